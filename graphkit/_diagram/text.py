@@ -222,8 +222,11 @@ class _Drawing:
 
     def _find_fork(self, name: str, following: Sequence[str]) -> _Fork | None:
         """Return the branches that begin at a node, if they can be drawn side by side."""
-        chains = [self._find_chain(arrow.target) for arrow in self._arrows[name] if not arrow.is_dotted]
-        if len(chains) <= 1 or len(chains) < len(self._arrows[name]) or not all(chains):
+        arrows = self._arrows[name]
+        if len(arrows) <= 1 or any(arrow.is_dotted for arrow in arrows):
+            return None
+        chains = [self._find_chain(arrow.target) for arrow in arrows]
+        if not all(chains):
             return None
         joins = {self._arrows[chain[-1]][0].target for chain in chains}
         drawn = {node for chain in chains for node in chain}

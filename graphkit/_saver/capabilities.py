@@ -90,8 +90,8 @@ class SupportsRotate(Protocol):
 class SupportsCompact(Protocol):
     """A saver that frees space taken by replaced data."""
 
-    def compact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
-        """Free space in one thread, or in all (None). Return the number of bytes freed."""
+    def compact(self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None) -> int:
+        """Free space in one thread, or in all (None). Return the number of bytes freed, or with dry_run to be freed."""
         ...
 
 

@@ -690,7 +690,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         self._rewrite_log(config, select)
         return removed
 
-    def compact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
+    def compact(self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None) -> int:
         """Remove what no reader can reach from the live histories of one thread, or of all threads (None).
 
         That is what was replaced: checkpoints, pending writes, tags. It is not needed after `prune`.
@@ -698,10 +698,12 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
         Args:
             thread: the thread.
+            dry_run: change nothing, and only return what would be freed. The new logs are made in
+                memory, one at a time.
             progress: called after each thread with how many are done, how many there are, and its id.
 
         Returns:
-            By how many bytes the logs became shorter.
+            By how many bytes the logs became, or would become, shorter.
 
         Raises:
             CheckpointCorruptionError: a history is damaged; it was not changed. If it compacts all
@@ -712,6 +714,8 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         def compact(thread_id: str) -> int:
             names = self.catalogue.list_namespaces(thread_id)
             configs = [RunnableConfig(thread_id, checkpoint_ns=name) for name in names]
+            if dry_run:
+                return sum(self.read_log(config, _measure_unreachable, 0) for config in configs)
             return sum(self._rewrite_log(config, _select_if_unreachable) for config in configs)
 
         thread_ids = self._select_threads(thread)
@@ -963,6 +967,14 @@ def _select_if_unreachable(log: Log[Any]) -> Sequence[StoredCheckpoint] | None:
     checkpoints = log.history.load_index().checkpoints
     reachable = [*checkpoints, *log.history.select_early()]
     return checkpoints if has_unreachable_records(log, reachable) else None
+
+
+def _measure_unreachable(log: Log[Any]) -> int:
+    """Return by how many bytes a rewrite would shorten a log."""
+    kept = _select_if_unreachable(log)
+    if kept is None:
+        return 0
+    return log.frames.end - len(copy_to_memory(log, kept))
 
 
 def _choose_new(packed: Mapping[str, bytes], keep: Collection[str], recorded: Mapping[str, int]) -> Mapping[str, bytes]:

@@ -297,8 +297,10 @@ def test_after_delete_prune_and_compact_no_byte_of_the_content_is_left(work, ope
     elif work == "prune":
         saver.prune("t", keep_last=2)
     else:
+        would_free = saver.compact("t", dry_run=True)
+        assert saver.size() == before
         freed = saver.compact("t")
-        assert freed == before - saver.size()
+        assert would_free == freed == before - saver.size()
         assert not saver.compact()
     assert SECRET not in content(saver.base_directory)
     assert saver.size() < before

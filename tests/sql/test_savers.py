@@ -98,7 +98,8 @@ def test_a_pool_of_one_connection_is_enough(postgres_opener):
         fill(saver, 6)
         assert saver.prune("t", keep_last=2) == 4
         saver.put(T.with_check_point_id(saver.get(T).id), Checkpoint(node_id="a", next_node_id="b", state={}))
-        assert saver.compact() > 0
+        would_free = saver.compact(dry_run=True)
+        assert saver.compact() == would_free > 0
         saver.copy("t", "u")
         assert saver.release(T).version == 1
         assert saver.verify().ok

@@ -107,8 +107,8 @@ class Capable(MemorySaver):
     def repair(self, thread=None, *, dry_run=False, progress=None):
         return self.called.append(("repair", thread, dry_run, progress))
 
-    def compact(self, thread=None, *, progress=None):
-        return self.called.append(("compact", thread, progress))
+    def compact(self, thread=None, *, dry_run=False, progress=None):
+        return self.called.append(("compact", thread, dry_run, progress))
 
     def flush(self):
         return self.called.append(("flush",))
@@ -146,7 +146,7 @@ def test_a_wrapper_has_the_optional_methods_of_its_delegate(wrap):
     assert type(wrapper) is type(wrap(Capable()))
     wrapper.verify("t", progress=print)
     wrapper.repair("t", dry_run=True, progress=print)
-    wrapper.compact("t", progress=print)
+    wrapper.compact("t", dry_run=True, progress=print)
     wrapper.flush()
     wrapper.delete_idle("t", idle_since="now", dry_run=True, progress=print)
     wrapper.rotate("t", progress=print)
@@ -154,7 +154,7 @@ def test_a_wrapper_has_the_optional_methods_of_its_delegate(wrap):
     assert inner.called == [
         ("verify", "t", print),
         ("repair", "t", True, print),
-        ("compact", "t", print),
+        ("compact", "t", True, print),
         ("flush",),
         ("delete_idle", "t", "now", True, print),
         ("rotate", "t", print),

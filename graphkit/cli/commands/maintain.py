@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -27,9 +26,6 @@ from graphkit.errors import (
     CheckpointKeyError,
 )
 
-_NO_HURRY: Final = 3600.0
-"""Seconds that a copy may wait for the disk, which it does not outlive."""
-
 
 @click.command("compact", cls=Command)
 @options.directory
@@ -44,37 +40,12 @@ def compact(context: CliContext, directory: str, thread: str | None, dry_run: bo
     only = find_only(saver, thread)
     if not isinstance(saver, SupportsCompact):
         raise missing_capability(saver, "compact")
+    with context.progress("measuring" if dry_run else "compacting") as progress:
+        freed = saver.compact(only, dry_run=dry_run, progress=progress)
     if dry_run:
         size = saver.size(only)
-        freed = _measure_compaction(context, saver, find_threads(saver, only))
-        if freed is None:
-            text = f"would compact {format_bytes(size)}; only a directory can tell before how much that frees"
-            return Message(text, {"size": size})
         return Message(f"would free {format_bytes(freed)} of {format_bytes(size)}", {"size": size, "freed": freed})
-    with context.progress("compacting") as progress:
-        freed = saver.compact(only, progress=progress)
     return Message(f"freed {format_bytes(freed)}", {"freed": freed})
-
-
-def _measure_compaction(context: CliContext, saver: BaseCheckpointSaver, threads: Sequence[str]) -> int | None:
-    """Compact a copy of each log, one at a time; return what that frees, None if the saver keeps no files."""
-    from tempfile import TemporaryDirectory
-
-    from graphkit.transfer import export_threads, import_threads
-
-    freed = 0
-    with TemporaryDirectory(prefix="graphkit-") as scratch:
-        copy = open_store(f"{scratch}/copy", create=True, fsync=_NO_HURRY)
-        assert isinstance(copy, SupportsCompact)
-        for thread_id in context.track("measuring", threads):
-            try:
-                lines = export_threads(saver, [thread_id], format="logs")
-            except CheckpointerConfigurationError:
-                return None
-            import_threads(copy, lines)
-            freed += copy.compact(thread_id)
-            copy.delete(thread_id)
-    return freed
 
 
 @click.command("rotate", cls=Command)

@@ -1,9 +1,10 @@
-"""What options may be: numbers within limits, and objects that are named by a string."""
+"""What options may be: numbers within limits, clocks, and objects that are named by a string."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Generic, TypeVar, final
 
 from graphkit.errors import CheckpointerConfigurationError
@@ -29,6 +30,17 @@ def check_count(name: str, value: object, error: type[Exception] = ValueError) -
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if not is_whole or value < 1:  # type: ignore[operator]
         raise error(f"{name} must be an int of at least 1, not {value!r}")
+
+
+def check_clock(clock: object) -> None:
+    """Check the option `clock`, which is called once.
+
+    Raises:
+        TypeError: it is not a callable that returns an aware datetime.
+    """
+    time = clock() if callable(clock) else None
+    if not isinstance(time, datetime) or time.tzinfo is None:
+        raise TypeError(f"clock must be a callable that returns an aware datetime, not {clock!r}")
 
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import copy_context
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import perf_counter, time_ns
 from typing import Any, Final, final
@@ -165,9 +166,15 @@ def _enter_both(first: RunLock, second: RunLock) -> Iterator[None]:
 
 Steps = Generator[Request, Any, Any]
 CLOCK: Final = Clock(now=time_ns, measure=perf_counter, new_id=make_id)
-"""The clock of every run."""
+"""The clock of every run whose graph has none of its own."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BOUNDARIES: Final = frozenset({Emit, RunNode})
 """The requests at which a cancelled run stops: everything before them is stored."""
+
+
+def _read_nanoseconds(time: Callable[[], datetime]) -> int:
+    """Return the time of a clock that `compile(clock=)` was given."""
+    return (time() - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
 @final
@@ -209,7 +216,11 @@ class Driver:
             history.program.options, history.reporter, self.cancellation, is_update=not is_run
         )
         self.outbox: Outbox | None = None
-        history.attach(self.locks.held_keys, self.writer.perform, CLOCK)
+        clock = CLOCK
+        time = history.program.options.clock
+        if time is not None:
+            clock = CLOCK._replace(now=partial(_read_nanoseconds, time))
+        history.attach(self.locks.held_keys, self.writer.perform, clock)
 
     def drive(self, steps: Steps) -> Generator[NodeOutput, None, None]:
         """Run to the end and yield the outputs.

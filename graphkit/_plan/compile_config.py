@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast, final
 
-from graphkit._options import check_count, check_seconds
+from graphkit._options import check_clock, check_count, check_seconds
 from graphkit._plan.events import Observer
 from graphkit._plan.retry import RetryPolicy
 from graphkit._saver.base import BaseCheckpointSaver
@@ -73,6 +74,8 @@ class CompileConfig:
 
     The number of migrations is the current version. Append to the list; never remove a migration.
     """
+    clock: Callable[[], datetime] | None = None
+    """Returns the time, aware; None: the time of the system. See `graphkit.testing.ManualClock`."""
 
     def __post_init__(self) -> None:
         # The dataclass is frozen, so normalized values are set past its own __setattr__.
@@ -88,6 +91,9 @@ class CompileConfig:
             check_seconds("timeout", self.timeout)
         if self.checkpoint_when is not None and not callable(self.checkpoint_when):
             raise TypeError(f"checkpoint_when must be callable, not {self.checkpoint_when!r}; see graphkit.when")
+
+        if self.clock is not None:
+            check_clock(self.clock)
 
         object.__setattr__(self, "migrations", tuple(self.migrations))
         if self.observers != ():
@@ -177,6 +183,7 @@ class CompileOptions(TypedDict, total=False):
     retry: RetryPolicy | None
     timeout: float | None
     migrations: Sequence[Callable[[dict[str, Any]], Mapping[str, Any]]]
+    clock: Callable[[], datetime] | None
 
 
 def parse_options(config: CompileConfig | None, options: CompileOptions) -> CompileConfig:
@@ -283,6 +290,9 @@ class CompileConfigBuilder:
 
     def migrations(self, migrations: Sequence[Callable[[dict[str, Any]], Mapping[str, Any]]]) -> Self:
         return self._with(migrations=migrations)
+
+    def clock(self, clock: Callable[[], datetime] | None) -> Self:
+        return self._with(clock=clock)
 
     def build(self) -> CompileConfig:
         return self._config

@@ -1,4 +1,4 @@
-"""For tests of agents: a scripted model, savers that record or fail, and a clock that stands still.
+"""For tests of agents: a scripted model, savers that record or fail, and `graphkit.testing.ManualClock`.
 
 The savers are `graphkit.testing.ScriptedSaver`, which also delays calls: `saver.slow("put", 2.5)`.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import uuid4
 
@@ -16,7 +15,7 @@ from graphkit._options import check_count
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.agents.messages import Message, Messages, TextHandler, ToolSchemas
 from graphkit.errors import CheckpointStorageError
-from graphkit.testing.fakes import Call, ScriptedSaver
+from graphkit.testing.fakes import Call, ManualClock, ScriptedSaver
 
 __all__ = ["Call", "FailingSaver", "ManualClock", "RecordingSaver", "ScriptedModel"]
 
@@ -139,43 +138,3 @@ class FailingSaver(ScriptedSaver):
         check_count("nth", nth)
         error = CheckpointStorageError("FailingSaver", method, f"call {nth} of {method} fails, as scripted")
         self.fail(method, error, skip=nth - 1)
-
-
-class ManualClock:
-    """A clock that moves only when a test says so. Any thread may use it.
-
-    Calling it returns the time, as `time.time` does. It stands in for clocks and for functions that
-    sleep: `ScriptedSaver(saver, sleep=clock.sleep)`.
-    """
-
-    def __init__(self, start: float = 0.0) -> None:
-        """Set the clock.
-
-        Args:
-            start: the time, in seconds since 1970.
-        """
-        self._now = float(start)
-        self._lock = threading.Lock()
-
-    def __call__(self) -> float:
-        """Return the time, in seconds since 1970."""
-        return self._now
-
-    def now(self) -> datetime:
-        """Return the time, in UTC."""
-        return datetime.fromtimestamp(self._now, UTC)
-
-    def advance(self, seconds: float) -> None:
-        """Move the clock forward.
-
-        Raises:
-            ValueError: the number is negative. The clock has not moved.
-        """
-        if not seconds >= 0:
-            raise ValueError(f"advance() needs seconds >= 0, got {seconds!r}")
-        with self._lock:
-            self._now += seconds
-
-    def sleep(self, seconds: float) -> None:
-        """Move the clock forward instead of waiting."""
-        self.advance(seconds)

@@ -1,4 +1,4 @@
-"""For people who write savers and test graphs: the saver contract, its state machine, and a fake.
+"""For people who write savers and test graphs: the saver contract, its state machine, and fakes.
 
 `graphkit.testing.stateful` needs Hypothesis, so it must be imported explicitly.
 """
@@ -7,8 +7,8 @@ from graphkit._public_names import set_public_module
 from graphkit.testing._check import same as same
 from graphkit.testing._values import made as made
 from graphkit.testing.contract import SaverContract as SaverContract
-from graphkit.testing.fakes import Call as Call, ScriptedSaver as ScriptedSaver
+from graphkit.testing.fakes import Call as Call, ManualClock as ManualClock, ScriptedSaver as ScriptedSaver
 
-__all__ = ["Call", "SaverContract", "ScriptedSaver", "made", "same"]
+__all__ = ["Call", "ManualClock", "SaverContract", "ScriptedSaver", "made", "same"]
 
 set_public_module(globals(), __name__)

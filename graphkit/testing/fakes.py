@@ -1,4 +1,4 @@
-"""ScriptedSaver: wraps any saver, records its calls, and fails or waits on request."""
+"""ScriptedSaver, which records the calls of a saver and fails on request, and ManualClock."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import inspect
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, final
 
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import ConfigLike, RunnableConfig
@@ -233,3 +234,52 @@ _CONTRACT = frozenset(dir(BaseCheckpointSaver)) | frozenset(dir(HasVersions))
 
 def _raise_error(error: BaseException) -> None:
     raise error
+
+
+@final
+class ManualClock:
+    """A clock that moves only when a test says so. Any thread may use it.
+
+        clock = ManualClock()
+        app = graph.compile(checkpoint_saver=saver, clock=clock)
+        worker = Worker(saver, app, clock=clock)
+        clock.advance(timedelta(weeks=1))
+
+    It stands in for functions that sleep, too: `ScriptedSaver(saver, sleep=clock.sleep)`.
+    """
+
+    def __init__(self, start: float | datetime = 0.0) -> None:
+        """Set the clock.
+
+        Args:
+            start: the time, in seconds since 1970 or as an aware datetime.
+        """
+        if isinstance(start, datetime):
+            start = start.timestamp()
+        self._now = datetime.fromtimestamp(start, UTC)
+        self._lock = threading.Lock()
+
+    def __call__(self) -> datetime:
+        """Return the time, in UTC."""
+        return self._now
+
+    def time(self) -> float:
+        """Return the time in seconds since 1970, as `time.time` does."""
+        return self._now.timestamp()
+
+    def advance(self, seconds: float | timedelta) -> None:
+        """Move the clock forward.
+
+        Raises:
+            ValueError: the time is negative. The clock has not moved.
+        """
+        if isinstance(seconds, timedelta):
+            seconds = seconds.total_seconds()
+        if not seconds >= 0:
+            raise ValueError(f"advance() needs seconds >= 0, got {seconds!r}")
+        with self._lock:
+            self._now += timedelta(seconds=seconds)
+
+    def sleep(self, seconds: float) -> None:
+        """Move the clock forward instead of waiting."""
+        self.advance(seconds)

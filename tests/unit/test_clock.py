@@ -1,6 +1,6 @@
 """Where a run has its times and ids from: a clock that the driver passes in."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from types import SimpleNamespace
 
@@ -8,6 +8,7 @@ import pytest
 
 from graphkit import interrupt
 from graphkit.errors import NodeExecutionError
+from graphkit.testing import ManualClock
 from savers import MemorySaver
 from tests.support.graphs import CONFIG, log_node, make_chain
 
@@ -57,3 +58,24 @@ def test_failures_and_resumes(ids):
     compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
     compiled.invoke(None, CONFIG)
     assert saver.get(CONFIG).metadata["resumed_at"] == NOON.isoformat()
+
+
+def test_a_graph_with_a_clock_of_its_own():
+    saver = MemorySaver()
+    clock = ManualClock(NOON)
+    compiled = make_chain(a=log_node("a"), ask=lambda state: {"log": interrupt("?")}).compile(
+        checkpoint_saver=saver, clock=clock
+    )
+    compiled.invoke({}, CONFIG)
+    clock.advance(timedelta(weeks=1))
+    compiled.update_state(CONFIG, {"log": "b"})
+    (stop,) = saver.interrupts("t")
+    assert stop.created_at == NOON
+    newest, *older = [checkpoint.created_at for checkpoint in saver.list(CONFIG)]
+    assert (newest, set(older)) == (NOON + timedelta(weeks=1), {NOON})
+
+
+@pytest.mark.parametrize("clock", [datetime.now, lambda: 1.5, NOON])
+def test_a_clock_that_is_none(clock):
+    with pytest.raises(TypeError, match="aware datetime"):
+        make_chain(a=log_node("a")).compile(clock=clock)

@@ -19,6 +19,8 @@ from graphkit._records.context import (
     GraphInterrupt,
     GraphInterruptException,
     interrupt,
+    sleep,
+    wait_until,
 )
 from graphkit._records.output import (
     CheckpointInfo,
@@ -73,6 +75,7 @@ from graphkit.errors import (
     GraphRunnerException,
     GraphStateError,
     GraphStateException,
+    InterruptExpiredError,
     MaxIterationsError,
     McpServerError,
     McpToolError,
@@ -135,6 +138,7 @@ __all__ = [
     "GraphStateException",
     "HasVersions",
     "HistorySummary",
+    "InterruptExpiredError",
     "InterruptableAction",
     "InterruptionMetadata",
     "MapFailure",
@@ -165,6 +169,8 @@ __all__ = [
     "ToolError",
     "WaitingInterrupt",
     "interrupt",
+    "sleep",
+    "wait_until",
 ]
 
 _LAZY: Final = {

@@ -8,6 +8,7 @@ Java names are at the end.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, ClassVar, Final
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "GraphRunnerException",
     "GraphStateError",
     "GraphStateException",
+    "InterruptExpiredError",
     "MaxIterationsError",
     "McpServerError",
     "McpToolError",
@@ -117,6 +119,25 @@ class NodeExecutionError(GraphRunnerError):
     Nothing of that step is stored. A node that raises an error of a subclass ends the run with that
     error, so that the caller of the run can catch it by its class.
     """
+
+
+class InterruptExpiredError(NodeExecutionError):
+    """The deadline of an `interrupt()` passed without an answer, and it has no default.
+
+    The node may catch it. A resume raises it again; a rollback to the checkpoint asks again.
+
+    Attributes:
+        node_id: the node that asked.
+        deadline: the deadline.
+    """
+
+    def __init__(self, node_id: str, deadline: datetime) -> None:
+        super().__init__(
+            f"no answer came to the question of {node_id!r} before its deadline, {deadline.isoformat()}; "
+            f"operations.rollback to its checkpoint asks again",
+            node_id=node_id,
+        )
+        self.deadline = deadline
 
 
 class MaxIterationsError(GraphRunnerError):

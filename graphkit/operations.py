@@ -18,9 +18,9 @@ them inside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, final
 
 from graphkit._engine.history import CONTINUED_EXECUTION, RESUMED_AT, WRITES_TAKEN_FROM
@@ -34,8 +34,11 @@ from graphkit._saver.status import public_metadata
 from graphkit._saver.writes import (
     ANSWER,
     INTERRUPT,
+    TIMER,
     can_answer,
+    has_expired,
     next_update_key,
+    without_passed_deadlines,
 )
 from graphkit._to_thread import finish_in_thread
 from graphkit.errors import (
@@ -84,6 +87,7 @@ def answer(
     value: Any,
     *,
     interrupt: str | None = None,
+    clock: Callable[[], datetime] | None = None,
 ) -> WaitingInterrupt:
     """Answer a pending interrupt of a thread; return the interrupt that was answered.
 
@@ -95,10 +99,11 @@ def answer(
         value: what `interrupt()` returns. At a declared stop, before or after a node, a mapping to
             merge into the state, or None to continue without a change.
         interrupt: the id of the interrupt; required if several are pending.
+        clock: returns the time, aware; that of the system by default.
 
     Raises:
         CheckpointConflictError: no interrupt is pending, or several are and `interrupt` names none
-            of them; or the thread is incomplete, or belongs to LangGraph.
+            of them; its deadline has passed; or the thread is incomplete, or belongs to LangGraph.
         CheckpointNotFoundError: there is no such thread, or it has no pending interrupt with this id.
         CheckpointSerializationError: the value cannot be stored, or a declared stop is answered
             with something else than a mapping or None.
@@ -113,6 +118,11 @@ def answer(
         if not pending and not saver.recent(RunnableConfig(thread_id), limit=1):
             raise CheckpointNotFoundError(thread_id)
         stop = _find_interrupt(thread_id, pending, interrupt)
+        # Under the lock that a resume holds when it looks whether the deadline has passed: one of the two wins.
+        if has_expired(stop.deadline, datetime.now(UTC) if clock is None else clock()):
+            assert stop.deadline is not None
+            reason = f"the answer is too late: the deadline of interrupt {stop.id} was {stop.deadline.isoformat()}"
+            raise CheckpointConflictError(thread_id, f"{reason}; a worker, or a resume, goes on without it")
         config = RunnableConfig(thread_id, stop.checkpoint_id, stop.checkpoint_ns)
         history = config.with_check_point_id(None)
         (latest,) = saver.recent(history, limit=1)
@@ -213,7 +223,7 @@ def fork(
     original = _load(saver, source)
     head = StoredCheckpoint(
         _copy_as_fork(original, created_at, id=original.id, parent_id=original.parent_id),
-        writes=_read_interrupts(saver, source),
+        writes=_read_interrupts(saver, source, created_at),
     )
     with (
         saver.run_lock(new),
@@ -262,7 +272,7 @@ def rollback(
         checkpoint = _load(saver, config)
         copy = StoredCheckpoint(
             _copy_as_fork(checkpoint, created_at, id=generate_id(), parent_id=checkpoint.id),
-            writes=_read_interrupts(saver, config),
+            writes=_read_interrupts(saver, config, created_at),
         )
         # At a config with a checkpoint id, put replaces that checkpoint.
         return copy.put(saver, config.with_check_point_id(None))
@@ -311,9 +321,10 @@ async def aanswer(
     value: Any,
     *,
     interrupt: str | None = None,
+    clock: Callable[[], datetime] | None = None,
 ) -> WaitingInterrupt:
     """As `answer`."""
-    return await finish_in_thread(answer, saver, thread, value, interrupt=interrupt)
+    return await finish_in_thread(answer, saver, thread, value, interrupt=interrupt, clock=clock)
 
 
 async def aupdate(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, Any]) -> RunnableConfig:
@@ -434,9 +445,10 @@ def _copy_as_fork(
     )
 
 
-def _read_interrupts(saver: BaseCheckpointSaver, config: RunnableConfig) -> Mapping[str, Any]:
-    """Return the interrupts of a checkpoint, without their answers."""
-    return {key: value for key, value in saver.get_writes(config).items() if key.startswith(INTERRUPT)}
+def _read_interrupts(saver: BaseCheckpointSaver, config: RunnableConfig, now: datetime | None) -> Mapping[str, Any]:
+    """Return the interrupts and timers of a checkpoint, without their answers."""
+    writes = {key: value for key, value in saver.get_writes(config).items() if key.startswith((INTERRUPT, TIMER))}
+    return without_passed_deadlines(writes, now or datetime.now(UTC))
 
 
 submit.__module__ = __name__  # where the documentation and tracebacks look for it

@@ -27,6 +27,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequ
 from contextlib import aclosing
 from contextvars import copy_context
 from copy import copy
+from datetime import datetime
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -35,8 +36,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, final
 
 from graphkit._plan.call_kinds import EXHAUSTED, RUN, iterate_on_thread, next_chunk
 from graphkit._plan.topology import Call
-from graphkit._records.context import CURRENT_NODE_CONTEXT, Journal, NodeContext
-from graphkit._records.output import ABSENT
+from graphkit._records.context import ABSENT, CURRENT_NODE_CONTEXT, Journal, NodeContext
 from graphkit._to_thread import Outcome, Thunk, capture_outcome, finish_in_thread, unwrap_outcome
 from graphkit.errors import GraphRunnerError
 
@@ -338,6 +338,7 @@ class _Worker:
         # In time: what the attempt did counts, and moves to the real node context.
         if self.context is not None and self.own_context is not None:
             self.context.interrupt_calls = self.own_context.interrupt_calls
+            self.context.answers = self.own_context.answers
             self.context.outputs.extend(self.own_context.outputs)
             self.own_context.outputs.clear()
         return unwrap_outcome(outcome)
@@ -375,6 +376,9 @@ class _GuardedJournal:
         with self.lock:
             self._require_open()
             return self.journal.record_result(context, key, value)
+
+    def now(self) -> datetime:
+        return self.journal.now()
 
     def post_event(self, context: NodeContext, type: str, data: dict[str, Any]) -> None:
         with self.lock:

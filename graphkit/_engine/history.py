@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Generator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, final
 
 from graphkit._engine.failures import make_failure
@@ -28,8 +28,8 @@ from graphkit._engine.state import EMPTY, SCHEMA_VERSION, RunState, include_subg
 from graphkit._plan.topology import Node
 from graphkit._records.checkpoint import Checkpoint, to_datetime
 from graphkit._records.config import END, START, RunnableConfig
-from graphkit._records.context import NodeContext
-from graphkit._records.output import ABSENT, GraphResume, When
+from graphkit._records.context import ABSENT, Expired, NodeContext, StopTerms
+from graphkit._records.output import GraphResume, When
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.incomplete import check_complete
 from graphkit._saver.status import public_metadata
@@ -39,9 +39,13 @@ from graphkit._saver.writes import (
     FAILURE,
     INTERRUPT,
     OUTER_EXECUTION,
-    interrupts_in,
+    RESUMED,
+    TIMER,
+    is_expired,
+    stops_in,
     subgraph_namespace,
     unanswered_interrupts,
+    unanswered_timers,
     well_formed_writes,
 )
 from graphkit._values.frozen import FrozenDict, FrozenList, freeze
@@ -566,8 +570,9 @@ class RunHistory:
         *,
         payload: Any = None,
         metadata: Mapping[str, Any] = EMPTY,
+        terms: StopTerms | None = None,
     ) -> Steps:
-        """Record that the run waits for a human.
+        """Record that the run waits for a human, or for a time.
 
         An interrupt that is recorded already, and not answered, keeps its id and creation time.
 
@@ -577,23 +582,28 @@ class RunHistory:
             key: the key of the node execution.
             payload: what `interrupt(payload)` was given.
             metadata: what an InterruptableAction returned.
+            terms: of a call in a node: its number, and its times.
         """
-        waiting = unanswered_interrupts(self.writes)
+        is_timer = terms is not None and terms.due is not None
+        waiting = unanswered_timers(self.writes) if is_timer else unanswered_interrupts(self.writes)
         known_id = None
-        for interrupt_id, known in waiting.items():
-            if (known["node_id"], known["when"], known.get("key", "")) == (node_id, when, key):
+        known: Mapping[str, Any] = EMPTY
+        for interrupt_id, recorded in waiting.items():
+            if (recorded["node_id"], recorded["when"], recorded.get("key", "")) == (node_id, when, key):
                 known_id = interrupt_id
+                known = recorded
                 break
-        created_at = self.now() if known_id is None else waiting[known_id]["created_at"]
         interrupt = {
             "node_id": node_id,
             "when": when,
             "payload": payload,
             "metadata": dict(metadata),
-            "created_at": created_at,
+            "created_at": known.get("created_at") or self.now(),
         }
         if key:
             interrupt["key"] = key
+        if terms is not None:
+            interrupt |= self._resolve_terms(terms, key, known)
         if self.saver is not None and self.is_saved and when in _RAISED_BY_NODES:
             # The node may have updated, or released, the thread that it runs in. The interrupt would
             # then be recorded at a checkpoint that no reader looks at.
@@ -605,8 +615,38 @@ class RunHistory:
             reason = f"the interrupt of {node_id!r} cannot be stored: {error}"
             raise self.state.make_error(NodeExecutionError, reason, node_id) from error
         interrupt_id = known_id or self.new_id()
+        if is_timer:
+            yield from self.record({TIMER + interrupt_id: frozen})
+            self.reporter.post_event("timer.set", node_id, {"id": interrupt_id, "due": frozen["due"]})
+            return
         yield from self.record({INTERRUPT + interrupt_id: frozen})
         self.reporter.post_event("interrupt.raised", node_id, {"id": interrupt_id, "when": when})
+
+    def _resolve_terms(self, terms: StopTerms, key: str, known: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a record has of the terms of a call.
+
+        Args:
+            terms: the terms.
+            key: the key of the node execution.
+            known: the record, if the call was recorded before; its times stay as they are.
+        """
+        resolved: dict[str, Any] = {}
+        # Calls are counted, and a record normally belongs to the first call that has no answer. It has a
+        # number only if calls before it are not recorded: timers whose time had passed at once.
+        answers = self.find_answers(key)
+        if answers is not None and terms.call != len(answers):
+            resolved["call"] = terms.call
+        if "call" in known:
+            resolved["call"] = known["call"]
+        now = self.now()
+        for name, moment in (("due", terms.due), ("deadline", terms.deadline)):
+            if isinstance(moment, timedelta):
+                resolved[name] = known.get(name) or now + moment
+            elif moment is not None:
+                resolved[name] = moment
+        if terms.default is not ABSENT:
+            resolved["default"] = terms.default
+        return resolved
 
     def record_failure(self, failure: Exception | None, node_id: str | None) -> Steps:
         """Record the deferred writes, and the failure that ended the run, if one did."""
@@ -660,20 +700,29 @@ class RunHistory:
         steps = self.position.step - self._start_step
         return f"{self._start_id}+{steps}" if steps else self._start_id
 
-    def find_answers(self, key: str) -> tuple[Any, ...]:
-        """Return the answers to the `interrupt()` calls of a node execution.
+    def find_answers(self, key: str) -> tuple[Any, ...] | None:
+        """Return the answers to the calls of a node execution that can stop it; see NodeContext.
 
         They are in the order of the calls, and end before the first call that has no answer yet.
+
+        Returns:
+            The answers; None if that call is a timer, so that there is nothing to execute.
         """
         writes = self.writes.copy()  # other branches record, from other threads too
         answers: list[Any] = []
-        for interrupt_id, interrupt in interrupts_in(writes).items():
-            if interrupt["when"] != "inside" or interrupt.get("key", "") != key:
+        for stop_id, stop in stops_in(writes).items():
+            if stop["when"] != "inside" or stop.get("key", "") != key:
                 continue
-            answer = writes.get(ANSWER + interrupt_id, ABSENT)
+            call = stop.get("call", len(answers))
+            answers += [ABSENT] * (call - len(answers))
+            answer = writes.get(ANSWER + stop_id, ABSENT)
             if answer is ABSENT:
+                if "due" in stop:
+                    return None
                 break
-            answers.append(answer)
+            if is_expired(writes.get(RESUMED + stop_id)):
+                answer = Expired(stop["deadline"])
+            answers[call : call + 1] = [answer]
         return tuple(answers)
 
     def name_execution(self, context: NodeContext) -> str:

@@ -50,8 +50,16 @@ from graphkit._records.output import (
     When,
 )
 from graphkit._saver.submissions import Submission
-from graphkit._saver.writes import OUTER_EXECUTION, SUBGRAPH_INTERRUPT, subgraph_interrupts, unanswered_interrupts
-from graphkit._values.frozen import FrozenDict
+from graphkit._saver.writes import (
+    OUTER_EXECUTION,
+    SUBGRAPH_INTERRUPT,
+    SUBGRAPH_TIMER,
+    subgraph_interrupts,
+    subgraph_timers,
+    unanswered_interrupts,
+    unanswered_timers,
+)
+from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import AgentState, Changes
 from graphkit._wording import describe_error
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
@@ -399,7 +407,10 @@ class Run:
         interrupts = yield from _relay_requests(history, nested, run.steps())
         if interrupts:
             self.nested_interrupts += interrupts
-            yield from history.record({SUBGRAPH_INTERRUPT + interrupt.id: namespace for interrupt in interrupts})
+            stops = {_subgraph_key(interrupt): namespace for interrupt in interrupts}
+            new = {key: namespace for key, namespace in stops.items() if history.writes.get(key) != namespace}
+            if new:  # of a timer that was not due, there is nothing new
+                yield from history.record(new)
             raise Halt
         state = runner.state
         inner = nested.state
@@ -466,10 +477,10 @@ class Run:
     # A stop
 
     def _emit_interrupts(self) -> Steps:
-        """Emit the interrupts at which the run has stopped; a pause is recorded as one."""
+        """Emit the interrupts and timers at which the run has stopped; a pause is recorded as one."""
         history = self.history
         yield from history.record_deferred(is_stopping=True)
-        waiting = unanswered_interrupts(history.writes)
+        waiting = {**unanswered_interrupts(history.writes), **unanswered_timers(history.writes)}
         if not waiting and not self.nested_interrupts:  # the run was asked to pause
             node_id = self.next_node_id or history.position.node_id
             yield from history.record_interrupt(node_id, "before", "", metadata={"reason": "pause"})
@@ -479,12 +490,14 @@ class Run:
             self._make_interruption(interrupt_id, interrupt, state) for interrupt_id, interrupt in waiting.items()
         ]
         interrupts += self.nested_interrupts
+        interrupts.sort(key=lambda interrupt: interrupt.due is not None)  # what waits for a human comes first
         for interrupt in interrupts:
             others = [other for other in interrupts if other is not interrupt]
             interrupt.interrupts = (interrupt, *others)
         if isinstance(state, AgentState):
             # Not by setattr: a state is read-only, and a model may have a field of this name.
-            state.__dict__["_interrupts"] = tuple(interrupt.waiting for interrupt in interrupts)
+            questions = [interrupt.waiting for interrupt in interrupts if interrupt.waiting is not None]
+            state.__dict__["_interrupts"] = tuple(questions)
         if history.outer_execution is None:
             yield Finish()
         yield Emit(interrupts[0])
@@ -504,6 +517,10 @@ class Run:
             payload=interrupt["payload"],
             metadata=interrupt.get("metadata", EMPTY),
         )
+        if "due" in interrupt:
+            output.due = interrupt["due"]
+            output.metadata = freeze({"reason": "timer"})
+            return output
         output.waiting = WaitingInterrupt(
             thread_id=history.config.thread,
             checkpoint_ns=history.config.checkpoint_ns,
@@ -513,6 +530,7 @@ class Run:
             id=interrupt_id,
             payload=output.payload,
             created_at=interrupt["created_at"],
+            deadline=interrupt.get("deadline"),
         )
         return output
 
@@ -539,6 +557,7 @@ def _take_updates_by_node(updates: list[tuple[str, FrozenDict]]) -> Mapping[str,
 # namespace `<node id>`, below that of the outer graph, with the node execution that they belong to.
 # So a resume finds out whether this execution had begun, and continues inside.
 
+_SUBGRAPH_STOPS: Final = (SUBGRAPH_INTERRUPT, SUBGRAPH_TIMER)
 _BEFORE_FIRST_STEP: Final = (Load, LoadWrites, Hold, Record, Save)
 """The requests of a nested run while an answer to it may not be stored yet."""
 
@@ -581,8 +600,8 @@ def _relay_requests(
     resume goes on. The first request that is not a read or a record shows that the answer is stored.
     """
     namespace = nested.config.checkpoint_ns
-    recorded = subgraph_interrupts(outer.writes).items()
-    waiting = [interrupt_id for interrupt_id, waits_in in recorded if waits_in == namespace]
+    recorded = outer.writes.items()
+    waiting = [key for key, waits_in in recorded if key.startswith(_SUBGRAPH_STOPS) and waits_in == namespace]
     interrupts: list[InterruptionMetadata] = []
     answer: Any = None
     error: BaseException | None = None
@@ -615,9 +634,20 @@ def _relay_requests(
 def _clear_answered(
     outer: RunHistory, nested: RunHistory, recorded: Collection[str]
 ) -> Generator[Request, Any, list[str]]:
-    """Record in the outer run which interrupts of a nested run no longer wait; return the others."""
-    waiting = {*unanswered_interrupts(nested.writes), *subgraph_interrupts(nested.writes)}
-    answered = [interrupt_id for interrupt_id in recorded if interrupt_id not in waiting]
+    """Record in the outer run which interrupts of a nested run no longer wait; return the others.
+
+    Both are keys of pending writes of the outer run.
+    """
+    writes = nested.writes
+    waiting = {SUBGRAPH_INTERRUPT + key for key in (*unanswered_interrupts(writes), *subgraph_interrupts(writes))}
+    waiting |= {SUBGRAPH_TIMER + key for key in (*unanswered_timers(writes), *subgraph_timers(writes))}
+    answered = [key for key in recorded if key not in waiting]
     if answered:
-        yield from outer.record({SUBGRAPH_INTERRUPT + interrupt_id: None for interrupt_id in answered})
-    return [interrupt_id for interrupt_id in recorded if interrupt_id in waiting]
+        yield from outer.record(dict.fromkeys(answered))
+    return [key for key in recorded if key in waiting]
+
+
+def _subgraph_key(interrupt: InterruptionMetadata) -> str:
+    """Return the key under which the outer run records an interrupt of a nested run."""
+    prefix = SUBGRAPH_INTERRUPT if interrupt.due is None else SUBGRAPH_TIMER
+    return prefix + interrupt.id

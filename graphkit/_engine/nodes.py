@@ -49,7 +49,7 @@ from graphkit._records.output import (
     NodeOutput,
     StreamingOutput,
 )
-from graphkit._saver.writes import ANSWER, ITEMS, TASK, interrupts_in
+from graphkit._saver.writes import ANSWER, ITEMS, TASK, stops_in
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import PLAIN, FrozenDict, freeze, kind_of
 from graphkit._values.state import MapFailure
@@ -152,6 +152,7 @@ class NodeRunner:
 
     def _prepare(self, node: Node, key: str) -> Steps:
         """Call the before-hooks of a node, and ask an InterruptableAction whether to stop."""
+        self._find_answers(key)  # halts before the hooks, and not only before the action
         for hook in node.before_hooks:
             arguments = (node.id, self.state.view(), self.history.config)
             update = yield from self._call_hook(node.id, hook, *arguments)
@@ -218,7 +219,7 @@ class NodeRunner:
             if history.saver is not None and not history.is_saved:
                 yield from history.record({})
             yield from history.record_deferred()
-        answers = history.find_answers(key) if history.writes else ()
+        answers = self._find_answers(key)
         context = NodeContext(node.id, answers, history.held_locks, key, history)
         # The order of the handlers decides what a stop is. An interrupt is recorded, and what the node
         # had dispatched before it is emitted now, since the repetition dispatches it again. A failure
@@ -228,7 +229,9 @@ class NodeRunner:
             if result.__class__ in _GENERATORS:
                 result = yield from self._emit_chunks(node, result, context)
         except GraphInterrupt as interrupt:
-            yield from history.record_interrupt(node.id, "inside", key, payload=interrupt.payload)
+            yield from history.record_interrupt(
+                node.id, "inside", key, payload=interrupt.payload, terms=interrupt.terms
+            )
             yield from self.emit_all(self._dispatched_by(node, context))
             raise Halt from None
         except CheckpointerError:
@@ -243,6 +246,18 @@ class NodeRunner:
         if context.interrupt_calls or context.attempt > 1 or context.outputs:
             self._finish_action(node, item, context)
         return result
+
+    def _find_answers(self, key: str) -> tuple[Any, ...]:
+        """Return the answers that a node execution finds.
+
+        Raises:
+            Halt: it waits for a timer that is not due, so the code before it need not run again.
+        """
+        history = self.history
+        answers = history.find_answers(key) if history.writes else ()
+        if answers is None:
+            raise Halt
+        return answers
 
     def _finish_action(self, node: Node, item: int | None, context: NodeContext) -> None:
         """Take over what the node context holds after the action has returned."""
@@ -607,9 +622,9 @@ class _MapExecution:
         writes = self.history.writes
         answered: set[str] = set()
         waiting: set[str] = set()
-        for interrupt_id, interrupt in interrupts_in(writes).items():
-            keys = answered if ANSWER + interrupt_id in writes else waiting
-            keys.add(interrupt.get("key", ""))
+        for stop_id, stop in stops_in(writes).items():
+            keys = answered if ANSWER + stop_id in writes else waiting
+            keys.add(stop.get("key", ""))
         unfinished = {self._key_of(index) for index in range(len(self.items))}
         unfinished -= {key for key in unfinished if TASK + key in writes}
         if unfinished.isdisjoint(answered):

@@ -8,7 +8,7 @@ from typing import Any, Final, final
 from graphkit._plan.events import level_of
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
-from graphkit._saver.writes import ANSWER
+from graphkit._saver.writes import ANSWER, RESUMED
 from graphkit._values.frozen import FrozenDict, private_copy
 from graphkit._wording import message_of
 from graphkit.errors import GraphRunnerError, MaxIterationsError
@@ -156,5 +156,10 @@ class RunReporter:
         data = {"run_id": run_id, "checkpoint_node": base.node_id, "resume_node": next_node_id}
         self.post_event("checkpoint.resume", next_node_id, data)
         for key, answer in added.items():
-            if key.startswith(ANSWER) and answer is not None:
-                self.post_event("interrupt.answered", next_node_id, {"id": key.removeprefix(ANSWER)})
+            if not key.startswith(ANSWER):
+                continue
+            interrupt_id = key.removeprefix(ANSWER)
+            is_by_deadline = isinstance(added.get(RESUMED + interrupt_id), Mapping)
+            if answer is not None or is_by_deadline:
+                by = "deadline" if is_by_deadline else "human"
+                self.post_event("interrupt.answered", next_node_id, {"id": interrupt_id, "by": by})

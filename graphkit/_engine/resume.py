@@ -8,6 +8,7 @@ fit what waits, here or in a nested graph, leaves no trace.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from graphkit._engine.history import ResumePlan, RunHistory, checkpoint_not_found, inherited_metadata
@@ -16,22 +17,27 @@ from graphkit._engine.state import RunState
 from graphkit._engine.update_codec import pack_if_marked, unpack_if_marked
 from graphkit._plan.topology import Topology
 from graphkit._records.checkpoint import Checkpoint
-from graphkit._records.output import ABSENT, GraphResume
+from graphkit._records.context import ABSENT
+from graphkit._records.output import GraphResume
 from graphkit._saver.submissions import Submission
 from graphkit._saver.writes import (
     ANSWER,
     FAILURE,
     INTERRUPT,
     OUTER_EXECUTION,
-    SUBGRAPH_INTERRUPT,
+    STOP_PREFIXES,
+    TIMER,
     UPDATE,
+    answers_of_time,
     can_answer,
+    has_expired,
     interrupts_in,
     next_update_key,
     subgraph_interrupts,
     subgraph_namespace,
     taken_answers,
     unanswered_interrupts,
+    without_passed_deadlines,
 )
 from graphkit._values.frozen import freeze
 from graphkit._wording import message_of
@@ -66,7 +72,7 @@ def prepare_resume(history: RunHistory, resume: GraphResume) -> Generator[Reques
     writes = yield from history.load_writes(base)
     state = history.state
     try:
-        plan = plan_resume(state, base, writes, resume, is_latest=history.is_latest)
+        plan = plan_resume(state, base, writes, resume, history.now(), is_latest=history.is_latest)
     except GraphRunnerError as error:
         history.reporter.add_place(error, error.node_id, state.data)
         raise
@@ -88,6 +94,7 @@ def plan_resume(
     base: Checkpoint,
     writes: Mapping[str, Any],
     resume: GraphResume,
+    now: datetime,
     *,
     is_latest: bool,
 ) -> ResumePlan:
@@ -98,6 +105,7 @@ def plan_resume(
         base: the checkpoint.
         writes: its pending writes.
         resume: what the caller gave.
+        now: the time.
         is_latest: whether it is the latest checkpoint of its history.
 
     Raises:
@@ -109,12 +117,14 @@ def plan_resume(
         next_node_id = _resolve_next(state.topology, next_node_id)
     recorded = dict(writes)
     if not is_latest:  # its interrupts wait again, without their answers
-        recorded = {key: value for key, value in recorded.items() if key.startswith(INTERRUPT)}
-    was_interrupted = any(key.startswith((INTERRUPT, SUBGRAPH_INTERRUPT)) for key in recorded)
+        recorded = {key: value for key, value in recorded.items() if key.startswith((INTERRUPT, TIMER))}
+        recorded = without_passed_deadlines(recorded, now)
+    was_interrupted = any(key.startswith(STOP_PREFIXES) for key in recorded)
     waiting = unanswered_interrupts(recorded)
     parts = split_resume(resume, waiting, subgraph_interrupts(recorded))
-    brought = _read_own_part(state, parts.own, waiting, recorded, (base.node_id, next_node_id))
-    added = brought.writes
+    brought = _read_own_part(state, parts.own, waiting, recorded, (base.node_id, next_node_id), now)
+    # The run lock is held, so that no human answers between the look at the clock and the record.
+    added = {**answers_of_time(recorded, now), **brought.writes}
     if not is_latest:
         recorded = _first_open_interrupts(recorded, added)
     # Answers may have been recorded by `graphkit.operations.answer`, long before this resume. From
@@ -168,6 +178,7 @@ def _read_own_part(
     waiting: Mapping[str, Mapping[str, Any]],
     recorded: Mapping[str, Any],
     stopped_at: tuple[str, str | None],
+    now: datetime,
 ) -> _Brought:
     """Return what a resume brings for one graph, its nested graphs aside.
 
@@ -177,10 +188,11 @@ def _read_own_part(
         waiting: the unanswered interrupts, by id.
         recorded: the pending writes.
         stopped_at: the node that has finished and the next one.
+        now: the time.
 
     Raises:
-        GraphRunnerError: the resume has a value that no interrupt waits for, or that cannot be
-            stored.
+        GraphRunnerError: the resume has a value that no interrupt waits for, that comes after the
+            deadline, or that cannot be stored.
     """
     # A declared stop is passed by any resume, with or without an answer. None says so: without it,
     # a crash of the next node would leave the thread waiting for a human who has already acted.
@@ -197,6 +209,7 @@ def _read_own_part(
             )
         for interrupt_id, answer in _answers_by_id(resume.value, waiting).items():
             when = waiting[interrupt_id]["when"]
+            _refuse_late(interrupt_id, waiting[interrupt_id].get("deadline"), now)
             if not can_answer(when, answer):
                 node_id, next_node_id = stopped_at
                 raise GraphRunnerError(
@@ -221,6 +234,14 @@ def _read_own_part(
     except ValueError as error:
         raise GraphRunnerError(f"the value or update of the resume cannot be stored: {error}") from error
     return _Brought(frozen, private)
+
+
+def _refuse_late(interrupt_id: str, deadline: datetime | None, now: datetime) -> None:
+    if deadline is not None and has_expired(deadline, now):
+        raise GraphRunnerError(
+            f"the answer is too late: the deadline of interrupt {interrupt_id} was {deadline.isoformat()}; "
+            f"resume without an answer"
+        )
 
 
 def _answers_by_id(value: Any, waiting: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -257,7 +278,7 @@ def _first_open_interrupts(recorded: Mapping[str, Any], added: Mapping[str, Any]
     question again, and its second question must not wait at the same time.
 
     Args:
-        recorded: the interrupts of the checkpoint.
+        recorded: the interrupts and timers of the checkpoint.
         added: the pending writes that the resume adds, answers among them.
 
     Returns:
@@ -266,7 +287,8 @@ def _first_open_interrupts(recorded: Mapping[str, Any], added: Mapping[str, Any]
     kept: dict[str, Any] = {}
     waiting: set[tuple[str, str]] = set()
     for key, interrupt in recorded.items():
-        is_answered = ANSWER + key.removeprefix(INTERRUPT) in added
+        _, _, stop_id = key.partition(":")
+        is_answered = ANSWER + stop_id in added
         if interrupt["when"] == "inside" and not is_answered:
             execution = (interrupt["node_id"], interrupt.get("key", ""))
             if execution in waiting:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
+from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 from queue import SimpleQueue
@@ -174,6 +175,7 @@ class TaskFutures:
         context = task.context
         context.attempt = outcome.attempt
         context.interrupt_calls = outcome.interrupt_calls
+        context.answers = outcome.answers
         for output in outcome.outputs:
             context.dispatch(output)
         for event in outcome.events:
@@ -477,6 +479,7 @@ class RemoteOutcome(NamedTuple):
     events: list[RemoteEvent]
     attempt: int
     interrupt_calls: int
+    answers: tuple[Any, ...]
 
 
 @final
@@ -536,6 +539,10 @@ class RemoteJournal:
         self._results[key] = value
         return value
 
+    def now(self) -> datetime:
+        """Return the time of this process: a clock of the run is in the run's process."""
+        return datetime.now(UTC)
+
     def post_event(self, _context: NodeContext, type: str, data: dict[str, Any]) -> None:
         """Keep an event; the run posts it when the node has finished."""
         self.events.append(RemoteEvent(type, data))
@@ -570,6 +577,7 @@ def perform(remote_call: RemoteCall) -> RemoteOutcome:
         events=journal.events,
         attempt=context.attempt,
         interrupt_calls=context.interrupt_calls,
+        answers=context.answers,
     )
 
 

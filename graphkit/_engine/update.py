@@ -19,7 +19,7 @@ from graphkit._engine.state import SUBGRAPH_UPDATES, include_subgraph_updates
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.submissions import SUBMIT
-from graphkit._saver.writes import INTERRUPT, SUBGRAPH_INTERRUPT
+from graphkit._saver.writes import STOP_PREFIXES
 from graphkit._values.frozen import freeze
 from graphkit._wording import message_of
 from graphkit.errors import GraphRunnerError, NodeExecutionError
@@ -120,7 +120,7 @@ class Update:
 
     def _own_metadata(self, base: Checkpoint, writes: Mapping[str, Any], *, keeps_position: bool) -> dict[str, Any]:
         """Return the metadata that only the new checkpoint has."""
-        was_interrupted = any(key.startswith((INTERRUPT, SUBGRAPH_INTERRUPT)) for key in writes)
+        was_interrupted = any(key.startswith(STOP_PREFIXES) for key in writes)
         step = 0 if was_interrupted else base.metadata.get("step", 0)
         own = {"step": step, "source": "update"}
         if keeps_position:

@@ -15,6 +15,7 @@ from graphkit._plan.call_kinds import Attempts, run_again
 from graphkit._public_names import JavaNames
 from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit._wording import message_of
+from graphkit.errors import InterruptExpiredError
 
 Retryable = type[Exception] | Callable[[Exception], bool]
 """The errors to retry on: a class, or a predicate."""
@@ -67,8 +68,8 @@ class RetryPolicy(JavaNames):
 
     def covers(self, error: BaseException) -> bool:
         """Return whether this error is one to retry on, however many attempts there were."""
-        if not isinstance(error, Exception):
-            return False
+        if not isinstance(error, Exception) or isinstance(error, InterruptExpiredError):
+            return False  # an attempt after the deadline would expire as well
         for condition in _as_collection(self.retry_on):
             matches = isinstance(error, condition) if isinstance(condition, type) else condition(error)
             if matches:

@@ -1,11 +1,42 @@
-"""The node context: what `interrupt()`, `once` and `dispatch` find while a node executes."""
+"""The node context: what `interrupt()`, `sleep`, `once` and `dispatch` find while a node executes."""
 
 from __future__ import annotations
 
+import math
 from contextvars import ContextVar
-from typing import Any, Final, Protocol
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple, Protocol
 
-from graphkit.errors import GraphRunnerError
+from graphkit.errors import GraphRunnerError, InterruptExpiredError
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "<absent>"
+
+    def __reduce__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = _Absent()
+"""Means that there is no answer; None is an answer."""
+
+
+class Expired(NamedTuple):
+    """Among the answers of a node execution: the deadline passed, and there was no default."""
+
+    deadline: datetime
+
+
+class StopTerms(NamedTuple):
+    """What a call that stops the node has asked for. A timedelta counts from when the run records the stop."""
+
+    call: int
+    """The number of the call in its node execution, from 0."""
+    due: timedelta | datetime | None = None
+    """When a timer is due; None for a question to a human."""
+    deadline: timedelta | datetime | None = None
+    default: Any = ABSENT
 
 
 class GraphInterrupt(BaseException):
@@ -14,6 +45,8 @@ class GraphInterrupt(BaseException):
     It is a BaseException, so that a node's `except Exception` lets it pass. A node may raise it
     itself.
     """
+
+    terms: StopTerms | None = None
 
     def __init__(self, payload: Any = None) -> None:
         self.payload = payload
@@ -43,6 +76,10 @@ class Journal(Protocol):
         """Record a result at once, and return it as it will be read."""
         ...
 
+    def now(self) -> datetime:
+        """Return the time of the run."""
+        ...
+
     def post_event(self, context: NodeContext, type: str, data: dict[str, Any]) -> None:
         """Post an event to the observers."""
         ...
@@ -59,9 +96,10 @@ class NodeContext:
     run nor record anything.
 
     Attributes:
-        answers: the answers to interrupts of this node execution, in the order of the `interrupt()`
-            calls.
-        interrupt_calls: how many `interrupt()` calls this attempt has made.
+        answers: the answers to the calls of this node execution that can stop it, in their order: what
+            `interrupt()` returns, or an Expired; None for a timer that was due. ABSENT for a call that
+            did not stop it, because its time had passed.
+        interrupt_calls: how many such calls this attempt has made.
         attempt: the number of the attempt that is running, from 1.
         outputs: what the node has dispatched, and the stream has not seen yet.
     """
@@ -98,7 +136,7 @@ class NodeContext:
 
     @property
     def has_open_interrupt(self) -> bool:
-        """Whether this attempt made an `interrupt()` call that had no answer, and so raised."""
+        """Whether this attempt made a call that had no answer, and so raised GraphInterrupt."""
         return self.interrupt_calls > len(self.answers)
 
     def dispatch(self, output: Any) -> None:
@@ -130,7 +168,9 @@ def require_node_context(what: str) -> NodeContext:
     return context
 
 
-def interrupt(payload: Any = None) -> Any:
+def interrupt(
+    payload: Any = None, *, deadline: float | timedelta | datetime | None = None, default: Any = ABSENT
+) -> Any:
     """Stop the run here and ask a human; return the answer once the run is resumed with one.
 
     A resume runs the node again from its start, so the code before this call runs again too. Each
@@ -138,17 +178,111 @@ def interrupt(payload: Any = None) -> Any:
 
     Args:
         payload: what the human should see; stored, so it must be storable.
+        deadline: when the question expires: an aware datetime, or a timedelta or seconds from when it
+            was first asked. A later answer is refused. A worker goes on with the run then.
+        default: the answer once the deadline has passed; storable.
 
     Raises:
         GraphInterrupt: caught by the engine.
+        InterruptExpiredError: the deadline has passed without an answer, and there is no default.
         GraphRunnerError: called outside a node.
+        ValueError: the deadline has no time zone, is negative or not finite; or there is a default
+            without a deadline.
     """
     # Answers have no names in the code of a node, so its calls are counted. A node asks for a name, and then
     # whether that is right. The first resume has one answer: the first call returns it, the second raises.
     # The second resume has two. A node that asks in another order when it runs again gets wrong answers.
     context = require_node_context("interrupt()")
-    index = context.interrupt_calls
+    moment = None if deadline is None else _parse_moment("the deadline", deadline)
+    if moment is None and default is not ABSENT:
+        raise ValueError("a default is the answer after a deadline: give interrupt() a deadline, too")
+    call, answer = _count_call(context)
+    if isinstance(answer, Expired):
+        raise InterruptExpiredError(context.node_id, answer.deadline)
+    if answer is not ABSENT:
+        return answer
+    raise _make_stop(payload, StopTerms(call, deadline=moment, default=default))
+
+
+def sleep(seconds: float | timedelta) -> None:
+    """Stop the run for some time; a worker goes on with it then.
+
+    The time counts from the first execution of this call, whatever it is given when the node runs
+    again: as with `interrupt()`, the code before this call runs again. No time at all stops nothing.
+
+    Args:
+        seconds: how long; a timedelta or a number of seconds.
+
+    Raises:
+        GraphInterrupt: caught by the engine.
+        GraphRunnerError: called outside a node.
+        ValueError: the time is negative or not finite.
+    """
+    context = require_node_context("sleep()")
+    duration = _parse_duration("sleep()", seconds)
+    _wait(context, duration, is_over=not duration)
+
+
+def wait_until(time: datetime) -> None:
+    """Stop the run until a time, as `sleep` does; a time that has passed stops nothing.
+
+    Raises:
+        GraphInterrupt: caught by the engine.
+        GraphRunnerError: called outside a node.
+        ValueError: the time has no time zone.
+    """
+    context = require_node_context("wait_until()")
+    time = _to_utc("wait_until()", time)
+    now = datetime.now(UTC) if context.journal is None else context.journal.now()
+    _wait(context, time, is_over=time <= now)
+
+
+def _wait(context: NodeContext, due: timedelta | datetime, *, is_over: bool) -> None:
+    call, _ = _count_call(context)
+    if call < len(context.answers):  # the timer was due, or was over when the node ran before
+        return
+    if not is_over:
+        raise _make_stop(None, StopTerms(call, due=due))
+    # Nothing is recorded of this call. The next record of this node execution has the number of its own
+    # call, and so says that this one has passed.
+    context.answers += (ABSENT,)
+
+
+def _count_call(context: NodeContext) -> tuple[int, Any]:
+    """Count a call that can stop the node; return its number and its answer, or ABSENT."""
+    call = context.interrupt_calls
     context.interrupt_calls += 1
-    if index < len(context.answers):
-        return context.answers[index]
-    raise GraphInterrupt(payload)
+    if call < len(context.answers):
+        return call, context.answers[call]
+    return call, ABSENT
+
+
+def _make_stop(payload: Any, terms: StopTerms) -> GraphInterrupt:
+    stop = GraphInterrupt(payload)
+    stop.terms = terms
+    return stop
+
+
+def _parse_moment(what: str, value: float | timedelta | datetime) -> timedelta | datetime:
+    if isinstance(value, datetime):
+        return _to_utc(what, value)
+    return _parse_duration(what, value)
+
+
+def _parse_duration(what: str, value: object) -> timedelta:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 <= seconds < math.inf:  # type: ignore[operator]
+        raise ValueError(f"{what} takes a timedelta or a number of seconds, finite and not negative, not {value!r}")
+    try:
+        duration = timedelta(seconds=seconds)  # type: ignore[arg-type]
+        datetime.now(UTC) + duration  # is there such a time?
+    except OverflowError:
+        raise ValueError(f"{what} ends after the year 9999: {value!r}") from None
+    return duration
+
+
+def _to_utc(what: str, time: object) -> datetime:
+    if not isinstance(time, datetime) or time.utcoffset() is None:
+        raise ValueError(f"{what} takes a datetime with a time zone, such as UTC, not {time!r}")
+    return time.astimezone(UTC)

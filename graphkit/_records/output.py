@@ -6,29 +6,18 @@ import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Generic, Literal, NamedTuple, Self, final
+from typing import Any, Generic, Literal, NamedTuple, Self, final
 
 from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import END, START, RunnableConfig
+from graphkit._records.context import ABSENT
 from graphkit._values.frozen import freeze
 from graphkit._values.state import AgentState, StateT
 
 When = Literal["before", "after", "inside", "action"]
 """Where a run stopped: before or after a node, inside one (`interrupt()`), or because an
 InterruptableAction asked."""
-
-
-class _Absent:
-    def __repr__(self) -> str:
-        return "<absent>"
-
-    def __reduce__(self) -> str:
-        return "ABSENT"
-
-
-ABSENT: Final = _Absent()
-"""Means that there is no answer; None is an answer."""
 
 
 @final
@@ -164,7 +153,7 @@ class NodeOutput(JavaNames, Generic[StateT]):
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the run waits for an answer here."""
+        """Whether the run has stopped here, for an answer or for a timer."""
         return bool(self.interrupts)
 
     @property
@@ -200,7 +189,7 @@ class StreamingOutput(NodeOutput[StateT]):
 
 @final
 class InterruptionMetadata(NodeOutput[StateT]):
-    """The last item of a stream whose run stopped for a human.
+    """The last item of a stream whose run stopped for a human, or for a timer.
 
     The interrupt is stored, so that another process can find it.
 
@@ -212,10 +201,11 @@ class InterruptionMetadata(NodeOutput[StateT]):
         payload: the argument of `interrupt(payload)`.
         metadata: what an InterruptableAction returned.
         interrupts: all pending interrupts, this one first.
-        waiting: the interrupt as a saver lists it; None until a run has stopped at it.
+        due: when the timer is due, if the run waits for a time and not for a human; else None.
+        waiting: the interrupt as a saver lists it; None for a timer, and until a run has stopped at it.
     """
 
-    __slots__ = ("id", "interrupts", "metadata", "payload", "waiting", "when")
+    __slots__ = ("due", "id", "interrupts", "metadata", "payload", "waiting", "when")
 
     interrupts: Sequence[InterruptionMetadata[StateT]]
     payload: Any
@@ -237,6 +227,7 @@ class InterruptionMetadata(NodeOutput[StateT]):
         self.payload = payload
         self.metadata = freeze(dict(metadata or {}))
         self.interrupts = (self,) if interrupts is None else tuple(interrupts)
+        self.due: datetime | None = None
         self.waiting: WaitingInterrupt | None = None
 
     @property
@@ -405,8 +396,8 @@ class CheckpointInfo(NamedTuple):
     tags: tuple[str, ...]
     metadata: Mapping[str, Any]
     stopped: str = ""
-    """Why a run stopped at this checkpoint, also at an older one: "interrupted", "answered" or
-    "failed"; "queued" if it is a run that was submitted; "incomplete" if it marks a copy that has not
+    """Why a run stopped at this checkpoint, also at an older one: "interrupted", "sleeping", "answered"
+    or "failed"; "queued" if it is a run that was submitted; "incomplete" if it marks a copy that has not
     ended; "" if none of these."""
 
 
@@ -423,6 +414,8 @@ class WaitingInterrupt:
     id: str
     payload: Any
     created_at: datetime
+    deadline: datetime | None = None
+    """When the question expires: it takes no answer from then on."""
 
 
 @final

@@ -51,6 +51,7 @@ from graphkit._saver.writes import (
     is_fork,
     nested_namespaces,
     subgraph_interrupts,
+    subgraph_timers,
     waiting_interrupts,
     well_formed_writes,
 )
@@ -222,7 +223,8 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             if not history:
                 return None
             writes = well_formed_writes(self.get_writes(config), config.thread)
-            return [*nested_namespaces(namespace, history), *subgraph_interrupts(writes).values()]
+            waiting = (*subgraph_interrupts(writes).values(), *subgraph_timers(writes).values())
+            return [*nested_namespaces(namespace, history), *waiting]
 
         return follow_namespaces([""], find_nested)
 

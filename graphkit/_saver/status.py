@@ -13,6 +13,7 @@ there: its run lock says so, and is probed for such threads alone.
 | interrupted | an interrupt waits for an answer, here or in a nested graph |
 | failed | the run recorded why it ended |
 | answered | all answers are there, and no run has taken them |
+| sleeping | the run waits for a timer, and for no human; it may be due |
 | finished | the next node is END |
 | running | none of these, and a run holds the lock |
 | stalled | none of these, and no run holds it: its process died, or its stream was closed |

@@ -21,13 +21,22 @@ from graphkit._records.output import CheckpointInfo
 from graphkit._saver import langgraph_writes
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.status import with_status_when_stored
-from graphkit._saver.writes import ANSWER, FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, TASK, is_incomplete, time_or_none
+from graphkit._saver.writes import (
+    ANSWER,
+    FAILURE,
+    INTERRUPT,
+    SUBGRAPH_INTERRUPT,
+    TASK,
+    TIMER,
+    is_incomplete,
+    time_or_none,
+)
 from graphkit.errors import CheckpointerConfigurationError
 
 if TYPE_CHECKING:
     from graphkit._saver.base import BaseCheckpointSaver
 
-ChangeKind = Literal["checkpoint", "interrupt", "answer", "failure", "progress", "release", "delete", "idle"]
+ChangeKind = Literal["checkpoint", "interrupt", "timer", "answer", "failure", "progress", "release", "delete", "idle"]
 """The kind of a `Change`."""
 
 
@@ -39,6 +48,7 @@ class Change(NamedTuple):
 
     * checkpoint: a checkpoint was stored.
     * interrupt: a run waits for a human.
+    * timer: a run sleeps.
     * answer: an interrupt was answered, or the run moved past it. For an interrupt in a nested graph,
       the outer graph reports it too, once it continues.
     * failure: a run failed.
@@ -56,10 +66,11 @@ class Change(NamedTuple):
     """The checkpoint of the change, with its status at that time. None for release, delete and idle,
     and for pending writes of a checkpoint that is not the latest."""
     id: str | None = None
-    """For interrupt and answer: the id of the interrupt."""
+    """For interrupt, timer and answer: the id of the interrupt."""
     value: Any = None
-    """For interrupt: {node_id, when, payload, metadata, created_at}. For answer: the answer; None if
-    the run moved past the interrupt. For failure: {node_id, type, message, at}. For progress:
+    """For interrupt: {node_id, when, payload, metadata, created_at}, and perhaps its deadline and
+    default. For timer: the same, with the time at which it is due. For answer: the answer; None if
+    the run moved past the interrupt, or the timer was due. For failure: {node_id, type, message, at}. For progress:
     {node_id}, the node that finished last. For idle: True if the process that held the thread has
     died."""
     at: datetime | None = None
@@ -227,6 +238,9 @@ def iter_changes(
         if key.startswith(INTERRUPT):
             stored_at = _get_time(value, "created_at")
             yield make_change("interrupt", id=id, value=value, at=stored_at)
+        elif key.startswith(TIMER):
+            stored_at = _get_time(value, "created_at")
+            yield make_change("timer", id=id, value=value, at=stored_at)
         elif key.startswith(ANSWER):
             yield make_change("answer", id=id, value=value, at=written_at)
         elif key.startswith(SUBGRAPH_INTERRUPT) and value is None:

@@ -18,23 +18,33 @@ from graphkit._records.config import END, RunnableConfig
 from graphkit._records.output import WaitingInterrupt, When
 from graphkit._saver import langgraph_writes
 from graphkit._saver.submissions import SUBMIT, is_queued
+from graphkit._values.frozen import freeze
 from graphkit.errors import CheckpointSerializationError
 
 _LOGGER: Final = getLogger("graphkit")
 
 INTERRUPT: Final = "interrupt:"
-"""Prefix of an interrupt: `interrupt:<id>` -> {node_id, when, payload, created_at, metadata};
-`metadata` may be missing."""
+"""Prefix of an interrupt: `interrupt:<id>` -> {node_id, when, payload, created_at, metadata, key, call,
+deadline, default}; those after `created_at` may be missing."""
+TIMER: Final = "timer:"
+"""Prefix of an interrupt that waits for a time and not for a human: `timer:<id>` -> as an interrupt,
+with `due`. A prefix of its own, because a status follows from the keys alone."""
 ANSWER: Final = "answer:"
 """Prefix of an answer: `answer:<id of the interrupt>` -> the answer; None if the run moved past the
-interrupt."""
+interrupt, or the timer was due."""
 RESUMED: Final = "resumed:"
-"""Prefix of what a resume records when it takes an answer: `resumed:<id of the interrupt>` -> True."""
+"""Prefix of what a resume records when it takes an answer: `resumed:<id of the interrupt>` -> True. If
+the deadline of the interrupt has answered it: {by: "deadline", expired}, and expired is True if there
+was no default."""
 UPDATE: Final = "update:"
 """Prefix of an update that a resume merges into the state: `update:<n>` -> the mapping."""
 SUBGRAPH_INTERRUPT: Final = "inner:"
 """Prefix of an interrupt in a nested graph: `inner:<id>` -> the namespace of the nested graph; None
 once that graph continues."""
+SUBGRAPH_TIMER: Final = "inner-timer:"
+"""Prefix of a timer in a nested graph, as SUBGRAPH_INTERRUPT."""
+STOP_PREFIXES: Final = (INTERRUPT, TIMER, SUBGRAPH_INTERRUPT, SUBGRAPH_TIMER)
+"""The prefixes of what makes a run stop and wait."""
 TASK: Final = "task:"
 """Prefix of a finished node of a branch, or item of a map: `task:<key of the execution>` -> a mapping
 with its updates."""
@@ -48,7 +58,7 @@ FAILURE: Final = "failure"
 INCOMPLETE: Final = "graphkit:incomplete"
 """A key in the metadata of the latest checkpoint of a copy, fork or import that has not ended, or in its
 pending writes if only its release is missing; see `graphkit._saver.incomplete`."""
-_STOPS: Final = (INTERRUPT, SUBGRAPH_INTERRUPT, FAILURE, langgraph_writes.CONTROL_WRITE)
+_STOPS: Final = (*STOP_PREFIXES, FAILURE, langgraph_writes.CONTROL_WRITE)
 """The keys from which it follows that a run has stopped, or their prefixes."""
 _NONE: Final[Mapping[str, Any]] = {}
 
@@ -109,26 +119,51 @@ def problem_with_interrupt(interrupt: Any) -> str | None:
     """Return why a reader cannot use the record of an interrupt; None if it can."""
     if not isinstance(interrupt, Mapping):
         return _INTERRUPT_SHAPE
+    problem = _find_wrong_field(interrupt)
+    if problem is None:
+        return None
+    return f"{_INTERRUPT_SHAPE}; {problem}"
+
+
+def _find_wrong_field(interrupt: Mapping[str, Any]) -> str | None:
     for field in _INTERRUPT_FIELDS:
         if field not in interrupt:
-            return f"{_INTERRUPT_SHAPE}; it has no {field!r}"
+            return f"it has no {field!r}"
     if not isinstance(interrupt["node_id"], str):
-        return f"{_INTERRUPT_SHAPE}; its 'node_id' must be a string"
+        return "its 'node_id' must be a string"
     if interrupt["when"] not in _WHENS:
-        return f"{_INTERRUPT_SHAPE}; its 'when' must be one of {', '.join(_WHENS)}"
+        return f"its 'when' must be one of {', '.join(_WHENS)}"
     if not isinstance(interrupt.get("metadata", {}), Mapping):
-        return f"{_INTERRUPT_SHAPE}; its 'metadata' must be a mapping"
+        return "its 'metadata' must be a mapping"
+    return _find_wrong_term(interrupt)
+
+
+def _find_wrong_term(interrupt: Mapping[str, Any]) -> str | None:
+    if "deadline" in interrupt and time_or_none(interrupt["deadline"]) is None:
+        return "its 'deadline' must be a datetime with a time zone"
+    if interrupt.get("call", 0) not in _CALLS:
+        return "its 'call' must be the number of a call"
     return None
+
+
+def _problem_with_timer(timer: Any) -> str | None:
+    problem = problem_with_interrupt(timer)
+    if problem is None and time_or_none(timer.get("due")) is None:
+        problem = f"{_INTERRUPT_SHAPE}; the 'due' of a timer must be a datetime with a time zone"
+    return problem
 
 
 _WHENS: Final = get_args(When)
 _INTERRUPT_FIELDS: Final = ("node_id", "when", "payload", "created_at")
 _INTERRUPT_SHAPE: Final = f"an interrupt is a mapping with {', '.join(_INTERRUPT_FIELDS)}"
+_CALLS: Final = range(1_000_000)
+"""The numbers of calls. No node makes more: a list of the answers must not exhaust the memory."""
 _SHAPES: Final[Mapping[str, tuple[Any, str]]] = {
     SUBGRAPH_INTERRUPT: (
         (str, NoneType),
         "an interrupt in a nested graph is recorded as its namespace, a string, or as None",
     ),
+    SUBGRAPH_TIMER: ((str, NoneType), "a timer in a nested graph is recorded as its namespace, a string, or as None"),
     UPDATE: (Mapping, "an update is a mapping of keys to values"),
     TASK: (Mapping, "a finished task is a mapping"),
     ITEMS: ((list, tuple), "the items of a map are a list"),
@@ -144,6 +179,8 @@ def _find_problem(key: str, value: Any) -> str | None:
     prefix = head + colon
     if prefix == INTERRUPT:
         return problem_with_interrupt(value)
+    if prefix == TIMER:
+        return _problem_with_timer(value)
     if prefix not in _SHAPES:
         return None
     types, problem = _SHAPES[prefix]
@@ -228,6 +265,55 @@ def unanswered_interrupts(writes: Mapping[str, Any]) -> dict[str, Any]:
     return {key: interrupt for key, interrupt in interrupts_in(writes).items() if ANSWER + key not in writes}
 
 
+def stops_in(writes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the interrupts and timers among pending writes, by id, in the order in which they were recorded."""
+    stops: dict[str, Any] = {}
+    for key, stop in writes.items():
+        if key.startswith((INTERRUPT, TIMER)):
+            _, _, stop_id = key.partition(":")
+            stops[stop_id] = stop
+    return stops
+
+
+def unanswered_timers(writes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the timers that no resume has found due, by id, in the order in which they were recorded."""
+    return {key: timer for key, timer in _strip_prefix(TIMER, writes).items() if ANSWER + key not in writes}
+
+
+def answers_of_time(writes: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """Return what a resume records for the timers that are due, and the questions whose deadline has passed."""
+    added: dict[str, Any] = {}
+    for key, timer in unanswered_timers(writes).items():
+        if timer["due"] <= now:
+            added[ANSWER + key] = None
+    for key, interrupt in unanswered_interrupts(writes).items():
+        if has_expired(interrupt.get("deadline"), now):
+            added[ANSWER + key] = interrupt.get("default")
+            added[RESUMED + key] = {"by": "deadline", "expired": "default" not in interrupt}
+    return added
+
+
+def has_expired(deadline: datetime | None, now: datetime) -> bool:
+    """Return whether a question takes no answer any more. An answer at the time of the deadline is too late."""
+    return deadline is not None and deadline <= now
+
+
+def is_expired(resumed: Any) -> bool:
+    """Return whether a question has no answer because its deadline passed, given its RESUMED write."""
+    return isinstance(resumed, Mapping) and resumed.get("expired") is True
+
+
+def without_passed_deadlines(writes: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """Return interrupts of an earlier checkpoint, which are asked again: a deadline that has passed is dropped."""
+    asked_again: dict[str, Any] = {}
+    for key, stop in writes.items():
+        kept = stop
+        if key.startswith(INTERRUPT) and has_expired(stop.get("deadline"), now):
+            kept = freeze({name: value for name, value in stop.items() if name not in {"deadline", "default"}})
+        asked_again[key] = kept
+    return asked_again
+
+
 def can_answer(when: When, value: Any) -> bool:
     """Return whether a value can answer an interrupt.
 
@@ -246,14 +332,18 @@ def taken_answers(writes: Mapping[str, Any]) -> dict[str, Any]:
 
     It distinguishes a thread that waits for a resume from one whose run has died after it.
     """
-    return {
-        RESUMED + key: True for key in interrupts_in(writes) if ANSWER + key in writes and RESUMED + key not in writes
-    }
+    return {RESUMED + key: True for key in stops_in(writes) if ANSWER + key in writes and RESUMED + key not in writes}
 
 
 def subgraph_interrupts(writes: Mapping[str, Any]) -> dict[str, str]:
     """Return the pending interrupts in nested graphs: id -> namespace."""
     recorded = _strip_prefix(SUBGRAPH_INTERRUPT, writes)
+    return {key: namespace for key, namespace in recorded.items() if namespace is not None}
+
+
+def subgraph_timers(writes: Mapping[str, Any]) -> dict[str, str]:
+    """Return the pending timers in nested graphs: id -> namespace."""
+    recorded = _strip_prefix(SUBGRAPH_TIMER, writes)
     return {key: namespace for key, namespace in recorded.items() if namespace is not None}
 
 
@@ -285,6 +375,7 @@ def waiting_interrupts(config: RunnableConfig, writes: Mapping[str, Any]) -> lis
                 id=key,
                 payload=interrupt["payload"],
                 created_at=interrupt["created_at"],
+                deadline=interrupt.get("deadline"),
             )
         )
     return found
@@ -373,16 +464,23 @@ def derive_stop(next_node_id: str | None, writes: Mapping[str, Any], metadata: M
 
     Returns:
         "incomplete": the checkpoint marks a copy, fork or import that has not ended; "interrupted":
-        the run waits, here or in a nested graph, which the history of that graph may deny; "failed";
-        "answered": all answers are there and no run has taken them; "queued": the run was submitted
-        and has not begun; otherwise "".
+        the run waits for a human, here or in a nested graph, which the history of that graph may deny;
+        "failed"; "answered": all answers are there and no run has taken them; "sleeping": the run waits
+        for timers only; "queued": the run was submitted and has not begun; otherwise "".
     """
     if is_incomplete(metadata, writes):
         return "incomplete"
-    unless_stopped = "queued" if is_queued(next_node_id, metadata) else ""
+    stop = ""
     # Hot path: runs on every put of pending writes, and most writes do not affect the status.
-    if not any(key.startswith(_STOPS) for key in writes):
-        return unless_stopped
+    if any(key.startswith(_STOPS) for key in writes):
+        stop = _find_stop(next_node_id, writes)
+    if not stop and is_queued(next_node_id, metadata):
+        return "queued"
+    return stop
+
+
+def _find_stop(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
+    """Return why a run stopped; "" if its pending writes do not say."""
     if unanswered_interrupts(writes) or subgraph_interrupts(writes):
         return "interrupted"
     if writes.get(FAILURE) is not None:
@@ -391,7 +489,10 @@ def derive_stop(next_node_id: str | None, writes: Mapping[str, Any], metadata: M
     # After the last node, an answer that changes nothing leaves nothing to do.
     if any(answer is not None or next_node_id != END for answer in answers):
         return "answered"
-    return langgraph_writes.derive_stop(writes) or unless_stopped
+    # Last, so that what was answered in another branch does not wait for the timer.
+    if unanswered_timers(writes) or subgraph_timers(writes):
+        return "sleeping"
+    return langgraph_writes.derive_stop(writes)
 
 
 def derive_status(next_node_id: str | None, writes: Mapping[str, Any], metadata: Mapping[str, Any] = _NONE) -> str:

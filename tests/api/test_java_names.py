@@ -32,6 +32,7 @@ from graphkit import (
     StreamMode,
     Tag,
 )
+from graphkit.testing import ManualClock
 from graphkit.when import after
 from savers import MemorySaver, VersionedMemorySaver
 
@@ -234,7 +235,8 @@ BUILDERS = [
         "checkpoint_saver": MemorySaver(), "interrupt_before": "a", "interrupt_after": "b", "interrupt_before_edge": True,
         "release_thread": True, "checkpoint_interval": 3, "max_iterations": 9, "graph_id": "g",
         "checkpoint_when": after("a"), "preserve": True, "on_save_error": "warn", "durability": "async", "observers": (print,),
-        "executor": POOL, "retry": RetryPolicy(max_attempts=2), "timeout": 1.5, "migrations": (dict,),
+        "executor": POOL, "retry": RetryPolicy(max_attempts=2), "timeout": 1.5, "clock": ManualClock(),
+        "migrations": (dict,),
     }),
     (RunnableConfig, fields_of(RunnableConfig), {
         "thread_id": "t", "checkpoint_id": "c", "checkpoint_ns": "n", "next_node": "a", "stream_mode": StreamMode.SNAPSHOTS,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 import click
 
 from graphkit._records.config import END
-from graphkit._records.output import ABSENT, GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
+from graphkit._records.context import ABSENT
+from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.values import UsageError, abbreviate, describe_payload, escape, pluralize

@@ -1,0 +1,442 @@
+"""Timers: a run sleeps, is resumed when it is due and not before, and no human sees it."""
+
+import asyncio
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from graphkit import (
+    END,
+    START,
+    GraphResume,
+    InterruptionMetadata,
+    RetryPolicy,
+    RunnableConfig,
+    StateGraph,
+    interrupt,
+    operations,
+    sleep,
+    wait_until,
+)
+from graphkit.errors import GraphRunnerError, NodeExecutionError
+from graphkit.testing import ManualClock
+from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
+from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph
+from tests.support.savers import ListSaver
+
+NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+RETRY = RetryPolicy(max_attempts=2, initial_delay=0)
+WEEK = timedelta(weeks=1)
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(NOON)
+
+
+@pytest.fixture(params=["memory", "four-methods", "file", "sqlite", "wrapped"])
+def saver(request, tmp_path):
+    if request.param == "memory":
+        yield MemorySaver()
+    elif request.param == "four-methods":
+        yield ListSaver()
+    elif request.param == "sqlite":
+        with SqliteSaver(tmp_path / "runs.db", fsync="never", lock_timeout=0) as saver:
+            yield saver
+    else:
+        with FileSystemSaver(tmp_path / "runs", fsync="never", lock_timeout=0) as saver:
+            yield saver if request.param == "file" else SaverWrapper(saver)
+
+
+def status(saver, thread="t"):
+    config = RunnableConfig(thread)
+    found = {saver.summary(config).status, saver.history(config)[0].status, saver.recent(config, limit=1)[0].status}
+    (status,) = found
+    return status
+
+
+def contents(saver, thread="t"):
+    """All that is stored of a thread."""
+    found = []
+    for namespace in saver.namespaces(thread):
+        config = RunnableConfig(thread, checkpoint_ns=namespace)
+        found += [(each, dict(saver.get_writes(config.replace(checkpoint_id=each.id)))) for each in saver.list(config)]
+    return found
+
+
+def nap(*times, then="awake"):
+    """Make a node that sleeps these times, and logs when it ran."""
+
+    def node(state):
+        runs.append("nap")
+        for time in times:
+            if isinstance(time, datetime):
+                wait_until(time)
+            else:
+                sleep(time)
+        return {"log": then}
+
+    runs = node.runs = []
+    return node
+
+
+def run(app, given, how="sync"):
+    if how == "async":
+        return asyncio.run(app.ainvoke_final(given, CONFIG))
+    return app.invoke_final(given, CONFIG)
+
+
+# One timer
+
+
+@pytest.mark.parametrize("time", [3600, HOUR, NOON + HOUR, (NOON + HOUR).astimezone(timezone(HOUR))])
+def test_a_run_sleeps_until_its_timer_is_due(saver, clock, time):
+    node = nap(time)
+    app = make_chain(a=log_node("a"), nap=node, b=log_node("b")).compile(checkpoint_saver=saver, clock=clock)
+    stop = app.invoke_final({}, CONFIG)
+    assert isinstance(stop, InterruptionMetadata)
+    assert (stop.node, stop.reason(), stop.due) == ("nap", "timer", NOON + HOUR)
+    assert status(saver) == "sleeping"
+
+    before = contents(saver)
+    clock.advance(HOUR - timedelta(microseconds=1))
+    again = app.invoke_final(None, CONFIG)
+    assert (again.node, again.due, again.state["log"], again.id) == ("nap", NOON + HOUR, ["a"], stop.id)
+    assert contents(saver) == before
+    assert node.runs == ["nap"]
+
+    clock.advance(timedelta(microseconds=1))
+    assert status(saver) == "sleeping"
+    assert app.resume("t")["log"] == ["a", "awake", "b"]
+    assert node.runs == ["nap", "nap"]
+    assert status(saver) == "finished"
+
+
+def test_no_human_sees_a_timer(saver, clock):
+    app = make_chain(nap=nap(60)).compile(checkpoint_saver=saver, clock=clock)
+    assert app.invoke({}, CONFIG).interrupts == ()
+    assert [*saver.interrupts("t"), *saver.summary(CONFIG).waiting] == []
+    assert app.get_state(CONFIG).interrupts == ()
+    assert saver.wait_for_resume("t", 0)
+    with pytest.raises(GraphRunnerError, match="nothing waits for an answer"):
+        app.invoke(GraphResume("yes"), CONFIG)
+    assert status(saver) == "sleeping"
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_sleeps_follow_each_other(clock, how, durability):
+    saver = MemorySaver()
+
+    async def anap(state):
+        sleep(60)
+        wait_until(NOON + HOUR)
+        return {"log": "awake"}
+
+    node = nap(60, NOON + HOUR) if how == "sync" else anap
+    app = make_chain(nap=node).compile(checkpoint_saver=saver, clock=clock, durability=durability)
+    assert run(app, {}, how).due == NOON + timedelta(minutes=1)
+    clock.advance(60)
+    assert run(app, None, how).due == NOON + HOUR
+    clock.advance(HOUR)
+    assert run(app, None, how).state["log"] == ["awake"]
+
+
+def test_the_time_of_a_sleep_is_fixed_when_it_is_first_recorded(saver, clock):
+    lengths = [60, 5, 900]
+    app = make_chain(nap=lambda state: sleep(lengths.pop(0))).compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, CONFIG)
+    clock.advance(30)
+    assert app.invoke_final(None, CONFIG).due == NOON + timedelta(minutes=1)
+    clock.advance(30)
+    assert app.invoke_final(None, CONFIG).is_end
+    assert lengths == [900]
+
+
+@pytest.mark.parametrize("time", [0, 0.0, timedelta(0), NOON, NOON - WEEK])
+def test_a_time_that_has_passed_stops_nothing(saver, clock, time):
+    node = nap(time)
+    app = make_chain(nap=node).compile(checkpoint_saver=saver, clock=clock)
+    assert app.invoke({}, CONFIG)["log"] == ["awake"]
+    assert node.runs == ["nap"]
+
+
+def test_a_time_that_has_passed_counts_as_a_call(saver, clock):
+    def node(state):
+        wait_until(NOON - HOUR)
+        first = interrupt("first?")
+        wait_until(NOON + HOUR)
+        sleep(0)
+        sleep(max(0, HOUR.total_seconds() - (clock() - NOON).total_seconds()))
+        second = interrupt("second?")
+        return {"log": [first, second]}
+
+    app = make_chain(node=node).compile(checkpoint_saver=saver, clock=clock)
+    assert app.invoke({}, CONFIG).interrupts[0].payload == "first?"
+    app.invoke(None, CONFIG)  # asks again
+    assert app.invoke_final(GraphResume(1), CONFIG).due == NOON + HOUR
+    clock.advance(HOUR)
+    assert app.invoke(None, CONFIG).interrupts[0].payload == "second?"
+    assert app.invoke(GraphResume(2), CONFIG)["log"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        lambda: sleep(-1),
+        lambda: sleep(float("nan")),
+        lambda: sleep(float("inf")),
+        lambda: sleep(1e15),
+        lambda: sleep(timedelta(days=-1)),
+        lambda: sleep(True),
+        lambda: sleep("1"),
+        lambda: wait_until(datetime(2031, 4, 1)),  # noqa: DTZ001
+        lambda: wait_until(60),
+        lambda: interrupt("?", deadline=-1),
+        lambda: interrupt("?", deadline=datetime(2031, 4, 1)),  # noqa: DTZ001
+        lambda: interrupt("?", default="no"),
+    ],
+)
+def test_times_that_are_refused(clock, stop):
+    saver = MemorySaver()
+    app = make_chain(node=lambda state: stop()).compile(checkpoint_saver=saver, clock=clock)
+    with pytest.raises(NodeExecutionError, match=r"not negative|time zone|year 9999|give interrupt"):
+        app.invoke({}, CONFIG)
+    assert status(saver) == "failed"
+
+
+@pytest.mark.parametrize("stop", [lambda: sleep(1), lambda: wait_until(NOON)])
+def test_only_a_node_sleeps(stop):
+    with pytest.raises(GraphRunnerError, match="inside a node"):
+        stop()
+
+
+def test_a_node_that_swallows_its_timer(clock):
+    def node(state):
+        try:
+            sleep(1)
+        except BaseException:  # noqa: BLE001 - what nodes must not do
+            return {"log": "on"}
+
+    app = make_chain(node=node).compile(checkpoint_saver=MemorySaver(), clock=clock)
+    with pytest.raises(NodeExecutionError, match="caught the GraphInterrupt"):
+        app.invoke({}, CONFIG)
+
+
+def sleep_elsewhere(state):
+    wait_until(datetime(2001, 1, 1, tzinfo=UTC))
+    sleep(3600)
+    return {"log": "awake"}
+
+
+def test_a_node_in_another_process(tmp_path, clock):
+    with ProcessPoolExecutor(1) as pool, FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
+        app = StateGraph(LOG).add_node("nap", sleep_elsewhere, executor=pool)
+        app = app.add_edge(START, "nap").add_edge("nap", END).compile(checkpoint_saver=saver, clock=clock)
+        assert app.invoke_final({}, CONFIG).due == NOON + HOUR
+        clock.advance(HOUR)
+        assert app.invoke(None, CONFIG)["log"] == ["awake"]
+
+
+# Hooks, retries, timeouts
+
+
+def test_hooks_do_not_run_before_the_timer_is_due(saver, clock):
+    calls = []
+    graph = make_chain(nap=nap(60))
+    graph.add_before_call_node_hook(lambda node_id, state, config: calls.append(node_id))
+    app = graph.compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, CONFIG)
+    app.invoke(None, CONFIG)
+    assert calls == ["nap"]
+
+
+def test_retries_and_timeouts_know_what_has_passed(clock):
+    attempts = []
+
+    def node(state):
+        wait_until(NOON - HOUR)
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise ValueError
+        sleep(60)
+        return {"log": interrupt("?")}
+
+    app = make_chain(node=node).compile(checkpoint_saver=MemorySaver(), clock=clock, timeout=60, retry=RETRY)
+    assert app.invoke_final({}, CONFIG).due == NOON + timedelta(minutes=1)
+    clock.advance(60)
+    app.invoke(None, CONFIG)
+    assert app.invoke(GraphResume("yes"), CONFIG)["log"] == ["yes"]
+
+
+# Branches, maps, nested graphs
+
+
+def test_a_branch_sleeps_while_another_goes_on(saver, clock):
+    nodes = {"nap": nap(60), "b": log_node("b"), "c": log_node("c")}
+    app = make_graph(LOG, "START>s s>nap,b b>c c>j nap>j j>END", **nodes).compile(checkpoint_saver=saver, clock=clock)
+    assert app.invoke_final({}, CONFIG).due == NOON + timedelta(minutes=1)
+    assert status(saver) == "sleeping"
+    before = contents(saver)
+    app.invoke(None, CONFIG)
+    assert contents(saver) == before
+    clock.advance(60)
+    assert sorted(app.invoke(None, CONFIG)["log"]) == ["awake", "b", "c", "j", "s"]
+
+
+def test_a_branch_sleeps_while_another_asks(saver, clock):
+    asked = []
+
+    def ask(state):
+        asked.append(clock())
+        return {"log": interrupt("?")}
+
+    app = make_graph(LOG, "START>s s>nap,ask ask>c c>j nap>j j>END", nap=nap(60), ask=ask)
+    app = app.compile(checkpoint_saver=saver, clock=clock)
+    stop = app.invoke_final({}, CONFIG)
+    assert (stop.payload, [each.due for each in stop.interrupts]) == ("?", [None, NOON + timedelta(minutes=1)])
+    assert status(saver) == "interrupted"
+    assert [each.payload for each in stop.state.interrupts] == ["?"]
+    # What was answered goes on, and does not wait for the timer.
+    operations.answer(saver, "t", "yes")
+    assert status(saver) == "answered"
+    app.invoke(None, CONFIG)
+    assert status(saver) == "sleeping"
+    clock.advance(60)
+    assert sorted(app.invoke(None, CONFIG)["log"]) == ["awake", "c", "j", "s", "yes"]
+
+
+def test_a_timer_goes_on_while_a_human_is_asked(saver, clock):
+    app = make_graph(LOG, "START>s s>nap,ask ask>j nap>j j>END", nap=nap(60), ask=lambda state: {"log": interrupt("?")})
+    app = app.compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, CONFIG)
+    clock.advance(60)
+    stop = app.invoke_final(None, CONFIG)
+    assert [each.due for each in stop.interrupts] == [None]
+    assert sorted(app.invoke(GraphResume("yes"), CONFIG)["log"]) == ["awake", "j", "s", "yes"]
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_items_of_a_map_sleep(saver, clock, how):
+    runs = []
+
+    def work(item):
+        runs.append(item)
+        sleep(item * 60)
+        return {"log": item}
+
+    graph = StateGraph(LOG).add_map_node("m", work, lambda state: [0, 1, 2, 1])
+    app = graph.add_edge(START, "m").add_edge("m", END).compile(checkpoint_saver=saver, clock=clock)
+    stop = run(app, {}, how)
+    assert [(each.due - NOON).seconds for each in stop.interrupts] == [60, 120, 60]
+    clock.advance(60)
+    assert [each.due for each in run(app, None, how).interrupts] == [NOON + timedelta(minutes=2)]
+    assert status(saver) == "sleeping"
+    before = contents(saver)
+    run(app, None, how)
+    assert contents(saver) == before
+    clock.advance(60)
+    assert run(app, None, how).state["log"] == [0, 1, 2, 1]
+    assert sorted(runs) == [0, 1, 1, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+@pytest.mark.parametrize("embedded", [False, True])
+def test_a_nested_graph_sleeps(saver, clock, how, embedded):
+    inner = make_chain(x=log_node("x"), nap=nap(60), y=log_node("y"))
+    graph = StateGraph(LOG).add_node("a", log_node("a")).add_node("sub", inner.compile() if embedded else inner)
+    graph.add_node("b", log_node("b")).add_edge(START, "a").add_edge("a", "sub").add_edge("sub", "b").add_edge("b", END)
+    app = graph.compile(checkpoint_saver=saver, clock=clock)
+    stop = run(app, {}, how)
+    assert (stop.due, stop.state.interrupts) == (NOON + timedelta(minutes=1), ())
+    assert (status(saver), [*saver.interrupts("t")]) == ("sleeping", [])
+    assert app.get_state(CONFIG).interrupts == ()
+    before = contents(saver)
+    assert run(app, None, how).due == stop.due
+    assert contents(saver) == before
+    clock.advance(60)
+    assert run(app, None, how).state["log"] == ["a", "x", "awake", "y", "b"]
+    assert status(saver) == "finished"
+
+
+def test_a_nested_graph_sleeps_and_asks(saver, clock):
+    inner = make_graph(
+        LOG, "START>s s>nap,ask nap>j ask>j j>END", nap=nap(60), ask=lambda state: {"log": interrupt("?")}
+    )
+    app = make_chain(sub=inner.compile()).compile(checkpoint_saver=saver, clock=clock)
+    stop = app.invoke_final({}, CONFIG)
+    assert (stop.payload, len(stop.interrupts), status(saver)) == ("?", 2, "interrupted")
+    assert [each.payload for each in saver.interrupts("t")] == ["?"]
+    operations.answer(saver, "t", "yes")
+    assert status(saver) == "answered"
+    app.invoke(None, CONFIG)
+    assert status(saver) == "sleeping"
+    clock.advance(60)
+    assert sorted(app.invoke(None, CONFIG)["log"]) == ["awake", "j", "s", "yes"]
+
+
+# What else there is
+
+
+def test_a_loop_that_sleeps_starts_a_new_count(saver, clock):
+    graph = StateGraph(LOG).add_node("nap", nap(60)).add_edge(START, "nap")
+    graph.add_conditional_edges(
+        "nap", lambda state: "on" if len(state["log"]) < 9 else "end", {"on": "nap", "end": END}
+    )
+    app = graph.compile(checkpoint_saver=saver, clock=clock, max_iterations=2)
+    app.invoke({}, CONFIG)
+    for _ in range(9):
+        clock.advance(60)
+        last = app.invoke_final(None, CONFIG)
+    assert last.is_end
+
+
+def test_a_past_checkpoint_sleeps_no_second_time(saver, clock):
+    def node(state):
+        sleep(60)
+        return {"log": interrupt("?")}
+
+    app = make_chain(a=log_node("a"), node=node).compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, CONFIG)
+    config = app.get_state(CONFIG).config
+    clock.advance(60)
+    app.invoke(None, CONFIG)
+    app.invoke(GraphResume("no"), CONFIG)
+    assert app.invoke(GraphResume("yes"), config)["log"] == ["a", "yes"]
+    operations.rollback(saver, config)
+    assert status(saver) == "interrupted"
+    assert app.invoke(GraphResume("maybe"), CONFIG)["log"] == ["a", "maybe"]
+    operations.fork(saver, config, "other")
+    assert app.invoke(GraphResume("perhaps"), RunnableConfig("other"))["log"] == ["a", "perhaps"]
+
+
+def test_update_state_leaves_a_run_asleep(saver, clock):
+    app = make_chain(a=log_node("a"), nap=nap(60)).compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, CONFIG)
+    app.update_state(CONFIG, {"log": "updated"})
+    assert status(saver) == "sleeping"
+    assert app.invoke_final(None, CONFIG).due == NOON + timedelta(minutes=1)
+    clock.advance(60)
+    assert app.invoke(None, CONFIG)["log"] == ["a", "updated", "awake"]
+
+
+def test_events_of_timers(clock):
+    events = []
+    app = make_chain(nap=nap(60)).compile(checkpoint_saver=MemorySaver(), clock=clock, observers=events.append)
+    app.invoke({}, CONFIG)
+    (event,) = [event for event in events if event.type in {"timer.set", "interrupt.raised"}]
+    assert (event.type, event.node_id, event.data["due"]) == ("timer.set", "nap", NOON + timedelta(minutes=1))
+
+
+def test_a_watch_reports_timers(saver, clock):
+    app = make_chain(nap=nap(60)).compile(checkpoint_saver=saver, clock=clock)
+    with saver.watch(CONFIG, interval=0.01) as changes:
+        app.invoke({}, CONFIG)
+        seen = [changes.get(PATIENCE)]
+        while seen[-1].kind != "timer":
+            seen.append(changes.get(PATIENCE))
+    assert (seen[-1].value["due"], seen[-1].at) == (NOON + timedelta(minutes=1), NOON)
+    assert "interrupt" not in {change.kind for change in seen}

@@ -24,15 +24,17 @@ from typing import Any, Final, TypeAlias, final, overload
 
 from graphkit import operations
 from graphkit._compiled import CompiledGraph
+from graphkit._options import check_clock
 from graphkit._plan.retry import RetryPolicy
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import CheckpointInfo, InterruptionMetadata, NodeOutput
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.run_lock import get_held_run_locks
+from graphkit._saver.status import find_next_time
 from graphkit._saver.submissions import GRAPH_ID, Submission
 from graphkit._saver.watch import Change, Watch
-from graphkit._saver.writes import ANSWER, UPDATE
+from graphkit._saver.writes import ANSWER, UPDATE, time_or_none
 from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError
 
 __all__ = ["Worker"]
@@ -45,8 +47,12 @@ _BATCH: Final = 1000
 """How many changes the worker reads before it looks for work."""
 _NEVER: Final = float("inf")
 _LONGEST_WAIT: Final = 60.0
-"""Seconds after which the worker looks at the clock again while a submitted run is not due: the clock
-may be set, and the machine may sleep."""
+"""Seconds after which the worker looks at the clock again while a run is not due: the clock may be set, and the
+machine may sleep."""
+_OWN_CLOCK_WAIT: Final = 0.05
+"""The same for a clock that the worker was given: nobody can say when it moves."""
+_WAITING: Final = frozenset({"sleeping", "interrupted"})
+"""The statuses of threads that a worker runs once a timer is due or a deadline has passed."""
 _RUNNABLE: Final = frozenset({"queued", "running", "stalled", "answered"})
 """The statuses of threads that a worker runs. What is running has a run lock, which another process holds;
 the worker looks again when it is free."""
@@ -135,18 +141,63 @@ class _Agenda:
 
 
 @final
+class _Alarms:
+    """When to look at the threads that wait for a time, the earliest time of each. The lock of the worker guards it.
+
+    This is the index of due times. It is built from the changes that the worker watches, and is only a
+    hint: whether a thread can run, the worker decides when it looks at it. Times are those of the
+    worker's clock, and not of `monotonic`, because they may be weeks away.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[str, datetime] = {}
+        self._queue: list[tuple[datetime, str]] = []
+        """A heap. An entry counts if it is the time of its thread."""
+
+    def set(self, thread: str, time: datetime) -> None:
+        """Look at a thread at this time, too."""
+        known = self._times.get(thread)
+        if known is None or time < known:
+            self._times[thread] = time
+            heappush(self._queue, (time, thread))
+
+    def discard(self, thread: str) -> None:
+        """Forget the alarm of a thread, if it has one."""
+        self._times.pop(thread, None)
+
+    def next_time(self) -> datetime | None:
+        """Return the time of the next alarm; None if there is none."""
+        queue = self._queue
+        while queue:
+            time, thread = queue[0]
+            if self._times.get(thread) == time:
+                return time
+            heappop(queue)
+        return None
+
+    def take(self, now: datetime) -> tuple[str, datetime] | None:
+        """Remove and return an alarm whose time has come; None if there is none."""
+        time = self.next_time()
+        if time is None or time > now:
+            return None
+        _, thread = heappop(self._queue)
+        del self._times[thread]
+        return thread, time
+
+
+@final
 class Worker:
     """Begins the runs of a store that were submitted, and resumes those that can continue.
 
     It takes threads in the order in which they became due: a submitted run when it was submitted, or
-    at its `at`; an answered one when it was answered.
+    at its `at`; an answered one when it was answered; one that waits at its timer or deadline.
 
     Call `run` in one thread and `stop` from any; a stopped worker cannot be started again.
 
     A stalled thread, in the middle of a run whose run lock is free, counts as a run whose process
     died. A stream that was closed early looks the same, and so does a copy or a fork of such a
-    thread, once it has ended: a worker leaves incomplete threads alone. A worker does not notice answers
-    to an interrupt in an embedded graph that has a saver of its own: resume such a run through the
+    thread, once it has ended: a worker leaves incomplete threads alone. A worker does not notice answers,
+    timers and deadlines in an embedded graph that has a saver of its own: resume such a run through the
     graph.
     """
 
@@ -161,6 +212,7 @@ class Worker:
         retry: RetryPolicy | None = None,
         on_output: Callable[[str, NodeOutput], object] | None = None,
         interval: float = 1.0,
+        clock: Callable[[], datetime] | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -173,6 +225,7 @@ class Worker:
         retry: RetryPolicy | None = None,
         on_output: Callable[[str, NodeOutput], object] | None = None,
         interval: float = 1.0,
+        clock: Callable[[], datetime] | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -185,6 +238,7 @@ class Worker:
         retry: RetryPolicy | None = None,
         on_output: Callable[[str, NodeOutput], object] | None = None,
         interval: float = 1.0,
+        clock: Callable[[], datetime] | None = None,
     ) -> None:
         """Prepare a worker.
 
@@ -205,9 +259,12 @@ class Worker:
             on_output: called with the thread's id and each output of its run.
             interval: seconds between two polls of a store that has no events; see
                 `BaseCheckpointSaver.watch`.
+            clock: returns the time, aware, in place of the clocks of the graphs. By default that of the
+                graphs, and of the system.
 
         Raises:
             CheckpointerConfigurationError: there is no saver, or no graph.
+            TypeError: the clock is none.
             ValueError: `concurrency` is below one.
         """
         graphs = graphs or app
@@ -216,7 +273,11 @@ class Worker:
                 saver = argument
             elif argument is not None:
                 graphs = argument
-        self._graphs, self.saver = _adopt_graphs(graphs, saver)
+        if clock is not None:
+            check_clock(clock)
+        self._graphs, self.saver = _adopt_graphs(graphs, saver, clock)
+        clocks = [graph.compile_config.clock for graph in self._graphs.values()]
+        self._clock = next((each for each in clocks if each is not None), None)
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
         self._concurrency = concurrency
@@ -228,6 +289,7 @@ class Worker:
         """Guards the agenda and the count, because the threads of runs change them, too. Never held
         while a store is read."""
         self._agenda = _Agenda()
+        self._alarms = _Alarms()
         self._count = 0
         """How many times a run was begun or resumed."""
         self._threads: list[threading.Thread] = []
@@ -280,19 +342,42 @@ class Worker:
 
     # Which threads there are to serve
 
+    def _now(self) -> datetime:
+        return _now() if self._clock is None else self._clock()
+
     def _take_due_thread(self) -> tuple[str, _Candidate] | None:
         with self._lock:
             if self._agenda.taken_count == self._concurrency:
                 return None
+            now = self._now()
+            while (alarm := self._alarms.take(now)) is not None:
+                thread, time = alarm
+                due = self._measure_since(time)
+                candidate = self._agenda.get(thread) or _Candidate(due)
+                candidate.due = min(candidate.due, due)
+                self._agenda.put(thread, candidate)
             return self._agenda.take()
 
     def _seconds_until_due(self) -> float | None:
         """Return how many seconds remain until a thread can be taken; None if an event comes first."""
         with self._lock:
-            due = self._agenda.next_due()
-            if due == _NEVER or self._agenda.taken_count == self._concurrency:
+            if self._agenda.taken_count == self._concurrency:
                 return None
-        return max(0.0, due - monotonic())
+            due = self._agenda.next_due()
+            alarm = self._alarms.next_time()
+        seconds = due - monotonic()
+        if alarm is not None:
+            longest = _LONGEST_WAIT if self._clock is None else _OWN_CLOCK_WAIT
+            seconds = min(seconds, longest, (alarm - self._now()).total_seconds())
+        if seconds == _NEVER:
+            return None
+        return max(0.0, seconds)
+
+    def _measure_since(self, time: datetime | None) -> float:
+        """Return a past time by the monotonic clock; now for None, and for a time of a clock that is ahead."""
+        if time is None:
+            return monotonic()
+        return monotonic() - max(0.0, (self._now() - time).total_seconds())
 
     def _read_changes(self, changes: Watch, timeout: float | None) -> bool:
         """Wait for a change, then handle all that are there, at most one batch.
@@ -310,7 +395,11 @@ class Worker:
 
     def _handle_change(self, change: Change) -> None:
         if change.kind == "answer":
-            self._agenda.put(change.thread_id, _Candidate(_measure_since(change.at)))
+            self._agenda.put(change.thread_id, _Candidate(self._measure_since(change.at)))
+        elif change.kind in {"timer", "interrupt"}:
+            time = _time_of_stop(change.value)
+            if time is not None:
+                self._alarms.set(change.thread_id, time)
         elif change.kind == "idle":
             self._handle_idle(change.thread_id)
         elif not change.checkpoint_ns:
@@ -319,11 +408,17 @@ class Worker:
     def _handle_status(self, thread: str, info: CheckpointInfo | None, changed_at: datetime | None) -> None:
         if info is None or not self._is_served(info.status):
             self._agenda.discard(thread)
+            if info is None:
+                self._alarms.discard(thread)
         elif self._find_graph(info) is not None:
-            due = _measure_since(changed_at)
+            due = self._measure_since(changed_at)
             submission = Submission.find(info.next_node_id, info.metadata)
             if submission is not None and submission.at is not None:
-                due = max(due, _measure_until(submission.at))
+                if not submission.is_due(self._now()):
+                    self._alarms.set(thread, submission.at)
+                    self._agenda.discard(thread)
+                    return
+                due = max(due, self._measure_since(submission.at))
             candidate = self._agenda.get(thread) or _Candidate(due)
             if not candidate.busy_count:
                 candidate.due = due
@@ -379,7 +474,7 @@ class Worker:
         graph = self._find_graph(latest)
         if graph is None or self._postpone_if_early(latest, candidate):
             return None
-        is_runnable = self._is_served(latest.status)
+        is_runnable = self._is_served(latest.status) or self._is_time_over(config, latest.status)
         if latest.status == "finished":
             is_runnable = _needs_finalizing(graph, self.saver.get_writes(config.with_check_point_id(latest.id)))
         return graph if is_runnable else None
@@ -387,13 +482,30 @@ class Worker:
     def _postpone_if_early(self, latest: CheckpointInfo, candidate: _Candidate) -> bool:
         """Postpone a thread whose run has just failed, or was submitted for later; return whether it is one."""
         submission = Submission.find(latest.next_node_id, latest.metadata)
-        if submission is not None and submission.at is not None and submission.at > _now():
-            self._postpone(latest.thread_id, candidate, _measure_until(submission.at))
+        if submission is not None and submission.at is not None and not submission.is_due(self._now()):
+            self._set_alarm(latest.thread_id, submission.at)
             return True
         if latest.id == candidate.failed_at and monotonic() < candidate.retry_at:
             self._postpone(latest.thread_id, candidate, candidate.retry_at)
             return True
         return False
+
+    def _is_time_over(self, config: RunnableConfig, status: str) -> bool:
+        """Return whether a thread waits for a time that has come; if it is still to come, look again then."""
+        if status not in _WAITING:
+            return False
+        time = find_next_time(self.saver, config)
+        if time is None:
+            # What sleeps without a timer has died before the outer graph had noted that the timer was due.
+            return status == "sleeping"
+        if time <= self._now():
+            return True
+        self._set_alarm(config.thread, time)
+        return False
+
+    def _set_alarm(self, thread: str, time: datetime) -> None:
+        with self._lock:
+            self._alarms.set(thread, time)
 
     def _find_latest(self, config: RunnableConfig) -> CheckpointInfo | None:
         return next(iter(self.saver.recent(config, limit=1)), None)
@@ -485,6 +597,12 @@ class Worker:
             for waiting in self.saver.interrupts(config):
                 if waiting.id in paused:
                     operations.answer(self.saver, config, None, interrupt=waiting.id)
+        if isinstance(last, InterruptionMetadata):
+            # Those that were recorded by earlier runs are in no change.
+            for stop in last.interrupts:
+                time = stop.due if stop.waiting is None else stop.waiting.deadline
+                if time is not None:
+                    self._set_alarm(config.thread, time)
         _LOG.info("thread %r: %s", config.thread, last)
 
     def _run_async(self, graph: CompiledGraph, config: RunnableConfig) -> NodeOutput | None:
@@ -538,7 +656,7 @@ class Worker:
 
 
 def _adopt_graphs(
-    graphs: Graphs | None, saver: BaseCheckpointSaver | None
+    graphs: Graphs | None, saver: BaseCheckpointSaver | None, clock: Callable[[], datetime] | None
 ) -> tuple[Mapping[str | None, CompiledGraph], BaseCheckpointSaver]:
     """Return graphs of the worker's own by their ids, with one saver, and the saver.
 
@@ -560,7 +678,10 @@ def _adopt_graphs(
         raise CheckpointerConfigurationError("a worker needs a saver: compile the graph with checkpoint_saver=...")
     adopted: dict[str | None, CompiledGraph] = {}
     for graph_id, graph in given.items():
-        adopted[graph_id] = CompiledGraph(graph.topology, graph.compile_config.replace(checkpoint_saver=saver))
+        options = graph.compile_config.replace(checkpoint_saver=saver)
+        if clock is not None:
+            options = options.replace(clock=clock)
+        adopted[graph_id] = CompiledGraph(graph.topology, options)
     return adopted, saver
 
 
@@ -576,13 +697,8 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _measure_since(time: datetime | None) -> float:
-    """Return a past time by the monotonic clock; now for None, and for a time of a clock that is ahead."""
-    if time is None:
-        return monotonic()
-    return monotonic() - max(0.0, (_now() - time).total_seconds())
-
-
-def _measure_until(time: datetime) -> float:
-    """Return a time by the monotonic clock, but none that is far in the future."""
-    return monotonic() + min((time - _now()).total_seconds(), _LONGEST_WAIT)
+def _time_of_stop(stop: object) -> datetime | None:
+    """Return when a timer is due, or the deadline of a question, as a change has it; None for neither."""
+    if not isinstance(stop, Mapping):
+        return None
+    return time_or_none(stop.get("due", stop.get("deadline")))

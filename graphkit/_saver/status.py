@@ -24,13 +24,22 @@ LangGraph's runs hold no run lock, so that theirs is `running` until it has ende
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.langgraph_writes import is_langgraph, list_asking_tasks
-from graphkit._saver.writes import FAILURE, derive_stop, subgraph_interrupts, unanswered_interrupts, well_formed_writes
+from graphkit._saver.writes import (
+    FAILURE,
+    derive_stop,
+    next_time_of,
+    subgraph_interrupts,
+    subgraph_timers,
+    unanswered_interrupts,
+    well_formed_writes,
+)
 from graphkit._values.frozen import FrozenDict
 from graphkit.errors import CheckpointSerializationError
 
@@ -151,3 +160,15 @@ def find_interrupt_ids(saver: BaseCheckpointSaver, config: RunnableConfig) -> se
         if saver.get(nested) is None or key in find_interrupt_ids(saver, nested):
             found.add(key)
     return found
+
+
+def find_next_time(saver: BaseCheckpointSaver, config: RunnableConfig) -> datetime | None:
+    """Return when a run that has stopped goes on by itself, for a timer or a deadline, here or in a nested graph.
+
+    None if it waits for humans only; or if a nested graph has answers that the outer one has not taken.
+    """
+    writes = well_formed_writes(saver.get_writes(config), config.thread)
+    nested = {*subgraph_interrupts(writes).values(), *subgraph_timers(writes).values()}
+    inside = [find_next_time(saver, config.replace(checkpoint_ns=name, checkpoint_id=None)) for name in nested]
+    times = [next_time_of(writes), *inside]
+    return min((time for time in times if time is not None), default=None)

@@ -293,6 +293,14 @@ def answers_of_time(writes: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     return added
 
 
+def next_time_of(writes: Mapping[str, Any]) -> datetime | None:
+    """Return when the first timer is due or the first deadline passes; None if there is neither."""
+    dues = [timer["due"] for timer in unanswered_timers(writes).values()]
+    questions = unanswered_interrupts(writes).values()
+    deadlines = [question["deadline"] for question in questions if "deadline" in question]
+    return min(dues + deadlines, default=None)
+
+
 def has_expired(deadline: datetime | None, now: datetime) -> bool:
     """Return whether a question takes no answer any more. An answer at the time of the deadline is too late."""
     return deadline is not None and deadline <= now

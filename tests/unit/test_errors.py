@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+from datetime import UTC, datetime
 
 import pytest
 
@@ -23,6 +24,7 @@ from graphkit.errors import (
     GraphKitError,
     GraphRunnerError,
     GraphStateError,
+    InterruptExpiredError,
     MaxIterationsError,
     McpServerError,
     McpToolError,
@@ -59,6 +61,7 @@ EXAMPLES = [
     McpToolError("read_file", "no such file"),
     CheckpointKeyError("/p", "2026", "open the store with `cipher`"),
     MissingDependencyError("rich", "cli"),
+    InterruptExpiredError("ask", datetime(2031, 4, 1, tzinfo=UTC)),
 ]
 
 

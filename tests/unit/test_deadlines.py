@@ -1,0 +1,302 @@
+"""Deadlines of questions: the default or an error answers them, and exactly one of a late human and the deadline wins."""
+
+import asyncio
+import contextlib
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from graphkit import GraphResume, RunnableConfig, StateGraph, interrupt, operations, sleep
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointSerializationError,
+    GraphRunnerError,
+    InterruptExpiredError,
+    NodeExecutionError,
+    ThreadBusyError,
+)
+from graphkit.testing import ManualClock
+from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
+from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph
+from tests.support.savers import ListSaver
+
+NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(NOON)
+
+
+@pytest.fixture(params=["memory", "four-methods", "file", "sqlite", "wrapped"])
+def saver(request, tmp_path):
+    if request.param == "memory":
+        yield MemorySaver()
+    elif request.param == "four-methods":
+        yield ListSaver()
+    elif request.param == "sqlite":
+        with SqliteSaver(tmp_path / "runs.db", fsync="never", lock_timeout=0) as saver:
+            yield saver
+    else:
+        with FileSystemSaver(tmp_path / "runs", fsync="never", lock_timeout=0) as saver:
+            yield saver if request.param == "file" else SaverWrapper(saver)
+
+
+def status(saver, thread="t"):
+    return saver.history(RunnableConfig(thread))[0].status
+
+
+def contents(saver, thread="t"):
+    found = []
+    for namespace in saver.namespaces(thread):
+        config = RunnableConfig(thread, checkpoint_ns=namespace)
+        found += [(each, dict(saver.get_writes(config.replace(checkpoint_id=each.id)))) for each in saver.list(config)]
+    return found
+
+
+def asks(**terms):
+    return lambda state: {"log": [interrupt("pay?", **terms)]}
+
+
+@pytest.mark.parametrize("deadline", [3600, HOUR, NOON + HOUR])
+def test_the_default_answers_when_the_deadline_has_passed(saver, clock, deadline):
+    app = make_chain(ask=asks(deadline=deadline, default="no"), b=log_node("b"))
+    app = app.compile(checkpoint_saver=saver, clock=clock)
+    (stop,) = app.invoke({}, CONFIG).interrupts
+    assert (stop.deadline, stop.created_at) == (NOON + HOUR, NOON)
+    assert [each.deadline for each in saver.interrupts("t")] == [NOON + HOUR]
+    assert app.get_state(CONFIG).interrupts[0].deadline == NOON + HOUR
+    clock.advance(HOUR - timedelta(microseconds=1))
+    assert len(app.invoke(None, CONFIG).interrupts) == 1  # asks again, with the deadline that it had
+    assert saver.interrupts("t")[0].deadline == NOON + HOUR
+    clock.advance(timedelta(microseconds=1))
+    assert status(saver) == "interrupted"
+    assert app.invoke(None, CONFIG)["log"] == ["no", "b"]
+
+
+def test_an_answer_in_time_counts_whenever_the_run_goes_on(saver, clock):
+    app = make_chain(ask=asks(deadline=HOUR, default="no")).compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, CONFIG)
+    operations.answer(saver, "t", "yes", clock=clock)
+    clock.advance(HOUR * 2)
+    assert app.invoke(None, CONFIG)["log"] == ["yes"]
+
+
+WAYS_TO_ANSWER = {
+    "answer": lambda app, saver, clock, stop: operations.answer(saver, "t", "yes", clock=clock),
+    "aanswer": lambda app, saver, clock, stop: asyncio.run(operations.aanswer(saver, "t", "yes", clock=clock)),
+    "resume": lambda app, saver, clock, stop: app.invoke(GraphResume("yes"), CONFIG),
+    "resume by id": lambda app, saver, clock, stop: app.invoke(GraphResume({stop.id: "yes"}), CONFIG),
+}
+
+
+@pytest.mark.parametrize("by", WAYS_TO_ANSWER)
+def test_a_late_answer_is_refused(saver, clock, by):
+    app = make_chain(ask=asks(deadline=HOUR, default="no")).compile(checkpoint_saver=saver, clock=clock)
+    (stop,) = app.invoke({}, CONFIG).interrupts
+    clock.advance(HOUR)
+    before = contents(saver)
+    with pytest.raises((CheckpointConflictError, GraphRunnerError), match="too late: the deadline of interrupt"):
+        WAYS_TO_ANSWER[by](app, saver, clock, stop)
+    assert contents(saver) == before
+    assert app.invoke(None, CONFIG)["log"] == ["no"]
+    with pytest.raises(CheckpointConflictError, match="no interrupt is pending"):
+        operations.answer(saver, "t", "yes", clock=clock)
+
+
+def test_answers_are_refused_by_the_time_of_the_system(saver):
+    app = make_chain(ask=asks(deadline=0, default="no")).compile(checkpoint_saver=saver)
+    app.invoke({}, CONFIG)
+    with pytest.raises(CheckpointConflictError, match="too late"):
+        operations.answer(saver, "t", "yes")
+
+
+def test_a_run_without_a_default_fails(saver, clock):
+    app = make_chain(ask=asks(deadline=HOUR)).compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, CONFIG)
+    config = app.get_state(CONFIG).config
+    clock.advance(HOUR)
+    for _ in range(2):
+        with pytest.raises(InterruptExpiredError, match="no answer came") as caught:
+            app.invoke(None, CONFIG)
+        assert (caught.value.node_id, caught.value.deadline) == ("ask", NOON + HOUR)
+        assert caught.value.thread_id == "t"
+        assert status(saver) == "failed"
+        assert saver.summary(CONFIG).failure["type"] == "InterruptExpiredError"
+    # Asks again, for an hour from then on.
+    operations.rollback(saver, config, created_at=clock())
+    assert (status(saver), saver.interrupts("t")[0].deadline) == ("interrupted", None)
+    app.invoke(None, CONFIG)
+    assert saver.interrupts("t")[0].deadline == NOON + HOUR * 2
+    operations.answer(saver, "t", "yes", clock=clock)
+    assert app.invoke(None, CONFIG)["log"] == ["yes"]
+
+
+def test_a_node_may_catch_the_error(saver, clock):
+    def ask(state):
+        try:
+            first = interrupt("first?", deadline=HOUR)
+        except InterruptExpiredError:
+            first = "nobody"
+        return {"log": [first, interrupt("second?")]}
+
+    app = make_chain(ask=ask).compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, CONFIG)
+    clock.advance(HOUR)
+    assert app.invoke(None, CONFIG).interrupts[0].payload == "second?"
+    assert app.invoke(GraphResume("two"), CONFIG)["log"] == ["nobody", "two"]
+
+
+@pytest.mark.parametrize("default", [None, 0, {"a": [1, None]}])
+def test_any_default_is_an_answer(saver, clock, default):
+    app = make_chain(ask=asks(deadline=HOUR, default=default)).compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, CONFIG)
+    clock.advance(HOUR)
+    assert app.invoke(None, CONFIG)["log"] == [default]
+
+
+def test_a_default_that_cannot_be_stored(tmp_path, clock):
+    with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
+        app = make_chain(ask=asks(deadline=HOUR, default=object())).compile(checkpoint_saver=saver, clock=clock)
+        with pytest.raises((CheckpointSerializationError, NodeExecutionError)):
+            app.invoke({}, CONFIG)
+        assert status(saver) == "failed"
+
+
+def test_the_record_says_who_answered(saver, clock):
+    events = []
+    app = make_chain(ask=asks(deadline=HOUR, default="no"), again=asks(deadline=HOUR, default="no"))
+    app = app.compile(checkpoint_saver=saver, clock=clock, observers=events.append)
+    app.invoke({}, CONFIG)
+    config = app.get_state(CONFIG).config
+    app.invoke(GraphResume("yes"), CONFIG)
+    other = app.get_state(CONFIG).config
+    clock.advance(HOUR)
+    app.invoke(None, CONFIG)
+    assert [event.data["by"] for event in events if event.type == "interrupt.answered"] == ["human", "deadline"]
+    records = []
+    for each in (config, other):
+        records += [value for key, value in saver.get_writes(each).items() if key.startswith("resumed:")]
+    assert records == [True, {"by": "deadline", "expired": False}]
+
+
+@pytest.mark.parametrize("embedded", [False, True])
+def test_a_deadline_in_a_nested_graph(saver, clock, embedded):
+    inner = make_chain(ask=asks(deadline=HOUR, default="no"))
+    app = StateGraph(LOG).add_node("sub", inner.compile() if embedded else inner)
+    app = app.set_entry_point("sub").set_finish_point("sub").compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, CONFIG)
+    assert [each.deadline for each in saver.interrupts("t")] == [NOON + HOUR]
+    clock.advance(HOUR)
+    before = contents(saver)
+    with pytest.raises(GraphRunnerError, match="too late"):
+        app.invoke(GraphResume("yes"), CONFIG)
+    with pytest.raises(CheckpointConflictError, match="too late"):
+        operations.answer(saver, "t", "yes", clock=clock)
+    assert contents(saver) == before
+    assert app.invoke(None, CONFIG)["log"] == ["no"]
+
+
+def test_several_questions_with_deadlines(saver, clock):
+    nodes = {"a": asks(deadline=HOUR, default="a"), "b": asks(deadline=HOUR * 2, default="b"), "c": asks()}
+    app = make_graph(LOG, "START>s s>a,b,c a>j b>j c>j j>END", **nodes).compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, CONFIG)
+    clock.advance(HOUR)
+    state = app.invoke(None, CONFIG)
+    assert sorted(str(stop.deadline) for stop in state.interrupts) == [str(NOON + HOUR * 2), "None"]
+    (asked,) = [stop for stop in state.interrupts if stop.deadline is None]
+    app.invoke(GraphResume({asked.id: "c"}), CONFIG)
+    clock.advance(HOUR)
+    assert app.invoke(None, CONFIG)["log"] == ["s", "a", "b", "c", "j"]
+
+
+def test_a_map_answers_the_items_that_expire(saver, clock):
+    def work(item):
+        return {"log": interrupt(item, deadline=item * HOUR, default=item)}
+
+    app = StateGraph(LOG).add_map_node("m", work, lambda state: [1, 2, 3]).set_entry_point("m").set_finish_point("m")
+    app = app.compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, CONFIG)
+    clock.advance(HOUR * 2)
+    assert [stop.payload for stop in app.invoke(None, CONFIG).interrupts] == [3]
+    app.invoke(GraphResume("three"), CONFIG)
+    assert app.get_state(CONFIG).state["log"] == [1, 2, "three"]
+
+
+def test_a_past_checkpoint_asks_again_without_the_deadline_that_has_passed(saver, clock):
+    app = make_chain(ask=asks(deadline=HOUR, default="no")).compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, CONFIG)
+    config = app.get_state(CONFIG).config
+    clock.advance(HOUR)
+    app.invoke(None, CONFIG)
+    assert app.invoke(GraphResume("yes"), config)["log"] == ["yes"]
+    operations.fork(saver, config, "other", created_at=clock())
+    operations.answer(saver, "other", "maybe", clock=clock)
+    assert app.invoke(None, RunnableConfig("other"))["log"] == ["maybe"]
+
+
+def test_a_question_after_a_sleep_counts_from_when_it_is_asked(saver, clock):
+    def ask(state):
+        sleep(HOUR)
+        return {"log": interrupt("?", deadline=HOUR, default="no")}
+
+    app = make_chain(ask=ask).compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, CONFIG)
+    clock.advance(HOUR * 3)
+    assert app.invoke(None, CONFIG).interrupts[0].deadline == NOON + HOUR * 4
+
+
+@pytest.mark.parametrize(
+    "record", [{"deadline": "noon"}, {"deadline": NOON.replace(tzinfo=None)}, {"call": -1}, {"call": "x"}]
+)
+def test_records_that_no_reader_could_use(saver, record):
+    make_chain(a=log_node("a")).compile(checkpoint_saver=saver).invoke({}, CONFIG)
+    config = CONFIG.with_check_point_id(saver.get(CONFIG).id)
+    shape = {"node_id": "a", "when": "inside", "payload": None, "created_at": NOON}
+    for key, value in [("interrupt:i", {**shape, **record}), ("timer:i", shape), ("timer:i", {**shape, "due": 1})]:
+        with pytest.raises(CheckpointSerializationError):
+            saver.put_writes(config, {key: value})
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_exactly_one_of_a_late_human_and_the_deadline_wins(saver, sweep, default):
+    """Around the deadline a human answers, while two resumes run as workers would."""
+    terms = {"default": "deadline"} if default else {}
+    for number in range(sweep.count(500, 50)):
+        thread = f"t{number}"
+        config = RunnableConfig(thread)
+        clock = ManualClock(NOON)
+        app = make_chain(ask=asks(deadline=HOUR, **terms)).compile(checkpoint_saver=saver, clock=clock)
+        app.invoke({}, config)
+        clock.advance(HOUR - timedelta(microseconds=1))
+        accepted = []
+        barrier = threading.Barrier(4)
+
+        def answer(thread=thread, clock=clock, accepted=accepted, barrier=barrier):
+            barrier.wait()
+            with contextlib.suppress(CheckpointConflictError, ThreadBusyError):
+                operations.answer(saver, thread, "human", clock=clock)
+                accepted.append("human")
+
+        def resume(app=app, config=config, barrier=barrier):
+            barrier.wait()
+            with contextlib.suppress(InterruptExpiredError, ThreadBusyError):
+                app.invoke(None, config)
+
+        threads = [threading.Thread(target=each) for each in (answer, resume, resume)]
+        for each in threads:
+            each.start()
+        barrier.wait()
+        clock.advance(timedelta(microseconds=1))
+        for each in threads:
+            each.join(60)
+        with contextlib.suppress(InterruptExpiredError):
+            app.invoke(None, config)
+        if accepted:
+            assert app.get_state(config).state["log"] == ["human"]
+        elif default:
+            assert app.get_state(config).state["log"] == ["deadline"]
+        else:
+            assert saver.history(config)[0].status == "failed"

@@ -1,0 +1,248 @@
+"""Workers and time: they take what is due when it is due, in order, once, and after a restart."""
+
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from graphkit import RunnableConfig, StateGraph, interrupt, operations, sleep
+from graphkit.testing import ManualClock
+from graphkit.worker import Worker
+from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
+from tests.support.graphs import LOG, log_node, make_chain
+from tests.support.savers import ListSaver
+
+NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+PATIENCE = 60.0
+T = RunnableConfig("t")
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(NOON)
+
+
+class Listing(ListSaver):
+    """The four methods, and a list of the threads."""
+
+    lists_threads = True
+
+    def threads(self, *, released=False):
+        return [thread for (thread, namespace), history in self.histories.items() if history and not namespace]
+
+
+@pytest.fixture(params=["memory", "four-methods", "file", "sqlite", "wrapped"])
+def saver(request, tmp_path):
+    if request.param == "memory":
+        yield MemorySaver()
+    elif request.param == "four-methods":
+        yield Listing()
+    elif request.param == "sqlite":
+        with SqliteSaver(tmp_path / "runs.db", fsync="never") as saver:
+            yield saver
+    else:
+        with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
+            yield saver if request.param == "file" else SaverWrapper(saver)
+
+
+def status(saver, thread="t"):
+    return saver.history(RunnableConfig(thread))[0].status
+
+
+def log_of(saver, thread="t"):
+    return [*saver.get(RunnableConfig(thread)).state["log"]]
+
+
+def nap(time):
+    def node(state):
+        sleep(time)
+        return {"log": "awake"}
+
+    return node
+
+
+@contextmanager
+def serving(worker):
+    """Run a worker in a thread meanwhile."""
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        worker.stop()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+def wait_for(saver, wanted, thread="t"):
+    with saver.watch(RunnableConfig(thread), interval=0.02) as changes:
+        while status(saver, thread) != wanted:
+            changes.get(0.1)
+
+
+def test_a_worker_takes_a_thread_when_it_is_due(saver, clock):
+    app = make_chain(nap=nap(HOUR), b=log_node("b")).compile(checkpoint_saver=saver)
+    worker = Worker(saver, app, clock=clock)
+    app.submit({}, T)
+    assert worker.run(once=True) == 1
+    clock.advance(HOUR - timedelta(microseconds=1))
+    assert worker.run(once=True) == 1
+    assert status(saver) == "sleeping"
+    clock.advance(timedelta(microseconds=1))
+    assert worker.run(once=True) == 2
+    assert log_of(saver) == ["awake", "b"]
+
+
+def test_a_new_worker_knows_the_times_from_the_store(saver, clock):
+    app = make_chain(nap=nap(HOUR)).compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, T)
+    assert Worker(saver, app).run(once=True) == 0
+    clock.advance(HOUR)
+    assert Worker(saver, app).run(once=True) == 1
+    assert status(saver) == "finished"
+
+
+@pytest.mark.parametrize("embedded", [False, True])
+def test_timers_and_deadlines_of_nested_graphs(saver, clock, embedded):
+    def ask(state):
+        sleep(HOUR)
+        return {"log": interrupt("?", deadline=HOUR, default="no")}
+
+    inner = make_chain(ask=ask)
+    graph = StateGraph(LOG).add_node("sub", inner.compile() if embedded else inner)
+    app = graph.set_entry_point("sub").set_finish_point("sub").compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, T)
+    for wanted in ("sleeping", "interrupted", "finished"):
+        worker = Worker(saver, app)
+        worker.run(once=True)
+        assert status(saver) == wanted
+        clock.advance(HOUR)
+    assert log_of(saver) == ["no"]
+
+
+def test_items_that_sleep_differently(saver, clock):
+    def work(item):
+        sleep(item * HOUR)
+        return {"log": item}
+
+    graph = StateGraph(LOG).add_map_node("m", work, lambda state: [3, 1, 2]).set_entry_point("m").set_finish_point("m")
+    app = graph.compile(checkpoint_saver=saver, clock=clock)
+    worker = Worker(saver, app)
+    app.submit({}, T)
+    for count in (1, 2, 3):
+        assert worker.run(once=True) == count
+        assert status(saver) == "sleeping"
+        clock.advance(HOUR)
+    assert worker.run(once=True) == 4
+    assert log_of(saver) == [3, 1, 2]
+
+
+def test_an_idle_worker_wakes_at_the_time(saver):
+    """By the clock of the system, without any change in the store."""
+    app = make_chain(nap=nap(1)).compile(checkpoint_saver=saver)
+    app.invoke({}, T)
+    started = saver.get(T).created_at
+    with serving(Worker(saver, app, interval=3600)):
+        wait_for(saver, "finished")
+    assert timedelta(seconds=1) <= saver.get(T).created_at - started < timedelta(seconds=2)
+    assert log_of(saver) == ["awake"]
+
+
+def test_an_idle_worker_notices_that_a_manual_clock_moves(saver, clock):
+    app = make_chain(nap=nap(HOUR)).compile(checkpoint_saver=saver)
+    with serving(Worker(saver, app, clock=clock, interval=0.02)):
+        app.submit({}, T)
+        wait_for(saver, "sleeping")
+        clock.advance(HOUR)
+        wait_for(saver, "finished")
+
+
+def test_due_threads_are_taken_in_the_order_of_their_times(saver, clock):
+    order = []
+
+    def node(state, config):
+        sleep(state["n"] * HOUR)
+        order.append(config.thread)
+        return {}
+
+    app = make_chain(nap=node).compile(checkpoint_saver=saver, clock=clock)
+    for number in (3, 1, 2):
+        app.invoke({"n": number}, RunnableConfig(f"nap {number}"))
+    app.submit({"n": 0}, RunnableConfig("queued"), at=NOON + 1.5 * HOUR)
+    clock.advance(4 * HOUR)
+    assert Worker(saver, app).run(once=True) == 4
+    assert order == ["nap 1", "queued", "nap 2", "nap 3"]
+
+
+def test_a_deadline_is_kept_by_a_worker(saver, clock):
+    app = make_chain(ask=lambda state: {"log": interrupt("?", deadline=HOUR, default="no")})
+    app = app.compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, T)
+    worker = Worker(saver, app)
+    assert worker.run(once=True) == 0
+    clock.advance(HOUR)
+    assert worker.run(once=True) == 1
+    assert log_of(saver) == ["no"]
+
+
+def test_an_expired_question_fails_and_stays_failed(saver, clock):
+    app = make_chain(ask=lambda state: {"log": interrupt("?", deadline=HOUR)})
+    app = app.compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, T)
+    clock.advance(HOUR)
+    for failed in (False, True):
+        assert Worker(saver, app, failed=failed).run(once=True) == 1
+        assert status(saver) == "failed"
+
+
+def test_an_answer_in_time_comes_first(saver, clock):
+    app = make_chain(ask=lambda state: {"log": interrupt("?", deadline=HOUR, default="no")})
+    app = app.compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, T)
+    operations.answer(saver, "t", "yes", clock=clock)
+    clock.advance(HOUR)
+    assert Worker(saver, app).run(once=True) == 1
+    assert log_of(saver) == ["yes"]
+
+
+def test_a_sleeping_thread_costs_no_reads(clock):
+    """A worker looks at it when it is due, and not before."""
+    reads = []
+
+    class Counting(SaverWrapper):
+        def recent(self, config=None, *, limit):
+            reads.append(config)
+            return super().recent(config, limit=limit)
+
+    saver = Counting(MemorySaver())
+    app = make_chain(nap=nap(HOUR)).compile(checkpoint_saver=saver, clock=clock)
+    for number in range(50):
+        app.invoke({}, RunnableConfig(f"t{number}"))
+    worker = Worker(saver, app)
+    for _ in range(3):
+        worker.run(once=True)
+    assert reads == []
+    clock.advance(HOUR)
+    assert worker.run(once=True) == 50
+
+
+def test_one_of_two_workers_takes_a_thread_that_is_due(saver, sweep):
+    work = []
+
+    def node(state, config):
+        sleep(0.05)
+        work.append(config.thread)
+        return {"log": "awake"}
+
+    app = make_chain(nap=node).compile(checkpoint_saver=saver)
+    threads = [f"t{number}" for number in range(sweep.count(500, 50))]
+    workers = [Worker(saver, app, interval=0.02, concurrency=4) for _ in range(2)]
+    with serving(workers[0]), serving(workers[1]):
+        for thread in threads:
+            app.invoke({}, RunnableConfig(thread))
+        for thread in threads:
+            wait_for(saver, "finished", thread)
+    assert Counter(work) == dict.fromkeys(threads, 1)

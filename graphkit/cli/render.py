@@ -23,6 +23,7 @@ _COLOURS: Final = {
     "finished": 32,
     "running": 36,
     "queued": 36,
+    "sleeping": 36,
     "added": 32,
     "removed": 31,
     "changed": 33,

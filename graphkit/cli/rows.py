@@ -32,6 +32,7 @@ def interrupt_row(interrupt: WaitingInterrupt) -> Row:
         "when": interrupt.when,
         "payload": interrupt.payload,
         "since": time_or_none(interrupt.created_at),
+        "deadline": interrupt.deadline,
     }
 
 
@@ -49,6 +50,11 @@ def describe_progress(writes: Mapping[str, Any]) -> str | None:
             unit = f"items of {escape(progress.node_id)}"
         parts.append(f"{progress.done}/{progress.total} {unit} done")
     return ", ".join(parts) or None
+
+
+def describe_sleep(until: datetime | None) -> str | None:
+    """Return until when a thread sleeps."""
+    return None if until is None else f"sleeps until {until.isoformat(timespec='seconds')}"
 
 
 def describe_failure(failure: Mapping[str, Any], place: str = "") -> str:

@@ -161,7 +161,8 @@ class _Conversation:
                 # A resume executes nothing more; a message starts a new count.
                 self._context.warn(f"graphkit: {error}")
                 last = None
-            waiting = last.interrupts if isinstance(last, InterruptionMetadata) else ()
+            stops = last.interrupts if isinstance(last, InterruptionMetadata) else ()
+            waiting = [stop for stop in stops if stop.due is None]
             given = self._ask(waiting) if waiting else self._read_message()
         yield self._describe_end(turns, waiting)
 

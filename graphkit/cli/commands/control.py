@@ -43,11 +43,14 @@ _COLUMNS: Final = (
     Column("since", "SINCE", "age"),
     Column("payload", "PAYLOAD", "payload"),
 )
+_DEADLINE: Final = Column("deadline", "DEADLINE", "time")
+"""After SINCE, if one of the interrupts has a deadline."""
 _QUESTION_COLUMNS: Final = (
     Column("thread", "thread", "name"),
     Column("node", "node"),
     Column("when", "stopped"),
     Column("since", "since", "time"),
+    Column("deadline", "deadline", "time"),
 )
 _UNKNOWN_TIME: Final = datetime.min.replace(tzinfo=UTC)
 
@@ -58,12 +61,17 @@ _UNKNOWN_TIME: Final = datetime.min.replace(tzinfo=UTC)
 def interrupts(context: CliContext, directory: str, thread: str | None) -> Table:
     """List the pending interrupts: where they wait, since when, and what they ask.
 
+    A run that waits for a timer is not among them; `threads` and `show` say until when it sleeps.
+
     Example: graphkit interrupts runs
     """
     rows = _read_interrupts(context, directory, thread)
     threads = {row["thread"] for row in rows}
     summary = f"{pluralize(len(rows), 'interrupt')} of {pluralize(len(threads), 'thread')}"
-    return Table(_COLUMNS, rows, empty="no pending interrupts", summary=summary)
+    columns: Sequence[Column] = _COLUMNS
+    if any(row["deadline"] is not None for row in rows):
+        columns = (*_COLUMNS[:-1], _DEADLINE, _COLUMNS[-1])
+    return Table(columns, rows, empty="no pending interrupts", summary=summary)
 
 
 @with_placeholder_types
@@ -108,8 +116,9 @@ def answer(
 ) -> Message:
     """Answer a pending interrupt.
 
-    The command stores the answer and runs nothing; the next resume continues with it. At a terminal,
-    without --value and --text, it shows each pending interrupt and asks.
+    The command stores the answer and runs nothing; the next resume continues with it. It refuses an
+    answer that comes after the deadline of the interrupt. At a terminal, without --value and --text,
+    it shows each pending interrupt and asks.
 
     Example: graphkit answer runs order-17 --text yes
     """
@@ -138,11 +147,13 @@ def answer(
     parsed: Any = text
     if value is not None:
         parsed = parse_json(context.read_value(value), "--value")
-    message = _store_answer(saver, thread_id, parsed, interrupt)
+    message = _store_answer(context, saver, thread_id, parsed, interrupt)
     return replace(message, hint=_hint_at_resume(context, directory, thread_id))
 
 
-def _store_answer(saver: BaseCheckpointSaver, thread_id: str, value: Any, interrupt: str | None) -> Message:
+def _store_answer(
+    context: CliContext, saver: BaseCheckpointSaver, thread_id: str, value: Any, interrupt: str | None
+) -> Message:
     from graphkit import operations
 
     # Held from here on, so that the interrupt is still pending when it is answered.
@@ -153,7 +164,8 @@ def _store_answer(saver: BaseCheckpointSaver, thread_id: str, value: Any, interr
                 f"the run stopped {chosen.when} {escape(chosen.node_id)}: --value must be an object to merge into "
                 f"the state, or {{}} to continue"
             )
-        answered = operations.answer(saver, thread_id, value, interrupt=chosen.id if chosen else interrupt)
+        wanted = chosen.id if chosen else interrupt
+        answered = operations.answer(saver, thread_id, value, interrupt=wanted, clock=context.now)
 
     row = interrupt_row(answered)
     row["answer"] = value
@@ -205,7 +217,7 @@ def _ask_for_answer(context: CliContext, saver: BaseCheckpointSaver, row: Row) -
             return False
         try:
             value = parse_json_or_text(typed, "the answer")
-            show(context, _store_answer(saver, row["thread"], value, row["id"]))
+            show(context, _store_answer(context, saver, row["thread"], value, row["id"]))
         except UsageError as error:
             context.warn(str(error))
             continue

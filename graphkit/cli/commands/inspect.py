@@ -14,7 +14,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.langgraph_writes import NOT_INSTALLED, is_langgraph, waiting_interrupts as langgraph_interrupts
-from graphkit._saver.status import public_metadata
+from graphkit._saver.status import find_next_time, public_metadata
 from graphkit._saver.writes import ANSWER, UPDATE, find_failure, waiting_interrupts
 from graphkit.cli import options
 from graphkit.cli.apps import open_store_of
@@ -24,7 +24,7 @@ from graphkit.cli.context import CliContext
 from graphkit.cli.placeholder_types import with_placeholder_types
 from graphkit.cli.render import format_tree
 from graphkit.cli.resolve import find_checkpoint, find_config
-from graphkit.cli.rows import Row, describe_progress, interrupt_row
+from graphkit.cli.rows import Row, describe_progress, describe_sleep, interrupt_row
 from graphkit.cli.values import UsageError, abbreviate, escape, pluralize, to_plain
 from graphkit.cli.views import Card, Column, Message, Text, View
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, MissingDependencyError
@@ -162,6 +162,10 @@ def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
         waiting = waiting_interrupts(config, writes)
     failure = dict(find_failure(config, writes) or {})
     traceback = failure.pop("traceback", None)
+    status = _find_status(saver, config)
+    progress = describe_progress(writes)
+    if status == "sleeping":
+        progress = "; ".join(filter(None, [describe_sleep(find_next_time(saver, config)), progress]))
     return {
         "thread": config.thread,
         "ns": config.checkpoint_ns,
@@ -169,12 +173,12 @@ def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
         "parent": checkpoint.parent_id,
         "node": checkpoint.node_id,
         "next": checkpoint.next_node_id,
-        "status": _find_status(saver, config),
+        "status": status,
         "created": checkpoint.created_at,
         "tags": list(saver.tags_of(config)),
         "metadata": public_metadata(checkpoint.metadata),
         "waiting": [interrupt_row(interrupt) for interrupt in waiting],
-        "progress": describe_progress(writes),
+        "progress": progress,
         "failure": failure or None,
         "traceback": traceback,
         "recorded": {

@@ -158,8 +158,8 @@ def _prune_idle(
     idle_threads = saver.delete_idle(only, idle_since=idle_since, dry_run=True)
     statuses = {thread_id: _find_status(saver, thread_id) for thread_id in idle_threads}
     waiting = [thread_id for thread_id, status in statuses.items() if status == "interrupted"]
-    # The run of a queued thread is still to come, perhaps at a later time.
-    kept = {"queued"} if interrupted else {"queued", "interrupted"}
+    # The run of a queued or sleeping thread is still to go on, perhaps at a later time.
+    kept = {"queued", "sleeping"} if interrupted else {"queued", "sleeping", "interrupted"}
     chosen = [thread_id for thread_id, status in statuses.items() if status not in kept]
     size = sum(map(saver.size, chosen))
     data: Row = {"deleted": chosen, "waiting": waiting, "size": size, "dry_run": dry_run}

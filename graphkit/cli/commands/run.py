@@ -210,7 +210,7 @@ def _follow(
 
 def _hint_at_next(context: CliContext, thread_id: str, stop: InterruptionMetadata, *, app: str, directory: str) -> str:
     """Return the command that continues a stopped run."""
-    questions = [interrupt for interrupt in stop.interrupts if interrupt.when == "inside"]
+    questions = [interrupt for interrupt in stop.interrupts if interrupt.when == "inside" and interrupt.due is None]
     resume = (thread_id, "--app", app)
     if not questions:
         return format_command(context, "resume", directory, *resume)
@@ -276,7 +276,8 @@ def _end_view(thread_id: str, last: NodeOutput | None, steps: int) -> Message:
     count = pluralize(steps, "step")
     data: dict[str, Any] = {"thread": thread_id}
     if isinstance(last, InterruptionMetadata):
-        data["status"] = "interrupted"
+        # What waits for a human comes first.
+        data["status"] = "interrupted" if last.due is None else "sleeping"
         data["interrupts"] = [_interrupt_row(interrupt) for interrupt in last.interrupts]
         stops = _describe_stops(last)
         return Message(f"{name} stopped after {count} and waits {stops}", data)
@@ -289,7 +290,16 @@ def _end_view(thread_id: str, last: NodeOutput | None, steps: int) -> Message:
 
 
 def _describe_stops(output: InterruptionMetadata) -> str:
-    return "; ".join(describe_stop(stop.when, stop.node_id, stop.reason()) for stop in output.interrupts)
+    return "; ".join(_describe_stop(stop) for stop in output.interrupts)
+
+
+def _describe_stop(stop: InterruptionMetadata) -> str:
+    if stop.due is not None:
+        return f"in {escape(stop.node_id)} until {stop.due.isoformat(timespec='seconds')}"
+    described = describe_stop(stop.when, stop.node_id, stop.reason())
+    if stop.waiting is not None and stop.waiting.deadline is not None:
+        described += f" (until {stop.waiting.deadline.isoformat(timespec='seconds')})"
+    return described
 
 
 def _interrupt_row(interrupt: InterruptionMetadata) -> dict[str, Any]:
@@ -299,6 +309,8 @@ def _interrupt_row(interrupt: InterruptionMetadata) -> dict[str, Any]:
         "when": interrupt.when,
         "payload": interrupt.payload,
         "metadata": interrupt.metadata,
+        "due": interrupt.due,
+        "deadline": None if interrupt.waiting is None else interrupt.waiting.deadline,
     }
 
 

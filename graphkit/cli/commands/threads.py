@@ -13,6 +13,7 @@ import click
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import HistorySummary, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.status import find_next_time
 from graphkit._saver.submissions import Submission
 from graphkit._saver.writes import time_or_none
 from graphkit.cli import options
@@ -20,7 +21,7 @@ from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS
 from graphkit.cli.placeholder_types import with_placeholder_types
-from graphkit.cli.rows import Row, describe_progress, size_of
+from graphkit.cli.rows import Row, describe_progress, describe_sleep, size_of
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import parse_age, parse_assignments, pluralize
 from graphkit.cli.views import Column, Table
@@ -35,6 +36,7 @@ _STATUSES: Final = (
     "queued",
     "running",
     "stalled",
+    "sleeping",
     "interrupted",
     "answered",
     "failed",
@@ -227,11 +229,13 @@ def _last_change(summary: HistorySummary) -> datetime:
 
 
 def _describe_stop(saver: BaseCheckpointSaver, summary: HistorySummary) -> Row:
-    """Return what the run asks a human, why it failed, how far its map or fork is, or when it may begin."""
+    """Return what the run asks a human, why it failed, how far its map or fork is, or when it goes on."""
     latest = summary.latest
     submission = Submission.find(latest.next_node_id, latest.metadata)
     if submission is not None and submission.at is not None and latest.status == "queued":
         return {"progress": f"not before {submission.at.isoformat()}"}
+    if latest.status == "sleeping":
+        return {"progress": describe_sleep(find_next_time(saver, RunnableConfig(latest.thread_id)))}
     if latest.status in {"running", "stalled"}:
         config = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
         return {"progress": describe_progress(saver.get_writes(config))}

@@ -15,13 +15,21 @@ import click
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.watch import Change, Watch
-from graphkit._saver.writes import problem_with_interrupt
+from graphkit._saver.writes import problem_with_interrupt, time_or_none
 from graphkit.cli import options
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import show
 from graphkit.cli.resolve import find_checkpoint, find_thread
-from graphkit.cli.rows import Row, describe_failure, describe_progress, describe_stop, format_event, status_of
+from graphkit.cli.rows import (
+    Row,
+    describe_failure,
+    describe_progress,
+    describe_sleep,
+    describe_stop,
+    format_event,
+    status_of,
+)
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import UsageError, abbreviate, escape
 from graphkit.cli.views import Column, Message, Table, Text, View
@@ -244,7 +252,7 @@ def _time_of(change: Change) -> datetime | None:
 def _describe_change(change: Change) -> str:
     """Return a change in a few words; "" for a step."""
     value: Any = change.value
-    if change.kind == "interrupt":
+    if change.kind in {"interrupt", "timer"}:
         return _describe_interrupt(change.id, value)
     if change.kind == "failure":
         if not isinstance(value, Mapping):
@@ -262,6 +270,8 @@ def _describe_change(change: Change) -> str:
 def _describe_interrupt(id: str | None, record: Any) -> str:
     if problem_with_interrupt(record) is not None:  # malformed, or its payload is of an unregistered type
         return f"waits for the answer to {escape(str(id))}"
+    if "due" in record:
+        return describe_sleep(time_or_none(record["due"])) or "sleeps"
     reason = record["payload"]
     if reason is None:
         reason = record.get("metadata", {}).get("reason")

@@ -1,0 +1,103 @@
+"""What the commands say of a thread that sleeps, and of deadlines."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from graphkit import RunnableConfig
+from savers import FileSystemSaver
+from tests.support import terminal
+
+FLOW = """
+from datetime import timedelta
+from graphkit import END, START, Channels, StateGraph, interrupt, sleep
+
+
+def step(state):
+    if state["what"] == "nap":
+        sleep(timedelta(days=1))
+    elif state["what"] == "short":
+        sleep(0.2)
+    else:
+        terms = {"default": "no"} if state["what"] == "default" else {}
+        return {"answer": interrupt("pay?", deadline=state["seconds"], **terms)}
+    return {"answer": "awake"}
+
+
+app = StateGraph({}).add_node("step", step).add_edge(START, "step").add_edge("step", END).compile()
+"""
+
+
+def graphkit(*args, **options):
+    """Run a command line at the time of the system, by which its runs go."""
+    return terminal.graphkit(*args, now=datetime.now(UTC), **options)
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    (tmp_path / "naps.py").write_text(FLOW)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path / "runs"
+
+
+def run(store, what, seconds=3600):
+    return graphkit(
+        "run", store, "--app", "naps:app", "--thread", "t", "--input", f'{{"what": "{what}", "seconds": {seconds}}}'
+    )
+
+
+def test_a_thread_that_sleeps(store):
+    began = datetime.now(UTC)
+    assert "waits in step until " in run(store, "nap").out
+    (row,) = graphkit("threads", store, "--status", "sleeping", "--json").json
+    until = datetime.fromisoformat(row["progress"].removeprefix("sleeps until "))
+    assert timedelta(hours=23) < until - began < timedelta(hours=25)
+    shown = graphkit("show", store, "t", "--json").json
+    assert (shown["status"], shown["progress"], shown["waiting"]) == ("sleeping", row["progress"], [])
+    assert graphkit("stats", store, "--json").json["statuses"] == {"sleeping": 1}
+    assert graphkit("interrupts", store, "--json").json == []
+    assert graphkit("prune", store, "--idle", "0s", "--interrupted", "--yes").out == "no thread is idle for 0s\n"
+    assert graphkit("worker", store, "--app", "naps:app", "--once").out == "resumed 0 runs\n"
+    early = graphkit("resume", store, "t", "--app", "naps:app", "--json")
+    assert early.json["status"] == "sleeping"
+    assert graphkit("wait", store, "t", "--timeout", "0.1").code == 124
+
+
+def test_a_worker_wakes_it(store):
+    run(store, "short")
+    with FileSystemSaver(store) as saver:
+        until = max(write["due"] for write in saver.get_writes(RunnableConfig("t")).values())
+    while datetime.now(UTC) < until:
+        pass
+    assert graphkit("worker", store, "--app", "naps:app", "--once").out.endswith("resumed 1 run\n")
+    assert graphkit("show", store, "t", "--json").json["state"]["answer"] == "awake"
+
+
+def test_an_interrupt_with_a_deadline(store):
+    assert "pay?" in run(store, "default").out
+    (row,) = graphkit("interrupts", store, "--json").json
+    left = datetime.fromisoformat(row["deadline"]) - datetime.fromisoformat(row["since"])
+    assert timedelta(hours=1) - left < timedelta(seconds=5)
+    assert "DEADLINE" in graphkit("interrupts", store, terminal=True).out
+    assert graphkit("answer", store, "t", "--text", "yes", "--json").json["deadline"] == row["deadline"]
+
+
+@pytest.mark.parametrize("what", ["default", "ask"])
+def test_an_answer_that_is_too_late(store, what):
+    run(store, what, seconds=0)
+    late = graphkit("answer", store, "t", "--text", "yes")
+    assert (late.code, "the answer is too late: the deadline of interrupt" in late.err) == (16, True)
+    late = graphkit("resume", store, "t", "--app", "naps:app", "--value", '"yes"')
+    assert (late.code, "the answer is too late" in late.err) == (4, True)
+    graphkit("worker", store, "--app", "naps:app", "--once")
+    shown = graphkit("show", store, "t", "--json").json
+    if what == "default":
+        assert shown["state"]["answer"] == "no"
+    else:
+        assert (shown["status"], shown["failure"]["type"]) == ("failed", "InterruptExpiredError")
+
+
+def test_a_watch_tells_of_a_timer(store):
+    run(store, "nap")
+    lines = graphkit("watch", store, "t", "--limit", "2").lines
+    assert "sleeps until " in lines[1]

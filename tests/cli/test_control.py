@@ -41,6 +41,7 @@ def test_interrupts(store):
     assert row == {
         "thread": "order-17", "ns": "", "checkpoint": "00000000-0000-7000-8000-000000000002", "id": "q-1",
         "node": "approve", "when": "inside", "payload": {"question": "Ship lamp?"}, "since": "2026-11-20T11:02:00+00:00",
+        "deadline": None,
     }  # fmt: skip
     assert graphkit("interrupts", store, "order-18").err == "no pending interrupts\n"
 

@@ -40,7 +40,7 @@ def test_show_as_json(store):
         {
             "thread": "order-17", "ns": "", "checkpoint": "00000000-0000-7000-8000-000000000002", "id": "q-1",
             "node": "approve", "when": "inside", "payload": {"question": "Ship lamp?"},
-            "since": "2026-11-20T11:02:00+00:00",
+            "since": "2026-11-20T11:02:00+00:00", "deadline": None,
         }
     ]  # fmt: skip
     assert (data["created"], data["tags"], data["failure"]) == ("2026-11-20T11:02:00+00:00", [], None)

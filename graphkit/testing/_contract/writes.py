@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, RunnableConfig
 from graphkit._records.output import HistorySummary, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.writes import ANSWER, FAILURE, INTERRUPT, ITEMS, OUTER_EXECUTION, SUBGRAPH_INTERRUPT, TASK, UPDATE
+from graphkit._saver.status import find_next_time
+from graphkit._saver.writes import (
+    ANSWER,
+    FAILURE,
+    INTERRUPT,
+    ITEMS,
+    OUTER_EXECUTION,
+    RESUMED,
+    SUBGRAPH_INTERRUPT,
+    SUBGRAPH_TIMER,
+    TASK,
+    TIMER,
+    UPDATE,
+)
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
 from graphkit.operations import submit
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests
 from graphkit.testing._values import CONFIG, NESTED, UNKNOWN, config_of, make_config, make_interrupt, put_state
+
+DUE: Final = datetime(2031, 4, 1, 12, tzinfo=UTC)
 
 
 class WriteTests(ContractTests):
@@ -214,6 +229,58 @@ class WriteTests(ContractTests):
         for reader in self.readers_of(saver):
             check.statuses(reader, CONFIG, "stalled", "")
             check.equal([info.stopped for info in reader.history(CONFIG)], ["", "queued"])
+
+    def test_a_run_that_waits_for_a_timer_sleeps(self) -> None:
+        saver = self.open()
+        first = put_state(saver, {"n": 1})
+        timer = {**make_interrupt(), "due": DUE}
+        saver.put_writes(CONFIG, {TIMER + "t": timer})
+        for reader in self.readers_of(saver):
+            check.statuses(reader, CONFIG, "sleeping")
+            check.interrupts(reader)
+            check.equal(check.not_none(reader.summary(CONFIG)).waiting, ())
+            check.equal(find_next_time(reader, CONFIG), DUE)
+
+        saver.put_writes(CONFIG, {INTERRUPT + "i": make_interrupt()})
+        for reader in self.readers_of(saver):
+            check.statuses(reader, CONFIG, "interrupted")
+            check.interrupts(reader, "i")
+        saver.put_writes(CONFIG, {ANSWER + "i": "yes"})
+        check.statuses(saver, CONFIG, "answered")
+        saver.put_writes(CONFIG, {RESUMED + "i": True})
+        check.statuses(saver, CONFIG, "sleeping")
+        saver.put_writes(CONFIG, {FAILURE: {"node_id": "x", "type": "E", "message": "no", "at": None}})
+        check.statuses(saver, CONFIG, "failed")
+        saver.put_writes(CONFIG, {FAILURE: None, ANSWER + "t": None, RESUMED + "t": True})
+        for reader in self.readers_of(saver):
+            check.statuses(reader, CONFIG, "stalled")
+            check.equal(find_next_time(reader, CONFIG), None)
+        check.equal([info.id for info in saver.history(CONFIG)], [first.id])
+
+    def test_a_timer_in_a_nested_graph(self) -> None:
+        saver = self.open()
+        put_state(saver, {"n": 1})
+        put_state(saver, {"n": 1}, NESTED, metadata={OUTER_EXECUTION: "c/"})
+        saver.put_writes(NESTED, {TIMER + "t": {**make_interrupt(), "due": DUE}})
+        saver.put_writes(CONFIG, {SUBGRAPH_TIMER + "t": NESTED.checkpoint_ns})
+        for reader in self.readers_of(saver):
+            check.statuses(reader, CONFIG, "sleeping")
+            check.interrupts(reader)
+            check.equal(find_next_time(reader, CONFIG), DUE)
+        saver.put_writes(CONFIG, {SUBGRAPH_TIMER + "t": None})
+        check.statuses(saver, CONFIG, "stalled")
+
+    def test_an_interrupt_has_its_deadline(self) -> None:
+        saver = self.open()
+        put_state(saver, {"n": 1})
+        question = {**make_interrupt(), "deadline": DUE, "default": [None]}
+        saver.put_writes(CONFIG, {INTERRUPT + "i": question, INTERRUPT + "j": make_interrupt()})
+        for reader in self.readers_of(saver):
+            check.equal([each.deadline for each in reader.interrupts("t")], [DUE, None])
+            check.equal(find_next_time(reader, CONFIG), DUE)
+        for malformed in ({INTERRUPT + "k": {**question, "deadline": "soon"}}, {TIMER + "k": make_interrupt()}):
+            with self.raises_without_change(saver, CheckpointSerializationError):
+                saver.put_writes(CONFIG, malformed)
 
     def test_interrupts_covers_all_threads(self) -> None:
         saver = self.open("lists_threads")

@@ -1,0 +1,76 @@
+"""Timers and deadlines on both databases, by workers that share one."""
+
+import threading
+from collections import Counter
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from graphkit import RunnableConfig, interrupt, operations, sleep
+from graphkit.errors import CheckpointConflictError
+from graphkit.testing import ManualClock
+from graphkit.worker import Worker
+from tests.support.graphs import LOG, make_chain
+
+NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(NOON)
+
+
+def status(saver, thread):
+    return saver.history(RunnableConfig(thread))[0].status
+
+
+def test_a_run_sleeps_and_asks_for_weeks(open_saver, clock):
+    def node(state):
+        sleep(timedelta(weeks=1))
+        return {"log": interrupt("?", deadline=HOUR, default="no")}
+
+    saver = open_saver()
+    app = make_chain(node=node).compile(checkpoint_saver=saver, clock=clock)
+    for thread in ("one", "two"):
+        app.submit({}, RunnableConfig(thread))
+    for wanted, wait in [("sleeping", timedelta(weeks=1)), ("interrupted", HOUR)]:
+        assert Worker(open_saver(), app).run(once=True) == 2
+        assert {status(saver, "one"), status(saver, "two")} == {wanted}
+        assert len(saver.interrupts()) == (0 if wanted == "sleeping" else 2)
+        if wanted == "interrupted":
+            operations.answer(saver, "one", "yes", clock=clock)
+        clock.advance(wait)
+    with pytest.raises(CheckpointConflictError, match="too late"):
+        operations.answer(saver, "two", "yes", clock=clock)
+    assert Worker(open_saver(), app).run(once=True) == 2
+    logs = [[*saver.get(RunnableConfig(thread)).state["log"]] for thread in ("one", "two")]
+    assert logs == [["yes"], ["no"]]
+
+
+def test_one_of_two_workers_takes_a_thread_that_is_due(open_saver, sweep):
+    work = []
+
+    def node(state, config):
+        sleep(0.2)
+        work.append(config.thread)
+        return {"log": "awake"}
+
+    saver = open_saver()
+    app = make_chain(LOG, nap=node).compile(checkpoint_saver=saver)
+    threads = [f"t{number}" for number in range(sweep.count(500, 50))]
+    with ExitStack() as stack:
+        for _ in range(2):
+            worker = Worker(open_saver(), app, interval=0.02, concurrency=2)
+            thread = threading.Thread(target=worker.run)
+            thread.start()
+            stack.callback(thread.join, PATIENCE)
+            stack.callback(worker.stop)
+        for thread_id in threads:
+            app.invoke({}, RunnableConfig(thread_id))
+        with saver.watch(interval=0.02) as changes:
+            while any(status(saver, thread_id) != "finished" for thread_id in threads):
+                changes.get(0.1)
+    assert Counter(work) == dict.fromkeys(threads, 1)

@@ -1,0 +1,174 @@
+"""Timers, deadlines and several processes: whoever dies and whoever comes first, each goes on once, and no time is lost."""
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from graphkit import END, START, Channels, RunnableConfig, StateGraph, interrupt, operations, sleep
+from graphkit.errors import CheckpointConflictError, ThreadBusyError
+from savers import FileSystemSaver, SqliteSaver
+
+PATIENCE = 60.0
+
+PROGRAM = """
+import os, signal, sys
+from graphkit import END, START, Channels, RunnableConfig, StateGraph, interrupt, sleep
+from graphkit.worker import Worker
+from savers import FileSystemSaver, SqliteSaver
+
+kind, path, what = sys.argv[1:4]
+saver = {"file": FileSystemSaver, "sqlite": SqliteSaver}[kind](path, fsync="never")
+
+
+def nap(state, config):
+    sleep(state["seconds"])
+    if what == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    with open(path + ".work", "a") as work:
+        work.write(config.thread + "\\n")
+    return {"log": "awake"}
+
+
+def ask(state, config):
+    return {"log": interrupt("?", deadline=state["deadline"], default="deadline")}
+
+
+graph = StateGraph({"log": Channels.appender_with_duplicate()})
+graph.add_node("nap", nap).add_edge(START, "nap").add_node("ask", ask).add_edge("ask", END)
+graph.add_conditional_edges("nap", lambda state: "ask" if "deadline" in state else "end", {"ask": "ask", "end": END})
+app = graph.compile(checkpoint_saver=saver)
+print("ready", flush=True)
+if what == "serve" or what == "die":
+    Worker(saver, app, concurrency=2, interval=0.01).run()
+else:
+    seconds = float(what)
+    app.invoke({"seconds": seconds}, RunnableConfig("t"))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(params=["file", "sqlite"])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "store")
+
+
+@pytest.fixture
+def saver(kind, path):
+    with {"file": FileSystemSaver, "sqlite": SqliteSaver}[kind](path, fsync="never") as saver:
+        yield saver
+
+
+def make_app(saver):
+    """The graph of PROGRAM, whose nodes do nothing but stop."""
+    graph = StateGraph({"log": Channels.appender_with_duplicate()})
+    graph.add_node("nap", lambda state: sleep(state["seconds"])).add_edge(START, "nap")
+    graph.add_node("ask", lambda state: interrupt("?", deadline=state["deadline"], default="deadline"))
+    graph.add_edge("ask", END)
+    graph.add_conditional_edges(
+        "nap", lambda state: "ask" if "deadline" in state else "end", {"ask": "ask", "end": END}
+    )
+    return graph.compile(checkpoint_saver=saver)
+
+
+@pytest.fixture
+def start(kind, path):
+    """Starts the program, and kills those that are left."""
+    with ExitStack() as stack:
+
+        def start_one(what):
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", PROGRAM, kind, path, what],
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=os.environ,
+                )
+            )
+            stack.callback(process.kill)
+            assert process.stdout.readline() == "ready\n"
+            return process
+
+        yield start_one
+
+
+def status(saver, thread="t"):
+    return saver.recent(RunnableConfig(thread), limit=1)[0].status
+
+
+def wait_for(saver, wanted, thread="t"):
+    with saver.watch(RunnableConfig(thread), interval=0.02) as changes:
+        while status(saver, thread) != wanted:
+            changes.get(0.05)
+
+
+def log_of(saver, thread="t"):
+    return [*saver.get(RunnableConfig(thread)).state["log"]]
+
+
+def test_the_time_survives_the_process(saver, start):
+    assert start("0.5").wait(PATIENCE) == -9
+    assert status(saver) == "sleeping"
+    (timer,) = saver.get_writes(RunnableConfig("t", saver.get(RunnableConfig("t")).id)).values()
+    start("serve")
+    wait_for(saver, "finished")
+    assert saver.get(RunnableConfig("t")).created_at >= timer["due"]
+    assert log_of(saver) == ["awake"]
+
+
+def test_a_worker_that_dies_when_a_thread_is_due(saver, start, path):
+    dying = start("die")
+    make_app(saver).invoke({"seconds": 0.2}, RunnableConfig("t"))
+    assert dying.wait(PATIENCE) == -9
+    assert status(saver) == "stalled"  # its timer was due, and is not awaited again
+    start("serve")
+    wait_for(saver, "finished")
+    assert Path(f"{path}.work").read_text() == "t\n"
+
+
+def test_one_of_two_workers_takes_a_thread_that_is_due(saver, start, path, sweep):
+    app = make_app(saver)
+    for _ in range(2):
+        start("serve")
+    threads = [f"t{number}" for number in range(sweep.count(500, 50))]
+    for thread in threads:  # both workers know of them long before
+        app.invoke({"seconds": 0.1}, RunnableConfig(thread))
+    for thread in threads:
+        wait_for(saver, "finished", thread)
+    assert Counter(Path(f"{path}.work").read_text().split()) == dict.fromkeys(threads, 1)
+    for thread in threads:
+        assert log_of(saver, thread) == ["awake"]
+
+
+def test_a_human_races_with_two_workers_around_the_deadline(saver, start, sweep):
+    app = make_app(saver)
+    for _ in range(2):
+        start("serve")
+    answers = Counter()
+    for number in range(sweep.count(500, 50)):
+        thread = f"t{number}"
+        app.invoke({"seconds": 0, "deadline": 0.05}, RunnableConfig(thread))
+        (asked,) = saver.interrupts(thread)
+        time.sleep(max(0.0, (asked.deadline - datetime.now(UTC)).total_seconds() - 0.002 + number % 5 / 1000))
+        accepted = False
+        try:
+            operations.answer(saver, thread, "human")
+            accepted = True
+        except (CheckpointConflictError, ThreadBusyError):
+            pass
+        wait_for(saver, "finished", thread)
+        expected = "human" if accepted else "deadline"
+        assert log_of(saver, thread) == [expected]
+        answers[expected] += 1
+    assert answers.keys() == {"human", "deadline"}

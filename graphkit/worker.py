@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from contextvars import copy_context
 from datetime import UTC, datetime
@@ -25,16 +25,17 @@ from typing import Any, Final, TypeAlias, final, overload
 from graphkit import operations
 from graphkit._compiled import CompiledGraph
 from graphkit._options import check_clock
+from graphkit._plan.events import Outbox, level_of
 from graphkit._plan.retry import RetryPolicy
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
-from graphkit._records.output import CheckpointInfo, InterruptionMetadata, NodeOutput
+from graphkit._records.output import CheckpointInfo, InterruptionMetadata, NodeOutput, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.run_lock import get_held_run_locks
 from graphkit._saver.status import find_next_time
 from graphkit._saver.submissions import GRAPH_ID, Submission
 from graphkit._saver.watch import Change, Watch
-from graphkit._saver.writes import ANSWER, UPDATE, time_or_none
+from graphkit._saver.writes import ANSWER, INTERRUPT, REMINDED, UPDATE, time_or_none
 from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError
 
 __all__ = ["Worker"]
@@ -547,6 +548,8 @@ class Worker:
                         graph = self._find_runnable_graph(config, candidate)
                         if graph is not None:
                             self._resume(graph, config)
+            else:
+                self._remind(config, candidate)
         except Exception as error:  # noqa: BLE001 - one thread's failure is not the others'
             self._handle_failure(config, candidate, error)
         finally:
@@ -604,6 +607,65 @@ class Worker:
                 if time is not None:
                     self._set_alarm(config.thread, time)
         _LOG.info("thread %r: %s", config.thread, last)
+
+    def _remind(self, config: RunnableConfig, candidate: _Candidate) -> None:
+        """Post the reminders that are due of the questions of a thread, each by one worker."""
+        latest = self._find_latest(config)
+        if latest is None or latest.status != "interrupted" or not self._next_reminders(config):
+            return
+        graph = self._find_graph(latest)
+        with ExitStack() as lock:
+            if graph is not None and self._take_lock(lock, config, candidate):
+                for interrupt in self.saver.interrupts(config):
+                    self._post_reminders(graph, interrupt)
+                times = self._next_reminders(config)
+                if times:
+                    self._set_alarm(config.thread, min(times))
+
+    def _next_reminders(self, config: RunnableConfig) -> list[datetime]:
+        """Return when the next reminder of each question of a thread is due."""
+        following: list[datetime] = []
+        for interrupt in self.saver.interrupts(config):
+            times, posted = self._read_reminders(interrupt)
+            following += times[posted : posted + 1]
+        return following
+
+    def _read_reminders(self, interrupt: WaitingInterrupt) -> tuple[Sequence[datetime], int]:
+        """Return the times of all reminders of a question, and how many were posted."""
+        writes = self.saver.get_writes(_config_of(interrupt))
+        return writes.get(INTERRUPT + interrupt.id, {}).get("reminders", ()), writes.get(REMINDED + interrupt.id, 0)
+
+    def _post_reminders(self, graph: CompiledGraph, interrupt: WaitingInterrupt) -> None:
+        """Post the reminders of a question that are due, and then record that; the run lock is held.
+
+        A worker that dies in between leaves them to another one: each is posted at least once.
+        """
+        times, posted = self._read_reminders(interrupt)
+        now = self._now()
+        due = sum(time <= now for time in times)
+        if due <= posted:
+            return
+        observers: Any = graph.compile_config.observers
+        outbox = Outbox(observers)
+        for number in range(posted + 1, due + 1):
+            data = {
+                "id": interrupt.id,
+                "payload": interrupt.payload,
+                "created_at": interrupt.created_at,
+                "deadline": interrupt.deadline,
+                "number": number,
+                "total": len(times),
+            }
+            outbox.post(
+                "interrupt.reminder",
+                level_of("interrupt.reminder", data),
+                thread_id=interrupt.thread_id,
+                node_id=interrupt.node_id,
+                checkpoint_id=interrupt.checkpoint_id,
+                data=data,
+            )
+        outbox.close()
+        self.saver.put_writes(_config_of(interrupt), {REMINDED + interrupt.id: due})
 
     def _run_async(self, graph: CompiledGraph, config: RunnableConfig) -> NodeOutput | None:
         import asyncio
@@ -698,7 +760,12 @@ def _now() -> datetime:
 
 
 def _time_of_stop(stop: object) -> datetime | None:
-    """Return when a timer is due, or the deadline of a question, as a change has it; None for neither."""
+    """Return when a timer is due, or a question expires or has to be reminded of, as a change has it."""
     if not isinstance(stop, Mapping):
         return None
-    return time_or_none(stop.get("due", stop.get("deadline")))
+    times = [stop.get("due"), stop.get("deadline"), *stop.get("reminders", ())]
+    return min(filter(None, map(time_or_none, times)), default=None)
+
+
+def _config_of(interrupt: WaitingInterrupt) -> RunnableConfig:
+    return RunnableConfig(interrupt.thread_id, interrupt.checkpoint_id, interrupt.checkpoint_ns)

@@ -646,6 +646,9 @@ class RunHistory:
                 resolved[name] = moment
         if terms.default is not ABSENT:
             resolved["default"] = terms.default
+        if terms.reminders:
+            times = [now + each if isinstance(each, timedelta) else each for each in terms.reminders]
+            resolved["reminders"] = known.get("reminders") or sorted(times)
         return resolved
 
     def record_failure(self, failure: Exception | None, node_id: str | None) -> Steps:

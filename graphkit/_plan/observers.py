@@ -22,7 +22,8 @@ from graphkit._records.config import ThreadLike
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointerConfigurationError
 
-_ENDS: Final = frozenset({"graph.complete", "graph.fail", "interrupt.raised"})
+_STOPS: Final = frozenset({"interrupt.raised", "timer.set"})
+_ENDS: Final = frozenset({"graph.complete", "graph.fail", *_STOPS})
 _LOG_LEVELS: Final = {Level.VERBOSE: DEBUG, Level.INFO: INFO, Level.WARNING: WARNING, Level.ERROR: ERROR}
 
 
@@ -152,7 +153,7 @@ class Metrics:
         # events do not name a run, so an end is that of the innermost one: first `graph.complete` of the
         # nested run, then that of the outer.
         running = self._running.pop(event.thread_id, [])
-        if event.type == "interrupt.raised":
+        if event.type in _STOPS:
             ended = running  # a stop ends the outer runs as well
             remaining = []
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Protocol
@@ -37,6 +38,7 @@ class StopTerms(NamedTuple):
     """When a timer is due; None for a question to a human."""
     deadline: timedelta | datetime | None = None
     default: Any = ABSENT
+    reminders: tuple[timedelta | datetime, ...] = ()
 
 
 class GraphInterrupt(BaseException):
@@ -169,7 +171,11 @@ def require_node_context(what: str) -> NodeContext:
 
 
 def interrupt(
-    payload: Any = None, *, deadline: float | timedelta | datetime | None = None, default: Any = ABSENT
+    payload: Any = None,
+    *,
+    deadline: float | timedelta | datetime | None = None,
+    default: Any = ABSENT,
+    reminders: Iterable[float | timedelta | datetime] = (),
 ) -> Any:
     """Stop the run here and ask a human; return the answer once the run is resumed with one.
 
@@ -181,13 +187,15 @@ def interrupt(
         deadline: when the question expires: an aware datetime, or a timedelta or seconds from when it
             was first asked. A later answer is refused. A worker goes on with the run then.
         default: the answer once the deadline has passed; storable.
+        reminders: when to remind of the question as long as it has no answer: times as for `deadline`. A
+            worker posts `interrupt.reminder` to the observers of the graph then.
 
     Raises:
         GraphInterrupt: caught by the engine.
         InterruptExpiredError: the deadline has passed without an answer, and there is no default.
         GraphRunnerError: called outside a node.
-        ValueError: the deadline has no time zone, is negative or not finite; or there is a default
-            without a deadline.
+        ValueError: a time has no time zone, is negative or not finite; or there is a default without a
+            deadline.
     """
     # Answers have no names in the code of a node, so its calls are counted. A node asks for a name, and then
     # whether that is right. The first resume has one answer: the first call returns it, the second raises.
@@ -201,7 +209,8 @@ def interrupt(
         raise InterruptExpiredError(context.node_id, answer.deadline)
     if answer is not ABSENT:
         return answer
-    raise _make_stop(payload, StopTerms(call, deadline=moment, default=default))
+    times = tuple(_parse_moment("a reminder", reminder) for reminder in reminders)
+    raise _make_stop(payload, StopTerms(call, deadline=moment, default=default, reminders=times))
 
 
 def sleep(seconds: float | timedelta) -> None:

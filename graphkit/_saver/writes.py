@@ -25,7 +25,7 @@ _LOGGER: Final = getLogger("graphkit")
 
 INTERRUPT: Final = "interrupt:"
 """Prefix of an interrupt: `interrupt:<id>` -> {node_id, when, payload, created_at, metadata, key, call,
-deadline, default}; those after `created_at` may be missing."""
+deadline, default, reminders}; those after `created_at` may be missing."""
 TIMER: Final = "timer:"
 """Prefix of an interrupt that waits for a time and not for a human: `timer:<id>` -> as an interrupt,
 with `due`. A prefix of its own, because a status follows from the keys alone."""
@@ -36,6 +36,8 @@ RESUMED: Final = "resumed:"
 """Prefix of what a resume records when it takes an answer: `resumed:<id of the interrupt>` -> True. If
 the deadline of the interrupt has answered it: {by: "deadline", expired}, and expired is True if there
 was no default."""
+REMINDED: Final = "reminded:"
+"""Prefix of how many reminders of an interrupt a worker has posted: `reminded:<id of the interrupt>` -> the number."""
 UPDATE: Final = "update:"
 """Prefix of an update that a resume merges into the state: `update:<n>` -> the mapping."""
 SUBGRAPH_INTERRUPT: Final = "inner:"
@@ -141,9 +143,16 @@ def _find_wrong_field(interrupt: Mapping[str, Any]) -> str | None:
 def _find_wrong_term(interrupt: Mapping[str, Any]) -> str | None:
     if "deadline" in interrupt and time_or_none(interrupt["deadline"]) is None:
         return "its 'deadline' must be a datetime with a time zone"
+    if any(time_or_none(time) is None for time in _list_reminders(interrupt)):
+        return "its 'reminders' must be a list of datetimes with a time zone"
     if interrupt.get("call", 0) not in _CALLS:
         return "its 'call' must be the number of a call"
     return None
+
+
+def _list_reminders(interrupt: Mapping[str, Any]) -> Sequence[Any]:
+    reminders = interrupt.get("reminders", ())
+    return reminders if isinstance(reminders, list | tuple) else (reminders,)
 
 
 def _problem_with_timer(timer: Any) -> str | None:
@@ -312,13 +321,17 @@ def is_expired(resumed: Any) -> bool:
 
 
 def without_passed_deadlines(writes: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """Return interrupts of an earlier checkpoint, which are asked again: a deadline that has passed is dropped."""
+    """Return interrupts of an earlier checkpoint, which are asked again: without the times that have passed."""
     asked_again: dict[str, Any] = {}
     for key, stop in writes.items():
-        kept = stop
+        passed: set[str] = set()
         if key.startswith(INTERRUPT) and has_expired(stop.get("deadline"), now):
-            kept = freeze({name: value for name, value in stop.items() if name not in {"deadline", "default"}})
-        asked_again[key] = kept
+            passed |= {"deadline", "default"}
+        if any(time <= now for time in stop.get("reminders", ())):
+            passed.add("reminders")
+        asked_again[key] = stop
+        if passed:
+            asked_again[key] = freeze({name: value for name, value in stop.items() if name not in passed})
     return asked_again
 
 

@@ -4,14 +4,15 @@ import threading
 from collections import Counter
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from time import monotonic, sleep as sleep_here
 
 import pytest
 
 from graphkit import RunnableConfig, StateGraph, interrupt, operations, sleep
-from graphkit.testing import ManualClock
+from graphkit.testing import ManualClock, ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
-from tests.support.graphs import LOG, log_node, make_chain
+from tests.support.graphs import LOG, Killed, log_node, make_chain
 from tests.support.savers import ListSaver
 
 NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
@@ -246,3 +247,112 @@ def test_one_of_two_workers_takes_a_thread_that_is_due(saver, sweep):
         for thread in threads:
             wait_for(saver, "finished", thread)
     assert Counter(work) == dict.fromkeys(threads, 1)
+
+
+# Reminders
+
+
+def reminders_of(events):
+    return [
+        (event.thread_id, event.node_id, event.data["payload"], event.data["number"], event.data["total"])
+        for event in events
+        if event.type == "interrupt.reminder"
+    ]
+
+
+def asks(state):
+    answer = interrupt("?", deadline=4 * HOUR, default="no", reminders=[2 * HOUR, HOUR, NOON + 3 * HOUR])
+    return {"log": answer}
+
+
+@pytest.mark.parametrize("embedded", [False, True])
+def test_each_reminder_is_posted_once(saver, clock, embedded):
+    events = []
+    graph = make_chain(ask=asks)
+    if embedded:
+        graph = make_chain(sub=graph.compile())
+    app = graph.compile(checkpoint_saver=saver, clock=clock, observers=events.append)
+    app.invoke({}, T)
+    expected = []
+    for number in (1, 2, 3):
+        for worker in (Worker(saver, app), Worker(saver, app)):
+            assert worker.run(once=True) == 0
+            assert reminders_of(events) == expected
+        clock.advance(HOUR)
+        expected.append(("t", "ask", "?", number, 3))
+    worker = Worker(saver, app)
+    assert worker.run(once=True) == 0
+    assert reminders_of(events) == expected
+    assert status(saver) == "interrupted"
+    clock.advance(HOUR)
+    assert worker.run(once=True) == 1
+    assert log_of(saver) == ["no"]
+    assert reminders_of(events) == expected
+
+
+def test_reminders_end_with_the_answer(saver, clock):
+    events = []
+    app = make_chain(ask=asks).compile(checkpoint_saver=saver, clock=clock, observers=events.append)
+    app.invoke({}, T)
+    worker = Worker(saver, app)
+    clock.advance(HOUR)
+    worker.run(once=True)
+    operations.answer(saver, "t", "yes", clock=clock)
+    clock.advance(HOUR * 5)
+    assert worker.run(once=True) == 1
+    assert reminders_of(events) == [("t", "ask", "?", 1, 3)]
+
+
+def test_reminders_that_no_worker_posted_in_time_come_together(saver, clock):
+    events = []
+    app = make_chain(ask=asks).compile(checkpoint_saver=saver, clock=clock, observers=events.append)
+    app.invoke({}, T)
+    clock.advance(2 * HOUR)
+    Worker(saver, app).run(once=True)
+    assert [number for *_, number, _ in reminders_of(events)] == [1, 2]
+
+
+def test_a_running_worker_posts_the_reminders_and_takes_the_deadline(saver):
+    events = []
+
+    def ask(state):
+        return {"log": interrupt("?", deadline=0.6, default="no", reminders=[0.2, 0.4])}
+
+    app = make_chain(ask=ask).compile(checkpoint_saver=saver, observers=events.append)
+    app.invoke({}, T)
+    with serving(Worker(saver, app, interval=3600)):
+        wait_for(saver, "finished")
+    assert [number for *_, number, _ in reminders_of(events)] == [1, 2]
+
+
+def test_a_worker_that_dies_leaves_its_reminder_to_another(saver, clock):
+    events = []
+    app = make_chain(ask=asks).compile(checkpoint_saver=saver, clock=clock, observers=events.append)
+    app.invoke({}, T)
+    clock.advance(HOUR)
+    dying = ScriptedSaver(saver)
+    dying.fail("put_writes", Killed())
+    with pytest.raises(Killed):
+        Worker(dying, app).run(once=True)
+    for _ in range(2):
+        Worker(saver, app).run(once=True)
+    assert [number for *_, number, _ in reminders_of(events)] == [1, 1]
+
+
+def test_one_of_two_workers_posts_a_reminder(saver, sweep):
+    events = []
+
+    def ask(state):
+        return {"log": interrupt("?", reminders=[0.05])}
+
+    app = make_chain(ask=ask).compile(checkpoint_saver=saver, observers=events.append)
+    threads = [f"t{number}" for number in range(sweep.count(500, 50))]
+    workers = [Worker(saver, app, interval=0.02) for _ in range(2)]
+    with serving(workers[0]), serving(workers[1]):
+        for thread in threads:
+            app.invoke({}, RunnableConfig(thread))
+        end = monotonic() + PATIENCE
+        while len(reminders_of(events)) < len(threads):
+            assert monotonic() < end
+            sleep_here(0.01)
+    assert Counter(thread for thread, *_ in reminders_of(events)) == dict.fromkeys(threads, 1)

@@ -33,6 +33,7 @@ from graphkit._saver.incomplete import StoredCheckpoint, check_complete, fill_ne
 from graphkit._saver.status import public_metadata
 from graphkit._saver.writes import (
     ANSWER,
+    ASLEEP,
     INTERRUPT,
     TIMER,
     can_answer,
@@ -448,7 +449,10 @@ def _copy_as_fork(
 def _read_interrupts(saver: BaseCheckpointSaver, config: RunnableConfig, now: datetime | None) -> Mapping[str, Any]:
     """Return the interrupts and timers of a checkpoint, without their answers."""
     writes = {key: value for key, value in saver.get_writes(config).items() if key.startswith((INTERRUPT, TIMER))}
-    return without_passed_deadlines(writes, now or datetime.now(UTC))
+    interrupts = without_passed_deadlines(writes, now or datetime.now(UTC))
+    if any(key.startswith(TIMER) for key in interrupts):
+        interrupts[ASLEEP] = True
+    return interrupts
 
 
 submit.__module__ = __name__  # where the documentation and tracebacks look for it

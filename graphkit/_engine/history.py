@@ -36,6 +36,7 @@ from graphkit._saver.status import public_metadata
 from graphkit._saver.submissions import SUBMIT, Submission
 from graphkit._saver.writes import (
     ANSWER,
+    ASLEEP,
     FAILURE,
     INTERRUPT,
     OUTER_EXECUTION,
@@ -616,7 +617,10 @@ class RunHistory:
             raise self.state.make_error(NodeExecutionError, reason, node_id) from error
         interrupt_id = known_id or self.new_id()
         if is_timer:
-            yield from self.record({TIMER + interrupt_id: frozen})
+            writes = {TIMER + interrupt_id: frozen}
+            if not key:  # on the main line, this is the stop of the run
+                writes[ASLEEP] = True
+            yield from self.record(writes)
             self.reporter.post_event("timer.set", node_id, {"id": interrupt_id, "due": frozen["due"]})
             return
         yield from self.record({INTERRUPT + interrupt_id: frozen})

@@ -51,6 +51,7 @@ from graphkit._records.output import (
 )
 from graphkit._saver.submissions import Submission
 from graphkit._saver.writes import (
+    ASLEEP,
     OUTER_EXECUTION,
     SUBGRAPH_INTERRUPT,
     SUBGRAPH_TIMER,
@@ -407,8 +408,10 @@ class Run:
         interrupts = yield from _relay_requests(history, nested, run.steps())
         if interrupts:
             self.nested_interrupts += interrupts
-            stops = {_subgraph_key(interrupt): namespace for interrupt in interrupts}
-            new = {key: namespace for key, namespace in stops.items() if history.writes.get(key) != namespace}
+            stops: dict[str, Any] = {_subgraph_key(interrupt): namespace for interrupt in interrupts}
+            if not key and any(interrupt.due is not None for interrupt in interrupts):
+                stops[ASLEEP] = True
+            new = {name: value for name, value in stops.items() if history.writes.get(name) != value}
             if new:  # of a timer that was not due, there is nothing new
                 yield from history.record(new)
             raise Halt
@@ -499,6 +502,9 @@ class Run:
             questions = [interrupt.waiting for interrupt in interrupts if interrupt.waiting is not None]
             state.__dict__["_interrupts"] = tuple(questions)
         if history.outer_execution is None:
+            sleeps = any(interrupt.due is not None for interrupt in interrupts)
+            if sleeps and history.writes.get(ASLEEP) is None:
+                yield from history.record({ASLEEP: True})
             yield Finish()
         yield Emit(interrupts[0])
 

@@ -219,7 +219,7 @@ class NodeRunner:
             if history.saver is not None and not history.is_saved:
                 yield from history.record({})
             yield from history.record_deferred()
-        answers = self._find_answers(key)
+        answers = self._find_answers(key) if history.writes else ()
         context = NodeContext(node.id, answers, history.held_locks, key, history)
         # The order of the handlers decides what a stop is. An interrupt is recorded, and what the node
         # had dispatched before it is emitted now, since the repetition dispatches it again. A failure
@@ -253,8 +253,7 @@ class NodeRunner:
         Raises:
             Halt: it waits for a timer that is not due, so the code before it need not run again.
         """
-        history = self.history
-        answers = history.find_answers(key) if history.writes else ()
+        answers = self.history.find_answers(key)
         if answers is None:
             raise Halt
         return answers

@@ -22,6 +22,7 @@ from graphkit._records.output import GraphResume
 from graphkit._saver.submissions import Submission
 from graphkit._saver.writes import (
     ANSWER,
+    ASLEEP,
     FAILURE,
     INTERRUPT,
     OUTER_EXECUTION,
@@ -134,6 +135,8 @@ def plan_resume(
     is_from_loop = base.metadata.get("source") in _SOURCES_OF_LOOP
     if follows_failure:
         added[FAILURE] = None
+    if added and recorded.get(ASLEEP) is not None:
+        added[ASLEEP] = None
     return ResumePlan(
         base=base,
         next_node_id=next_node_id,

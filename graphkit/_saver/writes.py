@@ -28,7 +28,7 @@ INTERRUPT: Final = "interrupt:"
 deadline, default, reminders}; those after `created_at` may be missing."""
 TIMER: Final = "timer:"
 """Prefix of an interrupt that waits for a time and not for a human: `timer:<id>` -> as an interrupt,
-with `due`. A prefix of its own, because a status follows from the keys alone."""
+with `due`. A prefix of its own, because that a human is asked follows from the keys alone."""
 ANSWER: Final = "answer:"
 """Prefix of an answer: `answer:<id of the interrupt>` -> the answer; None if the run moved past the
 interrupt, or the timer was due."""
@@ -45,6 +45,9 @@ SUBGRAPH_INTERRUPT: Final = "inner:"
 once that graph continues."""
 SUBGRAPH_TIMER: Final = "inner-timer:"
 """Prefix of a timer in a nested graph, as SUBGRAPH_INTERRUPT."""
+ASLEEP: Final = "asleep"
+"""The key of a run that has stopped and waits for a timer: True; None once the run continues. A timer alone
+does not say so: another branch may still be at work, or have been when the process died."""
 STOP_PREFIXES: Final = (INTERRUPT, TIMER, SUBGRAPH_INTERRUPT, SUBGRAPH_TIMER)
 """The prefixes of what makes a run stop and wait."""
 TASK: Final = "task:"
@@ -60,7 +63,7 @@ FAILURE: Final = "failure"
 INCOMPLETE: Final = "graphkit:incomplete"
 """A key in the metadata of the latest checkpoint of a copy, fork or import that has not ended, or in its
 pending writes if only its release is missing; see `graphkit._saver.incomplete`."""
-_STOPS: Final = (*STOP_PREFIXES, FAILURE, langgraph_writes.CONTROL_WRITE)
+_STOPS: Final = (INTERRUPT, SUBGRAPH_INTERRUPT, ASLEEP, FAILURE, langgraph_writes.CONTROL_WRITE)
 """The keys from which it follows that a run has stopped, or their prefixes."""
 _NONE: Final[Mapping[str, Any]] = {}
 
@@ -511,7 +514,7 @@ def _find_stop(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
     if any(answer is not None or next_node_id != END for answer in answers):
         return "answered"
     # Last, so that what was answered in another branch does not wait for the timer.
-    if unanswered_timers(writes) or subgraph_timers(writes):
+    if writes.get(ASLEEP) is not None:
         return "sleeping"
     return langgraph_writes.derive_stop(writes)
 

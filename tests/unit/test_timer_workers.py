@@ -12,7 +12,7 @@ from graphkit import RunnableConfig, StateGraph, interrupt, operations, sleep
 from graphkit.testing import ManualClock, ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
-from tests.support.graphs import LOG, Killed, log_node, make_chain
+from tests.support.graphs import LOG, Killed, log_node, make_chain, make_graph
 from tests.support.savers import ListSaver
 
 NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
@@ -247,6 +247,39 @@ def test_one_of_two_workers_takes_a_thread_that_is_due(saver, sweep):
         for thread in threads:
             wait_for(saver, "finished", thread)
     assert Counter(work) == dict.fromkeys(threads, 1)
+
+
+@pytest.mark.parametrize("kind", ["fork", "map"])
+def test_what_died_beside_a_sleeping_branch_goes_on_at_once(tmp_path, clock, kind):
+    deaths = [Killed()]
+    seen = []
+
+    def die_once(_):
+        seen.append(status(store))
+        if deaths:
+            raise deaths.pop()
+        return {"log": "b"}
+
+    def work(item):
+        return die_once(item) if item else nap(HOUR)(item)
+
+    with FileSystemSaver(tmp_path / "runs", fsync="never") as store:
+        if kind == "fork":
+            graph = make_graph(LOG, "START>s s>nap,b b>j nap>j j>END", nap=nap(HOUR), b=die_once)
+        else:
+            graph = StateGraph(LOG).add_map_node("m", work, lambda state: [0, 1], max_concurrency=1)
+            graph.set_entry_point("m").set_finish_point("m")
+        app = graph.compile(checkpoint_saver=store, clock=clock)
+        with pytest.raises(Killed):
+            app.invoke({}, T)
+        assert status(store) == "stalled"
+        worker = Worker(store, app)
+        assert worker.run(once=True) == 1
+        assert (status(store), len(seen), seen[0]) == ("sleeping", 2, "running")
+        assert worker.run(once=True) == 1
+        clock.advance(HOUR)
+        assert worker.run(once=True) == 2
+        assert status(store) == "finished"
 
 
 # Reminders

@@ -13,6 +13,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import find_next_time
 from graphkit._saver.writes import (
     ANSWER,
+    ASLEEP,
     FAILURE,
     INTERRUPT,
     ITEMS,
@@ -235,6 +236,8 @@ class WriteTests(ContractTests):
         first = put_state(saver, {"n": 1})
         timer = {**make_interrupt(), "due": DUE}
         saver.put_writes(CONFIG, {TIMER + "t": timer})
+        check.statuses(saver, CONFIG, "stalled")  # another branch was at work
+        saver.put_writes(CONFIG, {ASLEEP: True})
         for reader in self.readers_of(saver):
             check.statuses(reader, CONFIG, "sleeping")
             check.interrupts(reader)
@@ -251,7 +254,7 @@ class WriteTests(ContractTests):
         check.statuses(saver, CONFIG, "sleeping")
         saver.put_writes(CONFIG, {FAILURE: {"node_id": "x", "type": "E", "message": "no", "at": None}})
         check.statuses(saver, CONFIG, "failed")
-        saver.put_writes(CONFIG, {FAILURE: None, ANSWER + "t": None, RESUMED + "t": True})
+        saver.put_writes(CONFIG, {FAILURE: None, ANSWER + "t": None, RESUMED + "t": True, ASLEEP: None})
         for reader in self.readers_of(saver):
             check.statuses(reader, CONFIG, "stalled")
             check.equal(find_next_time(reader, CONFIG), None)
@@ -262,12 +265,12 @@ class WriteTests(ContractTests):
         put_state(saver, {"n": 1})
         put_state(saver, {"n": 1}, NESTED, metadata={OUTER_EXECUTION: "c/"})
         saver.put_writes(NESTED, {TIMER + "t": {**make_interrupt(), "due": DUE}})
-        saver.put_writes(CONFIG, {SUBGRAPH_TIMER + "t": NESTED.checkpoint_ns})
+        saver.put_writes(CONFIG, {SUBGRAPH_TIMER + "t": NESTED.checkpoint_ns, ASLEEP: True})
         for reader in self.readers_of(saver):
             check.statuses(reader, CONFIG, "sleeping")
             check.interrupts(reader)
             check.equal(find_next_time(reader, CONFIG), DUE)
-        saver.put_writes(CONFIG, {SUBGRAPH_TIMER + "t": None})
+        saver.put_writes(CONFIG, {SUBGRAPH_TIMER + "t": None, ASLEEP: None})
         check.statuses(saver, CONFIG, "stalled")
 
     def test_an_interrupt_has_its_deadline(self) -> None:

@@ -140,6 +140,7 @@ class _FirstCall(NamedTuple):
     """The node context as it was when a hook called what is inside for the first time."""
 
     interrupt_calls: int
+    answers: tuple[Any, ...]
     outputs: tuple[Any, ...]
 
 
@@ -184,7 +185,7 @@ class _InnerCall:
     def _start_attempt(self, context: NodeContext) -> None:
         first = self.first_call
         if first is None:
-            self.first_call = _FirstCall(context.interrupt_calls, tuple(context.outputs))
+            self.first_call = _FirstCall(context.interrupt_calls, context.answers, tuple(context.outputs))
             return
         # A hook that asked or dispatched before its first call() is not repeated by the second, so what
         # it did stays; only what came from inside is taken back.
@@ -193,6 +194,7 @@ class _InnerCall:
         kept = [output for output in context.outputs if id(output) in known]
         context.start_attempt(context.attempt + 1)
         context.interrupt_calls = first.interrupt_calls
+        context.answers = first.answers  # without the timers that had passed in the attempt before
         context.outputs.extend(kept)
 
 

@@ -272,6 +272,20 @@ def test_retries_and_timeouts_know_what_has_passed(clock):
     assert app.invoke(GraphResume("yes"), CONFIG)["log"] == ["yes"]
 
 
+def test_an_attempt_sleeps_although_the_one_before_did_not(clock):
+    def node(state, config):
+        sleep(60 * (config.attempt - 1))
+        if config.attempt < 3:
+            raise ValueError
+        return {"log": config.attempt}
+
+    retry = RetryPolicy(max_attempts=3, initial_delay=0)
+    app = make_chain(node=node).compile(checkpoint_saver=MemorySaver(), clock=clock, retry=retry)
+    assert app.invoke_final({}, CONFIG).due == NOON + timedelta(minutes=1)
+    clock.advance(60)
+    assert app.invoke(None, CONFIG)["log"] == [3]
+
+
 # Branches, maps, nested graphs
 
 

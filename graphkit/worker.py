@@ -80,6 +80,8 @@ class _Candidate:
     retry_at: float = 0.0
     failures: int = 0
     """How many times in a row the run failed at that checkpoint."""
+    was_alarmed: bool = False
+    """Whether its alarm has brought it here, so that reminders may be due."""
 
 
 @final
@@ -356,6 +358,7 @@ class Worker:
                 due = self._measure_since(time)
                 candidate = self._agenda.get(thread) or _Candidate(due)
                 candidate.due = min(candidate.due, due)
+                candidate.was_alarmed = True
                 self._agenda.put(thread, candidate)
             return self._agenda.take()
 
@@ -396,7 +399,10 @@ class Worker:
 
     def _handle_change(self, change: Change) -> None:
         if change.kind == "answer":
-            self._agenda.put(change.thread_id, _Candidate(self._measure_since(change.at)))
+            known = self._agenda.get(change.thread_id)
+            was_alarmed = known is not None and known.was_alarmed
+            candidate = _Candidate(self._measure_since(change.at), was_alarmed=was_alarmed)
+            self._agenda.put(change.thread_id, candidate)
         elif change.kind in {"timer", "interrupt"}:
             time = _time_of_stop(change.value)
             if time is not None:
@@ -407,10 +413,14 @@ class Worker:
             self._handle_status(change.thread_id, change.checkpoint, change.at)
 
     def _handle_status(self, thread: str, info: CheckpointInfo | None, changed_at: datetime | None) -> None:
-        if info is None or not self._is_served(info.status):
+        if info is None:
             self._agenda.discard(thread)
-            if info is None:
-                self._alarms.discard(thread)
+            self._alarms.discard(thread)
+        elif info.status in _WAITING:
+            # Its alarm may have made it a candidate before: the timer of a nested graph may be reported first.
+            pass
+        elif not self._is_served(info.status):
+            self._agenda.discard(thread)
         elif self._find_graph(info) is not None:
             due = self._measure_since(changed_at)
             submission = Submission.find(info.next_node_id, info.metadata)
@@ -548,7 +558,9 @@ class Worker:
                         graph = self._find_runnable_graph(config, candidate)
                         if graph is not None:
                             self._resume(graph, config)
-            else:
+                            if candidate.was_alarmed:  # there may be reminders of other questions
+                                self._set_alarm(config.thread, self._now())
+            elif candidate.was_alarmed:
                 self._remind(config, candidate)
         except Exception as error:  # noqa: BLE001 - one thread's failure is not the others'
             self._handle_failure(config, candidate, error)

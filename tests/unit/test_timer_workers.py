@@ -336,6 +336,27 @@ def test_reminders_end_with_the_answer(saver, clock):
     assert reminders_of(events) == [("t", "ask", "?", 1, 3)]
 
 
+def test_an_answer_to_one_question_leaves_the_reminder_of_another(saver, clock):
+    events = []
+
+    def ask(state):
+        return {"log": interrupt("a?")}
+
+    def remind(state):
+        return {"log": interrupt("b?", reminders=[HOUR])}
+
+    app = make_graph(LOG, "START>s s>a,b a>j b>j j>END", a=ask, b=remind)
+    app = app.compile(checkpoint_saver=saver, clock=clock, observers=events.append)
+    (first, _) = sorted(app.invoke({}, T).interrupts, key=lambda stop: stop.payload)
+    worker = Worker(saver, app)
+    worker.run(once=True)
+    clock.advance(HOUR)
+    operations.answer(saver, "t", "yes", interrupt=first.id, clock=clock)
+    for _ in range(2):
+        worker.run(once=True)
+    assert [payload for _, _, payload, *_ in reminders_of(events)] == ["b?"]
+
+
 def test_reminders_that_no_worker_posted_in_time_come_together(saver, clock):
     events = []
     app = make_chain(ask=asks).compile(checkpoint_saver=saver, clock=clock, observers=events.append)

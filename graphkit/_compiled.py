@@ -266,7 +266,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         paused = 0
         for run in self._running.copy().values():
             if thread_id is None or run.history.config.thread == thread_id:
-                run.control.pause_requested = True
+                run.control.request_pause()
                 paused += 1
         return paused
 

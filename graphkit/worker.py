@@ -30,6 +30,7 @@ from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import CheckpointInfo, InterruptionMetadata, NodeOutput
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.run_lock import get_held_run_locks
+from graphkit._saver.stop_requests import grant_cancel_request
 from graphkit._saver.submissions import GRAPH_ID, Submission
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import ANSWER, UPDATE
@@ -433,7 +434,7 @@ class Worker:
                 with ExitStack() as lock:
                     if self._take_lock(lock, config, candidate):
                         graph = self._find_runnable_graph(config, candidate)
-                        if graph is not None:
+                        if graph is not None and not grant_cancel_request(self.saver, config):
                             self._resume(graph, config)
         except Exception as error:  # noqa: BLE001 - one thread's failure is not the others'
             self._handle_failure(config, candidate, error)

@@ -17,9 +17,11 @@ from graphkit._engine.update_codec import pack_if_marked, unpack_if_marked
 from graphkit._plan.topology import Topology
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.output import ABSENT, GraphResume
+from graphkit._saver.stop_requests import CANCEL_REQUEST, PAUSE_REQUEST
 from graphkit._saver.submissions import Submission
 from graphkit._saver.writes import (
     ANSWER,
+    CANCELLED,
     FAILURE,
     INTERRUPT,
     OUTER_EXECUTION,
@@ -122,8 +124,9 @@ def plan_resume(
     added.update(taken_answers({**recorded, **added}))
     follows_failure = recorded.get(FAILURE) is not None
     is_from_loop = base.metadata.get("source") in _SOURCES_OF_LOOP
-    if follows_failure:
-        added[FAILURE] = None
+    for key in (FAILURE, CANCELLED, CANCEL_REQUEST, PAUSE_REQUEST):
+        if recorded.get(key) is not None:
+            added[key] = None
     return ResumePlan(
         base=base,
         next_node_id=next_node_id,

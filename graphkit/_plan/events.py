@@ -138,6 +138,7 @@ EVENTS: Final[Mapping[str, EventType]] = _make_table(
         "checkpoint.resume": "A run resumes from a checkpoint: checkpoint_node, resume_node.",
         "checkpoint.delete": "preserve=False deleted the thread of a successful run; error, if that failed.",
         "interrupt.raised": "A run stops for a human: id, when.",
+        "graph.cancel": "A run ends because it was cancelled: reason.",
         "interrupt.answered": "The answer of a human was recorded: id.",
         "parallel.start": "Branches begin: tasks; or the items of process_parallel: items, workers.",
         "parallel.branch": "A branch of a fork, or an item of a map, has ended: branch, nodes, index, total.",

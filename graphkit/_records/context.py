@@ -43,6 +43,10 @@ class Journal(Protocol):
         """Record a result at once, and return it as it will be read."""
         ...
 
+    def is_cancelled(self) -> bool:
+        """Return whether the run was asked to end as cancelled."""
+        ...
+
     def post_event(self, context: NodeContext, type: str, data: dict[str, Any]) -> None:
         """Post an event to the observers."""
         ...

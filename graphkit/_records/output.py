@@ -168,6 +168,11 @@ class NodeOutput(JavaNames, Generic[StateT]):
         return bool(self.interrupts)
 
     @property
+    def is_cancelled(self) -> bool:
+        """Whether the run ended here because it was cancelled; `reason()` says why."""
+        return False
+
+    @property
     def payload(self) -> Any:
         """The argument of the `interrupt()` that waits, the first one if there are several; else None."""
         if not self.interrupts:
@@ -200,9 +205,10 @@ class StreamingOutput(NodeOutput[StateT]):
 
 @final
 class InterruptionMetadata(NodeOutput[StateT]):
-    """The last item of a stream whose run stopped for a human.
+    """The last item of a stream whose run stopped for a human, or was cancelled.
 
-    The interrupt is stored, so that another process can find it.
+    The interrupt is stored, so that another process can find it. A run that was cancelled waits for
+    no answer: `interrupts` is empty.
 
     Attributes:
         node_id: before: the node that is about to run; after: the node that has just run; inside
@@ -210,15 +216,17 @@ class InterruptionMetadata(NodeOutput[StateT]):
         when: "before", "after", "inside" or "action".
         id: names this interrupt in an answer if several are pending.
         payload: the argument of `interrupt(payload)`.
-        metadata: what an InterruptableAction returned.
+        metadata: what an InterruptableAction returned; the reason of a pause or a cancel.
         interrupts: all pending interrupts, this one first.
+        is_cancelled: whether the run was cancelled.
         waiting: the interrupt as a saver lists it; None until a run has stopped at it.
     """
 
-    __slots__ = ("id", "interrupts", "metadata", "payload", "waiting", "when")
+    __slots__ = ("id", "interrupts", "is_cancelled", "metadata", "payload", "waiting", "when")
 
     interrupts: Sequence[InterruptionMetadata[StateT]]
     payload: Any
+    is_cancelled: bool
 
     def __init__(
         self,
@@ -237,6 +245,7 @@ class InterruptionMetadata(NodeOutput[StateT]):
         self.payload = payload
         self.metadata = freeze(dict(metadata or {}))
         self.interrupts = (self,) if interrupts is None else tuple(interrupts)
+        self.is_cancelled = False
         self.waiting: WaitingInterrupt | None = None
 
     @property
@@ -256,6 +265,8 @@ class InterruptionMetadata(NodeOutput[StateT]):
         return InterruptionMetadataBuilder(node_id, state)
 
     def __repr__(self) -> str:
+        if self.is_cancelled:
+            return f"InterruptionMetadata({self.when} {self.node!r}, cancelled: {self.reason()!r})"
         return f"InterruptionMetadata({self.when} {self.node!r}, payload={self.payload!r}, id={self.id!r})"
 
     # Java names
@@ -405,8 +416,8 @@ class CheckpointInfo(NamedTuple):
     tags: tuple[str, ...]
     metadata: Mapping[str, Any]
     stopped: str = ""
-    """Why a run stopped at this checkpoint, also at an older one: "interrupted", "answered" or
-    "failed"; "queued" if it is a run that was submitted; "incomplete" if it marks a copy that has not
+    """Why a run stopped at this checkpoint, also at an older one: "interrupted", "answered", "failed" or
+    "cancelled"; "queued" if it is a run that was submitted; "incomplete" if it marks a copy that has not
     ended; "" if none of these."""
 
 
@@ -439,6 +450,8 @@ class HistorySummary(NamedTuple):
     failure: Mapping[str, Any] | None
     """Why the run ended at the latest checkpoint: node_id, type, message, at. None if it did not
     fail."""
+    cancellation: Mapping[str, Any] | None = None
+    """Why the run was cancelled at the latest checkpoint: reason, at. None if it was not."""
 
     @property
     def status(self) -> str:

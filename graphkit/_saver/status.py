@@ -9,6 +9,7 @@ there: its run lock says so, and is probed for such threads alone.
 | status | what the store and the run lock say |
 |---|---|
 | incomplete | a copy, fork or import to the thread has not ended; no run takes it |
+| cancelled | the run was cancelled, whatever it waited for |
 | queued | a run was submitted, and has not begun |
 | interrupted | an interrupt waits for an answer, here or in a nested graph |
 | failed | the run recorded why it ended |
@@ -29,7 +30,14 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.langgraph_writes import is_langgraph, list_asking_tasks
-from graphkit._saver.writes import FAILURE, derive_stop, subgraph_interrupts, unanswered_interrupts, well_formed_writes
+from graphkit._saver.writes import (
+    FAILURE,
+    derive_stop,
+    is_cancelled,
+    subgraph_interrupts,
+    unanswered_interrupts,
+    well_formed_writes,
+)
 from graphkit._values.frozen import FrozenDict
 from graphkit.errors import CheckpointSerializationError
 
@@ -144,6 +152,8 @@ def find_interrupt_ids(saver: BaseCheckpointSaver, config: RunnableConfig) -> se
     counts by its own id.
     """
     writes = well_formed_writes(saver.get_writes(config), config.thread)
+    if is_cancelled(writes):
+        return set()
     found = {*unanswered_interrupts(writes), *list_asking_tasks(writes)}
     for key, namespace in subgraph_interrupts(writes).items():
         nested = config.replace(checkpoint_ns=namespace)

@@ -21,13 +21,22 @@ from graphkit._records.output import CheckpointInfo
 from graphkit._saver import langgraph_writes
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.status import with_status_when_stored
-from graphkit._saver.writes import ANSWER, FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, TASK, is_incomplete, time_or_none
+from graphkit._saver.writes import (
+    ANSWER,
+    CANCELLED,
+    FAILURE,
+    INTERRUPT,
+    SUBGRAPH_INTERRUPT,
+    TASK,
+    is_incomplete,
+    time_or_none,
+)
 from graphkit.errors import CheckpointerConfigurationError
 
 if TYPE_CHECKING:
     from graphkit._saver.base import BaseCheckpointSaver
 
-ChangeKind = Literal["checkpoint", "interrupt", "answer", "failure", "progress", "release", "delete", "idle"]
+ChangeKind = Literal["checkpoint", "interrupt", "answer", "failure", "cancel", "progress", "release", "delete", "idle"]
 """The kind of a `Change`."""
 
 
@@ -42,6 +51,7 @@ class Change(NamedTuple):
     * answer: an interrupt was answered, or the run moved past it. For an interrupt in a nested graph,
       the outer graph reports it too, once it continues.
     * failure: a run failed.
+    * cancel: a run was cancelled, and has ended.
     * progress: nodes of branches, or items of a map, have finished.
     * release: a history has ended and is kept as a version.
     * delete: a history is gone.
@@ -59,7 +69,7 @@ class Change(NamedTuple):
     """For interrupt and answer: the id of the interrupt."""
     value: Any = None
     """For interrupt: {node_id, when, payload, metadata, created_at}. For answer: the answer; None if
-    the run moved past the interrupt. For failure: {node_id, type, message, at}. For progress:
+    the run moved past the interrupt. For failure: {node_id, type, message, at}. For cancel: {reason, at}. For progress:
     {node_id}, the node that finished last. For idle: True if the process that held the thread has
     died."""
     at: datetime | None = None
@@ -234,6 +244,9 @@ def iter_changes(
         elif key == FAILURE and value is not None:
             stored_at = _get_time(value, "at")
             yield make_change("failure", value=value, at=stored_at)
+        elif key == CANCELLED and value is not None:
+            stored_at = _get_time(value, "at")
+            yield make_change("cancel", value=value, at=stored_at)
         elif key.startswith(TASK):
             last_task = key
     yield from _iter_langgraph_changes(make_change, writes, written_at)

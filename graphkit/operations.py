@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, final
 
-from graphkit._engine.history import CONTINUED_EXECUTION, RESUMED_AT, WRITES_TAKEN_FROM
+from graphkit._engine.history import CONTINUED_EXECUTION, WRITES_TAKEN_FROM
 from graphkit._engine.submit import config_of, freeze_update, freeze_value, refuse_other_engine, require_root, submit
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import END, ConfigLike, RunnableConfig, ThreadLike, resolve_thread_id
@@ -35,7 +35,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.incomplete import StoredCheckpoint, check_complete, fill_new_thread, refuse_incomplete
 from graphkit._saver.run_lock import locks_held_by_runs
 from graphkit._saver.status import public_metadata
-from graphkit._saver.stop_requests import CANCEL_REQUEST, PAUSE_REQUEST, find_mailboxes
+from graphkit._saver.stop_requests import CANCEL_REQUEST, PAUSE_REQUEST, RESUMED_AT, find_mailboxes
 from graphkit._saver.writes import (
     ANSWER,
     CANCELLED,
@@ -79,9 +79,10 @@ own has none of them."""
 _PATIENCE: Final = 0.5
 """Seconds for which a request waits for the run to end. Longer than a run goes without a look for
 requests: what stops or ends before it has looked has then released its lock, and is found ended."""
+_WAITS_FOR_ENDING: Final = 3
+"""How many times in a row it waits for a run that has recorded how it ends, to release its lock."""
 _MAX_ROUNDS: Final = 20
-"""How many times a request follows a run that goes on without an answer; a run with `durability="exit"`
-may, because it stores no checkpoint that shows where it is."""
+"""How many times it follows a run that goes on without looking: that of an earlier version of graphkit."""
 
 
 @final
@@ -465,6 +466,7 @@ def _stop_run(
         _put_requests(saver, config, find_mailboxes(saver, config), request)
         return True
     asked: list[str] = []
+    waits = 0
     timeout = 0.0
     for _ in range(_MAX_ROUNDS):
         latest = _find_own_latest(saver, config)
@@ -474,13 +476,17 @@ def _stop_run(
             return stop_idle(_find_own_latest(saver, config), was_asked=bool(asked))
         # The run goes on. It has the request if its mailbox is the one at which it was asked; if it is
         # another one, the run may have looked before the request was there. A run that has recorded how
-        # it ends is about to release its lock, and does not look any more.
+        # it ends does not look any more, and is about to release its lock. But a branch may wait for a
+        # human while others go on, and a run may have begun without storing anything.
         mailboxes = find_mailboxes(saver, config)
         is_ending = latest.stopped or _has_finished(latest)
-        if mailboxes == asked and not is_ending:
-            break
-        _put_requests(saver, config, mailboxes, request)
-        asked = mailboxes
+        if mailboxes == asked:
+            waits += 1
+            if not is_ending or waits == _WAITS_FOR_ENDING:
+                break
+        else:
+            _put_requests(saver, config, mailboxes, request)
+            asked = mailboxes
         timeout = _PATIENCE
     return True
 

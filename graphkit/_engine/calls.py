@@ -376,6 +376,9 @@ class _GuardedJournal:
             self._require_open()
             return self.journal.record_result(context, key, value)
 
+    def is_cancelled(self) -> bool:
+        return self.journal.is_cancelled()
+
     def post_event(self, context: NodeContext, type: str, data: dict[str, Any]) -> None:
         with self.lock:
             if self.is_open:

@@ -492,8 +492,7 @@ class Run:
         reason = self.control.cancellation.get("reason")
         self.reporter.post_event("graph.cancel", node_id, {"reason": reason})
         state = self.state.schema.state_factory(self.state.data)
-        metadata = {"reason": "cancelled" if reason is None else reason}
-        output = InterruptionMetadata(node_id, state, when="before", metadata=metadata, interrupts=())
+        output = InterruptionMetadata(node_id, state, when="before", metadata={"reason": reason}, interrupts=())
         output.is_cancelled = True
         yield Finish()
         yield Emit(output)

@@ -400,16 +400,23 @@ def derive_stop(next_node_id: str | None, writes: Mapping[str, Any], metadata: M
 
     Returns:
         "incomplete": the checkpoint marks a copy, fork or import that has not ended; "cancelled",
-        whatever else it waited for; "interrupted": the run waits, here or in a nested graph, which the history of that graph may deny; "failed";
-        "answered": all answers are there and no run has taken them; "queued": the run was submitted
-        and has not begun; otherwise "".
+        whatever else it waited for; "interrupted": the run waits, here or in a nested graph, which the
+        history of that graph may deny; "failed"; "answered": all answers are there and no run has taken
+        them; "queued": the run was submitted and has not begun; otherwise "".
     """
     if is_incomplete(metadata, writes):
         return "incomplete"
-    unless_stopped = "queued" if is_queued(next_node_id, metadata) else ""
+    stop = ""
     # Hot path: runs on every put of pending writes, and most writes do not affect the status.
-    if not any(key.startswith(_STOPS) for key in writes):
-        return unless_stopped
+    if any(key.startswith(_STOPS) for key in writes):
+        stop = _find_stop(next_node_id, writes)
+    if not stop and is_queued(next_node_id, metadata):
+        return "queued"
+    return stop
+
+
+def _find_stop(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
+    """Return why a run stopped; "" if its pending writes do not say."""
     if is_cancelled(writes):
         return "cancelled"
     if unanswered_interrupts(writes) or subgraph_interrupts(writes):
@@ -420,7 +427,7 @@ def derive_stop(next_node_id: str | None, writes: Mapping[str, Any], metadata: M
     # After the last node, an answer that changes nothing leaves nothing to do.
     if any(answer is not None or next_node_id != END for answer in answers):
         return "answered"
-    return langgraph_writes.derive_stop(writes) or unless_stopped
+    return langgraph_writes.derive_stop(writes)
 
 
 def derive_status(next_node_id: str | None, writes: Mapping[str, Any], metadata: Mapping[str, Any] = _NONE) -> str:

@@ -19,7 +19,7 @@ from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import cut, show
 from graphkit.cli.resolve import find_config
-from graphkit.cli.rows import describe_stop, format_command, format_event, status_of
+from graphkit.cli.rows import describe_cancellation, describe_stop, format_command, format_event, status_of
 from graphkit.cli.values import (
     UsageError,
     abbreviate,
@@ -274,6 +274,10 @@ def _end_view(thread_id: str, last: NodeOutput | None, steps: int) -> Message:
     name = escape(thread_id)
     count = pluralize(steps, "step")
     data: dict[str, Any] = {"thread": thread_id}
+    if isinstance(last, InterruptionMetadata) and last.is_cancelled:
+        data["status"] = "cancelled"
+        data["reason"] = last.reason()
+        return Message(f"{name} was {describe_cancellation(last.metadata)}, after {count}", data)
     if isinstance(last, InterruptionMetadata):
         data["status"] = "interrupted"
         data["interrupts"] = [_interrupt_row(interrupt) for interrupt in last.interrupts]
@@ -346,6 +350,8 @@ def _output_view(context: CliContext, thread: str, output: NodeOutput) -> Text:
     if isinstance(output, InterruptionMetadata) and output.interrupts:
         interrupts = output.interrupts
         text = f"waits {_describe_stops(output)}"
+    elif isinstance(output, InterruptionMetadata):
+        text = describe_cancellation(output.metadata)
     when = context.now()
     data = {
         "time": when,

@@ -10,9 +10,19 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, RunnableConfig
 from graphkit._records.output import HistorySummary, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.writes import ANSWER, FAILURE, INTERRUPT, ITEMS, OUTER_EXECUTION, SUBGRAPH_INTERRUPT, TASK, UPDATE
+from graphkit._saver.writes import (
+    ANSWER,
+    CANCELLED,
+    FAILURE,
+    INTERRUPT,
+    ITEMS,
+    OUTER_EXECUTION,
+    SUBGRAPH_INTERRUPT,
+    TASK,
+    UPDATE,
+)
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
-from graphkit.operations import submit
+from graphkit.operations import cancel, submit
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests
 from graphkit.testing._values import CONFIG, NESTED, UNKNOWN, config_of, make_config, make_interrupt, put_state
@@ -214,6 +224,27 @@ class WriteTests(ContractTests):
         for reader in self.readers_of(saver):
             check.statuses(reader, CONFIG, "stalled", "")
             check.equal([info.stopped for info in reader.history(CONFIG)], ["", "queued"])
+
+    def test_a_cancelled_thread_waits_for_nothing(self) -> None:
+        saver = self.open()
+        put_state(saver, {"n": 1})
+        saver.put_writes(CONFIG, {INTERRUPT + "i": make_interrupt()})
+        check.equal(cancel(saver, CONFIG, reason="no more"), True, "the first cancel")
+        check.equal(cancel(saver, CONFIG, reason="again"), False, "the second cancel")
+        for reader in self.readers_of(saver):
+            check.statuses(reader, CONFIG, "cancelled")
+            check.equal([info.stopped for info in reader.history(CONFIG)], ["cancelled"])
+            check.interrupts(reader)
+            if reader.lists_threads:
+                check.equal(list(reader.interrupts()), [], "the interrupts of all threads")
+            summary = reader.summary(CONFIG)
+            check.equal(None if summary is None else (summary.cancellation or {}).get("reason"), "no more", "reason")
+
+        # As a resume does.
+        saver.put_writes(CONFIG, {CANCELLED: None})
+        for reader in self.readers_of(saver):
+            check.statuses(reader, CONFIG, "interrupted")
+            check.interrupts(reader, "i")
 
     def test_interrupts_covers_all_threads(self) -> None:
         saver = self.open("lists_threads")

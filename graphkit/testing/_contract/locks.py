@@ -46,14 +46,15 @@ class LockTests(ContractTests):
         saver, other = self.open_two()
         graph = StateGraph({})
 
-        def work(state: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
+        def work(_state: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
             accepted = call_in_thread(cancel, other, "t")
             deadline = monotonic() + TIMEOUT
             while not config.is_cancelled and monotonic() < deadline:
                 sleep(_POLLING)
-            return {"n": state.get("n", 0) + 1, "accepted": accepted}
+            return {"n": 1, "accepted": accepted}
 
-        graph.add_node("work", work).add_edge(START, "work").add_edge("work", "work")
+        graph.add_node("work", work).add_node("rest", lambda _: {"n": -1})
+        graph.add_edge(START, "work").add_edge("work", "rest").add_edge("rest", END)
         app = graph.compile(checkpoint_saver=saver)
         last = app.invoke_final({}, CONFIG)
         check.equal((last.is_cancelled, dict(last.state)), (True, {"n": 1, "accepted": True}), "the end of the run")

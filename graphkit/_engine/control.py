@@ -38,14 +38,15 @@ class RunControl:
             reached its first node boundary.
         pause_requested: stop at the next node boundary. Only ever set to True, from any thread or
             signal handler.
+        granted: the pending writes that withdraw the requests that the run has found.
         cancellation: why the run is cancelled, {reason, at}; None if it is not.
         mailboxes: the checkpoints at which requests may have been recorded since the last look.
         noted_error: the error that has a note about the node where it was raised.
     """
 
     __slots__ = (
-        "_settled_at", "cancellation", "config", "mailboxes", "must_check", "next_look", "noted_error",
-        "pause_requested", "saver",
+        "_settled_at", "cancellation", "config", "granted", "mailboxes", "must_check", "next_look",
+        "noted_error", "pause_requested", "saver",
     )  # fmt: skip
 
     def __init__(self, saver: BaseCheckpointSaver | None, config: RunnableConfig) -> None:
@@ -57,6 +58,7 @@ class RunControl:
         """When the first look is due. A run that ends before that looks for nothing: who asks it to stop
         waits for longer, and finds that it has ended."""
         self.pause_requested = False
+        self.granted: dict[str, None] = {}
         self.cancellation: Mapping[str, Any] | None = None
         self.mailboxes: list[str] = []
         self.noted_error: BaseException | None = None
@@ -114,5 +116,8 @@ class RunControl:
         request = writes.get(CANCEL_REQUEST)
         if isinstance(request, Mapping):
             self.cancellation = request
-        if self.cancellation is not None or writes.get(PAUSE_REQUEST) is not None:
+            self.granted[CANCEL_REQUEST] = None
+        if writes.get(PAUSE_REQUEST) is not None:
+            self.granted[PAUSE_REQUEST] = None
+        if self.granted:
             self.request_pause()

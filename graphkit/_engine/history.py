@@ -35,7 +35,7 @@ from graphkit._records.output import ABSENT, GraphResume, When
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.incomplete import check_complete
 from graphkit._saver.status import public_metadata
-from graphkit._saver.stop_requests import CANCEL_REQUEST, RESUMED_AT, SLOT_NANOSECONDS, begins_mailbox
+from graphkit._saver.stop_requests import RESUMED_AT, SLOT_NANOSECONDS, begins_mailbox
 from graphkit._saver.submissions import SUBMIT, Submission
 from graphkit._saver.writes import (
     ANSWER,
@@ -632,17 +632,22 @@ class RunHistory:
     def record_failure(self, failure: Exception | None, node_id: str | None) -> Steps:
         """Record the deferred writes, and the failure or the cancel that ended the run, if one did."""
         writes = dict(self._deferred)
-        if self.control.cancellation is not None and self.outer_execution is None:
-            writes.update(self.end_as_cancelled())
+        if self.outer_execution is None:
+            writes.update(self.grant_requests())
         # An older checkpoint gets no failure: the run that continued from it did not fail.
         if failure is not None and self.is_latest:
             writes[FAILURE] = make_failure(failure, node_id, self.now())
         if writes:
             yield from self.record(writes)
 
-    def end_as_cancelled(self) -> Mapping[str, Any]:
-        """Return the pending writes with which a cancel takes effect."""
-        return {CANCELLED: self.control.cancellation, CANCEL_REQUEST: None}
+    def grant_requests(self) -> dict[str, Any]:
+        """Return the pending writes with which the requests take effect that the outermost run has found."""
+        control = self.control
+        # A resume from here must not find them again.
+        writes: dict[str, Any] = dict(control.granted)
+        if control.cancellation is not None:
+            writes[CANCELLED] = control.cancellation
+        return writes
 
     def record_refused_value(self, error: Exception, next_node_id: str | None) -> Steps:
         """Record that the run failed because a value cannot be stored; the store itself works."""

@@ -475,6 +475,8 @@ class Run:
         history = self.history
         if history.outer_execution is None:
             yield from self.control.look_at_stop(history.clock)
+            if self.control.granted:
+                yield from history.record(history.grant_requests())
         if self.control.cancellation is None:
             yield from self._emit_interrupts()
         elif history.outer_execution is None:
@@ -484,10 +486,9 @@ class Run:
             raise Halt
 
     def _emit_cancelled(self) -> Steps:
-        """Record that the run is cancelled, and emit its state."""
+        """Emit the state of a run that is recorded as cancelled."""
         history = self.history
         assert self.control.cancellation is not None
-        yield from history.record(history.end_as_cancelled())
         node_id = self.next_node_id or history.position.node_id
         reason = self.control.cancellation.get("reason")
         self.reporter.post_event("graph.cancel", node_id, {"reason": reason})

@@ -17,7 +17,6 @@ from graphkit._engine.update_codec import pack_if_marked, unpack_if_marked
 from graphkit._plan.topology import Topology
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.output import ABSENT, GraphResume
-from graphkit._saver.stop_requests import CANCEL_REQUEST, PAUSE_REQUEST
 from graphkit._saver.submissions import Submission
 from graphkit._saver.writes import (
     ANSWER,
@@ -124,7 +123,8 @@ def plan_resume(
     added.update(taken_answers({**recorded, **added}))
     follows_failure = recorded.get(FAILURE) is not None
     is_from_loop = base.metadata.get("source") in _SOURCES_OF_LOOP
-    for key in (FAILURE, CANCELLED, CANCEL_REQUEST, PAUSE_REQUEST):
+    # A request to stop stays: it may have come since this run has its lock.
+    for key in (FAILURE, CANCELLED):
         if recorded.get(key) is not None:
             added[key] = None
     return ResumePlan(

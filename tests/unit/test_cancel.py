@@ -540,6 +540,38 @@ def test_a_resume_of_an_older_checkpoint_finds_it_at_the_latest(saver):
     assert log == [True]
 
 
+def test_a_request_that_comes_while_a_run_takes_its_thread_is_granted(saver):
+    app = make_chain(a=log_node("a"), b=log_node("b"), c=log_node("c")).compile(checkpoint_saver=saver)
+    stream = app.stream({}, CONFIG)
+    next(stream)
+    stream.close()
+    # As if it had come after the run had taken the lock, and before it had read anything.
+    saver.put_writes(CONFIG, {"cancel_request": {"reason": "just now", "at": datetime.now(UTC)}})
+    last = app.invoke_final(None, CONFIG)
+    assert (last.reason(), last.state["log"]) == ("just now", ["a"])
+    assert app.invoke(None, CONFIG)["log"] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("operation", [cancel, pause])
+def test_a_request_is_granted_once(saver, operation):
+    """Also where nothing is stored between the request and the stop, so that both are at one checkpoint."""
+    a = Canceller(saver, operation=operation)
+    app = make_chain(a=a, b=log_node("b"), c=log_node("c")).compile(checkpoint_saver=saver, checkpoint_interval=9)
+    assert not app.invoke_final({}, CONFIG).is_end
+    assert app.invoke_final(None, CONFIG).is_end
+
+
+def test_the_question_of_a_nested_graph_waits_no_more(saver):
+    child = make_chain(ask=lambda state: {"log": interrupt("ok?")}).compile()
+    app = make_chain(a=log_node("a"), s=child).compile(checkpoint_saver=saver)
+    app.invoke({}, CONFIG)
+    assert len(saver.interrupts("t")) == 1
+    assert cancel(saver, "t")
+    assert (status(saver), saver.interrupts("t"), app.get_state(CONFIG).interrupts) == ("cancelled", [], ())
+    assert app.invoke_final(None, CONFIG).payload == "ok?"
+    assert app.invoke(GraphResume("yes"), CONFIG)["log"] == ["a", "yes"]
+
+
 def test_a_watch_reports_it(saver):
     make_idle(saver, "interrupted")
     with saver.watch("t", interval=0.01) as changes:

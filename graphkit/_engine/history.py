@@ -35,7 +35,7 @@ from graphkit._records.output import ABSENT, GraphResume, When
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.incomplete import check_complete
 from graphkit._saver.status import public_metadata
-from graphkit._saver.stop_requests import RESUMED_AT, SLOT_NANOSECONDS, begins_mailbox
+from graphkit._saver.stop_requests import RESUMED_AT, SLOT_NANOSECONDS
 from graphkit._saver.submissions import SUBMIT, Submission
 from graphkit._saver.writes import (
     ANSWER,
@@ -484,7 +484,8 @@ class RunHistory:
         if saved is None:
             return
         slot = now // SLOT_NANOSECONDS
-        if slot != self._slot or begins_mailbox(source, is_resumed=self.metadata.resumed_at is not None):
+        # As other processes find it in the history, see `find_mailboxes`.
+        if slot != self._slot or source == "input" or self.metadata.resumed_at is not None:
             self._slot = slot
             if self.outer_execution is None:
                 self.control.mailboxes.append(saved.id)

@@ -270,7 +270,7 @@ class Run:
         step_updates = self.step_updates
         state_of = state.schema.state_factory
         control = self.control
-        clock = history.clock
+        measure = history.clock.measure
         node_id = history.position.node_id
         while True:
             stop = None
@@ -301,10 +301,10 @@ class Run:
                 yield from self._end()
                 yield Emit(NodeOutput(END, state_of(state.data)))
                 return
-            if control.must_check and (control.pause_requested or clock.measure() >= control.next_look):
-                yield from control.check(clock)
+            if control.must_check and (control.pause_requested or measure() >= control.next_look):
+                yield from control.check(history.clock)
             step = reporter.step
-            started = clock.measure() if measures_time else 0.0
+            started = measure() if measures_time else 0.0
             node = nodes.get(current)  # type: ignore[arg-type]
             following: str | None
             if node is None:

@@ -47,16 +47,6 @@ _RECENT_MAILBOXES: Final = 4
 """How many mailboxes a run may have passed since it looked last, and more."""
 
 
-def begins_mailbox(source: Any, *, is_resumed: bool) -> bool:
-    """Return whether a checkpoint is the first one that a run stores after its start or resume.
-
-    Args:
-        source: the `source` in its metadata.
-        is_resumed: whether its metadata say when the run resumed.
-    """
-    return source == "input" or is_resumed
-
-
 def find_mailboxes(saver: BaseCheckpointSaver, config: RunnableConfig, count: int = 1) -> list[str]:
     """Return the latest checkpoint of a history, and the newest mailboxes of its run.
 
@@ -107,7 +97,8 @@ def _select_mailboxes(infos: Sequence[CheckpointInfo], count: int, *, is_whole: 
     for info, older in zip_longest(infos, infos[1:]):
         if older is None and not is_whole:
             return None
-        is_first = begins_mailbox(info.metadata.get("source"), is_resumed=RESUMED_AT in info.metadata)
+        # As in `RunHistory.save`.
+        is_first = info.metadata.get("source") == "input" or RESUMED_AT in info.metadata
         if is_first or older is None or _number_slot(info) != _number_slot(older):
             found.append(info.id)
         if is_first or len(found) == count:

@@ -468,26 +468,31 @@ def _stop_run(
     asked: list[str] = []
     waits = 0
     timeout = 0.0
-    for _ in range(_MAX_ROUNDS):
-        latest = _find_own_latest(saver, config)
-        with suppress(ThreadBusyError), saver.run_lock(config, timeout):
-            # A later run of the thread must not find what this one did not read.
-            _put_requests(saver, config, asked, dict.fromkeys(request))
-            return stop_idle(_find_own_latest(saver, config), was_asked=bool(asked))
-        # The run goes on. It has the request if its mailbox is the one at which it was asked; if it is
-        # another one, the run may have looked before the request was there. A run that has recorded how
-        # it ends does not look any more, and is about to release its lock. But a branch may wait for a
-        # human while others go on, and a run may have begun without storing anything.
-        mailboxes = find_mailboxes(saver, config)
-        is_ending = latest.stopped or _has_finished(latest)
-        if mailboxes == asked:
-            waits += 1
-            if not is_ending or waits == _WAITS_FOR_ENDING:
-                break
-        else:
-            _put_requests(saver, config, mailboxes, request)
-            asked = mailboxes
-        timeout = _PATIENCE
+    try:
+        for _ in range(_MAX_ROUNDS):
+            latest = _find_own_latest(saver, config)
+            with suppress(ThreadBusyError), saver.run_lock(config, timeout):
+                # A later run of the thread must not find what this one did not read.
+                _put_requests(saver, config, asked, dict.fromkeys(request))
+                return stop_idle(_find_own_latest(saver, config), was_asked=bool(asked))
+            # The run goes on. It has the request if its mailbox is the one at which it was asked; if it is
+            # another one, the run may have looked before the request was there. A run that has recorded how
+            # it ends does not look any more, and is about to release its lock. But a branch may wait for a
+            # human while others go on, and a run may have begun without storing anything.
+            mailboxes = find_mailboxes(saver, config)
+            is_ending = latest.stopped or _has_finished(latest)
+            if mailboxes == asked:
+                waits += 1
+                if not is_ending or waits == _WAITS_FOR_ENDING:
+                    break
+            else:
+                _put_requests(saver, config, mailboxes, request)
+                asked = mailboxes
+            timeout = _PATIENCE
+    except CheckpointNotFoundError:
+        if not asked:
+            raise
+        return False  # the run has finished, and its thread was released or deleted
     return True
 
 

@@ -572,6 +572,29 @@ def test_the_question_of_a_nested_graph_waits_no_more(saver):
     assert app.invoke(GraphResume("yes"), CONFIG)["log"] == ["a", "yes"]
 
 
+@pytest.mark.parametrize("options", [{"release_thread": True}, {"preserve": False}])
+def test_a_run_that_finishes_and_leaves_no_thread(saver, options):
+    with ThreadPoolExecutor(1) as pool:
+        at_work, go_on = threading.Event(), threading.Event()
+
+        def a(state):
+            at_work.set()
+            assert go_on.wait(PATIENCE)
+
+        class Following(SaverWrapper):
+            def put_writes(self, config, writes):
+                super().put_writes(config, writes)
+                go_on.set()
+
+        app = make_chain(a=a).compile(checkpoint_saver=saver, **options)
+        done = pool.submit(app.invoke_final, {}, CONFIG)
+        assert at_work.wait(PATIENCE)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(operations, "_PATIENCE", PATIENCE)
+            assert not cancel(Following(saver), "t")
+        assert done.result(PATIENCE).is_end
+
+
 def test_a_watch_reports_it(saver):
     make_idle(saver, "interrupted")
     with saver.watch("t", interval=0.01) as changes:

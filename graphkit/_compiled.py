@@ -44,7 +44,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode
 from graphkit._records.output import Command, GraphResume, NodeOutput, StateSnapshot, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.writes import subgraph_interrupts, waiting_interrupts, well_formed_writes
+from graphkit._saver.writes import is_cancelled, subgraph_interrupts, waiting_interrupts, well_formed_writes
 from graphkit._to_thread import finish_in_thread, run_in_thread
 from graphkit._values.state import StateT
 from graphkit._wording import check_options, explain_name, name_type, suggest
@@ -266,7 +266,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         paused = 0
         for run in self._running.copy().values():
             if thread_id is None or run.history.config.thread == thread_id:
-                run.control.pause_requested = True
+                run.control.request_pause()
                 paused += 1
         return paused
 
@@ -586,6 +586,8 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         saver = self._find_history(config).saver
         writes = saver.get_writes(config)
         found = waiting_interrupts(config, writes)
+        if is_cancelled(writes):
+            return found
         usable = well_formed_writes(writes, config.thread)
         nested = subgraph_interrupts(usable)
         for namespace in dict.fromkeys(nested.values()):

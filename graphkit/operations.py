@@ -1,6 +1,8 @@
-"""Operations on stored threads that need no graph: submit, answer, update, fork, rollback.
+"""Operations on stored threads that need no graph: submit, cancel, answer, update, fork and others.
 
     submit(saver, {"item": "lamp"}, "order-17")  # a run that a worker begins
+    cancel(saver, "order-17", reason="sold out") # end the run, whichever process runs it
+    pause(saver, "order-17")                     # stop it before its next node
     answer(saver, "order-17", "yes")             # answer a pending interrupt
     update(saver, "order-17", {"city": "Bern"})  # values that the next resume merges
     fork(saver, "order-17", "order-17-again")    # a new thread that begins like another
@@ -9,31 +11,35 @@
 The command line and the worker call these functions; so can a web page, a bot or a test. They run
 no node: the next resume of the thread, in any process, continues from what they stored.
 `CompiledGraph.update_state` is the operation that needs the graph: it merges at once and can choose
-the next node. `asubmit`, `aanswer`, `aupdate`, `afork` and `arollback` do the same in a thread.
+the next node. Each function has an async twin, such as `asubmit`, which does the same in a thread.
 
 Every function takes the run lock of the thread that it changes, and blocks while another run holds
-it, up to the saver's `lock_timeout`. Code that holds the lock with `saver.run_lock(...)` may call
-them inside.
+it, up to the saver's `lock_timeout`; `cancel` and `pause` leave a request to that run instead. Code
+that holds the lock with `saver.run_lock(...)` may call them inside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, final
+from typing import Any, Final, Protocol, final
 
-from graphkit._engine.history import CONTINUED_EXECUTION, RESUMED_AT, WRITES_TAKEN_FROM
+from graphkit._engine.history import CONTINUED_EXECUTION, WRITES_TAKEN_FROM
 from graphkit._engine.submit import config_of, freeze_update, freeze_value, refuse_other_engine, require_root, submit
 from graphkit._records.checkpoint import Checkpoint, generate_id
-from graphkit._records.config import ConfigLike, RunnableConfig, ThreadLike, resolve_thread_id
+from graphkit._records.config import END, ConfigLike, RunnableConfig, ThreadLike, resolve_thread_id
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.incomplete import StoredCheckpoint, check_complete, fill_new_thread, refuse_incomplete
+from graphkit._saver.run_lock import locks_held_by_runs
 from graphkit._saver.status import public_metadata
+from graphkit._saver.stop_requests import CANCEL_REQUEST, PAUSE_REQUEST, RESUMED_AT, find_mailboxes
 from graphkit._saver.writes import (
     ANSWER,
     ASLEEP,
+    CANCELLED,
     INTERRUPT,
     TIMER,
     can_answer,
@@ -47,18 +53,23 @@ from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointNotFoundError,
     CheckpointSerializationError,
+    ThreadBusyError,
 )
 
 __all__ = [
     "ForkedThread",
     "aanswer",
+    "acancel",
     "afork",
     "answer",
+    "apause",
     "arollback",
     "asubmit",
     "aupdate",
+    "cancel",
     "fork",
     "lineage",
+    "pause",
     "rollback",
     "submit",
     "update",
@@ -67,6 +78,15 @@ __all__ = [
 _OF_ITS_RUN: Final = frozenset({WRITES_TAKEN_FROM, RESUMED_AT, CONTINUED_EXECUTION})
 """Metadata keys that tie a checkpoint to the run that stored it. A copy that starts a run of its
 own has none of them."""
+
+
+_PATIENCE: Final = 0.5
+"""Seconds for which a request waits for the run to end. Longer than a run goes without a look for
+requests: what stops or ends before it has looked has then released its lock, and is found ended."""
+_WAITS_FOR_ENDING: Final = 3
+"""How many times in a row it waits for a run that has recorded how it ends, to release its lock."""
+_MAX_ROUNDS: Final = 20
+"""How many times it follows a run that goes on without looking: that of an earlier version of graphkit."""
 
 
 @final
@@ -80,6 +100,74 @@ class ForkedThread:
     """The checkpoint of the other thread at which they part."""
     checkpoints: int
     """How many checkpoints the new thread has."""
+
+
+def cancel(saver: BaseCheckpointSaver, thread: ThreadLike, *, reason: str | None = None) -> bool:
+    """Cancel the run of a thread, whichever process runs it.
+
+    A run that is going on ends before its next node, with everything stored; a node that asks
+    `config.is_cancelled` may return early. It looks for requests at most five times a second, and may
+    begin a node in between. A thread that is queued, sleeping, interrupted, answered, stalled or failed
+    is cancelled at once. No worker takes a cancelled thread, and it waits for no answer; `resume`
+    continues it, and it takes new input.
+
+    Args:
+        saver: the store of the thread.
+        thread: the thread id, or a config that names the thread.
+        reason: stored with the thread.
+
+    Returns:
+        True if the thread is cancelled, or if its run has the request; waits half a second for the run to
+        end. A run that is in its last node then finishes all the same. False if the thread has
+        finished, or was cancelled before.
+
+    Raises:
+        CheckpointNotFoundError: there is no such thread; a run with `durability="exit"` may not have
+            stored one yet.
+        CheckpointConflictError: the thread is incomplete, or belongs to LangGraph.
+        CheckpointSerializationError: the reason cannot be stored.
+        CheckpointerConfigurationError: the config names the namespace of a nested graph.
+        CheckpointStorageError: the store failed. The thread is as it was; its run may have the
+            request.
+    """
+    config = RunnableConfig(require_root(thread).thread)
+    request = freeze_value("reason", {"reason": reason, "at": datetime.now(UTC)})
+
+    def cancel_idle(latest: CheckpointInfo, *, was_asked: bool) -> bool:
+        if latest.stopped == "cancelled":
+            return was_asked
+        if _has_finished(latest):
+            return False
+        saver.put_writes(config.with_check_point_id(latest.id), {CANCELLED: request})
+        return True
+
+    return _stop_run(saver, config, {CANCEL_REQUEST: request}, cancel_idle)
+
+
+def pause(saver: BaseCheckpointSaver, thread: ThreadLike) -> bool:
+    """Pause the run of a thread, whichever process runs it; it stops as with `CompiledGraph.pause`.
+
+    The run stops before its next node, with everything stored, and is `interrupted`. `resume` or an
+    answer continues it.
+
+    Args:
+        saver: the store of the thread.
+        thread: the thread id, or a config that names the thread.
+
+    Returns:
+        True if a run has the request, or has stopped; as with `cancel`, a run in its last node finishes.
+        False if no run is going on.
+
+    Raises:
+        As `cancel`.
+    """
+    config = RunnableConfig(require_root(thread).thread)
+    request = freeze_value("at", {"reason": None, "at": datetime.now(UTC)})
+
+    def is_stopped(latest: CheckpointInfo, *, was_asked: bool) -> bool:
+        return was_asked and latest.stopped == "interrupted"
+
+    return _stop_run(saver, config, {PAUSE_REQUEST: request}, is_stopped)
 
 
 def answer(
@@ -316,6 +404,16 @@ async def asubmit(
     return await finish_in_thread(submit, saver, input, thread_id, graph_id=graph_id, at=at, key=key)
 
 
+async def acancel(saver: BaseCheckpointSaver, thread: ThreadLike, *, reason: str | None = None) -> bool:
+    """As `cancel`."""
+    return await finish_in_thread(cancel, saver, thread, reason=reason)
+
+
+async def apause(saver: BaseCheckpointSaver, thread: ThreadLike) -> bool:
+    """As `pause`."""
+    return await finish_in_thread(pause, saver, thread)
+
+
 async def aanswer(
     saver: BaseCheckpointSaver,
     thread: ThreadLike,
@@ -355,6 +453,85 @@ async def arollback(
 
 
 # Helpers
+
+
+class _StopIdle(Protocol):
+    """Decides about a thread whose run lock the caller holds; returns what the operation returns."""
+
+    def __call__(self, latest: CheckpointInfo, *, was_asked: bool) -> bool: ...
+
+
+def _stop_run(
+    saver: BaseCheckpointSaver, config: RunnableConfig, request: Mapping[str, Any], stop_idle: _StopIdle
+) -> bool:
+    """Leave a request to the run of a thread, or act on the thread if it has no run.
+
+    Args:
+        saver: the store.
+        config: names the thread.
+        request: the pending write that is the request.
+        stop_idle: called under the run lock if no run holds it, with the latest checkpoint, and whether
+            a run was asked before.
+    """
+    if saver.run_lock_key(config) in locks_held_by_runs():  # a node of the run itself, which could enter its lock
+        _find_own_latest(saver, config)
+        _put_requests(saver, config, find_mailboxes(saver, config), request)
+        return True
+    asked: list[str] = []
+    waits = 0
+    timeout = 0.0
+    try:
+        for _ in range(_MAX_ROUNDS):
+            latest = _find_own_latest(saver, config)
+            with suppress(ThreadBusyError), saver.run_lock(config, timeout):
+                # A later run of the thread must not find what this one did not read.
+                _put_requests(saver, config, asked, dict.fromkeys(request))
+                return stop_idle(_find_own_latest(saver, config), was_asked=bool(asked))
+            # The run goes on. It has the request if its mailbox is the one at which it was asked; if it is
+            # another one, the run may have looked before the request was there. A run that has recorded how
+            # it ends does not look any more, and is about to release its lock. But a branch may wait for a
+            # human while others go on, and a run may have begun without storing anything.
+            mailboxes = find_mailboxes(saver, config)
+            is_ending = latest.stopped or _has_finished(latest)
+            if mailboxes == asked:
+                waits += 1
+                if not is_ending or waits == _WAITS_FOR_ENDING:
+                    break
+            else:
+                _put_requests(saver, config, mailboxes, request)
+                asked = mailboxes
+            timeout = _PATIENCE
+    except CheckpointNotFoundError:
+        if not asked:
+            raise
+        return False  # the run has finished, and its thread was released or deleted
+    return True
+
+
+def _put_requests(
+    saver: BaseCheckpointSaver, config: RunnableConfig, mailboxes: Sequence[str], writes: Mapping[str, Any]
+) -> None:
+    for mailbox in mailboxes:
+        with suppress(CheckpointNotFoundError):  # it was pruned; the run goes on to another one
+            saver.put_writes(config.with_check_point_id(mailbox), writes)
+
+
+def _find_own_latest(saver: BaseCheckpointSaver, config: RunnableConfig) -> CheckpointInfo:
+    """Return the latest checkpoint of a thread.
+
+    Raises:
+        CheckpointNotFoundError: there is no such thread.
+        CheckpointConflictError: the thread is incomplete, or another engine made it.
+    """
+    refuse_incomplete(saver, config.thread)
+    for latest in saver.recent(config, limit=1):
+        refuse_other_engine(latest.metadata, config.thread)
+        return latest
+    raise CheckpointNotFoundError(config.thread)
+
+
+def _has_finished(latest: CheckpointInfo) -> bool:
+    return not latest.stopped and latest.next_node_id == END
 
 
 def _find_interrupt(

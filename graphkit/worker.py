@@ -33,6 +33,7 @@ from graphkit._records.output import CheckpointInfo, InterruptionMetadata, NodeO
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.run_lock import get_held_run_locks
 from graphkit._saver.status import find_next_time
+from graphkit._saver.stop_requests import grant_cancel_request
 from graphkit._saver.submissions import GRAPH_ID, Submission
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import ANSWER, INTERRUPT, REMINDED, UPDATE, time_or_none
@@ -556,7 +557,7 @@ class Worker:
                 with ExitStack() as lock:
                     if self._take_lock(lock, config, candidate):
                         graph = self._find_runnable_graph(config, candidate)
-                        if graph is not None:
+                        if graph is not None and not grant_cancel_request(self.saver, config):
                             self._resume(graph, config)
                             if candidate.was_alarmed:  # there may be reminders of other questions
                                 self._set_alarm(config.thread, self._now())

@@ -382,6 +382,9 @@ class _GuardedJournal:
     def now(self) -> datetime:
         return self.journal.now()
 
+    def is_cancelled(self) -> bool:
+        return self.journal.is_cancelled()
+
     def post_event(self, context: NodeContext, type: str, data: dict[str, Any]) -> None:
         with self.lock:
             if self.is_open:

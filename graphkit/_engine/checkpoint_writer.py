@@ -67,7 +67,7 @@ class CheckpointWriter:
         self.is_shared = True
 
     def perform(self, steps: Steps) -> None:
-        """Answer the requests of a generator on the calling thread; `once` records results so."""
+        """Answer the requests of a generator on the calling thread: for `once` and `is_cancelled`."""
         answer: Any = None
         with self.lock:
             try:
@@ -76,9 +76,11 @@ class CheckpointWriter:
                     answer = None
                     if isinstance(request, Save):
                         answer = self.save(request)
-                    else:
-                        assert isinstance(request, Record)
+                    elif isinstance(request, Record):
                         self.record(request)
+                    else:
+                        assert isinstance(request, LoadWrites)
+                        answer = self.load_writes(request)
             except StopIteration:
                 self.flush()
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, final
 
+from graphkit._engine.control import RunControl
 from graphkit._engine.failures import make_failure
 from graphkit._engine.program import Program, program_of
 from graphkit._engine.reporter import RunReporter
@@ -33,10 +34,12 @@ from graphkit._records.output import GraphResume, When
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.incomplete import check_complete
 from graphkit._saver.status import public_metadata
+from graphkit._saver.stop_requests import RESUMED_AT, SLOT_NANOSECONDS
 from graphkit._saver.submissions import SUBMIT, Submission
 from graphkit._saver.writes import (
     ANSWER,
     ASLEEP,
+    CANCELLED,
     FAILURE,
     INTERRUPT,
     OUTER_EXECUTION,
@@ -61,10 +64,6 @@ WRITES_TAKEN_FROM: Final = "keeps"
 CONTINUED_EXECUTION: Final = "visit"
 """In the metadata: the start of the node execution that continues after this checkpoint, if it
 began before this checkpoint was stored."""
-RESUMED_AT: Final = "resumed_at"
-"""In the metadata of the first checkpoint after a resume: when the run resumed. Its node ran from
-then on, and not since the parent was stored: in between the run waited, had failed, or was not
-running at all."""
 PER_CHECKPOINT_KEYS: Final = frozenset(
     {
         "step",
@@ -209,6 +208,7 @@ class RunHistory:
         saver: where the history is stored; None if nothing is.
         reporter: the counts and reports of the run.
         state: the state of its main line.
+        control: what other threads and processes ask of the run.
         position: where the run stands: what a save stores.
         base: the latest stored checkpoint on this run's line.
         is_saved: whether `base` is the run's position.
@@ -234,6 +234,7 @@ class RunHistory:
         *,
         outer_state: RunState | None = None,
         run_id: str | None = None,
+        control: RunControl | None = None,
     ) -> None:
         """Prepare the history of a run; nothing is loaded yet.
 
@@ -243,11 +244,13 @@ class RunHistory:
             saver: stores the history; None: nothing is stored.
             outer_state: the state of the outer graph, if this is the history of a nested run.
             run_id: the id of the outer run.
+            control: that of the outer run.
         """
         self.program = program
         self.requested_config = config
         self.config = config.replace(checkpoint_id=None)
         self.saver = saver
+        self.control = control or RunControl(saver, self.config)
         limit = config.max_iterations or program.options.max_iterations
         self.reporter = RunReporter(self.config, limit, has_saver=saver is not None)
         self.state = RunState(program.topology, self.reporter, outer=outer_state)
@@ -263,6 +266,8 @@ class RunHistory:
         """The id of `base` when the node execution began, or of the execution that it continues."""
         self._start_step = 0
         """The number of executed nodes at `base`."""
+        self._slot = -1
+        """The slot of time in which the latest checkpoint was made; its first one is a mailbox."""
         self.outer_execution: str | None = None
         self.held_locks: frozenset[object] = frozenset()
         self.listener: Callable[[Any], None] | None = None
@@ -295,7 +300,9 @@ class RunHistory:
         if program.options.checkpoint_interval:
             saver = program.options.checkpoint_saver or self.saver
         config = self.config.replace(checkpoint_ns=namespace)
-        nested = RunHistory(program, config, saver, outer_state=state, run_id=self.metadata.run_id)
+        nested = RunHistory(
+            program, config, saver, outer_state=state, run_id=self.metadata.run_id, control=self.control
+        )
         nested.outer_execution = f"{self.execution_start()}/{key}"
         nested.stores_at_exit = self.stores_at_exit
         nested.reporter.limit = self.reporter.limit
@@ -349,6 +356,8 @@ class RunHistory:
                 check_complete(requested.thread, checkpoint.metadata)
         # By id: a saver may return another object for the same checkpoint.
         self.is_latest = base is None or (latest is not None and latest.id == base.id)
+        if latest is not None and self.outer_execution is None:
+            self.control.mailboxes = [latest.id]
         return base  # type: ignore[no-any-return]
 
     def move_to(self, base: Checkpoint) -> None:
@@ -478,6 +487,12 @@ class RunHistory:
         saved = yield Save(self.saver, self.config, checkpoint)
         if saved is None:
             return
+        slot = now // SLOT_NANOSECONDS
+        # As other processes find it in the history, see `find_mailboxes`.
+        if slot != self._slot or source == "input" or self.metadata.resumed_at is not None:
+            self._slot = slot
+            if self.outer_execution is None:
+                self.control.mailboxes.append(saved.id)
         self.metadata.note_stored(source)
         self.base = saved
         self._start_id = continued or saved.id
@@ -655,14 +670,31 @@ class RunHistory:
             resolved["reminders"] = known.get("reminders") or sorted(times)
         return resolved
 
+    def store_at_stop(self) -> Steps:
+        """Store the position and the deferred writes of a nested run that stops."""
+        if self.saver is not None and not self.is_saved:
+            yield from self.save("loop", self.execution_start())
+        yield from self.record_deferred(is_stopping=True)
+
     def record_failure(self, failure: Exception | None, node_id: str | None) -> Steps:
-        """Record the deferred writes, and the failure that ended the run, if one did."""
+        """Record the deferred writes, and the failure or the cancel that ended the run, if one did."""
         writes = dict(self._deferred)
+        if self.outer_execution is None:
+            writes.update(self.grant_requests())
         # An older checkpoint gets no failure: the run that continued from it did not fail.
         if failure is not None and self.is_latest:
             writes[FAILURE] = make_failure(failure, node_id, self.now())
         if writes:
             yield from self.record(writes)
+
+    def grant_requests(self) -> dict[str, Any]:
+        """Return the pending writes with which the requests take effect that the outermost run has found."""
+        control = self.control
+        # A resume from here must not find them again.
+        writes: dict[str, Any] = dict(control.granted)
+        if control.cancellation is not None:
+            writes[CANCELLED] = control.cancellation
+        return writes
 
     def record_refused_value(self, error: Exception, next_node_id: str | None) -> Steps:
         """Record that the run failed because a value cannot be stored; the store itself works."""
@@ -760,6 +792,13 @@ class RunHistory:
         # this thread, and holds the lock under which the run itself stores.
         self.perform(self.record({f"{ONCE}{context.key}:{key}": frozen}))
         return frozen
+
+    def is_cancelled(self) -> bool:
+        """Return whether the run was asked to end as cancelled; reads the store if that is due."""
+        control = self.control
+        if control.saver is not None and control.cancellation is None:
+            self.perform(control.look(self.clock))
+        return control.cancellation is not None
 
     def post_event(self, context: NodeContext, type: str, data: dict[str, Any]) -> None:
         """Post an event of a node to the observers of the run."""

@@ -29,9 +29,10 @@ from collections.abc import Collection, Generator, Mapping
 from concurrent.futures import Executor
 from typing import Any, Final, NamedTuple, final
 
+from graphkit._engine.control import Halt
 from graphkit._engine.failures import note_place
 from graphkit._engine.history import WRITES_TAKEN_FROM, ResumePlan, RunHistory, Steps, checkpoint_not_found
-from graphkit._engine.nodes import Halt, NodeRunner, RunControl, execute_fork
+from graphkit._engine.nodes import NodeRunner, execute_fork
 from graphkit._engine.program import iter_savers
 from graphkit._engine.requests import Discard, Emit, Finish, Hold, Load, LoadWrites, Record, Release, Request, Save
 from graphkit._engine.resume import merge_updates, prepare_resume
@@ -83,7 +84,7 @@ class Run:
         state: the state of the main line.
         reporter: counts, and reports errors and events.
         runner: executes the nodes of the main line.
-        control: what other threads ask of the run.
+        control: what other threads and processes ask of the run.
         run_input: the input, a GraphResume, or the state of the outer graph.
         next_node_id: the node or fork that is next; None if an answer decides it.
         may_stop: whether declared stops apply at this position: not at the one that was resumed.
@@ -99,7 +100,6 @@ class Run:
         run_input: Any,
         *,
         executor: Executor | None = None,
-        control: RunControl | None = None,
     ) -> None:
         """Prepare a run.
 
@@ -107,17 +107,15 @@ class Run:
             history: the history that it continues, and the state.
             run_input: the input, a GraphResume, or the state of the outer graph.
             executor: of a nested run: runs nodes that have no executor of their own.
-            control: of a nested run: that of the outer run.
         """
         self.program = history.program
         self.history = history
         self.state = history.state
         self.reporter = history.reporter
-        self.control = control or RunControl()
+        self.control = history.control
         self.runner = NodeRunner(
             history,
             history.state,
-            control=self.control,
             executor=executor,
             run_subgraph=self._run_subgraph,
         )
@@ -148,7 +146,7 @@ class Run:
         try:
             yield from self._run_steps()
         except Halt:
-            yield from self._emit_interrupts()
+            yield from self._stop()
         except CheckpointerError as error:
             if isinstance(error, CheckpointSerializationError):
                 yield from self.history.record_refused_value(error, self.next_node_id)
@@ -281,6 +279,7 @@ class Run:
         step_updates = self.step_updates
         state_of = state.schema.state_factory
         control = self.control
+        measure = history.clock.measure
         node_id = history.position.node_id
         while True:
             stop = None
@@ -311,10 +310,10 @@ class Run:
                 yield from self._end()
                 yield Emit(NodeOutput(END, state_of(state.data)))
                 return
-            if control.pause_requested:
-                raise Halt
+            if control.must_check and (control.pause_requested or measure() >= control.next_look):
+                yield from control.check(history.clock)
             step = reporter.step
-            started = history.clock.measure() if measures_time else 0.0
+            started = measure() if measures_time else 0.0
             node = nodes.get(current)  # type: ignore[arg-type]
             following: str | None
             if node is None:
@@ -404,7 +403,7 @@ class Run:
         namespace = nested.config.checkpoint_ns
         resume = self.nested_resumes.pop(namespace, None)
         run_input = yield from _find_nested_input(history, nested, runner.state, resume)
-        run = Run(nested, run_input, executor=runner.executor, control=self.control)
+        run = Run(nested, run_input, executor=runner.executor)
         interrupts = yield from _relay_requests(history, nested, run.steps())
         if interrupts:
             self.nested_interrupts += interrupts
@@ -445,6 +444,8 @@ class Run:
         if history.saver is not None:
             if not history.is_saved:
                 yield from history.save("loop", history.execution_start())
+            if history.outer_execution is None:
+                yield from self.control.look_at_stop(history.clock)
             yield from history.record_failure(failure, getattr(failure, "node_id", None) or self.next_node_id)
         if failure is not None:
             self._report_failure(failure, step)
@@ -478,6 +479,38 @@ class Run:
             yield Finish()
 
     # A stop
+
+    def _stop(self) -> Steps:
+        """End a run that waits for a human, or was asked to stop.
+
+        Raises:
+            Halt: this is a nested run, and the outer run ends as cancelled.
+        """
+        history = self.history
+        if history.outer_execution is None:
+            yield from self.control.look_at_stop(history.clock)
+            if self.control.granted:
+                yield from history.record(history.grant_requests())
+        if self.control.cancellation is None:
+            yield from self._emit_interrupts()
+        elif history.outer_execution is None:
+            yield from self._emit_cancelled()
+        else:
+            yield from history.store_at_stop()
+            raise Halt
+
+    def _emit_cancelled(self) -> Steps:
+        """Emit the state of a run that is recorded as cancelled."""
+        history = self.history
+        assert self.control.cancellation is not None
+        node_id = self.next_node_id or history.position.node_id
+        reason = self.control.cancellation.get("reason")
+        self.reporter.post_event("graph.cancel", node_id, {"reason": reason})
+        state = self.state.schema.state_factory(self.state.data)
+        output = InterruptionMetadata(node_id, state, when="before", metadata={"reason": reason}, interrupts=())
+        output.is_cancelled = True
+        yield Finish()
+        yield Emit(output)
 
     def _emit_interrupts(self) -> Steps:
         """Emit the interrupts and timers at which the run has stopped; a pause is recorded as one."""

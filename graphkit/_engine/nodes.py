@@ -34,6 +34,7 @@ from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, final
 
 from graphkit._engine.concurrent import run_concurrently
+from graphkit._engine.control import Halt
 from graphkit._engine.failures import describe_cause, find_user_traceback
 from graphkit._engine.history import RunHistory, Steps
 from graphkit._engine.requests import Close, Collected, Emit, Ended, Next, Request, RunNode
@@ -64,24 +65,6 @@ Goto = str | Sequence[str] | None
 """Where the Command of a node goes: one of its destinations or several; None: the edges decide."""
 
 
-class Halt(BaseException):
-    """Raised where a run waits for a human or was asked to pause; the reason is recorded."""
-
-
-@final
-class RunControl:
-    """What other threads may ask of a run; shared with its nested runs."""
-
-    __slots__ = ("noted_error", "pause_requested")
-
-    def __init__(self) -> None:
-        self.noted_error: BaseException | None = None
-        """The error that has a note about the node where it was raised."""
-        self.pause_requested = False
-        """Stop at the next node boundary. Only ever set to True, from any thread or signal
-        handler."""
-
-
 @final
 class NodeRunner:
     """Executes nodes on one state: that of the main line, or that of a branch.
@@ -89,7 +72,7 @@ class NodeRunner:
     Attributes:
         history: what is stored of the run.
         state: the state.
-        control: what other threads ask of the run.
+        control: what other threads and processes ask of the run.
         executor: runs the nodes that have no executor of their own; None: they run where the run
             does.
         run_subgraph: runs a nested graph, given the runner that has reached it; the loop does.
@@ -102,14 +85,13 @@ class NodeRunner:
         history: RunHistory,
         state: RunState,
         *,
-        control: RunControl,
         executor: Executor | None,
         run_subgraph: Callable[[NodeRunner, Node, str], Steps],
     ) -> None:
         self.history = history
         self.state = state
         self.reporter = history.reporter
-        self.control = control
+        self.control = history.control
         self.executor = executor
         self.run_subgraph = run_subgraph
         self.dispatched_outputs: list[NodeOutput] = []
@@ -443,7 +425,6 @@ class _Branch:
         self.runner = NodeRunner(
             parent.history,
             self.state,
-            control=parent.control,
             executor=parent.find_executor(fork.source),
             run_subgraph=parent.run_subgraph,
         )
@@ -493,8 +474,8 @@ class _Branch:
             for update in task["updates"]:
                 self.state.merge(node_id, unpack(update))
             return self._require_inside(node_id, task["next"])
-        if runner.control.pause_requested:
-            raise Halt
+        if runner.control.must_check:
+            yield from runner.control.check(history.clock)
         fork = topology.find_fork(node_id)
         if fork is not None:  # its own branches record what they do
             yield from execute_fork(runner, fork, key)
@@ -668,9 +649,11 @@ class _MapExecution:
         if task is not None:
             self.unfinished -= 1
         else:
-            if runner.control.pause_requested or key in self.waiting:
+            if key in self.waiting:
                 return
             try:
+                if runner.control.must_check:
+                    yield from runner.control.check(self.history.clock)
                 result = yield from runner.run_action(node, item, key, self.executor, index)
                 task = {"node": node.id, "update": self._pack_result(index, result)}
             except Halt:

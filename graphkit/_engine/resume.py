@@ -23,6 +23,7 @@ from graphkit._saver.submissions import Submission
 from graphkit._saver.writes import (
     ANSWER,
     ASLEEP,
+    CANCELLED,
     FAILURE,
     INTERRUPT,
     OUTER_EXECUTION,
@@ -133,8 +134,10 @@ def plan_resume(
     added.update(taken_answers({**recorded, **added}))
     follows_failure = recorded.get(FAILURE) is not None
     is_from_loop = base.metadata.get("source") in _SOURCES_OF_LOOP
-    if follows_failure:
-        added[FAILURE] = None
+    # A request to stop stays: it may have come since this run has its lock.
+    for key in (FAILURE, CANCELLED):
+        if recorded.get(key) is not None:
+            added[key] = None
     if added and recorded.get(ASLEEP) is not None:
         added[ASLEEP] = None
     return ResumePlan(

@@ -108,7 +108,7 @@ def refuse_other_engine(metadata: Mapping[str, Any], thread_id: str) -> None:
     """
     other_engine = metadata.get(MADE_BY)
     if other_engine is not None:
-        hint = "answer it there with Command(resume=...), change it with update_state"
+        hint = "answer it there with Command(resume=...), change it with update_state, cancel the task that runs it"
         raise CheckpointConflictError(thread_id, f"it belongs to {other_engine}; {hint}")
 
 

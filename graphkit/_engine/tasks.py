@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 from queue import SimpleQueue
+from time import monotonic
 from types import AsyncGeneratorType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
@@ -29,6 +30,7 @@ from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.stop_requests import CANCEL_REQUEST, LOOK_INTERVAL
 from graphkit._to_thread import HeldCancellation, Outcome, capture_outcome, unwrap_outcome, wait_until_done
 from graphkit._wording import describe_error
 from graphkit.errors import GraphRunnerError
@@ -445,6 +447,7 @@ def make_remote_call(history: RunHistory, task: RunNode) -> RemoteCall:
         opener=opener,
         config=checkpoint_config,
         prefix=prefix,
+        mailboxes=_open_mailboxes(history),
     )
     return RemoteCall(
         call=task.call,
@@ -452,6 +455,38 @@ def make_remote_call(history: RunHistory, task: RunNode) -> RemoteCall:
         config=task.config.replace(executor=None),
         context=NodeContext(context.node_id, context.answers, frozenset(), context.key, journal),
     )
+
+
+def _open_mailboxes(history: RunHistory) -> RemoteMailboxes | None:
+    """Return where a node in another process looks for requests to its run; None if it cannot."""
+    control = history.control
+    opener = None if control.saver is None else control.saver.opener()
+    if opener is None:
+        return None
+    config = control.config.replace(executor=None)
+    return RemoteMailboxes(opener, [config.with_check_point_id(mailbox) for mailbox in control.mailboxes])
+
+
+@final
+class RemoteMailboxes:
+    """Where a node in another process looks for requests to its run, at most every `LOOK_INTERVAL` seconds.
+
+    The run is at its position until the node is done, so that the mailboxes stay.
+    """
+
+    def __init__(self, opener: OpenSaver, configs: Sequence[RunnableConfig]) -> None:
+        self._opener = opener
+        self._configs = configs
+        self._next_look = 0.0
+        self._is_cancelled = False
+
+    def is_cancelled(self) -> bool:
+        """Return whether the run was asked to end as cancelled."""
+        if not self._is_cancelled and monotonic() >= self._next_look:
+            self._next_look = monotonic() + LOOK_INTERVAL
+            saver = self._opener()
+            self._is_cancelled = any(saver.get_writes(config).get(CANCEL_REQUEST) for config in self._configs)
+        return self._is_cancelled
 
 
 class RemoteCall(NamedTuple):
@@ -494,6 +529,7 @@ class RemoteJournal:
         opener: OpenSaver | None,
         config: RunnableConfig | None,
         prefix: str,
+        mailboxes: RemoteMailboxes | None,
     ) -> None:
         """Prepare a journal to be sent.
 
@@ -503,12 +539,14 @@ class RemoteJournal:
             opener: opens the run's saver; None if that cannot be done in another process.
             config: names the checkpoint at which results are recorded; None if there is no saver.
             prefix: precedes the keys of `once` in the pending writes.
+            mailboxes: where requests to the run are; None if they cannot be read in another process.
         """
         self._key = key
         self._results = dict(results)
         self._opener = opener
         self._config = config
         self._prefix = prefix
+        self._mailboxes = mailboxes
         self.events: list[RemoteEvent] = []
 
     def idempotency_key(self, _context: NodeContext) -> str:
@@ -542,6 +580,10 @@ class RemoteJournal:
     def now(self) -> datetime:
         """Return the time of this process: a clock of the run is in the run's process."""
         return datetime.now(UTC)
+
+    def is_cancelled(self) -> bool:
+        """Return whether the run was asked to end as cancelled."""
+        return self._mailboxes is not None and self._mailboxes.is_cancelled()
 
     def post_event(self, _context: NodeContext, type: str, data: dict[str, Any]) -> None:
         """Keep an event; the run posts it when the node has finished."""

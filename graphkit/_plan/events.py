@@ -138,6 +138,7 @@ EVENTS: Final[Mapping[str, EventType]] = _make_table(
         "checkpoint.resume": "A run resumes from a checkpoint: checkpoint_node, resume_node.",
         "checkpoint.delete": "preserve=False deleted the thread of a successful run; error, if that failed.",
         "interrupt.raised": "A run stops for a human: id, when.",
+        "graph.cancel": "A run ends because it was cancelled: reason.",
         "interrupt.answered": "An answer was recorded: id, by (human, or deadline).",
         "interrupt.reminder": "A question has no answer yet: id, payload, created_at, deadline, number, total.",
         "timer.set": "A run sleeps: id, due.",

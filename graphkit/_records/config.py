@@ -209,6 +209,20 @@ class RunnableConfig(JavaNames):
         """
         return require_node_context("attempt").attempt
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the run was asked to end as cancelled, with `graphkit.operations.cancel`.
+
+        A node that runs for long asks now and then, and returns early; the run ends after it. Cheap:
+        it reads the store at most every 0.2 s, on the calling thread. Always False without a saver.
+
+        Raises:
+            CheckpointStorageError: the store cannot be read.
+            GraphRunnerError: called outside a node.
+        """
+        journal = require_node_context("is_cancelled").journal
+        return journal is not None and journal.is_cancelled()
+
     def once(self, key: str, function: Callable[[], T]) -> T:
         """Call a function with a side effect once in this execution of the node.
 

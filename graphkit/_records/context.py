@@ -80,6 +80,9 @@ class Journal(Protocol):
 
     def now(self) -> datetime:
         """Return the time of the run."""
+
+    def is_cancelled(self) -> bool:
+        """Return whether the run was asked to end as cancelled."""
         ...
 
     def post_event(self, context: NodeContext, type: str, data: dict[str, Any]) -> None:

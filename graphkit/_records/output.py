@@ -157,6 +157,11 @@ class NodeOutput(JavaNames, Generic[StateT]):
         return bool(self.interrupts)
 
     @property
+    def is_cancelled(self) -> bool:
+        """Whether the run ended here because it was cancelled; `reason()` says why."""
+        return False
+
+    @property
     def payload(self) -> Any:
         """The argument of the `interrupt()` that waits, the first one if there are several; else None."""
         if not self.interrupts:
@@ -189,9 +194,10 @@ class StreamingOutput(NodeOutput[StateT]):
 
 @final
 class InterruptionMetadata(NodeOutput[StateT]):
-    """The last item of a stream whose run stopped for a human, or for a timer.
+    """The last item of a stream whose run stopped for a human or a timer, or was cancelled.
 
-    The interrupt is stored, so that another process can find it.
+    The interrupt is stored, so that another process can find it. A run that was cancelled waits for
+    no answer: `interrupts` is empty.
 
     Attributes:
         node_id: before: the node that is about to run; after: the node that has just run; inside
@@ -199,16 +205,18 @@ class InterruptionMetadata(NodeOutput[StateT]):
         when: "before", "after", "inside" or "action".
         id: names this interrupt in an answer if several are pending.
         payload: the argument of `interrupt(payload)`.
-        metadata: what an InterruptableAction returned.
+        metadata: what an InterruptableAction returned; the reason of a pause or a cancel.
         interrupts: all pending interrupts, this one first.
         due: when the timer is due, if the run waits for a time and not for a human; else None.
+        is_cancelled: whether the run was cancelled.
         waiting: the interrupt as a saver lists it; None for a timer, and until a run has stopped at it.
     """
 
-    __slots__ = ("due", "id", "interrupts", "metadata", "payload", "waiting", "when")
+    __slots__ = ("due", "id", "interrupts", "is_cancelled", "metadata", "payload", "waiting", "when")
 
     interrupts: Sequence[InterruptionMetadata[StateT]]
     payload: Any
+    is_cancelled: bool
 
     def __init__(
         self,
@@ -228,6 +236,7 @@ class InterruptionMetadata(NodeOutput[StateT]):
         self.metadata = freeze(dict(metadata or {}))
         self.interrupts = (self,) if interrupts is None else tuple(interrupts)
         self.due: datetime | None = None
+        self.is_cancelled = False
         self.waiting: WaitingInterrupt | None = None
 
     @property
@@ -247,6 +256,8 @@ class InterruptionMetadata(NodeOutput[StateT]):
         return InterruptionMetadataBuilder(node_id, state)
 
     def __repr__(self) -> str:
+        if self.is_cancelled:
+            return f"InterruptionMetadata({self.when} {self.node!r}, cancelled: {self.reason()!r})"
         return f"InterruptionMetadata({self.when} {self.node!r}, payload={self.payload!r}, id={self.id!r})"
 
     # Java names
@@ -396,8 +407,8 @@ class CheckpointInfo(NamedTuple):
     tags: tuple[str, ...]
     metadata: Mapping[str, Any]
     stopped: str = ""
-    """Why a run stopped at this checkpoint, also at an older one: "interrupted", "sleeping", "answered"
-    or "failed"; "queued" if it is a run that was submitted; "incomplete" if it marks a copy that has not
+    """Why a run stopped at this checkpoint, also at an older one: "interrupted", "sleeping", "answered",
+    "failed" or "cancelled"; "queued" if it is a run that was submitted; "incomplete" if it marks a copy that has not
     ended; "" if none of these."""
 
 
@@ -432,6 +443,8 @@ class HistorySummary(NamedTuple):
     failure: Mapping[str, Any] | None
     """Why the run ended at the latest checkpoint: node_id, type, message, at. None if it did not
     fail."""
+    cancellation: Mapping[str, Any] | None = None
+    """Why the run was cancelled at the latest checkpoint: reason, at. None if it was not."""
 
     @property
     def status(self) -> str:

@@ -45,6 +45,7 @@ from graphkit._saver.writes import (
     LatestCheckpoint,
     check_tags,
     check_writes,
+    find_cancellation,
     find_failure,
     find_waiting_interrupts,
     follow_namespaces,
@@ -293,7 +294,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         if not latest.status:
             latest = with_status(self, latest, writes)
         failure = find_failure(config, writes)
-        return HistorySummary(latest, count, tags, tuple(waiting), failure)
+        return HistorySummary(latest, count, tags, tuple(waiting), failure, find_cancellation(config, writes))
 
     def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
         """Return the pending interrupts at the latest checkpoints of one thread, or of all (None).

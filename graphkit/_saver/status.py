@@ -9,6 +9,7 @@ there: its run lock says so, and is probed for such threads alone.
 | status | what the store and the run lock say |
 |---|---|
 | incomplete | a copy, fork or import to the thread has not ended; no run takes it |
+| cancelled | the run was cancelled, whatever it waited for |
 | queued | a run was submitted, and has not begun |
 | interrupted | an interrupt waits for an answer, here or in a nested graph |
 | failed | the run recorded why it ended |
@@ -34,6 +35,7 @@ from graphkit._saver.langgraph_writes import is_langgraph, list_asking_tasks
 from graphkit._saver.writes import (
     FAILURE,
     derive_stop,
+    is_cancelled,
     next_time_of,
     subgraph_interrupts,
     subgraph_timers,
@@ -154,6 +156,8 @@ def find_interrupt_ids(saver: BaseCheckpointSaver, config: RunnableConfig) -> se
     counts by its own id.
     """
     writes = well_formed_writes(saver.get_writes(config), config.thread)
+    if is_cancelled(writes):
+        return set()
     found = {*unanswered_interrupts(writes), *list_asking_tasks(writes)}
     for key, namespace in subgraph_interrupts(writes).items():
         nested = config.replace(checkpoint_ns=namespace)
@@ -165,9 +169,12 @@ def find_interrupt_ids(saver: BaseCheckpointSaver, config: RunnableConfig) -> se
 def find_next_time(saver: BaseCheckpointSaver, config: RunnableConfig) -> datetime | None:
     """Return when a run that has stopped goes on by itself, for a timer or a deadline, here or in a nested graph.
 
-    None if it waits for humans only; or if a nested graph has answers that the outer one has not taken.
+    None if it waits for humans only, or was cancelled; or if a nested graph has answers that the outer one
+    has not taken.
     """
     writes = well_formed_writes(saver.get_writes(config), config.thread)
+    if is_cancelled(writes):
+        return None
     nested = {*subgraph_interrupts(writes).values(), *subgraph_timers(writes).values()}
     inside = [find_next_time(saver, config.replace(checkpoint_ns=name, checkpoint_id=None)) for name in nested]
     times = [next_time_of(writes), *inside]

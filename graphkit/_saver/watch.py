@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, final
 
 from graphkit._options import check_seconds
 from graphkit._records.config import RunnableConfig
@@ -23,6 +23,7 @@ from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.status import with_status_when_stored
 from graphkit._saver.writes import (
     ANSWER,
+    CANCELLED,
     FAILURE,
     INTERRUPT,
     SUBGRAPH_INTERRUPT,
@@ -36,7 +37,18 @@ from graphkit.errors import CheckpointerConfigurationError
 if TYPE_CHECKING:
     from graphkit._saver.base import BaseCheckpointSaver
 
-ChangeKind = Literal["checkpoint", "interrupt", "timer", "answer", "failure", "progress", "release", "delete", "idle"]
+ChangeKind = Literal[
+    "checkpoint",
+    "interrupt",
+    "timer",
+    "answer",
+    "failure",
+    "cancel",
+    "progress",
+    "release",
+    "delete",
+    "idle",
+]
 """The kind of a `Change`."""
 
 
@@ -52,6 +64,7 @@ class Change(NamedTuple):
     * answer: an interrupt was answered, or the run moved past it. For an interrupt in a nested graph,
       the outer graph reports it too, once it continues.
     * failure: a run failed.
+    * cancel: a run was cancelled, and has ended.
     * progress: nodes of branches, or items of a map, have finished.
     * release: a history has ended and is kept as a version.
     * delete: a history is gone.
@@ -70,7 +83,8 @@ class Change(NamedTuple):
     value: Any = None
     """For interrupt: {node_id, when, payload, metadata, created_at}, and perhaps its deadline and
     default. For timer: the same, with the time at which it is due. For answer: the answer; None if
-    the run moved past the interrupt, or the timer was due. For failure: {node_id, type, message, at}. For progress:
+    the run moved past the interrupt, or the timer was due. For failure: {node_id, type, message, at}.
+    For cancel: {reason, at}. For progress:
     {node_id}, the node that finished last. For idle: True if the process that held the thread has
     died."""
     at: datetime | None = None
@@ -216,6 +230,12 @@ def is_namespace_inside(namespace: str, outer: str) -> bool:
     return not outer or namespace == outer or namespace.startswith(f"{outer}/")
 
 
+_STOP_KINDS: Final[Mapping[str, ChangeKind]] = {INTERRUPT: "interrupt", TIMER: "timer"}
+"""The kinds of changes that records of stops make, by the prefix of their keys."""
+_END_KINDS: Final[Mapping[str, ChangeKind]] = {FAILURE: "failure", CANCELLED: "cancel"}
+"""The same for what ends a run, by key."""
+
+
 def iter_changes(
     history: tuple[str, str],
     info: CheckpointInfo | None,
@@ -234,20 +254,18 @@ def iter_changes(
     make_change = partial(Change, thread_id=thread_id, checkpoint_ns=namespace, checkpoint=info)
     last_task = None
     for key, value in writes.items():
-        _, _, id = key.partition(":")  # noqa: A001 - the name of the field
-        if key.startswith(INTERRUPT):
+        kind, colon, id = key.partition(":")  # noqa: A001 - the name of the field
+        prefix = kind + colon
+        if prefix in _STOP_KINDS:
             stored_at = _get_time(value, "created_at")
-            yield make_change("interrupt", id=id, value=value, at=stored_at)
-        elif key.startswith(TIMER):
-            stored_at = _get_time(value, "created_at")
-            yield make_change("timer", id=id, value=value, at=stored_at)
-        elif key.startswith(ANSWER):
+            yield make_change(_STOP_KINDS[prefix], id=id, value=value, at=stored_at)
+        elif prefix == ANSWER:
             yield make_change("answer", id=id, value=value, at=written_at)
-        elif key.startswith(SUBGRAPH_INTERRUPT) and value is None:
+        elif prefix == SUBGRAPH_INTERRUPT and value is None:
             yield make_change("answer", id=id, at=written_at)
-        elif key == FAILURE and value is not None:
+        elif key in _END_KINDS and value is not None:
             stored_at = _get_time(value, "at")
-            yield make_change("failure", value=value, at=stored_at)
+            yield make_change(_END_KINDS[key], value=value, at=stored_at)
         elif key.startswith(TASK):
             last_task = key
     yield from _iter_langgraph_changes(make_change, writes, written_at)

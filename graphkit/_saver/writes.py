@@ -60,10 +60,12 @@ OUTER_EXECUTION: Final = "within"
 that the nested graph is."""
 FAILURE: Final = "failure"
 """The key of a failure: why a run ended, {node_id, type, message, at}; None once the run continues."""
+CANCELLED: Final = "cancelled"
+"""The key of a cancel that has taken effect: {reason, at}; None once the run continues."""
 INCOMPLETE: Final = "graphkit:incomplete"
 """A key in the metadata of the latest checkpoint of a copy, fork or import that has not ended, or in its
 pending writes if only its release is missing; see `graphkit._saver.incomplete`."""
-_STOPS: Final = (INTERRUPT, SUBGRAPH_INTERRUPT, ASLEEP, FAILURE, langgraph_writes.CONTROL_WRITE)
+_STOPS: Final = (INTERRUPT, SUBGRAPH_INTERRUPT, ASLEEP, FAILURE, CANCELLED, langgraph_writes.CONTROL_WRITE)
 """The keys from which it follows that a run has stopped, or their prefixes."""
 _NONE: Final[Mapping[str, Any]] = {}
 
@@ -379,11 +381,15 @@ def next_update_key(writes: Mapping[str, Any]) -> str:
 def waiting_interrupts(config: RunnableConfig, writes: Mapping[str, Any]) -> list[WaitingInterrupt]:
     """Return the pending interrupts of one checkpoint, and log a warning for each malformed one.
 
+    A run that was cancelled waits for no answer.
+
     Args:
         config: names the checkpoint.
         writes: its pending writes.
     """
     found: list[WaitingInterrupt] = []
+    if is_cancelled(writes):
+        return found
     for key, interrupt in unanswered_interrupts(writes).items():
         problem = problem_with_interrupt(interrupt)
         if problem is not None:
@@ -429,6 +435,8 @@ def find_waiting_interrupts(latest: Mapping[str, LatestCheckpoint]) -> list[Wait
         latest: the latest checkpoint of each namespace of the thread.
     """
     found: list[WaitingInterrupt] = []
+    if "" in latest and is_cancelled(latest[""].writes):
+        return found
     for namespace, checkpoint in latest.items():
         if langgraph_writes.is_langgraph(checkpoint.metadata):
             if not namespace:
@@ -463,6 +471,20 @@ def find_failure(config: RunnableConfig, writes: Mapping[str, Any]) -> Mapping[s
     return None
 
 
+def find_cancellation(config: RunnableConfig, writes: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return why a run was cancelled at a checkpoint, {reason, at}; None if it was not, or if the record is malformed.
+
+    Args:
+        config: names the checkpoint.
+        writes: its pending writes.
+    """
+    cancellation = writes.get(CANCELLED)
+    if cancellation is None or isinstance(cancellation, Mapping):
+        return cancellation
+    _warn_of(CANCELLED, config.thread, "a cancel is a mapping with reason and at")
+    return None
+
+
 def is_incomplete(metadata: Mapping[str, Any], writes: Mapping[str, Any] = _NONE) -> bool:
     """Return whether a thread is a copy, fork or import that has not ended. No run may take it.
 
@@ -471,6 +493,11 @@ def is_incomplete(metadata: Mapping[str, Any], writes: Mapping[str, Any] = _NONE
         writes: the pending writes of that checkpoint.
     """
     return INCOMPLETE in metadata or INCOMPLETE in writes
+
+
+def is_cancelled(writes: Mapping[str, Any]) -> bool:
+    """Return whether the run of a thread was cancelled, by the pending writes of its latest checkpoint."""
+    return writes.get(CANCELLED) is not None
 
 
 def has_status_mark(metadata: Mapping[str, Any]) -> bool:
@@ -487,10 +514,11 @@ def derive_stop(next_node_id: str | None, writes: Mapping[str, Any], metadata: M
         metadata: the metadata of the checkpoint.
 
     Returns:
-        "incomplete": the checkpoint marks a copy, fork or import that has not ended; "interrupted":
-        the run waits for a human, here or in a nested graph, which the history of that graph may deny;
-        "failed"; "answered": all answers are there and no run has taken them; "sleeping": the run waits
-        for timers only; "queued": the run was submitted and has not begun; otherwise "".
+        "incomplete": the checkpoint marks a copy, fork or import that has not ended; "cancelled",
+        whatever else it waited for; "interrupted": the run waits for a human, here or in a nested graph,
+        which the history of that graph may deny; "failed"; "answered": all answers are there and no run
+        has taken them; "sleeping": the run waits for timers only; "queued": the run was submitted and
+        has not begun; otherwise "".
     """
     if is_incomplete(metadata, writes):
         return "incomplete"
@@ -505,6 +533,8 @@ def derive_stop(next_node_id: str | None, writes: Mapping[str, Any], metadata: M
 
 def _find_stop(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
     """Return why a run stopped; "" if its pending writes do not say."""
+    if is_cancelled(writes):
+        return "cancelled"
     if unanswered_interrupts(writes) or subgraph_interrupts(writes):
         return "interrupted"
     if writes.get(FAILURE) is not None:
@@ -520,7 +550,7 @@ def _find_stop(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
 
 
 def derive_status(next_node_id: str | None, writes: Mapping[str, Any], metadata: Mapping[str, Any] = _NONE) -> str:
-    """Return what a checkpoint says of its run by itself: incomplete, running, interrupted, failed or finished.
+    """Return what a checkpoint says of its run: incomplete, running, cancelled, interrupted, failed or finished.
 
     Here a run that has neither ended nor stopped counts as running. `graphkit._saver.status` decides
     the status of the thread.
@@ -531,7 +561,7 @@ def derive_status(next_node_id: str | None, writes: Mapping[str, Any], metadata:
         metadata: its metadata.
     """
     stop = derive_stop(next_node_id, writes, metadata)
-    if stop in {"incomplete", "interrupted", "failed"}:
+    if stop in {"incomplete", "cancelled", "interrupted", "failed"}:
         return stop
     if next_node_id == END:
         return "finished"

@@ -69,6 +69,14 @@ def describe_failure(failure: Mapping[str, Any], place: str = "") -> str:
     return f"{kind}{place}: {message}"
 
 
+def describe_cancellation(cancellation: Any) -> str:
+    """Return that a run was cancelled, and why. A record that was written by hand may be anything."""
+    reason = cancellation.get("reason") if isinstance(cancellation, Mapping) else None
+    if reason is None:
+        return "cancelled"
+    return f"cancelled: {escape(simplify_text(str(reason)))}"
+
+
 def format_command(context: CliContext, command: str, directory: str, *words: str) -> str:
     """Return a command line to type next; DIR is omitted where it may be, and a password hidden."""
     places = [directory]

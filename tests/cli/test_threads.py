@@ -72,7 +72,7 @@ def test_threads_as_json(store):
     row = graphkit("threads", store, "--json").json[1]
     assert row == {
         "thread": "order-17", "status": "interrupted", "node": "reserve", "next": "approve",
-        "waiting": {"question": "Ship lamp?"}, "failure": None, "progress": None, "problem": None, "checkpoints": 2, "size": 662,
+        "waiting": {"question": "Ship lamp?"}, "failure": None, "progress": None, "reason": None, "problem": None, "checkpoints": 2, "size": 662,
         "updated": "2026-11-20T11:02:00+00:00", "id": "00000000-0000-7000-8000-000000000002", "tags": [],
         "metadata": {"run_id": "run-1", "source": "loop", "user": "anna", "step": 1},
     }  # fmt: skip

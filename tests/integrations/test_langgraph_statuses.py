@@ -178,7 +178,12 @@ def test_an_imported_thread_waits_too(tmp_path):
 def test_only_langgraph_may_answer_and_update_its_threads(saver):
     app = graph_of(ask=lambda: interrupt("ok?")).compile(checkpointer=saver)
     app.invoke({"log": []}, CONFIG)
-    for change in (lambda: operations.answer(saver.store, "t", 1), lambda: operations.update(saver.store, "t", {})):
+    for change in (
+        lambda: operations.answer(saver.store, "t", 1),
+        lambda: operations.update(saver.store, "t", {}),
+        lambda: operations.cancel(saver.store, "t"),
+        lambda: operations.pause(saver.store, "t"),
+    ):
         with pytest.raises(CheckpointConflictError, match="it belongs to langgraph; answer it there"):
             change()
     assert app.invoke(Command(resume="yes"), CONFIG)["log"] == ["yes"]

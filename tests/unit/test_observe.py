@@ -100,8 +100,8 @@ def test_the_table_names_every_event_of_the_other_systems():
     edge.evaluate edge.transition cycle.detected checkpoint.save checkpoint.load checkpoint.resume chain.start
     chain.complete step.start step.complete parallel.start parallel.complete worker.start worker.complete
     route.evaluate route.select"""
-    own = """graph.fail checkpoint.fail checkpoint.delete interrupt.raised interrupt.answered interrupt.reminder timer.set model.retry
-    parallel.branch parallel.overwrite retry.attempt retry.exhausted"""
+    own = """graph.cancel graph.fail checkpoint.fail checkpoint.delete interrupt.raised interrupt.answered
+    interrupt.reminder timer.set model.retry parallel.branch parallel.overwrite retry.attempt retry.exhausted"""
     assert set(EVENTS) == {*go.split(), *own.split()}
     assert all(line.level in Level and line.says.endswith(".") for line in EVENTS.values())
     assert EVENTS["node.state"].level == "verbose"

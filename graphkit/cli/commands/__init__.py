@@ -39,6 +39,8 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "run": Entry("run.run", "Start a run"),
         "submit": Entry("run.submit", "Store a run for a worker to begin"),
         "resume": Entry("run.resume", "Resume a thread"),
+        "pause": Entry("control.pause", "Stop the run of a thread before its next node"),
+        "cancel": Entry("control.cancel", "Cancel the run of a thread"),
         "worker": Entry("run.worker", "Serve the runs of a directory"),
         "watch": Entry("watch.watch", "Follow runs live"),
         "wait": Entry("watch.wait", "Wait until a thread has finished"),

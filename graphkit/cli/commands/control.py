@@ -1,4 +1,4 @@
-"""Controls stored threads without running a node: interrupts, answer, update, fork, rollback."""
+"""Controls stored threads without running a node: interrupts, answer, update, fork, rollback, pause, cancel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from graphkit.cli.context import CliContext
 from graphkit.cli.placeholder_types import with_placeholder_types
 from graphkit.cli.render import show
 from graphkit.cli.resolve import find_checkpoint, find_config, find_thread, find_threads, match_ids
-from graphkit.cli.rows import Row, describe_stop, format_command, interrupt_row
+from graphkit.cli.rows import Row, describe_stop, format_command, interrupt_row, status_of
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import (
     UsageError,
@@ -386,6 +386,57 @@ def rollback(context: CliContext, directory: str, thread: str, checkpoint: str, 
         "next": old.next_node_id,
     }
     return Message(sentence, data)
+
+
+@click.command("cancel", cls=Command)
+@options.directory
+@options.thread
+@click.option("--reason", metavar="TEXT", help="Why; it is stored with the thread.")
+def cancel(_context: CliContext, directory: str, thread: str, reason: str | None) -> Message:
+    """Cancel the run of a thread, whichever process runs it.
+
+    A run that is going on ends before its next node, with everything stored. A thread that waits is
+    cancelled at once. No worker takes it any more; `graphkit resume` continues it.
+
+    Example: graphkit cancel runs order-17 --reason 'sold out'
+    """
+    from graphkit import operations
+
+    saver = open_store(directory)
+    thread_id = find_thread(saver, thread)
+    is_accepted = operations.cancel(saver, thread_id, reason=reason)
+    return _describe_request(saver, thread_id, is_accepted=is_accepted, done="cancelled", doing="it ends")
+
+
+@click.command("pause", cls=Command)
+@options.directory
+@options.thread
+def pause(_context: CliContext, directory: str, thread: str) -> Message:
+    """Stop the run of a thread before its next node, whichever process runs it.
+
+    Everything is stored. `graphkit resume` continues it.
+
+    Example: graphkit pause runs order-17
+    """
+    from graphkit import operations
+
+    saver = open_store(directory)
+    thread_id = find_thread(saver, thread)
+    is_accepted = operations.pause(saver, thread_id)
+    return _describe_request(saver, thread_id, is_accepted=is_accepted, done="interrupted", doing="it stops")
+
+
+def _describe_request(
+    saver: BaseCheckpointSaver, thread_id: str, *, is_accepted: bool, done: str, doing: str
+) -> Message:
+    """Return what became of a request to the run of a thread."""
+    status = status_of(saver, thread_id)
+    sentence = f"{escape(thread_id)} is {status}"
+    if not is_accepted:
+        sentence += ": nothing to stop"
+    elif status != done:
+        sentence += f": {doing} before its next node"
+    return Message(sentence, {"thread": thread_id, "status": status, "accepted": is_accepted})
 
 
 def _describe_next(node_id: str | None) -> str:

@@ -14,6 +14,7 @@ from graphkit._records.config import START, RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
+from graphkit._saver.stop_requests import RESUMED_AT
 from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, time_or_none
 from graphkit.cli import options
 from graphkit.cli.cells import format_duration
@@ -201,8 +202,6 @@ def _checkpoint_row(saver: BaseCheckpointSaver, info: CheckpointInfo, previous: 
 
 def _step_seconds(saver: BaseCheckpointSaver, info: CheckpointInfo, previous: CheckpointInfo | None) -> float | None:
     """Return how long a node ran; None if no node ran, or its start is unknown."""
-    from graphkit._engine.history import RESUMED_AT
-
     source = info.metadata.get("source")
     if info.node_id == START or source in _SOURCES_WITHOUT_NODE:
         return None

@@ -15,7 +15,7 @@ from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.langgraph_writes import NOT_INSTALLED, is_langgraph, waiting_interrupts as langgraph_interrupts
 from graphkit._saver.status import find_next_time, public_metadata
-from graphkit._saver.writes import ANSWER, UPDATE, find_failure, waiting_interrupts
+from graphkit._saver.writes import ANSWER, UPDATE, find_cancellation, find_failure, time_or_none, waiting_interrupts
 from graphkit.cli import options
 from graphkit.cli.apps import open_store_of
 from graphkit.cli.command import Command
@@ -42,6 +42,8 @@ _COLUMNS: Final = (
     Column("metadata", "metadata", "tree"),
     Column("progress", "progress"),
     Column("waiting", "waiting for", "interrupts"),
+    Column("cancelled", "cancelled", "time"),
+    Column("reason", "reason"),
     Column("failure", "failed", "failure"),
     Column("recorded", "for the resume", "tree"),
     Column("traceback", "traceback", "lines"),
@@ -160,6 +162,7 @@ def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
         waiting = langgraph_interrupts(config, writes, checkpoint.created_at)
     else:
         waiting = waiting_interrupts(config, writes)
+    cancellation = find_cancellation(config, writes) or {}
     failure = dict(find_failure(config, writes) or {})
     traceback = failure.pop("traceback", None)
     status = _find_status(saver, config)
@@ -179,6 +182,8 @@ def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
         "metadata": public_metadata(checkpoint.metadata),
         "waiting": [interrupt_row(interrupt) for interrupt in waiting],
         "progress": progress,
+        "cancelled": time_or_none(cancellation.get("at")),
+        "reason": cancellation.get("reason"),
         "failure": failure or None,
         "traceback": traceback,
         "recorded": {

@@ -20,7 +20,7 @@ from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import cut, show
 from graphkit.cli.resolve import find_config
-from graphkit.cli.rows import describe_stop, format_command, format_event, status_of
+from graphkit.cli.rows import describe_cancellation, describe_stop, format_command, format_event, status_of
 from graphkit.cli.values import (
     UsageError,
     abbreviate,
@@ -275,6 +275,10 @@ def _end_view(thread_id: str, last: NodeOutput | None, steps: int) -> Message:
     name = escape(thread_id)
     count = pluralize(steps, "step")
     data: dict[str, Any] = {"thread": thread_id}
+    if isinstance(last, InterruptionMetadata) and last.is_cancelled:
+        data["status"] = "cancelled"
+        data["reason"] = last.reason()
+        return Message(f"{name} was {describe_cancellation(last.metadata)}, after {count}", data)
     if isinstance(last, InterruptionMetadata):
         # What waits for a human comes first.
         data["status"] = "interrupted" if last.due is None else "sleeping"
@@ -359,6 +363,8 @@ def _output_view(context: CliContext, thread: str, output: NodeOutput) -> Text:
     if isinstance(output, InterruptionMetadata) and output.interrupts:
         interrupts = output.interrupts
         text = f"waits {_describe_stops(output)}"
+    elif isinstance(output, InterruptionMetadata):
+        text = describe_cancellation(output.metadata)
     when = context.now()
     data = {
         "time": when,

@@ -39,6 +39,7 @@ _STATUSES: Final = (
     "sleeping",
     "interrupted",
     "answered",
+    "cancelled",
     "failed",
     "finished",
     "incomplete",
@@ -59,7 +60,7 @@ _COLUMNS: Final = (
         "waiting",
         "WAITING FOR",
         "payload",
-        instead=(Column("failure", "", "cause"), Column("progress", ""), Column("problem", "")),
+        instead=(Column("failure", "", "cause"), Column("progress", ""), Column("reason", ""), Column("problem", "")),
     ),
 )
 _FAILURE_KEYS: Final = ("node_id", "type", "message", "cause")
@@ -216,11 +217,11 @@ def _summarize_any_namespace(saver: BaseCheckpointSaver, thread_id: str) -> Hist
 
 
 def _last_change(summary: HistorySummary) -> datetime:
-    """Return the time of the latest checkpoint, or of an interrupt or a failure since."""
+    """Return the time of the latest checkpoint, or of an interrupt, a failure or a cancel since."""
     latest = summary.latest.created_at
     recorded: list[Any] = [interrupt.created_at for interrupt in summary.waiting]
-    if summary.failure is not None:
-        recorded.append(summary.failure.get("at"))
+    ends = [record for record in (summary.failure, summary.cancellation) if record is not None]
+    recorded += [record.get("at") for record in ends]
     for value in recorded:
         time = time_or_none(value)  # a record that was written by hand may have anything there
         if time is not None:
@@ -229,7 +230,7 @@ def _last_change(summary: HistorySummary) -> datetime:
 
 
 def _describe_stop(saver: BaseCheckpointSaver, summary: HistorySummary) -> Row:
-    """Return what the run asks a human, why it failed, how far its map or fork is, or when it goes on."""
+    """Return what the run asks a human, why it failed or was cancelled, how far it is, or when it goes on."""
     latest = summary.latest
     submission = Submission.find(latest.next_node_id, latest.metadata)
     if submission is not None and submission.at is not None and latest.status == "queued":
@@ -239,6 +240,8 @@ def _describe_stop(saver: BaseCheckpointSaver, summary: HistorySummary) -> Row:
     if latest.status in {"running", "stalled"}:
         config = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
         return {"progress": describe_progress(saver.get_writes(config))}
+    if latest.status == "cancelled" and summary.cancellation is not None:
+        return {"reason": summary.cancellation.get("reason")}
     if latest.status not in {"interrupted", "failed"}:
         return {}
     row: Row = {}

@@ -23,6 +23,7 @@ from graphkit.cli.render import show
 from graphkit.cli.resolve import find_checkpoint, find_thread
 from graphkit.cli.rows import (
     Row,
+    describe_cancellation,
     describe_failure,
     describe_progress,
     describe_sleep,
@@ -40,14 +41,13 @@ _MAX_ROWS: Final = 20
 _REFRESH_SECONDS: Final = 1.0
 """The time between two refreshes of the ages in that table."""
 _FAILURE_LIMIT: Final = 80
-_EXIT_CODES: Final[Mapping[str, int]] = {"finished": 0, "failed": 4, "interrupted": 5}
+_EXIT_CODES: Final[Mapping[str, int]] = {"finished": 0, "failed": 4, "interrupted": 5, "cancelled": 6}
 """How `wait` says in which way a run stopped."""
 _TIMED_OUT: Final = 124
 """The exit code of timeout(1)."""
 _ENDS: Final[Mapping[str, Collection[str]]] = {"finished": {"finished"}, "stopped": _EXIT_CODES.keys()}
 """The values of --until, and the statuses that they mean."""
 _DESCRIPTIONS: Final = {
-    "checkpoint": "",  # the nodes say enough
     "answer": "continues",
     "idle": "no process runs it now",
     "release": "released",
@@ -85,8 +85,8 @@ def watch(
 ) -> Iterator[View]:
     """Follow runs live, whichever processes execute them.
 
-    The command reports steps, interrupts, answers, failures, releases, deletions, and runs whose
-    process died: one line per change, or at a terminal a table that updates itself. Ctrl-C ends it.
+    The command reports steps, interrupts, answers, failures, cancels, releases, deletions, and runs
+    whose process died: one line per change, or at a terminal a table that updates itself. Ctrl-C ends it.
     With --checkpoint it starts after that checkpoint, with a thread at the thread's latest
     checkpoint, otherwise with the changes from now on.
 
@@ -136,14 +136,14 @@ def _change_views(context: CliContext, saver: BaseCheckpointSaver, changes: Watc
     "--until",
     type=click.Choice(list(_ENDS)),
     default="finished",
-    help="What to wait for: stopped is also failed or interrupted.",
+    help="What to wait for: stopped is also failed, interrupted or cancelled.",
 )
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up after this time. Default: never.")
 def wait(context: CliContext, directory: str, thread: str, until: str, timeout: float | None) -> Message:
     """Wait until a thread has finished, whichever processes run it.
 
-    With --until stopped, the command also ends when the run has failed or asks a human. The exit code
-    says how it ended: 0 finished, 4 failed, 5 interrupted, 124 for the timeout.
+    With --until stopped, the command also ends when the run has failed, asks a human or was cancelled.
+    The exit code says how it ended: 0 finished, 4 failed, 5 interrupted, 6 cancelled, 124 for the timeout.
 
     Example: graphkit wait runs order-17 --until stopped --timeout 60
     """
@@ -259,12 +259,16 @@ def _describe_change(change: Change) -> str:
             return "failed"
         failure = abbreviate(describe_failure(value), _FAILURE_LIMIT)
         return f"failed in {escape(str(value.get('node_id')))}: {failure}"
-    if change.kind == "answer" and value is not None:
-        return f"answered: {abbreviate(value)}"
-    if change.kind == "idle" and value:
-        return "its process has died"
-    is_queued = change.checkpoint is not None and change.checkpoint.status == "queued"
-    return "queued" if is_queued else _DESCRIPTIONS[change.kind]
+    description = _DESCRIPTIONS.get(change.kind, "")
+    if change.kind == "cancel":
+        description = describe_cancellation(value)
+    elif change.kind == "answer" and value is not None:
+        description = f"answered: {abbreviate(value)}"
+    elif change.kind == "idle" and value:
+        description = "its process has died"
+    elif change.checkpoint is not None and change.checkpoint.status == "queued":
+        description = "queued"
+    return description
 
 
 def _describe_interrupt(id: str | None, record: Any) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from time import monotonic, sleep
+from typing import Any, Final
 
 from graphkit._build.state_graph import StateGraph
 from graphkit._compiled import CompiledGraph
@@ -15,9 +17,13 @@ from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit.errors import GraphRunnerError, ThreadBusyError
+from graphkit.operations import cancel
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import TIMEOUT, ContractTests, call_in_thread
 from graphkit.testing._values import CONFIG, NESTED, OTHER, made, make_config, put_state
+
+_POLLING: Final = 0.01
+"""Seconds between two questions of a node whether its run is cancelled."""
 
 
 class LockTests(ContractTests):
@@ -35,6 +41,26 @@ class LockTests(ContractTests):
                 self.assert_unlocked(other, OTHER)
 
             self.assert_unlocked(other, config)
+
+    def test_a_run_that_holds_the_lock_is_cancelled(self) -> None:
+        saver, other = self.open_two()
+        graph = StateGraph({})
+
+        def work(_state: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
+            accepted = call_in_thread(cancel, other, "t")
+            deadline = monotonic() + TIMEOUT
+            while not config.is_cancelled and monotonic() < deadline:
+                sleep(_POLLING)
+            return {"n": 1, "accepted": accepted}
+
+        graph.add_node("work", work).add_node("rest", lambda _: {"n": -1})
+        graph.add_edge(START, "work").add_edge("work", "rest").add_edge("rest", END)
+        app = graph.compile(checkpoint_saver=saver)
+        last = app.invoke_final({}, CONFIG)
+        check.equal((last.is_cancelled, dict(last.state)), (True, {"n": 1, "accepted": True}), "the end of the run")
+        for reader in (saver, other):
+            check.statuses(reader, CONFIG, "cancelled", "")
+            self.assert_unlocked(reader, CONFIG)
 
     def test_is_run_locked_reports_a_held_lock(self) -> None:
         saver, other = self.open_two()

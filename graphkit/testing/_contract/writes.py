@@ -14,6 +14,7 @@ from graphkit._saver.status import find_next_time
 from graphkit._saver.writes import (
     ANSWER,
     ASLEEP,
+    CANCELLED,
     FAILURE,
     INTERRUPT,
     ITEMS,
@@ -26,7 +27,7 @@ from graphkit._saver.writes import (
     UPDATE,
 )
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
-from graphkit.operations import submit
+from graphkit.operations import cancel, submit
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests
 from graphkit.testing._values import CONFIG, NESTED, UNKNOWN, config_of, make_config, make_interrupt, put_state
@@ -284,6 +285,27 @@ class WriteTests(ContractTests):
         for malformed in ({INTERRUPT + "k": {**question, "deadline": "soon"}}, {TIMER + "k": make_interrupt()}):
             with self.raises_without_change(saver, CheckpointSerializationError):
                 saver.put_writes(CONFIG, malformed)
+
+    def test_a_cancelled_thread_waits_for_nothing(self) -> None:
+        saver = self.open()
+        put_state(saver, {"n": 1})
+        saver.put_writes(CONFIG, {INTERRUPT + "i": make_interrupt()})
+        check.equal(cancel(saver, CONFIG, reason="no more"), True, "the first cancel")
+        check.equal(cancel(saver, CONFIG, reason="again"), False, "the second cancel")
+        for reader in self.readers_of(saver):
+            check.statuses(reader, CONFIG, "cancelled")
+            check.equal([info.stopped for info in reader.history(CONFIG)], ["cancelled"])
+            check.interrupts(reader)
+            if reader.lists_threads:
+                check.equal(list(reader.interrupts()), [], "the interrupts of all threads")
+            summary = reader.summary(CONFIG)
+            check.equal(None if summary is None else (summary.cancellation or {}).get("reason"), "no more", "reason")
+
+        # As a resume does.
+        saver.put_writes(CONFIG, {CANCELLED: None})
+        for reader in self.readers_of(saver):
+            check.statuses(reader, CONFIG, "interrupted")
+            check.interrupts(reader, "i")
 
     def test_interrupts_covers_all_threads(self) -> None:
         saver = self.open("lists_threads")

@@ -1,0 +1,86 @@
+"""cancel and pause, and what the other commands say of a thread that was cancelled."""
+
+import pytest
+
+from graphkit import operations
+from savers import FileSystemSaver
+from tests.support.command_process import CommandProcess
+from tests.support.terminal import graphkit
+
+INPUT = '{"item": "lamp"}'
+FLOW = """
+import time
+from pathlib import Path
+from graphkit import END, START, StateGraph
+
+
+def wait(state, config):
+    (Path(__file__).parent / "began").touch()
+    while not config.is_cancelled and not (Path(__file__).parent / "go").exists():
+        time.sleep(0.01)
+    return {}
+
+
+graph = StateGraph({}).add_node("wait", wait).add_node("last", lambda state: {})
+app = graph.add_edge(START, "wait").add_edge("wait", "last").add_edge("last", END).compile()
+"""
+
+
+@pytest.fixture
+def store(tmp_path, shop):
+    """A store with a thread that waits for an answer."""
+    assert graphkit("run", tmp_path / "runs", "--app", shop, "--thread", "t", "--input", INPUT).code == 0
+    return tmp_path / "runs"
+
+
+def test_a_thread_that_waits_is_cancelled_at_once(store, shop):
+    assert graphkit("cancel", store, "t", "--reason", "sold out").out == "t is cancelled\n"
+    assert graphkit("cancel", store, "t", "--json").json == {"thread": "t", "status": "cancelled", "accepted": False}
+    assert graphkit("cancel", store, "t").out == "t is cancelled: nothing to stop\n"
+    (row,) = graphkit("threads", store, "--status", "cancelled", "--json").json
+    assert (row["status"], row["reason"], row["waiting"]) == ("cancelled", "sold out", None)
+    assert "sold out" in graphkit("threads", store).out
+    shown = graphkit("show", store, "t", "--json").json
+    assert (shown["status"], shown["reason"], shown["waiting"]) == ("cancelled", "sold out", [])
+    assert "sold out" in graphkit("show", store, "t").out
+    assert graphkit("history", store, "t", "--json").json[0]["status"] == "cancelled"
+    assert graphkit("stats", store, "--json").json["statuses"] == {"cancelled": 1}
+    assert graphkit("interrupts", store, "--json").json == []
+    waited = graphkit("wait", store, "t", "--until", "stopped")
+    assert (waited.out, waited.code) == ("t is cancelled\n", 6)
+    assert graphkit("worker", store, "--app", shop, "--once").out.endswith("resumed 0 runs\n")
+
+
+def test_a_watch_says_why(store):
+    latest = graphkit("history", store, "t", "--json").json[0]["id"]
+    graphkit("cancel", store, "t", "--reason", "sold out")
+    lines = graphkit("watch", store, "t", "--checkpoint", latest, "--limit", "2").lines
+    assert [line.partition(" t ")[2].strip() for line in lines][-1] == "cancelled: sold out"
+
+
+def test_a_pause_of_a_thread_that_does_not_run(store):
+    assert graphkit("pause", store, "t").out == "t is interrupted: nothing to stop\n"
+
+
+def test_an_unknown_thread(store):
+    assert graphkit("cancel", store, "missing").code == 11
+
+
+@pytest.mark.parametrize("command", ["cancel", "pause"])
+def test_a_run_of_another_process_stops(tmp_path, command):
+    (tmp_path / "flow.py").write_text(FLOW)
+    with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
+        run = CommandProcess("run", "runs", "--app", "flow:app", "-t", "t", "--input", "{}", "--json", cwd=tmp_path)
+        with saver.watch(latest=True, interval=0.01) as changes:
+            while not (tmp_path / "began").exists():
+                changes.get(0.05)
+        done = graphkit(command, tmp_path / "runs", "t")
+        if command == "pause":
+            assert done.out == "t is running: it stops before its next node\n"
+            (tmp_path / "go").touch()
+        else:
+            assert done.out == "t is cancelled\n"
+        lines, err, code = run.end()
+    assert (err, code) == ("", 0)
+    assert f'"status": "{"cancelled" if command == "cancel" else "interrupted"}"' in lines[-1]
+    assert operations.cancel(FileSystemSaver(tmp_path / "runs"), "t") == (command == "pause")

@@ -1,0 +1,611 @@
+"""Cancel and pause from elsewhere: what a thread becomes, what stops, and what the run says."""
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import graphkit._engine.control
+from graphkit import (
+    END,
+    START,
+    Event,
+    GraphResume,
+    GraphRunnerError,
+    InterruptionMetadata,
+    RunnableConfig,
+    StateGraph,
+    interrupt,
+    operations,
+)
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointerConfigurationError,
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+    CheckpointStorageError,
+    NodeExecutionError,
+)
+from graphkit.operations import cancel, pause
+from graphkit.worker import Worker
+from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
+from tests.support.graphs import CONFIG, LOG, both, log_node, make_chain, make_graph
+from tests.support.savers import ListSaver
+
+PATIENCE = 60.0
+
+
+@pytest.fixture(params=["memory", "four-methods", "file", "sqlite", "wrapped"])
+def saver(request, tmp_path):
+    if request.param == "memory":
+        yield MemorySaver()
+    elif request.param == "four-methods":
+        yield ListSaver()
+    elif request.param == "sqlite":
+        with SqliteSaver(tmp_path / "runs.db", fsync="never") as saver:
+            yield saver
+    else:
+        with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
+            yield saver if request.param == "file" else SaverWrapper(saver)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
+        yield saver
+
+
+@pytest.fixture(autouse=True)
+def quick(request, monkeypatch):
+    """A run looks at each boundary, and a cancel waits for a moment only."""
+    if "real_times" not in request.fixturenames:
+        monkeypatch.setattr(graphkit._engine.control, "LOOK_INTERVAL", 0.0)
+        monkeypatch.setattr(graphkit._engine.control, "_REST", 0)
+        monkeypatch.setattr(operations, "_PATIENCE", 0.05)
+
+
+@pytest.fixture
+def real_times():
+    """The usual times."""
+
+
+def run(graph, given, config=CONFIG, *, how="sync"):
+    return graph.invoke_final(given, config) if how == "sync" else asyncio.run(graph.ainvoke_final(given, config))
+
+
+def status(saver, thread="t"):
+    config = RunnableConfig(thread)
+    summary = saver.summary(config)
+    newest = saver.history(config)[0]
+    (status,) = {summary.status, newest.status, saver.recent(config, limit=1)[0].status}
+    return status
+
+
+def in_thread(function, *arguments, **keywords):
+    """Call a function on another thread, which holds no lock of this one; return what it returned."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function, *arguments, **keywords).result(PATIENCE)
+
+
+class Canceller:
+    """A node that has its own run cancelled from elsewhere, once."""
+
+    def __init__(self, saver, word="a", operation=cancel, thread="t", **arguments):
+        self.saver, self.word, self.operation, self.thread, self.arguments = saver, word, operation, thread, arguments
+        self.told = []
+
+    def __call__(self, state):
+        if not self.told:
+            while self.saver.get(self.thread) is None:  # stored in the background
+                time.sleep(0.001)
+            self.told.append(in_thread(self.operation, self.saver, self.thread, **self.arguments))
+        return {"log": self.word}
+
+
+# A run that is going on
+
+
+@both
+@pytest.mark.parametrize("options", [{}, {"durability": "async"}, {"checkpoint_interval": 5}])
+def test_it_ends_before_the_next_node(saver, options, how):
+    a = Canceller(saver, reason="sold out")
+    events: list[Event] = []
+    app = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver, observers=[events.append], **options)
+    last = run(app, {}, how=how)
+    assert a.told == [True]
+    assert isinstance(last, InterruptionMetadata)
+    assert (last.node_id, last.reason(), last.is_cancelled, last.is_interrupted) == ("b", "sold out", True, False)
+    assert (last.state["log"], last.state.interrupts) == (["a"], ())
+    assert status(saver) == "cancelled"
+    cancellation = saver.summary(CONFIG).cancellation
+    assert cancellation["reason"] == "sold out"
+    assert datetime.now(UTC) - cancellation["at"] < timedelta(seconds=PATIENCE)
+    assert [event.data["reason"] for event in events if event.type == "graph.cancel"] == ["sold out"]
+    assert not saver.interrupts("t")
+    assert saver.get(CONFIG).state["log"] == ["a"]
+
+
+@both
+def test_a_resume_goes_on(saver, how):
+    app = make_chain(a=Canceller(saver), b=log_node("b"), c=log_node("c")).compile(checkpoint_saver=saver)
+    assert run(app, {}, how=how).reason() is None
+    assert Worker(saver, app).run(once=True) == 0 if saver.lists_threads else True
+    assert run(app, None, how=how).state["log"] == ["a", "b", "c"]
+    assert status(saver) == "finished"
+    assert saver.summary(CONFIG).cancellation is None
+
+
+def test_invoke_returns_the_state(saver):
+    app = make_chain(a=Canceller(saver), b=log_node("b")).compile(checkpoint_saver=saver)
+    assert app.invoke({}, CONFIG)["log"] == ["a"]
+    stream = [(output.node, output.is_cancelled) for output in app.stream({}, RunnableConfig("u"))]
+    assert stream == [(START, False), ("a", False), ("b", False), (END, False)]
+
+
+def test_with_everything_stored_at_the_exit(saver):
+    app = make_chain(a=Canceller(saver), b=log_node("b")).compile(checkpoint_saver=saver, durability="exit")
+    make_chain(a=log_node("old")).compile(checkpoint_saver=saver).invoke({}, CONFIG)
+    assert app.invoke({}, CONFIG)["log"] == ["old", "a"]
+    assert status(saver) == "cancelled"
+    assert app.invoke(None, CONFIG)["log"] == ["old", "a", "b"]
+
+
+def test_a_run_in_its_last_node_finishes(saver):
+    a = Canceller(saver)
+    app = make_chain(a=a).compile(checkpoint_saver=saver)
+    assert app.invoke_final({}, CONFIG).is_end
+    assert (a.told, status(saver)) == ([True], "finished")
+    assert not cancel(saver, "t")
+    # What this run has not read is not for the next one.
+    assert make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver).invoke_final({}, CONFIG).is_end
+
+
+def test_a_node_asks_whether_its_run_is_cancelled(saver, real_times):
+    seen = []
+
+    def work(state, config):
+        seen.append(config.is_cancelled)
+        cancelled = in_thread(cancel, saver, "t")
+        started = time.monotonic()
+        while not config.is_cancelled and time.monotonic() - started < PATIENCE:
+            time.sleep(0.01)
+        seen.append(cancelled and config.is_cancelled)
+        return {"log": "part"}
+
+    app = StateGraph(LOG).add_node("work", work).add_node("b", log_node("b"))
+    app = app.add_edge(START, "work").add_edge("work", "b").add_edge("b", END).compile(checkpoint_saver=saver)
+    last = app.invoke_final({}, CONFIG)
+    assert (seen, last.is_cancelled, last.state["log"]) == ([False, True], True, ["part"])
+
+
+def test_an_async_node_asks_too(saver):
+    async def work(state, config):
+        await operations.acancel(saver, "t", reason="enough")
+        return {"log": str(config.is_cancelled)}
+
+    app = StateGraph(LOG).add_node("work", work).add_node("b", log_node("b"))
+    app = app.add_edge(START, "work").add_edge("work", "b").add_edge("b", END).compile(checkpoint_saver=saver)
+    last = asyncio.run(app.ainvoke_final({}, CONFIG))
+    assert (last.reason(), last.state["log"]) == ("enough", ["True"])
+
+
+def test_outside_a_node_there_is_nothing_to_ask():
+    with pytest.raises(GraphRunnerError, match="is_cancelled works inside a node"):
+        _ = RunnableConfig("t").is_cancelled
+
+
+def test_without_a_saver_nobody_cancels():
+    app = StateGraph({}).add_node("a", lambda state, config: {"asked": config.is_cancelled})
+    assert app.add_edge(START, "a").add_edge("a", END).compile().invoke({}) == {"asked": False}
+
+
+def ask_in_process(state, config):
+    """Wait, in another process, until the run is cancelled."""
+    started = time.monotonic()
+    while not config.is_cancelled and time.monotonic() - started < PATIENCE:
+        time.sleep(0.01)
+    return {"log": str(config.is_cancelled)}
+
+
+@pytest.mark.parametrize("kind", ["file", "sqlite"])
+def test_a_node_in_another_process_asks(tmp_path, kind):
+    with (
+        {"file": FileSystemSaver, "sqlite": SqliteSaver}[kind](tmp_path / "store", fsync="never") as saver,
+        ProcessPoolExecutor(1) as pool,
+    ):
+        graph = StateGraph(LOG).add_node("p", ask_in_process, executor=pool).add_node("j", log_node("j"))
+        graph.add_node("q", lambda state: {"log": str(in_thread(cancel, saver, "t"))})
+        for source, target in ((START, "p"), (START, "q"), ("p", "j"), ("q", "j"), ("j", END)):
+            graph.add_edge(source, target)
+        app = graph.compile(checkpoint_saver=saver)
+        last = app.invoke_final({}, CONFIG)
+    assert (last.is_cancelled, last.state["log"]) == (True, ["True", "True"])
+
+
+# Nested graphs, forks and maps
+
+
+@both
+def test_nested_graphs_and_forks_stop_as_one(saver, how):
+    runs = []
+    p = Canceller(saver, "p")
+    child = make_chain(p=p, q=lambda state: runs.append("q") or {"log": "q"}).compile()
+    graph = make_graph(LOG, "j>END START>s,b s>j b>j", s=child, b=log_node("b"), j=log_node("j"))
+    app = graph.compile(checkpoint_saver=saver)
+    last = run(app, {}, how=how)
+    assert (last.is_cancelled, runs, p.told) == (True, [], [True])
+    assert status(saver) == "cancelled"
+    assert not saver.interrupts("t")
+    assert run(app, None, how=how).state["log"] == ["p", "q", "b", "j"]
+
+
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+def test_a_nested_graph_with_a_saver_of_its_own(saver, durability):
+    runs = []
+    child = make_chain(p=Canceller(saver, "p"), q=lambda state: runs.append("q") or {"log": "q"})
+    nested = child.compile(checkpoint_saver=MemorySaver())
+    app = make_chain(a=log_node("a"), s=nested, b=log_node("b"))
+    app = app.compile(checkpoint_saver=saver, durability=durability)
+    make_chain(a=log_node("old")).compile(checkpoint_saver=saver).invoke({}, CONFIG)
+    assert app.invoke_final({}, CONFIG).is_cancelled
+    assert runs == []
+    assert app.invoke(None, CONFIG)["log"] == ["old", "a", "p", "q", "b"]
+
+
+@both
+def test_the_branches_and_items_that_have_not_begun(saver, how):
+    branch = make_graph(LOG, "START>b,d b>c c>END d>END", b=Canceller(saver, "b"), c=log_node("c"), d=log_node("d"))
+    app = branch.compile(checkpoint_saver=saver)
+    assert run(app, {}, how=how).is_cancelled
+    assert run(app, None, how=how).state["log"] == ["b", "c", "d"]
+    done = []
+    m = Canceller(saver, "m", thread="u")
+    mapped = StateGraph(LOG).add_map_node("m", lambda item: done.append(item) or m(item), lambda state: range(9))
+    app = mapped.add_edge(START, "m").add_edge("m", END).compile(checkpoint_saver=saver)
+    last = run(app, {}, RunnableConfig("u", max_concurrency=2), how=how)
+    assert last.is_cancelled
+    assert len(done) < 9
+    assert run(app, None, RunnableConfig("u"), how=how).state["log"] == ["m"] * 9
+    assert sorted(done) == [*range(9)]
+
+
+@both
+def test_what_asks_a_human_in_another_branch_waits_no_more(saver, how):
+    a = Canceller(saver)
+    graph = make_graph(LOG, "START>a,q a>b b>j q>j j>END", a=a, q=lambda state: {"log": interrupt("ok?")})
+    app = graph.compile(checkpoint_saver=saver)
+    assert run(app, {}, how=how).is_cancelled
+    assert (status(saver), saver.interrupts("t"), app.get_state(CONFIG).interrupts) == ("cancelled", [], ())
+    last = run(app, None, how=how)
+    assert [stop.payload for stop in last.interrupts] == ["ok?"]
+    assert run(app, GraphResume("yes"), how=how).state["log"] == ["a", "b", "yes", "j"]
+
+
+# A thread that is not running
+
+
+def make_idle(saver, wanted):
+    """Make a thread with a status, and return its graph and what it logs when it goes on."""
+    answers = []
+
+    def ask(state):
+        answers.append(interrupt("ok?"))
+        return {"log": "asked"}
+
+    def fail(state):
+        if not answers:
+            answers.append("later")
+            raise ValueError("no luck")
+        return {"log": "asked"}
+
+    app = make_chain(a=log_node("a"), ask=fail if wanted == "failed" else ask).compile(checkpoint_saver=saver)
+    if wanted == "queued":
+        app.submit({}, CONFIG)
+    elif wanted == "stalled":
+        stream = app.stream({}, CONFIG)
+        next(stream)
+        stream.close()
+    elif wanted == "failed":
+        with pytest.raises(NodeExecutionError):
+            app.invoke({}, CONFIG)
+    else:
+        app.invoke({}, CONFIG)
+        if wanted == "answered":
+            operations.answer(saver, "t", "yes")
+    assert status(saver) == wanted
+    return app
+
+
+@pytest.mark.parametrize("wanted", ["queued", "stalled", "interrupted", "answered", "failed"])
+def test_it_is_cancelled_at_once(saver, wanted):
+    app = make_idle(saver, wanted)
+    before = [(info.id, info.stopped) for info in saver.history(CONFIG)][1:]
+    assert cancel(saver, "t", reason="no more")
+    assert status(saver) == "cancelled"
+    assert [(info.id, info.stopped) for info in saver.history(CONFIG)][1:] == before
+    assert saver.history(CONFIG)[0].stopped == "cancelled"
+    assert saver.summary(CONFIG).cancellation["reason"] == "no more"
+    assert not saver.interrupts("t")
+    assert saver.wait_for_resume("t", 0)
+    assert not cancel(saver, "t", reason="again")
+    assert saver.summary(CONFIG).cancellation["reason"] == "no more"
+    with pytest.raises(CheckpointConflictError, match="no interrupt is pending"):
+        operations.answer(saver, "t", "yes")
+    if saver.lists_threads:
+        assert Worker(saver, app, failed=True).run(once=True) == 0
+    last = app.invoke_final(None, CONFIG)
+    if last.is_interrupted:
+        last = app.invoke_final(GraphResume("yes"), CONFIG)
+    assert last.state["log"] == ["a", "asked"]
+    assert status(saver) == "finished"
+
+
+def test_it_takes_new_input_and_a_new_submit(saver):
+    app = make_idle(saver, "interrupted")
+    cancel(saver, "t")
+    app.submit({"log": "new"}, CONFIG)
+    assert status(saver) == "queued"
+    cancel(saver, "t")
+    assert app.invoke_final({"log": "newer"}, CONFIG).payload == "ok?"
+    assert status(saver) == "interrupted"
+
+
+def test_a_cancelled_submission_that_is_not_due_is_queued_again_by_a_resume(saver):
+    app = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
+    app.submit({}, CONFIG, at=datetime.now(UTC) + timedelta(days=1))
+    cancel(saver, "t")
+    app.invoke(None, CONFIG)
+    assert status(saver) == "queued"
+
+
+def test_an_answer_resumes_it_deliberately(saver):
+    app = make_idle(saver, "interrupted")
+    cancel(saver, "t")
+    assert app.invoke(GraphResume("yes"), CONFIG)["log"] == ["a", "asked"]
+
+
+def test_a_finished_thread_stays_finished(saver):
+    app = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
+    app.invoke({}, CONFIG)
+    before = [(info.id, info.stopped, dict(info.metadata)) for info in saver.history(CONFIG)]
+    assert not cancel(saver, "t")
+    assert not pause(saver, "t")
+    assert [(info.id, info.stopped, dict(info.metadata)) for info in saver.history(CONFIG)] == before
+    assert dict(saver.get_writes(CONFIG)) == {}
+
+
+def test_what_cannot_be_cancelled_is_refused(saver):
+    with pytest.raises(CheckpointNotFoundError):
+        cancel(saver, "t")
+    make_idle(saver, "interrupted")
+    if saver.refuses_unstorable_values:
+        with pytest.raises(CheckpointSerializationError):
+            cancel(saver, "t", reason=object())
+    with pytest.raises(CheckpointerConfigurationError):
+        cancel(saver, RunnableConfig("t", checkpoint_ns="sub"))
+    assert status(saver) == "interrupted"
+
+
+@pytest.mark.parametrize("operation", [cancel, pause])
+def test_the_holder_of_the_lock_may_cancel(saver, operation):
+    make_idle(saver, "stalled")
+    with saver.run_lock(CONFIG):
+        assert operation(saver, "t") == (operation is cancel)
+    assert status(saver) == ("cancelled" if operation is cancel else "stalled")
+
+
+@pytest.mark.parametrize("operation", [cancel, pause])
+def test_a_node_may_stop_its_own_run(saver, operation):
+    app = make_chain(a=lambda state: {"log": str(operation(saver, "t"))}, b=log_node("b"))
+    app = app.compile(checkpoint_saver=saver)
+    last = app.invoke_final({}, CONFIG)
+    assert (last.state["log"], last.is_cancelled) == (["True"], operation is cancel)
+
+
+# Pause
+
+
+@both
+def test_a_pause_from_elsewhere_is_that_of_the_graph(saver, how):
+    a = Canceller(saver, operation=pause)
+    app = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver)
+    last = run(app, {}, how=how)
+    assert (last.node_id, last.when, last.metadata, a.told) == ("b", "before", {"reason": "pause"}, [True])
+    assert status(saver) == "interrupted"
+    assert not pause(saver, "t")
+    assert run(app, None, how=how).state["log"] == ["a", "b"]
+
+
+# What goes wrong
+
+
+class Broken(SaverWrapper):
+    """Fails to record pending writes while it is broken."""
+
+    is_broken = False
+
+    def put_writes(self, config, writes):
+        if self.is_broken:
+            raise CheckpointStorageError("runs", "write", OSError("no space"))
+        super().put_writes(config, writes)
+
+
+@pytest.mark.parametrize("wanted", ["queued", "stalled", "interrupted", "answered", "failed"])
+def test_a_cancel_that_cannot_be_stored_leaves_the_thread(store, wanted):
+    saver = Broken(store)
+    make_idle(saver, wanted)
+    before = dict(store.get_writes(CONFIG))
+    saver.is_broken = True
+    with pytest.raises(CheckpointStorageError):
+        cancel(saver, "t")
+    assert status(store) == wanted
+    assert dict(store.get_writes(CONFIG)) == before
+
+
+def test_a_run_that_cannot_record_its_cancel_is_stalled_and_a_worker_grants_it(store):
+    saver = Broken(store)
+
+    def a(state):
+        in_thread(cancel, store, "t", reason="stop")
+        saver.is_broken = True
+        return {"log": "a"}
+
+    app = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver)
+    with pytest.raises(CheckpointStorageError):
+        app.invoke({}, CONFIG)
+    assert status(store) == "stalled"
+    saver.is_broken = False
+    assert Worker(store, app).run(once=True) == 0
+    assert (status(store), store.summary(CONFIG).cancellation["reason"]) == ("cancelled", "stop")
+    assert app.invoke(None, CONFIG)["log"] == ["a", "b"]
+
+
+class Blind(SaverWrapper):
+    """Cannot read pending writes."""
+
+    def get_writes(self, config):
+        raise CheckpointStorageError("runs", "read", OSError("no"))
+
+
+def test_a_run_that_cannot_look_goes_on_with_a_warning(store, caplog):
+    app = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=Blind(store))
+    assert app.invoke({}, CONFIG)["log"] == ["a", "b"]
+    assert "cannot see whether it was cancelled" in caplog.text
+
+
+def test_a_node_that_asks_a_store_that_cannot_answer_fails(store):
+    app = make_chain(a=log_node("a"), b=lambda state, config: {"log": str(config.is_cancelled)})
+    with pytest.raises(CheckpointStorageError):
+        app.compile(checkpoint_saver=Blind(store)).invoke({}, CONFIG)
+
+
+def test_a_run_that_fails_after_the_request_is_cancelled(saver):
+    def a(state):
+        in_thread(cancel, saver, "t", reason="stop")
+        raise ValueError("no luck")
+
+    app = make_chain(a=log_node("x"), b=a).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        app.invoke({}, CONFIG)
+    assert status(saver) == "cancelled"
+    assert saver.summary(CONFIG).failure["cause"]["message"] == "no luck"
+
+
+def test_a_run_that_asks_a_human_after_the_request_is_cancelled(saver):
+    def a(state):
+        in_thread(cancel, saver, "t", reason="stop")
+        return {"log": interrupt("ok?")}
+
+    app = make_chain(x=log_node("x"), a=a).compile(checkpoint_saver=saver)
+    assert app.invoke_final({}, CONFIG).is_cancelled
+    assert status(saver) == "cancelled"
+
+
+# Where a run looks
+
+
+@pytest.mark.parametrize(
+    "make_saver", [lambda _: MemorySaver(), FileSystemSaver, lambda path: SqliteSaver(path / "db")]
+)
+def test_a_request_reaches_a_fast_run(tmp_path, make_saver, real_times):
+    began = threading.Event()
+    until = time.monotonic() + PATIENCE
+
+    def step(state):
+        began.set()
+        assert time.monotonic() < until
+        return {"n": state.get("n", 0) + 1}
+
+    graph = StateGraph({}).add_node("a", step).add_edge(START, "a").add_conditional_edges("a", lambda state: "a")
+    with make_saver(tmp_path) as saver, ThreadPoolExecutor(1) as pool:
+        app = graph.compile(checkpoint_saver=saver)
+        for _ in range(3):
+            done = pool.submit(app.invoke_final, {}, RunnableConfig("t", max_iterations=10**9))
+            assert began.wait(PATIENCE)
+            assert cancel(saver, "t")
+            assert done.result(PATIENCE).is_cancelled
+            began.clear()
+
+
+def test_a_run_that_has_resumed_and_stored_nothing_finds_it_at_its_base(saver):
+    a = Canceller(saver, "ask")
+    app = make_chain(x=log_node("x"), a=a, b=log_node("b")).compile(checkpoint_saver=saver, interrupt_before=["a"])
+    app.invoke({}, CONFIG)
+    assert app.invoke_final(None, CONFIG).is_cancelled
+
+
+def test_a_resume_of_an_older_checkpoint_finds_it_at_the_latest(saver):
+    log = []
+    app = make_chain(x=log_node("x"), a=lambda state: log.append(in_thread(cancel, saver, "t")), b=log_node("b"))
+    app = app.compile(checkpoint_saver=saver)
+    make_chain(x=log_node("x"), a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver).invoke({}, CONFIG)
+    older = saver.history(CONFIG)[2]
+    assert app.invoke_final(None, RunnableConfig("t", older.id)).is_cancelled
+    assert log == [True]
+
+
+def test_a_request_that_comes_while_a_run_takes_its_thread_is_granted(saver):
+    app = make_chain(a=log_node("a"), b=log_node("b"), c=log_node("c")).compile(checkpoint_saver=saver)
+    stream = app.stream({}, CONFIG)
+    next(stream)
+    stream.close()
+    # As if it had come after the run had taken the lock, and before it had read anything.
+    saver.put_writes(CONFIG, {"cancel_request": {"reason": "just now", "at": datetime.now(UTC)}})
+    last = app.invoke_final(None, CONFIG)
+    assert (last.reason(), last.state["log"]) == ("just now", ["a"])
+    assert app.invoke(None, CONFIG)["log"] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("operation", [cancel, pause])
+def test_a_request_is_granted_once(saver, operation):
+    """Also where nothing is stored between the request and the stop, so that both are at one checkpoint."""
+    a = Canceller(saver, operation=operation)
+    app = make_chain(a=a, b=log_node("b"), c=log_node("c")).compile(checkpoint_saver=saver, checkpoint_interval=9)
+    assert not app.invoke_final({}, CONFIG).is_end
+    assert app.invoke_final(None, CONFIG).is_end
+
+
+def test_the_question_of_a_nested_graph_waits_no_more(saver):
+    child = make_chain(ask=lambda state: {"log": interrupt("ok?")}).compile()
+    app = make_chain(a=log_node("a"), s=child).compile(checkpoint_saver=saver)
+    app.invoke({}, CONFIG)
+    assert len(saver.interrupts("t")) == 1
+    assert cancel(saver, "t")
+    assert (status(saver), saver.interrupts("t"), app.get_state(CONFIG).interrupts) == ("cancelled", [], ())
+    assert app.invoke_final(None, CONFIG).payload == "ok?"
+    assert app.invoke(GraphResume("yes"), CONFIG)["log"] == ["a", "yes"]
+
+
+@pytest.mark.parametrize("options", [{"release_thread": True}, {"preserve": False}])
+def test_a_run_that_finishes_and_leaves_no_thread(saver, options):
+    with ThreadPoolExecutor(1) as pool:
+        at_work, go_on = threading.Event(), threading.Event()
+
+        def a(state):
+            at_work.set()
+            assert go_on.wait(PATIENCE)
+
+        class Following(SaverWrapper):
+            def put_writes(self, config, writes):
+                super().put_writes(config, writes)
+                go_on.set()
+
+        app = make_chain(a=a).compile(checkpoint_saver=saver, **options)
+        done = pool.submit(app.invoke_final, {}, CONFIG)
+        assert at_work.wait(PATIENCE)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(operations, "_PATIENCE", PATIENCE)
+            assert not cancel(Following(saver), "t")
+        assert done.result(PATIENCE).is_end
+
+
+def test_a_watch_reports_it(saver):
+    make_idle(saver, "interrupted")
+    with saver.watch("t", interval=0.01) as changes:
+        cancel(saver, "t", reason="no more")
+        change = changes.get(PATIENCE)
+    assert (change.kind, change.value["reason"], change.checkpoint.status) == ("cancel", "no more", "cancelled")
+    assert change.at == change.value["at"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any
 
 from graphkit._engine.state import EMPTY, SCHEMA_VERSION
 from graphkit._engine.update_codec import pack_if_marked
@@ -15,6 +15,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.langgraph_writes import MADE_BY
+from graphkit._saver.status import ENDED
 from graphkit._saver.submissions import GRAPH_ID, SUBMIT, Submission
 from graphkit._values.frozen import freeze
 from graphkit.errors import (
@@ -24,9 +25,6 @@ from graphkit.errors import (
     CheckpointSerializationError,
     ThreadBusyError,
 )
-
-_ENDED: Final = frozenset({"finished", "failed", "cancelled"})
-"""The statuses of threads that take a new run."""
 
 
 def submit(
@@ -178,7 +176,7 @@ def _refuse_unfinished(saver: BaseCheckpointSaver, thread: RunnableConfig) -> No
     refuse_incomplete(saver, thread.thread)
     for latest in saver.recent(thread, limit=1):
         refuse_other_engine(latest.metadata, thread.thread)
-        if latest.status not in _ENDED:
+        if latest.status not in ENDED:
             raise ThreadBusyError(
                 thread.thread,
                 "its run",

@@ -22,8 +22,9 @@ from itertools import count
 from time import monotonic
 from typing import Any, Final, TypeAlias, final, overload
 
-from graphkit import operations
-from graphkit._compiled import CompiledGraph
+from graphkit import operations, schedules
+from graphkit._compiled import CompiledGraph, parse_submitted
+from graphkit._engine.schedules import ScheduleAgenda
 from graphkit._plan.retry import RetryPolicy
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
@@ -34,6 +35,7 @@ from graphkit._saver.submissions import GRAPH_ID, Submission
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import ANSWER, UPDATE
 from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError
+from graphkit.schedules import Schedule
 
 __all__ = ["Worker"]
 
@@ -47,6 +49,8 @@ _NEVER: Final = float("inf")
 _LONGEST_WAIT: Final = 60.0
 """Seconds after which the worker looks at the clock again while a submitted run is not due: the clock
 may be set, and the machine may sleep."""
+_OWN_CLOCK_WAIT: Final = 0.05
+"""The same for a clock that the worker was given: nobody can say when it moves."""
 _RUNNABLE: Final = frozenset({"queued", "running", "stalled", "answered"})
 """The statuses of threads that a worker runs. What is running has a run lock, which another process holds;
 the worker looks again when it is free."""
@@ -161,6 +165,7 @@ class Worker:
         retry: RetryPolicy | None = None,
         on_output: Callable[[str, NodeOutput], object] | None = None,
         interval: float = 1.0,
+        clock: Callable[[], datetime] | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -173,6 +178,7 @@ class Worker:
         retry: RetryPolicy | None = None,
         on_output: Callable[[str, NodeOutput], object] | None = None,
         interval: float = 1.0,
+        clock: Callable[[], datetime] | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -185,6 +191,7 @@ class Worker:
         retry: RetryPolicy | None = None,
         on_output: Callable[[str, NodeOutput], object] | None = None,
         interval: float = 1.0,
+        clock: Callable[[], datetime] | None = None,
     ) -> None:
         """Prepare a worker.
 
@@ -205,6 +212,7 @@ class Worker:
             on_output: called with the thread's id and each output of its run.
             interval: seconds between two polls of a store that has no events; see
                 `BaseCheckpointSaver.watch`.
+            clock: returns the time, aware; by default that of the system.
 
         Raises:
             CheckpointerConfigurationError: there is no saver, or no graph.
@@ -228,6 +236,9 @@ class Worker:
         """Guards the agenda and the count, because the threads of runs change them, too. Never held
         while a store is read."""
         self._agenda = _Agenda()
+        self._clock = clock
+        longest_wait = _LONGEST_WAIT if clock is None else _OWN_CLOCK_WAIT
+        self._schedules = ScheduleAgenda(self.saver, self._now, longest_wait)
         self._count = 0
         """How many times a run was begun or resumed."""
         self._threads: list[threading.Thread] = []
@@ -258,6 +269,8 @@ class Worker:
                         self._start(*taken)
                     elif has_more:
                         has_more = self._read_changes(self._changes, 0.0)
+                    elif self._submit_scheduled():
+                        continue
                     elif once and not self._agenda.taken_count:
                         break
                     else:
@@ -278,7 +291,61 @@ class Worker:
         if self._changes is not None:
             self._changes.wake()
 
+    def schedule(
+        self,
+        name: str,
+        cron: str,
+        input: Mapping[str, Any],
+        *,
+        graph_id: str | None = None,
+        timezone: str | None = None,
+    ) -> Schedule:
+        """Store a schedule: the workers of the store submit a run at each of its times.
+
+        Each due time gets a thread of its own, once, whichever workers run. Of the times that were
+        missed while no worker ran, the latest is submitted. The same definition again changes
+        nothing; another one replaces it. `graphkit.schedules` lists and removes schedules.
+
+        Args:
+            name: names the schedule in the store.
+            cron: five fields: minute, hour, day of the month, month, day of the week.
+            input: the input of each run, as for `CompiledGraph.submit`.
+            graph_id: the graph; required if the worker serves several.
+            timezone: the zone of the cron expression, such as "Europe/Zurich"; None: UTC.
+
+        Raises:
+            CheckpointerConfigurationError: the name, the cron expression or the zone is none, or the
+                worker has no such graph.
+            GraphRunnerError: the input is not one, or has a key that the graph does not know.
+            CheckpointSerializationError: the input cannot be stored.
+            MissingDependencyError: the package of the extra `schedules` is not installed.
+            ThreadBusyError: another process holds the schedule.
+
+            None of them changes the store.
+        """
+        if graph_id is None and len(self._graphs) == 1:
+            (graph_id,) = self._graphs
+        if graph_id not in self._graphs:
+            known = ", ".join(map(repr, self._graphs))
+            raise CheckpointerConfigurationError(f"the worker has no graph {graph_id!r}; graph_id is one of {known}")
+        values = parse_submitted(input, self._graphs[graph_id].topology.schema)
+        return schedules.add(
+            self.saver, name, cron, values, graph_id=graph_id, timezone=timezone, created_at=self._now()
+        )
+
+    def _now(self) -> datetime:
+        return _now() if self._clock is None else self._clock()
+
     # Which threads there are to serve
+
+    def _submit_scheduled(self) -> bool:
+        """Submit the runs of schedules that are due, and take them; return whether there were any."""
+        submitted = self._schedules.submit_due()
+        with self._lock:
+            for thread in submitted:
+                if self._agenda.get(thread) is None:
+                    self._agenda.put(thread, _Candidate(monotonic()))
+        return bool(submitted)
 
     def _take_due_thread(self) -> tuple[str, _Candidate] | None:
         with self._lock:
@@ -288,11 +355,13 @@ class Worker:
 
     def _seconds_until_due(self) -> float | None:
         """Return how many seconds remain until a thread can be taken; None if an event comes first."""
+        seconds = self._schedules.seconds_until_due()
         with self._lock:
-            due = self._agenda.next_due()
-            if due == _NEVER or self._agenda.taken_count == self._concurrency:
-                return None
-        return max(0.0, due - monotonic())
+            if self._agenda.taken_count < self._concurrency:
+                seconds = min(seconds, self._agenda.next_due() - monotonic())
+        if seconds == _NEVER:
+            return None
+        return max(0.0, seconds)
 
     def _read_changes(self, changes: Watch, timeout: float | None) -> bool:
         """Wait for a change, then handle all that are there, at most one batch.
@@ -309,6 +378,8 @@ class Worker:
         return True
 
     def _handle_change(self, change: Change) -> None:
+        if self._schedules.note_change(change):
+            return
         if change.kind == "answer":
             self._agenda.put(change.thread_id, _Candidate(_measure_since(change.at)))
         elif change.kind == "idle":

@@ -73,7 +73,7 @@ def submit(
     if thread_id is not None:
         config = require_root(thread_id)
     elif key is not None:
-        config = RunnableConfig(_name_by_key(key))
+        config = RunnableConfig(name_by_key(key))
     else:
         config = RunnableConfig(generate_id())
     recorded = freeze_update("input", input)
@@ -95,7 +95,12 @@ def submit(
     return thread
 
 
-# Helpers that `graphkit.operations` uses, too
+# Helpers that `graphkit.operations` and schedules use, too
+
+
+def name_by_key(key: str) -> str:
+    """Return the thread that a key makes."""
+    return f"key-{blake2b(key.encode(), digest_size=16).hexdigest()}"
 
 
 def refuse_other_engine(metadata: Mapping[str, Any], thread_id: str) -> None:
@@ -145,16 +150,12 @@ def require_root(thread: ThreadLike) -> RunnableConfig:
 # Helpers
 
 
-def _name_by_key(key: str) -> str:
-    return f"key-{blake2b(key.encode(), digest_size=16).hexdigest()}"
-
-
 def _is_submitted(saver: BaseCheckpointSaver, thread: RunnableConfig, key: str | None) -> bool:
     """Return whether a run with this key was submitted to a thread before."""
     if key is None:
         return False
     history = saver.history(thread)
-    if thread.thread == _name_by_key(key):
+    if thread.thread == name_by_key(key):
         # No other run makes this thread, so it tells enough: the submission itself may be pruned.
         if history:
             return history[0].status != "incomplete"

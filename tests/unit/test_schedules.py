@@ -61,7 +61,7 @@ def clock():
 
 @pytest.fixture
 def app():
-    return make_chain(LOG, a=lambda state, config: {"log": config.get_metadata("due")}).compile()
+    return make_chain(LOG, a=lambda state, config: {"log": config.thread}).compile()
 
 
 def runs(saver):

@@ -13,7 +13,7 @@ import click
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import HistorySummary, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.submissions import Submission
+from graphkit._saver.submissions import Submission, is_schedule
 from graphkit._saver.writes import time_or_none
 from graphkit.cli import options
 from graphkit.cli.command import Command
@@ -127,7 +127,7 @@ def threads(
     is_page = limit is None and context.is_pretty and not everything
     if is_page:
         limit = _PAGE_SIZE
-    thread_ids = saver.threads()
+    thread_ids = [thread_id for thread_id in saver.threads() if not is_schedule(thread_id)]
     if sort is None:
         sort = "age" if context.is_pretty and len(thread_ids) <= _MAX_SORTED else "id"
 

@@ -21,6 +21,7 @@ from typing import Any, Final, final
 
 from graphkit._engine.submit import freeze_update, name_by_key, submit
 from graphkit._engine.update_codec import unpack_if_marked
+from graphkit._plan.retry import RetryPolicy
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
@@ -46,8 +47,8 @@ _LOOK_BACK: Final = (timedelta(days=1), timedelta(days=40), timedelta(days=1500)
 missed a million of them."""
 _BUSY_PAUSE: Final = 0.05
 """Seconds until a schedule is looked at again that another worker holds."""
-_FAILURE_PAUSE: Final = 5.0
-"""The same after an error."""
+_FAILURES: Final = RetryPolicy(initial_delay=1.0, backoff=2.0, max_delay=300.0)
+"""The same after errors: a store may be gone for a moment, but a schedule of an unknown type stays unreadable."""
 _NEVER: Final = float("inf")
 
 
@@ -304,6 +305,8 @@ class _Entry:
     """Its next due time."""
     retry_at: float = 0.0
     """Not before this time of `monotonic`."""
+    failures: int = 0
+    """How many times in a row it failed."""
 
 
 @final
@@ -374,12 +377,13 @@ class ScheduleAgenda:
         try:
             return call(name)
         except ThreadBusyError:
-            pause = _BUSY_PAUSE
+            failures, pause = 0, _BUSY_PAUSE
         except Exception as error:  # noqa: BLE001 - one schedule's failure is not the others'
-            pause = _FAILURE_PAUSE
-            _LOG.warning("schedule %r failed here, and is tried again: %s", name, error)
-        entry = self._entries.setdefault(name, _Entry(self._now()))
-        entry.retry_at = monotonic() + pause
+            known = self._entries.get(name)
+            failures = 1 if known is None else known.failures + 1
+            pause = _FAILURES.delay_after(failures)
+            _LOG.warning("schedule %r failed here; the next attempt is in %.3g s: %s", name, pause, error)
+        self._entries[name] = _Entry(self._now(), monotonic() + pause, failures)
         return ()
 
     def _plan(self, name: str) -> Sequence[str]:

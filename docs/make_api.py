@@ -17,6 +17,7 @@ MODULES = {
     "graphkit": "Graphs, states, runs and errors",
     "graphkit.operations": "Stored threads, without their graph",
     "graphkit.worker": "Workers",
+    "graphkit.schedules": "Schedules",
     "graphkit.recovery": "Going on after damage",
     "graphkit.transfer": "Copies, exports and imports",
     "graphkit.when": "When to store a checkpoint",

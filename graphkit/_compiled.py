@@ -246,7 +246,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
 
         config = RunnableConfig.of(config)
         saver = self._find_history(config.replace(checkpoint_ns="")).saver
-        values = _parse_submitted(input, self.topology.schema)
+        values = parse_submitted(input, self.topology.schema)
         thread = None if config.thread_id is None else config
         return submit(saver, values, thread, graph_id=self.compile_config.graph_id, at=at, key=key)
 
@@ -634,7 +634,7 @@ def _parse_input(input: Any, schema: StateSchema) -> Mapping[str, Any] | GraphRe
     )
 
 
-def _parse_submitted(input: Any, schema: StateSchema) -> Mapping[str, Any]:
+def parse_submitted(input: Any, schema: StateSchema) -> Mapping[str, Any]:
     """Return the input of a run that begins later; what no run could begin with is refused now."""
     values = _parse_input(input, schema)
     if isinstance(values, GraphResume):

@@ -15,6 +15,7 @@ from graphkit._saver.langgraph_writes import LANGGRAPH, MADE_BY, WRITE as LANGGR
 from graphkit._saver.retention import Retention
 from graphkit._saver.run_lock import get_held_run_locks
 from graphkit._saver.status import make_checkpoint_info, with_status, with_status_when_stored
+from graphkit._saver.submissions import is_schedule
 from graphkit._saver.watch import is_namespace_inside, iter_changes
 from graphkit._saver.writes import (
     LatestCheckpoint,
@@ -53,6 +54,7 @@ __all__ = [
     "is_incomplete",
     "is_namespace_inside",
     "is_out_of_resources",
+    "is_schedule",
     "iter_changes",
     "make_checkpoint_info",
     "read_history",

@@ -22,8 +22,9 @@ from itertools import count
 from time import monotonic
 from typing import Any, Final, TypeAlias, final, overload
 
-from graphkit import operations
-from graphkit._compiled import CompiledGraph
+from graphkit import operations, schedules
+from graphkit._compiled import CompiledGraph, parse_submitted
+from graphkit._engine.schedules import ScheduleAgenda
 from graphkit._options import check_clock
 from graphkit._plan.events import Outbox, level_of
 from graphkit._plan.retry import RetryPolicy
@@ -38,6 +39,7 @@ from graphkit._saver.submissions import GRAPH_ID, Submission
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import ANSWER, INTERRUPT, REMINDED, UPDATE, time_or_none
 from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError
+from graphkit.schedules import Schedule
 
 __all__ = ["Worker"]
 
@@ -294,6 +296,8 @@ class Worker:
         while a store is read."""
         self._agenda = _Agenda()
         self._alarms = _Alarms()
+        self._longest_wait = _LONGEST_WAIT if self._clock is None else _OWN_CLOCK_WAIT
+        self._schedules = ScheduleAgenda(self.saver, self._now, self._longest_wait)
         self._count = 0
         """How many times a run was begun or resumed."""
         self._threads: list[threading.Thread] = []
@@ -324,6 +328,8 @@ class Worker:
                         self._start(*taken)
                     elif has_more:
                         has_more = self._read_changes(self._changes, 0.0)
+                    elif self._submit_scheduled():
+                        continue
                     elif once and not self._agenda.taken_count:
                         break
                     else:
@@ -344,10 +350,61 @@ class Worker:
         if self._changes is not None:
             self._changes.wake()
 
-    # Which threads there are to serve
+    def schedule(
+        self,
+        name: str,
+        cron: str,
+        input: Mapping[str, Any],
+        *,
+        graph_id: str | None = None,
+        timezone: str | None = None,
+    ) -> Schedule:
+        """Store a schedule: the workers of the store submit a run at each of its times.
+
+        Each due time gets a thread of its own, once, whichever workers run. Of the times that were
+        missed while no worker ran, the latest is submitted. The same definition again changes
+        nothing; another one replaces it. `graphkit.schedules` lists and removes schedules.
+
+        Args:
+            name: names the schedule in the store.
+            cron: five fields: minute, hour, day of the month, month, day of the week.
+            input: the input of each run, as for `CompiledGraph.submit`.
+            graph_id: the graph; required if the worker serves several.
+            timezone: the zone of the cron expression, such as "Europe/Zurich"; None: UTC.
+
+        Raises:
+            CheckpointerConfigurationError: the name, the cron expression or the zone is none, or the
+                worker has no such graph.
+            GraphRunnerError: the input is not one, or has a key that the graph does not know.
+            CheckpointSerializationError: the input cannot be stored.
+            MissingDependencyError: the package of the extra `schedules` is not installed.
+            ThreadBusyError: another process holds the schedule.
+
+            None of them changes the store.
+        """
+        if graph_id is None and len(self._graphs) == 1:
+            (graph_id,) = self._graphs
+        if graph_id not in self._graphs:
+            known = ", ".join(map(repr, self._graphs))
+            raise CheckpointerConfigurationError(f"the worker has no graph {graph_id!r}; graph_id is one of {known}")
+        values = parse_submitted(input, self._graphs[graph_id].topology.schema)
+        return schedules.add(
+            self.saver, name, cron, values, graph_id=graph_id, timezone=timezone, created_at=self._now()
+        )
 
     def _now(self) -> datetime:
         return _now() if self._clock is None else self._clock()
+
+    # Which threads there are to serve
+
+    def _submit_scheduled(self) -> bool:
+        """Submit the runs of schedules that are due, and take them; return whether there were any."""
+        submitted = self._schedules.submit_due()
+        with self._lock:
+            for thread in submitted:
+                if self._agenda.get(thread) is None:
+                    self._agenda.put(thread, _Candidate(monotonic()))
+        return bool(submitted)
 
     def _take_due_thread(self) -> tuple[str, _Candidate] | None:
         with self._lock:
@@ -365,18 +422,19 @@ class Worker:
 
     def _seconds_until_due(self) -> float | None:
         """Return how many seconds remain until a thread can be taken; None if an event comes first."""
+        seconds = self._schedules.seconds_until_due()
         with self._lock:
-            if self._agenda.taken_count == self._concurrency:
-                return None
-            due = self._agenda.next_due()
-            alarm = self._alarms.next_time()
-        seconds = due - monotonic()
-        if alarm is not None:
-            longest = _LONGEST_WAIT if self._clock is None else _OWN_CLOCK_WAIT
-            seconds = min(seconds, longest, (alarm - self._now()).total_seconds())
+            if self._agenda.taken_count < self._concurrency:
+                seconds = min(seconds, self._agenda.next_due() - monotonic(), self._seconds_until_alarm())
         if seconds == _NEVER:
             return None
         return max(0.0, seconds)
+
+    def _seconds_until_alarm(self) -> float:
+        alarm = self._alarms.next_time()
+        if alarm is None:
+            return _NEVER
+        return min(self._longest_wait, (alarm - self._now()).total_seconds())
 
     def _measure_since(self, time: datetime | None) -> float:
         """Return a past time by the monotonic clock; now for None, and for a time of a clock that is ahead."""
@@ -399,6 +457,8 @@ class Worker:
         return True
 
     def _handle_change(self, change: Change) -> None:
+        if self._schedules.note_change(change):
+            return
         if change.kind == "answer":
             known = self._agenda.get(change.thread_id)
             was_alarmed = known is not None and known.was_alarmed

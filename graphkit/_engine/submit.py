@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any
 
 from graphkit._engine.state import EMPTY, SCHEMA_VERSION
 from graphkit._engine.update_codec import pack_if_marked
@@ -15,6 +15,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.langgraph_writes import MADE_BY
+from graphkit._saver.status import ENDED
 from graphkit._saver.submissions import GRAPH_ID, SUBMIT, Submission
 from graphkit._values.frozen import freeze
 from graphkit.errors import (
@@ -24,9 +25,6 @@ from graphkit.errors import (
     CheckpointSerializationError,
     ThreadBusyError,
 )
-
-_ENDED: Final = frozenset({"finished", "failed", "cancelled"})
-"""The statuses of threads that take a new run."""
 
 
 def submit(
@@ -75,7 +73,7 @@ def submit(
     if thread_id is not None:
         config = require_root(thread_id)
     elif key is not None:
-        config = RunnableConfig(_name_by_key(key))
+        config = RunnableConfig(name_by_key(key))
     else:
         config = RunnableConfig(generate_id())
     recorded = freeze_update("input", input)
@@ -97,7 +95,12 @@ def submit(
     return thread
 
 
-# Helpers that `graphkit.operations` uses, too
+# Helpers that `graphkit.operations` and schedules use, too
+
+
+def name_by_key(key: str) -> str:
+    """Return the thread that a key makes."""
+    return f"key-{blake2b(key.encode(), digest_size=16).hexdigest()}"
 
 
 def refuse_other_engine(metadata: Mapping[str, Any], thread_id: str) -> None:
@@ -147,16 +150,12 @@ def require_root(thread: ThreadLike) -> RunnableConfig:
 # Helpers
 
 
-def _name_by_key(key: str) -> str:
-    return f"key-{blake2b(key.encode(), digest_size=16).hexdigest()}"
-
-
 def _is_submitted(saver: BaseCheckpointSaver, thread: RunnableConfig, key: str | None) -> bool:
     """Return whether a run with this key was submitted to a thread before."""
     if key is None:
         return False
     history = saver.history(thread)
-    if thread.thread == _name_by_key(key):
+    if thread.thread == name_by_key(key):
         # No other run makes this thread, so it tells enough: the submission itself may be pruned.
         if history:
             return history[0].status != "incomplete"
@@ -178,7 +177,7 @@ def _refuse_unfinished(saver: BaseCheckpointSaver, thread: RunnableConfig) -> No
     refuse_incomplete(saver, thread.thread)
     for latest in saver.recent(thread, limit=1):
         refuse_other_engine(latest.metadata, thread.thread)
-        if latest.status not in _ENDED:
+        if latest.status not in ENDED:
             raise ThreadBusyError(
                 thread.thread,
                 "its run",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from time import monotonic
@@ -40,7 +40,7 @@ from graphkit._saver.run_lock import (
     locks_held_by_runs,
 )
 from graphkit._saver.status import TAGS_KEY, WRITES_KEY, find_interrupt_ids, make_checkpoint_info, with_status
-from graphkit._saver.watch import PollingWatch, Watch
+from graphkit._saver.watch import Change, PollingWatch, Watch, WatchEnd
 from graphkit._saver.writes import (
     LatestCheckpoint,
     check_tags,
@@ -56,7 +56,7 @@ from graphkit._saver.writes import (
     waiting_interrupts,
     well_formed_writes,
 )
-from graphkit._to_thread import run_in_thread
+from graphkit._to_thread import HeldCancellation, finish_in_thread, run_in_thread
 from graphkit._values.frozen import freeze
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, ThreadBusyError
 
@@ -587,11 +587,13 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
     # Watching
 
-    def watch(self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0) -> Watch:
+    def watch(
+        self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0, until: str | None = None
+    ) -> Watch:
         """Report the changes of one thread with all its namespaces, or of all threads (None), from now on.
 
         No change after the call is missed. Savers without change events poll. Close the watch when
-        done.
+        done; with `until`, it closes itself when it ends.
 
         Args:
             thread: the thread. If a config names a checkpoint, report changes made after it, and the
@@ -599,16 +601,30 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
                 it and in those below it.
             latest: start with the latest checkpoint of each history and its pending writes.
             interval: the polling interval in seconds, for savers without change events.
+            until: end when the thread has this status, such as "finished", or had it at a change; of
+                all threads, when each has it. A thread whose run is over (finished, failed or
+                cancelled) and one that is gone count too: they do not reach another status by
+                themselves. What was stored by then is reported first; `Watch.reached` is the status. A
+                thread that does not exist yet is waited for.
 
         Raises:
             CheckpointNotFoundError: the named checkpoint does not exist.
             CheckpointerConfigurationError: all threads are meant, and the saver cannot list them; or
-                the interval is not above 0.
+                the interval is not above 0; or there is no such status.
         """
-        return PollingWatch(self, self._resolve_watched(thread), latest=latest, interval=interval)
+        config = self._resolve_watched(thread)
+        end = None if until is None else WatchEnd(self, config, until)
+        watch = self._watch(config, latest=latest, interval=interval)
+        if end is not None:
+            watch.end_at(end)
+        return watch
+
+    def _watch(self, config: RunnableConfig | None, *, latest: bool, interval: float) -> Watch:
+        """Return what `watch` returns, without an end. For implementers: the config is resolved."""
+        return PollingWatch(self, config, latest=latest, interval=interval)
 
     def _resolve_watched(self, thread: ThreadLike) -> RunnableConfig | None:
-        """Return what a watch follows: a config, or None for all threads. For implementers.
+        """Return what a watch follows: a config, or None for all threads.
 
         Raises:
             CheckpointNotFoundError: the named checkpoint does not exist.
@@ -767,6 +783,30 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     async def aprune(self, thread: ThreadLike = None, **retention: Unpack[RetentionOptions]) -> int:
         """As `prune`."""
         return await run_in_thread(self.prune, thread, **retention)
+
+    async def awatch(
+        self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0, until: str | None = None
+    ) -> AsyncGenerator[Change, None]:
+        """Yield the changes that `watch` reports.
+
+        A loop that ends early leaves the watch open until the generator is closed:
+        `async with contextlib.aclosing(saver.awatch(...)) as changes` closes it at once.
+        """
+        from asyncio import get_running_loop
+        from concurrent.futures import ThreadPoolExecutor
+
+        held = HeldCancellation()
+        watch = await held.complete_in_thread(self.watch, thread, latest=latest, interval=interval, until=until)
+        # A thread of its own: with those of the event loop's pool, a few dozen watches that wait would leave
+        # none for the puts.
+        pool = ThreadPoolExecutor(1, "graphkit-watch")
+        try:
+            held.release()
+            while (change := await get_running_loop().run_in_executor(pool, watch.get)) is not None:
+                yield change
+        finally:
+            await finish_in_thread(watch.close)
+            pool.shutdown(wait=False)
 
     # Java names
     aputWrites = aput_writes

@@ -48,6 +48,21 @@ from graphkit.errors import CheckpointSerializationError
 if TYPE_CHECKING:
     from graphkit._saver.base import BaseCheckpointSaver
 
+STATUSES: Final = (
+    "queued",
+    "running",
+    "stalled",
+    "sleeping",
+    "interrupted",
+    "answered",
+    "cancelled",
+    "failed",
+    "finished",
+    "incomplete",
+)
+"""The words that a status may be."""
+ENDED: Final = frozenset({"finished", "failed", "cancelled"})
+"""The statuses of threads whose run is over: it goes on only if it is resumed deliberately."""
 WRITES_KEY: Final = "graphkit:writes"
 """The metadata key under which the default methods store pending writes."""
 TAGS_KEY: Final = "graphkit:tags"

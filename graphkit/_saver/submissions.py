@@ -19,6 +19,14 @@ GRAPH_ID: Final = "graphkit:graph_id"
 """A metadata key: the id of the graph that the run was submitted to. Its later checkpoints have it,
 too, because a worker may serve several graphs with the same nodes and edges."""
 
+SCHEDULE_THREADS: Final = "graphkit:schedule:"
+"""How the ids of the threads begin that are schedules: they hold no runs, and are no idle threads."""
+
+
+def is_schedule(thread_id: str) -> bool:
+    """Return whether a thread is a schedule, which listings for people and `delete_idle` leave out."""
+    return thread_id.startswith(SCHEDULE_THREADS)
+
 
 class Submission(NamedTuple):
     """A run that was submitted."""

@@ -20,7 +20,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver import langgraph_writes
 from graphkit._saver.capabilities import HasVersions
-from graphkit._saver.status import with_status_when_stored
+from graphkit._saver.status import ENDED, STATUSES, with_status_when_stored
 from graphkit._saver.writes import (
     ANSWER,
     CANCELLED,
@@ -32,7 +32,13 @@ from graphkit._saver.writes import (
     is_incomplete,
     time_or_none,
 )
-from graphkit.errors import CheckpointerConfigurationError
+from graphkit._wording import suggest
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointerConfigurationError,
+    CheckpointFormatError,
+    CheckpointSerializationError,
+)
 
 if TYPE_CHECKING:
     from graphkit._saver.base import BaseCheckpointSaver
@@ -92,6 +98,146 @@ class Change(NamedTuple):
     just now. Answers, releases and deletes have no time of their own: the file saver reports the
     time of the last write to their log."""
 
+    @property
+    def time(self) -> datetime | None:
+        """When the change was stored; that of the checkpoint if the saver leaves it to that."""
+        if self.at is None and self.checkpoint is not None and self.kind == "checkpoint":
+            return self.checkpoint.created_at
+        return self.at
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the change as JSON can hold it: times as text in UTC, values without their types.
+
+        The keys are kind, thread, ns, checkpoint, node, next, status, step, time, id and value, as in
+        the lines of `graphkit watch --json`. Those of a checkpoint are None without one, and the
+        status is that at the time of the change.
+        """
+        from graphkit._values.plain import to_plain
+
+        row: dict[str, Any] = {
+            "kind": self.kind,
+            "thread": self.thread_id,
+            "ns": self.checkpoint_ns,
+            **dict.fromkeys(("checkpoint", "node", "next", "status", "step")),
+            "time": self.time,
+            "id": self.id,
+            "value": self.value,
+        }
+        info = self.checkpoint
+        if info is not None:
+            row["checkpoint"] = info.id
+            row["node"] = info.node_id
+            row["next"] = info.next_node_id
+            row["status"] = info.status or None
+            row["step"] = info.metadata.get("step")
+        plain: dict[str, Any] = to_plain(row)
+        return plain
+
+
+_OF_THE_RUN_LOCK: Final = frozenset({"running", "stalled"})
+"""The statuses that change without a write. Not every saver reports that a run lock is free."""
+_UNREADABLE: Final = (CheckpointCorruptionError, CheckpointFormatError, CheckpointSerializationError)
+
+
+@final
+class WatchEnd:
+    """When a watch ends: once no thread is left that has not reached a status.
+
+    A thread is left out once its run is over, because a run that has failed does not finish any more,
+    and once it is gone. `Watch` asks for the end only after it has reported what it has read.
+    """
+
+    def __init__(self, saver: BaseCheckpointSaver, config: RunnableConfig | None, until: str) -> None:
+        """Decide which threads are waited for.
+
+        Args:
+            saver: the saver that is watched.
+            config: what is watched; None: all threads that there are now or later.
+            until: the status.
+
+        Raises:
+            CheckpointerConfigurationError: there is no such status.
+        """
+        if until not in STATUSES:
+            hint = suggest(until, STATUSES, most=1) or f"; it is one of {', '.join(STATUSES)}"
+            raise CheckpointerConfigurationError(f"until={until!r} is not a status of a thread{hint}")
+        self.reached: str | None = None
+        """The status of the thread that was waited for last."""
+        self._saver = saver
+        self._config = config
+        self._namespace = "" if config is None else config.checkpoint_ns
+        self._until = until
+        self._seen: set[str] = set()
+        """The threads that the store has, or had."""
+        self._left: set[str] = set()
+        """The threads that the watch waits for."""
+        self._unread: set[str] = set()
+        """Those of them whose status may have changed since it was read."""
+
+    def begin(self) -> None:
+        """Note the threads that there are. Called after the watch has begun, so that none is missed."""
+        threads = self._saver.threads() if self._config is None else [self._config.thread]
+        self._left.update(threads)
+        self._unread.update(threads)
+
+    def note_change(self, change: Change) -> None:
+        """Note what a change says of the status of its thread."""
+        thread = change.thread_id
+        if change.checkpoint_ns != self._namespace:
+            # An answer to a nested graph changes the status of the graph around it.
+            if thread in self._left:
+                self._unread.add(thread)
+            return
+        if change.kind in {"release", "delete"}:
+            self._leave_out(thread, None)
+            return
+        self._seen.add(thread)
+        status = "" if change.checkpoint is None else change.checkpoint.status
+        if self._is_wanted(status):
+            self._leave_out(thread, status)
+        elif self._config is None or thread in self._left:
+            self._left.add(thread)
+            self._unread.add(thread)
+
+    def has_come(self) -> bool:
+        """Return whether no thread is left; read the statuses that may have changed.
+
+        Raises:
+            CheckpointStorageError: the store cannot be read.
+            CheckpointCorruptionError: the only thread that is watched is damaged.
+        """
+        for thread in sorted(self._unread):
+            self._unread.discard(thread)
+            status = self._read_status(thread)
+            if status is not None:
+                self._seen.add(thread)
+            is_gone = status is None and thread in self._seen
+            if is_gone or self._is_wanted(status):
+                self._leave_out(thread, status)
+            elif status in _OF_THE_RUN_LOCK and self._until in _OF_THE_RUN_LOCK:
+                self._unread.add(thread)
+        return not self._left
+
+    def _is_wanted(self, status: str | None) -> bool:
+        return status == self._until or status in ENDED
+
+    def _leave_out(self, thread: str, status: str | None) -> None:
+        if thread in self._left:
+            self.reached = status
+        self._left.discard(thread)
+        self._unread.discard(thread)
+
+    def _read_status(self, thread: str) -> str | None:
+        """Return the status of a thread now; None if it is gone, or cannot be read and is one of many."""
+        try:
+            for latest in self._saver.recent(RunnableConfig(thread, checkpoint_ns=self._namespace), limit=1):
+                return latest.status
+        except _UNREADABLE:
+            if self._config is not None:
+                raise
+            self._seen.add(thread)
+        return None
+
 
 def _no_changes() -> Generator[Change, None, None]:
     yield from ()
@@ -124,6 +270,25 @@ class Watch(abc.ABC):
         self._is_woken = False
         self._unread = _no_changes()
 
+    _end: WatchEnd | None = None
+    """When the watch ends by itself."""
+
+    @property
+    def reached(self) -> str | None:
+        """The status at which the watch ended, with `until`; None before, and if the thread is gone."""
+        if self._end is None or not self._is_closed:
+            return None
+        return self._end.reached
+
+    def end_at(self, end: WatchEnd) -> None:
+        """Let the watch end by itself; for `BaseCheckpointSaver.watch`, before anything is read."""
+        try:
+            end.begin()
+        except BaseException:
+            self.close()
+            raise
+        self._end = end
+
     def _has_signal(self) -> bool:
         """Return whether the store has reported that there may be a change. The caller holds `_condition`."""
         return False
@@ -132,11 +297,15 @@ class Watch(abc.ABC):
     def _read_changes(self) -> Generator[Change, None, None]:
         """Yield what has changed since the last call."""
 
+    def _read_all_next(self) -> None:
+        """Make the next `_read_changes` report all that is stored by then, signalled or not."""
+        self._next_read = monotonic()
+
     def _close_resources(self) -> None:  # noqa: B027 - a watch that polls has none
         """Close files and observers. Nothing is read afterwards."""
 
     def get(self, timeout: float | None = None) -> Change | None:
-        """Return the next change; None after the timeout, after `wake`, or if the watch is closed.
+        """Return the next change; None after the timeout or `wake`, or if the watch is closed or has ended.
 
         Args:
             timeout: the maximum time to wait, in seconds; None waits forever.
@@ -146,11 +315,23 @@ class Watch(abc.ABC):
         """
         deadline = None if timeout is None else monotonic() + timeout
         has_read = False
+        has_read_all = False
         with self._read_lock:
             while not self._is_closed:
                 change = next(self._unread, None)
                 if change is not None:
+                    if self._end is not None:
+                        self._end.note_change(change)
                     return change
+                if self._end is not None and self._end.has_come():
+                    if has_read_all:
+                        self.close()
+                        return None
+                    # The statuses are of now. What led to them is perhaps not reported yet.
+                    self._read_all_next()
+                    self._unread = self._read_changes()
+                    has_read = has_read_all = True
+                    continue
                 # Even if the next read is due: one read may take longer than the interval, and the
                 # caller would never get control back.
                 if has_read and deadline is not None and monotonic() >= deadline:

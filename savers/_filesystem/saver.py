@@ -337,14 +337,8 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
     # Watching
 
     @wrap_os_errors("follow")
-    def watch(
-        self,
-        thread: ThreadLike = None,
-        *,
-        latest: bool = False,
-        interval: float = 1.0,
-    ) -> Watch:
-        """As in the contract, but reads only after file events instead of polling.
+    def _watch(self, config: RunnableConfig | None, *, latest: bool, interval: float) -> Watch:
+        """Read only after file events, instead of polling.
 
         On a network file system, and if the system has no more event watches to give, it polls
         every `interval` seconds, and says so in a warning of the logger "graphkit". A run whose
@@ -353,7 +347,6 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         from savers._filesystem.watch import FileSource
         from savers._log.log_watch import LogWatch
 
-        config = self._resolve_watched(thread)
         source = FileSource(self._store, config, interval)
         return LogWatch(self, source, config, latest=latest, interval=interval)
 

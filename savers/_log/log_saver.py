@@ -34,6 +34,7 @@ from graphkit.saver_kit import (
     find_waiting_interrupts,
     get_held_run_locks,
     is_out_of_resources,
+    is_schedule,
     resolve_thread_id,
     with_status,
 )
@@ -814,7 +815,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     ) -> Sequence[str]:
         """Delete whole threads that no process has written to since a moment.
 
-        Deletes one thread, or all such threads (None), each as `delete` does, with its versions. What
+        Deletes one thread, or all such threads (None) but schedules, each as `delete` does, with its versions. What
         was written last decides: the modification times of files, or the times of rows, by the clock
         of their writer. Checkpoints, pending writes, tags, releases, copies, prunes and repairs count;
         reads do not. A thread that waits for a human is idle, too, if no process wrote to it. A thread
@@ -840,6 +841,8 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             raise ValueError(f"idle_since must have a time zone, such as UTC: {idle_since!r}")
         thread_id = None if thread is None else resolve_thread_id(thread)
         thread_ids = self._list_possibly_idle(thread_id, idle_since)
+        if thread_id is None:
+            thread_ids = [each for each in thread_ids if not is_schedule(each)]
         deleted: list[str] = []
 
         def delete(thread_id: str) -> None:

@@ -397,6 +397,9 @@ class LogWatch(Watch):
     def _has_signal(self) -> bool:
         return self._source.signals.has_changes()
 
+    def _read_all_next(self) -> None:
+        self._full_read_at = self._next_read = monotonic()
+
     def _close_resources(self) -> None:
         self._source.close()
         for place in list(self._readers):

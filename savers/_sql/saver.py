@@ -450,8 +450,8 @@ class SqlSaver(LogSaver[RowLogBytes]):
                 rotate(history.namespace, history.version)
         return RotationReport(rewritten=tuple(rewritten))
 
-    def watch(self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0) -> Watch:
-        """As in the contract, but reads only what is new.
+    def _watch(self, config: RunnableConfig | None, *, latest: bool, interval: float) -> Watch:
+        """Read only what is new.
 
         On SQLite, a change of any process is seen after 25 ms at most. On PostgreSQL, a watch of one
         thread is notified of every change. A watch of all threads is notified of interrupts, answers,
@@ -462,7 +462,6 @@ class SqlSaver(LogSaver[RowLogBytes]):
         from savers._log.log_watch import LogWatch
         from savers._sql.row_watch import RowSource
 
-        config = self._resolve_watched(thread)
         source = RowSource(self._store, config, interval)
         return LogWatch(self, source, config, latest=latest, interval=interval)
 

@@ -24,7 +24,7 @@ def section(name):
 def parse(line):
     """The name and the context of a command that a page shows; `import langgraph-sqlite` is one command in two words."""
     _, *words = shlex.split(line)
-    if " ".join(words).startswith("import langgraph-") or words[0] == "agents":
+    if " ".join(words).startswith("import langgraph-") or words[0] in {"agents", "schedule"}:
         words = ["-".join(words[:2]), *words[2:]]
     name, *args = words
     return name, COMMANDS[name].make_context(name, args)

@@ -15,6 +15,7 @@ from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.stop_requests import RESUMED_AT
+from graphkit._saver.submissions import is_schedule
 from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, time_or_none
 from graphkit.cli import options
 from graphkit.cli.cells import format_duration
@@ -330,6 +331,8 @@ def stats(context: CliContext, directory: str, thread: str | None) -> Card:
     saver = open_store(directory)
     threads = find_threads(saver, thread)
     listed = saver.threads(released=True) if thread is None else threads
+    if thread is None:
+        threads, listed = ([each for each in ids if not is_schedule(each)] for ids in (threads, listed))
     size = size_of(saver, None if thread is None else threads[0])
     histories: list[_History] = []
     nested: list[_History] = []

@@ -16,6 +16,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.langgraph_writes import NOT_INSTALLED, is_langgraph, waiting_interrupts as langgraph_interrupts
 from graphkit._saver.status import find_next_time, public_metadata
 from graphkit._saver.writes import ANSWER, UPDATE, find_cancellation, find_failure, time_or_none, waiting_interrupts
+from graphkit._values.plain import to_plain
 from graphkit.cli import options
 from graphkit.cli.apps import open_store_of
 from graphkit.cli.command import Command
@@ -25,7 +26,7 @@ from graphkit.cli.placeholder_types import with_placeholder_types
 from graphkit.cli.render import format_tree
 from graphkit.cli.resolve import find_checkpoint, find_config
 from graphkit.cli.rows import Row, describe_progress, describe_sleep, interrupt_row
-from graphkit.cli.values import UsageError, abbreviate, escape, pluralize, to_plain
+from graphkit.cli.values import UsageError, abbreviate, escape, pluralize
 from graphkit.cli.views import Card, Column, Message, Text, View
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, MissingDependencyError
 

@@ -13,8 +13,8 @@ import click
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import HistorySummary, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.status import find_next_time
-from graphkit._saver.submissions import Submission
+from graphkit._saver.status import STATUSES, find_next_time
+from graphkit._saver.submissions import Submission, is_schedule
 from graphkit._saver.writes import time_or_none
 from graphkit.cli import options
 from graphkit.cli.command import Command
@@ -32,20 +32,7 @@ _PAGE_SIZE: Final = 100
 """Threads that a terminal shows by default."""
 _MAX_SORTED: Final = 1000
 """Threads of a store that a terminal sorts by age by default, which takes about a millisecond each."""
-_STATUSES: Final = (
-    "queued",
-    "running",
-    "stalled",
-    "sleeping",
-    "interrupted",
-    "answered",
-    "cancelled",
-    "failed",
-    "finished",
-    "incomplete",
-    "damaged",
-    "sealed",
-)
+_STATUSES: Final = (*STATUSES, "damaged", "sealed")
 _SORTS: Final = ("id", "age", "size", "checkpoints")
 _COLUMNS: Final = (
     Column("thread", "THREAD", "name"),
@@ -130,7 +117,7 @@ def threads(
     is_page = limit is None and context.is_pretty and not everything
     if is_page:
         limit = _PAGE_SIZE
-    thread_ids = saver.threads()
+    thread_ids = [thread_id for thread_id in saver.threads() if not is_schedule(thread_id)]
     if sort is None:
         sort = "age" if context.is_pretty and len(thread_ids) <= _MAX_SORTED else "id"
 

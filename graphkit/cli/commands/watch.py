@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Collection, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterator, Mapping
 from functools import partial
 from time import monotonic
 from typing import Any, Final
@@ -45,8 +44,8 @@ _EXIT_CODES: Final[Mapping[str, int]] = {"finished": 0, "failed": 4, "interrupte
 """How `wait` says in which way a run stopped."""
 _TIMED_OUT: Final = 124
 """The exit code of timeout(1)."""
-_ENDS: Final[Mapping[str, Collection[str]]] = {"finished": {"finished"}, "stopped": _EXIT_CODES.keys()}
-"""The values of --until, and the statuses that they mean."""
+_UNTIL: Final = {"finished": "finished", "stopped": "interrupted"}
+"""The values of --until, and those of `watch`, which also ends when a run is over."""
 _DESCRIPTIONS: Final = {
     "answer": "continues",
     "idle": "no process runs it now",
@@ -134,38 +133,38 @@ def _change_views(context: CliContext, saver: BaseCheckpointSaver, changes: Watc
 @options.thread
 @click.option(
     "--until",
-    type=click.Choice(list(_ENDS)),
+    type=click.Choice(list(_UNTIL)),
     default="finished",
-    help="What to wait for: stopped is also failed, interrupted or cancelled.",
+    help="What to wait for: stopped is also interrupted.",
 )
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up after this time. Default: never.")
 def wait(context: CliContext, directory: str, thread: str, until: str, timeout: float | None) -> Message:
-    """Wait until a thread has finished, whichever processes run it.
+    """Wait until a thread has finished, or its run is over, whichever processes run it.
 
-    With --until stopped, the command also ends when the run has failed, asks a human or was cancelled.
-    The exit code says how it ended: 0 finished, 4 failed, 5 interrupted, 6 cancelled, 124 for the timeout.
+    It is over, too, when it has failed or was cancelled. With --until stopped, the command also ends when
+    the run asks a human. The exit code says how it ended: 0 finished, 4 failed, 5 interrupted,
+    6 cancelled, 124 for the timeout.
 
     Example: graphkit wait runs order-17 --until stopped --timeout 60
     """
     saver = open_store(directory)
     config = RunnableConfig(find_thread(saver, thread))
     start = monotonic()
-    # The watch begins before the status is read, so that no change is missed in between.
-    with saver.watch(config) as changes, context.progress(f"waiting for {escape(config.thread)}"):
-        while True:
-            status = status_of(saver, config.thread)
-            if status is None:
-                raise CheckpointNotFoundError(config.thread, hint="it was deleted while `wait` waited for it")
-            if status in _ENDS[until]:
-                break
-            # Not for longer: not every saver reports that a run has released its lock.
-            seconds = _REFRESH_SECONDS
+    with (
+        saver.watch(config, until=_UNTIL[until]) as changes,
+        context.progress(f"waiting for {escape(config.thread)}"),
+    ):
+        seconds = timeout
+        while changes.get(seconds) is not None:
             if timeout is not None:
-                seconds = min(seconds, start + timeout - monotonic())
-            if seconds <= 0:
-                return _end_of_wait(config.thread, status, _TIMED_OUT)
-            changes.get(seconds)
-    return _end_of_wait(config.thread, status, _EXIT_CODES[status])
+                seconds = max(0.0, start + timeout - monotonic())
+        reached = changes.reached
+    if reached is not None:
+        return _end_of_wait(config.thread, reached, _EXIT_CODES[reached])
+    status = status_of(saver, config.thread)
+    if status is None:
+        raise CheckpointNotFoundError(config.thread, hint="it was deleted while `wait` waited for it")
+    return _end_of_wait(config.thread, status, _TIMED_OUT)
 
 
 def _end_of_wait(thread_id: str, status: str, exit_code: int) -> Message:
@@ -198,24 +197,8 @@ class _ChangeRows:
 
     def make_plain(self, change: Change, text: str) -> Row:
         """Return the row of a change with a description."""
-        row: Row = {
-            "kind": change.kind,
-            "thread": change.thread_id,
-            "ns": change.checkpoint_ns,
-            **dict.fromkeys(("checkpoint", "node", "next", "status", "step")),
-            "time": _time_of(change) or self._context.now(),
-            "id": change.id,
-            "value": change.value,
-            "told": text or None,
-        }
-
-        info = change.checkpoint
-        if info is not None:
-            row["checkpoint"] = info.id
-            row["node"] = info.node_id
-            row["next"] = info.next_node_id
-            row["status"] = info.status or None
-            row["step"] = info.metadata.get("step")
+        row: Row = {**change.to_dict(), "told": text or None}
+        row["time"] = change.time or self._context.now()
         if change.kind in {"answer", "idle"}:  # of a nested graph, too, which the thread's status depends on
             row["status"] = self._find_status(change.thread_id)
         return row
@@ -240,13 +223,6 @@ class _ChangeRows:
         if text is None and node_id is not None:
             text = f"{escape(node_id)} done"
         return text or "progress"
-
-
-def _time_of(change: Change) -> datetime | None:
-    """Return when a change was stored. A third-party saver may leave that to the checkpoint."""
-    if change.at is None and change.checkpoint is not None and change.kind == "checkpoint":
-        return change.checkpoint.created_at
-    return change.at
 
 
 def _describe_change(change: Change) -> str:

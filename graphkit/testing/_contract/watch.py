@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
-from graphkit._records.config import RunnableConfig, ThreadLike
+from graphkit._records.config import END, RunnableConfig, ThreadLike
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.watch import Change, Watch
@@ -173,6 +173,61 @@ class WatchTests(ContractTests):
             _collect_until(watch, new_id)
             saver.delete("t")
             _get_change(watch, "delete")
+
+    # Until a status
+
+    def test_watch_ends_when_the_thread_has_a_status(self) -> None:
+        saver = self.open()
+        with ThreadPoolExecutor(1) as pool:
+            # The thread does not exist yet.
+            reader = pool.submit(list[Change], saver.watch("t", interval=_INTERVAL, until="finished"))
+            other = self.open_again(saver)
+            put_state(other, {"n": 0}, OTHER, next_node_id=END)
+            put_state(other, {"n": 0})
+            other.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
+            put_state(other, {"n": 1}, next_node_id=END)
+            changes = [change for change in reader.result(TIMEOUT) if change.kind != "idle"]
+        check.equal([change.kind for change in changes], ["checkpoint", "interrupt", "checkpoint"])
+        rows = [change.to_dict() for change in changes]
+        check.equal(rows[-1]["status"], "finished")
+        check.equal(rows[-1]["next"], END)
+        # It has the status already.
+        again = saver.watch("t", latest=True, interval=_INTERVAL, until="finished")
+        check.equal([change.kind for change in again], ["checkpoint"])
+        check.equal(again.reached, "finished")
+        check.equal([*saver.watch("t", interval=_INTERVAL, until="failed")], [])
+
+    def test_watch_ends_when_the_run_is_over_or_the_thread_is_gone(self) -> None:
+        saver = self.open()
+        failure = {"node_id": "a", "type": "E", "message": "m", "at": 1}
+        for end, reached in (
+            (lambda: saver.put_writes(CONFIG, {"failure": failure}), "failed"),
+            (lambda: saver.delete("t"), None),
+        ):
+            put_state(saver, {"n": 0})
+            with saver.watch("t", interval=_INTERVAL, until="finished") as watch:
+                end()
+                changes = [change for change in watch if change.kind != "idle"]
+            check.equal(changes[-1].kind, "failure" if reached else "delete")
+            check.equal(watch.reached, reached)
+
+    def test_watch_of_all_threads_ends_when_each_has_the_status(self) -> None:
+        saver = self.open("lists_threads")
+        put_state(saver, {"n": 0})
+        put_state(saver, {"n": 0}, OTHER)
+        with saver.watch(interval=_INTERVAL, until="finished") as watch:
+            put_state(saver, {"n": 1}, next_node_id=END)
+            check.equal(check.not_none(watch.get(TIMEOUT)).thread_id, "t")
+            check.same(watch.get(0.0), None)
+            check.same(watch.reached, None)
+            put_state(saver, {"n": 0}, make_config("new"))
+            put_state(saver, {"n": 1}, OTHER, next_node_id=END)
+            put_state(saver, {"n": 1}, make_config("new"), next_node_id=END)
+            check.equal({change.thread_id for change in watch}, {OTHER.thread, "new"})
+
+    def test_watch_refuses_an_unknown_status(self) -> None:
+        with self.raises(CheckpointerConfigurationError):
+            self.open().watch("t", until="finishd")
 
     # The life of a watch
 

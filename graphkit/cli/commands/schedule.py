@@ -1,0 +1,103 @@
+"""Schedules, which workers submit runs by: schedule add, list, remove."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from graphkit import schedules
+from graphkit.cli import options
+from graphkit.cli.command import Command
+from graphkit.cli.context import CliContext
+from graphkit.cli.placeholder_types import with_placeholder_types
+from graphkit.cli.rows import Row
+from graphkit.cli.stores import open_store
+from graphkit.cli.values import escape, parse_json_object, pluralize
+from graphkit.cli.views import Column, Message, Table
+from graphkit.errors import CheckpointNotFoundError
+from graphkit.schedules import Schedule
+
+_COLUMNS: Final = (
+    Column("name", "NAME", "name"),
+    Column("cron", "CRON"),
+    Column("timezone", "ZONE"),
+    Column("graph_id", "GRAPH"),
+    Column("next_due", "NEXT", "time"),
+    Column("last_due", "LAST", "time"),
+    Column("input", "INPUT", "payload"),
+)
+_name = click.argument("name", metavar="NAME", help="The name of the schedule.")
+
+
+@click.command("schedule-add", cls=Command)
+@options.directory
+@_name
+@click.argument("cron", metavar="CRON", help="Five fields: minute, hour, day, month, weekday.")
+@options.run_input
+@click.option("--timezone", metavar="ZONE", help="The zone of CRON, such as Europe/Zurich. Default: UTC.")
+@click.option("--graph-id", metavar="ID", help="The graph, for workers that serve several.")
+def schedule_add(
+    context: CliContext,
+    directory: str,
+    name: str,
+    cron: str,
+    given: str,
+    timezone: str | None,
+    graph_id: str | None,
+) -> Message:
+    """Submit a run at each time of a cron expression.
+
+    The workers of the store submit the runs. A schedule of the same name is replaced; the same
+    definition again changes nothing.
+
+    Example: graphkit schedule add runs report "0 9 * * 1-5" --input '{"kind": "daily"}'
+    """
+    values = parse_json_object(context.read_value(given), "--input")
+    saver = open_store(directory, create=True)
+    added = schedules.add(saver, name, cron, values, graph_id=graph_id, timezone=timezone, created_at=context.now())
+    row = _make_row(context, added)
+    due = context.to_local_time(row["next_due"])
+    return Message(f"{escape(name)} is due next at {due:%Y-%m-%d %H:%M %Z}", row)
+
+
+@click.command("schedule-list", cls=Command)
+@options.directory
+def schedule_list(context: CliContext, directory: str) -> Table:
+    """List the schedules of a store, with their next and last times.
+
+    Example: graphkit schedule list runs
+    """
+    rows = _read_rows(context, directory)
+    return Table(_COLUMNS, rows, empty="no schedules", summary=pluralize(len(rows), "schedule"))
+
+
+@with_placeholder_types
+def _read_rows(context: CliContext, directory: str) -> list[Row]:
+    return [_make_row(context, schedule) for schedule in schedules.find_all(open_store(directory))]
+
+
+@click.command("schedule-remove", cls=Command)
+@options.directory
+@_name
+def schedule_remove(context: CliContext, directory: str, name: str) -> Message:  # noqa: ARG001 - of every command
+    """Remove a schedule. Runs that it submitted stay.
+
+    Example: graphkit schedule remove runs report
+    """
+    if not schedules.remove(open_store(directory), name):
+        raise CheckpointNotFoundError(name, "schedule", "`graphkit schedule list` shows them")
+    return Message(f"removed {escape(name)}", {"removed": name})
+
+
+def _make_row(context: CliContext, schedule: Schedule) -> Row:
+    return {
+        "name": schedule.name,
+        "cron": schedule.cron,
+        "timezone": schedule.timezone or "UTC",
+        "graph_id": schedule.graph_id,
+        "next_due": schedule.next_due(context.now()),
+        "last_due": schedule.last_due,
+        "created_at": schedule.created_at,
+        "input": schedule.input,
+    }

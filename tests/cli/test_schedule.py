@@ -1,0 +1,51 @@
+"""schedule add, list and remove, and what the other commands show of schedules."""
+
+from graphkit import schedules
+from savers import FileSystemSaver
+from tests.support.terminal import graphkit
+
+CRON = "0 9 * * 1-5"
+
+
+def add(store, *options, name="report", cron=CRON):
+    return graphkit("schedule", "add", store, name, cron, *options)
+
+
+def test_a_schedule_is_added_listed_and_removed(tmp_path):
+    store = tmp_path / "runs"
+    added = add(store, "--input", '{"kind": "daily"}', "--timezone", "Europe/Zurich", "--graph-id", "g")
+    assert (added.code, added.out.startswith("report is due next at 2026-11-23 ")) == (0, True)
+    (row,) = graphkit("schedule", "list", store, "--json").json
+    assert row == {
+        "name": "report", "cron": CRON, "timezone": "Europe/Zurich", "graph_id": "g", "input": {"kind": "daily"},
+        "next_due": "2026-11-23T08:00:00+00:00", "last_due": None, "created_at": "2026-11-20T12:00:00+00:00",
+    }  # fmt: skip
+    assert "report" in graphkit("schedule", "list", store).out
+    assert graphkit("schedule", "remove", store, "report").out == "removed report\n"
+    assert graphkit("schedule", "list", store, "--json").json == []
+    missing = graphkit("schedule", "remove", store, "report")
+    assert (missing.code, "report" in missing.err) == (11, True)
+
+
+def test_a_schedule_is_not_among_the_threads(tmp_path):
+    store = tmp_path / "runs"
+    add(store)
+    assert graphkit("threads", store, "--json").json == []
+    assert graphkit("stats", store, "--json").json["threads"] == 0
+    assert graphkit("prune", store, "--idle", "0s", "--yes").out == "no thread is idle for 0s\n"
+    assert graphkit("copy", store, "--to", tmp_path / "copy").code == 0
+    with FileSystemSaver(tmp_path / "copy") as saver:
+        assert [schedule.name for schedule in schedules.find_all(saver)] == ["report"]
+
+
+def test_what_is_wrong_is_said(tmp_path):
+    store = tmp_path / "runs"
+    for done, text in (
+        (add(store, cron="0 9 * *"), "five fields"),
+        (add(store, cron="61 9 * * *"), "Bad minute"),
+        (add(store, "--timezone", "Europe/Zurch"), "did you mean 'Europe/Zurich'"),
+        (add(store, name=""), "name of a schedule"),
+        (add(store, "--input", "[1]"), "JSON object"),
+    ):
+        assert (done.code in {2, 18}, text in done.err) == (True, True), done.err
+    assert not graphkit("schedule", "list", store).out

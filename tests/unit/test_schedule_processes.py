@@ -1,0 +1,167 @@
+"""Schedules and several processes: one run for each due time, whoever is first and whoever dies."""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from graphkit import RunnableConfig, schedules
+from savers import FileSystemSaver, PostgresSaver, SqliteSaver
+
+PATIENCE = 60.0
+HOUR = timedelta(hours=1)
+BEGIN = datetime(2026, 11, 30, 8, 30, tzinfo=UTC)
+
+PROGRAM = """
+import os, signal, sys
+from datetime import UTC, datetime
+from pathlib import Path
+from graphkit import END, START, StateGraph
+from graphkit._engine import schedules as engine
+from graphkit.worker import Worker
+from savers import FileSystemSaver, PostgresSaver, SqliteSaver
+
+kind, path, schema, what, clock_file, work_file = sys.argv[1:]
+if kind == "postgres":
+    saver = PostgresSaver(path, schema=schema)
+else:
+    saver = {"file": FileSystemSaver, "sqlite": SqliteSaver}[kind](path, fsync="never")
+
+
+def clock():
+    return datetime.fromisoformat(Path(clock_file).read_text())
+
+
+def note(state, config):
+    with open(work_file, "a") as work:
+        work.write(config.thread + "\\n")
+
+
+def kill_before(call):
+    def die(*args):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return die
+
+
+if what == "die before the submit":
+    engine._submit_run = kill_before(engine._submit_run)
+elif what == "die before the record":
+    engine._put = kill_before(engine._put)
+graph = StateGraph({}).add_node("note", note).add_edge(START, "note").add_edge("note", END)
+worker = Worker(saver, graph.compile(), clock=clock, interval=0.01)
+print("serving", flush=True)
+worker.run(once=what == "once")
+"""
+
+
+@pytest.fixture(params=["file", "sqlite", "postgres"])
+def place(request, tmp_path):
+    """The kind of the saver, its place, and its schema."""
+    if request.param != "postgres":
+        yield request.param, str(tmp_path / "store"), ""
+        return
+    server = request.getfixturevalue("server")
+    schema = f"test {uuid.uuid4().hex}"
+    yield "postgres", server.connection_string, schema
+    server.drop_schema(schema)
+
+
+@pytest.fixture
+def saver(place):
+    kind, path, schema = place
+    if kind == "postgres":
+        opened = PostgresSaver(path, schema=schema)
+    else:
+        opened = {"file": FileSystemSaver, "sqlite": SqliteSaver}[kind](path, fsync="never")
+    with opened as saver:
+        yield saver
+
+
+class Clock:
+    """The clock of all processes: a file, replaced as a whole."""
+
+    def __init__(self, directory):
+        self.path = directory / "clock"
+        self.set(BEGIN)
+
+    def set(self, time):
+        self.time = time
+        new = self.path.with_suffix(".new")
+        new.write_text(time.isoformat())
+        new.replace(self.path)
+
+
+@pytest.fixture
+def clock(tmp_path):
+    return Clock(tmp_path)
+
+
+@pytest.fixture
+def work(tmp_path):
+    return tmp_path / "work"
+
+
+@pytest.fixture
+def start(place, clock, work):
+    with ExitStack() as stack:
+
+        def start_one(what):
+            command = [sys.executable, "-c", PROGRAM, *place, what, str(clock.path), str(work)]
+            process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ))
+            stack.callback(process.kill)
+            assert process.stdout.readline() == "serving\n"
+            return process
+
+        yield start_one
+
+
+def due_times(saver, work):
+    """The due times of the runs whose node was executed, each as often as it was."""
+    threads = work.read_text().split()
+    return [saver.recent(RunnableConfig(thread), limit=1)[0].metadata["due"] for thread in threads]
+
+
+def wait_for(saver, count):
+    """Wait until so many runs have finished."""
+    finished = set()
+    with saver.watch(latest=True, interval=0.01) as changes:
+        while len(finished) < count:
+            change = changes.get(PATIENCE)
+            assert change is not None
+            latest = change.checkpoint
+            if latest is not None and latest.status == "finished" and change.thread_id.startswith("key-"):
+                finished.add(change.thread_id)
+
+
+def test_two_workers_submit_one_run_for_a_due_time(saver, start, clock, work, sweep):
+    schedules.add(saver, "hourly", "0 * * * *", {}, created_at=BEGIN)
+    for _ in range(2):
+        start("serve")
+    rounds = sweep.count(500, 50)
+    for number in range(1, rounds + 1):
+        clock.set(clock.time + HOUR)
+        wait_for(saver, number)
+    due = [(BEGIN + HOUR / 2 + number * HOUR).isoformat() for number in range(rounds)]
+    assert Counter(due_times(saver, work)) == dict.fromkeys(due, 1)
+
+
+@pytest.mark.parametrize("moment", ["die before the submit", "die before the record"])
+def test_a_worker_that_is_killed_between_the_due_time_and_its_record(saver, start, clock, work, moment):
+    schedules.add(saver, "hourly", "0 * * * *", {}, created_at=BEGIN)
+    clock.set(BEGIN + HOUR)
+    assert start(moment).wait(PATIENCE) == -signal.SIGKILL
+    submitted = [thread for thread in saver.threads() if thread.startswith("key-")]
+    assert len(submitted) == (moment == "die before the record")
+    for _ in range(2):
+        assert start("once").wait(PATIENCE) == 0
+    assert due_times(saver, work) == ["2026-11-30T09:00:00+00:00"]
+    (thread,) = [thread for thread in saver.threads() if thread.startswith("key-")]
+    assert saver.recent(RunnableConfig(thread), limit=1)[0].status == "finished"
+    (schedule,) = schedules.find_all(saver)
+    assert schedule.last_due == BEGIN + HOUR / 2

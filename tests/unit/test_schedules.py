@@ -1,0 +1,288 @@
+"""Schedules: when runs are due, that each is submitted once, and what a worker notices."""
+
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from graphkit import RunnableConfig, schedules
+from graphkit._engine import schedules as engine
+from graphkit._engine.schedules import Schedule, iter_due_times
+from graphkit.errors import (
+    CheckpointerConfigurationError,
+    CheckpointSerializationError,
+    GraphRunnerError,
+    MissingDependencyError,
+)
+from graphkit.worker import Worker
+from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver
+from tests.support.graphs import LOG, make_chain
+
+PATIENCE = 60.0
+MONDAY = datetime(2026, 11, 30, 8, 30, tzinfo=UTC)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+ZURICH = "Europe/Zurich"
+
+
+class Clock:
+    """Stands still until a test moves it."""
+
+    def __init__(self, time=MONDAY):
+        self.time = time
+
+    def __call__(self):
+        return self.time
+
+
+@pytest.fixture(params=["memory", "file", "sqlite", "postgres"])
+def saver(request, tmp_path):
+    if request.param == "memory":
+        yield MemorySaver()
+    elif request.param == "file":
+        yield FileSystemSaver(tmp_path / "store", fsync="never")
+    elif request.param == "sqlite":
+        with SqliteSaver(tmp_path / "runs.db", fsync="never") as saver:
+            yield saver
+    else:
+        server = request.getfixturevalue("server")
+        schema = f"test {uuid.uuid4().hex}"
+        with PostgresSaver(server.connection_string, schema=schema) as saver:
+            yield saver
+        server.drop_schema(schema)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def app():
+    return make_chain(LOG, a=lambda state, config: {"log": config.thread}).compile()
+
+
+def runs(saver):
+    """The due times for which a run was submitted."""
+    latest = [saver.recent(RunnableConfig(thread), limit=1)[0] for thread in saver.threads()]
+    return sorted(info.metadata["due"] for info in latest if "due" in info.metadata)
+
+
+def serve(saver, app, clock, **options):
+    return Worker(saver, app, clock=clock, **options).run(once=True)
+
+
+def times(cron, zone, after, count):
+    schedule = Schedule(name="x", cron=cron, input={}, timezone=zone, created_at=after)
+    due = iter_due_times(schedule, after)
+    return [next(due).astimezone(ZoneInfo(zone)).isoformat() for _ in range(count)]
+
+
+# When runs are due
+
+
+def test_a_skipped_time_is_due_after_the_skip_and_once():
+    start = datetime(2027, 3, 27, 12, tzinfo=UTC)  # the clock skips 2:00 to 3:00 on the 28th
+    assert times("30 2 * * *", ZURICH, start, 2) == ["2027-03-28T03:00:00+02:00", "2027-03-29T02:30:00+02:00"]
+    assert times("15,45 2 * * *", ZURICH, start, 2) == ["2027-03-28T03:00:00+02:00", "2027-03-29T02:15:00+02:00"]
+    assert times("0 9 * * *", ZURICH, start, 2) == ["2027-03-28T09:00:00+02:00", "2027-03-29T09:00:00+02:00"]
+
+
+def test_a_repeated_time_is_due_the_first_time_only():
+    start = datetime(2026, 10, 24, 12, tzinfo=UTC)  # the clock repeats 2:00 to 3:00 on the 25th
+    assert times("30 2 * * *", ZURICH, start, 2) == ["2026-10-25T02:30:00+02:00", "2026-10-26T02:30:00+01:00"]
+    in_the_second_one = datetime(2026, 10, 25, 1, 15, tzinfo=UTC)
+    assert times("30 2 * * *", ZURICH, in_the_second_one, 1) == ["2026-10-26T02:30:00+01:00"]
+    assert times("0 * * * *", ZURICH, datetime(2026, 10, 24, 23, 30, tzinfo=UTC), 3) == [
+        "2026-10-25T02:00:00+02:00",
+        "2026-10-25T02:00:00+01:00",
+        "2026-10-25T03:00:00+01:00",
+    ]
+
+
+@pytest.mark.parametrize("cron", ["30 2 * * *", "*/15 * * * *", "0 3 * * 7", "0 0 29 2 *", "5 * 25 10 *"])
+def test_the_times_are_the_same_wherever_the_search_begins(cron):
+    for end in (datetime(2026, 10, 25, 1, 20, tzinfo=UTC), datetime(2027, 3, 28, 1, 5, tzinfo=UTC)):
+        begin = end - (5 if cron.startswith("*") else 500) * DAY
+        schedule = Schedule(name="x", cron=cron, input={}, timezone=ZURICH, created_at=begin)
+        found = [*iter_due_times(schedule, begin, end)]
+        assert schedule.find_unsubmitted(end, end) == found[-1:]
+        middle = end - timedelta(minutes=90)
+        expected = [due for due in found if due <= middle][-1:] + [due for due in found if due > middle]
+        assert schedule.find_unsubmitted(end, middle) == expected
+
+
+# What a worker submits
+
+
+def test_each_due_time_gets_a_thread_of_its_own(saver, app, clock):
+    Worker(saver, app, clock=clock).schedule("report", "0 9 * * 1-5", {}, timezone=ZURICH)
+    assert serve(saver, app, clock) == 0
+    clock.time += 23 * HOUR + HOUR / 2  # 9:00 in Zurich
+    assert [serve(saver, app, clock), serve(saver, app, clock)] == [1, 0]
+    clock.time += DAY
+    assert [serve(saver, app, clock), serve(saver, app, clock)] == [1, 0]
+    assert runs(saver) == ["2026-12-01T08:00:00+00:00", "2026-12-02T08:00:00+00:00"]
+    threads = [thread for thread in saver.threads() if not thread.startswith("graphkit:")]
+    assert {saver.recent(RunnableConfig(thread), limit=1)[0].status for thread in threads} == {"finished"}
+    (schedule,) = schedules.find_all(saver)
+    assert schedule.last_due == datetime(2026, 12, 2, 8, tzinfo=UTC)
+
+
+def test_of_the_missed_times_the_latest_is_submitted(saver, app, clock):
+    schedules.add(saver, "hourly", "0 * * * *", {}, created_at=clock())
+    clock.time += 10 * DAY
+    assert serve(saver, app, clock) == 1
+    assert runs(saver) == ["2026-12-10T08:00:00+00:00"]
+    clock.time += HOUR
+    assert serve(saver, app, clock) == 1
+
+
+def test_times_that_pass_while_a_worker_is_busy_are_all_submitted(clock, monkeypatch):
+    saver = MemorySaver()
+    now = 1000.0
+    monkeypatch.setattr(engine, "monotonic", lambda: now)
+
+    def work(state):
+        nonlocal now
+        clock.time += 3 * HOUR
+        now += 3 * 3600
+
+    app = make_chain(LOG, a=work).compile()
+    worker = Worker(saver, app, clock=clock)
+    worker.schedule("hourly", "0 * * * *", {})
+    clock.time += HOUR
+
+    def stop(thread, output):
+        if output.is_end:
+            worker.stop()
+
+    worker = Worker(saver, app, clock=clock, on_output=stop)
+    worker.run()
+    assert runs(saver) == ["2026-11-30T09:00:00+00:00"]
+    worker._schedules.submit_due()
+    assert runs(saver) == [f"2026-11-30T{hour:02}:00:00+00:00" for hour in (9, 10, 11, 12)]
+
+
+def test_a_schedule_of_another_graph_is_submitted_for_its_worker(saver, clock):
+    def make(name):
+        return make_chain(LOG, a=lambda state: {"log": name}).compile(graph_id=name)
+
+    one, two = make("one"), make("two")
+    Worker(saver, {"two": two}, clock=clock).schedule("x", "0 9 * * *", {"log": "in"})
+    clock.time += DAY
+    assert [serve(saver, one, clock), serve(saver, two, clock)] == [0, 1]
+    (thread,) = [thread for thread in saver.threads() if thread.startswith("key-")]
+    assert saver.get(RunnableConfig(thread)).state["log"] == ["in", "two"]
+
+
+def test_a_serving_worker_notices_what_others_add_and_remove(saver):
+    done = threading.Event()
+    app = make_chain(LOG, a=lambda state: done.set()).compile()
+    clock = Clock()
+    worker = Worker(saver, app, clock=clock, interval=0.01)
+    with ThreadPoolExecutor(1) as pool:
+        served = pool.submit(worker.run)
+        schedules.add(saver, "gone", "0 9 * * *", {}, created_at=clock())
+        schedules.add(saver, "stays", "0 9 * * *", {}, created_at=clock())
+        assert schedules.remove(saver, "gone")
+        clock.time += HOUR
+        assert done.wait(PATIENCE)
+        worker.stop()
+        assert served.result(PATIENCE) == 1
+    assert len(runs(saver)) == 1
+
+
+def test_many_due_times_leave_a_short_history(saver, app, clock):
+    schedules.add(saver, "often", "* * * * *", {}, created_at=clock())
+    schedule = saver.get(RunnableConfig("graphkit:schedule:often"))
+    read = engine._read(schedule, "often")
+    for _ in range(205):
+        schedule = engine._put(saver, read, schedule)
+    assert len(saver.history(RunnableConfig("graphkit:schedule:often"))) < 20
+    assert [each.name for each in schedules.find_all(saver)] == ["often"]
+
+
+# What is stored
+
+
+def test_the_same_definition_changes_nothing_and_another_one_replaces_it(saver, app, clock):
+    first = schedules.add(saver, "x", "0 9 * * *", {"log": ["a"]}, created_at=clock())
+    clock.time += DAY
+    assert serve(saver, app, clock) == 1
+    again = schedules.add(saver, "x", "0 9 * * *", {"log": ["a"]}, created_at=clock())
+    assert (again.created_at, again.last_due) == (first.created_at, datetime(2026, 11, 30, 9, tzinfo=UTC))
+    schedules.add(saver, "x", "0 * * * *", {"log": ["a"]}, created_at=clock())
+    assert serve(saver, app, clock) == 0
+    clock.time += HOUR
+    assert serve(saver, app, clock) == 1
+    assert schedules.remove(saver, "x")
+    assert not schedules.remove(saver, "x")
+    clock.time += DAY
+    assert serve(saver, app, clock) == 0
+    assert len(runs(saver)) == 2
+
+
+def test_a_schedule_is_no_idle_thread_and_survives_a_prune(saver):
+    schedules.add(saver, "x", "0 9 * * *", {})
+    if not isinstance(saver, MemorySaver):
+        assert saver.delete_idle(idle_since=datetime.now(UTC) + DAY) == []
+    saver.prune(keep_last=1)
+    assert [schedule.name for schedule in schedules.find_all(saver)] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "cron", "given", "zone", "error"),
+    [
+        ("", "0 9 * * *", {}, None, CheckpointerConfigurationError),
+        (" x", "0 9 * * *", {}, None, CheckpointerConfigurationError),
+        ("x" * 201, "0 9 * * *", {}, None, CheckpointerConfigurationError),
+        ("x", "0 9 * *", {}, None, CheckpointerConfigurationError),
+        ("x", "0 0 9 * * *", {}, None, CheckpointerConfigurationError),
+        ("x", "0 25 * * *", {}, None, CheckpointerConfigurationError),
+        ("x", "L/2 * L/2 * *", {}, None, CheckpointerConfigurationError),
+        ("x", "0 9 30 2 *", {}, None, CheckpointerConfigurationError),
+        ("x", None, {}, None, CheckpointerConfigurationError),
+        ("x", "0 9 * * *", {}, "Europe/Zurch", CheckpointerConfigurationError),
+        ("x", "0 9 * * *", {}, "../etc", CheckpointerConfigurationError),
+        ("x", "0 9 * * *", {}, "Europe", CheckpointerConfigurationError),
+        ("x", "0 9 * * *", {"log": object()}, None, CheckpointSerializationError),
+        ("x", "0 9 * * *", ["log"], None, CheckpointSerializationError),
+    ],
+)
+def test_what_is_wrong_changes_nothing(tmp_path, name, cron, given, zone, error):
+    saver = FileSystemSaver(tmp_path / "store", fsync="never")
+    with pytest.raises(error):
+        schedules.add(saver, name, cron, given, timezone=zone)
+    assert not saver.threads()
+    if zone == "Europe/Zurch":
+        with pytest.raises(error, match="did you mean 'Europe/Zurich'"):
+            schedules.add(saver, name, cron, given, timezone=zone)
+
+
+def test_a_worker_refuses_other_graphs_and_other_inputs(app):
+    saver = MemorySaver()
+    for graphs, options in (({"one": app, "two": app}, {}), ({"one": app}, {"graph_id": "two"})):
+        with pytest.raises(CheckpointerConfigurationError):
+            Worker(saver, graphs).schedule("x", "0 9 * * *", {}, **options)
+    with pytest.raises(GraphRunnerError):
+        Worker(saver, app).schedule("x", "0 9 * * *", ["log"])
+    assert not saver.threads()
+
+
+def test_a_missing_package_names_the_extra(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "cronsim", None)
+    with pytest.raises(MissingDependencyError, match=r"\[schedules\]"):
+        schedules.add(MemorySaver(), "x", "0 9 * * *", {})
+
+
+def test_a_schedule_that_cannot_be_read_does_not_stop_the_others(clock, app, caplog):
+    saver = MemorySaver()
+    schedules.add(saver, "good", "0 9 * * *", {}, created_at=clock())
+    bad = make_chain(LOG, a=lambda state: None).compile(checkpoint_saver=saver)
+    bad.invoke({}, RunnableConfig("graphkit:schedule:bad"))
+    clock.time += HOUR
+    assert serve(saver, app, clock) == 1
+    assert "schedule 'bad' failed" in caplog.text

@@ -1,0 +1,73 @@
+"""Changes for async code, and as JSON."""
+
+import asyncio
+import json
+import threading
+from contextlib import aclosing
+from datetime import UTC, datetime
+
+import pytest
+
+from graphkit import END, Checkpoint, RunnableConfig
+from graphkit.errors import CheckpointerConfigurationError
+from savers import MemorySaver, SaverWrapper
+
+T = RunnableConfig("t")
+AT = datetime(2026, 12, 1, 8, tzinfo=UTC)
+
+
+def step(following, **state):
+    return Checkpoint(node_id="a", next_node_id=following, state=state, created_at=AT)
+
+
+def watching_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("graphkit-watch")]
+
+
+@pytest.mark.parametrize("wrap", [lambda saver: saver, SaverWrapper])
+def test_async_code_follows_a_thread_until_it_has_finished(wrap):
+    saver = wrap(MemorySaver())
+
+    async def follow():
+        return [change.to_dict() async for change in saver.awatch("t", latest=True, interval=0.01, until="finished")]
+
+    async def work():
+        task = asyncio.create_task(follow())
+        await asyncio.sleep(0)
+        await saver.aput(T, step("b"))
+        await saver.aput(T, step(END))
+        return await task
+
+    rows = asyncio.run(work())
+    assert rows[-1]["next"] == END
+    assert json.loads(json.dumps(rows[-1]))["time"] == "2026-12-01T08:00:00+00:00"
+
+
+def test_leaving_an_async_watch_closes_it():
+    saver = MemorySaver()
+    saver.put(T, step("b"))
+
+    async def leave():
+        async with aclosing(saver.awatch("t", latest=True)) as changes:
+            async for change in changes:
+                assert change.kind == "checkpoint"
+                return
+
+    async def cancel():
+        changes = saver.awatch("t")
+        task = asyncio.create_task(anext(changes))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(leave())
+    asyncio.run(cancel())
+    for thread in watching_threads():
+        thread.join(60)
+    assert not watching_threads()
+
+
+def test_an_unknown_status_is_refused_with_the_nearest():
+    with pytest.raises(CheckpointerConfigurationError, match="did you mean 'finished'"):
+        MemorySaver().watch("t", until="finishd")

@@ -46,7 +46,7 @@ _BATCH: Final = 1000
 _NEVER: Final = float("inf")
 _LONGEST_WAIT: Final = 60.0
 """Seconds after which the worker looks at the clock again while a submitted run is not due: the clock
-may be set, and the machine may sleep."""
+may be set, and the machine may sleep. It does not look at the store."""
 _RUNNABLE: Final = frozenset({"queued", "running", "stalled", "answered"})
 """The statuses of threads that a worker runs. What is running has a run lock, which another process holds;
 the worker looks again when it is free."""
@@ -87,6 +87,9 @@ class _Agenda:
         self._taken: set[str] = set()
         """The threads that the worker serves now. What happens to them is looked at when they are
         done."""
+        self._planned: list[tuple[datetime, str]] = []
+        """A heap of threads that are no candidates before a time. An entry may be out of date: then
+        the worker looks at its thread in vain."""
 
     @property
     def taken_count(self) -> int:
@@ -106,16 +109,36 @@ class _Agenda:
         """Remove a candidate, if there is one."""
         self._candidates.pop(thread, None)
 
+    def plan(self, thread: str, at: datetime) -> None:
+        """Make a thread a candidate when a time has come. Until then it costs nothing but an entry here.
+
+        The time is one of the calendar, not of `monotonic`, which stands still while the machine sleeps.
+        """
+        self.discard(thread)
+        heappush(self._planned, (at, thread))
+
     def take(self) -> tuple[str, _Candidate] | None:
         """Remove and return the candidate that has been due for longest; None if none is due."""
-        due = self.next_due()
-        if due > monotonic():
+        now = _now()
+        while self._planned and self._planned[0][0] <= now:
+            at, thread = heappop(self._planned)
+            if thread not in self._candidates:
+                self.put(thread, _Candidate(_measure_since(at)))
+        if self._find_next() > monotonic():
             return None
         _, _, thread = heappop(self._queue)
         self._taken.add(thread)
         return thread, self._candidates.pop(thread)
 
-    def next_due(self) -> float:
+    def seconds_until_due(self) -> float:
+        """Return how many seconds remain until there is something to take, as far as it is known now."""
+        seconds = max(0.0, self._find_next() - monotonic())
+        if self._planned:
+            until_planned = (self._planned[0][0] - _now()).total_seconds()
+            seconds = min(seconds, max(0.0, until_planned), _LONGEST_WAIT)
+        return seconds
+
+    def _find_next(self) -> float:
         """Return when the next candidate is due."""
         queue = self._queue
         while queue:
@@ -289,10 +312,10 @@ class Worker:
     def _seconds_until_due(self) -> float | None:
         """Return how many seconds remain until a thread can be taken; None if an event comes first."""
         with self._lock:
-            due = self._agenda.next_due()
-            if due == _NEVER or self._agenda.taken_count == self._concurrency:
+            if self._agenda.taken_count == self._concurrency:
                 return None
-        return max(0.0, due - monotonic())
+            seconds = self._agenda.seconds_until_due()
+        return None if seconds == _NEVER else seconds
 
     def _read_changes(self, changes: Watch, timeout: float | None) -> bool:
         """Wait for a change, then handle all that are there, at most one batch.
@@ -321,9 +344,12 @@ class Worker:
             self._agenda.discard(thread)
         elif self._find_graph(info) is not None:
             due = _measure_since(changed_at)
-            submission = Submission.find(info.next_node_id, info.metadata)
-            if submission is not None and submission.at is not None:
-                due = max(due, _measure_until(submission.at))
+            at = _find_start(info)
+            if at is not None and at > _now():
+                self._agenda.plan(thread, at)
+                return
+            if at is not None:
+                due = max(due, _measure_since(at))
             candidate = self._agenda.get(thread) or _Candidate(due)
             if not candidate.busy_count:
                 candidate.due = due
@@ -386,9 +412,10 @@ class Worker:
 
     def _postpone_if_early(self, latest: CheckpointInfo, candidate: _Candidate) -> bool:
         """Postpone a thread whose run has just failed, or was submitted for later; return whether it is one."""
-        submission = Submission.find(latest.next_node_id, latest.metadata)
-        if submission is not None and submission.at is not None and submission.at > _now():
-            self._postpone(latest.thread_id, candidate, _measure_until(submission.at))
+        at = _find_start(latest)
+        if at is not None and at > _now():
+            with self._lock:
+                self._agenda.plan(latest.thread_id, at)
             return True
         if latest.id == candidate.failed_at and monotonic() < candidate.retry_at:
             self._postpone(latest.thread_id, candidate, candidate.retry_at)
@@ -564,6 +591,12 @@ def _adopt_graphs(
     return adopted, saver
 
 
+def _find_start(latest: CheckpointInfo) -> datetime | None:
+    """Return the time before which the run of a thread must not begin, if there is one."""
+    submission = Submission.find(latest.next_node_id, latest.metadata)
+    return None if submission is None else submission.at
+
+
 def _needs_finalizing(graph: CompiledGraph, writes: Mapping[str, Any]) -> bool:
     """Return whether a run that stopped after its last node has yet to act on an answer."""
     options = graph.compile_config
@@ -581,8 +614,3 @@ def _measure_since(time: datetime | None) -> float:
     if time is None:
         return monotonic()
     return monotonic() - max(0.0, (_now() - time).total_seconds())
-
-
-def _measure_until(time: datetime) -> float:
-    """Return a time by the monotonic clock, but none that is far in the future."""
-    return monotonic() + min((time - _now()).total_seconds(), _LONGEST_WAIT)

@@ -20,7 +20,7 @@ from warnings import filterwarnings
 from graphkit.abc import Change
 from graphkit.errors import CheckpointerError, CheckpointFormatError
 from graphkit.saver_kit import is_namespace_inside
-from savers._filesystem import catalog, layout
+from savers._filesystem import catalog, layout, log_bytes
 from savers._log.log_watch import Bookmark, ChangeReader, FoundLog, LogSource, Place, Signals
 
 if TYPE_CHECKING:
@@ -321,6 +321,8 @@ class FileSource(LogSource):
 
     def _find_end(self, found: FoundLog) -> int:
         """Return where the records of a log end: before the zeros by which it was extended."""
+        if found.mark.end < log_bytes.SHORTEST_EXTENDED:
+            return found.mark.end
         io = self._store.io
         try:
             fd = io.open(self._path_of(found.place, found.version))

@@ -197,7 +197,7 @@ FULL_READ_INTERVAL: Final = 60.0
 overflow, and a connection may be cut off without a sign."""
 _PAUSE_PER_LISTING: Final = 10.0
 """The pause before all threads are listed again is at least this many times as long as the listing."""
-_PAUSE_IF_SIGNALLED: Final = 100.0
+_PAUSE_IF_SIGNALLED: Final = 200.0
 """The same if each change is signalled, so that the listing seldom finds anything."""
 _MOST_THREADS: Final = 10_000
 """If more threads have changed between two reads, all are read."""

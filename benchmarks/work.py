@@ -77,7 +77,7 @@ def serve(place: Place, concurrency: int, connection: Any) -> None:
 
         graph = StateGraph({"log": Channels.appender()}).add_node("pack", pack)
         graph.add_edge(START, "pack").add_edge("pack", END)
-        worker = Worker(saver, graph.compile(), concurrency=concurrency)
+        worker = Worker(saver, graph.compile(graph_id="work"), concurrency=concurrency)
 
         def answer() -> None:
             while connection.recv() != "stop":
@@ -161,7 +161,7 @@ def fill(place: Place, count: int) -> None:
     at = datetime.now(UTC) + timedelta(days=1)
     with open_saver(place, "never") as saver:
         for number in range(count):
-            operations.submit(saver, {}, f"far-{number}", at=at)
+            operations.submit(saver, {}, f"far-{number}", graph_id="work", at=at)
 
 
 def measure_listing(place: Place) -> float:

@@ -24,6 +24,7 @@ TABLES = (
     "overhead",
     "many_threads",
     "scaling",
+    "work",
     "agents",
     "agents_at_scale",
 )
@@ -34,11 +35,14 @@ parser.add_argument("--dir", type=Path, help="where the files go")
 parser.add_argument("--rows", help="rows of langgraph_savers or databases, with commas between; all by default")
 parser.add_argument("--rounds", type=int, default=3, help="rounds of langgraph_savers and databases; 3 by default")
 parser.add_argument("--quick", action="store_true", help="these two with little work, to see that they run")
+parser.add_argument("--threads", type=int, default=10_000, help="threads of the store of work; 10000 by default")
 arguments = parser.parse_args()
 
 
 def read_options(table: str) -> dict[str, Any]:
-    """Return the options of a table; only langgraph_savers and databases have some."""
+    """Return the options of a table; only langgraph_savers, databases and work have some."""
+    if table == "work":
+        return {"threads": arguments.threads}
     if table not in {"langgraph_savers", "databases"}:
         return {}
     from benchmarks.peers.bench import QUICK

@@ -156,8 +156,8 @@ _PEEK_SIZE: Final = 64
 """Bytes read behind the end of a log to find out whether another process has written there."""
 _PART_SIZE: Final = 1 << 20
 _BLOCK_SIZE: Final = 1 << 12
-_SHORT: Final = _BLOCK_SIZE
-"""A log of fewer bytes is not extended: it will hardly get enough records for that to pay."""
+SHORTEST_EXTENDED: Final = _BLOCK_SIZE
+"""A log of fewer bytes is not extended by zeros: it will hardly get enough records for that to pay."""
 _MOST_ZEROS: Final = 1 << 17
 """If more zeros than this follow the last record, the next writer cuts them off."""
 _LONGEST_EXTENDED: Final = 1 << 20
@@ -420,7 +420,7 @@ class LogFile:
 
 def _choose_size(end: int) -> int:
     """Return to which size a log is extended whose records end at an offset: whole blocks."""
-    if end < _SHORT:
+    if end < SHORTEST_EXTENDED:
         return end
     blocks = (end + _BLOCK_SIZE - 1) // _BLOCK_SIZE
     return blocks * _BLOCK_SIZE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import weakref
 from contextlib import suppress
 from functools import partial, wraps
@@ -28,7 +27,7 @@ from savers._log.frame_log import ThreadIdentity
 from savers._log.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from graphkit.abc import StateSerializer
     from graphkit.codec import Codec
@@ -286,15 +285,22 @@ class Store:
 
         Logs a warning about anything else with such a name.
         """
+        return self.select_directories(directory, self.io.entries(directory), is_wanted)
+
+    def select_directories(
+        self, directory: str, entries: Iterable[tuple[str, bool]], is_wanted: Callable[[str], bool]
+    ) -> list[str]:
+        """Do what `directories_in` does, with what `entries` has returned of the directory."""
         names: list[str] = []
-        for name in sorted(filter(is_wanted, self.io.listdir(directory))):
+        for name, is_directory in sorted(entries):
+            if not is_wanted(name):
+                continue
+            if is_directory:
+                names.append(name)
+                continue
             path = layout.join(directory, name)
             status = self.io.stat(path)
-            if status is None:
-                continue
-            if stat.S_ISDIR(status.st_mode):
-                names.append(name)
-            else:
+            if status is not None:
                 kind = describe_file_type(status.st_mode)
                 _LOGGER.warning("%s is passed over, for it is %s where a directory should be", path, kind)
         return names

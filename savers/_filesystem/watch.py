@@ -20,7 +20,7 @@ from warnings import filterwarnings
 from graphkit.abc import Change
 from graphkit.errors import CheckpointerError, CheckpointFormatError
 from graphkit.saver_kit import is_namespace_inside
-from savers._filesystem import catalog, layout
+from savers._filesystem import catalog, layout, log_bytes
 from savers._log.log_watch import Bookmark, ChangeReader, FoundLog, LogSource, Place, Signals
 
 if TYPE_CHECKING:
@@ -247,15 +247,21 @@ class FileSource(LogSource):
                 self._events.cover(directory)
             except OSError as error:
                 self._stop_events(error)
-        namespaces = ["", *self._store.directories_in(directory, layout.is_namespace)]
+        # The live log first: if it was released after that, the version is there when versions are
+        # listed.
+        live = self._find(Place(thread, ""), 0)
+        entries = self._store.io.entries(directory)
+        namespaces = ["", *self._store.select_directories(directory, entries, layout.is_namespace)]
         # Of a namespace that is gone, and created again, the versions begin with 1.
         known = self._versions.pop(thread, {})
         if known:
             self._versions[thread] = {name: known[name] for name in namespaces if name in known}
-        logs: list[FoundLog] = []
-        for namespace in namespaces:
-            logs += filter(self._is_followed, self._list_place(Place(thread, namespace)))
-        return logs
+        logs = self._join_versions(Place(thread, ""), (name for name, _ in entries), live)
+        for namespace in namespaces[1:]:
+            place = Place(thread, namespace)
+            live = self._find(place, 0)
+            logs += self._join_versions(place, self._store.io.listdir(layout.join(directory, namespace)), live)
+        return [found for found in logs if self._is_followed(found)]
 
     def _is_followed(self, found: FoundLog) -> bool:
         """Return whether a log is in the namespace to follow, or below it, as far as it says so."""
@@ -264,11 +270,9 @@ class FileSource(LogSource):
         owner = self._find_owner(found)
         return owner is None or is_namespace_inside(owner[1], self._config.checkpoint_ns)
 
-    def _list_place(self, place: Place) -> list[FoundLog]:
-        # The live log first: if it was released after that, the version is there when versions are
-        # listed.
-        live = self._find(place, 0)
-        released = [self._find(place, version) for version in self._list_new_versions(place)]
+    def _join_versions(self, place: Place, files: Iterable[str], live: FoundLog | None) -> list[FoundLog]:
+        """Return the logs of a place: the released ones among its files that are news, and its live log."""
+        released = [self._find(place, version) for version in self._list_new_versions(place, files)]
         return [found for found in (*released, live) if found is not None]
 
     def _find(self, place: Place, version: int) -> FoundLog | None:
@@ -278,8 +282,7 @@ class FileSource(LogSource):
     def _path_of(self, place: Place, version: int) -> str:
         return layout.join(self._store.root, *place, _name_log(version))
 
-    def _list_new_versions(self, place: Place) -> list[int]:
-        files = self._store.io.listdir(layout.join(self._store.root, *place))
+    def _list_new_versions(self, place: Place, files: Iterable[str]) -> list[int]:
         versions = sorted(version for version in map(layout.parse_version, files) if version is not None)
         known = self._versions.get(place.thread, {})
         last = known.get(place.namespace, 0)
@@ -318,6 +321,8 @@ class FileSource(LogSource):
 
     def _find_end(self, found: FoundLog) -> int:
         """Return where the records of a log end: before the zeros by which it was extended."""
+        if found.mark.end < log_bytes.SHORTEST_EXTENDED:
+            return found.mark.end
         io = self._store.io
         try:
             fd = io.open(self._path_of(found.place, found.version))
@@ -338,7 +343,7 @@ class FileSource(LogSource):
             reader.log.close()
 
     def new_reader(self, found: FoundLog) -> ChangeReader | None:
-        owner = self._find_owner(found)
+        owner = found.mark.owner or self._find_owner(found)
         if owner is None:
             return None
         log = self._store.new_reader(*owner, self._path_of(found.place, found.version))

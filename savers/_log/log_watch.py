@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from logging import getLogger
 from math import inf
@@ -196,6 +197,8 @@ FULL_READ_INTERVAL: Final = 60.0
 overflow, and a connection may be cut off without a sign."""
 _PAUSE_PER_LISTING: Final = 10.0
 """The pause before all threads are listed again is at least this many times as long as the listing."""
+_PAUSE_IF_SIGNALLED: Final = 200.0
+"""The same if each change is signalled, so that the listing seldom finds anything."""
 _MOST_THREADS: Final = 10_000
 """If more threads have changed between two reads, all are read."""
 DAMAGE: Final = (CheckpointCorruptionError, CheckpointFormatError, CheckpointSerializationError)
@@ -364,18 +367,23 @@ class LogWatch(Watch):
         self._readers: OrderedDict[Place, ChangeReader] = OrderedDict()
         """The open logs, each read up to its bookmark, the least recently used first."""
         self._full_read_at = 0.0
+        self._listing_time = 0.0
+        """How many seconds listing the logs has taken since all threads were listed."""
         self._locks_due = inf
         try:
             # The source listens already: a change is either in this listing, or signalled after it.
             super().__init__(interval)
             self._condition = source.signals.condition
             for thread in self._list_threads():
-                for found in source.list_logs(thread):
+                for found in self._list_logs(thread):
                     self._set_start(found, config, latest=latest)
+            self._plan_full_read()
         except BaseException:
             source.close()
             raise
-        if latest or (config is not None and config.checkpoint_id is not None):
+        if latest:
+            self._unread = self._read_latest()
+        if config is not None and config.checkpoint_id is not None:
             self._full_read_at = monotonic()
         self._next_read = self._full_read_at
 
@@ -407,18 +415,46 @@ class LogWatch(Watch):
 
     # One pass
 
+    def _read_latest(self) -> Generator[Change, None, None]:
+        """Yield what was the latest of each history when the watch began.
+
+        The listing of that time is good enough: what has changed since was signalled, or is found by the
+        next listing. These are not changes: of their threads, only those that run may hold a lock.
+        """
+        with self._make_pass():
+            for thread in sorted(self._marks):
+                for namespace, mark in sorted(self._marks[thread].items()):
+                    if mark.wants_latest:
+                        yield from self._read_first(FoundLog(Place(thread, namespace), mark))
+            self._locks_due = yield from self._source.check_run_locks()
+
+    def _read_first(self, found: FoundLog) -> Iterator[Change]:
+        for change in self._read_log(found):
+            if change.checkpoint is not None and change.checkpoint.status == "running":
+                self._source.note_change(change.thread_id)
+            yield change
+
     def _read_changes(self) -> Generator[Change, None, None]:
         source = self._source
-        try:
+        with self._make_pass():
             # Taken before anything is read: what is signalled from here on is read by the next call.
             threads = source.take_threads()
-            if threads is None or monotonic() >= self._full_read_at:
+            is_full = threads is None or monotonic() >= self._full_read_at
+            if is_full:
                 threads = self._list_threads()
-            for thread in sorted(threads):
+            for thread in sorted(threads or ()):
                 for change in self._read_thread(thread):
                     source.note_change(change.thread_id)
                     yield change
+            if is_full:
+                self._plan_full_read()
             self._locks_due = yield from source.check_run_locks()
+
+    @contextmanager
+    def _make_pass(self) -> Iterator[None]:
+        """Decide when the next pass comes; after an error, it reads all threads."""
+        try:
+            yield
         except BaseException as error:
             # The signals of the threads that were not read yet are gone, so the next call reads all.
             self._full_read_at = monotonic()
@@ -429,17 +465,28 @@ class LogWatch(Watch):
             self._next_read = min(self._full_read_at, self._locks_due)
 
     def _list_threads(self) -> set[str]:
-        """Return all threads, those included that are gone, and decide when this is done again."""
+        """Return all threads, those included that are gone."""
         started = monotonic()
         threads = set(self._source.list_threads())
-        now = monotonic()
-        interval = FULL_READ_INTERVAL if self._source.signals.hears_all else self._interval
-        self._full_read_at = now + max(interval, _PAUSE_PER_LISTING * (now - started))
+        self._listing_time = monotonic() - started
         return threads.union(self._marks)
+
+    def _list_logs(self, thread: str) -> list[FoundLog]:
+        started = monotonic()
+        logs = self._source.list_logs(thread)
+        self._listing_time += monotonic() - started
+        return logs
+
+    def _plan_full_read(self) -> None:
+        """Decide when all threads are listed again, which takes a share of a core that does not grow with them."""
+        pause = max(self._interval, _PAUSE_PER_LISTING * self._listing_time)
+        if self._source.signals.hears_all:
+            pause = max(FULL_READ_INTERVAL, _PAUSE_IF_SIGNALLED * self._listing_time)
+        self._full_read_at = monotonic() + pause
 
     def _read_thread(self, thread: str) -> Iterator[Change]:
         try:
-            logs = self._source.list_logs(thread)
+            logs = self._list_logs(thread)
         except CheckpointFormatError as error:
             _warn(error)
             return

@@ -225,7 +225,7 @@ def shorten_records(monkeypatch):
 
 def extend_short_logs(monkeypatch, length=0):
     """Let a writer extend a log with zeros from a length on."""
-    monkeypatch.setattr(log_bytes, "_SHORT", length)
+    monkeypatch.setattr(log_bytes, "SHORTEST_EXTENDED", length)
 
 
 def limit_window(monkeypatch, first, later=None):

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, TypedDict
@@ -503,6 +504,25 @@ def test_a_worker_waits_until_a_run_is_due(store, monkeypatch):
         worker.stop()
         assert served.result(PATIENCE) == 1
     assert status(store, "far") == "queued"
+
+
+def test_a_worker_does_not_read_a_run_again_that_is_not_due(store, monkeypatch):
+    monkeypatch.setattr(graphkit.worker, "_LONGEST_WAIT", 0.001)
+    done = threading.Event()
+    app = make_chain(LOG, a=lambda state: done.set()).compile(checkpoint_saver=store)
+    app.submit({}, RunnableConfig("far"), at=now() + LATER)
+    app.submit({}, T, at=now() + timedelta(seconds=0.3))
+    read = []
+    monkeypatch.setattr(store, "recent", lambda config, limit: read.append(config.thread) or [])
+    worker = Worker(store, app, interval=3600)
+    with ThreadPoolExecutor(1) as pool:
+        served = pool.submit(worker.run)
+        while not read:
+            assert not served.done()
+            time.sleep(0.001)
+        worker.stop()
+        served.result(PATIENCE)
+    assert read == [T.thread]
 
 
 def test_threads_are_taken_in_the_order_in_which_they_became_due(store, monkeypatch):

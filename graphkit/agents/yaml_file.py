@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, final
 
-from graphkit.agents.plain_data import Path, format_path
+from graphkit.agents.settings import Path, format_path
 from graphkit.errors import (
     AgentConfigurationError,
     AgentFileNotFoundError,
@@ -81,10 +81,6 @@ class YamlFile:
             if path[:length] in self._lines:
                 return self._lines[path[:length]]
         return 1
-
-    def has(self, path: Path) -> bool:
-        """Return whether the file has a key."""
-        return path in self._lines
 
     def make_error(self, reason: str, path: Path = ()) -> AgentConfigurationError:
         """Return an error that names the file, the line and the key."""

@@ -12,7 +12,6 @@ SECTIONS = {
     "LlmStepConfig": "Step: llm, config",
     "FunctionStepSettings": "Step: function",
     "AgentStepSettings": "Step: agent",
-    "OtherStepSettings": "Step: another type",
     "ModelSettings": "Model",
     "ToolSettings": "Tool",
     "McpServerSettings": "MCP server",

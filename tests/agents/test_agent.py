@@ -31,11 +31,8 @@ from graphkit.agents import (
     AgentConfig,
     AgentFactory,
     DefaultState,
-    Step,
-    register_step,
     tool,
 )
-from graphkit.agents.steps import STRATEGIES
 from savers import FileSystemSaver, MemorySaver
 from tests.support.agents import AsyncScript, Script, call, calling, contents, transcript
 
@@ -221,7 +218,7 @@ def test_what_was_opened_for_an_agent_that_cannot_be_built_is_closed(build):
     steps = [
         {"type": "agent", "agent": inner},
         {"type": "agent", "agent": make_graph(thought=1), "checkpointer": SaverInMemory(closed)},
-        {"type": "unknown"},
+        {"type": "function", "function": "no:name"},
     ]
     with pytest.raises(ValueError, match="Invalid step 2"):
         build(AgentConfig(steps=steps))
@@ -262,31 +259,6 @@ def test_a_saver_that_was_passed_in_stays_open():
     with AgentBuilder().with_chat(echo).with_checkpointer(saver).build() as agent:
         agent.run("hello", "t")
     assert closed == []
-
-
-def test_an_application_adds_a_type_of_step(monkeypatch):
-    monkeypatch.setattr("graphkit.agents.steps.STRATEGIES", STRATEGIES)
-
-    class Greeting(Step):
-        needs_messages = True
-
-        def __init__(self, name, agent_tools, *, text):
-            super().__init__(name, agent_tools)
-            self.text = text
-
-        def add_to(self, graph):
-            graph.add_node(self.name, lambda state: {"messages": [{"role": "assistant", "content": self.text}]})
-
-    register_step("greeting", Greeting)
-    try:
-        register_step("greeting", Greeting)
-        with pytest.raises(ValueError, match="step type 'greeting' already"):
-            register_step("greeting", echo)
-        agent = AgentBuilderDirector(AgentConfig(steps=[{"type": "greeting", "text": "Welcome"}])).build()
-    finally:
-        del STRATEGIES["greeting"]
-    assert contents(agent.run({}), "assistant") == ["Welcome"]
-    assert list(agent.graph.topology.nodes) == ["greeting_step_0"]
 
 
 # State types

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from graphkit import GraphRunnerError
-from graphkit.agents import AgentBuilder, Tool, steps
+from graphkit.agents import AgentBuilder, Tool, builder
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
 from tests.support.agents import Script, call, calling, contents
 
@@ -57,7 +57,7 @@ class Closable(Script):
 @pytest.mark.parametrize("way", ["close", "aclose"])
 def test_a_model_made_from_settings_is_closed_with_the_agent_and_no_other(way, monkeypatch):
     made, given = Closable("x"), Closable("y")
-    monkeypatch.setattr(steps, "make_model", lambda config: made if config == "openai:m" else config)
+    monkeypatch.setattr(builder, "make_model", lambda config: made if config == "openai:m" else config)
     agent = AgentBuilder().with_chat("openai:m").with_chat(given).build()
     if way == "close":
         agent.close()

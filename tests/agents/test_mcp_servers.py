@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from graphkit import END, START, RetryPolicy, StateGraph
-from graphkit.agents import AgentBuilder, McpServers, ToolError
+from graphkit.agents import AgentBuilder, ToolError
+from graphkit.agents.mcp_servers import McpServers
 from graphkit.agents.mcp_settings import McpServerSettings
 from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError, MissingDependencyError
 from savers import FileSystemSaver

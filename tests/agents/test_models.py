@@ -11,8 +11,8 @@ from pydantic import SecretStr
 
 from graphkit import RetryPolicy
 from graphkit.agents import Model, make_model
+from graphkit.agents.configuration import ModelSettings
 from graphkit.agents.messages import as_reply, tool_calls_of
-from graphkit.agents.model_settings import ModelSettings
 from graphkit.agents.settings import RetrySettings, hide_secrets
 from graphkit.errors import AgentConfigurationError, MissingDependencyError
 from tests.support.fresh_process import fresh_process

@@ -1,6 +1,5 @@
 """Agent files in the form of Petal's plan, as they stand: bare state types, and steps with a `config`."""
 
-import logging
 from pathlib import Path
 from typing import Annotated, TypedDict
 
@@ -270,7 +269,7 @@ def test_what_config_holds_is_as_if_the_step_had_it():
 def test_tools_in_config_are_those_of_the_step(write):
     content = PLAN.replace("prompt_template", f"tools: ['{APP}:find_order']\n      prompt_template")
     (tool,) = load_agent_config(write(content)).steps[0].config.tools
-    assert tool.function is application.find_order
+    assert tool is application.find_order
 
 
 @pytest.mark.parametrize(
@@ -339,45 +338,6 @@ def test_an_invalid_step_of_an_inner_agent_in_code_has_both_numbers():
     )
     with pytest.raises(ValueError, match=r"^Invalid step 1: Invalid step 0: there are two tools named"):
         AgentBuilderDirector(outer).build()
-
-
-# What agents check finds in templates
-
-
-def chat(template):
-    return f"{{type: llm, model: '{APP}:echo', prompt_template: '{template}'}}"
-
-
-FUNCTION = f"{{type: function, function: '{APP}:take_order'}}"
-
-
-@pytest.mark.parametrize("state_type", [TypedState, ModelState], ids=lambda one: one.__name__)
-def test_a_key_that_the_declared_state_lacks_is_an_error_at_check_time(write, state_type):
-    path = write(
-        f"state_type: '{__name__}:{state_type.__name__}'\nsteps:\n  - {FUNCTION}\n  - {chat('In {citty.name}')}\n"
-    )
-    with pytest.raises(AgentConfigurationError, match=r"needs 'citty', .* it has city, messages") as caught:
-        check_agent_file(path)
-    assert (caught.value.line, caught.value.key) == (4, "steps[1].prompt_template")
-    load_agent(path)  # what an input may have is known when the agent runs
-
-
-@pytest.mark.parametrize(
-    ("steps", "warned"),
-    [
-        ([chat("In {city}")], ["'city'"]),
-        ([chat("In {city}"), FUNCTION], ["'city'"]),
-        ([FUNCTION, chat("In {city}")], []),
-        ([chat("{input} {messages[0]} {messages:{input}}")], []),
-        ([chat("{input:{width}}")], ["'width'"]),
-    ],
-)
-def test_a_key_that_only_the_input_can_have_is_a_warning_at_check_time(write, caplog, steps, warned):
-    path = write("steps:\n" + "".join(f"  - {step}\n" for step in steps))
-    check_agent_file(path)
-    assert [record.levelno for record in caplog.records] == [logging.WARNING] * len(warned)
-    for record, key in zip(caplog.records, warned, strict=True):
-        assert f"agent.yaml, line 2: steps[0].prompt_template: needs {key}" in record.getMessage()
 
 
 def test_a_wrong_conversion_in_a_template_is_found_when_the_agent_is_built():

@@ -139,7 +139,7 @@ def test_closing_the_stream_ends_the_request():
 
 
 def test_a_stream_is_closed_although_the_model_is_stuck(monkeypatch):
-    monkeypatch.setattr("graphkit.agents.text_stream.GRACE", 0.01)
+    monkeypatch.setattr("graphkit.agents.steps.GRACE", 0.01)
     released, recorded = threading.Event(), threading.Event()
 
     class Model(Script):

@@ -1,4 +1,4 @@
-"""tool(): the schema and the checks of a function; ToolRegistry."""
+"""tool(): the schema and the checks of a function."""
 
 import functools
 from datetime import date
@@ -8,8 +8,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 from graphkit import RetryPolicy, RunnableConfig
-from graphkit.agents import Tool, ToolArgumentsError, ToolRegistry, tool
+from graphkit.agents import Tool, tool
 from graphkit.agents.messages import parse_tool_call
+from graphkit.agents.tools import ToolArgumentsError, collect_tools
 
 
 class Address(BaseModel):
@@ -163,19 +164,16 @@ def test_a_retry_that_is_no_policy_is_refused():
         tool(ship, retry=3)
 
 
-def test_a_registry_has_each_name_once():
-    registry = ToolRegistry([ship])
-    assert registry.add(ship).name == "ship"
-    assert registry.names == ("ship",)
-    with pytest.raises(ValueError, match="two tools named 'ship'"):
-        registry.add(tool(takes_nothing, name="ship"))
-    with pytest.raises(TypeError, match="a function or a Tool"):
-        registry.add("ship")
-    assert registry.find("other") is None
-
-
 def takes_nothing():
     pass
+
+
+def test_each_tool_has_a_name_of_its_own():
+    assert list(collect_tools([ship, ship])) == ["ship"]
+    with pytest.raises(ValueError, match="two tools named 'ship'"):
+        collect_tools([ship, tool(takes_nothing, name="ship")])
+    with pytest.raises(TypeError, match="a function or a Tool"):
+        collect_tools(["ship"])
 
 
 def written(arguments):

@@ -11,7 +11,6 @@ from hypothesis import given, strategies as st
 
 from graphkit import RetryPolicy, RunnableConfig
 from graphkit.agents import AgentBuilderDirector, AgentConfig, CheckpointerConfig, load_agent, load_agent_config
-from graphkit.agents.steps import STRATEGIES
 from graphkit.agents.yaml_loader import check_agent_file, make_schema
 from graphkit.errors import (
     AgentConfigurationError,
@@ -97,7 +96,7 @@ def test_everything_that_a_file_may_have(write):
     assert agent.new_thread_id() == "order-17"
     state = agent.run({"order": "", "city": "", "messages": [{"role": "user", "content": "Hi"}]}, "t")
     assert (state["order"], state["city"]) == ("lamp", "Bern")
-    cancel, find = config.tools
+    cancel, find = config.tools[0], config.tools[1].make_tool()
     assert (cancel.name, cancel.requires_approval, cancel.timeout) == ("cancel_order", True, 5)
     assert (find.name, find.timeout, find.retry.max_attempts) == ("find", 3.0, 2)
     assert cancel is application.cancel_order
@@ -106,11 +105,12 @@ def test_everything_that_a_file_may_have(write):
 def test_a_tool_of_the_decorator_may_get_other_options_and_keeps_them_as_data(write):
     path = write(f"tools: [{{function: '{APP}:cancel_order', requires_approval: false, name: stop}}]\n{STEPS}")
     config = load_agent_config(path)
-    (stop,) = config.tools
+    stop = config.tools[0].make_tool()
     assert (stop.name, stop.requires_approval, stop.timeout) == ("stop", False, 5)
     assert application.cancel_order.requires_approval
-    entry = config.to_dict()["tools"][0]
-    assert (entry["function"], entry["name"]) == (f"{APP}:cancel_order", "stop")
+    assert config.to_dict()["tools"] == [
+        {"function": f"{APP}:cancel_order", "requires_approval": False, "name": "stop"}
+    ]
 
 
 @pytest.mark.requirement("P43")
@@ -341,12 +341,6 @@ def test_what_only_building_finds_is_named_too(text, line, key, message, write):
     assert (caught.value.line, caught.value.key, caught.value.file) == (line, key, str(path))
 
 
-def test_a_step_of_a_registered_type_keeps_its_settings(write, monkeypatch):
-    monkeypatch.setitem(STRATEGIES, "shout", application.ShoutStep)
-    path = write(f"{STEPS.strip()[:-1]}, {{type: shout, suffix: '!'}}]\n")
-    assert load_agent(path).run("Hello")["messages"][-1]["content"] == "YOU SAID: HELLO!"
-
-
 def test_all_problems_are_in_one_message_with_their_lines(write):
     path = write("name: 3\nsteps:\n  - type: llm\n  - type: function\nmore: 1\n")
     with pytest.raises(AgentConfigurationError) as caught:
@@ -458,6 +452,7 @@ def test_a_tool_in_a_file_may_have_another_description(write):
         """
     config = load_agent_config(write(dedent(tools) + STEPS))
     assert [tool.description for tool in config.tools] == ["Find it.", "", "Find orders by a text."]
+    assert [entry.make_tool().description for entry in config.tools[:2]] == ["Find it.", ""]
     again = load_agent_config(write(json.dumps(config.to_dict())))
     assert [tool.description for tool in again.tools] == ["Find it.", "", "Find orders by a text."]
     assert again.tools[2] is application.search

@@ -455,7 +455,7 @@ def test_the_contract_runs_under_unittest():
 def test_a_contract_without_a_saver_says_so():
     with pytest.raises(NotImplementedError):
         SaverContract().test_get_by_id()
-    with pytest.raises(AssertionError, match="ValueError was not raised"), SaverContract().raises(ValueError):
+    with pytest.raises(AssertionError, match="ValueError not raised"), SaverContract().raises(ValueError):
         pass
     with pytest.raises(NotImplementedError):
         SaverMachine().start()

@@ -133,28 +133,6 @@ class ValueTests(ContractTests):
                 check.writes(reader, CONFIG, {"w": value})
                 check.same(info.metadata, {"m": value})
 
-    def test_all_types_in_one_state(self) -> None:
-        saver = self.open()
-        samples = _list_samples()
-        first_state = sample_values()
-        first_state["list"] = samples
-        first = put_state(saver, first_state)
-        update = {"list": samples, "none": 0}
-        second = derive(first, update, GROWING)
-        saver.put(CONFIG, second)
-
-        # The expected states are made of new objects: putting must not have changed the samples.
-        old_state = sample_values()
-        old_state["list"] = _list_samples()
-        new_state = sample_values()
-        new_state["none"] = 0
-        new_state["list"] = _list_samples() + _list_samples()
-
-        for reader in self.readers_of(saver):
-            newest, oldest = reader.list(CONFIG)
-            check.same(oldest.state, old_state)
-            check.same(newest.state, new_state)
-
     # Values that cannot be stored
 
     def assert_refused(
@@ -164,7 +142,7 @@ class ValueTests(ContractTests):
         with self.raises_without_change(saver, CheckpointSerializationError) as caught:
             saver.put(CONFIG, checkpoint)
 
-        error = caught.error
+        error = caught.exception
         check.instance(error, TypeError)
         check.equal(error.path, path)
 
@@ -224,12 +202,12 @@ class ValueTests(ContractTests):
         with self.assert_unchanged(saver, CONFIG):
             with self.raises(CheckpointSerializationError) as caught:
                 put_state(saver, {"n": 2}, metadata={"who": UnknownType()})
-            _assert_in_path(caught.error, "who")
+            _assert_in_path(caught.exception, "who")
 
             # Not one of several writes is stored if one of them is refused.
             with self.raises(CheckpointSerializationError) as caught:
                 saver.put_writes(CONFIG, {"fine": 1, "bad": [UnknownType()]})
-            _assert_in_path(caught.error, "bad[0]")
+            _assert_in_path(caught.exception, "bad[0]")
 
     def test_a_refused_put_creates_no_thread(self) -> None:
         saver = self.open("refuses_unstorable_values")
@@ -239,11 +217,6 @@ class ValueTests(ContractTests):
 
         if saver.lists_threads:
             check.threads(saver)
-
-
-def _list_samples() -> list[Any]:
-    """Return the sample values of every type; new objects each time, because some are mutable."""
-    return [*sample_values().values()]
 
 
 def _assert_in_path(error: CheckpointSerializationError, part: str) -> None:

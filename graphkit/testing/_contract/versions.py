@@ -145,15 +145,6 @@ class VersionTests(ContractTests):
         tag = saver.release(OTHER)
         check.equal(tag.version, 2)
 
-    def test_the_java_names_of_versions(self) -> None:
-        saver = self.open_versioned()
-        put_state(saver, {"n": 1})
-        saver.release(CONFIG)
-
-        check.items(saver.versionsByThreadId("t"), [1])
-        check.equal(saver.lastVersionByThreadId("t"), 1)
-        check.equal(saver.getVersion(CONFIG), "1")
-
 
 def assert_versions(saver: Any, thread: Any, expected: list[int]) -> None:
     """Assert that a thread has exactly these versions."""

@@ -184,10 +184,9 @@ class _Drawing:
         box = self.boxes[name]
         border = _HEAVY if box.is_current else box.border
         start = centre - box.width // 2
-        for line, corners in ((row, border.top), (row + 2, border.bottom)):
-            left, middle, right = corners
-            self._write(line, start, left + middle * (box.width - 2) + right)
+        self._write(row, start, _fill(border.top, box.width))
         self._write(row + 1, start, f"{border.side} {box.text} {border.side}")
+        self._write(row + 2, start, _fill(border.bottom, box.width))
         if self._arrows[name]:
             self._write(row + 2, centre, border.way_out)
 
@@ -228,13 +227,17 @@ class _Drawing:
         chains = [self._find_chain(arrow.target) for arrow in arrows]
         if not all(chains):
             return None
-        joins = {self._arrows[chain[-1]][0].target for chain in chains}
+        joins = [self._arrows[chain[-1]][0].target for chain in chains]
         drawn = {node for chain in chains for node in chain}
-        rest = [node for node in following if node not in drawn]
-        if len(joins) > 1 or rest[:1] != list(joins) or not drawn.issubset(following):
+        if not drawn.issubset(following):
+            return None
+        below = next((node for node in following if node not in drawn), None)
+        if any(join != below for join in joins):
             return None
         width = sum(map(self._width_of, chains)) + _GAP * (len(chains) - 1)
-        return _Fork(chains, rest[0]) if width <= _MAX_WIDTH else None
+        if width > _MAX_WIDTH:
+            return None
+        return _Fork(chains, joins[0])
 
     def _find_chain(self, name: str) -> list[str]:
         """Return the nodes from one on that have one way in and one plain way out."""
@@ -279,12 +282,19 @@ class _Drawing:
         """Draw the line that joins the branches to the column in the middle."""
         first, between, last = corners
         row = self._new_rows(1)
-        self._write(row, centres[0], "─" * (centres[-1] - centres[0]))
+        start = centres[0]
+        end = centres[-1]
+        self._write(row, start, "─" * (end - start))
         self._write(row, 0, middle)
         for centre in centres[1:-1]:
             self._write(row, centre, "┼" if centre == 0 else between)
-        self._write(row, centres[0], first)
-        self._write(row, centres[-1], last)
+        self._write(row, start, first)
+        self._write(row, end, last)
+
+
+def _fill(corners: tuple[str, str, str], width: int) -> str:
+    left, middle, right = corners
+    return left + middle * (width - 2) + right
 
 
 def _make_box(shape: Shape) -> _Box:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from graphkit import GraphRunnerError
 from graphkit.agents import AgentBuilder, Tool, builder
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
 from tests.support.agents import Script, call, calling, contents
@@ -32,13 +31,6 @@ def test_the_tools_of_an_mcp_server_are_called_by_the_model(tmp_path, way):
     agent = builder.build() if way == "build" else None
     assert "3" in asyncio.run(use())[0]
     assert "add" in [schema["function"]["name"] for schema in model.requests[0][1]]
-
-
-def test_the_tools_of_an_mcp_server_count_as_asynchronous(tmp_path):
-    (tmp_path / "journal").touch()
-    agent = AgentBuilder().with_chat(Script("x"), name="chat").with_mcp_servers(servers_in(tmp_path)).build()
-    with pytest.raises(GraphRunnerError, match=r"'chat_tools'.*arun\(\)"):
-        agent.run("go")
 
 
 @pytest.mark.parametrize("servers", [{"broken": {"colour": "red"}}, ["files"]])
@@ -90,7 +82,7 @@ def test_a_mapping_is_a_checkpointer(tmp_path):
 
 
 @pytest.mark.requirement("P7")
-@pytest.mark.parametrize("settings", [{"type": "dream"}, {"colour": 1}, {"type": 3}])
+@pytest.mark.parametrize("settings", [{"type": "dream"}, {"colour": 1}, 7])
 def test_a_wrong_mapping_is_an_error_with_its_cause(settings):
     with pytest.raises(ValueError, match="Invalid checkpointer configuration: ") as raised:
         AgentBuilder().with_checkpointer(settings)

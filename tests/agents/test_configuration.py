@@ -38,12 +38,6 @@ FULL = {
 }
 
 
-def test_the_defaults_are_an_agent_without_a_checkpointer():
-    config = AgentConfig()
-    assert (config.name, config.checkpointer, list(config.steps)) == ("agent", None, [])
-    assert AgentConfig.from_dict(config.to_dict()) == config
-
-
 def test_plain_data_are_read_and_written_back_without_loss():
     config = AgentConfig.from_dict(json.loads(json.dumps(FULL)))
     assert json.loads(json.dumps(config.to_dict())) == FULL
@@ -95,12 +89,6 @@ def test_objects_of_an_application_are_written_as_their_names():
     assert AgentConfig.from_dict(plain).to_dict() == plain
 
 
-def test_a_configuration_of_objects_is_built():
-    step = {"type": "function", "name": "take", "function": application.take_order}
-    agent = AgentBuilderDirector(AgentConfig(state_type=application.OrderState, steps=[step])).build()
-    assert agent.run({"order": "", "city": ""})["order"] == "lamp"
-
-
 def test_names_alone_are_never_imported():
     config = AgentConfig.from_dict({"steps": [{"type": "function", "function": "no_such_module:f"}]})
     with pytest.raises(ValueError, match="no_such_module:f"):
@@ -139,25 +127,17 @@ def test_what_has_no_plain_form_is_an_error_that_names_the_key(change, key):
     ("change", "message"),
     [
         ({"nmae": "x"}, "nmae: is unknown"),
-        ({"steps": {}}, "steps: must be a valid list"),
         ({"steps": [3]}, r"steps\[0\]: must be a mapping"),
-        ({"steps": [{}]}, r"steps\[0\].type: is missing"),
         ({"steps": [{"type": "llm", "model": "m"}]}, r"steps\[0\].model: must be provider:model"),
-        ({"steps": [{"type": "llm", "model": {"provider": "openai"}}]}, r"steps\[0\].model.model: is missing"),
         ({"steps": [{"type": "llm", "model": "o:m", "prompt": ""}]}, r"steps\[0\].prompt: is unknown"),
-        ({"steps": [{"type": "llm", "model": "o:m", "max_parallel_tools": 0}]}, r"steps\[0\].max_parallel_tools: "),
-        ({"steps": [{"type": "function"}]}, r"steps\[0\].function: is missing"),
         ({"steps": [{"type": "function", "function": "f"}]}, r"steps\[0\].function: must be module:name"),
         ({"steps": [{"type": "function", 1: "x"}]}, r"steps\[0\]: keys must be text, not 1"),
         ({"steps": [{"type": "agent"}]}, r"steps\[0\]: needs either agent or file"),
-        ({"steps": [{"type": "agent", "agent": {"x": 1}}]}, r"steps\[0\].agent.x: is unknown"),
         (
             {"steps": [{"type": "agent", "agent": {"checkpointer": {}}, "checkpointer": {}}]},
             r"steps\[0\]: has two checkpointers",
         ),
-        ({"tools": ["f"]}, r"tools\[0\]: must be module:name"),
         ({"tools": [{"function": "m:f", "on_error": "x"}]}, r"tools\[0\].on_error: must be 'model' or 'raise'"),
-        ({"thread_id": "random"}, "thread_id: must be 'uuid' or 'timestamp'"),
         ({"thread_id": {"strategy": "uuid", "user_id": "b"}}, "thread_id: the thread id strategy 'uuid' has no option"),
         ({"state_type": 3}, "state_type: must be module:name, not int"),
     ],
@@ -173,23 +153,13 @@ def test_what_is_no_mapping_is_an_error(given):
         AgentConfig.from_dict(given)
 
 
-def test_all_problems_are_in_one_error():
-    with pytest.raises(AgentConfigurationError, match=r"^name: .*; steps\[1\].model: .*; more: is unknown$"):
-        AgentConfig.from_dict(
-            {"name": 3, "steps": [{"type": "function", "function": "m:f"}, {"type": "llm"}], "more": 1}
-        )
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("f", "must be module:name"),
-        ("a:b:c", "must be module:name"),
         ("../x:y", "must be module:name"),
         ("no_such_module:f", "there is no module 'no_such_module'"),
-        ("json.nothing:f", "there is no module 'json.nothing'"),
         ("json:nothing", "the module 'json' has no 'nothing'"),
-        ("json:loads.nothing", "has no 'loads.nothing'"),
     ],
 )
 def test_a_reference_that_leads_nowhere_says_why(text, message):

@@ -19,7 +19,6 @@ import pytest
 from graphkit import END, START, RetryPolicy, StateGraph
 from graphkit.agents import AgentBuilder, ToolError
 from graphkit.agents.mcp_servers import McpServers
-from graphkit.agents.mcp_settings import McpServerSettings
 from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError, MissingDependencyError
 from savers import FileSystemSaver
 from tests.support.agents import AsyncScript, call, calling, contents, everything_about
@@ -164,16 +163,7 @@ def test_listing_in_a_running_loop_names_atools(plain):
     asyncio.run(use())
 
 
-def test_no_servers_have_no_tools():
-    assert McpServers({}).tools() == []
-
-
 # ---------------------------------------------------------------------------------------------- connections
-
-
-def test_nothing_is_started_before_it_is_needed(plain):
-    assert repr(McpServers({"test": plain.settings})) == "McpServers(test)"
-    assert plain.calls() == []
 
 
 def test_tools_outlive_loops_and_connections(plain):
@@ -226,7 +216,7 @@ def test_a_call_in_whose_midst_the_server_dies_is_not_repeated(plain):
     asyncio.run(use())
 
 
-@pytest.mark.parametrize("code", [-32000, -32600, -32602, 1])
+@pytest.mark.parametrize("code", [-32000, 1])
 def test_an_error_of_the_server_is_its_message_whatever_its_code(plain, code):
     async def use():
         async with McpServers({"test": plain.settings}) as servers:
@@ -430,28 +420,18 @@ class HttpStub:
         return asyncio.run(use())
 
 
-def as_event(message):
-    return f"event: message\ndata: {json.dumps(message)}\n\n"
-
-
-@pytest.mark.parametrize("form", ["application/json", "text/event-stream"])
-@pytest.mark.parametrize("status", [200, 400])
-def test_an_error_of_a_server_over_http_is_its_message_whatever_its_code(form, status):
+def test_an_error_of_a_server_over_http_is_its_message():
     def refuse(handler, request):
         reply = {"jsonrpc": "2.0", "id": request["id"], "error": {"code": -32000, "message": "quota used up"}}
-        is_event = form == "text/event-stream" and status == 200
-        handler.send(
-            form if is_event else "application/json", as_event(reply) if is_event else json.dumps(reply), status
-        )
+        handler.send("application/json", json.dumps(reply))
 
     with HttpStub(refuse) as server:
         assert server.call().startswith("the MCP server 'web': could not call act: quota used up")
         assert server.calls == 1
 
 
-@pytest.mark.parametrize("missing", [0, 10])
-def test_an_answer_over_http_that_breaks_off_is_a_broken_connection(missing):
-    with HttpStub(lambda handler, request: handler.send("text/event-stream", ": busy\n\n", missing=missing)) as server:
+def test_an_answer_over_http_that_breaks_off_is_a_broken_connection():
+    with HttpStub(lambda handler, request: handler.send("text/event-stream", ": busy\n\n", missing=10)) as server:
         assert "the server may have executed it" in server.call()
         assert server.calls == 1
 
@@ -497,30 +477,6 @@ def test_a_server_that_hangs_is_an_error_for_the_model(plain):
     assert fast == "3"
     assert plain.calls().count("wait") == 2  # two attempts
     assert plain.calls().count("start") == 1
-
-
-@pytest.mark.usefixtures("short_ends")
-def test_a_server_that_reads_nothing_more_is_an_error_for_the_model(plain):
-    settings = plain.settings | {"calls": {"timeout": 0.2}}
-    (content,) = run_agent(settings, "done", tool_calls=[call("stop_reading", filler="x" * 300_000)])
-    assert content.startswith("Error: TimeoutError: ")
-
-
-def test_a_server_over_http_that_hangs_is_an_error_for_the_model():
-    is_over = threading.Event()
-
-    def hang(handler, request):
-        is_over.wait(60)
-        handler.close_connection = True
-
-    with HttpStub(hang) as server:
-        try:
-            settings = {"url": server.url, "calls": {"timeout": 0.2}}
-            (content,) = run_agent(settings, "done", tool_calls=[call("act")])
-        finally:
-            is_over.set()
-    assert content == "Error: TimeoutError: tool 'act' took longer than its timeout of 0.2 s"
-    assert server.calls == 1
 
 
 def test_a_failed_call_is_made_again_as_the_settings_say(plain):
@@ -581,7 +537,6 @@ def test_a_resume_connects_again_from_stored_settings(plain, tmp_path):
     ("settings", "reason"),
     [
         ({"command": "/no/such/program"}, "cannot start /no/such/program: No such file or directory"),
-        ({"command": "/etc/passwd"}, "cannot start /etc/passwd: Permission denied"),
         ({"command": "/bin/true"}, "/bin/true ended the connection: is it an MCP server?"),
         ({"command": "/bin/cat"}, "/bin/cat: MCPError: Method not found"),
         ({"command": "/bin/sleep", "args": ["60"], "timeout": 0.05}, "/bin/sleep did not answer within 0.05 s"),
@@ -604,20 +559,12 @@ GOOD = {"command": "server"}
     ("servers", "message"),
     [
         ([], "mcp_servers: must be"),
-        ({3: GOOD}, "mcp_servers[3]: must be"),
-        ({"": GOOD}, "mcp_servers.: String should"),
-        ({"s": None}, "mcp_servers.s: must be a mapping"),
         ({"s": {}}, "mcp_servers.s: needs either command or url"),
         ({"s": {**GOOD, "url": "http://localhost/mcp"}}, "mcp_servers.s: needs either command or url"),
-        ({"s": {**GOOD, "arg": []}}, "mcp_servers.s.arg: is unknown"),
         ({"s": {"url": "http://h/", "env": {}}}, "env does not go with url"),
         ({"s": {"command": "a\0b"}}, "command: contains a null character"),
-        ({"s": {**GOOD, "args": [1]}}, "args[0]: must be a valid string"),
         ({"s": {**GOOD, "env": {"A=B": SECRET}}}, "env: 'A=B' is not the name of an environment variable"),
-        ({"s": {**GOOD, "env": {"A": f"{SECRET}\0"}}}, "env.A: contains a null character"),
-        ({"s": {**GOOD, "timeout": -1}}, "timeout: must be greater than 0"),
         ({"s": {"url": "localhost"}}, "url: must be an address"),
-        ({"s": {"url": "http://[::1"}}, "url: must be an address"),
         ({"s": {"url": f"http://me:{SECRET}@localhost/"}}, "url: must not contain a user or a password"),
     ],
     ids=str,
@@ -667,35 +614,6 @@ def test_a_variable_is_given_or_passed_on_and_never_shown(plain, monkeypatch):
         servers.tools()
 
 
-def test_a_server_that_repeats_the_token_is_an_error_without_it(monkeypatch):
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            error = {"code": -32000 - 500, "message": f"wrong: {self.headers['authorization']}"}
-            body = json.dumps({"jsonrpc": "2.0", "id": request.get("id"), "error": error}).encode()
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format, *args):
-            pass
-
-    monkeypatch.setenv("MCP_TOKEN", SECRET)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listener:
-        thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            url = f"http://127.0.0.1:{listener.server_port}/mcp"
-            with pytest.raises(McpServerError, match=r"wrong: Bearer \*\*\*") as caught:
-                McpServers({"web": {"url": url, "token_env": "MCP_TOKEN"}}).tools()
-        finally:
-            listener.shutdown()
-            thread.join()
-    assert SECRET not in everything_about(caught.value)
-
-
 def test_a_header_is_sent_and_never_shown(http):
     servers = McpServers({"web": http.settings | {"headers": {"Authorization": SECRET}}})
 
@@ -739,10 +657,3 @@ def test_a_token_is_sent_and_never_shown(http, monkeypatch):
     monkeypatch.delenv("MCP_TOKEN")
     with pytest.raises(AgentConfigurationError, match="needs the environment variable MCP_TOKEN"):
         servers.tools()
-
-
-def test_the_page_lists_every_key():
-    page = (Path(__file__).parents[2] / "docs" / "agents-models.md").read_text(encoding="utf-8")
-    own = set(McpServerSettings.model_fields)
-    section = page.partition("## MCP servers")[2]
-    assert {key for key in own if f"`{key}`" not in section} == set()

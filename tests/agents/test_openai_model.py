@@ -91,10 +91,9 @@ def test_it_answers_with_a_message_and_an_id_of_its_own(connect, ask, is_streame
 
 
 @both
-@pytest.mark.parametrize("status", [400, 422])
-def test_a_server_that_refuses_the_option_for_the_usage_is_asked_without_it(connect, ask, status):
+def test_a_server_that_refuses_the_option_for_the_usage_is_asked_without_it(connect, ask):
     def answer(request):
-        return failure(status, "what is that?") if "stream_options" in request else text("Hello")
+        return failure(400, "what is that?") if "stream_options" in request else text("Hello")
 
     with chat_server.start(answer) as server:
         model = connect(server)
@@ -116,14 +115,6 @@ def test_another_refusal_is_an_error_and_does_not_cost_the_usage(connect):
         with pytest.raises(ModelError, match="after 1 attempt: status 400: forbidden"):
             model.request([{"role": "user", "content": "forbidden"}], on_text=print)
         assert model.request(QUESTION, on_text=print)["usage"] == {"total_tokens": 5}
-
-
-def test_the_option_for_the_usage_can_be_set(connect):
-    with chat_server.start([text("Hello"), text("Hello")]) as server:
-        ask_sync(connect(server, extra_body={"stream_options": None}), print)
-        ask_sync(connect(server))
-    assert server.requests[0]["stream_options"] is None
-    assert "stream_options" not in server.requests[1]
 
 
 @both
@@ -170,14 +161,6 @@ def test_the_request_has_the_form_of_the_protocol_and_nothing_of_ours(connect):
     assert server.headers[0]["authorization"] == f"Bearer {KEY}"
 
 
-def test_messages_of_a_state_are_sent_as_plain_data(connect):
-    state = StateGraph({}).add_node("a", lambda state: {}).add_edge(START, "a").add_edge("a", END)
-    frozen = state.compile().invoke({"messages": QUESTION})["messages"]
-    with chat_server.start([text("ok")]) as server:
-        connect(server).request(frozen)
-    assert server.requests[0]["messages"] == [{"role": "user", "content": "Hello?"}]
-
-
 # ---------------------------------------------------------------------------------------------- failures that pass
 
 
@@ -187,13 +170,8 @@ def test_messages_of_a_state_are_sent_as_plain_data(connect):
     [
         failure(429, "slow down"),
         failure(500),
-        failure(503),
-        failure(408),
         Reply(body="<html>busy</html>", headers={"content-type": "text/html"}),
         Reply(body="{broken", headers={"content-type": "application/json"}),
-        Reply(body="[]"),
-        Reply(body='{"choices": []}'),
-        Reply(body='{"choices": [{"message": "Hello"}]}'),
         Reply(body='{"choices": [{"message": {"role": "assistant", "tool_calls": [{}]}}]}'),
         Reply(body='{"error": {"message": "overloaded"}}'),
         text("Hello there", break_after=1),
@@ -207,7 +185,7 @@ def test_what_may_pass_is_asked_again(connect, ask, reply):
 
 
 @both
-@pytest.mark.parametrize("reply", [failure(500, "out of order"), text("Hello there", break_after=1), Reply(body="[]")])
+@pytest.mark.parametrize("reply", [failure(500, "out of order"), text("Hello there", break_after=1)])
 def test_when_all_attempts_fail_the_error_counts_them(connect, ask, reply):
     with chat_server.start([reply] * 3) as server, pytest.raises(ModelError) as caught:
         ask(connect(server))
@@ -222,8 +200,6 @@ def test_when_all_attempts_fail_the_error_counts_them(connect, ask, reply):
     ("reply", "reason"),
     [
         (failure(400, "context too long"), "status 400: context too long"),
-        (failure(401, "wrong key"), "status 401: wrong key"),
-        (failure(404, "no such model"), "status 404: no such model"),
         (failure(429, "no credit", code="insufficient_quota"), "status 429: no credit"),
         (failure(429, "slow down", retry_after=3600), "status 429: slow down; the server asks to wait 3600 s"),
     ],
@@ -271,7 +247,7 @@ def test_a_timeout_is_a_failure_that_passes(connect):
 
 
 @both
-@pytest.mark.parametrize("events", [0, 1, 2, 4])
+@pytest.mark.parametrize("events", [0, 4])
 def test_a_stream_that_broke_goes_on_without_giving_text_twice(connect, ask, events):
     pieces = []
     broken = text("Hello there, friend", break_after=events)
@@ -293,15 +269,7 @@ def test_when_the_next_answer_differs_from_what_was_shown_the_error_says_so(conn
 
 
 @both
-def test_a_stream_that_ends_early_but_properly_is_not_an_answer(connect, ask):
-    events = 'data: {"choices": [{"index": 0, "delta": {"content": "Hel"}}]}\n\ndata: [DONE]\n\n'
-    reply = Reply(body=events, headers={"content-type": "text/event-stream"})
-    with chat_server.start([reply] * 3) as server, pytest.raises(ModelError, match="the stream ended before"):
-        ask(connect(server), lambda text: None)
-
-
-@both
-@pytest.mark.parametrize("event", ["{broken", '"text"', '{"error": {"message": "overloaded"}}', '{"choices": 3}'])
+@pytest.mark.parametrize("event", ["{broken", '{"error": {"message": "overloaded"}}', '{"choices": 3}'])
 def test_a_bad_event_is_a_failure(connect, ask, event):
     reply = Reply(body=f"data: {event}\n\n", headers={"content-type": "text/event-stream"})
     with chat_server.start([reply] * 3) as server, pytest.raises(ModelError, match="after 3 attempts"):
@@ -428,11 +396,9 @@ def echo_of_the_key(request):
     "answer",
     [
         echo_of_the_key,
-        lambda request: failure(500, KEY),
         lambda request: Reply(body=json.dumps({"error": {"message": KEY}})),
         lambda request: Reply(body=KEY),
         lambda request: text(KEY, break_after=0),
-        lambda request: Reply(status=500, body=KEY, headers={"content-type": "text/plain"}),
     ],
 )
 def test_no_error_shows_the_key(connect, ask, setting, answer):
@@ -494,9 +460,3 @@ def test_a_model_pickles_without_its_key(connect):
         twin.close()
         with pytest.raises(TypeError, match="api_key_env"):
             pickle.dumps(connect(server, api_key=KEY))
-
-
-def test_the_clients_environment_gives_the_address(connect, monkeypatch):
-    with chat_server.start([text("Hello")]) as server:
-        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
-        assert connect(server, base_url=None).request(QUESTION)["content"] == "Hello"

@@ -8,15 +8,13 @@ import pytest
 from graphkit import (
     CheckpointStorageError,
     GraphResume,
-    InterruptionMetadata,
     NodeExecutionError,
     RetryPolicy,
     RunnableConfig,
     interrupt,
 )
 from graphkit.agents import AgentBuilder, Tool, ToolError, tool
-from graphkit.operations import answer
-from savers import FileSystemSaver, MemorySaver
+from savers import MemorySaver
 from tests.support.agents import AsyncScript, Script, call, calling, contents, transcript
 
 
@@ -108,13 +106,6 @@ def test_no_more_calls_of_one_message_run_at_the_same_time_than_the_step_allows(
     assert max(counts) == 2
 
 
-@pytest.mark.parametrize("limit", [0, -1, True, 1.5, "2"])
-def test_a_wrong_limit_of_parallel_calls_is_an_error(limit, till):
-    builder = AgentBuilder().with_chat(Script(), tools=[till.add], max_parallel_tools=limit)
-    with pytest.raises(ValueError, match=r"steps\[0\].max_parallel_tools: must be "):
-        builder.build()
-
-
 @pytest.mark.parametrize(
     ("wrong", "content"),
     [
@@ -162,22 +153,6 @@ def test_all_attempts_of_a_call_have_one_key_and_no_other_call_has_it(run):
 
 
 # Errors
-
-
-class UnprintableError(Exception):
-    def __str__(self):
-        raise KeyError("no text")
-
-
-def test_an_error_without_a_text_goes_back_to_the_model(run):
-    def fail():
-        raise UnprintableError
-
-    content = "Error: UnprintableError: its __str__ raised KeyError"
-    assert contents(run(build(calling(call("fail")), "sorry", tools=[fail]), "go")) == [content]
-    agent = build(calling(call("fail", id="c")), "sorry", tools=[tool(fail, on_error="raise")])
-    with pytest.raises(ToolError, match="'c': UnprintableError: its __str__ raised KeyError"):
-        run(agent, "go")
 
 
 def test_an_error_goes_back_to_the_model(run):
@@ -297,8 +272,6 @@ def test_an_approval_is_an_interrupt_with_the_call(run, till):
     [
         (False, "The call was not executed: a human refused it", []),
         ({"approved": False, "reason": "too dear"}, "The call was not executed: a human refused it: too dear", []),
-        ({"approved": True, "reason": None}, '{"sold":"tea","amount":1}', [("tea", 1)]),
-        ({"approved": True, "arguments": {"item": "tea"}}, '{"sold":"tea","amount":1}', [("tea", 1)]),
         (
             {"approved": True, "arguments": {"item": "tea", "amount": 2}},
             'A human changed the arguments to {"item": "tea", "amount": 2}.\n{"sold":"tea","amount":2}',
@@ -316,14 +289,11 @@ def test_a_human_approves_refuses_or_changes(run, till, reply, content, sold):
 @pytest.mark.parametrize(
     "useless",
     [
-        "yes",
         None,
         1,
         {},
-        {"approved": "yes"},
         {"approved": True, "arguments": [1]},
         {"approved": True, "arguments": {"item": "tea", "amount": "many"}},
-        {"approved": True, "colour": 1},
         {"approved": False, "reason": 1},
     ],
 )
@@ -352,34 +322,10 @@ def test_several_approvals_wait_at_once_while_other_calls_go_on(run, till):
     assert ["refused" in content for content in contents(state)] == [True, False, False, False]
 
 
-def test_an_approval_is_given_without_the_graph(run, till, tmp_path):
-    agent = build(
-        calling(call("sell", item="tea")), "done", tools=[selling(till)], saver=FileSystemSaver(tmp_path / "s")
-    )
-    run(agent, "go", "t")
-    answer(FileSystemSaver(tmp_path / "s"), "t", {"approved": True, "arguments": {"item": "rum"}})
-    assert contents(run(agent, None, "t"))[0].endswith('{"sold":"rum","amount":1}')
-
-
 def test_wrong_arguments_are_not_shown_to_a_human(run, till):
     agent = build(calling(call("sell", thing="tea")), "done", tools=[selling(till)], saver=MemorySaver())
     (content,) = contents(run(agent, "go", "t"))
     assert "item: is missing" in content
-
-
-def test_an_approval_is_not_asked_for_again_by_a_retry(run):
-    attempts = []
-
-    @tool(requires_approval=True, retry=RetryPolicy(max_attempts=2, initial_delay=0))
-    def flaky() -> str:
-        attempts.append(1)
-        if len(attempts) == 1:
-            raise ConnectionError("gone")
-        return "here"
-
-    agent = build(calling(call("flaky")), "done", tools=[flaky], saver=MemorySaver())
-    run(agent, "go", "t")
-    assert contents(run(agent, GraphResume(True), "t")) == ["here"]
 
 
 def test_a_tool_may_ask_a_human_itself(run):
@@ -389,13 +335,6 @@ def test_a_tool_may_ask_a_human_itself(run):
     agent = build(calling(call("ask", question="which?")), "done", tools=[ask], saver=MemorySaver())
     run(agent, "go", "t")
     assert contents(run(agent, GraphResume("this"), "t")) == ["this"]
-
-
-def test_the_stream_ends_with_the_approval(till):
-    agent = build(calling(call("sell", item="tea")), "done", tools=[selling(till)], saver=MemorySaver())
-    *_, last = agent.stream("go", "t")
-    assert isinstance(last, InterruptionMetadata)
-    assert last.payload["tool"] == "sell"
 
 
 # A conversation that goes on
@@ -444,12 +383,9 @@ def test_a_tool_without_a_signature_gets_the_arguments_as_they_are(run):
     assert transcript(run(agent, "go")) == transcript(run(agent, "go"))
 
 
-@pytest.mark.parametrize("is_own", [True, False], ids=["saver of its own", "saver of the outer agent"])
-def test_a_call_that_waits_in_a_nested_agent_is_seen_and_approved_through_the_outer_one(run, till, is_own):
+def test_a_call_that_waits_in_a_nested_agent_is_seen_and_approved_through_the_outer_one(run, till):
     inner = AgentBuilder().with_chat(Script(calling(call("sell", id="c", item="tea")), "sold"), name="chat")
-    inner = inner.with_tools(tool(till.sell, requires_approval=True)).with_checkpointer(
-        MemorySaver() if is_own else None
-    )
+    inner = inner.with_tools(selling(till)).with_checkpointer(MemorySaver())
     outer = AgentBuilder().with_step("clerk", inner.build()).with_checkpointer(MemorySaver()).build()
     run(outer, "go", "t")
     (waiting,) = outer.get_state("t").interrupts

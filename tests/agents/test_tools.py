@@ -9,7 +9,6 @@ from pydantic import BaseModel, Field
 
 from graphkit import RetryPolicy, RunnableConfig
 from graphkit.agents import Tool, tool
-from graphkit.agents.messages import parse_tool_call
 from graphkit.agents.tools import ToolArgumentsError, collect_tools
 
 
@@ -65,10 +64,6 @@ def test_names_that_pydantic_reserves_are_names_of_parameters():
     assert list(odd_tool.parameters["properties"]) == ["schema", "model_config", "_private", "copy"]
     checked = odd_tool.check_arguments({"schema": "s", "model_config": 1, "_private": "2026-11-22"})
     assert checked == {"schema": "s", "model_config": 1, "_private": date(2026, 11, 22)}
-
-
-def test_a_parameter_without_an_annotation_takes_any_value():
-    assert tool(lambda value: value, name="echo").check_arguments({"value": [1, "a"]}) == {"value": [1, "a"]}
 
 
 def test_the_model_does_not_see_the_config():
@@ -147,21 +142,13 @@ def test_a_function_that_cannot_be_a_tool_is_refused(function):
     ("options", "problem"),
     [
         ({"name": "two words"}, "1 to 64 letters"),
-        ({"name": "x" * 65}, "1 to 64 letters"),
         ({"timeout": 0}, "above 0"),
-        ({"timeout": float("nan")}, "above 0"),
-        ({"timeout": "3"}, "above 0"),
         ({"on_error": "ignore"}, "'model' or 'raise'"),
     ],
 )
 def test_wrong_options_are_refused(options, problem):
     with pytest.raises(ValueError, match=problem):
         tool(ship, **options)
-
-
-def test_a_retry_that_is_no_policy_is_refused():
-    with pytest.raises(TypeError, match="RetryPolicy"):
-        tool(ship, retry=3)
 
 
 def takes_nothing():
@@ -174,19 +161,3 @@ def test_each_tool_has_a_name_of_its_own():
         collect_tools([ship, tool(takes_nothing, name="ship")])
     with pytest.raises(TypeError, match="a function or a Tool"):
         collect_tools(["ship"])
-
-
-def written(arguments):
-    return {"id": "1", "function": {"name": "ship", "arguments": arguments}}
-
-
-@pytest.mark.parametrize("empty", [None, "", "{}", {}])
-def test_a_call_without_arguments_has_none(empty):
-    assert parse_tool_call(written(empty)).arguments == {}
-
-
-@pytest.mark.parametrize("wrong", ["{", "[1]", "1", "null", 7, "[" * 100_000])
-def test_arguments_that_are_no_json_object_are_refused(wrong):
-    call = parse_tool_call(written(wrong))
-    assert call.arguments is None
-    assert call.problem.startswith("the arguments ")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, final
 
-from graphkit._diagram.layout import Arrow, DiagramModel, Shape
+from graphkit._diagram.layout import Arrow, DiagramModel
 from graphkit._wording import count_cells
 
 _MAX_WIDTH: Final = 76
@@ -96,8 +96,11 @@ class _Drawing:
         self.boxes: dict[str, _Box] = {}
         """By the name of the shape or the subgraph."""
         for shape in model.shapes:
-            if shape.kind != "condition":
-                self.boxes[shape.name] = _make_box(shape)
+            if shape.kind == "condition":
+                continue
+            border = _ROUND if shape.kind in {"start", "stop"} else _PLAIN
+            label = f"{shape.label} (map)" if shape.kind == "map" else shape.label
+            self.boxes[shape.name] = _Box(_escape(label), border, shape.is_passed, shape.is_current)
         for subgraph in model.subgraphs:
             label = _escape(f"{subgraph.label} (graph)")
             self.boxes[subgraph.name] = _Box(label, _PLAIN, subgraph.is_passed, subgraph.is_current)
@@ -295,12 +298,6 @@ class _Drawing:
 def _fill(corners: tuple[str, str, str], width: int) -> str:
     left, middle, right = corners
     return left + middle * (width - 2) + right
-
-
-def _make_box(shape: Shape) -> _Box:
-    border = _ROUND if shape.kind in {"start", "stop"} else _PLAIN
-    label = f"{shape.label} (map)" if shape.kind == "map" else shape.label
-    return _Box(_escape(label), border, shape.is_passed, shape.is_current)
 
 
 def _direct_arrows(model: DiagramModel) -> Iterator[Arrow]:

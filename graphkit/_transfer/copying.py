@@ -338,7 +338,9 @@ class ThreadCopier:
     # Comparing
 
     def _compare(self) -> _Plan:
-        stages = [*self._list_stages()]
+        versions = self._source.list_versions() if self._versions else ()
+        stages = [_Stage(version=version, namespaces=self._source.list_namespaces_of(version)) for version in versions]
+        stages.append(_Stage(version=None, namespaces=self._source.list_namespaces()))
         stored: Sequence[int] = ()
         if self._versions:
             stored = self._target.list_versions()
@@ -370,12 +372,6 @@ class ThreadCopier:
             has_parts = stage.version is None
             compared[namespace] = self._comparer.compare(namespace, wanted, stored, has_parts=has_parts)
         return compared
-
-    def _list_stages(self) -> Iterator[_Stage]:
-        if self._versions:
-            for version in self._source.list_versions():
-                yield _Stage(version=version, namespaces=self._source.list_namespaces_of(version))
-        yield _Stage(version=None, namespaces=self._source.list_namespaces())
 
     def _check_versions(self, wanted: Sequence[int | None], stored: Sequence[int]) -> None:
         """Check that the target has the first versions of the source, and can number the others as it does."""

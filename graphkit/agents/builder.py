@@ -363,7 +363,11 @@ class _Assembly:
         name = settings.name or f"{settings.type}_step_{index}"
         try:
             if isinstance(settings, LlmStepSettings):
-                return self._make_chat(name, settings.merge_config(), tools)
+                chat = settings.merge_config()
+                model = make_model(chat.model)
+                if model is not chat.model:
+                    self.resources.append(model)
+                return ChatStep(name, chat, collect_tools([*tools.values(), *_make_tools(chat.tools)]), model)
             if isinstance(settings, AgentStepSettings):
                 return NodeStep(name, graph or self._open_graph(name, settings))
         except (TypeError, ValueError) as error:
@@ -372,12 +376,6 @@ class _Assembly:
             reason = f"step {name!r} needs a function, not {settings.function!r}"
             raise InvalidStepError(reason, *self._numbers, index)
         return NodeStep(name, settings.function)
-
-    def _make_chat(self, name: str, settings: LlmStepSettings, tools: Mapping[str, Tool]) -> ChatStep:
-        model = make_model(settings.model)
-        if model is not settings.model:
-            self.resources.append(model)
-        return ChatStep(name, settings, collect_tools([*tools.values(), *_make_tools(settings.tools)]), model)
 
     def _open_graph(self, name: str, settings: AgentStepSettings) -> CompiledGraph | StateGraph:
         """Return the graph of a step; a StateGraph with a saver of its own is compiled, and so nested."""

@@ -252,10 +252,6 @@ def _is_model(value: Any) -> bool:
     return callable(value) or hasattr(value, "request")
 
 
-def _read_reference(value: Any) -> Any:
-    return _resolve(value, callable)
-
-
 def _read_model(value: Any) -> Any:
     if not isinstance(value, str):
         if _is_model(value):
@@ -280,27 +276,29 @@ def _read_state_type(value: Any) -> Any:
         if isinstance(value, int | float | list):
             raise ValueError(f"must be module:name, not {type(value).__name__}")  # noqa: TRY004 - pydantic collects it
         return value
+    is_bare = value.isidentifier()
+    if not is_bare:
+        check_reference(value)
     loading = LOADING.get()
-    if value.isidentifier():
-        return value if loading is None else _find_state_type(value, loading.state_types)
-    check_reference(value)
     if loading is None:
         return value
-    found = resolve_reference(value)
-    parse_state_type(found, with_messages=False)
-    return found
-
-
-def _find_state_type(name: str, known: Mapping[str, type]) -> type:
-    if name in known:
-        return known[name]
-    names = ", ".join(sorted(known))
-    reason = f"there is no state type {name!r}; known are {names}. Write module:name, or give the class to "
-    raise ValueError(f"{reason}load_agent(..., state_types=[{name}])")
+    if not is_bare:
+        found = resolve_reference(value)
+        parse_state_type(found, with_messages=False)
+        return found
+    if value not in loading.state_types:
+        known = ", ".join(sorted(loading.state_types))
+        raise ValueError(
+            f"there is no state type {value!r}; known are {known}. Write module:name, or give the class to "
+            f"load_agent(..., state_types=[{value}])"
+        )
+    return loading.state_types[value]
 
 
 Reference = Annotated[
-    Any, AfterValidator(_read_reference), WithJsonSchema({"type": "string", "pattern": PATTERN, "title": "Reference"})
+    Any,
+    AfterValidator(lambda value: _resolve(value, callable)),
+    WithJsonSchema({"type": "string", "pattern": PATTERN, "title": "Reference"}),
 ]
 """`module:name`, or in code the object itself."""
 _StateType = Annotated[

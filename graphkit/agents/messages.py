@@ -186,14 +186,13 @@ def newest_user_text(messages: Sequence[Any]) -> str | None:
     """Return the text of the newest message of the user; None if there is none."""
     for message in reversed(messages):
         if isinstance(message, Mapping) and message.get("role") == "user":
-            return _text_of_content(message.get("content"))
-    return None
-
-
-def _text_of_content(content: Any) -> str:
-    """Return a content as text; of a list of parts, the texts among them."""
+            break
+    else:
+        return None
+    content = message.get("content")
     if isinstance(content, str):
         return content
+    # A list of parts: the texts among them.
     texts = [part["text"] for part in content or () if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
     return "\n".join(texts)
 
@@ -231,11 +230,9 @@ def make_sendable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return _escape_halves(text)
-    return text
-
-
-def _escape_halves(text: str) -> str:
+        pass
+    else:
+        return text
     joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     sendable = joined.encode("utf-8", "backslashreplace").decode()
     halves = sorted({character for character in joined if "\ud800" <= character <= "\udfff"})

@@ -164,16 +164,13 @@ class Settings(BaseModel):
         """
         plain: dict[str, Any] = {}
         for name, value in self.set_fields():
-            if not self._means_nothing(name, value):
+            # An empty value says the same as none, except a None where the default is something else.
+            field = type(self).model_fields.get(name)
+            is_default = value is None and field is not None and field.default is None
+            is_empty = isinstance(value, list | dict) and not value
+            if not is_default and not is_empty:
                 plain[name] = dump_value(value, (*path, name))
         return plain
-
-    def _means_nothing(self, name: str, value: Any) -> bool:
-        """Return whether a value says the same as no value. A None does not where the default is something else."""
-        if value is None:
-            field = type(self).model_fields.get(name)
-            return field is not None and field.default is None
-        return isinstance(value, list | dict) and not value
 
 
 # The types of values that several settings have.
@@ -282,7 +279,8 @@ def find_problems(error: ValidationError) -> list[Problem]:
 def _problems_in(error: ValidationError, prefix: Path) -> Iterator[Problem]:
     for problem in error.errors():
         # The path has three parts: that of the outer settings, what pydantic knows, and what our validator knows.
-        keys = [part for part in problem["loc"] if not _is_tag(part)]
+        # Parts in brackets are no keys of the configuration, but the tags of unions, and `[key]`.
+        keys = [part for part in problem["loc"] if not str(part).startswith(("<", "["))]
         raised = problem.get("ctx", {}).get("error")
         path = (*prefix, *keys, *getattr(raised, "path", ()))
         # The constructor of nested settings raises one of our errors, whose cause has the details.
@@ -292,11 +290,6 @@ def _problems_in(error: ValidationError, prefix: Path) -> Iterator[Problem]:
         else:
             is_no_mapping = problem["type"] in _NO_SETTINGS
             yield Problem(path, "must be a mapping" if is_no_mapping else simplify_message(problem["msg"]))
-
-
-def _is_tag(part: str | int) -> bool:
-    """Return whether a part of a path is the tag of a union, or `[key]`, not a key of the configuration."""
-    return isinstance(part, str) and part.startswith(("<", "["))
 
 
 _FORM: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")

@@ -208,7 +208,14 @@ class ChatStep:
 
     def add_to(self, graph: StateGraph) -> None:
         """Add the node of the model, and that of the tools if there are any."""
-        graph.add_node(self.name, self._make_action())
+        # An asynchronous run awaits a model that can be awaited, and then needs no thread for each conversation. Only
+        # the driver knows whether the run is asynchronous, and it chooses the form when it starts the action.
+        action: Any = TwoForms(self._request, self._arequest)
+        if self._model.is_async:
+            action = self._arequest
+        elif isinstance(self._model, FunctionModel):
+            action = self._request  # its `arequest` needs a thread, too
+        graph.add_node(self.name, action)
         if not self.tools:
             return
         calls = ToolCalls(self.tools)
@@ -224,19 +231,11 @@ class ChatStep:
         """Add the edge to the tools while the model calls any, and else to the next step."""
         if self.tools:
             targets = {"tools": self.tools_name, "next": target}
-            graph.add_conditional_edges(self.name, _choose_edge, targets)
+            graph.add_conditional_edges(
+                self.name, lambda state: "tools" if find_pending_calls(state) else "next", targets
+            )
         else:
             graph.add_edge(self.name, target)
-
-    def _make_action(self) -> Callable[..., Any]:
-        """Return the action: asynchronous if the model is, and else in two forms."""
-        # Only the driver knows whether a run is asynchronous, and it chooses the form when it starts the action. In
-        # an asynchronous run, a model that can be awaited then needs no thread for each conversation.
-        if self._model.is_async:
-            return self._arequest
-        if isinstance(self._model, FunctionModel):
-            return self._request  # its `arequest` needs a thread, too
-        return TwoForms(self._request, self._arequest)
 
     def _request(self, state: Mapping[str, Any]) -> Generator[str, None, dict[str, Any]]:
         """Yield the text of the model while it arrives; return the update."""
@@ -294,7 +293,3 @@ class ChatStep:
 
 Step = NodeStep | ChatStep
 """One or several nodes of the graph, the first of which has the name of the step."""
-
-
-def _choose_edge(state: Mapping[str, Any]) -> str:
-    return "tools" if find_pending_calls(state) else "next"

@@ -280,17 +280,14 @@ def _describe_result(call: _ToolCall, result: Any) -> str:
     Raises:
         TypeError: the result has no JSON form.
     """
-    content = result if isinstance(result, str) else _to_json(result)
-    return _note_change(call) + content
-
-
-def _to_json(result: Any) -> str:
+    if isinstance(result, str):
+        return _note_change(call) + result
     try:
         jsonable = to_jsonable_python(to_plain(result))
     except PydanticSerializationError as error:
         found = type(result).__name__
         raise TypeError(f"the tool was executed, but its result, {found}, has no JSON form: {error}") from error
-    return json.dumps(jsonable, ensure_ascii=False, separators=(",", ":"))
+    return _note_change(call) + json.dumps(jsonable, ensure_ascii=False, separators=(",", ":"))
 
 
 def _describe_failure(call: _ToolCall, error: Exception) -> str:

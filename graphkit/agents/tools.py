@@ -72,7 +72,8 @@ class ToolSignature:
             # An alias, because a field cannot have the name of an attribute of pydantic's models.
             field_name = f"argument_{len(fields)}"
             self._names[field_name] = parameter.name
-            fields[field_name] = _make_field(parameter)
+            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+            fields[field_name] = Annotated[parameter.annotation, Field(alias=parameter.name)], default
         try:
             self._model: type[BaseModel] = create_model(name, __config__=_CONFIG, **fields)
             schema = self._model.model_json_schema(schema_generator=_SchemaWithoutTitles)
@@ -129,11 +130,6 @@ def _annotated_part(function: Any) -> Any:
     if inspect.isroutine(function):
         return function
     return type(function).__call__
-
-
-def _make_field(parameter: inspect.Parameter) -> Any:
-    default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-    return Annotated[parameter.annotation, Field(alias=parameter.name)], default
 
 
 def _describe_problem(problem: Any) -> str:

@@ -312,7 +312,6 @@ class DeclaresSizes(Declares):
 @breaks(
     "test_an_unstorable_change_raises_with_its_path",
     "test_a_refused_put_creates_no_thread",
-    "test_an_unstorable_replacement_raises",
     "test_an_unstorable_value_raises_with_its_path",
     "test_unstorable_metadata_and_writes_raise",
 )

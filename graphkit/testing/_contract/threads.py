@@ -218,31 +218,6 @@ class ThreadTests(ContractTests):
         saver.copy("u", "t")
         self.assert_history(saver, CONFIG, checkpoints)
 
-    def test_a_finished_copy_equals_its_source(self) -> None:
-        saver = self.open()
-        checkpoints = grow_list(saver, OTHER, 4)
-
-        incoming = IncomingThread(saver, "t", "u")
-        incoming.begin([""], checkpoints[0].state)
-
-        for checkpoint in checkpoints:
-            writes = {"w": checkpoint.id}
-            stored = StoredCheckpoint(checkpoint, writes, ("tag",))
-            incoming.put("", stored)
-
-        incoming.finish()
-
-        self.assert_history(saver, CONFIG, checkpoints)
-
-        for reader in self.readers_of(saver):
-            infos = reader.history(CONFIG)
-            check.equal(check.get_statuses(infos), ["stalled", "", "", ""])
-
-            for info in infos:
-                config = make_config("t", info.id)
-                check.tags(reader, config, "tag")
-                check.writes(reader, config, {"w": info.id})
-
     # Size
 
     def test_size(self) -> None:

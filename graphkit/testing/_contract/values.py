@@ -59,20 +59,6 @@ class ValueTests(ContractTests):
         for loaded, state in zip(reversed(listed), states, strict=True):
             check.same(loaded.state, state)
 
-    def test_a_growing_state(self) -> None:
-        saver = self.open()
-        checkpoints = grow_list(saver, CONFIG, 40)
-        self.assert_history(saver, CONFIG, checkpoints)
-
-        # The expected state is written out here, as `assert_history` compares with merged states.
-        middle = config_of(checkpoints[24])
-        expected = {
-            "list": [*range(25)],
-            "fixed": "f" * 100,
-            "last": 24,
-        }
-        check.state(saver, middle, expected)
-
     def test_a_state_derived_from_an_older_checkpoint(self) -> None:
         saver = self.open()
         trunk = grow_list(saver, CONFIG, 5)
@@ -186,13 +172,6 @@ class ValueTests(ContractTests):
 
         self.assert_refused(saver, appended, "list[3]")
         self.assert_history(saver, CONFIG, [first, storable])
-
-    def test_an_unstorable_replacement_raises(self) -> None:
-        saver = self.open("refuses_unstorable_values")
-        first = put_state(saver, {"n": 1})
-        put_state(saver, {"n": 2})
-        with self.raises_without_change(saver, CheckpointSerializationError):
-            put_state(saver, {"n": UnknownType()}, config_of(first))
 
     def test_unstorable_metadata_and_writes_raise(self) -> None:
         saver = self.open("refuses_unstorable_values")

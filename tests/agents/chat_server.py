@@ -9,7 +9,6 @@ process that was killed and restarted is answered by what it asks. `server.reque
 
 import json
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -70,10 +69,6 @@ class ChatServer:
     """The body of each request, in the order in which they came."""
     headers: list = field(default_factory=list)
     """The headers of each request, with names in lower case."""
-
-    def count_by_content(self):
-        """How often each last message was asked: a Counter of its content."""
-        return Counter(str(request["messages"][-1].get("content")) for request in self.requests)
 
 
 def scripted(replies: Sequence):

@@ -309,7 +309,7 @@ def test_a_failed_model_call_stores_nothing_and_is_made_again(run):
 
 @pytest.mark.parametrize(
     ("reason", "advice"),
-    [("length", "raise max_tokens"), ("content_filter", "the filter of the provider"), ("stop", None), (None, None)],
+    [("length", "raise max_tokens"), ("stop", None)],
 )
 def test_an_answer_that_was_cut_off_is_a_warning(run, caplog, reason, advice):
     reply = {"role": "assistant", "content": "Once upon a", "finish_reason": reason}

@@ -99,34 +99,36 @@ async def tools_of(servers):
     return {tool.name: tool.function for tool in await servers.atools()}
 
 
+def use_tools(server, use):
+    """Run a coroutine function with the tools of a server by name."""
+
+    async def main():
+        async with McpServers({"test": server.settings}) as servers:
+            await use(await tools_of(servers))
+
+    asyncio.run(main())
+
+
 # ---------------------------------------------------------------------------------------------- tools
 
 
 def test_a_started_server_offers_its_tools_and_answers(local):
-    async def use():
-        async with McpServers({"test": local.settings}) as servers:
-            listed = {tool.name: tool for tool in await servers.atools()}
-            call = {name: tool.function for name, tool in listed.items()}
-            assert all(tool.is_async and not tool.requires_approval for tool in listed.values())
-            assert listed["add"].description == "Add two numbers."
-            assert listed["add"].parameters["properties"].keys() == {"a", "b"}
-            assert listed["add"].parameters["required"] == ["a", "b"]
+    add = McpServers({"test": local.settings | {"tools": ["add"]}}).tools()[0]
+    assert (add.is_async, add.requires_approval, add.description) == (True, False, "Add two numbers.")
+    assert add.parameters["properties"].keys() == {"a", "b"}
+    assert add.parameters["required"] == ["a", "b"]
 
-            assert await call["add"](a=1, b=2) == "3"
-            assert json.loads(await call["report"](city="Graz")) == {"city": "Graz", "degrees": 3}
-            (picture,) = await call["picture"]()
-            assert picture == {"type": "image", "data": "cGl4ZWxz", "mimeType": "image/png"}
-            sums = await asyncio.gather(*(call["add"](a=number, b=1) for number in range(20)))
-            assert sums == [str(number + 1) for number in range(20)]
+    async def use(call):
+        assert json.loads(await call["report"](city="Graz")) == {"city": "Graz", "degrees": 3}
+        (picture,) = await call["picture"]()
+        assert picture == {"type": "image", "data": "cGl4ZWxz", "mimeType": "image/png"}
+        sums = await asyncio.gather(*(call["add"](a=number, b=1) for number in range(20)))
+        assert sums == [str(number + 1) for number in range(20)]
+        with pytest.raises(McpToolError, match="the tool 'fail' failed: ") as caught:
+            await call["fail"](reason="no")
+        assert caught.value.tool == "fail"
 
-            with pytest.raises(McpToolError, match="the tool 'fail' failed: ") as caught:
-                await call["fail"](reason="no")
-            assert caught.value.tool == "fail"
-            with pytest.raises(McpToolError, match="valid integer"):
-                await call["add"](a="one", b=2)
-
-    asyncio.run(use())
-    assert local.calls().count("start") == 1
+    use_tools(local, use)
 
 
 def test_the_settings_choose_tools_approval_and_names(plain):
@@ -155,14 +157,6 @@ def test_two_tools_of_one_name_are_refused(plain):
     assert [tool.name for tool in listed] == ["add", "two_add"]
 
 
-def test_listing_in_a_running_loop_names_atools(plain):
-    async def use():
-        with pytest.raises(RuntimeError, match=r"await atools\(\)"):
-            McpServers({"test": plain.settings}).tools()
-
-    asyncio.run(use())
-
-
 # ---------------------------------------------------------------------------------------------- connections
 
 
@@ -186,103 +180,89 @@ def test_tools_outlive_loops_and_connections(plain):
 
 
 def test_a_server_that_died_is_started_again_and_no_call_is_executed_twice(plain):
-    async def use():
-        async with McpServers({"test": plain.settings}) as servers:
-            call = await tools_of(servers)
-            os.kill(int(await call["process"]()), signal.SIGKILL)
-            failures = 0
-            try:
-                assert await call["add"](a=1, b=2) == "3"
-            except McpServerError:  # the call was on its way when the end was noticed
-                failures = 1
-            assert plain.calls().count("add") == 1 - failures
+    async def use(call):
+        os.kill(int(await call["process"]()), signal.SIGKILL)
+        failures = 0
+        try:
             assert await call["add"](a=1, b=2) == "3"
-            assert plain.calls().count("add") == 2 - failures
+        except McpServerError:  # the call was on its way when the end was noticed
+            failures = 1
+        assert plain.calls().count("add") == 1 - failures
+        assert await call["add"](a=1, b=2) == "3"
+        assert plain.calls().count("add") == 2 - failures
 
-    asyncio.run(use())
+    use_tools(plain, use)
     assert plain.calls().count("start") == 2
 
 
 def test_a_call_in_whose_midst_the_server_dies_is_not_repeated(plain):
-    async def use():
-        async with McpServers({"test": plain.settings}) as servers:
-            call = await tools_of(servers)
-            with pytest.raises(McpServerError, match="the server may have executed it") as caught:
-                await call["die"](how_often=1)
-            assert caught.value.server == "test"
-            assert plain.calls().count("die") == 1
-            assert await call["die"](how_often=1) == "alive in attempt 2"
+    async def use(call):
+        with pytest.raises(McpServerError, match="the server may have executed it") as caught:
+            await call["die"](how_often=1)
+        assert caught.value.server == "test"
+        assert plain.calls().count("die") == 1
+        assert await call["die"](how_often=1) == "alive in attempt 2"
 
-    asyncio.run(use())
+    use_tools(plain, use)
 
 
 @pytest.mark.parametrize("code", [-32000, 1])
 def test_an_error_of_the_server_is_its_message_whatever_its_code(plain, code):
-    async def use():
-        async with McpServers({"test": plain.settings}) as servers:
-            call = await tools_of(servers)
-            with pytest.raises(McpServerError) as caught:
-                await call["refuse"](code=code, message="Connection closed")
-            assert str(caught.value).startswith("the MCP server 'test': could not call refuse: Connection closed")
-            assert ("may have executed" in str(caught.value)) == (code == -32000)
-            with pytest.raises(McpServerError, match="could not call refuse_and_die: quota used up"):
-                await call["refuse_and_die"](code=code, message="quota used up")
+    async def use(call):
+        with pytest.raises(McpServerError) as caught:
+            await call["refuse"](code=code, message="Connection closed")
+        assert str(caught.value).startswith("the MCP server 'test': could not call refuse: Connection closed")
+        assert ("may have executed" in str(caught.value)) == (code == -32000)
+        with pytest.raises(McpServerError, match="could not call refuse_and_die: quota used up"):
+            await call["refuse_and_die"](code=code, message="quota used up")
 
-    asyncio.run(use())
+    use_tools(plain, use)
     assert plain.calls() == ["start", "refuse_and_die"]
 
 
 def test_a_call_that_only_reads_is_repeated_once(plain):
-    async def use():
-        async with McpServers({"test": plain.settings}) as servers:
-            call = await tools_of(servers)
-            assert await call["die_reading"](how_often=1) == "alive in attempt 2"
-            plain.journal.write_text("", encoding="utf-8")
-            with pytest.raises(McpServerError, match="could not call die_reading: "):
-                await call["die_reading"](how_often=5)
-            assert plain.calls().count("die_reading") == 2
+    async def use(call):
+        assert await call["die_reading"](how_often=1) == "alive in attempt 2"
+        plain.journal.write_text("", encoding="utf-8")
+        with pytest.raises(McpServerError, match="could not call die_reading: "):
+            await call["die_reading"](how_often=5)
+        assert plain.calls().count("die_reading") == 2
 
-    asyncio.run(use())
+    use_tools(plain, use)
 
 
 @pytest.mark.requirement("P83")
 def test_a_server_over_http_may_go_and_come_back(http):
-    async def use():
-        async with McpServers({"web": http.settings}) as servers:
-            call = await tools_of(servers)
-            assert await call["add"](a=1, b=2) == "3"
+    async def use(call):
+        assert await call["add"](a=1, b=2) == "3"
 
-            http.kill()
-            with pytest.raises(
-                McpServerError, match=r"'web': could not call add: http://127.0.0.1:\d+/mcp: ConnectError"
-            ):
-                await call["add"](a=3, b=4)
+        http.kill()
+        with pytest.raises(McpServerError, match=r"'test': could not call add: http://127.0.0.1:\d+/mcp: ConnectError"):
+            await call["add"](a=3, b=4)
 
-            http.start()
-            assert await call["add"](a=5, b=6) == "11"
-            http.kill()
-            http.start()
-            sums = await asyncio.gather(*(call["add"](a=number, b=1) for number in range(5)))
-            assert sums == [str(number + 1) for number in range(5)]
+        http.start()
+        assert await call["add"](a=5, b=6) == "11"
+        http.kill()
+        http.start()
+        sums = await asyncio.gather(*(call["add"](a=number, b=1) for number in range(5)))
+        assert sums == [str(number + 1) for number in range(5)]
 
-            with pytest.raises(McpServerError, match="the server may have executed it"):
-                await call["die"]()
-            assert http.calls().count("die") == 1
+        with pytest.raises(McpServerError, match="the server may have executed it"):
+            await call["die"]()
+        assert http.calls().count("die") == 1
 
-    asyncio.run(use())
+    use_tools(http, use)
     assert [call for call in http.calls() if call.startswith("add")][:2] == ["add 1 2", "add 5 6"]
     assert http.calls().count("add 3 4") == 0
 
 
 def test_a_malformed_answer_is_an_error_and_the_connection_stays(plain):
-    async def use():
-        async with McpServers({"test": plain.settings}) as servers:
-            call = await tools_of(servers)
-            with pytest.raises(McpServerError, match="could not call malformed: ValidationError: "):
-                await call["malformed"]()
-            assert await call["add"](a=1, b=2) == "3"
+    async def use(call):
+        with pytest.raises(McpServerError, match="could not call malformed: ValidationError: "):
+            await call["malformed"]()
+        assert await call["add"](a=1, b=2) == "3"
 
-    asyncio.run(use())
+    use_tools(plain, use)
     assert plain.calls().count("start") == 1
 
 
@@ -320,20 +300,18 @@ def test_a_server_that_does_not_answer_is_not_left_running():
 
 
 def test_a_cancelled_call_leaves_the_connection_usable(plain):
-    async def use():
-        async with McpServers({"test": plain.settings}) as servers:
-            call = await tools_of(servers)
-            process = await call["process"]()
-            task = asyncio.create_task(call["wait"]())
-            while "wait" not in plain.calls():
-                await call["process"]()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert await call["process"]() == process
-            assert "cancelled" in plain.calls()  # the server was told to stop
+    async def use(call):
+        process = await call["process"]()
+        task = asyncio.create_task(call["wait"]())
+        while "wait" not in plain.calls():
+            await call["process"]()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await call["process"]() == process
+        assert "cancelled" in plain.calls()  # the server was told to stop
 
-    asyncio.run(use())
+    use_tools(plain, use)
 
 
 class HttpStub:

@@ -104,19 +104,6 @@ def test_a_server_that_refuses_the_option_for_the_usage_is_asked_without_it(conn
     assert ["stream_options" in request for request in server.requests] == [True, False, False, False]
 
 
-def test_another_refusal_is_an_error_and_does_not_cost_the_usage(connect):
-    def answer(request):
-        if request["messages"][-1]["content"] == "forbidden":
-            return failure(400, "forbidden")
-        return text("Hello", usage={"total_tokens": 5})
-
-    with chat_server.start(answer) as server:
-        model = connect(server)
-        with pytest.raises(ModelError, match="after 1 attempt: status 400: forbidden"):
-            model.request([{"role": "user", "content": "forbidden"}], on_text=print)
-        assert model.request(QUESTION, on_text=print)["usage"] == {"total_tokens": 5}
-
-
 @both
 @streaming
 def test_tool_calls_arrive_whole_however_they_are_sent(connect, ask, is_streamed):

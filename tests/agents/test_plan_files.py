@@ -82,15 +82,6 @@ def test_a_conversation_is_remembered(load, server):
     assert last(agent.run("Who am I?", "thread-1")) == "You are Ada."
 
 
-@pytest.mark.requirement("P16")
-def test_users_are_isolated(load, server):
-    agent = load(PLAN)
-    agent.run("I am Bob", "bob-456")
-    agent.run("I am Charlie", "charlie-789")
-    assert last(agent.run("Who am I?", "bob-456")) == "You are Bob."
-    assert last(agent.run("Who am I?", "charlie-789")) == "You are Charlie."
-
-
 @pytest.mark.requirement("P16", "P40")
 def test_a_conversation_goes_on_after_a_restart(write, server, launcher, tmp_path):
     write(PLAN)
@@ -180,13 +171,6 @@ def test_a_state_type_of_the_application_is_named_without_its_module(write, stat
         {"city": "Graz", "messages": [{"role": "user", "content": "x"}]}
     )
     assert state["city"] == "Graz"
-
-
-def test_the_files_of_inner_agents_may_name_them_too(write):
-    write(f"state_type: TravelState\n{STEPS}", "inner.yaml")
-    path = write("steps: [{type: agent, file: inner.yaml}]\n")
-    config = load_agent_config(path, state_types=[TravelState])
-    assert config.steps[0].agent.state_type is TravelState
 
 
 def test_the_state_types_of_graphkit_are_known_and_those_of_the_application_come_first(write):

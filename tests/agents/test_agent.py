@@ -492,29 +492,17 @@ def test_a_synchronous_run_with_asynchronous_parts_names_arun(build, where):
 
 @pytest.mark.requirement("P43")
 def test_a_nested_agent_stores_its_history_in_its_own_saver(run, tmp_path):
-    inner_saver, outer_saver = FileSystemSaver(tmp_path / "inner"), FileSystemSaver(tmp_path / "outer")
-    inner = AgentBuilder().with_chat(echo, name="think").with_checkpointer(inner_saver).build()
-    outer = AgentBuilder().with_step("expert", inner).with_chat(echo, name="sum_up").with_checkpointer(outer_saver)
-    agent = outer.build()
+    own = FileSystemSaver(tmp_path / "inner")
+    inner = AgentBuilder().with_chat(echo, name="think").with_checkpointer(own).build()
+    builder = AgentBuilder().with_step("expert", inner).with_chat(echo, name="sum_up")
+    saver = FileSystemSaver(tmp_path / "outer")
+    agent = builder.with_checkpointer(saver).build()
     state = run(agent, "hello", "t")
     assert contents(state, "assistant") == ["1: hello", "2: 1: hello"]
     assert [snapshot.node for snapshot in agent.get_state_history("t")] == ["sum_up", "expert", START]
-    assert [(history.thread_id, history.checkpoint_ns) for history in inner_saver.search({})][:1] == [("t", "expert")]
-    assert {history.checkpoint_ns for history in outer_saver.search({})} == {""}
-
-
-@pytest.mark.requirement("P43")
-def test_a_step_with_a_checkpointer_of_its_own():
-    saver = MemorySaver()
-    inner = StateGraph(DefaultState).add_node("think", lambda state: {"thought": 1})
-    inner.add_edge(START, "think").add_edge("think", END)
-    steps = [{"type": "agent", "name": "expert", "agent": inner, "checkpointer": saver}]
-    agent = AgentBuilderDirector(AgentConfig(steps=steps, checkpointer=MemorySaver())).build()
-    assert agent.run({}, "t")["thought"] == 1
-    assert saver.get({"configurable": {"thread_id": "t", "checkpoint_ns": "expert"}}).node_id == "think"
-    compiled = [{"type": "agent", "name": "expert", "agent": inner.compile(), "checkpointer": saver}]
-    with pytest.raises(ValueError, match=r"Invalid step 0: .*give the checkpointer to the agent itself"):
-        AgentBuilderDirector(AgentConfig(steps=compiled)).build()
+    nested = RunnableConfig("t", checkpoint_ns="expert")
+    assert own.get(nested).node_id == "think"
+    assert saver.get(nested) is None
 
 
 def test_an_interrupt_in_a_nested_agent_is_answered_through_the_outer_one(run):

@@ -30,12 +30,12 @@ def sell(item: str) -> str:
 def model(messages):
     last = messages[-1]
     said = sum(message["role"] == "user" for message in messages)
-    if last["role"] == "tool":
-        return f"{said}: {last['content']}"
-    if last["content"].startswith("add "):
-        return calling(call("count", id=f"c{len(messages)}", number=int(last["content"][4:])))
-    if last["content"].startswith("sell "):
-        return calling(call("sell", id=f"c{len(messages)}", item=last["content"][5:]))
+    call_id = f"c{len(messages)}"
+    verb, _, thing = last["content"].partition(" ")
+    if last["role"] == "user" and verb == "add":
+        return calling(call("count", id=call_id, number=int(thing)))
+    if last["role"] == "user" and verb == "sell":
+        return calling(call("sell", id=call_id, item=thing))
     return f"{said}: {last['content']}"
 
 

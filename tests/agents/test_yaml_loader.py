@@ -365,34 +365,6 @@ def test_the_value_of_an_option_is_checked_and_its_line_named(check, type, optio
     assert list(tmp_path.iterdir()) == [path]
 
 
-NESTED = """
-    steps:
-      - type: agent
-        {agent}
-        {checkpointer}
-"""
-WRONG_BLOCK = "checkpointer: {type: memory, config: {lock_timeout: soon}}"
-
-
-@pytest.mark.parametrize(
-    ("agent", "checkpointer", "file", "line", "key"),
-    [
-        ("file: inner.yaml", "", "inner.yaml", 2, "checkpointer.config.lock_timeout"),
-        ("file: plain.yaml", WRONG_BLOCK, "agent.yaml", 5, "steps[0].checkpointer.config.lock_timeout"),
-        (f"agent: {{steps: [LLM], {WRONG_BLOCK}}}", "", "agent.yaml", 4, "steps[0].agent.checkpointer.config.lock_timeout"),
-    ],
-)  # fmt: skip
-def test_a_wrong_option_of_a_nested_agent_is_found_in_its_file(agent, checkpointer, file, line, key, write, tmp_path):
-    write(f"{STEPS}{WRONG_BLOCK}\n", "inner.yaml")
-    write(STEPS, "plain.yaml")
-    step = f"{{type: llm, model: '{APP}:echo'}}"
-    path = write(NESTED.format(agent=agent.replace("LLM", step), checkpointer=checkpointer))
-    with pytest.raises(AgentConfigurationError) as caught:
-        check_agent_file(path)
-    error = caught.value
-    assert (error.file, error.line, error.key) == (str(tmp_path / file), line, key)
-
-
 def test_a_store_that_cannot_be_made_for_a_nested_agent_is_no_key_of_the_outer_file(write):
     write("", "runs")
     write(f"{STEPS}checkpointer: {{type: file, config: {{base_directory: runs}}}}\n", "inner.yaml")

@@ -13,14 +13,14 @@ from copy import copy
 from logging import getLogger
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 from graphkit._build.state_graph import StateGraph
 from graphkit._compiled import CompiledGraph
 from graphkit._plan.topology import StateItems, TwoForms
 from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit._records.output import Command
-from graphkit._to_thread import Outcome, capture_outcome, unwrap_outcome
+from graphkit._to_thread import capture_outcome, unwrap_outcome
 from graphkit.agents.configuration import LlmStepSettings
 from graphkit.agents.messages import Message, TextHandler, as_reply, to_plain
 from graphkit.agents.models import FunctionModel, Model
@@ -28,15 +28,10 @@ from graphkit.agents.state import MESSAGES, fill_template
 from graphkit.agents.tool_calls import ToolCalls, complete_results, find_pending_calls
 from graphkit.agents.tools import Tool
 
-if TYPE_CHECKING:
-    import asyncio
-
 IS_TEXT_READ: Final[ContextVar[bool]] = ContextVar("graphkit_is_text_read", default=True)
 """Whether the caller of the run reads its stream. `Agent.run` does not, and saves the streaming."""
 GRACE: Final = 1.0
 """Seconds for which a stream that is closed waits for its request to end."""
-_OVER: Final = object()
-"""Comes after the last piece."""
 
 
 @contextmanager
@@ -53,100 +48,75 @@ class _ClosedError(Exception):
     """Raised in a request whose stream the caller has closed."""
 
 
-@final
-class TextStream:
-    """One request on a thread of its own; its pieces arrive through a queue.
+def stream_text(request: Callable[[TextHandler], Message]) -> Generator[str, None, Message]:
+    """Make a request on a thread of its own; yield the pieces of its text, and return the reply.
 
-    The thread has a copy of the context, so that the model finds the node context.
+    The text of a model that does not stream is one piece. A caller that closes the generator ends the request at
+    its next piece. If none arrives within GRACE seconds, the thread is abandoned, and records nothing more.
     """
+    pieces: SimpleQueue[Any] = SimpleQueue()
+    is_closed = False
 
-    def __init__(self, request: Callable[[TextHandler], Message]) -> None:
-        self.request = request
-        self.pieces: SimpleQueue[Any] = SimpleQueue()
-        self.outcome: Outcome = (None, None)
-        self.is_closed = False
-        self.context = CURRENT_NODE_CONTEXT.get()
-        if self.context is not None:
-            self.context = copy(self.context)
-
-    def run(self) -> Generator[str, None, Message]:
-        """Yield the pieces; return the reply. The text of a model that does not stream is one piece.
-
-        A caller that closes the generator ends the request at its next piece. If none arrives
-        within GRACE seconds, the thread is abandoned, and records nothing more.
-        """
-        # A context can be entered by one thread at a time, so the request gets a copy, and a node context of its
-        # own, which `_close` can cut off from the run without touching that of the node.
-        is_streamed = False
-        variables = copy_context()
-        variables.run(CURRENT_NODE_CONTEXT.set, self.context)
-        thread = Thread(target=variables.run, args=(self._work,), name="graphkit-model", daemon=True)
-        thread.start()
-        try:
-            while (piece := self.pieces.get()) is not _OVER:
-                is_streamed = True
-                yield piece
-        finally:
-            self._close()
-            thread.join(GRACE)
-        reply: Message = unwrap_outcome(self.outcome)
-        if not is_streamed:
-            yield from _whole_text(reply)
-        return reply
-
-    def _work(self) -> None:
-        self.outcome = capture_outcome(lambda: self.request(self._on_text))
-        self.pieces.put(_OVER)
-
-    def _on_text(self, text: str) -> None:
-        if self.is_closed:
+    def on_text(text: str) -> None:
+        if is_closed:
             raise _ClosedError
         if text:
-            self.pieces.put(text)
+            pieces.put(text)
 
-    def _close(self) -> None:
-        self.is_closed = True
-        if self.context is not None:
-            self.context.journal = None  # the run may be over, and its lock free
+    def work() -> None:
+        outcome = capture_outcome(lambda: request(on_text))
+        pieces.put(outcome)  # after the last piece
+
+    # A context can be entered by one thread at a time, so the request gets a copy, and a node context of its own,
+    # which can be cut off from the run without touching that of the node.
+    node_context = copy(CURRENT_NODE_CONTEXT.get())
+    variables = copy_context()
+    variables.run(CURRENT_NODE_CONTEXT.set, node_context)
+    thread = Thread(target=variables.run, args=(work,), name="graphkit-model", daemon=True)
+    thread.start()
+    is_streamed = False
+    try:
+        while isinstance(piece := pieces.get(), str):
+            is_streamed = True
+            yield piece
+    finally:
+        is_closed = True
+        if node_context is not None:
+            node_context.journal = None  # the run may be over, and its lock free
+        thread.join(GRACE)
+    reply: Message = unwrap_outcome(piece)
+    if not is_streamed:
+        yield from _whole_text(reply)
+    return reply
 
 
-@final
-class AsyncTextStream:
-    """One asynchronous request as a task.
+async def astream_text(request: Callable[[TextHandler], Awaitable[Message]]) -> AsyncIterator[str | Message]:
+    """As `stream_text`, in a task, with the reply as the last item. Closing the iterator cancels the request."""
+    import asyncio  # 25 ms to import, and only asynchronous runs need it
 
-    Attributes:
-        reply: the reply, once the pieces have ended.
-    """
+    queue: asyncio.Queue[str | None] = asyncio.Queue()
 
-    def __init__(self, request: Callable[[TextHandler], Awaitable[Message]]) -> None:
-        self.request = request
-        self.reply: Message = {}
-
-    async def run(self) -> AsyncIterator[str]:
-        """Yield the pieces, as TextStream does. Closing the iterator cancels the request."""
-        import asyncio  # 25 ms to import, and only asynchronous runs need it
-
-        is_streamed = False
-        queue: asyncio.Queue[Any] = asyncio.Queue()
-        task = asyncio.ensure_future(self._work(queue))
+    async def work() -> Message:
         try:
-            while (piece := await queue.get()) is not _OVER:
-                is_streamed = True
-                yield piece
-            self.reply = await task
+            return await request(lambda text: queue.put_nowait(text) if text else None)
         finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait((task,))
-        if not is_streamed:
-            for text in _whole_text(self.reply):
-                yield text
+            queue.put_nowait(None)
 
-    async def _work(self, queue: asyncio.Queue[Any]) -> Message:
-        try:
-            return await self.request(lambda text: queue.put_nowait(text) if text else None)
-        finally:
-            queue.put_nowait(_OVER)
+    task = asyncio.ensure_future(work())
+    is_streamed = False
+    try:
+        while (piece := await queue.get()) is not None:
+            is_streamed = True
+            yield piece
+        reply = await task
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait((task,))
+    if not is_streamed:
+        for text in _whole_text(reply):
+            yield text
+    yield reply
 
 
 def _whole_text(reply: Any) -> list[str]:
@@ -242,8 +212,7 @@ class ChatStep:
         messages = self._make_messages(state)
         tools = [tool.schema for tool in self.tools.values()]
         if IS_TEXT_READ.get():
-            stream = TextStream(lambda on_text: self._model.request(messages, tools, on_text))
-            reply = yield from stream.run()
+            reply = yield from stream_text(lambda on_text: self._model.request(messages, tools, on_text))
         else:
             reply = self._model.request(messages, tools)
         return self._make_update(reply)
@@ -253,10 +222,11 @@ class ChatStep:
         messages = self._make_messages(state)
         tools = [tool.schema for tool in self.tools.values()]
         if IS_TEXT_READ.get():
-            stream = AsyncTextStream(lambda on_text: self._model.arequest(messages, tools, on_text))
-            async for text in stream.run():
-                yield text
-            reply = stream.reply
+            async for item in astream_text(lambda on_text: self._model.arequest(messages, tools, on_text)):
+                if isinstance(item, str):
+                    yield item
+                else:
+                    reply = item
         else:
             reply = await self._model.arequest(messages, tools)
         yield Command(update=self._make_update(reply))

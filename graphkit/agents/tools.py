@@ -7,7 +7,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Final, Literal, final, overload
+from typing import Annotated, Any, Final, Literal, TypedDict, Unpack, final, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -212,30 +212,18 @@ class Tool:
         return self.function(*args, **kwargs)
 
 
-@overload
-def tool(
-    function: Callable[..., Any],
-    *,
-    name: str | None = None,
-    requires_approval: bool = False,
-    retry: RetryPolicy | None = None,
-    timeout: float | None = None,
-    on_error: OnError = "model",
-) -> Tool: ...
+class _Options(TypedDict, total=False):
+    name: str | None
+    requires_approval: bool
+    retry: RetryPolicy | None
+    timeout: float | None
+    on_error: OnError
 
 
 @overload
-def tool(
-    function: None = None,
-    *,
-    name: str | None = None,
-    requires_approval: bool = False,
-    retry: RetryPolicy | None = None,
-    timeout: float | None = None,
-    on_error: OnError = "model",
-) -> Callable[[Callable[..., Any]], Tool]: ...
-
-
+def tool(function: Callable[..., Any], **options: Unpack[_Options]) -> Tool: ...
+@overload
+def tool(function: None = None, **options: Unpack[_Options]) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
     *,

@@ -307,19 +307,13 @@ def test_a_failed_model_call_stores_nothing_and_is_made_again(run):
     assert attempts == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("reason", "advice"),
-    [("length", "raise max_tokens"), ("stop", None)],
-)
-def test_an_answer_that_was_cut_off_is_a_warning(run, caplog, reason, advice):
-    reply = {"role": "assistant", "content": "Once upon a", "finish_reason": reason}
-    state = run(AgentBuilder().with_chat(lambda messages: reply, name="chat").build(), "A tale")
-    assert state["messages"][-1]["finish_reason"] == reason
-    messages = [record.getMessage() for record in caplog.records]
-    assert len(messages) == (0 if advice is None else 1)
-    for message in messages:
-        assert message.startswith("the answer of the model of step 'chat' is not complete: ")
-        assert advice in message
+def test_an_answer_that_was_cut_off_is_a_warning(run, caplog):
+    reply = {"role": "assistant", "content": "Once upon a", "finish_reason": "length"}
+    agent = AgentBuilder().with_chat(lambda messages: reply, name="chat").build()
+    state = run(agent, "A tale")
+    assert state["messages"][-1]["finish_reason"] == "length"
+    (record,) = caplog.records
+    assert "step 'chat' is not complete" in record.getMessage()
 
 
 @pytest.mark.parametrize("is_nested", [False, True])

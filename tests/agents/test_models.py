@@ -47,40 +47,13 @@ def test_a_name_and_settings_make_the_same_model(config):
     assert repr(model) == "OpenAIModel('openai:gpt-4o')"
 
 
-def test_all_keys_of_the_settings_are_read():
-    settings = make_model(
-        {
-            **OPENAI,
-            "base_url": "http://localhost:8080/v1",
-            "api_key": "sk-123456",
-            "api_key_env": "MY_KEY",
-            "timeout": 30,
-            "retry": {"max_attempts": 5},
-            "temperature": 0,
-            "max_tokens": 100,
-            "stop": None,
-        }
-    ).settings
-    assert settings == ModelSettings(
-        **OPENAI,
-        base_url="http://localhost:8080/v1",
-        api_key=SecretStr("sk-123456"),
-        api_key_env="MY_KEY",
-        timeout=30.0,
-        retry=RetrySettings(max_attempts=5),
-        temperature=0,
-        max_tokens=100,
-        stop=None,
-    )
-    assert settings.policy == RetryPolicy(max_attempts=5, max_delay=60)
-    assert settings.options == {"temperature": 0, "max_tokens": 100}
-
-
 def test_the_defaults_of_the_settings():
     settings = ModelSettings(**OPENAI, timeout=None, retry=None)
     assert (settings.seconds, settings.api_key_env) == (600, "OPENAI_API_KEY")
     assert settings.policy == RetryPolicy(max_attempts=3, max_delay=60)
     assert ModelSettings(**OPENAI, retry=RetryPolicy()).policy == RetryPolicy()
+    settings = ModelSettings(**OPENAI, retry=RetrySettings(max_attempts=5))
+    assert settings.policy == RetryPolicy(max_attempts=5, max_delay=60)
 
 
 @pytest.mark.parametrize(

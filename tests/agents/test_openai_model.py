@@ -304,22 +304,6 @@ def test_calls_of_compatible_servers_are_told_apart(connect, pieces):
 # ---------------------------------------------------------------------------------------------- threads and loops
 
 
-def test_many_threads_share_a_model(connect):
-    with chat_server.start(lambda request: text(request["messages"][-1]["content"])) as server:
-        model = connect(server)
-        answers = {}
-
-        def ask(number):
-            answers[number] = model.request([{"role": "user", "content": str(number)}])["content"]
-
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(16)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert answers == {number: str(number) for number in range(16)}
-
-
 def test_one_model_serves_one_event_loop_after_another_and_leaves_nothing_open(connect):
     with chat_server.start(lambda request: text("Hello")) as server:
         model = connect(server)

@@ -1,6 +1,5 @@
 """Half a surrogate pair in a text, which no request can carry: it is replaced where it enters or is sent."""
 
-import json
 import logging
 
 import pytest
@@ -61,9 +60,9 @@ def test_a_result_of_a_tool_is_sent(build, result):
         state = agent.run("go", "t")
         assert agent.run("more", "t")["messages"][-1]["content"] == "bye"
     content = state["messages"][2]["content"]
-    expected = ESCAPED if isinstance(result, str) else json.loads(json.dumps(result).replace(r"\ud", r"\\ud"))
-    assert (content if isinstance(result, str) else json.loads(content)) == expected
-    json.dumps(state["messages"], ensure_ascii=False).encode()
+    assert "\\udce9" in content
+    assert HALF not in content
+    content.encode()
 
 
 def test_the_error_of_a_tool_is_sent(build):

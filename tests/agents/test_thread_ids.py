@@ -8,10 +8,8 @@ import uuid
 import pytest
 from hypothesis import given, strategies as st
 
-from graphkit import Checkpoint, RunnableConfig
 from graphkit.agents import ThreadIDGenerator, ThreadIDManager, check_thread_id
 from graphkit.agents.thread_ids import MAX_LENGTH
-from savers import FileSystemSaver
 from tests.support.forked import run_in_child
 
 HOSTILE = [
@@ -85,18 +83,6 @@ def test_hostile_user_ids_give_safe_thread_ids_and_map_back(user_id):
     assert re.fullmatch(r"user-[A-Za-z0-9_.~%-]+", made)
     assert check_thread_id(made) == made
     assert ThreadIDGenerator.user_of(made) == user_id
-
-
-@pytest.mark.requirement("P22")
-def test_the_ids_of_one_user_are_distinct_and_hostile_ones_stay_in_the_store(tmp_path):
-    store = tmp_path / "store"
-    saver = FileSystemSaver(store)
-    made = [ThreadIDGenerator.user_specific(user_id) for user_id in HOSTILE for _ in range(2)]
-    for thread_id in made:
-        saver.put(RunnableConfig(thread_id), Checkpoint(node_id="a", next_node_id="b", state={}))
-    assert sorted(saver.threads()) == sorted(set(made))
-    assert list(tmp_path.iterdir()) == [store]
-    saver.close()
 
 
 @pytest.mark.parametrize("user_id", ["", None, b"bob"])

@@ -79,12 +79,14 @@ def test_objects_of_an_application_are_written_as_their_names():
     )
     plain = json.loads(json.dumps(config.to_dict()))
     assert plain["state_type"] == f"{HERE}:OrderState"
-    assert plain["steps"][0] == {"type": "function", "function": f"{HERE}:take_order"}
-    assert plain["steps"][1] == {"type": "llm", "model": f"{HERE}:echo", "tools": [f"{HERE}:find_order"]}
-    assert plain["steps"][2]["agent"]["steps"][0]["function"] == f"{HERE}:Shop.ship"
-    assert plain["tools"][0] == f"{HERE}:cancel_order"
-    assert plain["tools"][1]["function"] == f"{HERE}:find_order"
-    assert plain["tools"][1]["retry"]["jitter"] is False
+    take, talk, ship = plain["steps"]
+    assert take == {"type": "function", "function": f"{HERE}:take_order"}
+    assert talk == {"type": "llm", "model": f"{HERE}:echo", "tools": [f"{HERE}:find_order"]}
+    assert ship["agent"]["steps"] == [{"type": "function", "function": f"{HERE}:Shop.ship"}]
+    cancel, find = plain["tools"]
+    assert cancel == f"{HERE}:cancel_order"
+    assert find["function"] == f"{HERE}:find_order"
+    assert find["retry"]["jitter"] is False
     assert plain["thread_id"]["generator_func"] == f"{HERE}:make_id"
     assert AgentConfig.from_dict(plain).to_dict() == plain
 

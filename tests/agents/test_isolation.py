@@ -32,9 +32,12 @@ def model(messages):
     said = sum(message["role"] == "user" for message in messages)
     call_id = f"c{len(messages)}"
     verb, _, thing = last["content"].partition(" ")
-    if last["role"] == "user" and verb == "add":
-        return calling(call("count", id=call_id, number=int(thing)))
-    if last["role"] == "user" and verb == "sell":
+    if last["role"] == "tool":
+        verb = "show"
+    if verb == "add":
+        number = int(thing)
+        return calling(call("count", id=call_id, number=number))
+    if verb == "sell":
         return calling(call("sell", id=call_id, item=thing))
     return f"{said}: {last['content']}"
 

@@ -122,8 +122,8 @@ def test_a_started_server_offers_its_tools_and_answers(local):
         assert json.loads(await call["report"](city="Graz")) == {"city": "Graz", "degrees": 3}
         (picture,) = await call["picture"]()
         assert picture == {"type": "image", "data": "cGl4ZWxz", "mimeType": "image/png"}
-        sums = await asyncio.gather(*(call["add"](a=number, b=1) for number in range(20)))
-        assert sums == [str(number + 1) for number in range(20)]
+        additions = [call["add"](a=number, b=1) for number in range(20)]
+        assert await asyncio.gather(*additions) == [str(number + 1) for number in range(20)]
         with pytest.raises(McpToolError, match="the tool 'fail' failed: ") as caught:
             await call["fail"](reason="no")
         assert caught.value.tool == "fail"

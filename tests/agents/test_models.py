@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from graphkit import RetryPolicy
 from graphkit.agents import Model, make_model
 from graphkit.agents.configuration import ModelSettings
-from graphkit.agents.messages import as_reply, tool_calls_of
+from graphkit.agents.messages import parse_tool_call
 from graphkit.agents.settings import RetrySettings, hide_secrets
 from graphkit.errors import AgentConfigurationError, MissingDependencyError
 from tests.support.fresh_process import fresh_process
@@ -196,7 +196,6 @@ def test_a_message_without_an_id_gets_one_of_its_own(given):
     ids=str,
 )
 def test_the_arguments_of_a_call(arguments, expected, problem):
-    message = as_reply({"tool_calls": [{"id": "call_1", "function": {"name": "add", "arguments": arguments}}]})
-    (call,) = tool_calls_of(message)
+    call = parse_tool_call({"id": "call_1", "function": {"name": "add", "arguments": arguments}})
     assert (call.id, call.name, call.arguments) == ("call_1", "add", expected)
     assert (problem is None and call.problem is None) or problem in call.problem

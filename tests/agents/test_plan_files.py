@@ -167,9 +167,8 @@ def test_a_state_type_of_the_application_is_named_without_its_module(write, stat
     config = load_agent_config(path, state_types=[TravelState, TypedState, ModelState, TravelState])
     assert config.state_type is state_type
     assert config.to_dict()["state_type"] == f"{__name__}:{state_type.__name__}"
-    state = load_agent(path, state_types=iter([state_type])).run(
-        {"city": "Graz", "messages": [{"role": "user", "content": "x"}]}
-    )
+    agent = load_agent(path, state_types=iter([state_type]))
+    state = agent.run({"city": "Graz", "messages": [{"role": "user", "content": "x"}]})
     assert state["city"] == "Graz"
 
 

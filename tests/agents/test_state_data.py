@@ -85,6 +85,11 @@ def test_pickle_is_used_only_on_request_on_both_sides():
     assert StateSerializer.deserialize(StateSerializer.serialize({"n": 1}, allow_pickle=True)) == {"n": 1}
 
 
+def test_what_cannot_be_pickled_either_is_refused():
+    with pytest.raises(CheckpointSerializationError, match="cannot be pickled"):
+        StateSerializer.serialize({"f": lambda: 1}, allow_pickle=True)
+
+
 class Trap:
     """Its pickle runs code."""
 

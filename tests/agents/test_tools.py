@@ -25,15 +25,17 @@ def ship(to: Address, weight: Annotated[float, Field(description="in kg", gt=0)]
 def test_the_signature_is_the_schema():
     schema = tool(ship).schema
     assert schema["type"] == "function"
-    assert schema["function"]["name"] == "ship"
-    assert schema["function"]["description"] == "Ship a parcel."
-    parameters = schema["function"]["parameters"]
-    assert parameters["type"] == "object"
+    function = schema["function"]
+    assert function["name"] == "ship"
+    assert function["description"] == "Ship a parcel."
+    parameters = function["parameters"]
     assert parameters["required"] == ["to", "weight"]
     assert parameters["additionalProperties"] is False
-    assert parameters["properties"]["weight"] == {"description": "in kg", "exclusiveMinimum": 0, "type": "number"}
-    assert parameters["properties"]["express"] == {"default": False, "type": "boolean"}
-    assert parameters["$defs"]["Address"]["properties"] == {"street": {"type": "string"}, "number": {"type": "integer"}}
+    properties = parameters["properties"]
+    assert properties["weight"] == {"description": "in kg", "exclusiveMinimum": 0, "type": "number"}
+    assert properties["express"] == {"default": False, "type": "boolean"}
+    address = parameters["$defs"]["Address"]
+    assert address["properties"] == {"street": {"type": "string"}, "number": {"type": "integer"}}
 
 
 def test_arguments_are_converted_to_the_annotated_types():

@@ -45,7 +45,7 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 
-__all__ = ["FORMAT", "Copied", "Imported", "copy_threads", "export_threads", "import_threads"]
+__all__ = ["Copied", "Imported", "copy_threads", "export_threads", "import_threads"]
 
 Progress = Callable[[int, int, str], object]
 """Called after each thread with how many are done, how many there are (0 if unknown), and its

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, final
 
-from graphkit._diagram.layout import Arrow, DiagramModel, Shape
+from graphkit._diagram.layout import Arrow, DiagramModel
 from graphkit._wording import count_cells
 
 _MAX_WIDTH: Final = 76
@@ -96,8 +96,11 @@ class _Drawing:
         self.boxes: dict[str, _Box] = {}
         """By the name of the shape or the subgraph."""
         for shape in model.shapes:
-            if shape.kind != "condition":
-                self.boxes[shape.name] = _make_box(shape)
+            if shape.kind == "condition":
+                continue
+            border = _ROUND if shape.kind in {"start", "stop"} else _PLAIN
+            label = f"{shape.label} (map)" if shape.kind == "map" else shape.label
+            self.boxes[shape.name] = _Box(_escape(label), border, shape.is_passed, shape.is_current)
         for subgraph in model.subgraphs:
             label = _escape(f"{subgraph.label} (graph)")
             self.boxes[subgraph.name] = _Box(label, _PLAIN, subgraph.is_passed, subgraph.is_current)
@@ -184,10 +187,9 @@ class _Drawing:
         box = self.boxes[name]
         border = _HEAVY if box.is_current else box.border
         start = centre - box.width // 2
-        for line, corners in ((row, border.top), (row + 2, border.bottom)):
-            left, middle, right = corners
-            self._write(line, start, left + middle * (box.width - 2) + right)
+        self._write(row, start, _fill(border.top, box.width))
         self._write(row + 1, start, f"{border.side} {box.text} {border.side}")
+        self._write(row + 2, start, _fill(border.bottom, box.width))
         if self._arrows[name]:
             self._write(row + 2, centre, border.way_out)
 
@@ -228,13 +230,17 @@ class _Drawing:
         chains = [self._find_chain(arrow.target) for arrow in arrows]
         if not all(chains):
             return None
-        joins = {self._arrows[chain[-1]][0].target for chain in chains}
+        joins = [self._arrows[chain[-1]][0].target for chain in chains]
         drawn = {node for chain in chains for node in chain}
-        rest = [node for node in following if node not in drawn]
-        if len(joins) > 1 or rest[:1] != list(joins) or not drawn.issubset(following):
+        if not drawn.issubset(following):
+            return None
+        below = next((node for node in following if node not in drawn), None)
+        if any(join != below for join in joins):
             return None
         width = sum(map(self._width_of, chains)) + _GAP * (len(chains) - 1)
-        return _Fork(chains, rest[0]) if width <= _MAX_WIDTH else None
+        if width > _MAX_WIDTH:
+            return None
+        return _Fork(chains, joins[0])
 
     def _find_chain(self, name: str) -> list[str]:
         """Return the nodes from one on that have one way in and one plain way out."""
@@ -279,18 +285,19 @@ class _Drawing:
         """Draw the line that joins the branches to the column in the middle."""
         first, between, last = corners
         row = self._new_rows(1)
-        self._write(row, centres[0], "─" * (centres[-1] - centres[0]))
+        start = centres[0]
+        end = centres[-1]
+        self._write(row, start, "─" * (end - start))
         self._write(row, 0, middle)
         for centre in centres[1:-1]:
             self._write(row, centre, "┼" if centre == 0 else between)
-        self._write(row, centres[0], first)
-        self._write(row, centres[-1], last)
+        self._write(row, start, first)
+        self._write(row, end, last)
 
 
-def _make_box(shape: Shape) -> _Box:
-    border = _ROUND if shape.kind in {"start", "stop"} else _PLAIN
-    label = f"{shape.label} (map)" if shape.kind == "map" else shape.label
-    return _Box(_escape(label), border, shape.is_passed, shape.is_current)
+def _fill(corners: tuple[str, str, str], width: int) -> str:
+    left, middle, right = corners
+    return left + middle * (width - 2) + right
 
 
 def _direct_arrows(model: DiagramModel) -> Iterator[Arrow]:

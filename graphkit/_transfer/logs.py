@@ -148,7 +148,13 @@ def import_logs(saver: BaseCheckpointSaver, source: LineReader, thread_id: str, 
         except OSError as error:
             path = os.fsdecode(error.filename or directory)
             raise CheckpointStorageError(path, "import into", error) from error
-    return _verify(saver, thread_id, root)
+    keeper: Any = saver
+    report = keeper.verify(thread_id)
+    for problem in report.problems:
+        # Without the keys, the checksums of a sealed log were checked.
+        if problem.state not in {"torn", "sealed"}:
+            raise CheckpointCorruptionError(str(root / problem.path), problem.offset, problem.reason)
+    return sum(file.checkpoints for thread in report.threads for file in thread.files)
 
 
 def _import_files(source: LineReader, directory: Path, thread_id: str) -> None:
@@ -216,13 +222,3 @@ def _sync(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _verify(saver: Any, thread_id: str, root: Path) -> int:
-    """Check the logs of a thread; return how many checkpoints they hold."""
-    report = saver.verify(thread_id)
-    for problem in report.problems:
-        # Without the keys, the checksums of a sealed log were checked.
-        if problem.state not in {"torn", "sealed"}:
-            raise CheckpointCorruptionError(str(root / problem.path), problem.offset, problem.reason)
-    return sum(file.checkpoints for thread in report.threads for file in thread.files)

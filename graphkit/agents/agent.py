@@ -11,9 +11,9 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.output import GraphResume, NodeOutput, StateSnapshot
 from graphkit._to_thread import run_in_thread
 from graphkit._values.state import AgentState
-from graphkit.agents.default_state import MESSAGES
 from graphkit.agents.messages import check_messages, make_sendable
-from graphkit.agents.text_stream import text_unread
+from graphkit.agents.state import MESSAGES
+from graphkit.agents.steps import text_unread
 from graphkit.agents.thread_ids import ThreadIDManager, check_thread_id
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError
 

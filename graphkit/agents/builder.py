@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Self, final
 
@@ -10,22 +10,21 @@ from graphkit._build.state_graph import StateGraph
 from graphkit._compiled import CompiledGraph
 from graphkit._records.config import END, START
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._values.state import AgentState
 from graphkit.agents.agent import Agent, aclose_all, close_all
 from graphkit.agents.checkpointer_config import parse_checkpointer
 from graphkit.agents.configuration import (
     AgentConfig,
     AgentStepSettings,
-    FunctionStepSettings,
     LlmStepSettings,
     ThreadIdSettings,
     ToolSettings,
 )
-from graphkit.agents.default_state import DefaultState, parse_state_type
-from graphkit.agents.plain_data import Path
-from graphkit.agents.steps import STRATEGIES, ChatStep, Step
+from graphkit.agents.models import make_model
+from graphkit.agents.settings import Path
+from graphkit.agents.state import DefaultState, parse_state_type
+from graphkit.agents.steps import ChatStep, NodeStep, Step
 from graphkit.agents.thread_ids import ThreadIDManager
-from graphkit.agents.tools import Tool, ToolRegistry
+from graphkit.agents.tools import Tool, collect_tools
 
 
 class AgentBuilder:
@@ -41,7 +40,7 @@ class AgentBuilder:
         """
         self._settings: dict[str, Any] = {"name": name, "state_type": state_type}
         self._steps: list[dict[str, Any]] = []
-        self._tools = ToolRegistry()
+        self._tools: list[Tool] = []
         self._mcp_servers: dict[str, Any] = {}
 
     # Steps, in the order in which they run
@@ -105,8 +104,7 @@ class AgentBuilder:
             TypeError: a function cannot be a tool.
             ValueError: two tools have the same name.
         """
-        for added in tools:
-            self._tools.add(added)
+        self._tools = list(collect_tools([*self._tools, *tools]).values())
         return self
 
     def with_mcp_servers(self, servers: Mapping[str, Any]) -> Self:
@@ -174,7 +172,7 @@ class AgentBuilder:
         return self
 
     def _make_config(self) -> AgentConfig:
-        collected = {"steps": list(self._steps), "tools": list(self._tools), "mcp_servers": dict(self._mcp_servers)}
+        collected = {"steps": list(self._steps), "tools": self._tools, "mcp_servers": dict(self._mcp_servers)}
         return AgentConfig.from_dict({**self._settings, **collected})
 
 
@@ -273,6 +271,7 @@ class _Assembly:
         self.resources = resources
         self.mcp_servers: Any = None
         self.mcp_tools: list[Tool] = []
+        self._has_chat = any(isinstance(step, LlmStepSettings) for step in config.steps)
         self._numbers = numbers
         self._nested: dict[int, _Assembly] = {}
         for index, step in enumerate(config.steps):
@@ -303,49 +302,41 @@ class _Assembly:
 
     def finish(self) -> Agent:
         """Compile the graph, and return the agent."""
-        graph, steps = self.compile()
+        thread_id = self.config.thread_id or "uuid"
+        ids = thread_id.make_manager() if isinstance(thread_id, ThreadIdSettings) else ThreadIDManager(thread_id)
         return Agent(
-            graph,
+            self.compile(),
             name=self.config.name,
-            generate_thread_id=_make_generator(self.config.thread_id),
+            generate_thread_id=ids.generate,
             resources=self.resources,
-            has_chat=any(isinstance(step, ChatStep) for step in steps),
+            has_chat=self._has_chat,
         )
 
-    def compile(self) -> tuple[CompiledGraph, list[Step]]:
+    def compile(self) -> CompiledGraph:
         """Make the steps and compile them as a chain from START to END. The agents in it come first."""
         # What is opened on the way is noted at once: if a later step is wrong, `build` closes it.
         config = self.config
-        graphs: dict[int, CompiledGraph] = {}
-        for index, nested in self._nested.items():
-            graphs[index], _ = nested.compile()
-        tools = ToolRegistry([*_make_tools(config.tools), *self.mcp_tools])
-        steps: list[Step] = []
-        for index, settings in enumerate(config.steps):
-            step = self._make_step(index, settings, tools, graphs.get(index))
-            self.resources += step.resources
-            steps.append(step)
-        if len(tools) and not any(step.uses_tools for step in steps):
-            names = ", ".join(tools.names)
+        graphs = {index: nested.compile() for index, nested in self._nested.items()}
+        tools = collect_tools([*_make_tools(config.tools), *self.mcp_tools])
+        steps = [
+            self._make_step(index, settings, tools, graphs.get(index)) for index, settings in enumerate(config.steps)
+        ]
+        if tools and not self._has_chat:
+            names = ", ".join(tools)
             raise ValueError(f"the agent has tools ({names}) and no chat step that could call them")
 
-        graph = self._make_chain(steps)
-        options: dict[str, Any] = {}
-        if config.max_iterations is not None:
-            options["max_iterations"] = config.max_iterations
-        saver = self._open_saver(config.checkpointer)
-        return graph.compile(checkpoint_saver=saver, graph_id=config.name, **options), steps
-
-    def _make_chain(self, steps: Sequence[Step]) -> StateGraph[AgentState]:
-        needs_messages = any(step.needs_messages for step in steps)
-        graph = StateGraph(parse_state_type(self.config.state_type, with_messages=needs_messages))
+        graph = StateGraph(parse_state_type(config.state_type, with_messages=self._has_chat))
         for step in steps:
             step.add_to(graph)
         graph.add_edge(START, steps[0].name)
         for step, following in pairwise(steps):
             step.connect(graph, following.name)
         steps[-1].connect(graph, END)
-        return graph
+        options: dict[str, Any] = {}
+        if config.max_iterations is not None:
+            options["max_iterations"] = config.max_iterations
+        saver = self._open_saver(config.checkpointer)
+        return graph.compile(checkpoint_saver=saver, graph_id=config.name, **options)
 
     def _open_saver(self, checkpointer: Any) -> BaseCheckpointSaver | None:
         """Return the saver that a configuration describes; a saver is returned as it is, and stays the caller's."""
@@ -357,7 +348,7 @@ class _Assembly:
             self.resources.append(saver)
         return saver
 
-    def _make_step(self, index: int, settings: Any, tools: ToolRegistry, graph: CompiledGraph | None) -> Step:
+    def _make_step(self, index: int, settings: Any, tools: Mapping[str, Tool], graph: CompiledGraph | None) -> Step:
         """Make a step from its settings.
 
         Args:
@@ -369,46 +360,39 @@ class _Assembly:
         Raises:
             InvalidStepError: the settings are not valid.
         """
-        numbers = (*self._numbers, index)
-        if settings.type not in STRATEGIES:
-            known = ", ".join(STRATEGIES)
-            raise InvalidStepError(
-                f"there is no type {settings.type!r}; the types are {known}", *numbers, key=("type",)
-            )
         name = settings.name or f"{settings.type}_step_{index}"
         try:
-            options = {"graph": graph} if graph is not None else self._read_options(settings)
-            return STRATEGIES[settings.type](name, tools, **options)
+            if isinstance(settings, LlmStepSettings):
+                chat = settings.merge_config()
+                model = make_model(chat.model)
+                if model is not chat.model:
+                    self.resources.append(model)
+                return ChatStep(name, chat, collect_tools([*tools.values(), *_make_tools(chat.tools)]), model)
+            if isinstance(settings, AgentStepSettings):
+                return NodeStep(name, graph or self._open_graph(name, settings))
         except (TypeError, ValueError) as error:
-            raise InvalidStepError(str(error), *numbers) from error
+            raise InvalidStepError(str(error), *self._numbers, index) from error
+        if not callable(settings.function):
+            reason = f"step {name!r} needs a function, not {settings.function!r}"
+            raise InvalidStepError(reason, *self._numbers, index)
+        return NodeStep(name, settings.function)
 
-    def _read_options(self, settings: Any) -> dict[str, Any]:
-        """Return the arguments of a step's class."""
-        if isinstance(settings, LlmStepSettings):
-            chat = settings.merge_config()
-            return {
-                "model": chat.model,
-                "prompt_template": chat.prompt_template,
-                "system_prompt": chat.system_prompt,
-                "tools": _make_tools(chat.tools),
-                "max_parallel_tools": chat.max_parallel_tools,
-            }
-        if isinstance(settings, FunctionStepSettings):
-            return {"function": settings.function}
-        if isinstance(settings, AgentStepSettings):
-            given: Any = settings.agent
-            graph = given.graph if isinstance(given, Agent) else given
-            return {"graph": graph, "saver": self._open_saver(settings.checkpointer)}
-        options: dict[str, Any] = settings.model_extra
-        return options
+    def _open_graph(self, name: str, settings: AgentStepSettings) -> CompiledGraph | StateGraph:
+        """Return the graph of a step; a StateGraph with a saver of its own is compiled, and so nested."""
+        given: Any = settings.agent
+        graph = given.graph if isinstance(given, Agent) else given
+        if not isinstance(graph, CompiledGraph | StateGraph):
+            raise TypeError(f"step {name!r} needs an agent or a graph, not {graph!r}")
+        saver = self._open_saver(settings.checkpointer)
+        if saver is None:
+            return graph
+        if isinstance(graph, CompiledGraph):
+            raise ValueError(  # noqa: TRY004 - its type is right, and its checkpointer is not
+                f"step {name!r} is built already: give the checkpointer to the agent itself"
+            )
+        return graph.compile(checkpoint_saver=saver)
 
 
 def _make_tools(entries: Iterable[Any]) -> list[Any]:
     """Return the tools and functions that entries of a configuration describe."""
     return [entry.make_tool() if isinstance(entry, ToolSettings) else entry for entry in entries]
-
-
-def _make_generator(thread_id: ThreadIdSettings | str | None) -> Callable[..., str]:
-    if isinstance(thread_id, ThreadIdSettings):
-        return thread_id.make_manager().generate
-    return ThreadIDManager(thread_id or "uuid").generate

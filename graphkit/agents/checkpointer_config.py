@@ -9,8 +9,7 @@ from typing import Any, Final, Self, final
 from pydantic import Field, SecretStr, field_validator
 
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit.agents.plain_data import Path, dump_value
-from graphkit.agents.settings import Settings
+from graphkit.agents.settings import Path, Settings, dump_value
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.registry import check_saver_options, get_saver, saver_names
 

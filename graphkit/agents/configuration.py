@@ -9,6 +9,7 @@ file, those of its names included, are found at once and where they stand.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path as FilePath
@@ -21,6 +22,7 @@ from pydantic import (
     Discriminator,
     Field,
     PrivateAttr,
+    SecretStr,
     Tag,
     WithJsonSchema,
     model_validator,
@@ -28,29 +30,189 @@ from pydantic import (
 
 from graphkit._build.state_graph import StateGraph
 from graphkit._compiled import CompiledGraph
+from graphkit._plan.retry import RetryPolicy
 from graphkit.agents.checkpointer_config import CheckpointerConfig, parse_checkpointer
-from graphkit.agents.default_state import DefaultState, parse_state_type
 from graphkit.agents.mcp_settings import McpServerSettings
-from graphkit.agents.model_settings import PROVIDERS, ModelSettings, Provider
-from graphkit.agents.plain_data import PATTERN, Path, check_reference, format_path, name_object, resolve_reference
 from graphkit.agents.settings import (
     IN_CODE,
+    PATTERN,
     KeyProblemError,
+    Path,
     Retry,
     Seconds,
+    Secret,
     Settings,
     as_list,
+    check_key,
+    check_reference,
+    format_path,
     make_policy,
     mapping_or_other,
+    name_object,
+    parse_address,
+    resolve_reference,
 )
-from graphkit.agents.templates import check_template
+from graphkit.agents.state import DefaultState, check_template, parse_state_type
 from graphkit.agents.thread_ids import ThreadIDManager
 from graphkit.agents.tools import Tool, tool
 from graphkit.agents.yaml_file import YamlFile
 from graphkit.errors import AgentConfigurationError
 
+# The model of a step
+
+PROVIDERS: Final = ("openai",)
+"""The providers that are known by name. Any other is a function, or a server that `openai` talks to."""
+_TIMEOUT: Final = 600.0
+_DEFAULT_RETRY: Final = RetryPolicy(max_attempts=3, max_delay=60)
+
+
+def _check_provider(provider: str) -> str:
+    if provider not in PROVIDERS:
+        known = ", ".join(PROVIDERS)
+        raise ValueError(
+            f"unknown provider {provider!r}; the known providers are: {known}. For a server that speaks "
+            "OpenAI's protocol, use openai with its base_url; for any other, pass a function"
+        )
+    return provider
+
+
+def _check_base_url(url: str) -> str:
+    parts = parse_address(url, example="https://api.openai.com/v1")
+    if "@" in parts.netloc or parts.query:
+        raise ValueError("must not contain a user, a password or a query; use api_key_env")
+    return url
+
+
+def _check_variable(name: str) -> str:
+    if not name.isidentifier():  # it may be the key itself, so the message does not repeat it
+        raise ValueError("must be the name of an environment variable, such as OPENAI_API_KEY, not a key")
+    return name
+
+
+def _check_key(key: SecretStr) -> SecretStr:
+    return check_key(key.get_secret_value(), "it")
+
+
+Provider = Annotated[str, AfterValidator(_check_provider)]
+
+
+class _Endpoint(Settings):
+    """Where a model is asked."""
+
+    provider: Provider
+    """`openai`: the protocol of chat completions, which many servers speak."""
+    model: Annotated[str, Field(min_length=1)]
+    """The name of the model at the provider."""
+    base_url: Annotated[str, AfterValidator(_check_base_url)] | None = None
+    """The address of the API. Without it, OPENAI_BASE_URL or OpenAI's."""
+    api_key: Annotated[Secret, AfterValidator(_check_key)] | None = None
+    """The key. Write `${NAME}`, never the key itself; or use `api_key_env`."""
+    api_key_env: Annotated[str, AfterValidator(_check_variable)] | None = "OPENAI_API_KEY"
+    """The environment variable that has the key; `null` if the server needs none."""
+    timeout: Seconds | None = None
+    """Seconds for a connection, and for each part of an answer. Without it, 600."""
+    retry: Retry | None = None
+    """When a request is repeated. Without it, there are 3 attempts, at most 60 seconds apart."""
+
+
+class ModelSettings(_Endpoint):
+    """Which model answers, and how it is asked."""
+
+    temperature: float | None = None
+    """Sent with each request."""
+    top_p: float | None = None
+    """Sent with each request."""
+    max_tokens: int | None = None
+    """Sent with each request."""
+    max_completion_tokens: int | None = None
+    """Sent with each request."""
+    frequency_penalty: float | None = None
+    """Sent with each request."""
+    presence_penalty: float | None = None
+    """Sent with each request."""
+    parallel_tool_calls: bool | None = None
+    """Sent with each request."""
+    reasoning_effort: str | None = None
+    """Sent with each request."""
+    response_format: dict[str, Any] | None = None
+    """Sent with each request."""
+    seed: int | None = None
+    """Sent with each request."""
+    stop: str | list[str] | None = None
+    """Sent with each request."""
+    tool_choice: str | dict[str, Any] | None = None
+    """Sent with each request."""
+    extra_body: dict[str, Any] | None = Field(default=None, repr=False)
+    """Further values of the request."""
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Return the settings that a text `provider:model` names.
+
+        Raises:
+            AgentConfigurationError: the text has another form, or the provider is unknown.
+        """
+        provider, colon, model = text.partition(":")
+        if not colon:
+            raise AgentConfigurationError(
+                f"{text!r} does not name a model: write 'provider:model', for example 'openai:{text or 'gpt-4o'}'"
+            )
+        return cls(provider=provider, model=model)
+
+    @property
+    def name(self) -> str:
+        """`provider:model`, for messages."""
+        return f"{self.provider}:{self.model}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is sent with each request, such as `temperature`."""
+        found = {name: getattr(self, name) for name in REQUEST_OPTIONS}
+        return {name: value for name, value in found.items() if value is not None}
+
+    @property
+    def seconds(self) -> float:
+        """The timeout, or its default."""
+        return _TIMEOUT if self.timeout is None else self.timeout
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """How often a request is attempted, and the delays. A Retry-After of the server up to `max_delay` is obeyed."""
+        return make_policy(self.retry, max_delay=60) or _DEFAULT_RETRY
+
+    def find_key(self) -> SecretStr | None:
+        """Return the key: that of the settings, or that of the environment variable.
+
+        None if `api_key_env` is None: the server needs no key.
+
+        Raises:
+            AgentConfigurationError: there is none; the message names the environment variable.
+        """
+        if self.api_key is not None or self.api_key_env is None:
+            return self.api_key
+        value = os.environ.get(self.api_key_env, "")
+        if not value:
+            raise AgentConfigurationError(
+                f"no key for the model {self.name}: set the environment variable {self.api_key_env}, or name "
+                "another one in api_key_env (null if the server needs no key)"
+            )
+        return check_key(value, f"the environment variable {self.api_key_env}")
+
+    def dump(self, path: Path = ()) -> dict[str, Any]:
+        """As in Settings, without the key: what is loaded takes it from the environment."""
+        plain = super().dump(path)
+        plain.pop("api_key", None)
+        return plain
+
+
+REQUEST_OPTIONS: Final = tuple(name for name in ModelSettings.model_fields if name not in _Endpoint.model_fields)
+"""The settings that are sent with each request as they are; `extra_body` is a mapping of any others."""
+
+
+# Agents
+
 STEP_TYPES: Final = ("llm", "function", "agent")
-"""The types of steps that every agent has; `register_step` adds others."""
+"""The types of steps."""
 
 
 @final
@@ -90,10 +252,6 @@ def _is_model(value: Any) -> bool:
     return callable(value) or hasattr(value, "request")
 
 
-def _read_reference(value: Any) -> Any:
-    return _resolve(value, callable)
-
-
 def _read_model(value: Any) -> Any:
     if not isinstance(value, str):
         if _is_model(value):
@@ -118,27 +276,29 @@ def _read_state_type(value: Any) -> Any:
         if isinstance(value, int | float | list):
             raise ValueError(f"must be module:name, not {type(value).__name__}")  # noqa: TRY004 - pydantic collects it
         return value
+    is_bare = value.isidentifier()
+    if not is_bare:
+        check_reference(value)
     loading = LOADING.get()
-    if value.isidentifier():
-        return value if loading is None else _find_state_type(value, loading.state_types)
-    check_reference(value)
     if loading is None:
         return value
-    found = resolve_reference(value)
-    parse_state_type(found, with_messages=False)
-    return found
-
-
-def _find_state_type(name: str, known: Mapping[str, type]) -> type:
-    if name in known:
-        return known[name]
-    names = ", ".join(sorted(known))
-    reason = f"there is no state type {name!r}; known are {names}. Write module:name, or give the class to "
-    raise ValueError(f"{reason}load_agent(..., state_types=[{name}])")
+    if not is_bare:
+        found = resolve_reference(value)
+        parse_state_type(found, with_messages=False)
+        return found
+    if value not in loading.state_types:
+        known = ", ".join(sorted(loading.state_types))
+        raise ValueError(
+            f"there is no state type {value!r}; known are {known}. Write module:name, or give the class to "
+            f"load_agent(..., state_types=[{value}])"
+        )
+    return loading.state_types[value]
 
 
 Reference = Annotated[
-    Any, AfterValidator(_read_reference), WithJsonSchema({"type": "string", "pattern": PATTERN, "title": "Reference"})
+    Any,
+    AfterValidator(lambda value: _resolve(value, callable)),
+    WithJsonSchema({"type": "string", "pattern": PATTERN, "title": "Reference"}),
 ]
 """`module:name`, or in code the object itself."""
 _StateType = Annotated[
@@ -191,21 +351,22 @@ class ToolSettings(Settings):
         return dataclasses.replace(made, **options) if options else made
 
 
-def _make_tool(entry: Any) -> Any:
-    """Return a tool for an entry of a file that is being loaded; names and objects of code stay as they are."""
+def _check_tool(entry: Any) -> Any:
+    """Check that an entry of a file that is being loaded can be a tool."""
     if LOADING.get() is None:
         return entry
     settings = entry if isinstance(entry, ToolSettings) else ToolSettings(function=entry)
     try:
-        return settings.make_tool()
+        settings.make_tool()
     except TypeError as error:
         raise ValueError(str(error)) from error
+    return entry
 
 
 ToolEntry = Annotated[
     Annotated[ToolSettings, Tag("<mapping>")] | Annotated[Reference, Tag("<other>")],
     Discriminator(mapping_or_other),
-    AfterValidator(_make_tool),
+    AfterValidator(_check_tool),
 ]
 
 
@@ -377,30 +538,33 @@ class AgentStepSettings(Settings):
         return self
 
 
-class OtherStepSettings(Settings):
-    """A step of a type that the application registered with `register_step`."""
-
-    model_config = ConfigDict(extra="allow")
-
-    type: Annotated[str, WithJsonSchema({"type": "string", "not": {"enum": list(STEP_TYPES)}})]
-    """The name under which the type was registered. All other keys are its settings."""
-    name: str | None = None
-    """The name of the step. Without it, `<type>_step_<number>`."""
+def _type_of_step(step: Any) -> Any:
+    return step.get("type") if isinstance(step, Mapping) else getattr(step, "type", None)
 
 
-def _type_of_step(value: Any) -> str:
-    is_data = isinstance(value, Mapping)
-    type_name = value.get("type") if is_data else getattr(value, "type", None)
-    is_known = isinstance(type_name, str) and type_name in STEP_TYPES
-    return f"<{type_name}>" if is_known else "<other>"
+def _tag_of_step(step: Any) -> str:
+    type_name = _type_of_step(step)
+    return f"<{type_name}>" if type_name in STEP_TYPES else "<llm>"
+
+
+def _check_types(steps: Any) -> Any:
+    """Refuse a step of an unknown type; what is no step at all is refused by the field."""
+    if not isinstance(steps, list | tuple):
+        return steps
+    known = ", ".join(STEP_TYPES)
+    for index, step in enumerate(steps):
+        type_name = _type_of_step(step)
+        if isinstance(type_name, str) and type_name not in STEP_TYPES:
+            reason = f"Invalid step {index}: there is no type {type_name!r}; the types are {known}"
+            raise KeyProblemError(reason, index, "type")
+    return list(steps)
 
 
 StepEntry = Annotated[
     Annotated[LlmStepSettings, Tag("<llm>")]
     | Annotated[FunctionStepSettings, Tag("<function>")]
-    | Annotated[AgentStepSettings, Tag("<agent>")]
-    | Annotated[OtherStepSettings, Tag("<other>")],
-    Discriminator(_type_of_step),
+    | Annotated[AgentStepSettings, Tag("<agent>")],
+    Discriminator(_tag_of_step),
 ]
 
 
@@ -420,7 +584,7 @@ class AgentConfig(Settings):
     state_type: _StateType = Field(default_factory=lambda: DefaultState)
     """The class of the state: `module:name`; `DefaultState` or another class of graphkit; or the name of a class
     that `load_agent` is given. Without it, the state is a conversation: `messages`."""
-    steps: Annotated[list[StepEntry], BeforeValidator(as_list)] = Field(default_factory=list)
+    steps: Annotated[list[StepEntry], BeforeValidator(_check_types)] = Field(default_factory=list)
     """The steps, in the order in which they run."""
     checkpointer: CheckpointerEntry | None = None
     """Where the checkpoints are kept. Without it, the agent forgets everything when a run ends."""
@@ -468,9 +632,8 @@ class AgentConfig(Settings):
         has `$${` for it.
 
         Raises:
-            AgentConfigurationError: a saver, an agent, a function without a name of its own, the
-                `retry_on` of a tool, or parameters of a tool that are not those of its function have no
-                plain form. The message names the key.
+            AgentConfigurationError: a saver, an agent, a function or tool without a name in its module, or
+                the `retry_on` of a tool have no plain form. The message names the key.
         """
         return self.dump()
 
@@ -504,10 +667,6 @@ class AgentConfig(Settings):
         for index, step in enumerate(self.steps):
             if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
                 step.agent.set_source(file, (*path, "steps", index, "agent"))
-
-    def has_key(self, path: Path) -> bool:
-        """Return whether the file of the configuration has a key."""
-        return self._source is not None and self._source[0].has((*self._source[1], *path))
 
     def make_error(self, reason: str, path: Path = ()) -> AgentConfigurationError:
         """Return an error about a key, which names the file and the line if the configuration has a file."""

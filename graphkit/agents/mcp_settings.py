@@ -36,17 +36,6 @@ _KEYS_OF_OTHERS: Final = {"url": {"args", "env", "cwd"}, "command": {"headers", 
 """The keys that do not go with a server that is reached by its URL, or started by a command."""
 
 
-def _check_text(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("contains a null character")
-    return text
-
-
-def _check_secret(secret: SecretStr) -> SecretStr:
-    _check_text(secret.get_secret_value())
-    return secret
-
-
 def _flag_or_names(value: Any) -> str:
     return "<flag>" if isinstance(value, bool) else "<names>"
 
@@ -58,10 +47,7 @@ def _check_url(url: str) -> str:
     return url
 
 
-_Text = Annotated[str, AfterValidator(_check_text)]
-_Secret = Annotated[Secret, AfterValidator(_check_secret)]
-_Texts = Annotated[list[_Text], BeforeValidator(as_list)]
-_Url = Annotated[str, AfterValidator(_check_text), AfterValidator(_check_url)]
+_Texts = Annotated[list[str], BeforeValidator(as_list)]
 _Approval = Annotated[Annotated[bool, Tag("<flag>")] | Annotated[_Texts, Tag("<names>")], Discriminator(_flag_or_names)]
 
 
@@ -77,7 +63,7 @@ class McpCallSettings(Settings):
 
 
 _Tools = Annotated[
-    Annotated[dict[_Text, McpCallSettings | None], Tag("<mapping>")] | Annotated[_Texts, Tag("<other>")],
+    Annotated[dict[str, McpCallSettings | None], Tag("<mapping>")] | Annotated[_Texts, Tag("<other>")],
     Discriminator(mapping_or_other),
 ]
 
@@ -85,19 +71,19 @@ _Tools = Annotated[
 class McpServerSettings(Settings):
     """An MCP server: a `command` to start, or the `url` of a running server."""
 
-    command: _Text | None = None
+    command: str | None = None
     """The program to start; it speaks the protocol on its standard streams."""
     args: _Texts = Field(default_factory=list)
     """Its arguments."""
-    env: dict[str, _Secret | None] = Field(default_factory=dict)
+    env: dict[str, Secret | None] = Field(default_factory=dict)
     """Environment variables for it; `null` passes the variable of this process on."""
-    cwd: _Text | None = None
+    cwd: str | None = None
     """Its working directory."""
-    url: _Url | None = None
+    url: Annotated[str, AfterValidator(_check_url)] | None = None
     """The address of a server that runs already and speaks streamable HTTP."""
-    token_env: _Text | None = None
+    token_env: str | None = None
     """The environment variable that has the bearer token for that server."""
-    headers: dict[_Text, _Secret] = Field(default_factory=dict)
+    headers: dict[str, Secret] = Field(default_factory=dict)
     """Headers of each request to that server, such as a key. Write `${NAME}`, never the key itself."""
     tools: _Tools | None = None
     """The names of the tools that are offered, as a list; or as a mapping of each to how its calls are
@@ -106,7 +92,7 @@ class McpServerSettings(Settings):
     """How calls of its tools are executed, where `tools` does not say otherwise."""
     requires_approval: _Approval = False
     """Whether a human has to approve each call: `true` for all tools, or the names of some."""
-    prefix: _Text = ""
+    prefix: str = ""
     """Put before the name of each tool."""
     timeout: Seconds = 30.0
     """Seconds for the server to start, connect and list its tools."""
@@ -115,7 +101,7 @@ class McpServerSettings(Settings):
     @classmethod
     def _check_variables(cls, env: dict[str, SecretStr | None]) -> dict[str, SecretStr | None]:
         for name in env:
-            if not name or "=" in name or "\0" in name:
+            if not name or "=" in name:
                 raise ValueError(f"{name!r} is not the name of an environment variable")
         return env
 

@@ -54,34 +54,19 @@ def new_message_id() -> str:
 
 def tool_message(tool_call_id: str, content: str) -> Message:
     """Return a message with the result of a tool call."""
-    message = _new_message("tool", content)
-    message["tool_call_id"] = tool_call_id
-    return message
-
-
-def _new_message(role: str, content: str) -> Message:
-    return {"role": role, "content": make_sendable(content), "id": new_message_id()}
-
-
-def tool_calls_of(message: Mapping[str, Any]) -> list[ToolCall]:
-    """Return the tool calls of a message, in the order of the model.
-
-    A call whose arguments are not a JSON object has `arguments=None` and a `problem`, so that the
-    caller can send the problem back to the model.
-
-    Raises:
-        ValueError: `tool_calls` is not what the protocol says: a call without a name or an id.
-    """
-    calls = message.get("tool_calls")
-    if calls is None:
-        return []
-    if isinstance(calls, str) or not isinstance(calls, Sequence):
-        raise ValueError(f"tool_calls must be a list, not {type(calls).__name__}")  # noqa: TRY004 - one error for a malformed message
-    return [parse_tool_call(call, number) for number, call in enumerate(calls)]
+    return {
+        "role": "tool",
+        "content": make_sendable(content),
+        "id": new_message_id(),
+        "tool_call_id": tool_call_id,
+    }
 
 
 def parse_tool_call(call: Any, number: int = 0) -> ToolCall:
-    """Return one call of the list `tool_calls` of a message; see `tool_calls_of`.
+    """Return one call of the list `tool_calls` of a message.
+
+    A call whose arguments are not a JSON object has `arguments=None` and a `problem`, so that the caller can send
+    the problem back to the model.
 
     Args:
         call: the call.
@@ -127,13 +112,6 @@ def _parse_arguments(text: Any) -> tuple[Mapping[str, Any] | None, str | None]:
     return arguments, None
 
 
-def with_id(message: Mapping[str, Any]) -> Message:
-    """Return the message as a dict of its own, with an id, by which later updates can replace it."""
-    if isinstance(message.get("id"), str) and message["id"]:
-        return dict(message)
-    return {**message, "id": new_message_id()}
-
-
 def check_messages(messages: Any) -> None:
     """Check that what is appended to a conversation are messages; what is no list is left to its channel.
 
@@ -168,17 +146,23 @@ def as_reply(reply: Any) -> Message:
         ValueError: it is not a message of the assistant, or has malformed tool calls.
     """
     if isinstance(reply, str):
-        return _new_message("assistant", reply)
+        reply = {"content": make_sendable(reply)}
     if not isinstance(reply, Mapping):
         raise TypeError(f"a model must return a text or a message, not {type(reply).__name__}")
-    message = with_id({"role": "assistant", "content": None, **reply})
+    message: Message = {"role": "assistant", "content": None, **reply}
+    if not isinstance(message.get("id"), str) or not message["id"]:
+        message["id"] = new_message_id()  # later updates can replace the message by it
     if message["role"] != "assistant":
         raise ValueError(f"a model must return a message with the role 'assistant', not {message['role']!r}")
     content: object = message["content"]
     if isinstance(content, bytes) or not isinstance(content, Sequence | None):
         found = type(content).__name__
         raise ValueError(f"the content of a message must be a text or a list of parts, not {found}")  # noqa: TRY004 - one error for a malformed message
-    tool_calls_of(message)
+    calls = message.get("tool_calls") or ()
+    if isinstance(calls, str) or not isinstance(calls, Sequence):
+        raise ValueError(f"tool_calls must be a list, not {type(calls).__name__}")  # noqa: TRY004 - one error for a malformed message
+    for number, call in enumerate(calls):
+        parse_tool_call(call, number)
     return message
 
 
@@ -186,14 +170,13 @@ def newest_user_text(messages: Sequence[Any]) -> str | None:
     """Return the text of the newest message of the user; None if there is none."""
     for message in reversed(messages):
         if isinstance(message, Mapping) and message.get("role") == "user":
-            return _text_of_content(message.get("content"))
-    return None
-
-
-def _text_of_content(content: Any) -> str:
-    """Return a content as text; of a list of parts, the texts among them."""
+            break
+    else:
+        return None
+    content = message.get("content")
     if isinstance(content, str):
         return content
+    # A list of parts: the texts among them.
     texts = [part["text"] for part in content or () if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
     return "\n".join(texts)
 
@@ -231,11 +214,9 @@ def make_sendable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return _escape_halves(text)
-    return text
-
-
-def _escape_halves(text: str) -> str:
+        pass
+    else:
+        return text
     joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     sendable = joined.encode("utf-8", "backslashreplace").decode()
     halves = sorted({character for character in joined if "\ud800" <= character <= "\udfff"})

@@ -8,8 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from graphkit._plan.topology import Call
 from graphkit._to_thread import run_in_thread
+from graphkit.agents.configuration import ModelSettings
 from graphkit.agents.messages import Message, Messages, TextHandler, ToolSchemas, as_reply
-from graphkit.agents.model_settings import ModelSettings
 from graphkit.errors import AgentConfigurationError
 
 

@@ -1,8 +1,12 @@
-"""Settings: base of the models of a configuration, their secrets, and the problems that they report."""
+"""Settings: base of the models of a configuration; their secrets, their problems, and their form as plain data."""
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import json
+import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
 from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
@@ -23,8 +27,8 @@ from pydantic import (
 )
 
 from graphkit._plan.retry import RetryPolicy
-from graphkit._wording import simplify_message
-from graphkit.agents.plain_data import Path, dump_value, format_path
+from graphkit._wording import describe_error, simplify_message
+from graphkit.agents.tools import Tool
 from graphkit.errors import AgentConfigurationError
 
 HIDDEN: Final = "***"
@@ -90,7 +94,7 @@ class Problem(NamedTuple):
 class KeyProblemError(ValueError):
     """What a validator of settings raises about one of their keys; `path` leads from the settings to it."""
 
-    def __init__(self, reason: str, *path: str) -> None:
+    def __init__(self, reason: str, *path: str | int) -> None:
         super().__init__(reason)
         self.path = path
 
@@ -160,16 +164,13 @@ class Settings(BaseModel):
         """
         plain: dict[str, Any] = {}
         for name, value in self.set_fields():
-            if not self._means_nothing(name, value):
+            # An empty value says the same as none, except a None where the default is something else.
+            field = type(self).model_fields.get(name)
+            is_default = value is None and field is not None and field.default is None
+            is_empty = isinstance(value, list | dict) and not value
+            if not is_default and not is_empty:
                 plain[name] = dump_value(value, (*path, name))
         return plain
-
-    def _means_nothing(self, name: str, value: Any) -> bool:
-        """Return whether a value says the same as no value. A None does not where the default is something else."""
-        if value is None:
-            field = type(self).model_fields.get(name)
-            return field is not None and field.default is None
-        return isinstance(value, list | dict) and not value
 
 
 # The types of values that several settings have.
@@ -278,7 +279,8 @@ def find_problems(error: ValidationError) -> list[Problem]:
 def _problems_in(error: ValidationError, prefix: Path) -> Iterator[Problem]:
     for problem in error.errors():
         # The path has three parts: that of the outer settings, what pydantic knows, and what our validator knows.
-        keys = [part for part in problem["loc"] if not _is_tag(part)]
+        # Parts in brackets are no keys of the configuration, but the tags of unions, and `[key]`.
+        keys = [part for part in problem["loc"] if not str(part).startswith(("<", "["))]
         raised = problem.get("ctx", {}).get("error")
         path = (*prefix, *keys, *getattr(raised, "path", ()))
         # The constructor of nested settings raises one of our errors, whose cause has the details.
@@ -290,6 +292,161 @@ def _problems_in(error: ValidationError, prefix: Path) -> Iterator[Problem]:
             yield Problem(path, "must be a mapping" if is_no_mapping else simplify_message(problem["msg"]))
 
 
-def _is_tag(part: str | int) -> bool:
-    """Return whether a part of a path is the tag of a union, or `[key]`, not a key of the configuration."""
-    return isinstance(part, str) and part.startswith(("<", "["))
+_FORM: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+PATTERN: Final = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
+"""The form of a reference, for JSON schemas."""
+
+
+def check_reference(text: str) -> str:
+    """Return a text if it has the form `module:name`.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    if not _FORM.fullmatch(text):
+        raise ValueError(f"must be module:name, such as shop.tools:find_order, not {text!r}")
+    return text
+
+
+def resolve_reference(text: str) -> Any:
+    """Import a module and return one of its objects.
+
+    The text must come from the user's own configuration file, never from stored data: importing a
+    module runs its code.
+
+    Raises:
+        ValueError: the text has another form, there is no such module or name, or the module
+            cannot be imported. The cause is chained.
+    """
+    module_name, _, path = check_reference(text).partition(":")
+    found = _import_module(module_name)
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise ValueError(f"the module {module_name!r} has no {path!r}")
+        found = getattr(found, name)
+    return found
+
+
+def _import_module(module_name: str) -> Any:
+    """Import a module.
+
+    Raises:
+        ValueError: there is none, or its code failed.
+    """
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        is_the_module = missing and f"{module_name}.".startswith(f"{missing}.")
+        if is_the_module:
+            raise ValueError(
+                f"there is no module {module_name!r}; modules are searched in PYTHONPATH, "
+                "which the commands extend by the current directory"
+            ) from error
+        raise ValueError(f"{module_name} needs the module {error.name}, which is not installed") from error
+    except Exception as error:  # the code of the application may raise anything
+        raise ValueError(f"importing {module_name!r} failed: {describe_error(error)}") from error
+
+
+def describe_reference(thing: Any) -> str:
+    """Return the reference to a class or a function of an application.
+
+    Raises:
+        ValueError: no reference leads to it, because it is local, a lambda, or from `__main__`.
+    """
+    module_name = getattr(thing, "__module__", None)
+    path = getattr(thing, "__qualname__", None)
+    if not isinstance(module_name, str) or not isinstance(path, str):
+        raise ValueError(f"{thing!r} has no name that a file can hold: name a class or a function")  # noqa: TRY004 - one kind for all
+    if module_name == "__main__":
+        raise ValueError(f"{path} is defined in the main program: move it to a module, so that others can import it")
+    found: Any = sys.modules.get(module_name)
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    if found is not thing:
+        raise ValueError(f"{path} is not a top-level name of {module_name}, so no file can name it")
+    return f"{module_name}:{path}"
+
+
+_PLAIN: Final = (str, int, float, bool, type(None))
+_ANY_ERROR: Final = RetryPolicy().retry_on
+
+Path = tuple[str | int, ...]
+"""Where in a configuration something is: keys of mappings and indexes of lists."""
+
+
+def format_path(path: Iterable[str | int]) -> str:
+    """Return a path as text: `steps[0].function`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif text:
+            text += f".{part}"
+        else:
+            text = part
+    return text
+
+
+def dump_value(value: Any, path: Path) -> Any:
+    """Return a value of a configuration as plain data: names for objects, texts for secrets.
+
+    Raises:
+        AgentConfigurationError: it has no plain form. The message names its key.
+    """
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, RetryPolicy):
+        return _dump_retry(value, path)
+    if isinstance(value, Tool):
+        return _name_tool(value, path)
+    if isinstance(value, Mapping):
+        return {name: dump_value(item, (*path, name)) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [dump_value(item, (*path, index)) for index, item in enumerate(value)]
+    dump = getattr(value, "dump", None)
+    return name_object(value, path) if dump is None else dump(path)
+
+
+def _dump_retry(retry: RetryPolicy, path: Path) -> dict[str, Any]:
+    if retry.retry_on != _ANY_ERROR:
+        raise _no_plain_form(
+            (*path, "retry_on"),
+            "a file cannot choose errors; leave retry_on out, or give the policy to the tool in its module, "
+            "as in @tool(retry=...)",
+        )
+    options = {field.name: getattr(retry, field.name) for field in dataclasses.fields(retry)}
+    del options["retry_on"]
+    return options
+
+
+def _name_tool(given: Tool, path: Path) -> str:
+    # The decorated function has the name of the Tool, but `stop = tool(cancel)` has one that only the module knows.
+    module_name = getattr(given.function, "__module__", "")
+    module = sys.modules.get(module_name)
+    if module_name != "__main__":
+        for name, value in getattr(module, "__dict__", {}).items():
+            if value is given:
+                return f"{module_name}:{name}"
+    reason = "a file names tools: give it a name in the module of its function, as in `stop = tool(cancel)`"
+    raise _no_plain_form(path, reason)
+
+
+def name_object(thing: Any, path: Path) -> str:
+    """Return the reference to an object of a module; a text is one already.
+
+    Raises:
+        AgentConfigurationError: no reference leads to it. The message names its key.
+    """
+    if isinstance(thing, str):
+        return thing
+    try:
+        return describe_reference(thing)
+    except ValueError as error:
+        raise _no_plain_form(path, str(error)) from error
+
+
+def _no_plain_form(path: Path, reason: str) -> AgentConfigurationError:
+    return AgentConfigurationError(f"has no plain form: {reason}", key=format_path(path))

@@ -57,7 +57,10 @@ class StateSerializer:
                 raise
         else:
             return _frame(_PACKED, body)
-        return _frame(_PICKLED, _pickle(state))
+        try:
+            return _frame(_PICKLED, pickle.dumps(state))
+        except Exception as error:  # a class may raise anything here
+            raise CheckpointSerializationError("", type(state).__name__, f"it cannot be pickled: {error}") from error
 
     @staticmethod
     def deserialize(data: bytes, *, types: Sequence[type] = (), allow_pickle: bool = False) -> Any:
@@ -133,13 +136,6 @@ def _plain(state: Any) -> Any:
     if isinstance(state, Mapping) and not isinstance(state, dict):
         state = dict(state)
     return freeze(state)
-
-
-def _pickle(state: Any) -> bytes:
-    try:
-        return pickle.dumps(state)
-    except Exception as error:  # a class may raise anything here
-        raise CheckpointSerializationError("", type(state).__name__, f"it cannot be pickled: {error}") from error
 
 
 def _frame(encoding: bytes, body: bytes) -> bytes:

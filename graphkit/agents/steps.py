@@ -1,27 +1,128 @@
-"""The steps of an agent: chat, function and nested agent. Each adds its nodes to the graph.
+"""The steps of an agent: a chat, or a function, graph or nested agent. Each adds its nodes to the graph.
 
-`STRATEGIES` maps the `type` of a step to its class. An application adds its own with
-`register_step`.
+While a model answers, its request runs on a thread or as a task, and the step yields the pieces of its text.
 """
 
 from __future__ import annotations
 
-import abc
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from copy import copy
 from logging import getLogger
-from typing import Any, ClassVar, Final, final
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Final, final
 
 from graphkit._build.state_graph import StateGraph
 from graphkit._compiled import CompiledGraph
 from graphkit._plan.topology import StateItems, TwoForms
+from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit._records.output import Command
-from graphkit.agents.default_state import MESSAGES
-from graphkit.agents.messages import Message, as_reply, to_plain
-from graphkit.agents.models import FunctionModel, make_model
-from graphkit.agents.templates import fill_template
-from graphkit.agents.text_stream import IS_TEXT_READ, AsyncTextStream, TextStream
+from graphkit._to_thread import capture_outcome, unwrap_outcome
+from graphkit.agents.configuration import LlmStepSettings
+from graphkit.agents.messages import Message, TextHandler, as_reply, to_plain
+from graphkit.agents.models import FunctionModel, Model
+from graphkit.agents.state import MESSAGES, fill_template
 from graphkit.agents.tool_calls import ToolCalls, complete_results, find_pending_calls
-from graphkit.agents.tools import Tool, ToolRegistry
+from graphkit.agents.tools import Tool
+
+IS_TEXT_READ: Final[ContextVar[bool]] = ContextVar("graphkit_is_text_read", default=True)
+"""Whether the caller of the run reads its stream. `Agent.run` does not, and saves the streaming."""
+GRACE: Final = 1.0
+"""Seconds for which a stream that is closed waits for its request to end."""
+
+
+@contextmanager
+def text_unread() -> Iterator[None]:
+    """Run code whose caller does not read the text of models while it arrives."""
+    token = IS_TEXT_READ.set(False)
+    try:
+        yield
+    finally:
+        IS_TEXT_READ.reset(token)
+
+
+class _ClosedError(Exception):
+    """Raised in a request whose stream the caller has closed."""
+
+
+def stream_text(request: Callable[[TextHandler], Message]) -> Generator[str, None, Message]:
+    """Make a request on a thread of its own; yield the pieces of its text, and return the reply.
+
+    The text of a model that does not stream is one piece. A caller that closes the generator ends the request at
+    its next piece. If none arrives within GRACE seconds, the thread is abandoned, and records nothing more.
+    """
+    pieces: SimpleQueue[Any] = SimpleQueue()
+    is_closed = False
+
+    def on_text(text: str) -> None:
+        if is_closed:
+            raise _ClosedError
+        if text:
+            pieces.put(text)
+
+    def work() -> None:
+        outcome = capture_outcome(lambda: request(on_text))
+        pieces.put(outcome)  # after the last piece
+
+    # A context can be entered by one thread at a time, so the request gets a copy, and a node context of its own,
+    # which can be cut off from the run without touching that of the node.
+    node_context = copy(CURRENT_NODE_CONTEXT.get())
+    variables = copy_context()
+    variables.run(CURRENT_NODE_CONTEXT.set, node_context)
+    thread = Thread(target=variables.run, args=(work,), name="graphkit-model", daemon=True)
+    thread.start()
+    is_streamed = False
+    try:
+        while isinstance(piece := pieces.get(), str):
+            is_streamed = True
+            yield piece
+    finally:
+        is_closed = True
+        if node_context is not None:
+            node_context.journal = None  # the run may be over, and its lock free
+        thread.join(GRACE)
+    reply: Message = unwrap_outcome(piece)
+    if not is_streamed:
+        yield from _whole_text(reply)
+    return reply
+
+
+async def astream_text(request: Callable[[TextHandler], Awaitable[Message]]) -> AsyncIterator[str | Message]:
+    """As `stream_text`, in a task, with the reply as the last item. Closing the iterator cancels the request."""
+    import asyncio  # 25 ms to import, and only asynchronous runs need it
+
+    queue: asyncio.Queue[str | None] = asyncio.Queue()
+
+    async def work() -> Message:
+        try:
+            return await request(lambda text: queue.put_nowait(text) if text else None)
+        finally:
+            queue.put_nowait(None)
+
+    task = asyncio.ensure_future(work())
+    is_streamed = False
+    try:
+        while (piece := await queue.get()) is not None:
+            is_streamed = True
+            yield piece
+        reply = await task
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait((task,))
+    if not is_streamed:
+        for text in _whole_text(reply):
+            yield text
+    yield reply
+
+
+def _whole_text(reply: Any) -> list[str]:
+    content = reply.get("content") if isinstance(reply, Mapping) else None
+    return [content] if isinstance(content, str) and content else []
+
 
 _CUT_OFF: Final = {
     "length": "it reached the limit of tokens; raise max_tokens or max_completion_tokens",
@@ -31,144 +132,112 @@ _CUT_OFF: Final = {
 _LOGGER: Final = getLogger("graphkit.agents")
 
 
-class Step(abc.ABC):
-    """One step of an agent: one or several nodes of its graph, the first of which has its name.
+@final
+@dataclasses.dataclass(frozen=True)
+class NodeStep:
+    """A function, a graph or another agent: one node of the graph.
 
-    Implement `add_to` and `connect`. The constructor receives the name, the tools of the agent, and
-    the settings of the step as keyword arguments.
+    A compiled graph is nested: it has a history of its own in the namespace `<name>` of the thread, in its own
+    saver if it was compiled with one. A StateGraph is inlined.
     """
 
-    needs_messages: ClassVar[bool] = False
-    """Whether the state must have the channel `messages`."""
-    uses_tools: ClassVar[bool] = False
-    """Whether the step lets a model call the tools of the agent."""
+    name: str
+    action: Callable[..., Any] | CompiledGraph | StateGraph
 
-    resources: Sequence[Any] = ()
-    """What the step has opened, and `Agent.close` closes by its method `close`."""
-
-    def __init__(self, name: str, agent_tools: Iterable[Tool] = ()) -> None:  # noqa: ARG002 - for subclasses
-        self.name = name
-
-    @abc.abstractmethod
     def add_to(self, graph: StateGraph) -> None:
-        """Add the nodes of the step, and the edges among them."""
+        """Add the node."""
+        graph.add_node(self.name, self.action)
 
     def connect(self, graph: StateGraph, target: str) -> None:
-        """Add the edge from the end of the step to the first node of the next step, or to END."""
+        """Add the edge to the next step."""
         graph.add_edge(self.name, target)
 
 
 @final
-class ChatStep(Step):
+class ChatStep:
     """A model answers the messages, and may call tools until it answers without a call.
 
     Each request to the model is one step of the run, in the node with the name of the step. The
     tool calls of one message are the items of the map node `<name>_tools`.
     """
 
-    needs_messages = True
-    uses_tools = True
-
-    def __init__(
-        self,
-        name: str,
-        agent_tools: Iterable[Tool] = (),
-        *,
-        model: Any,
-        prompt_template: str | None = None,
-        system_prompt: str | None = None,
-        tools: Iterable[Tool | Callable[..., Any]] = (),
-        max_parallel_tools: int | None = None,
-    ) -> None:
+    def __init__(self, name: str, settings: LlmStepSettings, tools: Mapping[str, Tool], model: Model) -> None:
         """Create the step.
 
         Args:
             name: the name of its node.
-            agent_tools: the tools of the agent; the model may call these, too.
-            model: as in `make_model`.
-            prompt_template: formatted with the state and sent as a system message. `{input}` is the
-                newest message of the user, where the state has no such key.
-            system_prompt: sent as the first message.
-            tools: what only the model of this step may call.
-            max_parallel_tools: how many calls of one message run at the same time, at most; None:
-                limited only by the threads of the run.
-
-        Raises:
-            ValueError: the model is not one, or two tools have the same name.
+            settings: how the model is asked.
+            tools: what the model may call, by name.
+            model: the model that the settings describe.
         """
-        super().__init__(name)
-        self.model = make_model(model)
-        if self.model is not model:
-            self.resources = (self.model,)
-        self.prompt_template = prompt_template
-        self.system_prompt = system_prompt
-        self.tools = ToolRegistry([*agent_tools, *tools])
+        self.name = name
         self.tools_name = f"{name}_tools"
-        self.max_parallel_tools = max_parallel_tools
+        self.tools = tools
+        self._settings = settings
+        self._model = model
 
     def add_to(self, graph: StateGraph) -> None:
         """Add the node of the model, and that of the tools if there are any."""
-        graph.add_node(self.name, self._make_action())
-        if not len(self.tools):
+        # An asynchronous run awaits a model that can be awaited, and then needs no thread for each conversation. Only
+        # the driver knows whether the run is asynchronous, and it chooses the form when it starts the action.
+        action: Any = TwoForms(self._request, self._arequest)
+        if self._model.is_async:
+            action = self._arequest
+        elif isinstance(self._model, FunctionModel):
+            action = self._request  # its `arequest` needs a thread, too
+        graph.add_node(self.name, action)
+        if not self.tools:
             return
         calls = ToolCalls(self.tools)
         graph.add_map_node(
             self.tools_name,
             calls.aexecute if calls.is_async else calls.execute,
             StateItems(find_pending_calls),
-            max_concurrency=self.max_parallel_tools,
+            max_concurrency=self._settings.max_parallel_tools,
         )
         graph.add_edge(self.tools_name, self.name)
 
     def connect(self, graph: StateGraph, target: str) -> None:
         """Add the edge to the tools while the model calls any, and else to the next step."""
-        if len(self.tools):
+        if self.tools:
             targets = {"tools": self.tools_name, "next": target}
-            graph.add_conditional_edges(self.name, _choose_edge, targets)
+            graph.add_conditional_edges(
+                self.name, lambda state: "tools" if find_pending_calls(state) else "next", targets
+            )
         else:
-            super().connect(graph, target)
-
-    def _make_action(self) -> Callable[..., Any]:
-        """Return the action: asynchronous if the model is, and else in two forms."""
-        # Only the driver knows whether a run is asynchronous, and it chooses the form when it starts the action. In
-        # an asynchronous run, a model that can be awaited then needs no thread for each conversation.
-        if self.model.is_async:
-            return self._arequest
-        if isinstance(self.model, FunctionModel):
-            return self._request  # its `arequest` needs a thread, too
-        return TwoForms(self._request, self._arequest)
+            graph.add_edge(self.name, target)
 
     def _request(self, state: Mapping[str, Any]) -> Generator[str, None, dict[str, Any]]:
         """Yield the text of the model while it arrives; return the update."""
         messages = self._make_messages(state)
-        tools = self.tools.schemas
+        tools = [tool.schema for tool in self.tools.values()]
         if IS_TEXT_READ.get():
-            stream = TextStream(lambda on_text: self.model.request(messages, tools, on_text))
-            reply = yield from stream.run()
+            reply = yield from stream_text(lambda on_text: self._model.request(messages, tools, on_text))
         else:
-            reply = self.model.request(messages, tools)
+            reply = self._model.request(messages, tools)
         return self._make_update(reply)
 
     async def _arequest(self, state: Mapping[str, Any]) -> AsyncIterator[Any]:
         """As `_request`; the update comes last, as a Command."""
         messages = self._make_messages(state)
-        tools = self.tools.schemas
+        tools = [tool.schema for tool in self.tools.values()]
         if IS_TEXT_READ.get():
-            stream = AsyncTextStream(lambda on_text: self.model.arequest(messages, tools, on_text))
-            async for text in stream.run():
-                yield text
-            reply = stream.reply
+            async for item in astream_text(lambda on_text: self._model.arequest(messages, tools, on_text)):
+                if isinstance(item, str):
+                    yield item
+                else:
+                    reply = item
         else:
-            reply = await self.model.arequest(messages, tools)
+            reply = await self._model.arequest(messages, tools)
         yield Command(update=self._make_update(reply))
 
     def _make_messages(self, state: Mapping[str, Any]) -> list[Message]:
         """Return what the model receives: system prompt, prompt template, conversation."""
         messages: list[Message] = []
-        if self.system_prompt is not None:
-            messages.append({"role": "system", "content": self.system_prompt})
-        if self.prompt_template is not None:
-            content = fill_template(self.prompt_template, state, self.name)
+        if self._settings.system_prompt is not None:
+            messages.append({"role": "system", "content": self._settings.system_prompt})
+        if self._settings.prompt_template is not None:
+            content = fill_template(self._settings.prompt_template, state, self.name)
             messages.append({"role": "system", "content": content})
         conversation = state.get(MESSAGES) or ()
         sendable: list[Message] = to_plain(messages + complete_results(conversation))
@@ -183,7 +252,7 @@ class ChatStep(Step):
         """
         message = as_reply(reply)
         calls = message.get("tool_calls")
-        if calls and not len(self.tools):
+        if calls and not self.tools:
             names = ", ".join(repr(call["function"]["name"]) for call in calls)
             raise ValueError(f"the model of step {self.name!r}, which has no tools, called {names}")
         advice = _CUT_OFF.get(str(message.get("finish_reason")))
@@ -192,77 +261,5 @@ class ChatStep(Step):
         return {MESSAGES: [message]}
 
 
-@final
-class FunctionStep(Step):
-    """A function of the state, or of the state and the config, as a node of StateGraph."""
-
-    def __init__(self, name: str, agent_tools: Iterable[Tool] = (), *, function: Callable[..., Any]) -> None:
-        super().__init__(name, agent_tools)
-        if not callable(function):
-            raise TypeError(f"step {name!r} needs a function, not {function!r}")
-        self.function = function
-
-    def add_to(self, graph: StateGraph) -> None:
-        """Add the node."""
-        graph.add_node(self.name, self.function)
-
-
-@final
-class AgentStep(Step):
-    """A graph or another agent as a step.
-
-    A compiled graph or an agent is nested: it has a history of its own in the namespace `<name>` of
-    the thread, in its own saver if it was built with one. A StateGraph is inlined.
-    """
-
-    def __init__(
-        self, name: str, agent_tools: Iterable[Tool] = (), *, graph: CompiledGraph | StateGraph, saver: Any = None
-    ) -> None:
-        """Create the step.
-
-        Args:
-            name: the name of its node.
-            agent_tools: ignored: the graph has its own.
-            graph: the graph.
-            saver: stores the history of a StateGraph, which is then nested.
-
-        Raises:
-            TypeError: it is not a graph.
-            ValueError: a saver is given for a graph that has been compiled.
-        """
-        super().__init__(name, agent_tools)
-        if not isinstance(graph, CompiledGraph | StateGraph):
-            raise TypeError(f"step {name!r} needs an agent or a graph, not {graph!r}")
-        if saver is not None:
-            if isinstance(graph, CompiledGraph):
-                raise ValueError(f"step {name!r} is built already: give the checkpointer to the agent itself")
-            graph = graph.compile(checkpoint_saver=saver)
-        self.graph = graph
-
-    def add_to(self, graph: StateGraph) -> None:
-        """Add the graph as a node."""
-        graph.add_node(self.name, self.graph)
-
-
-StepFactory = Callable[..., Step]
-STRATEGIES: Final[dict[str, StepFactory]] = {"llm": ChatStep, "function": FunctionStep, "agent": AgentStep}
-"""The classes of steps by `type`."""
-
-
-def register_step(type: str, factory: StepFactory) -> None:
-    """Let agents have steps of a further type.
-
-    Args:
-        type: its name in configurations.
-        factory: called as factory(name, agent_tools, **settings); returns a Step.
-
-    Raises:
-        ValueError: the type exists with another factory.
-    """
-    known = STRATEGIES.setdefault(type, factory)
-    if known is not factory:
-        raise ValueError(f"there is a step type {type!r} already")
-
-
-def _choose_edge(state: Mapping[str, Any]) -> str:
-    return "tools" if find_pending_calls(state) else "next"
+Step = NodeStep | ChatStep
+"""One or several nodes of the graph, the first of which has the name of the step."""

@@ -19,9 +19,9 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.context import interrupt
 from graphkit._to_thread import finish_in_thread
 from graphkit._wording import describe_error
-from graphkit.agents.default_state import MESSAGES
 from graphkit.agents.messages import parse_tool_call, to_plain, tool_message
-from graphkit.agents.tools import Tool, ToolArgumentsError, ToolRegistry
+from graphkit.agents.state import MESSAGES
+from graphkit.agents.tools import Tool, ToolArgumentsError
 from graphkit.errors import CheckpointerError, ToolError
 
 _NO_RESULT: Final = "No result: the conversation went on before this call was recorded as finished."
@@ -111,12 +111,12 @@ class ToolCalls:
         is_async: whether a tool is asynchronous, so that only `aexecute` can be the action.
     """
 
-    def __init__(self, tools: ToolRegistry) -> None:
-        self.tools = tools
-        self.is_async = bool(tools.asynchronous)
+    def __init__(self, tools: Mapping[str, Tool]) -> None:
+        self.is_async = any(tool.is_async for tool in tools.values())
+        self._tools = tools
         self._attempts = {
-            tool.name: compose_call(_as_call(tool), tool.name, (), tool.retry, tool.timeout, kind="tool")
-            for tool in tools
+            name: compose_call(_as_call(tool), name, (), tool.retry, tool.timeout, kind="tool")
+            for name, tool in tools.items()
         }
 
     def execute(self, call: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
@@ -163,9 +163,9 @@ class ToolCalls:
         # What the model can correct is a result that says so. An exception would end the run, and with it the
         # other calls of the message.
         parsed = parse_tool_call(call)
-        tool = self.tools.find(parsed.name)
+        tool = self._tools.get(parsed.name)
         if tool is None:
-            names = ", ".join(self.tools.names)
+            names = ", ".join(self._tools)
             return f"Error: there is no tool {parsed.name!r}; the tools are: {names}"
         if parsed.arguments is None:
             return f"Error: the call was not executed: {parsed.problem}"
@@ -280,17 +280,14 @@ def _describe_result(call: _ToolCall, result: Any) -> str:
     Raises:
         TypeError: the result has no JSON form.
     """
-    content = result if isinstance(result, str) else _to_json(result)
-    return _note_change(call) + content
-
-
-def _to_json(result: Any) -> str:
+    if isinstance(result, str):
+        return _note_change(call) + result
     try:
         jsonable = to_jsonable_python(to_plain(result))
     except PydanticSerializationError as error:
         found = type(result).__name__
         raise TypeError(f"the tool was executed, but its result, {found}, has no JSON form: {error}") from error
-    return json.dumps(jsonable, ensure_ascii=False, separators=(",", ":"))
+    return _note_change(call) + json.dumps(jsonable, ensure_ascii=False, separators=(",", ":"))
 
 
 def _describe_failure(call: _ToolCall, error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""tool(), Tool and ToolRegistry: functions that a model may call, and what they take."""
+"""tool() and Tool: functions that a model may call, and what they take."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import dataclasses
 import inspect
 import re
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Annotated, Any, Final, Literal, final, overload
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Final, Literal, TypedDict, Unpack, final, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -72,7 +72,8 @@ class ToolSignature:
             # An alias, because a field cannot have the name of an attribute of pydantic's models.
             field_name = f"argument_{len(fields)}"
             self._names[field_name] = parameter.name
-            fields[field_name] = _make_field(parameter)
+            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+            fields[field_name] = Annotated[parameter.annotation, Field(alias=parameter.name)], default
         try:
             self._model: type[BaseModel] = create_model(name, __config__=_CONFIG, **fields)
             schema = self._model.model_json_schema(schema_generator=_SchemaWithoutTitles)
@@ -131,11 +132,6 @@ def _annotated_part(function: Any) -> Any:
     return type(function).__call__
 
 
-def _make_field(parameter: inspect.Parameter) -> Any:
-    default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-    return Annotated[parameter.annotation, Field(alias=parameter.name)], default
-
-
 def _describe_problem(problem: Any) -> str:
     where = ".".join(map(str, problem["loc"]))
     message = simplify_message(problem["msg"])
@@ -179,7 +175,9 @@ class Tool:
     """Checks the arguments; None: they are passed on as the model sent them."""
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
+        name: object = self.name
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ValueError(f"the name of a tool must be 1 to 64 letters, digits, '_' or '-', not {name!r}")
         if not callable(self.function):
             raise TypeError(f"the function of tool {self.name!r} cannot be called: {self.function!r}")
         what = f"tool {self.name!r}"
@@ -214,30 +212,18 @@ class Tool:
         return self.function(*args, **kwargs)
 
 
-@overload
-def tool(
-    function: Callable[..., Any],
-    *,
-    name: str | None = None,
-    requires_approval: bool = False,
-    retry: RetryPolicy | None = None,
-    timeout: float | None = None,
-    on_error: OnError = "model",
-) -> Tool: ...
+class _Options(TypedDict, total=False):
+    name: str | None
+    requires_approval: bool
+    retry: RetryPolicy | None
+    timeout: float | None
+    on_error: OnError
 
 
 @overload
-def tool(
-    function: None = None,
-    *,
-    name: str | None = None,
-    requires_approval: bool = False,
-    retry: RetryPolicy | None = None,
-    timeout: float | None = None,
-    on_error: OnError = "model",
-) -> Callable[[Callable[..., Any]], Tool]: ...
-
-
+def tool(function: Callable[..., Any], **options: Unpack[_Options]) -> Tool: ...
+@overload
+def tool(function: None = None, **options: Unpack[_Options]) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
     *,
@@ -290,63 +276,25 @@ def tool(
     return make if function is None else make(function)
 
 
-@final
-class ToolRegistry:
-    """The tools of a step, by name, in the order in which they were added."""
+def collect_tools(tools: Iterable[Any]) -> dict[str, Tool]:
+    """Return tools by name, in their order; a plain function becomes a tool, and the same tool counts once.
 
-    def __init__(self, tools: Iterable[Tool | Callable[..., Any]] = ()) -> None:
-        self._tools: dict[str, Tool] = {}
-        for added in tools:
-            self.add(added)
-
-    def add(self, added: Any) -> Tool:
-        """Add a tool; a plain function becomes one. Adding the same tool again has no effect.
-
-        Raises:
-            ValueError: another tool has this name.
-            TypeError: it is neither a tool nor a function that can be one.
-        """
-        if not callable(added):
-            raise TypeError(f"a tool must be a function or a Tool, not {added!r}")
-        new = added if isinstance(added, Tool) else tool(added)
-        known = self._tools.setdefault(new.name, new)
+    Raises:
+        ValueError: two tools have the same name.
+        TypeError: one is neither a tool nor a function that can be one.
+    """
+    collected: dict[str, Tool] = {}
+    for given in tools:
+        if not callable(given):
+            raise TypeError(f"a tool must be a function or a Tool, not {given!r}")
+        new = given if isinstance(given, Tool) else tool(given)
+        known = collected.setdefault(new.name, new)
         if known is not new and known.function != new.function:
             raise ValueError(f"there are two tools named {new.name!r}: give one another name with tool(..., name=)")
-        return known
-
-    def find(self, name: str) -> Tool | None:
-        """Return the tool with a name, or None."""
-        return self._tools.get(name)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the tools."""
-        return tuple(self._tools)
-
-    @property
-    def schemas(self) -> list[dict[str, Any]]:
-        """The tools in the form of chat completions."""
-        return [known.schema for known in self]
-
-    @property
-    def asynchronous(self) -> tuple[str, ...]:
-        """The names of the asynchronous tools."""
-        return tuple(known.name for known in self if known.is_async)
-
-    def __iter__(self) -> Iterator[Tool]:
-        return iter(self._tools.values())
-
-    def __len__(self) -> int:
-        return len(self._tools)
+    return collected
 
 
 def _name_of(function: Any) -> str:
     while hasattr(function, "func"):
         function = function.func
     return getattr(function, "__name__", None) or type(function).__name__
-
-
-def _check_name(name: object) -> None:
-    if isinstance(name, str) and _NAME.fullmatch(name):
-        return
-    raise ValueError(f"the name of a tool must be 1 to 64 letters, digits, '_' or '-', not {name!r}")

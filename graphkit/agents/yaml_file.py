@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, final
 
-from graphkit.agents.plain_data import Path, format_path
+from graphkit.agents.settings import Path, format_path
 from graphkit.errors import (
     AgentConfigurationError,
     AgentFileNotFoundError,
@@ -82,10 +82,6 @@ class YamlFile:
                 return self._lines[path[:length]]
         return 1
 
-    def has(self, path: Path) -> bool:
-        """Return whether the file has a key."""
-        return path in self._lines
-
     def make_error(self, reason: str, path: Path = ()) -> AgentConfigurationError:
         """Return an error that names the file, the line and the key."""
         return AgentConfigurationError(reason, file=self.path, line=self.find_line(path), key=format_path(path))
@@ -94,32 +90,17 @@ class YamlFile:
 
     def _parse(self) -> Any:
         """Return the node of the root, a mapping."""
-        root = self._compose(self._read_text())
-        yaml = _import_yaml()
-        if isinstance(root, yaml.MappingNode):
-            return root
-        found = "empty" if root is None else f"a {root.id}"
-        raise AgentFileSyntaxError(
-            f"the file must be a mapping with keys such as steps, and it is {found}", file=self.path, line=1
-        )
-
-    def _read_text(self) -> str:
         try:
             with open(self.path, "rb") as file:  # noqa: PTH123 - the path may be bytes or PathLike
-                data = file.read()
+                text = file.read().decode("utf-8-sig")
         except FileNotFoundError as error:
             raise AgentFileNotFoundError("there is no such file", file=self.path) from error
-        try:
-            return data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise AgentFileSyntaxError(f"is not UTF-8: {error}", file=self.path) from error
-
-    def _compose(self, text: str) -> Any:
-        """Return the node of the root; None if the text has none."""
         # Nodes, not objects: they have the lines, and composing constructs nothing that a tag could name.
         yaml = _import_yaml()
         try:
-            return yaml.compose(text, yaml.SafeLoader)
+            root = yaml.compose(text, yaml.SafeLoader)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = None if mark is None else mark.line + 1
@@ -127,6 +108,12 @@ class YamlFile:
         except (yaml.YAMLError, RecursionError) as error:
             reason = str(error).splitlines()[0]
             raise AgentFileSyntaxError(f"is not YAML: {reason}", file=self.path) from error
+        if isinstance(root, yaml.MappingNode):
+            return root
+        found = "empty" if root is None else f"a {root.id}"
+        raise AgentFileSyntaxError(
+            f"the file must be a mapping with keys such as steps, and it is {found}", file=self.path, line=1
+        )
 
     # From nodes to plain data. `parents` are the nodes around a node.
 
@@ -143,7 +130,11 @@ class YamlFile:
         if node.id == "scalar" and node.tag in _TEXTS:
             return self._replace_variables(node, path)
         if node.id == "scalar" and node.tag in _SCALARS:
-            return self._read_scalar(node, path)
+            yaml = _import_yaml()
+            try:
+                return yaml.constructor.SafeConstructor().construct_object(node)
+            except ValueError as error:
+                raise self._error_at(node, f"cannot be read: {error}", path) from error
         tag = node.tag.removeprefix(_TAG)
         raise self._error_at(
             node, f"has the tag {tag!r}: a configuration has only texts, numbers, lists and mappings", path
@@ -206,21 +197,20 @@ class YamlFile:
         key: str = node.value
         return key
 
-    def _read_scalar(self, node: Any, path: Path) -> Any:
-        """Return a number, a boolean or None."""
-        yaml = _import_yaml()
-        try:
-            return yaml.constructor.SafeConstructor().construct_object(node)
-        except ValueError as error:
-            raise self._error_at(node, f"cannot be read: {error}", path) from error
-
     def _replace_variables(self, node: Any, path: Path) -> str:
         """Return a text with the values of the variables that it names."""
 
         def replace(match: re.Match[str]) -> str:
             if match[1] == "${":
                 return "${"
-            return self._find_variable(match[2], node, path)
+            name = match[2]
+            if not _NAME.fullmatch(name):
+                reason = f"${{{name}}} must name an environment variable, such as ${{HOME}}"
+                raise self._error_at(node, reason, path)
+            if name not in self._environment:
+                raise self._error_at(node, f"the environment variable {name} is not set", path)
+            self.variables[path] = name
+            return self._environment[name]
 
         # One pass: a value that contains `${` is not searched again. `written` lets `to_dict` write the name of the
         # variable instead of its value, which may be secret.
@@ -229,16 +219,6 @@ class YamlFile:
         if replaced != text:
             self.written[replaced] = text
         return replaced
-
-    def _find_variable(self, name: str, node: Any, path: Path) -> str:
-        """Return the value of a variable."""
-        if not _NAME.fullmatch(name):
-            reason = f"${{{name}}} must name an environment variable, such as ${{HOME}}"
-            raise self._error_at(node, reason, path)
-        if name not in self._environment:
-            raise self._error_at(node, f"the environment variable {name} is not set", path)
-        self.variables[path] = name
-        return self._environment[name]
 
     def _error_at(self, node: Any, reason: str, path: Path) -> AgentConfigurationError:
         return AgentConfigurationError(reason, file=self.path, line=_line_of(node), key=format_path(path))

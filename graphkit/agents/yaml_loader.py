@@ -14,11 +14,9 @@ from graphkit._values.state import AgentState, MessagesState
 from graphkit.agents.agent import Agent
 from graphkit.agents.builder import AgentBuilderDirector, InvalidStepError
 from graphkit.agents.checkpointer_config import CheckpointerConfig
-from graphkit.agents.configuration import LOADING, AgentConfig, AgentStepSettings, LlmStepSettings, Loading
-from graphkit.agents.default_state import DefaultState, find_declared_keys
-from graphkit.agents.plain_data import Path
-from graphkit.agents.settings import KeyProblemError, find_problems
-from graphkit.agents.templates import INPUT, keys_of_template
+from graphkit.agents.configuration import LOADING, AgentConfig, AgentStepSettings, Loading
+from graphkit.agents.settings import KeyProblemError, Path, find_problems
+from graphkit.agents.state import DefaultState
 from graphkit.agents.yaml_file import YamlFile
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
 
@@ -79,9 +77,7 @@ def load_agent_config(
 def check_agent_file(path: str | os.PathLike[str], *, environment: Mapping[str, str] | None = None) -> AgentConfig:
     """Check a file as `load_agent` does, without a store and without connecting to MCP servers.
 
-    A template that needs a key which the declared state type does not have is an error, too. Logged as
-    warnings are a template that needs a key which only the input of a run can have, and an environment
-    variable with the name of a secret in a field that errors may show.
+    An environment variable with the name of a secret in a field that errors may show is logged as a warning.
 
     Raises:
         AgentConfigurationError: as `load_agent`.
@@ -95,7 +91,6 @@ def check_agent_file(path: str | os.PathLike[str], *, environment: Mapping[str, 
         from graphkit.agents.mcp_servers import McpServers
 
         McpServers(config.mcp_servers)
-    _check_templates(config)
     _build(_without_stores(config))
     return config
 
@@ -237,31 +232,6 @@ def _check_checkpointer(config: AgentConfig, checkpointer: Any, path: Path) -> N
             raise config.make_error(str(error), path) from error
         reason = str(error).removeprefix(f"{option} ")
         raise config.make_error(reason, (*path, "config", option)) from error
-
-
-def _check_templates(config: AgentConfig) -> None:
-    """Check that the keys which the prompt templates need can be in the state.
-
-    The agents in the agent are left out: their states have what the outer agent's has.
-    """
-    declared = find_declared_keys(config.state_type)
-    can_store_any = False
-    for index, step in enumerate(config.steps):
-        if not isinstance(step, LlmStepSettings):
-            can_store_any = True
-            continue
-        for key in keys_of_template(step.merge_config().prompt_template or ""):
-            if key == INPUT or key in declared.keys:
-                continue
-            path: Path = ("steps", index, "config", "prompt_template")
-            error = config.make_error(
-                f"needs {key!r}, which the state type does not have; it has {', '.join(sorted(declared.keys))}",
-                path if config.has_key(path) else ("steps", index, "prompt_template"),
-            )
-            if declared.are_all:
-                raise error
-            if not can_store_any:
-                _LOGGER.warning("%s. A run with a text fails; run it with a mapping that has this key", error)
 
 
 def _warn_of_shown_secrets(config: AgentConfig, file: YamlFile) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from graphkit.testing._contract.concurrency import ConcurrencyTests
 from graphkit.testing._contract.history import HistoryTests
-from graphkit.testing._contract.isolation import IsolationTests
 from graphkit.testing._contract.locks import LockTests
 from graphkit.testing._contract.maintenance import MaintenanceTests
-from graphkit.testing._contract.threads import ThreadTests
-from graphkit.testing._contract.values import ValueTests
-from graphkit.testing._contract.versions import VersionTests
+from graphkit.testing._contract.threads import ThreadTests, VersionTests
+from graphkit.testing._contract.values import IsolationTests, ValueTests
 from graphkit.testing._contract.watch import WatchTests
 from graphkit.testing._contract.writes import WriteTests
 

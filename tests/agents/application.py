@@ -3,7 +3,7 @@
 from typing import TypedDict
 
 from graphkit import RetryPolicy
-from graphkit.agents import Step, Tool, tool
+from graphkit.agents import Tool, tool
 from graphkit.agents.testing import ScriptedModel
 
 
@@ -65,17 +65,3 @@ scripted = ScriptedModel([])
 def many(*numbers: int) -> str:
     """Find many orders."""
     return str(numbers)
-
-
-class ShoutStep(Step):
-    """Repeats the last message aloud."""
-
-    def __init__(self, name, agent_tools=(), *, suffix):
-        super().__init__(name, agent_tools)
-        self.suffix = suffix
-
-    def add_to(self, graph):
-        graph.add_node(self.name, self.shout)
-
-    def shout(self, state):
-        return {"messages": [{"role": "assistant", "content": state["messages"][-1]["content"].upper() + self.suffix}]}

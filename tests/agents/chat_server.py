@@ -9,7 +9,6 @@ process that was killed and restarted is answered by what it asks. `server.reque
 
 import json
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -71,10 +70,6 @@ class ChatServer:
     headers: list = field(default_factory=list)
     """The headers of each request, with names in lower case."""
 
-    def count_by_content(self):
-        """How often each last message was asked: a Counter of its content."""
-        return Counter(str(request["messages"][-1].get("content")) for request in self.requests)
-
 
 def scripted(replies: Sequence):
     """Answer the n-th request with the n-th reply; any further one with an error that says so."""
@@ -132,17 +127,19 @@ class _Handler(BaseHTTPRequestHandler):
         chat.headers.append({name.lower(): value for name, value in self.headers.items()})
         chat.requests.append(request)
         if self.path != "/v1/chat/completions":
-            self._send(404, json.dumps({"error": {"message": f"no such path: {self.path}"}}), "application/json", {})
+            body = json.dumps({"error": {"message": f"no such path: {self.path}"}})
+            self._send(404, body, "application/json", {})
             return
         reply = chat.answer(request)
         if reply.body is not None:
             content_type = reply.headers.get("content-type", "application/json")
             self._send(reply.status, reply.body, content_type, reply.headers)
         elif request.get("stream"):
-            include_usage = bool((request.get("stream_options") or {}).get("include_usage"))
-            self._stream(reply, include_usage)
+            options = request.get("stream_options") or {}
+            self._stream(reply, bool(options.get("include_usage")))
         else:
-            self._send(reply.status, json.dumps(_completion(reply)), "application/json", reply.headers, reply)
+            body = json.dumps(_completion(reply))
+            self._send(reply.status, body, "application/json", reply.headers, reply)
 
     def _send(self, status, body, content_type, headers, reply=None):
         data = body.encode()
@@ -200,15 +197,22 @@ def _events(reply, include_usage):
     for piece in _pieces(reply.message.get("content") or "", reply.piece):
         yield _chunk({"content": piece})
     for index, call in enumerate(reply.message.get("tool_calls") or ()):
-        function = call["function"]
-        first = {"index": index, "id": call["id"], "type": "function"}
-        yield _chunk({"tool_calls": [{**first, "function": {"name": function["name"], "arguments": ""}}]})
-        for piece in _pieces(function["arguments"], reply.piece):
-            yield _chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+        name = call["function"]["name"]
+        arguments = call["function"]["arguments"]
+        yield _call_chunk({"name": name, "arguments": ""}, index=index, id=call["id"], type="function")
+        for piece in _pieces(arguments, reply.piece):
+            yield _call_chunk({"arguments": piece}, index=index)
     yield _chunk({}, finish_reason=_finish_reason(reply))
     if include_usage and reply.usage is not None:
-        yield json.dumps({**json.loads(_chunk({})), "choices": [], "usage": dict(reply.usage)})
+        last = json.loads(_chunk({}))
+        last["choices"] = []
+        last["usage"] = dict(reply.usage)
+        yield json.dumps(last)
     yield "[DONE]"
+
+
+def _call_chunk(function, **fields):
+    return _chunk({"tool_calls": [{**fields, "function": function}]})
 
 
 def _pieces(whole, size):

@@ -12,7 +12,6 @@ SECTIONS = {
     "LlmStepConfig": "Step: llm, config",
     "FunctionStepSettings": "Step: function",
     "AgentStepSettings": "Step: agent",
-    "OtherStepSettings": "Step: another type",
     "ModelSettings": "Model",
     "ToolSettings": "Tool",
     "McpServerSettings": "MCP server",
@@ -77,13 +76,17 @@ def leave_out_repeated(name, model, definitions):
 
 def make_section(name, model, definitions):
     properties, rest = leave_out_repeated(name, model, definitions)
-    lines = [f"### {SECTIONS[name]}", "", model["description"].partition("\n\n")[0].replace("\n", " "), ""]
-    lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
+    summary, _, _ = model["description"].partition("\n\n")
+    text = f"### {SECTIONS[name]}\n\n"
+    text += summary.replace("\n", " ")
+    text += "\n\n| key | value | default | meaning |\n|---|---|---|---|\n"
+    required = model.get("required", ())
     for key, schema in properties.items():
+        value = type_of(schema)
+        default = default_of(key, schema, required)
         meaning = " ".join(schema["description"].split())
-        cells = [f"`{key}`", type_of(schema), default_of(key, schema, model.get("required", ())), meaning]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n" + rest
+        text += f"| `{key}` | {value} | {default} | {meaning} |\n"
+    return text + rest
 
 
 def make_reference():

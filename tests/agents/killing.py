@@ -46,6 +46,8 @@ from tests.agents.killing import REPLIES
 from tests.support.agents import AsyncScript, Script
 
 how, base_url = sys.argv[1:]
+is_nested = how.startswith("nested ")
+how = how.removeprefix("nested ")
 if base_url:
     import openai  # once, in the process that is not killed
 one_at_a_time = threading.Lock()
@@ -109,7 +111,10 @@ def converse(directory):
         model = request(AsyncScript if is_async else Script)(*REPLIES, pieces=True)
     saver = FileSystemSaver(os.path.join(directory, "runs"), fsync="never")
     tools = [look_up, weigh, sell, tool(anote, name="note") if is_async else note]
-    agent = AgentBuilder().with_chat(model, name="chat").with_tools(*tools).with_checkpointer(saver).build()
+    builder = AgentBuilder().with_chat(model, name="chat").with_tools(*tools)
+    if is_nested:
+        builder = AgentBuilder().with_step("inner", builder.build())
+    agent = builder.with_checkpointer(saver).build()
 
     def run(given):
         if is_async:
@@ -180,13 +185,18 @@ def recorded(directory):
     """The calls that the store has, in the words of the log."""
     saver = FileSystemSaver(directory / "runs")
     messages = {}
-    for checkpoint in saver.list(THREAD):
-        writes = saver.get_writes(THREAD.replace(checkpoint_id=checkpoint.id))
-        for message in messages_in([checkpoint.state.get("messages", ()), writes]):
-            messages[message.get("id") or message["content"]] = message
-    replies = sum(message["role"] == "assistant" for message in messages.values())
-    calls = {f"tool {message['tool_call_id']}" for message in messages.values() if message["role"] == "tool"}
-    return {f"model {number}" for number in range(replies)} | calls
+    for namespace in saver.namespaces("t"):
+        history = THREAD.replace(checkpoint_ns=namespace)
+        for checkpoint in saver.list(history):
+            writes = saver.get_writes(history.replace(checkpoint_id=checkpoint.id))
+            for message in messages_in([checkpoint.state.get("messages", ()), writes]):
+                messages[message.get("id") or message["content"]] = message
+    roles = Counter(message["role"] for message in messages.values())
+    found = {f"model {number}" for number in range(roles["assistant"])}
+    for message in messages.values():
+        if message["role"] == "tool":
+            found.add(f"tool {message['tool_call_id']}")
+    return found
 
 
 @contextmanager
@@ -194,7 +204,7 @@ def start(how, base_url=""):
     """Start the program.
 
     Args:
-        how: "sync", "stream" or "async".
+        how: "sync", "stream" or "async", after "nested " if the agent is a step of another one.
         base_url: of a server that speaks chat completions; without one, the model is a script.
     """
     command = [sys.executable, "-c", PROGRAM, how, base_url]

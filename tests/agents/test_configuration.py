@@ -7,7 +7,7 @@ import pytest
 
 from graphkit import RetryPolicy
 from graphkit.agents import AgentBuilder, AgentBuilderDirector, AgentConfig, CheckpointerConfig, tool
-from graphkit.agents.plain_data import resolve_reference
+from graphkit.agents.settings import resolve_reference
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
 from savers import MemorySaver
 from tests.agents import application
@@ -36,12 +36,6 @@ FULL = {
     "mcp_servers": {"files": {"command": "serve", "args": ["-v"], "env": {"A": "b"}}, "web": {"url": "http://x"}},
     "thread_id": {"strategy": "user_specific", "user_id": "bob"},
 }
-
-
-def test_the_defaults_are_an_agent_without_a_checkpointer():
-    config = AgentConfig()
-    assert (config.name, config.checkpointer, list(config.steps)) == ("agent", None, [])
-    assert AgentConfig.from_dict(config.to_dict()) == config
 
 
 def test_plain_data_are_read_and_written_back_without_loss():
@@ -80,37 +74,21 @@ def test_objects_of_an_application_are_written_as_their_names():
             {"type": "llm", "model": application.echo, "tools": (application.find_order,)},
             {"type": "agent", "agent": AgentConfig(steps=[{"type": "function", "function": application.Shop.ship}])},
         ],
-        tools=[application.cancel_order, tool(application.find_order, name="find", retry=RetryPolicy(jitter=False))],
+        tools=[application.cancel_order, {"function": application.find_order, "retry": RetryPolicy(jitter=False)}],
         thread_id={"strategy": "custom", "generator_func": application.make_id},
     )
     plain = json.loads(json.dumps(config.to_dict()))
     assert plain["state_type"] == f"{HERE}:OrderState"
-    assert plain["steps"][0] == {"type": "function", "function": f"{HERE}:take_order"}
-    assert plain["steps"][1] == {"type": "llm", "model": f"{HERE}:echo", "tools": [f"{HERE}:find_order"]}
-    assert plain["steps"][2]["agent"]["steps"][0]["function"] == f"{HERE}:Shop.ship"
-    assert plain["tools"][0] == f"{HERE}:cancel_order"
-    assert plain["tools"][1]["function"] == f"{HERE}:find_order"
-    assert plain["tools"][1]["retry"]["jitter"] is False
+    take, talk, ship = plain["steps"]
+    assert take == {"type": "function", "function": f"{HERE}:take_order"}
+    assert talk == {"type": "llm", "model": f"{HERE}:echo", "tools": [f"{HERE}:find_order"]}
+    assert ship["agent"]["steps"] == [{"type": "function", "function": f"{HERE}:Shop.ship"}]
+    cancel, find = plain["tools"]
+    assert cancel == f"{HERE}:cancel_order"
+    assert find["function"] == f"{HERE}:find_order"
+    assert find["retry"]["jitter"] is False
     assert plain["thread_id"]["generator_func"] == f"{HERE}:make_id"
     assert AgentConfig.from_dict(plain).to_dict() == plain
-
-
-def test_a_tool_keeps_its_description():
-    tools = [
-        application.search,
-        replace(application.cancel_order, description="Cancel it."),
-        replace(tool(application.find_order), description=""),
-    ]
-    plain = AgentConfig(tools=tools).to_dict()["tools"]
-    assert plain[0] == f"{HERE}:search"
-    assert [entry["description"] for entry in plain[1:]] == ["Cancel it.", ""]
-    assert "description" not in AgentConfig(tools=[tool(application.find_order)]).to_dict()["tools"][0]
-
-
-def test_a_configuration_of_objects_is_built():
-    step = {"type": "function", "name": "take", "function": application.take_order}
-    agent = AgentBuilderDirector(AgentConfig(state_type=application.OrderState, steps=[step])).build()
-    assert agent.run({"order": "", "city": ""})["order"] == "lamp"
 
 
 def test_names_alone_are_never_imported():
@@ -137,17 +115,9 @@ def test_the_key_of_a_model_is_neither_written_nor_shown():
         ({"steps": [{"type": "agent", "agent": BUILT}]}, r"steps\[0\].agent"),
         ({"steps": [{"type": "llm", "model": application.scripted}]}, r"steps\[0\].model"),
         ({"tools": [tool(lambda number: "", name="x")]}, r"tools\[0\]"),
-        ({"tools": [tool(application.find_order, retry=PICKY)]}, r"tools\[0\].retry.retry_on"),
-        (
-            {"steps": [{"type": "llm", "model": "a:b", "tools": [tool(application.find_order, retry=PICKY)]}]},
-            r"steps\[0\].tools\[0\].retry.retry_on",
-        ),
-        ({"tools": [replace(tool(application.find_order), parameters={})]}, r"tools\[0\].parameters"),
-        ({"tools": [replace(tool(application.find_order), signature=None)]}, r"tools\[0\].parameters"),
-        ({"tools": [replace(application.cancel_order, parameters={"type": "object"})]}, r"tools\[0\].parameters"),
-        ({"tools": [replace(application.search, name="other")]}, r"tools\[0\].function"),
+        ({"tools": [{"function": application.find_order, "retry": PICKY}]}, r"tools\[0\].retry.retry_on"),
+        ({"tools": [replace(application.search, name="other")]}, r"tools\[0\]"),
         ({"state_type": {"n": int}}, "state_type"),
-        ({"steps": [{"type": "other", "when": {1, 2}}]}, r"steps\[0\].when"),
     ],
 )
 def test_what_has_no_plain_form_is_an_error_that_names_the_key(change, key):
@@ -159,25 +129,17 @@ def test_what_has_no_plain_form_is_an_error_that_names_the_key(change, key):
     ("change", "message"),
     [
         ({"nmae": "x"}, "nmae: is unknown"),
-        ({"steps": {}}, "steps: must be a valid list"),
         ({"steps": [3]}, r"steps\[0\]: must be a mapping"),
-        ({"steps": [{}]}, r"steps\[0\].type: is missing"),
         ({"steps": [{"type": "llm", "model": "m"}]}, r"steps\[0\].model: must be provider:model"),
-        ({"steps": [{"type": "llm", "model": {"provider": "openai"}}]}, r"steps\[0\].model.model: is missing"),
         ({"steps": [{"type": "llm", "model": "o:m", "prompt": ""}]}, r"steps\[0\].prompt: is unknown"),
-        ({"steps": [{"type": "llm", "model": "o:m", "max_parallel_tools": 0}]}, r"steps\[0\].max_parallel_tools: "),
-        ({"steps": [{"type": "function"}]}, r"steps\[0\].function: is missing"),
         ({"steps": [{"type": "function", "function": "f"}]}, r"steps\[0\].function: must be module:name"),
         ({"steps": [{"type": "function", 1: "x"}]}, r"steps\[0\]: keys must be text, not 1"),
         ({"steps": [{"type": "agent"}]}, r"steps\[0\]: needs either agent or file"),
-        ({"steps": [{"type": "agent", "agent": {"x": 1}}]}, r"steps\[0\].agent.x: is unknown"),
         (
             {"steps": [{"type": "agent", "agent": {"checkpointer": {}}, "checkpointer": {}}]},
             r"steps\[0\]: has two checkpointers",
         ),
-        ({"tools": ["f"]}, r"tools\[0\]: must be module:name"),
         ({"tools": [{"function": "m:f", "on_error": "x"}]}, r"tools\[0\].on_error: must be 'model' or 'raise'"),
-        ({"thread_id": "random"}, "thread_id: must be 'uuid' or 'timestamp'"),
         ({"thread_id": {"strategy": "uuid", "user_id": "b"}}, "thread_id: the thread id strategy 'uuid' has no option"),
         ({"state_type": 3}, "state_type: must be module:name, not int"),
     ],
@@ -193,21 +155,13 @@ def test_what_is_no_mapping_is_an_error(given):
         AgentConfig.from_dict(given)
 
 
-def test_all_problems_are_in_one_error():
-    with pytest.raises(AgentConfigurationError, match=r"^name: .*; steps\[1\].model: .*; more: is unknown$"):
-        AgentConfig.from_dict({"name": 3, "steps": [{"type": "x"}, {"type": "llm"}], "more": 1})
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("f", "must be module:name"),
-        ("a:b:c", "must be module:name"),
         ("../x:y", "must be module:name"),
         ("no_such_module:f", "there is no module 'no_such_module'"),
-        ("json.nothing:f", "there is no module 'json.nothing'"),
         ("json:nothing", "the module 'json' has no 'nothing'"),
-        ("json:loads.nothing", "has no 'loads.nothing'"),
     ],
 )
 def test_a_reference_that_leads_nowhere_says_why(text, message):

@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -65,15 +64,3 @@ def test_the_agents_without_a_provider_run(directory):
     desk.graph.compile_config.saver.close()
     assert (directory / "desk.db").exists()
     assert any((directory / "audits").iterdir())
-
-
-def test_the_first_agent_is_as_short_as_the_page_says(directory):
-    write_files(PAGE, directory)
-    lines = (directory / "assistant.yaml").read_text(encoding="utf-8").splitlines()
-    assert len([line for line in lines if line]) == 7
-
-
-def test_the_page_is_wrapped():
-    prose = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
-    assert max(map(len, prose.splitlines())) <= 100
-    assert Path(PAGE).name == "agents-configuration.md"

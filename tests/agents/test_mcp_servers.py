@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from graphkit import END, START, RetryPolicy, StateGraph
-from graphkit.agents import AgentBuilder, McpServers, ToolError
-from graphkit.agents.mcp_settings import McpServerSettings
+from graphkit.agents import AgentBuilder, ToolError
+from graphkit.agents.mcp_servers import McpServers
 from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError, MissingDependencyError
 from savers import FileSystemSaver
 from tests.support.agents import AsyncScript, call, calling, contents, everything_about
@@ -99,34 +99,36 @@ async def tools_of(servers):
     return {tool.name: tool.function for tool in await servers.atools()}
 
 
+def use_tools(server, use):
+    """Run a coroutine function with the tools of a server by name."""
+
+    async def main():
+        async with McpServers({"test": server.settings}) as servers:
+            await use(await tools_of(servers))
+
+    asyncio.run(main())
+
+
 # ---------------------------------------------------------------------------------------------- tools
 
 
 def test_a_started_server_offers_its_tools_and_answers(local):
-    async def use():
-        async with McpServers({"test": local.settings}) as servers:
-            listed = {tool.name: tool for tool in await servers.atools()}
-            call = {name: tool.function for name, tool in listed.items()}
-            assert all(tool.is_async and not tool.requires_approval for tool in listed.values())
-            assert listed["add"].description == "Add two numbers."
-            assert listed["add"].parameters["properties"].keys() == {"a", "b"}
-            assert listed["add"].parameters["required"] == ["a", "b"]
+    add = McpServers({"test": local.settings | {"tools": ["add"]}}).tools()[0]
+    assert (add.is_async, add.requires_approval, add.description) == (True, False, "Add two numbers.")
+    assert add.parameters["properties"].keys() == {"a", "b"}
+    assert add.parameters["required"] == ["a", "b"]
 
-            assert await call["add"](a=1, b=2) == "3"
-            assert json.loads(await call["report"](city="Graz")) == {"city": "Graz", "degrees": 3}
-            (picture,) = await call["picture"]()
-            assert picture == {"type": "image", "data": "cGl4ZWxz", "mimeType": "image/png"}
-            sums = await asyncio.gather(*(call["add"](a=number, b=1) for number in range(20)))
-            assert sums == [str(number + 1) for number in range(20)]
+    async def use(call):
+        assert json.loads(await call["report"](city="Graz")) == {"city": "Graz", "degrees": 3}
+        (picture,) = await call["picture"]()
+        assert picture == {"type": "image", "data": "cGl4ZWxz", "mimeType": "image/png"}
+        additions = [call["add"](a=number, b=1) for number in range(20)]
+        assert await asyncio.gather(*additions) == [str(number + 1) for number in range(20)]
+        with pytest.raises(McpToolError, match="the tool 'fail' failed: ") as caught:
+            await call["fail"](reason="no")
+        assert caught.value.tool == "fail"
 
-            with pytest.raises(McpToolError, match="the tool 'fail' failed: ") as caught:
-                await call["fail"](reason="no")
-            assert caught.value.tool == "fail"
-            with pytest.raises(McpToolError, match="valid integer"):
-                await call["add"](a="one", b=2)
-
-    asyncio.run(use())
-    assert local.calls().count("start") == 1
+    use_tools(local, use)
 
 
 def test_the_settings_choose_tools_approval_and_names(plain):
@@ -155,24 +157,7 @@ def test_two_tools_of_one_name_are_refused(plain):
     assert [tool.name for tool in listed] == ["add", "two_add"]
 
 
-def test_listing_in_a_running_loop_names_atools(plain):
-    async def use():
-        with pytest.raises(RuntimeError, match=r"await atools\(\)"):
-            McpServers({"test": plain.settings}).tools()
-
-    asyncio.run(use())
-
-
-def test_no_servers_have_no_tools():
-    assert McpServers({}).tools() == []
-
-
 # ---------------------------------------------------------------------------------------------- connections
-
-
-def test_nothing_is_started_before_it_is_needed(plain):
-    assert repr(McpServers({"test": plain.settings})) == "McpServers(test)"
-    assert plain.calls() == []
 
 
 def test_tools_outlive_loops_and_connections(plain):
@@ -195,103 +180,89 @@ def test_tools_outlive_loops_and_connections(plain):
 
 
 def test_a_server_that_died_is_started_again_and_no_call_is_executed_twice(plain):
-    async def use():
-        async with McpServers({"test": plain.settings}) as servers:
-            call = await tools_of(servers)
-            os.kill(int(await call["process"]()), signal.SIGKILL)
-            failures = 0
-            try:
-                assert await call["add"](a=1, b=2) == "3"
-            except McpServerError:  # the call was on its way when the end was noticed
-                failures = 1
-            assert plain.calls().count("add") == 1 - failures
+    async def use(call):
+        os.kill(int(await call["process"]()), signal.SIGKILL)
+        failures = 0
+        try:
             assert await call["add"](a=1, b=2) == "3"
-            assert plain.calls().count("add") == 2 - failures
+        except McpServerError:  # the call was on its way when the end was noticed
+            failures = 1
+        assert plain.calls().count("add") == 1 - failures
+        assert await call["add"](a=1, b=2) == "3"
+        assert plain.calls().count("add") == 2 - failures
 
-    asyncio.run(use())
+    use_tools(plain, use)
     assert plain.calls().count("start") == 2
 
 
 def test_a_call_in_whose_midst_the_server_dies_is_not_repeated(plain):
-    async def use():
-        async with McpServers({"test": plain.settings}) as servers:
-            call = await tools_of(servers)
-            with pytest.raises(McpServerError, match="the server may have executed it") as caught:
-                await call["die"](how_often=1)
-            assert caught.value.server == "test"
-            assert plain.calls().count("die") == 1
-            assert await call["die"](how_often=1) == "alive in attempt 2"
+    async def use(call):
+        with pytest.raises(McpServerError, match="the server may have executed it") as caught:
+            await call["die"](how_often=1)
+        assert caught.value.server == "test"
+        assert plain.calls().count("die") == 1
+        assert await call["die"](how_often=1) == "alive in attempt 2"
 
-    asyncio.run(use())
+    use_tools(plain, use)
 
 
-@pytest.mark.parametrize("code", [-32000, -32600, -32602, 1])
+@pytest.mark.parametrize("code", [-32000, 1])
 def test_an_error_of_the_server_is_its_message_whatever_its_code(plain, code):
-    async def use():
-        async with McpServers({"test": plain.settings}) as servers:
-            call = await tools_of(servers)
-            with pytest.raises(McpServerError) as caught:
-                await call["refuse"](code=code, message="Connection closed")
-            assert str(caught.value).startswith("the MCP server 'test': could not call refuse: Connection closed")
-            assert ("may have executed" in str(caught.value)) == (code == -32000)
-            with pytest.raises(McpServerError, match="could not call refuse_and_die: quota used up"):
-                await call["refuse_and_die"](code=code, message="quota used up")
+    async def use(call):
+        with pytest.raises(McpServerError) as caught:
+            await call["refuse"](code=code, message="Connection closed")
+        assert str(caught.value).startswith("the MCP server 'test': could not call refuse: Connection closed")
+        assert ("may have executed" in str(caught.value)) == (code == -32000)
+        with pytest.raises(McpServerError, match="could not call refuse_and_die: quota used up"):
+            await call["refuse_and_die"](code=code, message="quota used up")
 
-    asyncio.run(use())
+    use_tools(plain, use)
     assert plain.calls() == ["start", "refuse_and_die"]
 
 
 def test_a_call_that_only_reads_is_repeated_once(plain):
-    async def use():
-        async with McpServers({"test": plain.settings}) as servers:
-            call = await tools_of(servers)
-            assert await call["die_reading"](how_often=1) == "alive in attempt 2"
-            plain.journal.write_text("", encoding="utf-8")
-            with pytest.raises(McpServerError, match="could not call die_reading: "):
-                await call["die_reading"](how_often=5)
-            assert plain.calls().count("die_reading") == 2
+    async def use(call):
+        assert await call["die_reading"](how_often=1) == "alive in attempt 2"
+        plain.journal.write_text("", encoding="utf-8")
+        with pytest.raises(McpServerError, match="could not call die_reading: "):
+            await call["die_reading"](how_often=5)
+        assert plain.calls().count("die_reading") == 2
 
-    asyncio.run(use())
+    use_tools(plain, use)
 
 
 @pytest.mark.requirement("P83")
 def test_a_server_over_http_may_go_and_come_back(http):
-    async def use():
-        async with McpServers({"web": http.settings}) as servers:
-            call = await tools_of(servers)
-            assert await call["add"](a=1, b=2) == "3"
+    async def use(call):
+        assert await call["add"](a=1, b=2) == "3"
 
-            http.kill()
-            with pytest.raises(
-                McpServerError, match=r"'web': could not call add: http://127.0.0.1:\d+/mcp: ConnectError"
-            ):
-                await call["add"](a=3, b=4)
+        http.kill()
+        with pytest.raises(McpServerError, match=r"'test': could not call add: http://127.0.0.1:\d+/mcp: ConnectError"):
+            await call["add"](a=3, b=4)
 
-            http.start()
-            assert await call["add"](a=5, b=6) == "11"
-            http.kill()
-            http.start()
-            sums = await asyncio.gather(*(call["add"](a=number, b=1) for number in range(5)))
-            assert sums == [str(number + 1) for number in range(5)]
+        http.start()
+        assert await call["add"](a=5, b=6) == "11"
+        http.kill()
+        http.start()
+        sums = await asyncio.gather(*(call["add"](a=number, b=1) for number in range(5)))
+        assert sums == [str(number + 1) for number in range(5)]
 
-            with pytest.raises(McpServerError, match="the server may have executed it"):
-                await call["die"]()
-            assert http.calls().count("die") == 1
+        with pytest.raises(McpServerError, match="the server may have executed it"):
+            await call["die"]()
+        assert http.calls().count("die") == 1
 
-    asyncio.run(use())
+    use_tools(http, use)
     assert [call for call in http.calls() if call.startswith("add")][:2] == ["add 1 2", "add 5 6"]
     assert http.calls().count("add 3 4") == 0
 
 
 def test_a_malformed_answer_is_an_error_and_the_connection_stays(plain):
-    async def use():
-        async with McpServers({"test": plain.settings}) as servers:
-            call = await tools_of(servers)
-            with pytest.raises(McpServerError, match="could not call malformed: ValidationError: "):
-                await call["malformed"]()
-            assert await call["add"](a=1, b=2) == "3"
+    async def use(call):
+        with pytest.raises(McpServerError, match="could not call malformed: ValidationError: "):
+            await call["malformed"]()
+        assert await call["add"](a=1, b=2) == "3"
 
-    asyncio.run(use())
+    use_tools(plain, use)
     assert plain.calls().count("start") == 1
 
 
@@ -329,20 +300,18 @@ def test_a_server_that_does_not_answer_is_not_left_running():
 
 
 def test_a_cancelled_call_leaves_the_connection_usable(plain):
-    async def use():
-        async with McpServers({"test": plain.settings}) as servers:
-            call = await tools_of(servers)
-            process = await call["process"]()
-            task = asyncio.create_task(call["wait"]())
-            while "wait" not in plain.calls():
-                await call["process"]()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert await call["process"]() == process
-            assert "cancelled" in plain.calls()  # the server was told to stop
+    async def use(call):
+        process = await call["process"]()
+        task = asyncio.create_task(call["wait"]())
+        while "wait" not in plain.calls():
+            await call["process"]()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await call["process"]() == process
+        assert "cancelled" in plain.calls()  # the server was told to stop
 
-    asyncio.run(use())
+    use_tools(plain, use)
 
 
 class HttpStub:
@@ -429,28 +398,18 @@ class HttpStub:
         return asyncio.run(use())
 
 
-def as_event(message):
-    return f"event: message\ndata: {json.dumps(message)}\n\n"
-
-
-@pytest.mark.parametrize("form", ["application/json", "text/event-stream"])
-@pytest.mark.parametrize("status", [200, 400])
-def test_an_error_of_a_server_over_http_is_its_message_whatever_its_code(form, status):
+def test_an_error_of_a_server_over_http_is_its_message():
     def refuse(handler, request):
         reply = {"jsonrpc": "2.0", "id": request["id"], "error": {"code": -32000, "message": "quota used up"}}
-        is_event = form == "text/event-stream" and status == 200
-        handler.send(
-            form if is_event else "application/json", as_event(reply) if is_event else json.dumps(reply), status
-        )
+        handler.send("application/json", json.dumps(reply))
 
     with HttpStub(refuse) as server:
         assert server.call().startswith("the MCP server 'web': could not call act: quota used up")
         assert server.calls == 1
 
 
-@pytest.mark.parametrize("missing", [0, 10])
-def test_an_answer_over_http_that_breaks_off_is_a_broken_connection(missing):
-    with HttpStub(lambda handler, request: handler.send("text/event-stream", ": busy\n\n", missing=missing)) as server:
+def test_an_answer_over_http_that_breaks_off_is_a_broken_connection():
+    with HttpStub(lambda handler, request: handler.send("text/event-stream", ": busy\n\n", missing=10)) as server:
         assert "the server may have executed it" in server.call()
         assert server.calls == 1
 
@@ -496,30 +455,6 @@ def test_a_server_that_hangs_is_an_error_for_the_model(plain):
     assert fast == "3"
     assert plain.calls().count("wait") == 2  # two attempts
     assert plain.calls().count("start") == 1
-
-
-@pytest.mark.usefixtures("short_ends")
-def test_a_server_that_reads_nothing_more_is_an_error_for_the_model(plain):
-    settings = plain.settings | {"calls": {"timeout": 0.2}}
-    (content,) = run_agent(settings, "done", tool_calls=[call("stop_reading", filler="x" * 300_000)])
-    assert content.startswith("Error: TimeoutError: ")
-
-
-def test_a_server_over_http_that_hangs_is_an_error_for_the_model():
-    is_over = threading.Event()
-
-    def hang(handler, request):
-        is_over.wait(60)
-        handler.close_connection = True
-
-    with HttpStub(hang) as server:
-        try:
-            settings = {"url": server.url, "calls": {"timeout": 0.2}}
-            (content,) = run_agent(settings, "done", tool_calls=[call("act")])
-        finally:
-            is_over.set()
-    assert content == "Error: TimeoutError: tool 'act' took longer than its timeout of 0.2 s"
-    assert server.calls == 1
 
 
 def test_a_failed_call_is_made_again_as_the_settings_say(plain):
@@ -580,7 +515,6 @@ def test_a_resume_connects_again_from_stored_settings(plain, tmp_path):
     ("settings", "reason"),
     [
         ({"command": "/no/such/program"}, "cannot start /no/such/program: No such file or directory"),
-        ({"command": "/etc/passwd"}, "cannot start /etc/passwd: Permission denied"),
         ({"command": "/bin/true"}, "/bin/true ended the connection: is it an MCP server?"),
         ({"command": "/bin/cat"}, "/bin/cat: MCPError: Method not found"),
         ({"command": "/bin/sleep", "args": ["60"], "timeout": 0.05}, "/bin/sleep did not answer within 0.05 s"),
@@ -603,20 +537,11 @@ GOOD = {"command": "server"}
     ("servers", "message"),
     [
         ([], "mcp_servers: must be"),
-        ({3: GOOD}, "mcp_servers[3]: must be"),
-        ({"": GOOD}, "mcp_servers.: String should"),
-        ({"s": None}, "mcp_servers.s: must be a mapping"),
         ({"s": {}}, "mcp_servers.s: needs either command or url"),
         ({"s": {**GOOD, "url": "http://localhost/mcp"}}, "mcp_servers.s: needs either command or url"),
-        ({"s": {**GOOD, "arg": []}}, "mcp_servers.s.arg: is unknown"),
         ({"s": {"url": "http://h/", "env": {}}}, "env does not go with url"),
-        ({"s": {"command": "a\0b"}}, "command: contains a null character"),
-        ({"s": {**GOOD, "args": [1]}}, "args[0]: must be a valid string"),
         ({"s": {**GOOD, "env": {"A=B": SECRET}}}, "env: 'A=B' is not the name of an environment variable"),
-        ({"s": {**GOOD, "env": {"A": f"{SECRET}\0"}}}, "env.A: contains a null character"),
-        ({"s": {**GOOD, "timeout": -1}}, "timeout: must be greater than 0"),
         ({"s": {"url": "localhost"}}, "url: must be an address"),
-        ({"s": {"url": "http://[::1"}}, "url: must be an address"),
         ({"s": {"url": f"http://me:{SECRET}@localhost/"}}, "url: must not contain a user or a password"),
     ],
     ids=str,
@@ -666,35 +591,6 @@ def test_a_variable_is_given_or_passed_on_and_never_shown(plain, monkeypatch):
         servers.tools()
 
 
-def test_a_server_that_repeats_the_token_is_an_error_without_it(monkeypatch):
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            error = {"code": -32000 - 500, "message": f"wrong: {self.headers['authorization']}"}
-            body = json.dumps({"jsonrpc": "2.0", "id": request.get("id"), "error": error}).encode()
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format, *args):
-            pass
-
-    monkeypatch.setenv("MCP_TOKEN", SECRET)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listener:
-        thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            url = f"http://127.0.0.1:{listener.server_port}/mcp"
-            with pytest.raises(McpServerError, match=r"wrong: Bearer \*\*\*") as caught:
-                McpServers({"web": {"url": url, "token_env": "MCP_TOKEN"}}).tools()
-        finally:
-            listener.shutdown()
-            thread.join()
-    assert SECRET not in everything_about(caught.value)
-
-
 def test_a_header_is_sent_and_never_shown(http):
     servers = McpServers({"web": http.settings | {"headers": {"Authorization": SECRET}}})
 
@@ -738,10 +634,3 @@ def test_a_token_is_sent_and_never_shown(http, monkeypatch):
     monkeypatch.delenv("MCP_TOKEN")
     with pytest.raises(AgentConfigurationError, match="needs the environment variable MCP_TOKEN"):
         servers.tools()
-
-
-def test_the_page_lists_every_key():
-    page = (Path(__file__).parents[2] / "docs" / "agents-models.md").read_text(encoding="utf-8")
-    own = set(McpServerSettings.model_fields)
-    section = page.partition("## MCP servers")[2]
-    assert {key for key in own if f"`{key}`" not in section} == set()

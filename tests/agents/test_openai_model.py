@@ -91,10 +91,9 @@ def test_it_answers_with_a_message_and_an_id_of_its_own(connect, ask, is_streame
 
 
 @both
-@pytest.mark.parametrize("status", [400, 422])
-def test_a_server_that_refuses_the_option_for_the_usage_is_asked_without_it(connect, ask, status):
+def test_a_server_that_refuses_the_option_for_the_usage_is_asked_without_it(connect, ask):
     def answer(request):
-        return failure(status, "what is that?") if "stream_options" in request else text("Hello")
+        return failure(400, "what is that?") if "stream_options" in request else text("Hello")
 
     with chat_server.start(answer) as server:
         model = connect(server)
@@ -103,27 +102,6 @@ def test_a_server_that_refuses_the_option_for_the_usage_is_asked_without_it(conn
             assert ask(model, pieces.append)["content"] == "".join(pieces) == "Hello"
         ask(model)
     assert ["stream_options" in request for request in server.requests] == [True, False, False, False]
-
-
-def test_another_refusal_is_an_error_and_does_not_cost_the_usage(connect):
-    def answer(request):
-        if request["messages"][-1]["content"] == "forbidden":
-            return failure(400, "forbidden")
-        return text("Hello", usage={"total_tokens": 5})
-
-    with chat_server.start(answer) as server:
-        model = connect(server)
-        with pytest.raises(ModelError, match="after 1 attempt: status 400: forbidden"):
-            model.request([{"role": "user", "content": "forbidden"}], on_text=print)
-        assert model.request(QUESTION, on_text=print)["usage"] == {"total_tokens": 5}
-
-
-def test_the_option_for_the_usage_can_be_set(connect):
-    with chat_server.start([text("Hello"), text("Hello")]) as server:
-        ask_sync(connect(server, extra_body={"stream_options": None}), print)
-        ask_sync(connect(server))
-    assert server.requests[0]["stream_options"] is None
-    assert "stream_options" not in server.requests[1]
 
 
 @both
@@ -170,14 +148,6 @@ def test_the_request_has_the_form_of_the_protocol_and_nothing_of_ours(connect):
     assert server.headers[0]["authorization"] == f"Bearer {KEY}"
 
 
-def test_messages_of_a_state_are_sent_as_plain_data(connect):
-    state = StateGraph({}).add_node("a", lambda state: {}).add_edge(START, "a").add_edge("a", END)
-    frozen = state.compile().invoke({"messages": QUESTION})["messages"]
-    with chat_server.start([text("ok")]) as server:
-        connect(server).request(frozen)
-    assert server.requests[0]["messages"] == [{"role": "user", "content": "Hello?"}]
-
-
 # ---------------------------------------------------------------------------------------------- failures that pass
 
 
@@ -187,13 +157,8 @@ def test_messages_of_a_state_are_sent_as_plain_data(connect):
     [
         failure(429, "slow down"),
         failure(500),
-        failure(503),
-        failure(408),
         Reply(body="<html>busy</html>", headers={"content-type": "text/html"}),
         Reply(body="{broken", headers={"content-type": "application/json"}),
-        Reply(body="[]"),
-        Reply(body='{"choices": []}'),
-        Reply(body='{"choices": [{"message": "Hello"}]}'),
         Reply(body='{"choices": [{"message": {"role": "assistant", "tool_calls": [{}]}}]}'),
         Reply(body='{"error": {"message": "overloaded"}}'),
         text("Hello there", break_after=1),
@@ -207,7 +172,7 @@ def test_what_may_pass_is_asked_again(connect, ask, reply):
 
 
 @both
-@pytest.mark.parametrize("reply", [failure(500, "out of order"), text("Hello there", break_after=1), Reply(body="[]")])
+@pytest.mark.parametrize("reply", [failure(500, "out of order"), text("Hello there", break_after=1)])
 def test_when_all_attempts_fail_the_error_counts_them(connect, ask, reply):
     with chat_server.start([reply] * 3) as server, pytest.raises(ModelError) as caught:
         ask(connect(server))
@@ -222,8 +187,6 @@ def test_when_all_attempts_fail_the_error_counts_them(connect, ask, reply):
     ("reply", "reason"),
     [
         (failure(400, "context too long"), "status 400: context too long"),
-        (failure(401, "wrong key"), "status 401: wrong key"),
-        (failure(404, "no such model"), "status 404: no such model"),
         (failure(429, "no credit", code="insufficient_quota"), "status 429: no credit"),
         (failure(429, "slow down", retry_after=3600), "status 429: slow down; the server asks to wait 3600 s"),
     ],
@@ -271,7 +234,7 @@ def test_a_timeout_is_a_failure_that_passes(connect):
 
 
 @both
-@pytest.mark.parametrize("events", [0, 1, 2, 4])
+@pytest.mark.parametrize("events", [0, 4])
 def test_a_stream_that_broke_goes_on_without_giving_text_twice(connect, ask, events):
     pieces = []
     broken = text("Hello there, friend", break_after=events)
@@ -293,15 +256,7 @@ def test_when_the_next_answer_differs_from_what_was_shown_the_error_says_so(conn
 
 
 @both
-def test_a_stream_that_ends_early_but_properly_is_not_an_answer(connect, ask):
-    events = 'data: {"choices": [{"index": 0, "delta": {"content": "Hel"}}]}\n\ndata: [DONE]\n\n'
-    reply = Reply(body=events, headers={"content-type": "text/event-stream"})
-    with chat_server.start([reply] * 3) as server, pytest.raises(ModelError, match="the stream ended before"):
-        ask(connect(server), lambda text: None)
-
-
-@both
-@pytest.mark.parametrize("event", ["{broken", '"text"', '{"error": {"message": "overloaded"}}', '{"choices": 3}'])
+@pytest.mark.parametrize("event", ["{broken", '{"error": {"message": "overloaded"}}', '{"choices": 3}'])
 def test_a_bad_event_is_a_failure(connect, ask, event):
     reply = Reply(body=f"data: {event}\n\n", headers={"content-type": "text/event-stream"})
     with chat_server.start([reply] * 3) as server, pytest.raises(ModelError, match="after 3 attempts"):
@@ -329,33 +284,24 @@ def test_an_error_of_the_handler_passes_through_and_nothing_is_asked_again(conne
     ids=["one number", "no numbers", "one id", "no ids"],
 )  # fmt: skip
 def test_calls_of_compatible_servers_are_told_apart(connect, pieces):
-    events = [{"choices": [{"delta": {"tool_calls": [piece]}}]} for piece in pieces]
-    events.append({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
-    body = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
-    with chat_server.start([Reply(body=body, headers={"content-type": "text/event-stream"})]) as server:
-        found = connect(server).request(QUESTION, TOOLS, lambda text: None)["tool_calls"]
-    assert [call["function"]["name"] for call in found] == ["f", "g"]
-    assert len({call["id"] for call in found}) == 2
-    assert all(call["id"] for call in found)
+    choices = [{"delta": {"tool_calls": [piece]}} for piece in pieces]
+    choices.append({"delta": {}, "finish_reason": "tool_calls"})
+    body = ""
+    for choice in choices:
+        event = json.dumps({"choices": [choice]})
+        body += f"data: {event}\n\n"
+    reply = Reply(body=body, headers={"content-type": "text/event-stream"})
+    with chat_server.start([reply]) as server:
+        message = connect(server).request(QUESTION, TOOLS, lambda text: None)
+    first, second = message["tool_calls"]
+    assert first["function"]["name"] == "f"
+    assert second["function"]["name"] == "g"
+    assert first["id"]
+    assert second["id"]
+    assert first["id"] != second["id"]
 
 
 # ---------------------------------------------------------------------------------------------- threads and loops
-
-
-def test_many_threads_share_a_model(connect):
-    with chat_server.start(lambda request: text(request["messages"][-1]["content"])) as server:
-        model = connect(server)
-        answers = {}
-
-        def ask(number):
-            answers[number] = model.request([{"role": "user", "content": str(number)}])["content"]
-
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(16)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert answers == {number: str(number) for number in range(16)}
 
 
 def test_one_model_serves_one_event_loop_after_another_and_leaves_nothing_open(connect):
@@ -405,7 +351,9 @@ def test_a_missing_key_names_the_environment_variable(connect, monkeypatch):
         connect(server, api_key_env=None).request(QUESTION)
         monkeypatch.setenv("MY_KEY", "another")
         connect(server, api_key_env="MY_KEY").request(QUESTION)
-    assert [headers["authorization"] for headers in server.headers] == ["Bearer -", "Bearer another"]
+    without, another = server.headers
+    assert without["authorization"] == "Bearer -"
+    assert another["authorization"] == "Bearer another"
 
 
 @pytest.mark.parametrize("key", [f"{KEY}\n", f"{KEY} x", f"{KEY}é", f"\x00{KEY}"])
@@ -423,29 +371,27 @@ def echo_of_the_key(request):
 
 
 @both
-@pytest.mark.parametrize("setting", ["environment", "settings"])
+@pytest.mark.parametrize("settings", [{}, {"api_key": KEY}], ids=["environment", "settings"])
 @pytest.mark.parametrize(
     "answer",
     [
         echo_of_the_key,
-        lambda request: failure(500, KEY),
         lambda request: Reply(body=json.dumps({"error": {"message": KEY}})),
         lambda request: Reply(body=KEY),
         lambda request: text(KEY, break_after=0),
-        lambda request: Reply(status=500, body=KEY, headers={"content-type": "text/plain"}),
     ],
 )
-def test_no_error_shows_the_key(connect, ask, setting, answer):
+def test_no_error_shows_the_key(connect, ask, settings, answer):
     with chat_server.start(answer) as server:
-        model = connect(server, **({"api_key": KEY} if setting == "settings" else {}))
-        with pytest.raises(ModelError) as caught:
-            ask(model)
-        with pytest.raises(ModelError) as streamed:
-            ask(model, lambda text: None)
-    for error in (caught.value, streamed.value):
-        assert KEY not in everything_about(error)
-        assert pickle.loads(pickle.dumps(error)).args == error.args
-    assert KEY not in repr(model) + repr(model.settings) + str(vars(model.settings))
+        model = connect(server, **settings)
+        for on_text in (None, lambda text: None):
+            with pytest.raises(ModelError) as caught:
+                ask(model, on_text)
+            assert KEY not in everything_about(caught.value)
+            stored = pickle.dumps(caught.value)
+            assert pickle.loads(stored).args == caught.value.args
+    assert KEY not in repr(model)
+    assert KEY not in repr(model.settings)
 
 
 def test_the_key_is_in_no_log_no_event_and_no_checkpoint(connect, tmp_path):
@@ -494,9 +440,3 @@ def test_a_model_pickles_without_its_key(connect):
         twin.close()
         with pytest.raises(TypeError, match="api_key_env"):
             pickle.dumps(connect(server, api_key=KEY))
-
-
-def test_the_clients_environment_gives_the_address(connect, monkeypatch):
-    with chat_server.start([text("Hello")]) as server:
-        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
-        assert connect(server, base_url=None).request(QUESTION)["content"] == "Hello"

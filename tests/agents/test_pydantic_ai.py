@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("pydantic_ai")
 from pydantic import BaseModel
-from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, ModelRetry, RunContext
+from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, RunContext
 from pydantic_ai.messages import (
     ImageUrl,
     ModelResponse,
@@ -205,48 +205,22 @@ def test_calls_that_have_finished_when_another_one_fails_are_not_made_again():
     assert Counter(calls) == {"c1": 1, "c2": 1, "c3": 2}
 
 
-def test_a_tool_that_asks_the_model_to_retry_is_recorded_like_any_other():
-    script = Script(call("try_it", "c1"), call("try_it", "c2"), call("fail", "c3"), "done")
-    agent = make_shop(script, [])
-    tried = []
-
-    @agent.tool_plain
-    def try_it() -> str:
-        tried.append(1)
-        if len(tried) == 1:
-            raise ModelRetry("again")
-        return "ok"
-
-    @agent.tool_plain
-    def fail() -> str:
-        tried.append(1)
-        if len(tried) == 3:
-            raise OSError("once")
-        return "ok"
-
-    durable = make_durable(agent, MemorySaver())
-    with pytest.raises(NodeExecutionError, match="once"):
-        durable.run("go", "t")
-    assert durable.run(None, "t").output == "done"
-    assert (len(tried), len(script.asked)) == (4, 4)
-
-
 def test_a_stream_yields_events_while_they_happen_and_the_result_last():
     calls = []
     script = Script([call("look_up", "c1", number=1)], "All is well")
     durable = make_durable(make_shop(script, calls), MemorySaver())
     *events, result = durable.stream("go", "t")
-    pieces = [event.part.content for event in events if is_text(event, PartStartEvent)]
-    pieces += [event.delta.content_delta for event in events if is_text(event, PartDeltaEvent)]
+    pieces = []
+    for event in events:
+        if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
+            pieces.append(event.part.content)
+        if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+            pieces.append(event.delta.content_delta)
     assert pieces == ["All ", "is ", "well "]
     assert isinstance(result, DurableResult)
-    assert (result.output, calls, len(script.asked)) == ("All is well ", ["look up 1"], 2)
-
-
-def is_text(event, kind):
-    return isinstance(event, kind) and isinstance(
-        getattr(event, "part", event.delta if kind is PartDeltaEvent else None), TextPart | TextPartDelta
-    )
+    assert result.output == "All is well "
+    assert calls == ["look up 1"]
+    assert len(script.asked) == 2
 
 
 @pytest.mark.parametrize("first", ["run", "stream"])
@@ -309,18 +283,6 @@ def test_outputs_prompts_and_dependencies_of_any_type():
     assert durable.run(None, "t").output == result.output
     assert result.messages[0].parts[0].content == prompt
     assert len(deps) == 1
-
-
-def test_many_threads_run_at_once():
-    script = Script([call("look_up", f"c{number}", number=number) for number in range(10)], "done")
-    calls = []
-    durable = make_durable(make_shop(script, calls), MemorySaver())
-
-    async def run_all():
-        return await asyncio.gather(*(durable.arun("go", f"t{number}") for number in range(5)))
-
-    assert [result.output for result in asyncio.run(run_all())] == ["done"] * 5
-    assert len(calls) == 50
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch):

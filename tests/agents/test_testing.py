@@ -1,36 +1,19 @@
 """What graphkit.agents.testing has for tests."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from graphkit import (
-    END,
-    START,
-    AgentState,
     CheckpointStorageError,
-    NodeExecutionError,
     RunnableConfig,
-    StateGraph,
 )
 from graphkit.agents.testing import FailingSaver, ManualClock, RecordingSaver, ScriptedModel
 from graphkit.testing import made
 from savers import MemorySaver
 
 T = RunnableConfig("t")
-
-
-def count_to(limit):
-    graph = StateGraph(AgentState)
-    for number in range(limit):
-        graph.add_node(f"n{number}", lambda state: {"n": state["n"] + 1})
-    graph.add_edge(START, "n0")
-    for number in range(limit - 1):
-        graph.add_edge(f"n{number}", f"n{number + 1}")
-    graph.add_edge(f"n{limit - 1}", END)
-    return graph
 
 
 def test_a_recording_saver_lists_the_calls_in_order():
@@ -52,39 +35,10 @@ def test_a_failing_saver_fails_at_the_nth_put_only_and_stores_nothing_of_it():
     assert [checkpoint.state["n"] for checkpoint in saver.list(T)] == [3, 1]
 
 
-def test_a_failing_saver_fails_in_asynchronous_calls():
-    saver = FailingSaver(MemorySaver(), 1)
-    with pytest.raises(CheckpointStorageError):
-        asyncio.run(saver.aput(T, made({"n": 1})))
-
-
-def test_another_method_can_fail():
-    saver = FailingSaver(MemorySaver(), 1, method="get")
-    saver.put(T, made({"n": 1}))
-    with pytest.raises(CheckpointStorageError):
-        saver.get(T)
-    assert saver.get(T).state == {"n": 1}
-
-
 @pytest.mark.parametrize("nth", [0, -1, True, "1"])
 def test_a_wrong_number_is_an_error(nth):
     with pytest.raises(ValueError, match="nth must be an int"):
         FailingSaver(MemorySaver(), nth)
-
-
-def test_an_unknown_method_is_an_error():
-    with pytest.raises(ValueError, match="no method 'puts'"):
-        FailingSaver(MemorySaver(), 1, method="puts")
-
-
-@pytest.mark.parametrize("nth", range(1, 5))
-def test_a_run_whose_saver_fails_at_any_put_goes_on_and_ends_the_same(nth):
-    saver = FailingSaver(MemorySaver(), nth)
-    app = count_to(3).compile(checkpoint_saver=saver)
-    with pytest.raises((CheckpointStorageError, NodeExecutionError)):
-        app.invoke({"n": 0}, T)
-    given = None if saver.delegate.list(T) else {"n": 0}
-    assert app.invoke(given, T)["n"] == 3
 
 
 def test_a_manual_clock_moves_only_when_told():
@@ -107,14 +61,15 @@ def test_a_manual_clock_never_goes_back(seconds):
 
 
 def test_a_scripted_model_gives_its_replies_in_order_and_records_the_requests():
-    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
-    model = ScriptedModel(["Hello.", {"role": "assistant", "content": None, "tool_calls": [call]}])
-    first = model([{"role": "user", "content": "Hi"}])
+    question = {"role": "user", "content": "Hi"}
+    model = ScriptedModel(["Hello.", {"role": "assistant", "content": None, "tool_calls": []}])
+    first = model([question])
     second = model.request([], tools=[{"type": "function"}])
-    assert (first["role"], first["content"]) == ("assistant", "Hello.")
-    assert second["tool_calls"] == [call]
+    assert first["role"] == "assistant"
+    assert first["content"] == "Hello."
+    assert second["tool_calls"] == []
     assert first["id"] != second["id"]
-    assert model.calls == [[{"role": "user", "content": "Hi"}], []]
+    assert model.calls == [[question], []]
     assert model.tools == [[], [{"type": "function"}]]
     assert model.count == 2
 
@@ -151,10 +106,3 @@ def test_an_asynchronous_scripted_model_answers_only_there():
         model.request([])
     assert asyncio.run(model.arequest([]))["content"] == "one"
     assert model.count == 1
-
-
-def test_a_scripted_model_gives_each_reply_once_to_many_threads():
-    model = ScriptedModel([str(number) for number in range(500)])
-    with ThreadPoolExecutor(8) as pool:
-        replies = list(pool.map(lambda _: model([])["content"], range(500)))
-    assert sorted(replies, key=int) == [str(number) for number in range(500)]

@@ -114,7 +114,7 @@ for make in (
     lambda: savers.FileSystemSaver("store", cipher={"k": bytes(32)}),
     lambda: savers.langgraph.PostgresCheckpointSaver("host=nowhere"),
     lambda: graphkit.agents.make_model("openai:gpt"),
-    lambda: graphkit.agents.McpServers({"files": {"command": "files"}}),
+    lambda: graphkit.agents.AgentBuilder().with_chat(str).with_mcp_servers({"files": {"command": "files"}}).build(),
     lambda: graphkit.agents.load_agent("agent.yaml"),
 ):
     try:

@@ -132,21 +132,12 @@ def test_a_valid_file_is_checked_without_a_store():
     assert graphkit("agents", "check", "shop.yaml", "--json").json["checkpointer"] == "file"
 
 
-def test_a_check_warns_of_a_template_that_a_text_cannot_fill():
-    Path("shop.yaml").write_text(agent_file("answer', prompt_template: 'In {city}"))
-    done = graphkit("agents", "check", "shop.yaml")
-    assert done.code == 0
-    assert "graphkit: warning: shop.yaml, line 4: steps[0].prompt_template: needs 'city'" in done.err
-    assert not Path("runs").exists()
-    assert not Path("calls").exists()
-
-
 @pytest.mark.parametrize("command", ["check", "run"])
 def test_a_wrong_file_is_one_line_with_its_place(command):
     Path("shop.yaml").write_text("name: shop\nsteps:\n  - type: lml\n")
     done = graphkit("agents", command, "shop.yaml")
     assert done.code == 22
-    assert done.err.startswith("graphkit: shop.yaml, line 3: steps[0].type: there is no type 'lml'")
+    assert done.err.startswith("graphkit: shop.yaml, line 3: steps[0].type: Invalid step 0: there is no type 'lml'")
     assert graphkit("agents", command, "gone.yaml").code == 26
     Path("shop.yaml").write_text("steps: [")
     assert graphkit("agents", command, "shop.yaml").code == 27

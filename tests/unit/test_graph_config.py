@@ -90,7 +90,7 @@ def test_merge_can_switch_off():
     ("text", "says"),
     [
         ("x", "not JSON"),
-        ("[]", "JSON object"),
+        ("[]", "must be a mapping"),
         ('{"speed": 1}', "speed"),
         ('{"max_iterations": 0}', "max_iterations"),
         ('{"max_iterations": "3"}', "max_iterations"),

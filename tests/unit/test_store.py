@@ -1,6 +1,5 @@
 """State and CheckpointStore: go-agents-orchestration's state that is its own checkpoint."""
 
-import asyncio
 import copy
 import dataclasses
 import json
@@ -294,19 +293,6 @@ def test_list(listing_store):
 def test_a_saver_that_knows_no_threads_says_so(list_saver):
     with pytest.raises(CheckpointerConfigurationError, match="cannot list"):
         CheckpointStore(list_saver).list()
-
-
-@pytest.mark.requirement("G7")
-def test_the_async_twins(listing_store):
-    async def main():
-        state = State({"n": 1})
-        await listing_store.asave(state)
-        assert await listing_store.aload(state.run_id) == state
-        assert await listing_store.alist() == [state.run_id]
-        await listing_store.adelete(state.run_id)
-        assert await listing_store.alist() == []
-
-    asyncio.run(main())
 
 
 @pytest.mark.requirement("G8")

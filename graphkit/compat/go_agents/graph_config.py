@@ -11,34 +11,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, Self
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from graphkit._plan.events import Observer
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._wording import simplify_message
+from graphkit.agents.settings import Settings
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.observers import observers_of
 from graphkit.registry import get_checkpoint_store
 
-_STRICT: Final = ConfigDict(frozen=True, extra="forbid", strict=True)
 
+class _Config(Settings):
+    """Base of both classes: reads and writes JSON, merges."""
 
-class _Config(BaseModel):
-    """Base of both classes: raises graphkit's errors, reads and writes JSON, merges."""
-
-    model_config = _STRICT
-
-    def __init__(self, **fields: Any) -> None:
-        try:
-            super().__init__(**fields)
-        except ValidationError as error:
-            problems: list[str] = []
-            for problem in error.errors():
-                field = ".".join(map(str, problem["loc"]))
-                problems.append(f"{field}: {simplify_message(problem['msg'])}")
-            raise CheckpointerConfigurationError("; ".join(problems)) from error
+    error_class = CheckpointerConfigurationError
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
@@ -54,9 +42,7 @@ class _Config(BaseModel):
             fields = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise CheckpointerConfigurationError(f"not JSON: {error}") from error
-        if not isinstance(fields, dict):
-            raise CheckpointerConfigurationError(f"a configuration must be a JSON object, not {type(fields).__name__}")
-        return cls(**fields)
+        return cls.from_mapping(fields)
 
     def to_json(self) -> str:
         """Return the fields that were set as JSON; `from_json` reads an equal configuration."""

@@ -22,7 +22,6 @@ from graphkit._plan.events import EVENTS, Event, Observer, call_observer
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import START, RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._to_thread import run_in_thread
 from graphkit._values.frozen import FrozenDict, freeze, private_copy
 from graphkit.errors import (
     CheckpointConflictError,
@@ -66,7 +65,7 @@ class State:
     def __init__(self, data: Mapping[str, Any] = _EMPTY, observer: Observer | None = None) -> None:
         """Start a run: a new run id, the current time, no node yet."""
         self._fill(
-            data=freeze(dict(data)),
+            _data=freeze(dict(data)),
             run_id=str(uuid4()),
             checkpoint_node="",
             timestamp=datetime.now(UTC),
@@ -74,41 +73,20 @@ class State:
         )
         _emit(self, "state.create")
 
-    def _fill(
-        self,
-        *,
-        data: FrozenDict,
-        run_id: str,
-        checkpoint_node: str,
-        timestamp: datetime,
-        observer: Observer | None = None,
-        secrets: Mapping[str, Any] = _EMPTY,
-    ) -> None:
-        set_field = object.__setattr__
-        set_field(self, "_data", data)
-        set_field(self, "run_id", run_id)
-        set_field(self, "checkpoint_node", checkpoint_node)
-        set_field(self, "timestamp", timestamp)
-        set_field(self, "observer", observer)
-        set_field(self, "_secrets", secrets)
+    def _fill(self, **fields: Any) -> None:
+        for name, value in {"observer": None, "_secrets": _EMPTY, **fields}.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def _restore(cls, **fields: Any) -> State:
-        """Make a State from the fields of `_fill`, which are known to be valid and frozen. Emits no event."""
+        """Make a State from its fields, which are known to be valid and frozen. Emits no event."""
         state = cls.__new__(cls)
         state._fill(**fields)  # noqa: SLF001 - its own class
         return state
 
     def _with(self, **changes: Any) -> State:
-        """Return a State with some fields changed, by the names of `_restore`."""
-        fields = {
-            "data": self._data,
-            "run_id": self.run_id,
-            "checkpoint_node": self.checkpoint_node,
-            "timestamp": self.timestamp,
-            "observer": self.observer,
-            "secrets": self._secrets,
-        }
+        """Return a State with some fields changed."""
+        fields = {name: getattr(self, name) for name in State.__slots__}
         return State._restore(**{**fields, **changes})
 
     def __setattr__(self, name: str, value: object = None) -> None:
@@ -129,7 +107,7 @@ class State:
 
     def set(self, key: str, value: Any) -> State:
         """Set a key to a value, which is frozen."""
-        changed = self._with(data=freeze({**self._data, key: value}))
+        changed = self._with(_data=freeze({**self._data, key: value}))
         _emit(changed, "state.set", key=key)
         return changed
 
@@ -145,7 +123,7 @@ class State:
             secrets.update(other._secrets)  # noqa: SLF001 - its own class
         else:
             data = other
-        changed = self._with(data=freeze({**self._data, **data}), secrets=secrets)
+        changed = self._with(_data=freeze({**self._data, **data}), _secrets=secrets)
         _emit(changed, "state.merge", keys=list(data))
         return changed
 
@@ -179,12 +157,12 @@ class State:
 
     def set_secret(self, key: str, value: Any) -> State:
         """Set a secret. Emits no event."""
-        return self._with(secrets={**self._secrets, key: value})
+        return self._with(_secrets={**self._secrets, key: value})
 
     def delete_secret(self, key: str) -> State:
         """Remove a secret. Emits no event."""
         secrets = {name: value for name, value in self._secrets.items() if name != key}
-        return self._with(secrets=secrets)
+        return self._with(_secrets=secrets)
 
     # JSON
 
@@ -228,7 +206,7 @@ class State:
             if timestamp.tzinfo is None:
                 timestamp = timestamp.replace(tzinfo=UTC)
             return State._restore(
-                data=freeze(dict(fields["data"])),
+                _data=freeze(dict(fields["data"])),
                 run_id=str.__str__(fields["run_id"]),  # a TypeError unless it is a str
                 checkpoint_node=str.__str__(fields["checkpoint_node"]),
                 timestamp=timestamp,
@@ -238,13 +216,11 @@ class State:
             reason = f"not a State: {type(error).__name__}: {error}"
             raise CheckpointSerializationError("", "JSON", reason, raw=text) from error
 
-    def _key(self) -> tuple[Any, ...]:
-        return self._data, self.run_id, self.checkpoint_node, self.timestamp
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, State):
             return NotImplemented
-        return self._key() == other._key()
+        names = ("_data", "run_id", "checkpoint_node", "timestamp")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def __hash__(self) -> int:
         return hash((self.run_id, self.timestamp))
@@ -254,17 +230,16 @@ class State:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the State without its observer and its secrets."""
-        fields = {
-            "data": dict(self._data),
-            "run_id": self.run_id,
-            "checkpoint_node": self.checkpoint_node,
-            "timestamp": self.timestamp,
-        }
-        return State._unpickle, (fields,)
+        return State._unpickle, (dict(self._data), self.run_id, self.checkpoint_node, self.timestamp)
 
     @classmethod
-    def _unpickle(cls, fields: dict[str, Any]) -> State:
-        return cls._restore(**{**fields, "data": freeze(fields["data"])})
+    def _unpickle(cls, data: dict[str, Any], run_id: str, checkpoint_node: str, timestamp: datetime) -> State:
+        return cls._restore(
+            _data=freeze(data),
+            run_id=run_id,
+            checkpoint_node=checkpoint_node,
+            timestamp=timestamp,
+        )
 
 
 @final
@@ -341,7 +316,7 @@ class CheckpointStore:
         if checkpoint is None:
             raise CheckpointNotFoundError(run_id, "a checkpoint", "list() names the runs that have one")
         return State._restore(  # noqa: SLF001 - the other class of this module
-            data=checkpoint.state,
+            _data=checkpoint.state,
             run_id=checkpoint.metadata.get("run_id", run_id),
             checkpoint_node="" if checkpoint.node_id == START else checkpoint.node_id,
             timestamp=checkpoint.created_at,
@@ -395,22 +370,6 @@ class CheckpointStore:
             if not info.checkpoint_ns:
                 return RunnableConfig(info.thread_id, info.id)
         return None
-
-    async def asave(self, state: State) -> None:
-        """As `save`."""
-        await run_in_thread(self.save, state)
-
-    async def aload(self, run_id: str) -> State:
-        """As `load`."""
-        return await run_in_thread(self.load, run_id)
-
-    async def adelete(self, run_id: str) -> None:
-        """As `delete`."""
-        await run_in_thread(self.delete, run_id)
-
-    async def alist(self) -> list[str]:  # type: ignore[valid-type]
-        """As `list`."""
-        return await run_in_thread(self.list)
 
 
 def _emit(state: State, type_: str, **data: Any) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeVar
-from unittest import SkipTest
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
+from unittest import SkipTest, TestCase
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
@@ -16,17 +16,14 @@ from graphkit._saver.capabilities import HasVersions, Quality
 from graphkit.testing import _check as check
 from graphkit.testing._values import CONFIG, application_types
 
+if TYPE_CHECKING:
+    from unittest.case import _AssertRaisesContext as Raises
+
 E = TypeVar("E", bound=BaseException)
 R = TypeVar("R")
 
 TIMEOUT: Final = 30.0
 """Seconds to wait for an expected event; only a failing saver makes a test wait this long."""
-
-
-class Caught(Generic[E]):
-    """The error that `SaverContract.raises` caught; `error` is set at the end of the block."""
-
-    error: E
 
 
 class HistoryContent(NamedTuple):
@@ -80,17 +77,9 @@ class ContractTests:
         """Skip the test, under pytest and unittest."""
         raise SkipTest(reason)
 
-    @contextmanager
-    def raises(self, kind: type[E]) -> Iterator[Caught[E]]:
-        """Assert that the block raises an error of a kind."""
-        caught = Caught[E]()
-
-        try:
-            yield caught
-        except kind as error:
-            caught.error = error
-        else:
-            raise AssertionError(f"{kind.__name__} was not raised")
+    def raises(self, kind: type[E]) -> Raises[E]:
+        """Assert that the block raises an error of a kind; it is the `exception` of the result."""
+        return TestCase().assertRaises(kind)
 
     def open(self, *needed: Quality) -> BaseCheckpointSaver:
         """Return a new saver that knows the contract's types.
@@ -156,7 +145,7 @@ class ContractTests:
             check.equal(latest_id, newest_id, "the id of get")
 
     @contextmanager
-    def raises_without_change(self, saver: BaseCheckpointSaver, kind: type[E]) -> Iterator[Caught[E]]:
+    def raises_without_change(self, saver: BaseCheckpointSaver, kind: type[E]) -> Iterator[Raises[E]]:
         """Assert that the block raises an error and changes nothing of the thread "t"."""
         with self.assert_unchanged(saver, CONFIG), self.raises(kind) as caught:
             yield caught

@@ -235,8 +235,8 @@ class HistoryTests(ContractTests):
         put_state(saver, {"n": 1})
         with self.raises_without_change(saver, CheckpointNotFoundError) as caught:
             put_state(saver, {"n": 2}, UNKNOWN)
-        check.instance(caught.error, LookupError)
-        check.equal(caught.error.thread_id, "t")
+        check.instance(caught.exception, LookupError)
+        check.equal(caught.exception.thread_id, "t")
 
         # The failed put does not create the thread.
         with self.raises(CheckpointNotFoundError):

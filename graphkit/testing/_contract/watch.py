@@ -258,12 +258,6 @@ class WatchTests(ContractTests):
             check.same(reader.result(TIMEOUT), None)
             check.same(watch.get(0), None)
 
-    def test_watch_get_respects_its_timeout_at_a_tiny_interval(self) -> None:
-        saver = self.open()
-        with ThreadPoolExecutor(1) as pool, saver.watch("t", interval=1e-9) as watch:
-            reader = pool.submit(watch.get, 0.0)
-            check.same(reader.result(TIMEOUT), None)
-
     def test_watch_requires_a_positive_interval(self) -> None:
         for interval in (0.0, -1.0, float("nan")):
             with self.raises(CheckpointerConfigurationError):

@@ -128,8 +128,8 @@ class WriteTests(ContractTests):
             writes = {"fine": 1, key: value}
             with self.raises_without_change(saver, CheckpointSerializationError) as caught:
                 saver.put_writes(CONFIG, writes)
-            is_named = str(key) in caught.error.path
-            check.true(is_named, f"the error does not name {key!r}: {caught.error}")
+            is_named = str(key) in caught.exception.path
+            check.true(is_named, f"the error does not name {key!r}: {caught.exception}")
 
         # The interrupt from before is still readable.
         for reader in self.readers_of(saver):
@@ -373,7 +373,7 @@ class WriteTests(ContractTests):
         for tag in invalid_tags:
             with self.raises_without_change(saver, CheckpointSerializationError) as caught:
                 saver.add_tags(CONFIG, "fine", tag)
-            path = caught.error.path
+            path = caught.exception.path
             check.true("tags" in path, f"the error names the path {path!r} instead of tags")
 
             with self.raises_without_change(saver, CheckpointSerializationError):

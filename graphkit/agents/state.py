@@ -1,17 +1,59 @@
-"""Prompt templates: `{city}` stands for a key of the state, `{input}` for the newest message of the user."""
+"""The state of an agent: DefaultState, and the prompt templates that are filled from a state."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from string import Formatter
 from typing import Any, Final
 
-from graphkit.agents.default_state import MESSAGES
+from graphkit._build.schema_forms import parse_schema
+from graphkit._plan.schema import StateSchema
+from graphkit._values.channels import MessagesChannel
+from graphkit._values.state import MessagesState
 from graphkit.agents.messages import newest_user_text
+from graphkit.errors import GraphStateError
 
-INPUT: Final = "input"
-"""The newest message of the user, where the state has no key of this name."""
+MESSAGES = "messages"
+"""The key of the state that holds the conversation."""
+
+
+class DefaultState(MessagesState):
+    """A conversation: `messages`, a growing list, and whatever else the steps store.
+
+    A message with an id replaces the earlier message with that id; a message without an id is
+    appended.
+    """
+
+
+def parse_state_type(state_type: object, *, with_messages: bool) -> StateSchema:
+    """Read the state type of an agent: every form that StateGraph takes.
+
+    Args:
+        state_type: a TypedDict, a pydantic model, an AgentState class, or a mapping of channels.
+        with_messages: add the channel of the messages, if the type does not define one.
+
+    Raises:
+        GraphStateError: it is none of these; or it is a pydantic model without the field
+            `messages`, which an agent cannot add.
+    """
+    schema = parse_schema(state_type)
+    if not with_messages or MESSAGES in schema.channels:
+        return schema
+    if type(schema) is not StateSchema:
+        raise GraphStateError(
+            f"the state type of an agent with a chat step needs messages: add "
+            f"`{MESSAGES}: Annotated[list, MessagesState.SCHEMA['{MESSAGES}']]` to {state_type!r}"
+        )
+    return StateSchema(
+        {**schema.channels, MESSAGES: MessagesChannel()},
+        schema.state_factory,
+        keys=schema.keys,
+        types=schema.types,
+        serializer=schema.serializer,
+        closed_as=schema.closed_as,
+    )
+
+
 _CONVERSIONS: Final = (None, "a", "r", "s")
 
 
@@ -27,7 +69,7 @@ def fill_template(template: str, state: Mapping[str, Any], step: str) -> str:
         ValueError: the state lacks a key.
     """
     text = newest_user_text(state.get(MESSAGES) or ())
-    values = {} if text is None else {INPUT: text}
+    values = {} if text is None else {"input": text}
     try:
         return template.format_map({**values, **state})
     except KeyError as error:
@@ -53,12 +95,6 @@ def check_template(template: str) -> str:
         if conversion not in _CONVERSIONS:
             raise ValueError(f"has {{{name}!{conversion}}}: only !r, !s and !a are conversions")
     return template
-
-
-def keys_of_template(template: str) -> list[str]:
-    """Return the keys of the state that a template needs, each once."""
-    keys = [re.split(r"[.\[]", name)[0] for name, _ in _fields_of(template)]
-    return list(dict.fromkeys(keys))
 
 
 def _fields_of(template: str) -> Iterator[tuple[str, str | None]]:

@@ -7,10 +7,10 @@ import random
 import msgpack
 import pytest
 
-from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, CheckpointStorageError, RunnableConfig
+from graphkit import Checkpoint, CheckpointFormatError, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
 from tests.disk import crashes
-from tests.disk.simfs import Disk, SimFS
+from tests.disk.simfs import SimFS
 from tests.support.disks import FileIO
 from tests.support.logs import (
     CHECKPOINT,
@@ -153,23 +153,6 @@ def test_a_writer_that_knows_only_the_end_finds_what_waits_before_the_last_check
     assert FileSystemSaver(tmp_path).get_writes(ROOT) == {"w": 1}
 
 
-def test_writes_of_a_checkpoint_that_never_comes_are_seen_by_no_reader(saver, opener):
-    saver.put_writes(at("never"), {"w": 1}, early=True)
-    assert list(opener().namespaces("t")) == []
-    assert opener().get(ROOT) is None
-    assert opener().interrupts() == []
-    assert opener().get_writes(at("never")) == {}
-    assert opener().verify().ok
-    saver.put(ROOT, made("a"))
-    assert [info.id for info in opener().history(ROOT)] == ["a"]
-    assert opener().get_writes(at("never")) == {}
-    with pytest.raises(CheckpointNotFoundError):
-        saver.put_writes(at("never"), {"w": 1})
-    assert saver.delete("t")
-    saver.put(ROOT, made("never"))
-    assert opener().get_writes(at("never")) == {}
-
-
 def test_compact_removes_what_waits_for_long_and_keeps_what_the_next_checkpoints_need(saver, opener):
     saver.put_writes(at("never"), {"w": b"x" * 50_000}, early=True)
     for n in range(KEPT_SUCCESSORS - 1):
@@ -263,31 +246,6 @@ def test_a_watch_reports_them_again_if_they_could_not_be_read(saver, opener):
         assert [watch.get(60).kind for _ in range(2)] == ["checkpoint", "failure"]
 
 
-def test_a_writer_follows_early_writes_that_others_record_and_complete(tmp_path):
-    with FileSystemSaver(tmp_path) as saver:
-        saver.put_writes(at("c"), {"w": 1}, early=True)
-        saver.put(ROOT, made("a"))
-    one = FileSystemSaver(tmp_path)
-    other = FileSystemSaver(tmp_path)
-    assert one.get(ROOT).id == "a"
-    other.put_writes(at("c"), {"w": 2}, early=True)
-    assert one.get(ROOT).id == "a"
-    other.put(ROOT, made("c"))
-    one.put(ROOT, made("d"))
-    assert FileSystemSaver(tmp_path).get_writes(at("c")) == {"w": 2}
-    assert FileSystemSaver(tmp_path).verify().ok
-
-
-def test_a_checkpoint_that_replaces_another_has_the_writes_of_both(saver, opener):
-    saver.put(ROOT, made("a"))
-    saver.put_writes(at("a"), {"of a": 1})
-    saver.put_writes(at("b"), {"of b": 2}, early=True)
-    saver.put(at("a"), made("b"))
-    for one in (saver, opener()):
-        assert one.get_writes(at("b")) == {"of a": 1, "of b": 2}
-    assert opener().verify().ok
-
-
 def test_a_reader_of_format_2_0_refuses_them(saver, opener, monkeypatch):
     saver.put(ROOT, made("a"))
     saver.put_writes(at("b"), {"w": 1}, early=True)
@@ -317,49 +275,3 @@ def test_verify_reports_a_checkpoint_that_does_not_name_the_writes_before_it(tmp
     forge(path, checkpoint.seq, lambda payload: payload.replace(old, new))
     with crashes.quiet():
         assert [file.state for file in FileSystemSaver(tmp_path).verify().problems] == ["damaged"]
-
-
-# Crashes
-
-
-def run_workload(fs):
-    """Write ahead of each checkpoint; note in the file system which writes were acknowledged."""
-    saver = FileSystemSaver("/store", io=fs)
-    saver.put_writes(at("c0"), {"w": "x" * 700}, early=True)
-    fs.note("acknowledged", 0)
-    for n in range(5):
-        saver.put_writes(at(f"c{n + 1}"), {"w": "x" * 700}, early=True)
-        fs.note("acknowledged", n + 1)
-        saver.put(ROOT, made(f"c{n}", text="z" * 300))
-    saver.close()
-
-
-def check_recovered(tree, acknowledged):
-    """A checkpoint that comes after the crash finds the writes that were acknowledged before it."""
-    recovered = FileSystemSaver("/store", io=SimFS(tree, record=False), lock_timeout=0)
-    present = {info.id for info in recovered.history(ROOT)}
-    for n in range(acknowledged + 1):
-        if f"c{n}" not in present:
-            recovered.put(ROOT, made(f"c{n}"))
-        assert recovered.get_writes(at(f"c{n}")) == {"w": "x" * 700}
-    if acknowledged >= 0:
-        assert recovered.verify().ok
-
-
-def test_power_loss_keeps_acknowledged_early_writes(sweep):
-    with crashes.fixed("early"):
-        fs = SimFS()
-        run_workload(fs)
-        rng = random.Random("early")
-        disk = Disk()
-        acknowledged = -1
-        states = 0
-        for op in fs.ops:
-            if op[0] == "note":
-                acknowledged = op[2]
-                continue
-            disk.apply(op)
-            for _, tree in disk.states(rng, sweep.count(60, 8), 12):
-                states += 1
-                check_recovered(tree, acknowledged)
-    assert states >= sweep.count(400, 100)

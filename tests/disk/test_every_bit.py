@@ -262,13 +262,3 @@ def test_scattered_ends_with_a_rewrite_that_puts_all_in_order(tmp_path):
         assert saver.get_writes(OLD) == {"k": 1}
         saver.copy("t", "u")
     assert not any(is_set for _, is_set in flags_of(tmp_path, "u"))
-
-
-def test_scattered_is_kept_by_a_copy_and_after_it(tmp_path):
-    with open_saver(tmp_path) as saver:
-        for number in range(3):
-            saver.put(CONFIG, made(number))
-        saver.put_writes(OLD, {"k": 1})
-        saver.copy("t", "u")
-        saver.put(RunnableConfig("u"), made(9))
-    assert [is_set for _, is_set in flags_of(tmp_path, "u")] == [False] * 3 + [True] * 2

@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from graphkit import GraphResume, RunnableConfig
-from graphkit.errors import GraphRunnerError
+from graphkit import RunnableConfig
 from savers import FileSystemSaver
 
 CONFIG = RunnableConfig("t")
@@ -88,12 +87,6 @@ def process(tmp_path, launcher):
     return run
 
 
-def contents(store):
-    found = {path: path.read_bytes() for path in store.rglob("log")}
-    assert found
-    return found
-
-
 @pytest.mark.requirement("L15")
 def test_each_step_in_a_process_of_its_own(process):
     assert process({}) == {"when": "inside", "payload": {"question": "first?", "so far": ["read"]}, "log": ["read"]}
@@ -135,20 +128,3 @@ def test_a_second_process_sees_what_waits_while_the_first_still_lives(process, t
         assert first.poll() is None
         first.stdin.close()
     assert first.returncode == 0
-
-
-def test_a_wrong_answer_leaves_no_trace_on_disk(process, tmp_path, monkeypatch):
-    process({})
-    process({"answer": 1})
-    process({"answer": 2})
-    before = contents(tmp_path / "store")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "store"), str(tmp_path / "work"), "{}", ""])
-    import program
-
-    for wrong in ("yes", None, 3):
-        with pytest.raises(GraphRunnerError):
-            program.compiled.invoke(GraphResume(wrong), CONFIG)
-    monkeypatch.delitem(sys.modules, "program")
-    assert contents(tmp_path / "store") == before
-    assert len(process.saver().interrupts("t")) == 1

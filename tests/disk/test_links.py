@@ -15,7 +15,6 @@ from graphkit import Checkpoint, CheckpointFormatError, RunnableConfig
 from graphkit.errors import CheckpointerError
 from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver
-from tests.support.disks import CountingIO
 from tests.support.logs import locate_thread, namespace_name
 
 if not hasattr(os, "symlink") or os.name != "posix":
@@ -246,14 +245,3 @@ def test_the_root_may_be_a_link(fsync, tmp_path):
         assert not saver.repair().changed
         assert saver.delete("x")
     assert Path(real, "graphkit.store").exists()
-
-
-def test_a_put_to_an_open_log_looks_at_no_path(tmp_path):
-    io = CountingIO()
-    saver = FileSystemSaver(tmp_path / "store", fsync="never", io=io)
-    saver.put(INNER, one(1, "mine"))
-    io.reset()
-    for number in range(5):
-        saver.put(INNER, one(number + 2, "mine"))
-    assert {*io.calls} <= {"fstat", "write", "read"}
-    saver.close()

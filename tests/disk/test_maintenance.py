@@ -1,28 +1,20 @@
 """Keeping a store small and private: compression, pruning, compacting, deleting, sizes."""
 
 import os
-import subprocess
 import sys
-import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointerConfigurationError, MissingDependencyError, ThreadBusyError
+from graphkit import Checkpoint, CheckpointerConfigurationError, MissingDependencyError
 from graphkit.abc import StateSerializer
 from savers import Compression, FileSystemSaver
-from tests.disk.simfs import SimFS
 from tests.support.checkpoints import list_numbers, list_states
 from tests.support.disks import list_open_files
-from tests.support.logs import COMPRESSED, SYNC, locate_log, read_records
+from tests.support.logs import COMPRESSED, locate_log, read_records
 
 TEXT = "".join(f"line {n} of a text that says much the same again and again\n" for n in range(4000))
-
-
-def on_disk(root):
-    """What `du --apparent-size` adds up: every file, whatever it is."""
-    return sum(path.stat().st_size for path in Path(root).rglob("*") if path.is_file())
 
 
 def content(root):
@@ -54,17 +46,6 @@ def test_large_values_are_compressed_and_come_back_without_being_asked(method, o
     reader = opener(compression=None)
     assert list_states(reader, config) == [{"other": above}, {"text": below}]
     assert reader.verify().ok
-
-
-@pytest.mark.requirement("P50")
-def test_what_does_not_become_shorter_is_stored_as_it_is(opener, config):
-    noise = os.urandom(300_000)
-    plain = opener(compression=None)
-    packing = opener(Path(opener().base_directory) / "two", compression="zlib")
-    for saver in (plain, packing):
-        put_all(saver, config, [{"noise": noise}])
-    assert abs(packing.size("t") - plain.size("t")) <= 8
-    assert packing.get(config).state["noise"] == noise
 
 
 def test_a_compressed_value_grows_and_changes_like_any_other(opener, config):
@@ -189,81 +170,7 @@ def test_each_policy_removes_what_it_says_and_never_the_latest(aged, opener, con
         assert fresh.tags_of(config.replace(checkpoint_id="c1")) == ("keep",)
 
 
-class Stop(Exception):
-    pass
-
-
-@pytest.mark.requirement("P59")
-@pytest.mark.parametrize("work", ["prune", "compact", "repair"])
-@pytest.mark.parametrize("how", ["dies", "EIO"])
-def test_an_end_in_the_middle_leaves_a_valid_store(work, how, config):
-    def fresh(fs, **options):
-        return FileSystemSaver("/store", io=fs, fsync="never", compression=Compression(threshold=50), **options)
-
-    fs = SimFS(record=False)
-    saver = fresh(fs)
-    ids = put_all(saver, config, [{"n": n, "items": [str(n)] * n, "text": "text " * 30} for n in range(8)])
-    saver.put(
-        config.replace(checkpoint_id=ids[2]), Checkpoint(node_id="r", next_node_id="n", state={"n": 2}, id=ids[2])
-    )
-    saver.close()
-    if work == "repair":
-        tree = fs.tree()
-        thread = next(below for name, below in tree["store"].items() if name.startswith("t-"))
-        bad = bytearray(thread["log"])
-        bad[bad.rfind(SYNC) + 40] ^= 1
-        thread["log"] = bytes(bad)
-        fs = SimFS(tree, record=False)
-    before = fs.tree()
-    after = {"prune": [7, 6, 5], "compact": [7, 6, 5, 4, 3, 2, 1, 0], "repair": [7, 6, 5, 4, 3, 2, 1, 0]}[work]
-    number = 0
-    while True:
-        calls = iter(range(10_000))
-
-        def hook(kind, nth, place, calls=calls, number=number):
-            count = next(calls)
-            if count == number or (how == "dies" and count > number):
-                raise Stop if how == "dies" else OSError(5, "EIO", place)
-
-        fs = SimFS(before, record=False)
-        saver = fresh(fs)
-        fs.hook = hook
-        finished = True
-        try:
-            saver.prune("t", keep_last=3) if work == "prune" else getattr(saver, work)("t")
-        except (Stop, OSError):
-            finished = False
-        fs.hook = None
-        left = fresh(SimFS(fs.tree(), record=False)) if how == "dies" else saver
-        if work == "repair":
-            # The damaged record was the one that replaced, so what it replaced is back, and the report says so.
-            left.repair()
-        found = list_numbers(left, config)
-        assert found in ([7, 6, 5, 4, 3, 2, 1, 0], after), number
-        assert left.verify().ok, number
-        put_all(left, config, [{"n": 100}])
-        assert left.list(config)[0].state["n"] == 100
-        if finished:
-            break
-        number += 1
-    assert number > 10
-
-
 # Space and privacy
-
-
-@pytest.mark.requirement("P60")
-def test_size_is_what_the_file_system_says(opener, config):
-    saver = opener()
-    for n in range(3):
-        put_all(saver, config.replace(thread_id=f"t{n}"), [{"n": n}] * 3)
-        put_all(saver, config.replace(thread_id=f"t{n}", checkpoint_ns="sub"), [{"n": n}])
-    saver.release(config.replace(thread_id="t1"))
-    root = Path(saver.base_directory)
-    assert saver.size() == on_disk(root)
-    assert saver.size("t1") == sum(on_disk(path) for path in root.glob("t-t1-*"))
-    assert saver.size() >= sum(saver.size(f"t{n}") for n in range(3))
-    assert saver.size("nobody") == 0
 
 
 SECRET = b"the content that must be forgotten"
@@ -334,48 +241,3 @@ def test_what_crashed_deletes_left_goes_with_the_first_thread_that_a_process_mak
         (dead / "log").write_bytes(SECRET)
         work(opener())
         assert not dead.exists()
-
-
-OTHER = """
-import sys
-from savers import FileSystemSaver
-from graphkit import ThreadBusyError
-try:
-    with FileSystemSaver(sys.argv[1]).run_lock({"configurable": {"thread_id": "t"}}, 0):
-        print("got it")
-except ThreadBusyError as error:
-    print("busy", error.holder)
-"""
-
-
-def test_a_run_that_deletes_its_own_thread_still_excludes_others(opener, config):
-    saver = opener()
-    put_all(saver, config, [{"n": 1}])
-
-    def other():
-        run = subprocess.run(
-            [sys.executable, "-c", OTHER, saver.base_directory], capture_output=True, text=True, check=True
-        )
-        return run.stdout
-
-    with saver.run_lock(config):
-        saver.delete("t")
-        assert saver.list(config) == []
-        assert f"process {os.getpid()}" in other()
-        put_all(saver, config, [{"n": 2}])
-        assert other().startswith("busy")
-        found = []
-
-        def second():
-            try:
-                with opener().run_lock(config, 0):
-                    found.append("got it")
-            except ThreadBusyError:
-                found.append("busy")
-
-        thread = threading.Thread(target=second)
-        thread.start()
-        thread.join()
-        assert found == ["busy"]
-    assert other() == "got it\n"
-    assert saver.get(config).state == {"n": 2}

@@ -8,7 +8,6 @@ import pytest
 
 from graphkit import CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem import store as store_module
 from savers._log import catalogue
 from tests.support.checkpoints import make_checkpoint
 from tests.support.disks import CountingIO
@@ -105,15 +104,6 @@ def test_names_whose_sync_failed_are_not_taken_for_synced(tmp_path):
     saver.close()
 
 
-def test_only_so_many_names_are_remembered(tmp_path, monkeypatch):
-    monkeypatch.setattr(store_module, "KNOWN_IDS", 7)
-    saver = FileSystemSaver(tmp_path)
-    for number in range(30):
-        saver.put(RunnableConfig(f"thread-{number}"), make_checkpoint(0))
-    assert len(saver._store._synced_names) <= 7
-    saver.close()
-
-
 @pytest.mark.parametrize(
     ("soft", "logs"), [(64, 16), (1024, 256), (4000, 1000), (1 << 20, 4096), (resource.RLIM_INFINITY, 4096)]
 )
@@ -121,22 +111,6 @@ def test_the_number_of_open_logs_follows_the_limit_of_descriptors(soft, logs, mo
     monkeypatch.undo()
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
     assert catalogue._max_open_logs() == logs
-
-
-@pytest.mark.parametrize(
-    ("others", "share"),
-    [
-        ([], 100),
-        ([1] * 30, 70),
-        ([100], 50),
-        ([1, 100], 49),
-        ([40, 40], 33),
-        ([10, 80, 80], 30),
-        ([1] * 200, 0),
-    ],
-)
-def test_savers_that_use_little_leave_their_share_to_others(others, share):
-    assert catalogue.find_share(100, others) == share
 
 
 def count_open(saver):

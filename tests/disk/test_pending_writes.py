@@ -4,7 +4,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
+from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
 from tests.support.checkpoints import make_checkpoint
 
@@ -98,14 +98,3 @@ def test_all_of_a_history_can_be_removed_and_it_goes_on(saver, opener):
     saver.put(at(), make_checkpoint(9))
     assert opener().get(at()).state == {"n": 9}
     assert opener().verify().ok
-
-
-def test_a_removal_that_fails_changes_nothing(saver, opener, tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(28, "no space")
-
-    monkeypatch.setattr(type(saver._store.io), "rename", refuse)
-    with pytest.raises(CheckpointStorageError):
-        saver.remove(at(), ["c0"])
-    monkeypatch.undo()
-    assert len(opener().history(at())) == 4

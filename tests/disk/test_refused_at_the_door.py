@@ -130,15 +130,6 @@ def test_what_is_acknowledged_can_be_read_and_what_is_refused_changes_nothing(tm
         expect_readable(root)
 
 
-@pytest.mark.parametrize("name", ["tag", "write key", "metadata key", "id", "created_at"])
-def test_a_value_of_another_kind_is_refused_with_its_path(tmp_path, name):
-    call, _ = CALLS[name]
-    with began(tmp_path) as saver, pytest.raises(CheckpointSerializationError) as refused:
-        call(saver, 5)
-    assert refused.value.path
-    assert refused.value.type_name == "int"
-
-
 @pytest.mark.parametrize("field", ["thread_id", "checkpoint_ns", "checkpoint_id"])
 @pytest.mark.parametrize("value", [5, True, b"t", 1.5, object()])
 def test_a_place_that_is_no_text_is_refused_before_any_file_is_touched(field, value):

@@ -9,10 +9,8 @@ import pytest
 from graphkit import Checkpoint, CheckpointerConfigurationError, RunnableConfig
 from graphkit.abc import StateSerializer
 from savers import FileSystemSaver
-from savers._filesystem import store
-from savers._filesystem.lock import WriteLock
 from tests.support.checkpoints import list_numbers, make_checkpoint
-from tests.support.disks import CountingIO, FileIO
+from tests.support.disks import FileIO
 from tests.support.logs import locate_log
 
 
@@ -39,36 +37,6 @@ def test_a_path_is_enough_and_a_serializer_may_follow(tmp_path, more, config):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointerConfigurationError):
         FileSystemSaver(tmp_path / "file", *more)
-
-
-@pytest.mark.requirement("L7")
-def test_every_field_is_there_again_and_none_has_taken_the_place_of_another(opener, config):
-    saved = Checkpoint(
-        node_id="node", next_node_id="next", state={"k": ["v"]}, metadata={"m": 1}, parent_id="parent", id="own"
-    )
-    opener().put(config, saved)
-    for found in (opener().get(config), *opener().list(config)):
-        for field in ("id", "node_id", "next_node_id", "parent_id", "created_at", "metadata", "state"):
-            assert getattr(found, field) == getattr(saved, field), field
-
-
-@pytest.mark.requirement("L8", "H8")
-@pytest.mark.parametrize(
-    "name", ["a[", "../x", "/etc/passwd", "a/b\\c", "..", "", "CON", "x" * 10_000, "\ud800", "a\0b"]
-)
-def test_hostile_ids_of_threads_and_nodes_stay_inside_and_come_back(name, opener, config, tmp_path):
-    config = config.replace(thread_id=name, checkpoint_ns=name)
-    saver = opener()
-    saver.put(config.replace(checkpoint_ns=""), Checkpoint(node_id=name, next_node_id=name, state={"n": 1}))
-    saver.put(config, Checkpoint(node_id=name, next_node_id=name, state={"n": 2}))
-    fresh = opener()
-    assert list(fresh.threads()) == [name]
-    assert fresh.get(config).node_id == name
-    assert fresh.release(config).checkpoints[0].next_node_id == name
-    assert [path.name for path in tmp_path.iterdir()] == ["store"]
-    assert fresh.verify().ok
-    assert fresh.delete(name)
-    assert not list(fresh.threads(released=True))
 
 
 @pytest.mark.requirement("H7")
@@ -107,29 +75,6 @@ def test_there_is_no_index_to_lose_and_what_is_beside_the_logs_is_made_anew(open
     assert (root / "graphkit.store").exists()
 
 
-@pytest.mark.requirement("H33", "P85")
-def test_what_a_put_writes_and_a_cold_reader_reads_does_not_grow_with_the_history(opener, config):
-    """The milliseconds are in `python -m benchmarks at_scale`."""
-    io = CountingIO()
-    saver = opener(io=io)
-    document = "".join(f"{n} " for n in range(3000))
-    costs = []
-    for n in range(2001):
-        io.reset()
-        saver.put(config, Checkpoint(node_id="a", next_node_id="a", state={"document": document, "n": n}))
-        if n in {200, 2000}:
-            written = io.written
-            cold = CountingIO()
-            reader = opener(io=cold)
-            assert reader.get(config).state["n"] == n
-            costs.append((written, cold.read))
-    (young, young_read), (old, old_read) = costs
-    assert old <= young + 300
-    assert old_read < young_read + 100_000
-    at = config.replace(checkpoint_id=reader.list(config)[1500].id)
-    assert reader.get(at).state["n"] == 500
-
-
 @pytest.mark.parametrize("namespace", ["", "sub"])
 def test_a_deletion_of_what_was_set_aside_is_one(namespace, opener, config, tmp_path):
     saver = opener()
@@ -142,29 +87,6 @@ def test_a_deletion_of_what_was_set_aside_is_one(namespace, opener, config, tmp_
     assert again.delete("t") is True
     assert not path.parent.exists()
     assert again.delete("t") is False
-
-
-def test_a_deletion_of_a_directory_that_holds_no_data_is_none(opener, config, tmp_path):
-    saver = opener()
-    with saver.run_lock(config):
-        pass
-    assert list((tmp_path / "store").glob("t-t-*"))
-    assert saver.delete("t") is False
-
-
-def test_two_writers_that_need_a_lock_at_the_same_time_get_the_same_one(opener, monkeypatch):
-    locks = opener()._store
-    found = []
-
-    def make_while_another_makes_it(*arguments):
-        if not found:
-            found.append(None)
-            found[0] = locks.write_lock(locks.locate("t"))
-        return WriteLock(*arguments)
-
-    monkeypatch.setattr(store, "WriteLock", make_while_another_makes_it)
-    assert locks.write_lock(locks.locate("t")) is found[0]
-    assert locks.write_lock(locks.locate("t")) is found[0]
 
 
 def test_a_new_file_may_lose_its_name_to_another_process_at_once(tmp_path, monkeypatch):

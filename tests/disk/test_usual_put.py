@@ -12,7 +12,6 @@ from savers import FileSystemSaver
 from savers._log import payloads
 from tests.disk.crashes import WHEN
 from tests.support.checkpoints import apply_update
-from tests.support.logs import locate_log
 
 CONFIG = RunnableConfig("t")
 CHANNELS = {"items": Channels.appender_with_duplicate()}
@@ -133,28 +132,3 @@ def test_metadata_whose_step_alone_changed_are_packed_as_if_compared_key_by_key(
     assert known.count(True) > 300, "most steps are usual"
     assert known.count(False) > 3, "an input, an answer and an update are not"
     assert max(steps) > 255
-
-
-def test_a_put_that_cannot_be_stored_changes_nothing(tmp_path):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    first, second = [*checkpoints(1, 2)]
-    saver.put(CONFIG, first)
-    before = locate_log(tmp_path).read_bytes()
-    state, changes = apply_update(first.state, {"n": object()})
-    bad = Checkpoint.from_stored(
-        id="bad",
-        node_id="a",
-        next_node_id="b",
-        parent_id=first.id,
-        created_us=second.created_us,
-        metadata=first.metadata,
-        state=state,
-        changes=changes,
-    )
-    with pytest.raises(TypeError):
-        saver.put(CONFIG, bad)
-    assert locate_log(tmp_path).read_bytes() == before
-    saver.put(CONFIG, second)
-    assert saver.get(CONFIG).state == second.state
-    assert saver.verify().ok
-    saver.close()

@@ -8,7 +8,6 @@ import random
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
@@ -25,7 +24,6 @@ from tests.support.logs import locate_log
 
 PATIENCE = 60.0
 NEVER = 3600.0
-STOP = {"node_id": "ask", "when": "inside", "payload": None, "metadata": {}, "created_at": 1}
 
 
 @pytest.fixture
@@ -139,19 +137,6 @@ def test_a_write_costs_the_same_however_long_the_history_is(opener, config):
         assert "open" not in io.calls
 
 
-def test_an_answer_is_waited_for_without_polling(saver, config):
-    saver.put(config, make_checkpoint(1))
-    saver.put_writes(config, {"interrupt:i": STOP})
-    answer = """
-saver = FileSystemSaver(sys.argv[1], fsync="never")
-saver.put_writes(RunnableConfig("t"), {"answer:i": "yes"})
-"""
-    with ThreadPoolExecutor(1) as pool:
-        waiter = pool.submit(saver.wait_for_resume, config, PATIENCE, interval=NEVER)
-        elsewhere(answer, saver.base_directory).communicate()
-        assert waiter.result(PATIENCE) is True
-
-
 HOLD = """
 saver = FileSystemSaver(sys.argv[1], fsync="never")
 lock = saver.run_lock(RunnableConfig("t"))
@@ -180,18 +165,6 @@ def test_the_death_of_a_run_is_told_at_once_and_a_vain_attempt_is_not(saver, con
             pass
         told = watch.get(PATIENCE)
         assert (told.kind, told.value) == ("idle", False)
-
-
-def test_the_end_of_a_run_in_another_process_is_not_its_death(saver, config):
-    saver.put(config, make_checkpoint(1))
-    with saver.watch(config, interval=NEVER) as watch:
-        holder = elsewhere(HOLD + "lock.__exit__(None, None, None)", saver.base_directory)
-        assert holder.stdout.readline() == b"held\n"
-        assert saver.is_run_locked(config)
-        holder.communicate(b"")
-        told = watch.get(PATIENCE)
-        assert (told.kind, told.value) == ("idle", False)
-        assert not saver.is_run_locked(config)
 
 
 LOOK = """
@@ -234,21 +207,6 @@ def test_the_run_lock_of_a_process_in_another_container_is_seen(saver, config):
 
 
 # Files that are replaced
-
-
-def test_a_release_tells_what_came_before_it(saver, config, monkeypatch):
-    monkeypatch.setattr(log_watch, "MAX_OPEN_LOGS", 1)
-    other = RunnableConfig("other")
-    with saver.watch(interval=NEVER) as watch:
-        for one in (config, other, config, other):  # so that the first log is closed again
-            until(watch, to(saver.put(one, make_checkpoint(1)).checkpoint_id))
-        last = saver.put(config, make_checkpoint(2)).checkpoint_id
-        saver.release(config)
-        new = saver.put(config, make_checkpoint(3)).checkpoint_id
-        found = [one for one in until(watch, to(new)) if one.kind != "idle"]
-        assert [one.kind for one in found] == ["checkpoint", "release", "checkpoint"]
-        assert ids(found) == [last, new]
-        assert len(watch._readers) == 1
 
 
 @pytest.mark.parametrize("namespace", ["in", "Ünï/cöde"])
@@ -301,17 +259,6 @@ def test_everything_is_told_whenever_somebody_looks(saver, seed):
     assert not any(one.kind == "delete" for one in told)
 
 
-def test_a_thread_that_is_deleted_and_made_again(saver, config):
-    saver.put(config, make_checkpoint(1))
-    with saver.watch(config, interval=NEVER) as watch:
-        for n in range(5):
-            saver.delete(config)
-            assert next(one for one in watch if one.kind != "idle").kind == "delete"
-            for _ in range(2):
-                until(watch, to(saver.put(config, make_checkpoint(n)).checkpoint_id))
-        assert len(watch._marks) <= 1
-
-
 def test_a_thread_that_was_deleted_and_made_again_before_anybody_looked(saver, config):
     saver.put(config, make_checkpoint(1))
     # While the old log is open, the new one cannot get its inode.
@@ -346,13 +293,6 @@ def test_the_versions_of_a_thread_that_was_made_again_begin_with_one_again(saver
         found = so_far(watch, saver)
         assert [one.kind for one in found] == ["checkpoint", "release"]
         assert ids(found) == [new]
-
-
-def test_what_follows_the_latest_is_told_if_nobody_looked_meanwhile(saver, config):
-    put = [saver.put(config, make_checkpoint(n)).checkpoint_id for n in range(2)]
-    with saver.watch(config, latest=True, interval=NEVER) as watch:
-        put += [saver.put(config, make_checkpoint(n)).checkpoint_id for n in range(2, 4)]
-        assert ids(until(watch, to(put[-1]))) == put[1:]
 
 
 def test_a_tail_that_was_cut_short_is_passed_over(saver, config):
@@ -413,14 +353,6 @@ def test_without_events_it_looks_again_and_again_and_says_so(saver, config, capl
     assert saver.wait_for_resume("t", 0) is True
 
 
-def test_looks_that_take_longer_than_the_interval_leave_time_for_the_rest(saver, config, monkeypatch):
-    monkeypatch.setattr(file_watch, "find_network_file_system", lambda _: "nfs4")
-    saver.put(config, make_checkpoint(1))
-    with ThreadPoolExecutor(1) as pool, saver.watch(latest=True, interval=1e-9) as watch:
-        assert pool.submit(watch.get, 0.0).result(PATIENCE).kind == "checkpoint"
-        assert pool.submit(watch.get, 0.0).result(PATIENCE) is None
-
-
 def test_when_events_run_out_later_it_goes_on_without(saver, config, caplog, monkeypatch):
     with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(config, interval=0.01) as watch:
         monkeypatch.setattr("watchdog.observers.api.BaseObserver.schedule", refused)
@@ -460,21 +392,6 @@ def test_no_link_is_followed_out_of_the_store(saver, config, caplog, tmp_path):
             assert [one.thread_id for one in until(watch, lambda one: one.thread_id == "mine")] == ["mine"]
             until_quiet(watch)
     assert "symbolic link" in caplog.text
-
-
-def test_a_namespace_alone_is_followed_through_a_release(saver, config):
-    inner = config.replace(checkpoint_ns="in")
-    other = config.replace(checkpoint_ns="other")
-    for one in (config, inner, other):
-        saver.put(one, make_checkpoint(1))
-    with saver.watch(inner, interval=NEVER) as watch:
-        saver.release(config)
-        for one in (config, inner, other):
-            last = saver.put(one, make_checkpoint(2)).checkpoint_id
-        saver.delete(config)
-        kinds = [(one.kind, one.checkpoint_ns) for one in until(watch, lambda one: one.kind == "delete")]
-        assert {ns for kind, ns in kinds if kind != "idle"} == {"in"}
-        assert last
 
 
 def test_an_observer_that_ends_is_replaced_by_looking(saver, config, caplog, monkeypatch):

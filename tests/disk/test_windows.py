@@ -64,42 +64,6 @@ def test_a_window_costs_what_enters_it(tmp_path, fresh, kept, steps):
         assert saver.verify().ok
 
 
-def test_a_text_and_bytes_that_move_on_cost_what_enters_them(tmp_path):
-    whole = random.Random(1).randbytes(40_000)
-    states = []
-    for n in range(20):
-        text = whole[n * 100 :][:9000].hex()
-        states.append({"text": text, "bytes": whole[n * 80 :][:9000]})
-    sizes = growths(tmp_path, states, fresh=False)
-    changes = [size for size, is_key in sizes[1:] if not is_key]
-    assert max(changes) < 200 + 80 + 2 * OVER
-    with open_saver(tmp_path) as saver:
-        assert list_states(saver, CONFIG)[::-1] == states
-
-
-def test_a_pruned_window_costs_what_its_checkpoints_brought(tmp_path):
-    states = [{"window": [*map(message, range(n, n + 40))]} for n in range(40)]
-    growths(tmp_path, states, fresh=False)
-    with open_saver(tmp_path) as saver:
-        saver.prune("t", keep_last=20)
-        assert list_states(saver, CONFIG)[::-1] == states[-20:]
-    assert locate_log(tmp_path).stat().st_size < 41 * NEW + 20 * (NEW + OVER) + 4000
-
-
-def test_a_window_that_shrinks_and_one_that_only_drops(tmp_path):
-    base = [*map(message, range(40))]
-    states = [
-        {"window": one}
-        for one in (base, base[5:], base[20:], base[39:], [], base, base[:20], base[1:20], base[1:20] * 2)
-    ]
-    sizes = growths(tmp_path, states, fresh=False)
-    assert sizes[1][0] < OVER
-    assert sizes[2][0] < OVER
-    with open_saver(tmp_path) as saver:
-        assert list_states(saver, CONFIG)[::-1] == states
-        assert saver.verify().ok
-
-
 # Any edit, against a model
 
 

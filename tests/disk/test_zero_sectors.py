@@ -18,7 +18,6 @@ from tests.support.logs import (
     flip,
     locate_log,
     lose_sectors,
-    read_records,
 )
 
 SECTOR = 512
@@ -125,29 +124,6 @@ def test_a_write_of_which_sectors_are_lost_reads_as_the_history_without_it(tmp_p
     assert ways >= LOST[zeros]
 
 
-def test_a_tear_inside_a_record_of_zeros_reads_as_the_history_without_it(tmp_path):
-    """The file's size reached the disk, and of the record the first bytes, to a sector."""
-    for alignment in (0, 1, 100, 480, 511):
-        root = tmp_path / str(alignment)
-        path, begin = written(root, alignment, 1536)
-        whole = path.read_bytes()
-        for cut in range(begin + 1, len(whole)):
-            if cut % SECTOR == 0:
-                path.write_bytes(whole[:cut] + bytes(len(whole) - cut))
-                assert ids(root) == ["c0", "c1"]
-        for cut in range(begin + 1, len(whole), 7):
-            path.write_bytes(whole[:cut])
-            assert ids(root) == ["c0", "c1"]
-
-
-def test_these_were_enough(tmp_path):
-    alignments = {(zeros, one) for zeros in FLIPPED for one in random.Random(zeros).sample(ALIGNMENTS, 3)}
-    alignments |= {(zeros, one) for zeros in LOST for one in random.Random(zeros).sample(ALIGNMENTS, 6)}
-    begins = [written(tmp_path / f"{zeros} {one}", one, zeros)[1] for zeros, one in alignments]
-    assert len({begin % SECTOR for begin in begins}) > 20
-    assert sum(LOST.values()) > 400
-
-
 # Zeros behind the last record
 
 
@@ -184,21 +160,6 @@ def test_a_log_with_zeros_behind_it_is_well_and_whole(tmp_path, to):
     assert path.stat().st_size == size, "readers change nothing"
 
 
-@pytest.mark.parametrize("fsync", ["always", "never", 60.0])
-def test_a_log_with_zeros_behind_it_is_appended_to(tmp_path, fsync):
-    path = extended(tmp_path)
-    with open_saver(tmp_path, fsync=fsync) as reader, open_saver(tmp_path, fsync=fsync) as saver:
-        assert reader.get(CONFIG).id == "c2"
-        for number in range(3, 6):
-            saver.put(CONFIG, made(number))
-            extend(path)
-            assert reader.get(CONFIG).id == f"c{number}"
-        assert saver.get(CONFIG).id == "c5"
-        assert not list(path.parent.glob("torn-*")), "zeros are nothing to keep"
-        assert saver.verify().ok
-    assert ids(tmp_path) == [f"c{number}" for number in range(6)]
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -220,21 +181,6 @@ def test_a_log_with_zeros_behind_it_is_used_as_any_other(tmp_path, call):
         if "u" in saver.threads():
             assert list_ids(saver, RunnableConfig("u")) == ["c2", "c1", "c0"]
     assert ids(tmp_path) == ["c0", "c1", "c2"]
-
-
-def test_a_log_with_zeros_behind_it_is_released_and_deleted(tmp_path):
-    extended(tmp_path)
-    with open_saver(tmp_path) as saver:
-        assert [checkpoint.id for checkpoint in saver.release(CONFIG).checkpoints] == ["c2", "c1", "c0"]
-        assert saver.verify().ok
-        extend(next(tmp_path.glob("t-*/v000001.log")))
-    with open_saver(tmp_path) as saver:
-        assert [checkpoint.id for checkpoint in saver.tag(CONFIG).checkpoints] == ["c2", "c1", "c0"]
-        report = saver.verify()
-        assert report.ok, report.problems
-        assert not saver.repair().changed
-        assert saver.delete("t")
-        assert saver.threads(released=True) == []
 
 
 def test_a_deleted_and_a_released_log_with_zeros_behind_their_end_are_finished(tmp_path):
@@ -274,21 +220,6 @@ def test_a_byte_among_the_zeros_is_noticed_and_costs_nothing(tmp_path):
         assert ids(tmp_path) == ["c0", "c1", "c2"]
         for file in path.parent.glob("*.bin"):
             file.unlink()
-
-
-def test_a_flipped_bit_of_the_last_record_before_zeros_is_noticed_and_corrected(tmp_path):
-    path = extended(tmp_path)
-    whole = path.read_bytes()
-    last = read_records(path)[-1]
-    for place in range(last.offset, last.end):
-        path.write_bytes(flip(whole, place, 1 << place % 8))
-        with open_saver(tmp_path) as saver:
-            assert not saver.verify().ok, place
-            with pytest.raises(CheckpointCorruptionError):
-                saver.get_writes(CONFIG)
-            assert saver.repair("t").files[0].corrected == (place,)
-            assert dict(saver.get_writes(CONFIG)) == {"k": 1}
-        assert ids(tmp_path) == ["c0", "c1", "c2"]
 
 
 def test_a_torn_record_in_a_log_that_was_extended_ahead_is_torn(tmp_path):

@@ -57,22 +57,6 @@ def test_a_row_is_measured_without_the_rows_before_it(key, make_folder):
         assert row.median(contender.name) > 0, contender.name
 
 
-@pytest.mark.parametrize(
-    ("megabytes", "cell", "ratio"),
-    [(1030.4, "1,030", "1030"), (12.34, "12.3", "12"), (0.512, "0.512", "0.51"), (0.0049, "0.0049", "0.005")],
-)
-def test_a_figure_is_written_with_three_digits(megabytes, cell, ratio):
-    row = langgraph_savers.Row("size", "a size", "MB", lambda _: None)
-    row.samples = {"ours": [megabytes * 1e6], "theirs": [1e6]}
-    assert row.format_cell("ours") == cell
-    assert row.format_ratio("ours", "theirs") == ratio
-
-
-@pytest.mark.parametrize("key", ["process", "bytes"])
-def test_memory_has_no_files_and_no_other_process(key, make_folder):
-    assert sample(key, MEMORY, make_folder).format_cell(MEMORY.name) == ""
-
-
 def test_a_second_round_deletes_a_thread_that_exists(make_folder):
     with closing(Bench(ALWAYS, QUICK, make_folder)) as bench:
         for _ in range(2):

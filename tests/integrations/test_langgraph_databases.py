@@ -1,6 +1,5 @@
 """LangGraph's checkpointer on SQLite, PostgreSQL and memory does what it does on files."""
 
-import json
 import random
 import textwrap
 from datetime import UTC, datetime, timedelta
@@ -16,26 +15,13 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graphkit import Checkpoint, CheckpointConflictError, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError
-from savers._sql import row_log_bytes
-from savers._sql.terms import SEALED_TERM, KnownTerms, list_search_terms
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.contract.test_minimal import FourMethods
 from tests.integrations.langgraph_stores import DATABASES, OTHERS, parametrize
 from tests.integrations.test_langgraph_graphs import STORIES, deltas, told
+from tests.support.langgraph_checkpoints import put, thread
 
 DAY = timedelta(days=1)
-
-
-def thread(thread_id="t", namespace="", checkpoint_id=None):
-    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}}
-
-
-def put(saver, config, metadata=None, versions=None, **values):
-    """Put a checkpoint after the one that the config names; return its config."""
-    checkpoint = empty_checkpoint()
-    versions = versions or dict.fromkeys(values, checkpoint["id"])
-    checkpoint |= {"channel_values": values, "channel_versions": versions}
-    return saver.put(config, checkpoint, {"source": "loop", "step": 1, **(metadata or {})}, versions)
 
 
 # Whole graphs
@@ -132,18 +118,6 @@ def _name_of(saver):
     return Path(saver.store.db_file).stem
 
 
-@parametrize(*DATABASES)
-def test_short_limits_of_what_is_read_at_once_change_no_listing(opener, monkeypatch):
-    saver = opener.new()
-    fill([saver], 3, 12)
-    expected = [seen(saver, None, **query) for query in QUERIES]
-    monkeypatch.setattr(row_log_bytes, "_BACK", 100)
-    monkeypatch.setattr(row_log_bytes, "_MAX_RANGES", 2)
-    monkeypatch.setattr(row_log_bytes, "_MAX_LAST", 1000)
-    monkeypatch.setattr(row_log_bytes, "_MAX_READ", 2000)
-    assert [seen(opener.open(_name_of(saver)), None, **query) for query in QUERIES] == expected
-
-
 def list_statements(saver, monkeypatch, **query):
     """The statements that a listing of the whole store takes in a saver that has read nothing."""
     statements = []
@@ -190,32 +164,6 @@ def test_a_listing_shows_what_has_changed_since_the_last_one(opener):
             assert seen(reader, None, **query) == seen(fresh, None, **query), query
 
 
-def asks_again(plan):
-    """Whether a part of a plan looks for terms that PostgreSQL may execute once for each history."""
-    if plan.get("Parent Relationship") == "InitPlan":
-        return False
-    looks_for_terms = any("terms" in str(plan.get(name)) for name in ("Filter", "Index Cond", "Recheck Cond"))
-    return looks_for_terms or any(map(asks_again, plan.get("Plans", [])))
-
-
-@parametrize("postgres")
-def test_terms_are_looked_up_once_without_statistics_of_the_tables(opener):
-    saver = opener.new()
-    put(saver, thread(), {"run_id": 1}, n=1)
-    store = saver.store.catalogue
-
-    def explain(sql):
-        terms = list_search_terms({"run_id": 1})[0]
-        (((found,),),) = store.database.read(f"EXPLAIN (FORMAT JSON) {sql}", (*terms, SEALED_TERM))
-        return found["Plan"]
-
-    for with_newest in (False, True):
-        assert not asks_again(explain(store.statements.select_heads(1, with_newest=with_newest)))
-    names = store.database.names
-    naive = "EXISTS (SELECT 1 FROM {} AS r WHERE r.history = h.history AND r.terms && ARRAY[?, ?, ?]::bigint[])"
-    assert asks_again(explain(f"SELECT h.thread FROM {names.histories} AS h WHERE {naive.format(names.records)}"))
-
-
 @parametrize(*DATABASES)
 def test_an_index_finds_metadata_of_each_way_to_put(opener):
     """Also of the usual put, whose record no other code makes."""
@@ -229,27 +177,6 @@ def test_an_index_finds_metadata_of_each_way_to_put(opener):
     assert saver.store.catalogue.list_heads({"run_id": "30"}) == []
     found = [one.checkpoint["channel_values"]["n"] for one in saver.list(None, filter={"run_id": "17"})]
     assert found == [17]
-
-
-@parametrize(*DATABASES)
-def test_a_thread_that_is_deleted_or_rewritten_during_a_listing(opener):
-    saver, other = opener.new(), None
-    fill([saver], 5, 8)
-    other = opener.open(_name_of(saver))
-    expected = seen(saver, None)
-    for query in ({}, {"limit": 1000}):
-        listing = saver.list(None, **query)
-        first = next(listing)
-        other.prune(["thread 1"])
-        rest = list(listing)
-        ids = [found.config["configurable"] for found in (first, *rest)]
-        assert len(ids) == len({json.dumps(one) for one in ids})
-        assert {json.dumps(one) for one in ids} <= {json.dumps(config["configurable"]) for config, *_ in expected}
-    listing = saver.list(thread("thread 2"))
-    next(listing)
-    other.delete_thread("thread 2")
-    saver.store.catalogue.logs.close()
-    assert list(listing) == []
 
 
 # Writes
@@ -340,20 +267,6 @@ def test_processes_put_to_one_thread(launcher, opener):
 
 
 @parametrize(*DATABASES)
-def test_a_second_saver_sees_what_the_first_has_put_in_between(opener):
-    """Each put is made again if another saver was faster."""
-    savers = [opener.new()]
-    savers.append(opener.open(_name_of(savers[0])))
-    config = thread()
-    for number in range(40):
-        config = put(savers[number % 2], config, n=number)
-        savers[number % 3 % 2].put_writes(config, [("w", number)], f"task {number}")
-        latest = savers[number % 2].get_tuple(thread())
-        assert latest.checkpoint["channel_values"] == {"n": number}
-        assert latest.pending_writes == [(f"task {number}", "w", number)]
-
-
-@parametrize(*DATABASES)
 def test_a_thread_that_another_saver_has_deleted_is_begun_again(opener):
     first = opener.new()
     second = opener.open(_name_of(first))
@@ -407,16 +320,6 @@ def test_idle_threads_are_deleted(opener):
     left = ["imported", "recent"] if opener.kind in DATABASES else ["recent"]
     assert saver.sweep_ttl() == 3 - len(left)
     assert sorted(saver.store.threads()) == left
-
-
-def test_the_check_sees_rows_without_terms(tmp_path, monkeypatch):
-    """`test_an_index_finds_metadata_of_each_way_to_put` fails if the usual put leaves them out."""
-    from savers.langgraph import SqliteCheckpointSaver
-
-    monkeypatch.setattr(KnownTerms, "take_new", lambda *_: [])
-    saver = SqliteCheckpointSaver(tmp_path / "test.db", fsync="never")
-    put(saver, put(saver, thread(), {"run_id": 1}, n=1), {"run_id": 2}, n=2)
-    assert list(saver.list(None, filter={"run_id": 2})) == []
 
 
 def test_a_saver_that_cannot_list_says_so():

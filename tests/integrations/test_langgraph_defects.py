@@ -21,7 +21,8 @@ from graphkit.values import freeze
 from savers.langgraph import FileSystemCheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.test_langgraph_graphs import Note
-from tests.integrations.test_langgraph_store import Rot, again, put, thread
+from tests.integrations.test_langgraph_store import Rot, again
+from tests.support.langgraph_checkpoints import put, thread
 
 
 @pytest.fixture
@@ -57,15 +58,6 @@ def test_a_ts_that_is_no_time_is_kept_and_the_put_is_dated_by_the_clock(saver, t
     assert [one.checkpoint["ts"] for one in saver.list(None)] == [ts]
 
 
-def test_a_checkpoint_without_ts_is_dated_by_the_clock(saver):
-    before = datetime.now(UTC)
-    checkpoint = empty_checkpoint()
-    del checkpoint["ts"]
-    config = saver.put(thread(), checkpoint, {}, {})
-    assert "ts" not in saver.get_tuple(config).checkpoint
-    assert saver.store.history(config)[0].created_at >= before
-
-
 # Opening and closing
 
 
@@ -93,17 +85,6 @@ def test_the_saver_is_an_async_context_manager_with_an_awaitable_setup(tmp_path)
         assert not _open_logs(tmp_path)
 
     asyncio.run(run())
-
-
-def test_an_error_leaves_the_context_and_what_was_put_stays(tmp_path):
-    def fail():
-        with FileSystemCheckpointSaver(tmp_path, fsync="never") as saver:
-            put(saver, a=1)
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert len(list(FileSystemCheckpointSaver(tmp_path).list(None))) == 1
 
 
 def _open_logs(directory):
@@ -139,13 +120,6 @@ def test_a_value_error_of_the_serializer_is_still_one_and_names_the_channel(tmp_
         again = pickle.loads(pickle.dumps(caught.value))
         assert (type(again), str(again)) == (type(caught.value), str(caught.value))
     assert [found.pending_writes for found in saver.list(None)] == [[]]
-
-
-def test_a_value_that_cannot_be_encoded_is_a_type_error_only(saver):
-    with pytest.raises(CheckpointSerializationError) as caught:
-        put(saver, a=object())
-    assert isinstance(caught.value, TypeError)
-    assert not isinstance(caught.value, ValueError)
 
 
 # Metadata
@@ -187,13 +161,6 @@ def test_metadata_that_contain_themselves_are_refused(saver):
     with pytest.raises(ValueError, match="contains itself"):
         put(saver, None, {"items": items}, a=1)
     assert list(saver.list(None)) == []
-
-
-def test_the_metadata_key_writes_is_kept(saver):
-    metadata = {"source": "input", "step": 2, "writes": {"key": "value"}}
-    config = put(saver, None, metadata, a=1)
-    assert saver.get_tuple(config).metadata == metadata
-    assert len(list(saver.list(None, filter={"writes": {"key": "value"}}))) == 1
 
 
 # Pruning
@@ -250,28 +217,6 @@ def test_keep_latest_keeps_the_call_that_waits_and_the_subgraph_with_a_memory_of
     assert {name: namespaces(saver, name) for name in before} == before
     assert len(list(saver.list(None))) == 5
     assert "asked yes" in str(waiting.invoke(Command(resume="yes"), thread_only("waiting")))
-
-
-def test_keep_latest_keeps_a_call_that_was_stored_before_the_checkpoint_it_started_from(saver):
-    put(saver, thread(), {"source": "loop"}, a=1)
-    call = {"configurable": {"thread_id": "t", "checkpoint_ns": "inner:1"}}
-    put(saver, call, {"parents": {"": "not yet stored"}}, a=1)
-    saver.prune(["t"])
-    assert namespaces(saver) == {"", "inner:1"}
-
-
-def test_keep_latest_keeps_a_checkpoint_that_is_put_while_it_runs(saver, monkeypatch):
-    put(saver, a=1)
-    find_needed = saver._find_needed
-
-    def put_meanwhile(history):
-        needed = find_needed(history)
-        put(saver, a=2)
-        return needed
-
-    monkeypatch.setattr(saver, "_find_needed", put_meanwhile)
-    saver.prune(["t"])
-    assert [found.checkpoint["channel_values"] for found in saver.list(None)] == [{"a": 2}, {"a": 1}]
 
 
 # Types of the application

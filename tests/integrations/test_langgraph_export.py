@@ -5,7 +5,6 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
@@ -17,7 +16,6 @@ from langgraph.types import Command
 from graphkit import (
     Checkpoint,
     CheckpointConflictError,
-    CheckpointCorruptionError,
     CheckpointerConfigurationError,
     CheckpointNotFoundError,
     CheckpointStorageError,
@@ -135,26 +133,6 @@ def test_an_export_of_an_import_is_the_database_again(file, tmp_path):
     assert (again.ok, again.checkpoints, again.skipped) == (True, 0, len(before))
 
 
-def test_graphs_go_on_in_the_database(runs, file):
-    export_langgraph_sqlite(runs, file)
-    steps = [
-        (graphs.loop(5), "loop", {"n": 4}),
-        (graphs.nested(), "nested", Command(resume="yes")),
-        (graphs.chat(), "a/../chat \U0001f600", graphs.said(9)),
-        (graphs.parallel(), "failed", None),
-        (graphs.delta(3), "delta", None),
-        (graphs.mapped(), "sends", None),
-    ]
-    with database(file) as target:
-        for graph, name, given in steps:
-            results = []
-            for saver in (open_store(runs), target):
-                app = graph.compile(checkpointer=saver)
-                past = [one.values for one in app.get_state_history(thread(name))]
-                results.append((past, app.invoke(given, thread(name)), app.get_state(thread(name)).next))
-            assert results[0] == results[1]
-
-
 def test_no_object_of_the_application_is_made(runs, file, monkeypatch):
     def refuse(*_):
         raise AssertionError("an object was made from data")
@@ -229,21 +207,6 @@ def test_runs_of_graphkits_own_are_left_out_and_named(runs, file):
 
 
 # Again
-
-
-def test_an_interrupted_export_goes_on(runs, file):
-    def stop(done, _total, _thread):
-        if done == 10:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        export_langgraph_sqlite(runs, file, progress=stop)
-    report = export_langgraph_sqlite(runs, file)
-    assert (report.ok, report.skipped) == (True, 10)
-    again = export_langgraph_sqlite(runs, file)
-    assert (again.ok, again.checkpoints, again.skipped) == (True, 0, report.checkpoints + 10)
-    with database(file) as saver:
-        assert seen(saver) == seen(open_store(runs))
 
 
 KILLED = """
@@ -328,20 +291,6 @@ def test_a_checkpoint_that_differs_is_not_overwritten(runs, file, change, what):
     assert content(file) == before
 
 
-def test_other_writes_of_a_checkpoint_that_is_missing_are_not_overwritten(runs, file):
-    export_langgraph_sqlite(runs, file)
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute("UPDATE writes SET value = x'01' WHERE thread_id = 'nested' AND checkpoint_ns = ''")
-        connection.execute("DELETE FROM checkpoints WHERE thread_id = 'nested'")
-        connection.commit()
-    writes = content(file)[1]
-    report = export_langgraph_sqlite(runs, file)
-    assert {problem.rsplit(": ", 1)[1] for problem in report.problems} == {
-        "the database has other writes of it; nothing was overwritten"
-    }
-    assert content(file)[1] == writes
-
-
 def test_what_differs_when_it_is_read_back_is_reported(runs, file, monkeypatch):
     put = SqliteSaver.put
 
@@ -376,18 +325,6 @@ def test_any_id_is_moved_or_reported(tmp_path, file, name, ok):
     assert {row[0] for row in content(file)[0]} == ({name, "other"} if ok else {"other"})
     if not ok:
         assert "SQLite cannot store this id" in report.problems[0]
-
-
-def test_a_damaged_thread_is_an_error_and_the_others_can_be_named(runs, file):
-    (log,) = runs.glob("t-loop-*/log")
-    data = bytearray(log.read_bytes())
-    for position in range(200, len(data) - 200, 50):
-        data[position] ^= 255
-    log.write_bytes(data)
-    with pytest.raises(CheckpointCorruptionError):
-        export_langgraph_sqlite(runs, file)
-    assert export_langgraph_sqlite(runs, file, threads=["nested", "delta"]).ok
-    assert log.read_bytes() == data
 
 
 def test_metadata_that_json_cannot_hold_is_reported(tmp_path, file):
@@ -510,13 +447,3 @@ def test_the_command_says_what_was_done(runs, file):
     problem = graphkit("export-langgraph-sqlite", runs, file)
     assert problem.code == 1
     assert "nothing was overwritten" in problem.out
-
-
-def test_the_command_takes_threads(runs, file):
-    FileSystemSaver(runs).put(RunnableConfig("own"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
-    done = graphkit("export-langgraph-sqlite", runs, file, "--thread", "loo", "--thread", "nested", "--json")
-    assert done.json["threads"] == 2
-    assert graphkit("export-langgraph-sqlite", runs, file, "--thread", "none").code == 11
-    assert graphkit("export-langgraph-sqlite", runs, file, "--thread", "own").code == 16
-    assert "left out 1 thread with runs of graphkit: own" in graphkit("export-langgraph-sqlite", runs, file).out
-    assert graphkit("export-langgraph-sqlite", file, Path("any.db")).code not in {0, 1}

@@ -13,6 +13,7 @@ from langgraph.types import Command
 from graphkit import CheckpointNotFoundError
 from savers.langgraph import FileSystemCheckpointSaver, encoding
 from tests.integrations.langgraph_graphs import three_questions
+from tests.support.langgraph_checkpoints import put, thread
 
 
 class Counting(JsonPlusSerializer):
@@ -25,17 +26,6 @@ class Counting(JsonPlusSerializer):
     def dumps_typed(self, obj):
         self.stored.append(obj)
         return super().dumps_typed(obj)
-
-
-def thread(thread_id="t", **more):
-    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": "", **more}}
-
-
-def put(saver, config=None, **values):
-    checkpoint = empty_checkpoint()
-    checkpoint["channel_values"] = values
-    checkpoint["channel_versions"] = dict.fromkeys(values, saver.get_next_version(None, None))
-    return saver.put(config or thread(), checkpoint, {"source": "loop", "step": 0}, checkpoint["channel_versions"])
 
 
 def values_of(saver, config):

@@ -100,14 +100,6 @@ def test_clear_removes_whole_namespaces(cache, open_cache):
     assert open_cache().get([KEY]) == {KEY: 5}
 
 
-def test_nothing_is_written_for_nothing(cache, tmp_path):
-    cache.set({})
-    cache.clear()
-    cache.clear([("graph",)])
-    assert cache.get([]) == {}
-    assert not (tmp_path / "data" / "langgraph-cache" / "log").exists()
-
-
 def test_async_methods_do_the_same(cache):
     async def use():
         async with cache:
@@ -118,12 +110,6 @@ def test_async_methods_do_the_same(cache):
             assert await cache.aget(keys) == {}
 
     asyncio.run(use())
-
-
-def test_with_closes_the_files_and_a_later_use_opens_them(open_cache):
-    with open_cache() as cache:
-        cache.set({KEY: (1, None)})
-    assert cache.get([KEY]) == {KEY: 1}
 
 
 def test_types_make_the_list_of_types_strict(cache, open_cache):

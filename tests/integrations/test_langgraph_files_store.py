@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import hashlib
-import json
 import os
 import shutil
 import struct
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict, UserDict
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -19,7 +17,6 @@ from zlib import crc32
 
 import msgpack
 import pytest
-from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import END, START, StateGraph
 from langgraph.store.base import (
     GetOp,
@@ -99,14 +96,6 @@ def test_an_item_comes_back_with_its_times(open_store, clock):
     assert item.updated_at == datetime.fromtimestamp(clock.seconds, UTC)
 
 
-def test_what_is_not_there_is_none(store):
-    assert store.get(("a",), "k") is None
-    assert store.search(()) == []
-    assert store.list_namespaces() == []
-    store.delete(("a",), "k")
-    assert store.get(("a",), "k") is None
-
-
 def test_a_deleted_item_is_gone_with_its_namespace(store, open_store):
     store.put(("a", "b"), "k", {"x": 1})
     store.put(("a", "c"), "k", {"x": 1})
@@ -123,14 +112,6 @@ def test_what_a_caller_does_to_an_item_changes_nothing(store):
     store.get(("a",), "k").value["list"].append(3)
     store.search(("a",))[0].value["list"].append(4)
     assert store.get(("a",), "k").value == {"list": [1]}
-
-
-def test_long_values_are_read_from_the_file(store, open_store):
-    for n in range(5):
-        store.put(("a",), f"k{n}", {"text": f"{n}" * 10_000})
-    for one in (store, open_store()):
-        assert [one.get(("a",), f"k{n}").value["text"][:1] for n in range(5)] == ["0", "1", "2", "3", "4"]
-        assert [len(item.value["text"]) for item in one.search(("a",))] == [10_000] * 5
 
 
 class Color(StrEnum):
@@ -352,25 +333,6 @@ def test_puts_of_one_tick_are_one_record_and_one_that_fails_fails_alone(store, t
     assert more.count(b"\xc1\xf5G2") == 1
 
 
-def test_a_caller_that_is_cancelled_disturbs_no_other(store):
-    async def use():
-        cancelled = asyncio.ensure_future(store.aput(("a",), "one", {}))
-        other = asyncio.ensure_future(store.aput(("a",), "two", {"n": 2}))
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        await other
-        assert (await store.aget(("a",), "two")).value == {"n": 2}
-
-    asyncio.run(use())
-
-
-def test_with_and_setup_work_as_with_langgraphs_own_stores(open_store):
-    with open_store() as store:
-        store.setup()
-        store.put(("a",), "k", {"n": 1})
-    assert store.get(("a",), "k").value == {"n": 1}, "a closed store opens its files again"
-
-
 # Items that expire
 
 
@@ -529,20 +491,6 @@ def test_a_store_sees_what_another_one_puts(open_store):
     assert len(one.search((), limit=100)) == 40
 
 
-@pytest.mark.parametrize("fsync", ["always", "never"])
-def test_threads_put_at_once(open_store, fsync):
-    stores = [open_store(fsync=fsync) for _ in range(2)]
-
-    def put(n):
-        stores[n % 2].put(("a", str(n % 5)), f"k{n}", {"n": n})
-        return stores[n % 2].get(("a", str(n % 5)), f"k{n}").value["n"]
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(put, range(200))) == list(range(200))
-    for store in (*stores, open_store()):
-        assert sorted(item.value["n"] for item in store.search((), limit=1000)) == list(range(200))
-
-
 WRITER = """
 import sys
 from savers.langgraph import FileSystemStore
@@ -566,41 +514,6 @@ def test_processes_put_at_once_while_the_log_is_rewritten(tmp_path, open_store):
         assert len(found) == 300
         assert {item.value["n"] for item in found} == set(range(200, 300))
     assert (tmp_path / "data" / "langgraph-store" / "log").stat().st_size < 900 * 400 * 0.8
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_the_child_of_a_fork_opens_its_own_files(store):
-    store.put(("a",), "parent", {"n": 1})
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            store.put(("a",), "child", {"n": 2})
-            status = 0 if len(store.search(())) == 2 else 2
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    store.put(("a",), "later", {"n": 3})
-    assert keys_of(store.search(())) == ["later", "child", "parent"]
-
-
-def test_the_log_stays_short(store, open_store, tmp_path):
-    for n in range(3000):
-        store.put(("a",), f"k{n % 10}", {"n": n, "text": "x" * 100})
-    assert (tmp_path / "data" / "langgraph-store" / "log").stat().st_size < 140_000
-    for one in (store, open_store()):
-        assert [item.value["n"] for item in one.search(("a",))] == list(range(2999, 2989, -1))
-
-
-def test_expired_items_leave_the_file_when_it_is_rewritten(open_store, clock, tmp_path):
-    store = open_store(clock=clock)
-    for n in range(2000):
-        clock.advance(minutes=1)
-        store.put(("a",), f"k{n}", {"n": n, "text": "x" * 100}, ttl=5)
-    assert (tmp_path / "data" / "langgraph-store" / "log").stat().st_size < 140_000
-    assert store.get(("a",), "k1999") is not None
-    assert store.get(("a",), "k0") is None
 
 
 # One directory for everything
@@ -646,16 +559,6 @@ def test_saver_store_and_cache_share_a_directory(tmp_path):
         }  # fmt: skip
 
 
-def test_a_saver_comes_to_a_directory_that_a_store_made(tmp_path, open_store):
-    open_store().put(("a",), "k", {"n": 1})
-    saver = FileSystemCheckpointSaver(tmp_path / "data")
-    assert list(saver.store.threads()) == []
-    assert saver.store.verify().ok
-    saver.put({"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, empty_checkpoint(), {}, {})
-    saver.store.close()
-    assert open_store().get(("a",), "k").value == {"n": 1}
-
-
 # Options and errors
 
 
@@ -694,12 +597,6 @@ def test_a_link_in_place_of_the_log_is_refused(store, tmp_path):
     with pytest.raises(CheckpointStorageError, match="symbolic link"):
         store.put(("a",), "k", {"n": 1})
     assert target.read_bytes() == b""
-
-
-def test_the_import_of_the_package_does_not_import_langgraph():
-    code = "import sys, savers.langgraph, json; print(json.dumps('langgraph.store' in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert json.loads(done.stdout) is False
 
 
 # The format

@@ -166,26 +166,6 @@ def test_graphs_go_on_where_they_were(database, tmp_path):
         assert results[0] == results[1]
 
 
-def test_it_goes_on_where_it_was_interrupted(database, tmp_path):
-    fill(database.saver)
-
-    def stop(done, _total, _thread):
-        if done == 10:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        database.bring(tmp_path / "runs", progress=stop)
-    report = database.bring(tmp_path / "runs")
-    assert report.ok
-    assert report.skipped == 10
-    again = database.bring(tmp_path / "runs")
-    assert (again.checkpoints, again.skipped) == (0, report.checkpoints + 10)
-    database.saver.serde = permissive(tmp_path / "runs").serde
-    assert seen(permissive(tmp_path / "runs")) == seen(database.saver)
-    graphs.loop(5).compile(checkpointer=database.saver).invoke({"n": 4}, thread("loop"))
-    assert database.bring(tmp_path / "runs").checkpoints > 0
-
-
 def test_what_differs_when_it_is_read_back_is_reported(database, tmp_path):
     fill(database.saver)
     database.bring(tmp_path / "runs")
@@ -222,21 +202,6 @@ def test_encrypted_values_stay_encrypted(opening, tmp_path):
         ids = {info.id for info in ours.store.history(thread("loop"))}
         assert database.bring(tmp_path / "runs", serde=serde).checkpoints
         assert {info.id for info in ours.store.history(thread("loop"))} > ids
-
-
-def test_an_encrypted_value_that_differs_is_reported(opening, tmp_path):
-    serde = EncryptedSerializer(Rot())
-    with opening(serde) as database:
-        config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
-        checkpoint = {**empty_checkpoint(), "channel_values": {"a": [1]}, "channel_versions": {"a": "1"}}
-        database.saver.put(config, checkpoint, {}, {"a": "1"})
-        assert database.bring(tmp_path / "runs", serde=serde).ok
-        database.execute("DELETE FROM checkpoints")
-        if isinstance(database.saver, PostgresSaver):
-            database.execute("DELETE FROM checkpoint_blobs")
-        database.saver.put(config, {**checkpoint, "channel_values": {"a": [2]}}, {}, {"a": "1"})
-        report = database.bring(tmp_path / "runs", serde=serde)
-        assert [problem.rsplit(": ", 1)[1] for problem in report.problems] == ["its checkpoint differs"]
 
 
 def test_an_encrypted_type_of_the_application_stays_one(opening, tmp_path):
@@ -359,13 +324,6 @@ def test_an_imported_thread_that_waits_at_a_send_shows_the_node_that_comes_next(
     assert steps[0][0] == ("split", "langgraph:one", "running")
 
 
-def test_an_import_with_a_strict_serializer_does_not_stop_at_a_type_of_the_application(opening, tmp_path):
-    serde = JsonPlusSerializer(allowed_msgpack_modules=None)
-    with opening(serde) as database:
-        notes().compile(checkpointer=database.saver).invoke({"note": Note("old")}, thread("t"))
-        assert database.bring(tmp_path / "store", serde=serde).ok
-
-
 # Into a database
 
 
@@ -403,36 +361,6 @@ def test_a_database_is_moved_in_place(in_place):
         graph = graphs.nested().compile(checkpointer=ours)
         assert graph.invoke(Command(resume="yes"), thread("nested"))
     assert len(seen(database.saver)) == len(before)
-
-
-def test_a_target_in_place_differs_after_a_change(in_place):
-    database, _, open_ours = in_place
-    fill(database.saver)
-    with open_ours() as ours:
-        assert database.bring(ours.store).ok
-        database.execute("UPDATE checkpoints SET parent_checkpoint_id = 'other' WHERE thread_id = 'loop'")
-        report = database.bring(ours.store)
-    assert {problem.split("'")[1] for problem in report.problems} == {"loop"}
-
-
-def test_the_commands_move_a_database_in_place(in_place):
-    database, name, _ = in_place
-    fill(database.saver)
-    kind, _, place = name.partition(":")
-    count = len(seen(database.saver))
-    code, text = command("import", f"langgraph-{kind}", place, name)
-    assert (code, text) == (0, f"imported {count} checkpoints to {name}; 6 threads, verified\n")
-    code, text = command("import", f"langgraph-{kind}", name, name)
-    assert (code, "imported 0 checkpoints" in text) == (0, True)
-    assert "loop" in command("threads", name)[1]
-
-
-def test_a_database_that_is_missing_is_not_created(tmp_path):
-    code, text = command("import-langgraph-sqlite", tmp_path / "none.db", f"sqlite:{tmp_path / 'none.db'}")
-    assert (code, "cannot read" in text) == (15, True)
-    with pytest.raises(CheckpointStorageError):
-        import_langgraph_sqlite(tmp_path / "none.db", tmp_path / "runs")
-    assert [*tmp_path.iterdir()] == []
 
 
 def test_the_keys_of_a_directory_are_refused_with_a_saver(tmp_path):

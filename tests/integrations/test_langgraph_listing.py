@@ -1,6 +1,5 @@
 """`list` returns what reading every checkpoint one by one would: the plain listing below."""
 
-import gc
 import itertools
 import os
 import random
@@ -21,6 +20,7 @@ from graphkit.errors import CheckpointFormatError
 from savers.langgraph import FileSystemCheckpointSaver
 from savers.langgraph.log_histories import LogHistories
 from tests.support.langgraph import set_listed_directories
+from tests.support.langgraph_checkpoints import thread
 
 MADE_BY = "graphkit:made_by"
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -29,10 +29,6 @@ START = datetime(2024, 1, 1, tzinfo=UTC)
 def again(saver):
     """Another object on the same store, which has read nothing yet."""
     return FileSystemCheckpointSaver(saver.store.base_directory, fsync="never")
-
-
-def thread(thread_id="t", ns="", **more):
-    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, **more}}
 
 
 NUMBERS = itertools.count()
@@ -154,17 +150,6 @@ def test_a_limit_that_is_not_a_number_of_results_is_refused(saver, limit):
         next(saver.list(None, limit=limit))
 
 
-def test_a_long_history_with_replaced_checkpoints(saver):
-    ids = fill(saver, 5, threads=("t",), count=300)
-    for config, limit in itertools.product((thread("t"), None), (None, 1, 15, 16, 17, 64, 65, 300)):
-        expected = plain(saver, config, None, None, limit)
-        assert list(saver.list(config, limit=limit)) == expected
-        assert list(again(saver).list(config, limit=limit)) == expected
-    for before in ids[::37]:
-        expected = plain(saver, thread("t"), None, before, 5)
-        assert list(again(saver).list(thread("t"), before=before, limit=5)) == expected
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_the_newest_of_all_threads_while_other_processes_change_them(saver, seed):
     randomness = random.Random(seed)
@@ -215,18 +200,6 @@ def test_with_a_limit_only_the_ends_of_the_other_logs_are_read(saver, monkeypatc
         selected.clear()
         assert list(reader.list(None, limit=2)) == expected
         assert selected == ["t29", "t28"]
-
-
-def test_namespaces_that_are_new_since_the_last_listing(saver):
-    for number in range(5):
-        put(saver, thread(f"t{number}"), n=number)
-    reader = again(saver)
-    for limit in (None, 9):
-        assert list(reader.list(None, limit=limit)) == plain(saver, None, limit=limit)
-    put(saver, thread("t3", "sub"), n=7)
-    for limit in (None, 9):
-        assert list(reader.list(None, limit=limit)) == plain(saver, None, limit=limit)
-        assert len(list(again(saver).list(None, limit=limit))) == 6
 
 
 def test_a_log_that_is_written_after_the_logs_were_listed_is_in_its_place(saver, monkeypatch):
@@ -360,24 +333,6 @@ def test_a_torn_end_is_as_if_it_was_not_there(saver):
         assert list(again(saver).list(config)) == plain(again(saver), config)
 
 
-def test_an_unfinished_delete_and_an_incomplete_log(saver):
-    fill(saver, 2)
-    path_of(saver, "u").write_bytes(b"\0" * 100)
-    path_of(saver, "t", "sub").write_bytes(b"")
-    for limit in (None, 4):
-        assert list(again(saver).list(None, limit=limit)) == plain(again(saver), None, limit=limit)
-
-
-def test_each_listing_sees_what_has_changed_since_the_last(saver):
-    other = again(saver)
-    for number in range(12):
-        put(other, thread(f"t{number % 5}"), n=number, metadata={"source": "loop", "step": number % 3})
-        if number % 4 == 3:
-            put(other, thread(f"t{number % 5}", "sub"), n=-number)
-        for arguments in ({}, {"filter": {"step": 1}}, {"limit": 3}, {"limit": 2, "filter": {"step": 2}}):
-            assert list(saver.list(None, **arguments)) == plain(again(saver), None, **arguments)
-
-
 @pytest.mark.parametrize("limit", [None, 1])
 def test_a_log_that_ends_in_zeros_over_which_a_record_is_written(saver, limit):
     put(saver, thread("other"), START + timedelta(seconds=5), n=0)
@@ -393,30 +348,6 @@ def test_a_log_that_ends_in_zeros_over_which_a_record_is_written(saver, limit):
     with path.open("r+b") as log:
         log.write(second)
     assert [found.checkpoint["channel_values"]["n"] for found in reader.list(None, limit=limit)] == [2, 0, 1][:limit]
-
-
-@pytest.mark.parametrize("large", [2000, 200_000])
-def test_values_that_grow_move_like_a_window_vanish_and_are_compressed(saver, large):
-    randomness = random.Random(large)
-    messages = []
-    config = thread()
-    expected = []
-    for number in range(90):
-        messages = [*messages, {"id": str(number), "text": "x" * randomness.randrange(90)}][
-            -randomness.choice([3, 40]) :
-        ]
-        values = {"messages": messages, "n": number, "text": "t" * randomness.randrange(200)}
-        if randomness.random() < 0.2:
-            values.pop("text")
-        if number == 50:
-            values["large"] = "l" * large
-        config = put(saver, thread(checkpoint_id=config["configurable"].get("checkpoint_id")), **values)
-        expected.insert(0, values)
-    reader = again(saver)
-    found = list(reader.list(None))
-    assert [one.checkpoint["channel_values"] for one in found] == expected
-    assert found == [reader.get_tuple(one.config) for one in found]
-    assert list(again(saver).list(thread(), limit=70)) == found[:70]
 
 
 class Counting(JsonPlusSerializer):
@@ -442,28 +373,3 @@ def test_only_the_values_of_checkpoints_that_a_filter_accepts_are_restored(saver
         ("t1", {"n": [1, 2]}),
     ]
     assert serde.count == 4, "of each, the value of the channel and the other fields"
-
-
-def test_states_that_a_filter_did_not_want_are_made_later(saver):
-    for step in range(4):
-        put(saver, thread("t"), metadata={"source": "loop", "step": step, "parents": {}}, n=step)
-    reader = again(saver)
-    assert [one.metadata["step"] for one in reader.list(None, filter={"step": 1})] == [1]
-    for step in (2, 1, 3):
-        (found,) = reader.list(None, filter={"step": step})
-        assert found.checkpoint["channel_values"] == {"n": step}
-    values = [one.checkpoint["channel_values"] for one in reader.list(None)]
-    assert values == [{"n": 3}, {"n": 2}, {"n": 1}, {"n": 0}]
-
-
-def test_no_descriptor_stays_open(saver):
-    fill(saver, 4)
-    reader = again(saver)
-    list(reader.list(None))
-    gc.collect()  # savers of earlier tests close theirs when they are collected
-    before = set(Path("/proc/self/fd").iterdir())
-    for _ in range(3):
-        list(reader.list(None))
-        next(reader.list(None))
-    gc.collect()
-    assert set(Path("/proc/self/fd").iterdir()) <= before

@@ -114,16 +114,6 @@ def test_a_filter_leaves_histories_out_by_the_index(opener, monkeypatch):
 
 
 @parametrize(*DATABASES)
-def test_more_conditions_than_the_index_is_asked_for(opener):
-    saver = opener.new()
-    checkpoint = empty_checkpoint()
-    metadata = {f"key {number}": number for number in range(20)}
-    saver.put({"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, checkpoint, metadata, {})
-    assert len(show(saver, limit=1, filter=metadata)) == 1
-    assert show(saver, limit=1, filter={**metadata, "key 19": 0}) == []
-
-
-@parametrize(*DATABASES)
 def test_other_ids_than_uuids(opener):
     """In the database their order is another one."""
     makers = {
@@ -139,26 +129,6 @@ def test_other_ids_than_uuids(opener):
 
 
 @parametrize(*DATABASES)
-def test_some_histories_have_other_ids(opener):
-    """They are the greatest, but in the database the bytes of the UUIDs are."""
-    saver = opener.new()
-    fill(saver, 30, make_id=lambda dice: str(uuid.UUID(int=dice.getrandbits(128) | 1 << 127)))
-    for number in range(5):
-        put(saver, f"other {number}", id=f"g{number} is no uuid")
-    assert show(saver, limit=1)[0][1]["id"] == "g4 is no uuid"
-    check(saver)
-
-
-@parametrize(*DATABASES)
-def test_copies_have_the_same_ids(opener):
-    saver = opener.new()
-    ids = fill(saver, 6)
-    for number in range(20):
-        saver.copy_thread(f"thread {number % len({thread for thread, _ in ids})}", f"copy {number}")
-    check(saver)
-
-
-@parametrize(*DATABASES)
 def test_copies_that_are_not_looked_at_come_before_a_later_thread(opener):
     saver = opener.new()
     first = put(saver, "the last one")
@@ -168,31 +138,6 @@ def test_copies_that_are_not_looked_at_come_before_a_later_thread(opener):
     found = [config["configurable"]["thread_id"] for config, *_ in show(saver, limit=2)]
     assert found == ["the last one", "copy 00"]
     check(saver)
-
-
-@parametrize(*DATABASES)
-def test_a_clock_that_goes_back(opener):
-    saver = opener.new()
-    ids = fill(saver, 30)
-    known = sorted(one for some in ids.values() for one in some)
-    for number, (owner, some) in enumerate(ids.items()):
-        if number % 3 == 0:
-            put(saver, *owner, some[-1], known[number][:-4] + f"{number:04x}", n=500 + number)
-    check(saver)
-
-
-@parametrize(*DATABASES)
-def test_a_checkpoint_that_is_replaced_is_not_the_newest(opener):
-    saver = opener.new()
-    ids = fill(saver, 30)
-    for owner, known in [*ids.items()][::2]:
-        put(saver, *owner, None, known[0], 1000)
-    check(saver)
-    newest = max(one for known in ids.values() for one in known)
-    owner = next(owner for owner, known in ids.items() if known[-1] == newest)
-    put(saver, *owner, None, ids[owner][0], 1001)
-    check(saver)
-    assert show(saver, limit=1)[0][1]["id"] == newest
 
 
 @pytest.mark.parametrize("beginning", ["ffffffff-0000-0000-0000", "run"])
@@ -245,21 +190,6 @@ def test_a_history_that_changes_meanwhile(opener, monkeypatch):
     after_first_read(saver, monkeypatch, change)
     found = [one.config["configurable"]["thread_id"] for one in saver.list(None, limit=5)]
     assert found == [f"thread {number}" for number in (26, 29, 27, 26, 25)]
-
-
-@parametrize(*DATABASES)
-def test_a_history_is_deleted_before_its_state_is_read(opener):
-    saver = opener.new()
-    for number in range(30):
-        put(saver, f"thread {number}")
-    other = opener.open(name_of(saver))
-    listing = saver.list(None, limit=4)
-    next(listing)
-    other.delete_thread("thread 28")
-    saver.store.catalogue.logs.close()
-    rest = [one.config["configurable"]["thread_id"] for one in listing]
-    # What was read with the rows of others may still be shown.
-    assert [one for one in rest if one != "thread 28"] == ["thread 27", "thread 26"]
 
 
 @parametrize(*DATABASES)

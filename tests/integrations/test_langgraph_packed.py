@@ -71,21 +71,6 @@ def check(saver, puts):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_shape_of_value_and_version(saver, seed):
-    randomness = random.Random(seed)
-    config = HISTORY
-    puts = []
-    for _ in range(12):
-        names = randomness.sample(NAMES, 4)
-        values = {name: randomness.choice(VALUES) for name in names[: randomness.choice([2, 3])]}
-        versions = {name: randomness.choice(VERSIONS) for name in names}
-        seen = {node: {"a": randomness.choice(VERSIONS)} for node in randomness.sample(["x", "y", ""], 2)}
-        config, checkpoint = put_one(saver, config, values, versions, seen)
-        puts.append((config, checkpoint))
-    check(saver, puts)
-
-
-@pytest.mark.parametrize("seed", range(6))
 def test_a_history_in_which_some_values_change(saver, seed):
     randomness = random.Random(seed)
     config = HISTORY
@@ -193,15 +178,3 @@ def test_so_are_writes_of_another_shape(saver, write):
         decoder.take_apart(find({"checkpoint": EMPTY}, {"write:0:t": write}))
     with pytest.raises(CheckpointCorruptionError, match="does not have the shape of one of LangGraph"):
         decoder.take_ancestor(find({"checkpoint": EMPTY}, {"write:0:t": write}), ["a"])
-
-
-def test_writes_that_preceded_their_checkpoint(saver):
-    config = HISTORY
-    for number in range(40):
-        checkpoint = empty_checkpoint()
-        own = {"configurable": {**config["configurable"], "checkpoint_id": checkpoint["id"]}}
-        saver.put_writes(own, [("a", number)], "task")
-        config = saver.put(config, checkpoint, {"source": "loop", "step": number}, {})
-    with FileSystemCheckpointSaver(saver.store.base_directory) as other:
-        listed = list(other.list(HISTORY, limit=4))
-    assert [one.pending_writes for one in listed] == [[("task", "a", number)] for number in (39, 38, 37, 36)]

@@ -10,7 +10,6 @@ import threading
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 
 import pytest
 from langgraph.types import Command
@@ -24,7 +23,7 @@ from graphkit import (
     RunnableConfig,
 )
 from graphkit.saver_kit import Retention
-from savers import FileSystemSaver, MemorySaver
+from savers import FileSystemSaver
 from savers.langgraph import FileSystemCheckpointSaver
 from savers.langgraph.log_histories import LogHistories
 from savers.langgraph.opening import PeriodicSweep
@@ -71,19 +70,6 @@ def test_keep_last_keeps_the_writes_from_which_a_delta_channel_is_read(saver, ke
     assert saver.store.verify().ok
 
 
-def test_every_checkpoint_that_keep_last_keeps_has_its_whole_value(saver):
-    """Also the ancestors: they were kept back to the checkpoint that stores the value."""
-    app = run_delta(saver)
-    before = read_states(app)
-    saver.store.prune("t", keep_last=3)
-    after = read_states(app)
-    oldest = list(after)[-1]
-    assert {name: values for name, values in after.items() if name != oldest} == {
-        name: before[name] for name in after if name != oldest
-    }
-    assert after[oldest] == before[oldest]  # the checkpoint that stores the value
-
-
 def test_a_thread_goes_on_after_keep_last(saver):
     app = run_delta(saver)
     saver.store.prune("t", keep_last=1)
@@ -102,17 +88,6 @@ def test_the_command_keeps_the_same_and_its_dry_run_counts_the_same(saver):
     newest = list(before)[:2]
     assert 2 <= len(after) < len(before)
     assert {name: after[name] for name in newest} == {name: before[name] for name in newest}
-
-
-def test_keep_last_of_other_savers_keeps_them_too(saver):
-    run_delta(saver)
-    memory = MemorySaver()
-    config = RunnableConfig("t")
-    for checkpoint in reversed(saver.store.list(config)):
-        memory.put(config, checkpoint)
-    saver.store.prune("t", keep_last=2)
-    memory.prune("t", keep_last=2)
-    assert [info.id for info in memory.history(config)] == [info.id for info in saver.store.history(config)]
 
 
 @pytest.mark.parametrize("frequency", [1, 3, 4, 7, 1000])
@@ -134,13 +109,6 @@ def test_parents_in_a_circle_or_missing_end_the_search():
     assert Retention(keep_last=1).select_removable(circle) == [circle[3]]
     malformed = [info("b", "a", "x")._replace(metadata={"counters_since_delta_snapshot": 7}), info("a", None, "")]
     assert Retention(keep_last=1).select_removable(malformed) == [malformed[1]]
-
-
-def test_keep_last_without_delta_channels_keeps_no_more(saver):
-    app = graphs.loop(turns=6).compile(checkpointer=saver)
-    app.invoke({"log": [], "n": 0}, THREAD)
-    saver.store.prune("t", keep_last=2)
-    assert len(read_states(app)) == 2
 
 
 # ttl=
@@ -216,17 +184,6 @@ def test_a_write_begins_the_time_anew(tmp_path, write):
         assert "waiting" in saver.store.threads()
 
 
-def test_a_thread_can_be_used_again_after_its_end(tmp_path):
-    saver = fill(tmp_path)
-    app = graphs.loop().compile(checkpointer=saver)
-    assert app.get_state(thread("older")).values  # this object has its log open
-    with without_background_thread(), FileSystemCheckpointSaver(tmp_path, ttl=5 * DAY) as other:
-        other.sweep_ttl()
-    assert app.get_state(thread("older")).values == {}
-    app.invoke({"log": [], "n": 2}, thread("older"))
-    assert app.get_state(thread("older")).values["n"] == 3
-
-
 def test_opening_starts_a_sweep_in_the_background(tmp_path, monkeypatch):
     fill(tmp_path)
     deleted = threading.Event()
@@ -277,23 +234,6 @@ def test_the_interval_follows_from_the_ttl(tmp_path, ttl, seconds):
     histories = LogHistories(FileSystemSaver(tmp_path))
     sweep_periodically(histories, ttl, stop)
     assert stop.waits == [0, seconds, seconds, seconds]
-
-
-def test_each_round_goes_by_the_clock(tmp_path, monkeypatch):
-    """With a clock that moves on by three days in each round."""
-    store = fill(tmp_path).store
-    histories = LogHistories(store)
-    left = []
-
-    class Note(Stop):
-        def wait(self, timeout=None):
-            left.append(store.threads())
-            return super().wait(timeout)
-
-    times = iter([datetime.now(UTC) + days * DAY for days in (0, 3, 6)])
-    monkeypatch.setattr("savers.langgraph.sweeping.datetime", SimpleNamespace(now=lambda _: next(times)))
-    sweep_periodically(histories, 4 * DAY, Note(rounds=3))
-    assert left[1:] == [["old", "own", "recent", "waiting"], ["own", "recent"], ["own"]]
 
 
 def test_an_error_is_logged_and_the_next_round_tries_again(tmp_path, monkeypatch, caplog):

@@ -26,7 +26,6 @@ pytest.importorskip("langgraph")
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send
@@ -35,8 +34,9 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, Secre
 from graphkit import CheckpointSerializationError
 from savers.langgraph import FileSystemCache, FileSystemCheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, OTHERS, parametrize
+from tests.support.langgraph_checkpoints import put, thread
 
-THREAD = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+THREAD = thread()
 T = TypeVar("T")
 called = []
 """What ran although it must not."""
@@ -47,14 +47,6 @@ def _nothing_ran():
     called.clear()
     yield
     assert called == []
-
-
-def put(saver, **values):
-    """Put a checkpoint with these channels; return its config."""
-    checkpoint = empty_checkpoint()
-    versions = dict.fromkeys(values, checkpoint["id"])
-    checkpoint |= {"channel_values": values, "channel_versions": versions}
-    return saver.put(THREAD, checkpoint, {"source": "loop"}, versions)
 
 
 def get(saver, config=THREAD):
@@ -357,19 +349,6 @@ STORE = "put(FileSystemCheckpointSaver('store', fsync='never'), person=VALUE)\n"
 READ = "print(get(FileSystemCheckpointSaver('store', fsync='never'))['person'] == VALUE)\n"
 
 
-def test_types_of_the_main_module_are_those_of_its_name(tmp_path, launcher, run):
-    tmp_path.joinpath("store_it.py").write_text(SCRIPT + STORE)
-    tmp_path.joinpath("shapes.py").write_text(SCRIPT + READ)
-    launcher.run("-m", "store_it", cwd=tmp_path)
-    assert "import store_it before reading" in run("get(saver)")
-    tmp_path.joinpath("shapes.py").write_text(SCRIPT + f"if __name__ == '__main__':\n    {STORE}")
-    launcher.run("-m", "shapes", cwd=tmp_path)
-    assert run("import shapes; print(get(saver)['person'] == shapes.VALUE)") == "True"
-    tmp_path.joinpath("shapes.py").write_text(SCRIPT + READ)
-    for command in (["-m", "shapes"], ["shapes.py"]):
-        assert launcher.run(*command, cwd=tmp_path).stdout == "True\n"
-
-
 def test_types_of_a_script_are_read_as_the_types_that_are_given(tmp_path, launcher, run):
     tmp_path.joinpath("app.py").write_text(SCRIPT + STORE)
     launcher.run("app.py", cwd=tmp_path)
@@ -483,13 +462,6 @@ def test_what_no_reader_could_make_is_refused_with_its_path(saver, value, path, 
     assert len(list(saver.list(None))) == 1
     assert get(saver) == {"channel": 1}
     assert saver.get_tuple(fine).pending_writes == []
-
-
-def test_a_list_that_contains_itself_is_refused(saver):
-    endless = []
-    endless.append(endless)
-    with pytest.raises(CheckpointSerializationError):
-        put(saver, channel=endless)
 
 
 def test_types_are_made_by_their_constructors(tmp_path):
@@ -775,16 +747,4 @@ def test_nothing_is_imported(tmp_path, monkeypatch):
             get(FileSystemCheckpointSaver(store))
     assert not marker.exists()
     assert "not_imported" not in sys.modules
-    assert called == []
-
-
-def test_a_path_through_a_class_asks_no_metaclass(tmp_path, monkeypatch):
-    odd = types.ModuleType("odd")
-    odd.Odd = Meta("Odd", (), {})
-    monkeypatch.setitem(sys.modules, "odd", odd)
-    called.clear()
-    forged = forge(2, "odd", "Odd.Inner", {"text": "x"})
-    put(FileSystemCheckpointSaver(tmp_path, fsync="never", serde=StoresAnything()), channel=forged)
-    with pytest.raises(CheckpointSerializationError, match=r"has no class Odd\.Inner now"):
-        get(FileSystemCheckpointSaver(tmp_path))
     assert called == []

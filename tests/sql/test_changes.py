@@ -130,20 +130,6 @@ def test_a_transaction_on_a_file_is_seen_after_its_commit(open_sqlite):
     database.close()
 
 
-def test_nothing_is_told_if_nothing_changes(database, listener):
-    database.read(f"SELECT * FROM {database.names.records}")
-    assert threads_told(listener, database) == set()
-
-
-def test_a_change_between_two_waits_is_not_missed(database, listener):
-    history = add_history(database)
-    other = database.changes.open_listener("t")
-    put_and_notify(database, history, 0)
-    assert has_heard(other)
-    assert has_heard(listener)
-    other.close()
-
-
 def test_a_change_in_another_process_is_told(database, listener):
     history = add_history(database)
     assert run_in_child(lambda: put_and_notify(database, history, 0))
@@ -178,22 +164,6 @@ def test_a_file_that_was_replaced_is_watched_again(open_sqlite, tmp_path):
     put(database, history, 0)
     assert threads_told(listener, database) == {"t"}
     listener.close()
-    database.close()
-
-
-def test_a_file_that_could_not_be_opened_for_a_while_is_watched_again(open_sqlite, tmp_path):
-    database = open_sqlite()
-    add_history(database)
-    commits = _Commits(database._connect_to_tables, database.names)
-    file = tmp_path / "test.db"
-    file.rename(tmp_path / "away")
-    file.mkdir()
-    assert commits.find_threads() == {ANY}
-    file.rmdir()
-    (tmp_path / "away").rename(file)
-    assert commits.find_threads() == {ANY}
-    assert commits.find_threads() == set()
-    commits.close()
     database.close()
 
 

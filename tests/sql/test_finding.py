@@ -3,7 +3,6 @@
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.values import FrozenList
 from tests.support.logs import limit_cache
 
 CONFIG = RunnableConfig("t")
@@ -62,46 +61,6 @@ def test_a_replacement_behind_the_known_end_hides_nothing(filled, open_saver, mo
     monkeypatch.undo()
     assert log.refresh()
     assert log.load_state(log.history.find(ids[4])) == {"n": 99}
-
-
-def test_writes_behind_the_known_end_are_not_there_yet(filled, open_saver):
-    saver, ids = filled
-    log = open_log(open_saver)
-    saver.put_writes(CONFIG.with_check_point_id(ids[-1]), {"late": 1})
-    saver.put_writes(CONFIG.with_check_point_id(ids[7]), {"late": 2})
-    assert log.read_writes(log.history.find(ids[-1])) == {}
-    assert log.read_writes(log.history.find(ids[7])) == {}
-    assert log.refresh()
-    assert log.read_writes(log.history.find(ids[-1])) == {"late": 1}
-    assert log.read_writes(log.history.find(ids[7])) == {"late": 2}
-
-
-def test_the_rows_that_a_log_keeps_count_as_cached(saver):
-    for number in range(50):
-        saver.put(CONFIG, make_checkpoint(number, metadata={"text": f"{number} " * 200}))
-    log = saver._store.shared_log("t", "")
-    assert log.cached_size > 30_000
-    assert saver._store.logs._cached >= 30_000
-    log.drop_caches()
-    assert log.frames.bytes.kept_size == 0
-    assert saver.get(CONFIG).state == {"n": 49}
-
-
-def test_the_rows_of_a_past_state_count_as_cached(saver, open_saver):
-    messages = FrozenList()
-    ids = []
-    for number in range(700):
-        messages = FrozenList([*messages, f"message {number} " * 10])
-        checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"messages": messages})
-        saver.put(CONFIG, checkpoint)
-        ids.append(checkpoint.id)
-    log = open_log(open_saver)
-    before = log.frames.bytes.kept_size
-    assert len(log.load_state(log.history.find(ids[300]))["messages"]) == 301
-    assert log.frames.bytes.kept_size > before
-    log.drop_caches()
-    assert log.frames.bytes.kept_size == 0
-    assert len(log.load_state(log.history.find(ids[300]))["messages"]) == 301
 
 
 def test_logs_used_longest_ago_drop_the_rows_that_they_keep(saver, monkeypatch):

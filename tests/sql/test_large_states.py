@@ -99,23 +99,3 @@ def test_a_rewrite_reads_keyframes_that_it_has_not_inserted_yet(open_saver):
     with open_saver() as saver:
         assert [checkpoint.state for checkpoint in saver.list(T)] == states[::-1]
         assert [checkpoint.state for checkpoint in saver.list(RunnableConfig("copy"))] == states[:99:-1]
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_rewrite_reads_what_it_has_not_inserted_yet(kind, request):
-    open_saver = request.getfixturevalue(f"{kind}_opener")
-    # The third state is a keyframe that names the first one, and all of them are inserted at once.
-    first = {"items": os.urandom(5000)}
-    states = [first, {**first, "bytes": os.urandom(RECORD)}, {**first, "bytes": b"short"}]
-    with open_saver(compression=None) as saver:
-        for state in states:
-            saver.put(T, Checkpoint(node_id="a", next_node_id="b", state=state))
-        saver.copy(T, RunnableConfig("copy"))
-        saver.put(RunnableConfig("pruned"), Checkpoint(node_id="a", next_node_id="b", state={}))
-        for state in states:
-            saver.put(RunnableConfig("pruned"), Checkpoint(node_id="a", next_node_id="b", state=state))
-        assert saver.prune("pruned", keep_last=3) == 1
-    with open_saver() as saver:
-        for thread in ("t", "copy", "pruned"):
-            assert [checkpoint.state for checkpoint in saver.list(RunnableConfig(thread))] == states[::-1]
-        assert saver.verify().ok

@@ -5,9 +5,8 @@ from functools import partial
 import pytest
 
 from graphkit import END, Checkpoint, RunnableConfig
-from graphkit.errors import CheckpointCorruptionError
 from graphkit.values import FrozenList
-from savers import PostgresSaver, SqliteSaver
+from savers import PostgresSaver
 from tests.support.databases import MOST_NUMBERS
 
 CONFIG = RunnableConfig("t")
@@ -40,23 +39,6 @@ class Counter:
         self.statements.clear()
         call()
         return len(self.statements)
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def open_saver(request, tmp_path):
-    opened = []
-
-    def open_again():
-        if request.param == "sqlite":
-            opened.append(SqliteSaver(tmp_path / "test.db", fsync="never"))
-        else:
-            connection_string = request.getfixturevalue("server").connection_string
-            opened.append(PostgresSaver(connection_string, schema=request.getfixturevalue("schema")))
-        return opened[-1]
-
-    yield open_again
-    for saver in opened:
-        saver.close()
 
 
 def make_checkpoint(number, **options):
@@ -131,22 +113,6 @@ def test_a_search_reads_only_histories_that_have_all_terms(open_saver, monkeypat
     assert len(found) == 2
 
 
-def test_a_search_returns_the_infos_of_the_histories(open_saver):
-    saver = open_saver()
-    for number in range(20):
-        fill(saver, number % 4 + 1, f"t{number:02}")
-    saver.put_writes(RunnableConfig("t03"), {"key": 1})
-    saver.add_tags(RunnableConfig("t03"), "tag")
-    expected = [
-        info
-        for thread in saver.threads()
-        for info in saver.history(RunnableConfig(thread))
-        if info.metadata["step"] == 1
-    ]
-    for limit in (None, 0, 1, 7, 100):
-        assert open_saver().search({"step": 1}, limit=limit) == expected[:limit]
-
-
 def test_a_search_with_a_limit_opens_no_more_histories_than_wanted(open_saver, monkeypatch):
     saver = open_saver()
     for number in range(20):
@@ -218,16 +184,6 @@ def test_reading_takes_few_statements_however_long_the_history_is(open_saver, mo
     assert all(found[read] <= limits[read] for read in limits), found
 
 
-def test_a_second_past_state_takes_few_statements(open_saver, monkeypatch):
-    ids = grow(open_saver(), 600)
-    saver = open_saver()
-    counter = Counter(saver, monkeypatch)
-    assert counter.count(partial(saver.get, CONFIG)) > 0
-    for number in (500, 503, 100):
-        assert counter.count(partial(saver.info, RunnableConfig("t", ids[number]))) <= 2
-        assert counter.count(partial(saver.get, RunnableConfig("t", ids[number]))) <= 3
-
-
 def test_each_row_is_read_once_by_a_caller_that_reads_all_states(open_saver, monkeypatch):
     ids = grow(open_saver(), 600)
     saver = open_saver()
@@ -249,17 +205,3 @@ def test_the_keyframes_of_a_long_value_take_one_statement(open_saver, monkeypatc
     counter = Counter(saver, monkeypatch)
     counter.count(partial(saver.get, CONFIG))
     assert sum("k.is_keyframe" in sql and "LIMIT" in sql for sql in counter.statements) == 1
-
-
-def test_a_keyframe_that_is_damaged_in_its_row_is_reported(open_saver):
-    saver = open_saver()
-    ids = grow(saver, 600)
-    database = saver._database
-    records = database.names.records
-    rows = database.read(f"SELECT position, frame FROM {records} WHERE is_keyframe ORDER BY position")
-    # Not the last one, which is read when a history is opened.
-    for position, frame in rows[:-1]:
-        changed = frame[:-20] + bytes([frame[-20] ^ 1]) + frame[-19:]
-        database.write(f"UPDATE {records} SET frame = ? WHERE position = ?", (changed, position))
-    with pytest.raises(CheckpointCorruptionError):
-        open_saver().get(RunnableConfig("t", ids[300]))

@@ -63,20 +63,6 @@ def start_holder(request, launcher, tmp_path, database):
         holder.close()
 
 
-def test_a_lock_is_held_until_the_end_of_its_block(database, open_database):
-    other = open_database()
-    assert not other.run_locks.is_held("t")
-    with database.run_locks.hold("t", 1):
-        for each in (database, other):
-            assert each.run_locks.is_held("t")
-            assert not each.run_locks.is_held("u")
-        assert database.run_locks.is_mine("t")
-        assert not database.run_locks.is_mine("u")
-    assert not database.run_locks.is_held("t")
-    assert not database.run_locks.is_mine("t")
-    assert database.run_locks.token_of("t") is None
-
-
 def test_a_second_holder_waits_and_then_gives_up(database, open_database):
     with database.run_locks.hold("t", 1):
         for each in (database, open_database()):
@@ -89,15 +75,6 @@ def test_a_second_holder_waits_and_then_gives_up(database, open_database):
             assert database.run_locks.is_held("u")
     with open_database().run_locks.hold("t", 0):
         assert database.run_locks.is_held("t")
-
-
-@pytest.mark.parametrize("thread_id", ["", "a\0b", "\ud800", "x" * 10_000])
-def test_any_string_is_a_thread_id(database, open_database, thread_id):
-    other = open_database()
-    with database.run_locks.hold(thread_id, 0), pytest.raises(ThreadBusyError), other.run_locks.hold(thread_id, 0):
-        pass
-    with other.run_locks.hold(thread_id, 0):
-        assert database.run_locks.is_held(thread_id)
 
 
 def test_one_of_many_threads_of_execution_holds_it(database, open_database):
@@ -169,14 +146,6 @@ def test_a_forked_child_holds_nothing(database):
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert database.run_locks.is_held("t")
-    assert not database.run_locks.is_held("t")
-
-
-def test_a_closed_database_keeps_its_locks(database, open_database):
-    with database.run_locks.hold("t", 0):
-        database.close()
-        assert open_database().run_locks.is_held("t")
-        database.close()
     assert not database.run_locks.is_held("t")
 
 
@@ -380,15 +349,6 @@ def wait_for_lock(database):
             return True
     except (ThreadBusyError, CheckpointStorageError):
         return False
-
-
-def test_tokens_rise_and_are_unique(opened):
-    databases = [opened(), opened()]
-    seen = []
-    for number in range(6):
-        with databases[number % 2].run_locks.hold("t", 0):
-            seen.append(databases[number % 2].run_locks.token_of("t"))
-    assert seen == sorted(set(seen))
 
 
 def test_a_hundred_locks_take_one_connection(opened, server):

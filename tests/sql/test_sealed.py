@@ -1,6 +1,5 @@
 """Sealed histories in databases: no plaintext in any column, and what the key of a history protects."""
 
-import pickle
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -180,39 +179,6 @@ def test_without_the_key_verify_says_so(store, wrong):
     assert not report.ok
     assert all("'current'" in problem.reason for problem in report.problems)
     assert all(file.records > 2 for thread in report.threads for file in thread.files)
-
-
-@pytest.mark.parametrize("cipher", [None, NEW], ids=["without", "with"])
-def test_damage_is_found_with_and_without_the_key(store, cipher):
-    saver = store(cipher=cipher)
-    history = number_of(store(cipher=NEW), CONFIG)
-    frames = saver._database.read(
-        f"SELECT position, frame FROM {saver._database.names.records} WHERE history = {history} ORDER BY position"
-    )
-    position, frame = frames[-4]
-    damaged = bytearray(frame)
-    damaged[60:90] = bytes(byte ^ 0x55 for byte in damaged[60:90])
-    run_sql(
-        saver, "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?", (bytes(damaged), history, position)
-    )
-    (problem,) = [file for file in saver.verify().problems if file.state == "damaged"]
-    assert problem.offset == position
-
-
-def test_threads_versions_sizes_and_delete_need_no_key(store):
-    saver = store()
-    assert saver.threads() == ["t"]
-    assert saver.namespaces("t") == ["", "inner"]
-    assert saver.versions_by_thread_id("t") == [1]
-    assert saver.size("t") > 10_000
-    assert saver.delete("t")
-    assert saver.threads() == []
-
-
-def test_another_process_opens_it_by_the_opener(store):
-    saver = store(cipher=NEW)
-    with pickle.loads(pickle.dumps(saver.opener()))() as other:
-        assert view(other) == view(saver)
 
 
 def test_the_options_are_checked(open_saver):
@@ -406,13 +372,6 @@ def test_what_a_saver_with_keys_deletes_is_overwritten(sqlite_opener):
     assert_no_plaintext(saver)
 
 
-def test_one_thread_is_rotated_alone(rotatable):
-    saver = rotatable(cipher=BOTH)
-    assert len(saver.rotate("t").rewritten) == 3
-    assert rotatable(cipher=NEW).list(CONFIG)
-    assert len(saver.rotate().rewritten) == 3
-
-
 def test_rotation_needs_keys_and_leaves_a_history_whose_key_is_missing(rotatable):
     with pytest.raises(CheckpointerConfigurationError, match="cipher"):
         rotatable().rotate()
@@ -464,20 +423,3 @@ def test_a_release_that_was_rotated_before_a_watch_read_it_is_a_release(open_sav
     assert [change.kind for change in found] == ["checkpoint", "release", "checkpoint"]
     assert [change.checkpoint.metadata["plain_step"] for change in found[::2]] == ["plain2", "plain3"]
     assert found[1].at is not None
-
-
-def test_a_watch_reads_a_sealed_store_and_reports_nothing_of_a_rotation(open_saver):
-    old = open_saver(cipher=OLD)
-    write(old, count=2)
-    old.release(CONFIG)
-    saver = open_saver(cipher=BOTH)
-    with saver.watch() as watch:
-        saver.put(OTHER, made(1))
-        assert watch.get(30).checkpoint.metadata["plain_step"] == "plain1"
-        old.put(CONFIG, made(2))
-        old.release(CONFIG)
-        assert [watch.get(30).kind for _ in range(2)] == ["checkpoint", "release"]
-        assert len(saver.rotate().rewritten) == 2
-        saver.put(OTHER, made(3))
-        change = watch.get(30)
-        assert (change.thread_id, change.checkpoint.metadata["plain_step"]) == ("u", "plain3")

@@ -24,9 +24,8 @@ from savers._sql.sqlite_connection import translate_error
 from tests.sql.rows import add_history, positions, put
 from tests.sql.savers import put as put_state
 from tests.support.checkpoints import list_numbers
-from tests.support.databases import SqliteConnection, SqliteDatabase
+from tests.support.databases import SqliteDatabase
 
-ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
 CONFIG = RunnableConfig("t")
 
@@ -201,24 +200,6 @@ def test_a_full_disk_leaves_what_was_there(file):
     database.close()
 
 
-def test_a_rollback_that_fails_leaves_no_transaction(file, monkeypatch):
-    database = SqliteDatabase(file, fsync="never")
-    history = add_history(database)
-
-    def fail(connection):
-        raise CheckpointStorageError(connection.path, "write", "a fault")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SqliteConnection, "roll_back_if_open", fail)
-        with pytest.raises(CheckpointStorageError, match="a fault"), database.transaction():
-            raise KeyError
-    assert put(database, history, 0) == 1
-    other = SqliteDatabase(file, fsync="never")
-    assert positions(other, history) == [0]
-    other.close()
-    database.close()
-
-
 def test_a_value_that_sqlite_cannot_store_is_an_error(file):
     database = SqliteDatabase(file, fsync="never")
     history = add_history(database)
@@ -289,17 +270,6 @@ def test_a_read_only_file_can_be_read_and_not_written(open_directory):
     assert database.read(f"SELECT version FROM {database.names.histories}") == [(0,)]
 
 
-def test_no_other_module_of_the_package_imports_sqlite3():
-    sources = (ROOT / "savers" / "_sql").glob("*.py")
-    assert [file.name for file in sources if "import sqlite3" in file.read_text()] == ["sqlite_connection.py"]
-
-
-def test_an_error_of_the_disk_says_that_it_may_be_full():
-    error = sqlite3.OperationalError("disk I/O error")
-    error.sqlite_errorname = "SQLITE_IOERR_SHMSIZE"
-    assert "whether it is full" in str(translate_error(error, "runs.db", "read"))
-
-
 def test_a_checkpoint_is_found_by_its_index(file, monkeypatch):
     with SqliteSaver(file) as saver:
         ids = [saver.put(CONFIG, made({"n": number})).checkpoint_id for number in range(20)]
@@ -334,11 +304,6 @@ def test_why_a_file_cannot_be_opened_is_explained(tmp_path, monkeypatch):
     assert f"may not create files in {tmp_path}" in explain(file)
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert "may not read the file" in explain(file)
-
-
-def test_a_value_that_is_too_large_for_sqlite_is_explained():
-    error = sqlite3.DataError("string or blob too big")
-    assert "larger than SQLite can store" in str(translate_error(error, "runs.db", "write"))
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])

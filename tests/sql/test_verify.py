@@ -84,31 +84,6 @@ def test_damage_of_a_row_is_found(saver, kind, index):
     assert saver.verify("t").problems[0].reason == reason
 
 
-def test_two_records_in_one_row_are_found(saver):
-    fill(saver, 8)
-    rows = rows_of(saver)
-    (history, first, one) = rows[3]
-    (_, second, other) = rows[4]
-    run_sql(saver, "DELETE FROM {records} WHERE history = ? AND position = ?", (history, second))
-    run_sql(saver, "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?", (one + other, history, first))
-    saver.close()
-    ((thread, state, reason),) = find_problems(saver)
-    assert (thread, state, reason) == ("t", "damaged", "it does not have a row of its own")
-
-
-def test_a_history_without_its_beginning_is_found(saver):
-    fill(saver, 3)
-    history, position, frame = rows_of(saver)[0]
-    run_sql(
-        saver,
-        "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?",
-        (bytes(len(frame)), history, position),
-    )
-    saver.close()
-    ((thread, state, reason),) = find_problems(saver)
-    assert (thread, state) == ("t", "damaged"), reason
-
-
 def test_many_rows_are_checked_in_parts(saver, monkeypatch):
     monkeypatch.setattr(verify, "_ROWS_AT_ONCE", 4)
     fill(saver, 12)
@@ -124,17 +99,6 @@ def test_many_rows_are_checked_in_parts(saver, monkeypatch):
     saver.close()
     ((_, _, reason),) = find_problems(saver)
     assert "its row has the checkpoint" in reason
-
-
-def test_progress_of_one_thread_and_of_no_thread_is_told(saver):
-    seen = []
-    assert saver.verify(progress=lambda *done: seen.append(done)).threads == ()
-    assert seen == []
-    fill(saver, 3)
-    fill(saver, 3, thread="other")
-    report = saver.verify("t", progress=lambda *done: seen.append(done))
-    assert [total for _, total, _ in seen] == [report.size] * 2
-    assert seen[-1][0] == report.size < saver.size()
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
@@ -182,18 +146,6 @@ def test_metadata_of_a_type_that_is_not_registered_are_no_damage_and_hide_none(o
     with open_saver.opener() as other:
         ((thread, state, _),) = find_problems(other)
         assert (thread, state) == ("t", "damaged")
-
-
-def test_swapped_rows_are_found(saver):
-    fill(saver, 8)
-    rows = rows_of(saver)
-    (history, first, one) = rows[3]
-    (_, second, other) = rows[4]
-    for position, frame in ((first, other), (second, one)):
-        run_sql(saver, "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?", (frame, history, position))
-    saver.close()
-    ((thread, state, _),) = find_problems(saver)
-    assert (thread, state) == ("t", "damaged")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,20 @@
+"""Checkpoints of LangGraph, for tests that put some."""
+
+from langgraph.checkpoint.base import empty_checkpoint
+
+
+def thread(thread_id="t", namespace="", checkpoint_id=None):
+    """Return the config of a history, or of one of its checkpoints."""
+    names = {"thread_id": thread_id, "checkpoint_ns": namespace}
+    if checkpoint_id is not None:
+        names["checkpoint_id"] = checkpoint_id
+    return {"configurable": names}
+
+
+def put(saver, config=None, metadata=None, *, id=None, **values):
+    """Put a checkpoint with these channels after the one that the config names; return its config."""
+    checkpoint = empty_checkpoint()
+    checkpoint["id"] = id or checkpoint["id"]
+    versions = dict.fromkeys(values, saver.get_next_version(None, None))
+    checkpoint |= {"channel_values": values, "channel_versions": versions}
+    return saver.put(config or thread(), checkpoint, metadata or {"source": "loop", "step": 0}, versions)

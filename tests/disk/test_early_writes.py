@@ -1,6 +1,5 @@
 """Writes that are recorded before their checkpoint: none is lost, in whatever order they and the checkpoints arrive."""
 
-import errno
 import itertools
 import random
 
@@ -11,7 +10,6 @@ from graphkit import Checkpoint, CheckpointFormatError, CheckpointStorageError, 
 from savers import FileSystemSaver
 from tests.disk import crashes
 from tests.disk.simfs import SimFS
-from tests.support.disks import FileIO
 from tests.support.logs import (
     CHECKPOINT,
     EARLY,
@@ -218,32 +216,6 @@ def test_a_watch_reports_them_with_their_checkpoint(saver, opener):
         saver.put(ROOT, made("b"))
         seen = [next(watch) for _ in range(2)]
     assert [(change.kind, change.checkpoint.id) for change in seen] == [("checkpoint", "b"), ("interrupt", "b")]
-
-
-class FailingOnce(FileIO):
-    """Fails to read a record of early writes, once."""
-
-    is_armed = False
-
-    def read_at(self, fd, offset, length):
-        data = super().read_at(fd, offset, length)
-        if self.is_armed and b"failure" in data:
-            self.is_armed = False
-            raise OSError(errno.EIO, "input/output error")
-        return data
-
-
-def test_a_watch_reports_them_again_if_they_could_not_be_read(saver, opener):
-    saver.put(ROOT, made("a"))
-    io = FailingOnce()
-    with opener(io=io).watch("t") as watch:
-        saver.put_writes(at("b"), {"failure": {"node_id": "n", "type": "E", "message": "m", "at": 1}}, early=True)
-        saver.put(ROOT, made("b"))
-        assert watch.get(60).kind == "checkpoint"
-        io.is_armed = True
-        with pytest.raises(CheckpointStorageError):
-            watch.get(60)
-        assert [watch.get(60).kind for _ in range(2)] == ["checkpoint", "failure"]
 
 
 def test_a_reader_of_format_2_0_refuses_them(saver, opener, monkeypatch):

@@ -39,7 +39,22 @@ from tests.support.logs import (
     replace_bytes,
     replace_payload,
 )
-from tests.support.sealed import BOTH, CONFIG, INNER, MARKERS, NEW, OLD, READS, WRONG, made, quiet, view, write
+from tests.support.sealed import (
+    BOTH,
+    CONFIG,
+    INNER,
+    MARKERS,
+    NEW,
+    OLD,
+    READS,
+    WRONG,
+    fill_rotatable,
+    made,
+    quiet,
+    view,
+    view_all,
+    write,
+)
 
 SEALED_TYPES = {CHECKPOINT, WRITE, MARK, DATA}
 
@@ -416,35 +431,14 @@ def test_a_repaired_marker_still_says_that_the_store_is_sealed(tmp_path):
 
 @pytest.fixture
 def rotatable(tmp_path):
-    """A store with logs of an old key, of the new one, of both, and plain ones; live and released."""
     root = tmp_path / "store"
-    with open_saver(root, None) as saver:
-        write(saver, RunnableConfig("unsealed"), 3)
-        write(saver, RunnableConfig("unsealed-released"), 3)
-        saver.release(RunnableConfig("unsealed-released"))
-    with open_saver(root, OLD) as saver:
-        write(saver, CONFIG, 4)
-        write(saver, INNER, 3)
-        saver.release(CONFIG)
-        write(saver, CONFIG, 4)
-        write(saver, RunnableConfig("Odd id!", checkpoint_ns="Odd ns!"), 2)
-    with open_saver(root, BOTH) as saver:
-        saver.put(CONFIG, made(70, plain="new"))
-        write(saver, RunnableConfig("new"), 2)
+    fill_rotatable(partial(open_saver, root))
     return root
 
 
 def everything(root, cipher):
     with open_saver(root, cipher) as saver:
-        found = {}
-        for thread in saver.threads(released=True):
-            for namespace in ("", "inner", "Odd ns!"):
-                config = RunnableConfig(thread, checkpoint_ns=namespace)
-                found[thread, namespace] = view(saver, config)
-                for version in saver.versions_by_thread_id(thread):
-                    found[thread, namespace, version] = view(saver, config, version)
-        assert saver.verify().ok
-        return found
+        return view_all(saver)
 
 
 @pytest.mark.requirement("P70")

@@ -95,37 +95,6 @@ def test_closing_does_not_wait_for_the_writer_that_is_at_work(tmp_path):
     second.close()
 
 
-def test_zeros_that_cannot_be_cut_off_do_no_harm(tmp_path):
-    class Refusing(FileIO):
-        def truncate(self, fd, size):
-            if self._paths[fd].endswith("/log"):
-                raise OSError(errno.EIO, "injected")
-            super().truncate(fd, size)
-
-    saver = FileSystemSaver(tmp_path, io=Refusing())
-    saver.put(CONFIG, made(0))
-    saver.close()
-    assert locate_log(tmp_path).stat().st_size == BLOCK
-    saver.put(CONFIG, made(1))
-    assert saver.release(CONFIG).version == 1
-    assert [checkpoint.state["n"] for checkpoint in saver.tag(CONFIG).checkpoints] == [1, 0]
-    assert saver.verify().ok
-    saver.close()
-
-
-def test_a_released_version_has_no_zeros(tmp_path):
-    saver = FileSystemSaver(tmp_path)
-    inner = CONFIG.replace(checkpoint_ns="inner")
-    for number in range(3):
-        saver.put(CONFIG, made(number))
-        saver.put(inner, made(number))
-    saver.release(CONFIG)
-    versions = [*tmp_path.rglob("v000001.log")]
-    assert len(versions) == 2
-    assert [zeros_of(path) for path in versions] == [0, 0]
-    saver.close()
-
-
 # Readers beside the writer
 
 

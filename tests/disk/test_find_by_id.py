@@ -61,24 +61,6 @@ def test_in_any_order_of_ids(kind, tmp_path, scans):
     assert len(scans) == 1, "that there is none is known only after a scan"
 
 
-def test_bytes_that_only_look_like_the_id(tmp_path, scans):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    wanted = "7bff1e3d-6c1b-4d1e-9f43-6d4f5b1a2c37"
-    lure = b"\x96\xc4\x10" + uuid.UUID(wanted).bytes
-    put(saver, 0, lure=lure)
-    put(saver, 1, wanted)
-    log = next(tmp_path.glob("t-*/log"))
-    record = log.read_bytes()[-400:]
-    put(saver, 2, lure=lure * 100, record=record)
-    child = Checkpoint(node_id="n", next_node_id="m", state={"n": 3, "lure": [lure]}, parent_id=wanted)
-    saver.put(THREAD, child)
-    put(saver, 4)
-    found = FileSystemSaver(tmp_path).get(name(wanted))
-    assert (found.id, found.state["n"]) == (wanted, 1)
-    assert len(scans) == 1, "a whole record in a state looks like a damaged one"
-    assert FileSystemSaver(tmp_path).get(name(str(uuid.UUID(bytes=lure[3:-1] + b"\x00")))) is None
-
-
 def test_an_id_at_every_position_of_the_windows_that_are_searched(tmp_path, monkeypatch, scans):
     monkeypatch.setattr(log_bytes, "_FIRST_SEARCH", 50)
     monkeypatch.setattr(log_bytes, "_LONGEST_SEARCH", 97)

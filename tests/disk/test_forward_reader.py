@@ -95,22 +95,6 @@ def test_a_list_that_grows_is_decoded_once(tmp_path):
     assert replayed[5].state["log"][0] is replayed[-1].state["log"][0]
 
 
-def test_replaced_and_pruned_checkpoints(tmp_path):
-    saver = made(tmp_path)
-    for n in range(40):
-        put(saver, {"log": [*range(n)]}, id=f"id-{n}")
-    for n in (3, 3, 20, 39):
-        put(
-            saver,
-            {"log": [*range(n), "replaced"]},
-            id=f"new-{n}",
-            config=T.with_check_point_id(saver.list(T)[39 - n].id),
-        )
-    assert_replay_is_list(saver)
-    saver.prune("t", keep_last=30)
-    assert_replay_is_list(saver)
-
-
 def test_versions(tmp_path):
     saver = everything(made(tmp_path))
     saver.release(T)

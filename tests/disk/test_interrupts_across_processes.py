@@ -1,8 +1,6 @@
 """What waits for a human is found, answered and gone on with by other processes, killed ones in between."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -112,19 +110,3 @@ def test_a_killed_answer_is_found_again(process):
     assert process({"resume": True})["log"] == ["read", "one", "two", "ok", "write"]
     assert process.work().count("read") == 1
     assert process.work().count("write") == 1
-
-
-def test_a_second_process_sees_what_waits_while_the_first_still_lives(process, tmp_path):
-    alive = tmp_path / "alive.py"
-    alive.write_text(
-        "import program, sys\nprogram.compiled.invoke({}, program.CONFIG)\nprint('waits', flush=True)\nsys.stdin.read()\n"
-    )
-    command = [sys.executable, "-W", "error", alive, tmp_path / "store", tmp_path / "work", "{}", ""]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
-        assert first.stdout.readline() == "waits\n"
-        (waiting,) = process.saver().interrupts("t")
-        assert first.poll() is None
-        assert process({"answer": {waiting.id: "from outside"}})["payload"] == "second?"
-        assert first.poll() is None
-        first.stdin.close()
-    assert first.returncode == 0

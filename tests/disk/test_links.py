@@ -208,26 +208,6 @@ def test_a_link_in_place_of_a_thread_is_a_clear_error_and_is_reported(templates,
     saver.close()
 
 
-@pytest.mark.parametrize("name", [f"tmp-{THREAD}", "tmp-" + locate_thread("gone").name])
-def test_a_link_named_like_a_deleted_thread_is_removed_and_nothing_else(name, tmp_path):
-    root = tmp_path / "store"
-    home = tmp_path / "home"
-    filled(root, "mine")
-    home.mkdir()
-    (home / "thesis.txt").write_text("mine")
-    (root / name).symlink_to(home)
-    saver = FileSystemSaver(root, fsync="never")
-    saver.put(RunnableConfig("new"), one(1, "new"))
-    saver.delete("x")
-    saver.close()
-    assert [path.name for path in home.iterdir()] == ["thesis.txt"]
-    assert not (root / name).is_symlink()
-    again = FileSystemSaver(root, fsync="never")
-    again.put(RunnableConfig("newer"), one(1, "new"))
-    assert again.threads() == ["new", "newer", "y"]
-    again.close()
-
-
 @pytest.mark.parametrize("fsync", ["always", "never"])
 def test_the_root_may_be_a_link(fsync, tmp_path):
     real = tmp_path / "real"

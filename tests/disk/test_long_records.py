@@ -151,19 +151,6 @@ def test_removing_keeps_the_others_whole(tmp_path, kept, compression):
     expect(tmp_path, {name: states[name] for name in kept}, compression=compression)
 
 
-def test_compact_after_a_replacement_keeps_all(tmp_path):
-    states = by_id(written(tmp_path))
-    states["c8"] = {**states["c7"], "long": noise("instead", 200_000)}
-    with open_saver(tmp_path) as saver:
-        saver.put(CONFIG, made(8, {**states["c7"], "long": noise("replaced", 300_000)}))
-        saver.put(CONFIG.with_check_point_id("c8"), made(8, states["c8"]))
-    expect(tmp_path, states)
-    with open_saver(tmp_path) as saver:
-        assert saver.compact("t") > 0
-        assert saver.compact("t") == 0
-    expect(tmp_path, states)
-
-
 def test_copy_and_release_keep_all(tmp_path):
     states = written(tmp_path)
     with open_saver(tmp_path) as saver:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from graphkit import Checkpoint, CheckpointerConfigurationError, MissingDependencyError
-from graphkit.abc import StateSerializer
 from savers import Compression, FileSystemSaver
 from tests.support.checkpoints import list_numbers, list_states
 from tests.support.disks import list_open_files
@@ -67,27 +66,6 @@ def test_a_compressed_value_grows_and_changes_like_any_other(opener, config):
     assert list_numbers(opener(), config) == [39, 38]
     assert opener().get(config).state["text"] == TEXT
     assert saver.size("t") < 200_000
-
-
-class Repr(StateSerializer):
-    def dumps(self, data):
-        return repr(sorted(data.items())).encode()
-
-    def loads(self, data):
-        import ast
-
-        return dict(ast.literal_eval(data.decode()))
-
-
-def test_the_bytes_of_a_state_serializer_are_compressed_too(opener, config):
-    saver = opener(state_serializer=Repr())
-    put_all(saver, config, [{"text": TEXT}, {"text": TEXT + "."}])
-    assert saver.size("t") < len(TEXT) / 3
-    assert [checkpoint.state["text"] for checkpoint in opener(state_serializer=Repr()).list(config)] == [
-        TEXT + ".",
-        TEXT,
-    ]
-    assert opener(state_serializer=Repr()).verify().ok
 
 
 def test_options_are_checked_at_once(tmp_path, monkeypatch):

@@ -137,32 +137,6 @@ def test_a_place_that_is_no_text_is_refused_before_any_file_is_touched(field, va
         RunnableConfig(**{field: value})
 
 
-def test_metadata_keys_with_lone_surrogates_are_kept_over_keyframes_and_rewrites(tmp_path):
-    stored = [
-        {"\ud800": 1},
-        {"\ud800": 2},
-        {"\ud800": 2, "n": 1},
-        {"n": 2, "\udfff": "x"},
-        {"n": 3},
-        {"\ud800": {"\ud800": 1}},
-    ]
-    with FileSystemSaver(tmp_path, fsync="never") as saver:
-        for number, metadata in enumerate(stored):
-            saver.put(CONFIG, made(id=f"c{number}", metadata=metadata, state={f"text{number}": "x" * 9000}))
-        for change in (
-            lambda: None,
-            lambda: saver.compact("t"),
-            lambda: saver.remove(CONFIG, ["c4"]),
-            lambda: saver.copy("t", "u"),
-        ):
-            change()
-            with FileSystemSaver(tmp_path, fsync="never") as fresh:
-                found = [dict(checkpoint.metadata) for checkpoint in reversed(fresh.list(CONFIG))]
-                assert found == [one for one in stored if one != {"n": 3} or len(found) == len(stored)]
-                assert fresh.verify().ok
-                assert all(len(fresh.search({key: value})) for one in found for key, value in one.items())
-
-
 CALL = st.sampled_from([(name, value) for name, (_, values) in CALLS.items() for value in range(len(values))])
 
 

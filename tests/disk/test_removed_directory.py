@@ -10,7 +10,6 @@ import pytest
 
 from graphkit import END, START, CheckpointConflictError, RunnableConfig, StateGraph
 from tests.support.checkpoints import list_numbers, make_checkpoint
-from tests.support.logs import limit_cache
 
 T = RunnableConfig("t")
 INNER = RunnableConfig("t", checkpoint_ns="inner")
@@ -130,30 +129,6 @@ def test_a_log_that_was_written_anew_by_another_process_is_no_loss(opener):
     assert other.prune("t", keep_last=1) == 2
     saver.put(T, make_checkpoint(3))
     assert list_numbers(saver, T) == [3, 2]
-
-
-# The caches
-
-
-def test_states_are_cached_up_to_a_number_of_bytes(opener, monkeypatch):
-    limit_cache(monkeypatch, 1 << 20)
-    saver = opener(compression=None)
-    for number in range(30):
-        saver.put(RunnableConfig(f"u{number}"), make_checkpoint(number, blob=os.urandom(100_000)))
-        kept = [one for one in saver._store.logs._logs.values() if one.writer.state is not None]
-        assert sum(len(one.writer.state["blob"]) for one in kept) <= 1 << 20
-        assert kept[-1].thread_id == f"u{number}", "the one in use stays"
-    assert len(kept) == 10
-    for number in (0, 29, 7):
-        config = RunnableConfig(f"u{number}")
-        before = saver.get(config).state
-        saver.put(config, make_checkpoint(1, blob=before["blob"] + b"more"))
-        assert opener().get(config).state["blob"] == before["blob"] + b"more"
-    sizes = saver._store.logs._sizes
-    assert saver._store.logs._cached == sum(sizes.values()) <= 1 << 20
-    saver.delete("u29")
-    saver.close()
-    assert saver._store.logs._cached == 0
 
 
 # Descriptors

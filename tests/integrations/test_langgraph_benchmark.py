@@ -2,39 +2,17 @@
 
 import shutil
 from contextlib import closing
-from unittest.mock import Mock
 
 import pytest
 
 pytest.importorskip("langgraph.checkpoint.sqlite")
 
 from benchmarks import langgraph_savers
-from benchmarks.peers import bench as benches
 from benchmarks.peers.bench import QUICK, Bench
 from benchmarks.peers.contenders import CONTENDERS
 
 KEYS = [row.key for row in langgraph_savers.make_rows(QUICK)]
 MEMORY, OFF, _, NEVER, ALWAYS = CONTENDERS
-LEFT_BYTES = 200
-"""What a store keeps of a thread that was deleted, at most."""
-
-
-@pytest.fixture(autouse=True)
-def leave_the_machine_and_the_collector_alone(monkeypatch):
-    monkeypatch.setattr(benches.os, "sync", lambda: None)
-    monkeypatch.setattr(benches, "gc", Mock())
-
-
-@pytest.fixture
-def make_folder(tmp_path):
-    numbers = iter(range(1000))
-
-    def make():
-        folder = tmp_path / str(next(numbers))
-        folder.mkdir()
-        return folder
-
-    return make
 
 
 def sample(key, contender, make_folder):
@@ -57,14 +35,6 @@ def test_a_row_is_measured_without_the_rows_before_it(key, make_folder):
         assert row.median(contender.name) > 0, contender.name
 
 
-def test_a_second_round_deletes_a_thread_that_exists(make_folder):
-    with closing(Bench(ALWAYS, QUICK, make_folder)) as bench:
-        for _ in range(2):
-            assert bench.grown().size() > LEFT_BYTES
-            bench.delete()
-            assert bench.deleted().size() < LEFT_BYTES
-
-
 def test_the_table_has_the_chosen_rows_and_their_ratios(make_folder, capsys):
     langgraph_savers.main(make_folder, keys=["bytes", "newest"], rounds=2, sizes=QUICK)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
@@ -75,10 +45,3 @@ def test_the_table_has_the_chosen_rows_and_their_ratios(make_folder, capsys):
         off, full, never, always, never_ratio, always_ratio = map(float, row[3:])
         assert never_ratio == pytest.approx(never / off, rel=0.1)
         assert always_ratio == pytest.approx(always / full, rel=0.1)
-
-
-def test_an_unknown_row_is_an_error_that_lists_the_names(make_folder):
-    with pytest.raises(SystemExit) as caught:
-        langgraph_savers.main(make_folder, keys=["newst"])
-    assert "newst" in str(caught.value)
-    assert "newest" in str(caught.value)

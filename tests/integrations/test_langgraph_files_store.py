@@ -296,20 +296,6 @@ def test_an_unknown_operation_is_an_error_and_nothing_is_stored(store):
     assert store.search(()) == []
 
 
-def test_async_methods_do_the_same(store):
-    async def use():
-        async with store:
-            await store.setup()
-            await asyncio.gather(*(store.aput(("a",), f"k{n}", {"n": n}) for n in range(50)))
-            await store.adelete(("a",), "k7")
-            assert (await store.aget(("a",), "k8")).value == {"n": 8}
-            assert await store.aget(("a",), "k7") is None
-            assert len(await store.asearch(("a",), limit=100)) == 49
-            assert await store.alist_namespaces() == [("a",)]
-
-    asyncio.run(use())
-
-
 def test_puts_of_one_tick_are_one_record_and_one_that_fails_fails_alone(store, tmp_path):
     async def use():
         puts = [store.aput(("a",), f"k{n}", {"n": n}) for n in range(20)]

@@ -1,7 +1,6 @@
 """Retention of LangGraph's threads: keep-last with DeltaChannels, threads that nobody writes to, and `ttl=`."""
 
 import asyncio
-import gc
 import logging
 import os
 import subprocess
@@ -225,17 +224,6 @@ def sweep_periodically(histories, ttl, stop):
         start_sweeper(histories, ttl)
 
 
-@pytest.mark.parametrize(
-    ("ttl", "seconds"),
-    [(timedelta(seconds=5), 60), (timedelta(hours=1), 360), (30 * DAY, 3600)],
-)
-def test_the_interval_follows_from_the_ttl(tmp_path, ttl, seconds):
-    stop = Stop(rounds=3)
-    histories = LogHistories(FileSystemSaver(tmp_path))
-    sweep_periodically(histories, ttl, stop)
-    assert stop.waits == [0, seconds, seconds, seconds]
-
-
 def test_an_error_is_logged_and_the_next_round_tries_again(tmp_path, monkeypatch, caplog):
     store = fill(tmp_path).store
     histories = LogHistories(store)
@@ -269,19 +257,6 @@ def test_a_damaged_thread_is_an_error_and_stays(tmp_path):
             saver.sweep_ttl()
         assert saver.store.threads() == ["old", "own", "recent"]
     assert log.read_bytes() == data
-
-
-def test_the_thread_ends_with_the_saver(tmp_path):
-    saver = FileSystemCheckpointSaver(tmp_path, ttl=DAY)
-    copied = saver.with_allowlist([])
-    background = saver._sweeper._thread
-    del saver
-    gc.collect()
-    assert background.is_alive()  # a copy, as LangGraph makes one, still uses the store
-    del copied
-    gc.collect()
-    background.join(WAIT)
-    assert not background.is_alive()
 
 
 def test_closing_ends_the_thread(tmp_path):

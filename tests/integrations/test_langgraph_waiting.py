@@ -175,34 +175,6 @@ def test_a_call_that_has_waited_for_long_goes_to_a_thread(saver, hops, monkeypat
     assert list_values(saver, "t0") == [1, 0]
 
 
-def test_a_lock_that_no_call_of_the_event_loop_holds_is_waited_for_in_a_thread(saver, hops):
-    async def run():
-        await aput(saver, "t0")
-        forget(hops)
-        with connection_lock(saver):
-            task = asyncio.create_task(aput(saver, "t0", 1))
-            await hops.has_put.wait()
-        await task
-
-    asyncio.run(run())
-    assert hops == ["put"]
-    assert list_values(saver, "t0") == [1, 0]
-
-
-def test_a_read_does_not_wait_for_a_put_that_waits_for_the_disk(hops, tmp_path):
-    async def run(saver):
-        await aput(saver, "t0")
-        forget(hops)
-        async with Holder(saver, connection_lock(saver)):
-            # The lock is in use until the block ends.
-            found = await saver.aget_tuple(config_of("t0"))
-        assert found.checkpoint["channel_values"] == {"a": 0}
-
-    with SqliteCheckpointSaver(tmp_path / "test.db", fsync="always") as saver:
-        asyncio.run(run(saver))
-    assert hops == ["hold", "get_tuple"]
-
-
 @pytest.mark.parametrize("is_woken", [False, True])
 def test_a_call_that_is_cancelled_while_it_waits_writes_nothing_and_lets_the_next_go_on(saver, hops, is_woken):
     async def run():
@@ -225,25 +197,6 @@ def test_a_call_that_is_cancelled_while_it_waits_writes_nothing_and_lets_the_nex
     asyncio.run(run())
     assert hops == ["hold"]
     assert [list_values(saver, f"t{n}") for n in range(2)] == [[0], [1, 0]]
-
-
-def test_calls_that_wait_are_made_in_their_order(saver, hops):
-    order = []
-
-    async def put(n):
-        await aput(saver, f"t{n}", 1)
-        order.append(n)
-
-    async def run():
-        for n in range(5):
-            await aput(saver, f"t{n}")
-        async with Holder(saver, connection_lock(saver)) as holder:
-            tasks = await start(*(put(n) for n in range(5)))
-            await holder.end()
-            await asyncio.gather(*tasks)
-
-    asyncio.run(run())
-    assert order == list(range(5))
 
 
 def test_an_error_of_a_call_that_has_waited_reaches_its_caller_and_the_next_goes_on(saver, hops):

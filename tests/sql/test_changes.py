@@ -167,6 +167,22 @@ def test_a_file_that_was_replaced_is_watched_again(open_sqlite, tmp_path):
     database.close()
 
 
+def test_a_file_that_could_not_be_opened_for_a_while_is_watched_again(open_sqlite, tmp_path):
+    database = open_sqlite()
+    add_history(database)
+    commits = _Commits(database._connect_to_tables, database.names)
+    file = tmp_path / "test.db"
+    file.rename(tmp_path / "away")
+    file.mkdir()
+    assert commits.find_threads() == {ANY}
+    file.rmdir()
+    (tmp_path / "away").rename(file)
+    assert commits.find_threads() == {ANY}
+    assert commits.find_threads() == set()
+    commits.close()
+    database.close()
+
+
 def test_a_lost_connection_counts_as_a_change_and_is_replaced(open_postgres):
     database = open_postgres()
     history = add_history(database)

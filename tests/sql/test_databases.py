@@ -11,6 +11,7 @@ from savers._sql.encoded_text import MOST_BYTES, decode_id, decode_text, encode_
 from savers._sql.schema import SCHEMA_VERSION
 from tests.sql.rows import add_history, positions, put
 from tests.support.databases import (
+    HistoryGoneError,
     PostgresDatabase,
     PostgresSession,
     SqliteConnection,
@@ -48,6 +49,11 @@ def test_an_id_takes_16_bytes_if_it_is_a_uuid_and_returns_as_it_was():
     assert [decode_id(encode_id(name)) for name in ids if not is_cut(encode_text(name))] == [
         name for name in ids if not is_cut(encode_text(name))
     ]
+
+
+def test_a_record_without_its_history_is_refused(database):
+    with pytest.raises(HistoryGoneError):
+        database.write(f"INSERT INTO {database.names.records} (history, position, frame) VALUES (?, 0, ?)", (99, b""))
 
 
 @pytest.mark.parametrize("error", [Stopped, KeyboardInterrupt])

@@ -2,8 +2,6 @@
 
 from functools import partial
 
-import pytest
-
 from graphkit import END, Checkpoint, RunnableConfig
 from graphkit.values import FrozenList
 from savers import PostgresSaver
@@ -121,23 +119,6 @@ def test_a_search_with_a_limit_opens_no_more_histories_than_wanted(open_saver, m
     fresh.threads()
     counter = Counter(fresh, monkeypatch)
     assert counter.count(lambda: fresh.search({"step": 1}, limit=3)) == 1 + 3
-
-
-def test_terms_of_a_failed_put_are_inserted_by_the_next_one(open_saver, monkeypatch):
-    saver = open_saver()
-    fill(saver, 2)
-    database = saver._database
-
-    def refuse(*_):
-        raise OSError
-
-    with monkeypatch.context() as patch:
-        for name in ("write", "write_returning", "transaction"):
-            patch.setattr(database, name, refuse)
-        with pytest.raises(OSError):
-            saver.put(CONFIG, make_checkpoint(7))
-    saver.put(CONFIG, make_checkpoint(7))
-    assert [info.metadata["step"] for info in open_saver().search({"step": 7})] == [7]
 
 
 def grow(saver, count):

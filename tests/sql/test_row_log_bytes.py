@@ -1,5 +1,7 @@
 """The bytes of a history in rows: read, appended all or none, and refused when another writer was faster."""
 
+import random
+
 import pytest
 
 from graphkit.errors import CheckpointCorruptionError
@@ -9,6 +11,7 @@ from savers._sql.statements import Statements
 from savers.log import Change, StaleLogError, StoredCheckpoint
 from tests.sql.rows import positions
 from tests.support.databases import RowLogBytes
+from tests.support.logs import KEY
 
 BEGINNING = b"B" * 100
 FRAMES = [bytes([n % 251]) * (40_000 if n == 150 else n % 90 + 1) for n in range(600)]
@@ -115,6 +118,19 @@ def test_a_history_that_is_deleted_or_released_is_replaced(make, database, sql):
     assert not medium.open()
 
 
+def test_what_was_not_committed_is_taken_back(make):
+    medium = make()
+    end = write(medium, b"one")
+    medium.append(end, b"two", 0, None)
+    medium.undo(end)
+    assert not medium.has_pending
+    medium.close()
+    assert medium.open()
+    assert medium.size == end
+    assert write(medium, b"other") == end + 5
+    assert open_other(make).read_at(end - 3, 100) == b"oneother"
+
+
 # Reading
 
 
@@ -124,6 +140,16 @@ def test_any_range_has_the_bytes_of_its_rows(history, length):
         assert history.read_at(offset, length) == WHOLE[offset : offset + length], offset
         history.drop_caches()
     assert history.read_at(len(WHOLE), 10) == b""
+
+
+def test_any_ranges_in_any_order_have_the_bytes_of_their_rows(history):
+    randomness = random.Random(1)
+    for _ in range(300):
+        ranges = []
+        for _ in range(randomness.choice([1, 2, 3, 70])):
+            start = randomness.randrange(len(WHOLE))
+            ranges.append((start, min(len(WHOLE), start + randomness.choice([0, 5, 300, 20_000]))))
+        assert history.read_many(ranges) == [WHOLE[start:end] for start, end in ranges]
 
 
 def test_what_waits_is_read_together_with_what_was_inserted(make, monkeypatch):
@@ -258,3 +284,21 @@ def test_a_checkpoint_that_must_be_absent_is_not_inserted_twice(make):
     assert not writer.expect_absent("z"), "one id at a commit"
     writer.commit(make_checkpoint("y"))
     assert len(open_other(make).locate("y")) == 1
+
+
+def test_a_checkpoint_is_located_by_its_id(make):
+    medium = make()
+    write(medium, b"one")
+    known = open_other(make)
+    places = []
+    for name in ("a", "b", "a"):
+        places.append(medium.size)
+        append_checkpoint(medium, name, flags=KEY)
+        medium.commit(make_checkpoint(name))
+    reader = open_other(make)
+    assert [*reader.locate("a")] == places[2:]
+    assert [*reader.locate("b")] == [places[1]]
+    assert [*reader.locate("c")] == []
+    assert [*known.locate("a")] == [], "it is behind the known end"
+    append_checkpoint(reader, "c")
+    assert [*reader.locate("c")] == [medium.size], "it waits"

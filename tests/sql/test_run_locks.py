@@ -77,26 +77,6 @@ def test_a_second_holder_waits_and_then_gives_up(database, open_database):
         assert database.run_locks.is_held("t")
 
 
-def test_one_of_many_threads_of_execution_holds_it(database, open_database):
-    databases = [database, open_database()]
-    inside = []
-    count = 0
-
-    def run(number):
-        nonlocal count
-        with databases[number % 2].run_locks.hold("t", SOON):
-            inside.append(number)
-            assert inside == [number]
-            before = count
-            database.read("SELECT 1")
-            count = before + 1
-            inside.remove(number)
-
-    with ThreadPoolExecutor(8) as executor:
-        list(executor.map(run, range(40)))
-    assert count == 40
-
-
 def test_another_process_is_kept_out_and_named(database, start_holder):
     holder = start_holder()
     assert holder.read() == "held"
@@ -349,18 +329,3 @@ def wait_for_lock(database):
             return True
     except (ThreadBusyError, CheckpointStorageError):
         return False
-
-
-def test_a_hundred_locks_take_one_connection(opened, server):
-    database = opened()
-    connections = "SELECT pid FROM pg_stat_activity WHERE application_name = 'graphkit'"
-    before = set(database.read(connections))  # those of other tests may end later
-    locks = [database.run_locks.hold(f"t{number}", 0) for number in range(100)]
-    for lock in locks:
-        lock.__enter__()
-    made = set(database.read(connections)) - before
-    assert len({database.run_locks.token_of(f"t{number}") for number in range(100)}) == 100
-    for lock in locks:
-        lock.__exit__(None, None, None)
-    assert len(made) <= 2
-    assert database.read(f"SELECT * FROM {database.names.run_locks}") == []

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
@@ -36,36 +35,6 @@ def test_eight_processes_on_one_thread(saver, open_saver, start_client):
     report = saver.verify()
     assert report.ok
     assert report.threads[0].files[0].checkpoints == 200
-
-
-@pytest.mark.requirement("P86")
-def test_thousands_of_threads_from_sixteen_workers(saver, sweep):
-    saver.threads()  # connects
-    database = saver._database
-    connections = "SELECT pid FROM pg_stat_activity WHERE client_port IS NOT NULL"
-    before = [] if hasattr(saver, "db_file") else database.read(connections)
-    threads = [f"thread {number}" for number in range(sweep.count(2000, 500))]
-
-    def work(thread):
-        for number in range(2):
-            state = {"thread": thread, "items": list(range(number))}
-            put(saver, state, thread)
-        assert saver.get(RunnableConfig(thread)).state == state
-
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(work, threads))
-    assert sorted(saver.threads()) == sorted(threads)
-    for thread in sweep.some(threads, 50):
-        assert [checkpoint.state for checkpoint in saver.list(RunnableConfig(thread))] == [
-            {"thread": thread, "items": [0]},
-            {"thread": thread, "items": []},
-        ]
-    if hasattr(saver, "db_file"):
-        assert len(database._connections._idle) <= 4
-    else:
-        # The server has other clients.
-        assert len({*database.read(connections)} - {*before}) <= 12
-    assert saver.verify().ok
 
 
 def test_a_pool_of_one_connection_is_enough(postgres_opener):
@@ -224,6 +193,20 @@ def test_a_commit_of_unknown_outcome_happens_once(open_saver, is_committed, is_n
     assert list_ids(fresh, T)[: len(expected)] == expected
     assert len(fresh.list(T)) == len(expected) + (0 if is_new else 3)
     assert fresh.verify().ok
+
+
+def test_a_commit_whose_outcome_stays_unknown_is_an_error_and_the_next_put_sees_what_is_there(open_saver):
+    saver = open_saver()
+    fill(saver, 3)
+    Unsure(saver._database, is_committed=False, times=2)
+    with pytest.raises(OutcomeUnknownError):
+        put(saver, {"items": []})
+    put(saver, {"items": [1]})
+    assert [checkpoint.state.get("items") for checkpoint in open_saver().list(T)][:2] == [
+        [1],
+        ["item 0", "item 1", "item 2"],
+    ]
+    assert saver.verify().ok
 
 
 # A server that has lost what it acknowledged

@@ -17,7 +17,22 @@ from graphkit import (
 from savers import PostgresSaver, SqliteSaver
 from tests.sql.savers import run_sql
 from tests.support.logs import pack_frame, parse_frame
-from tests.support.sealed import BOTH, CONFIG, INNER, MARKERS, NEW, OLD, READS, WRONG, made, quiet, view, write
+from tests.support.sealed import (
+    BOTH,
+    CONFIG,
+    INNER,
+    MARKERS,
+    NEW,
+    OLD,
+    READS,
+    WRONG,
+    fill_rotatable,
+    made,
+    quiet,
+    view,
+    view_all,
+    write,
+)
 
 OTHER = RunnableConfig("u")
 IN_COLUMNS = {"interrupts", "namespaces"}
@@ -286,38 +301,13 @@ def test_a_key_id_of_any_text_is_named(open_saver):
 
 @pytest.fixture
 def rotatable(open_saver):
-    """A store with histories of an old key, of the new one, of both, and plain ones; live and released."""
-    plain = open_saver()
-    write(plain, RunnableConfig("unsealed"), 3)
-    write(plain, RunnableConfig("unsealed-released"), 3)
-    plain.release(RunnableConfig("unsealed-released"))
-    old = open_saver(cipher=OLD)
-    write(old, CONFIG, 4)
-    write(old, INNER, 3)
-    old.release(CONFIG)
-    write(old, CONFIG, 4)
-    write(old, RunnableConfig("Odd id!\0", checkpoint_ns="Odd ns!"), 2)
-    both = open_saver(cipher=BOTH)
-    both.put(CONFIG, made(70, plain="new"))
-    write(both, RunnableConfig("new"), 2)
+    fill_rotatable(open_saver)
     return open_saver
-
-
-def everything(saver):
-    found = {}
-    for thread in saver.threads(released=True):
-        for namespace in ("", "inner", "Odd ns!"):
-            config = RunnableConfig(thread, checkpoint_ns=namespace)
-            found[thread, namespace] = view(saver, config)
-            for version in saver.versions_by_thread_id(thread):
-                found[thread, namespace, version] = view(saver, config, version)
-    assert saver.verify().ok
-    return found
 
 
 @pytest.mark.requirement("P70")
 def test_after_a_rotation_the_old_key_is_not_needed(rotatable):
-    before = everything(rotatable(cipher=BOTH))
+    before = view_all(rotatable(cipher=BOTH))
     saver = rotatable(cipher=BOTH)
     steps = []
     report = saver.rotate(progress=lambda *step: steps.append(step))
@@ -326,7 +316,7 @@ def test_after_a_rotation_the_old_key_is_not_needed(rotatable):
     assert [step[:2] for step in steps] == [(number, 5) for number in range(1, 6)]
     assert report.set_aside == ()
     assert saver.rotate().rewritten == ()
-    assert everything(rotatable(cipher=NEW)) == before
+    assert view_all(rotatable(cipher=NEW)) == before
     assert count_terms(saver) == 7
 
 
@@ -379,7 +369,7 @@ def test_rotation_needs_keys_and_leaves_a_history_whose_key_is_missing(rotatable
         rotatable(cipher=NEW).rotate()
     assert view(rotatable(cipher=NEW), RunnableConfig("unsealed"))
     assert len(rotatable(cipher=BOTH).rotate().rewritten) == 4
-    assert everything(rotatable(cipher=NEW))
+    assert view_all(rotatable(cipher=NEW))
 
 
 def test_a_rotation_during_a_run_and_with_other_savers_open(rotatable):

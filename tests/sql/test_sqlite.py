@@ -24,7 +24,7 @@ from savers._sql.sqlite_connection import translate_error
 from tests.sql.rows import add_history, positions, put
 from tests.sql.savers import put as put_state
 from tests.support.checkpoints import list_numbers
-from tests.support.databases import SqliteDatabase
+from tests.support.databases import SqliteConnection, SqliteDatabase
 
 NOBODY = 65534
 CONFIG = RunnableConfig("t")
@@ -197,6 +197,24 @@ def test_a_full_disk_leaves_what_was_there(file):
         write_much()
     database.read("PRAGMA max_page_count = 1000000")
     assert put(database, history, 1, os.urandom(100_000)) == 1
+    database.close()
+
+
+def test_a_rollback_that_fails_leaves_no_transaction(file, monkeypatch):
+    database = SqliteDatabase(file, fsync="never")
+    history = add_history(database)
+
+    def fail(connection):
+        raise CheckpointStorageError(connection.path, "write", "a fault")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteConnection, "roll_back_if_open", fail)
+        with pytest.raises(CheckpointStorageError, match="a fault"), database.transaction():
+            raise KeyError
+    assert put(database, history, 0) == 1
+    other = SqliteDatabase(file, fsync="never")
+    assert positions(other, history) == [0]
+    other.close()
     database.close()
 
 

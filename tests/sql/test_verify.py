@@ -84,21 +84,16 @@ def test_damage_of_a_row_is_found(saver, kind, index):
     assert saver.verify("t").problems[0].reason == reason
 
 
-def test_many_rows_are_checked_in_parts(saver, monkeypatch):
-    monkeypatch.setattr(verify, "_ROWS_AT_ONCE", 4)
-    fill(saver, 12)
+def test_two_records_in_one_row_are_found(saver):
+    fill(saver, 8)
+    rows = rows_of(saver)
+    (history, first, one) = rows[3]
+    (_, second, other) = rows[4]
+    run_sql(saver, "DELETE FROM {records} WHERE history = ? AND position = ?", (history, second))
+    run_sql(saver, "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?", (one + other, history, first))
     saver.close()
-    assert saver.verify().ok
-    _, position, _ = rows_of(saver)[-2]
-    run_sql(
-        saver,
-        "UPDATE {records} SET checkpoint = ? WHERE position = ? AND history = "
-        "(SELECT history FROM {histories} WHERE namespace = '')",
-        (b"x", position),
-    )
-    saver.close()
-    ((_, _, reason),) = find_problems(saver)
-    assert "its row has the checkpoint" in reason
+    ((thread, state, reason),) = find_problems(saver)
+    assert (thread, state, reason) == ("t", "damaged", "it does not have a row of its own")
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])

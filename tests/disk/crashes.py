@@ -66,12 +66,16 @@ def made(number, id=None, **state):
 
 def describe(saver, config, checkpoint):
     """All of a checkpoint, so that any difference in type or order shows."""
+    if saver is None:
+        return outline(checkpoint)
+    at = config.with_check_point_id(checkpoint.id)
+    return outline(checkpoint, dict(saver.get_writes(at)), saver.tags_of(at))
+
+
+def outline(checkpoint, *recorded):
+    """A checkpoint as text, with what is recorded with it."""
     fields = (checkpoint.id, checkpoint.node_id, checkpoint.next_node_id, checkpoint.parent_id, checkpoint.created_at)
-    beside = ()
-    if saver is not None:
-        at = config.with_check_point_id(checkpoint.id)
-        beside = (dict(saver.get_writes(at)), saver.tags_of(at))
-    return repr((*fields, dict(checkpoint.metadata), dict(checkpoint.state), *beside))
+    return repr((*fields, dict(checkpoint.metadata), dict(checkpoint.state), *recorded))
 
 
 def view(saver, threads=THREADS, namespaces=NAMESPACES):
@@ -95,13 +99,12 @@ def view(saver, threads=THREADS, namespaces=NAMESPACES):
 
 def grown(before, thread, namespace, number, id=None):
     """A view after one more put."""
-    histories = dict(before.get(thread, {}))
-    one = made(number, id)
-    fields = (one.id, one.node_id, one.next_node_id, one.parent_id, one.created_at)
+    checkpoint = made(number, id)
     early = dict(before.get(EARLY, {}))
-    writes = early.pop((thread, namespace, one.id), {})
-    line = repr((*fields, dict(one.metadata), dict(one.state), writes, ()))
-    histories[namespace, None] = (line, *histories.get((namespace, None), ()))
+    writes = early.pop((thread, namespace, checkpoint.id), {})
+    histories = dict(before.get(thread, {}))
+    older = histories.get((namespace, None), ())
+    histories[namespace, None] = (outline(checkpoint, writes, ()), *older)
     return {**before, thread: histories, EARLY: early}
 
 

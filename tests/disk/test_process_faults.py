@@ -213,17 +213,22 @@ def finished(started):
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("fsync", ["always", "never"])
 def test_eight_processes_on_one_thread_and_eight_on_their_own(fsync, launcher, tmp_path):
-    threads = ["shared"] * 8 + [f"own {who}" for who in range(8)]
-    finished(workers(launcher, str(tmp_path / "store"), fsync, threads, 25))
+    own = [f"own {who}" for who in range(8, 16)]
+    finished(workers(launcher, str(tmp_path / "store"), fsync, ["shared"] * 8 + own, 25))
+
+    def expected(who):
+        return [{"who": who, "n": n, "items": ["x"] * n} for n in range(24, -1, -1)]
+
     with FileSystemSaver(tmp_path / "store") as saver:
-        assert sorted(saver.threads()) == sorted(set(threads))
+        assert sorted(saver.threads()) == sorted(["shared", *own])
         history = saver.list(config_of("shared"))
-        assert len({one.id for one in history}) == len(history) == 200
+        assert len(history) == 200
+        assert len({checkpoint.id for checkpoint in history}) == 200
+        states = [dict(checkpoint.state) for checkpoint in history]
         for who in range(8):
-            mine = [dict(checkpoint.state) for checkpoint in history if checkpoint.state["who"] == who]
-            assert mine == [{"who": who, "n": n, "items": ["x"] * n} for n in range(24, -1, -1)]
-            own = list_states(saver, config_of(f"own {who}"))
-            assert own == [{"who": who + 8, "n": n, "items": ["x"] * n} for n in range(24, -1, -1)]
+            assert [state for state in states if state["who"] == who] == expected(who)
+        for who, thread in enumerate(own, 8):
+            assert list_states(saver, config_of(thread)) == expected(who)
 
 
 @pytest.mark.requirement("L9")

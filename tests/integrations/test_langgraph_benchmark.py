@@ -38,8 +38,9 @@ def test_a_row_is_measured_without_the_rows_before_it(key, make_folder):
 def test_the_table_has_the_chosen_rows_and_their_ratios(make_folder, capsys):
     langgraph_savers.main(make_folder, keys=["bytes", "newest"], rounds=2, sizes=QUICK)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
-    head, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert head[2:] == [*(contender.name for contender in CONTENDERS), "never / OFF", "always / FULL"]
+    head, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    names = [contender.name for contender in CONTENDERS]
+    assert head[2:] == [*names, "never / OFF", "always / FULL"]
     assert [row[0] for row in rows] == ["`bytes`", "`newest`"]
     for row in rows:
         off, full, never, always, never_ratio, always_ratio = map(float, row[3:])

@@ -11,7 +11,7 @@ pytest.importorskip("langgraph")
 from savers.langgraph import FileSystemCheckpointSaver, SqliteCheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, make_opener, parametrize
 from tests.sql.test_round_trips import Counter
-from tests.support.langgraph_checkpoints import put, thread
+from tests.support.langgraph_checkpoints import id_of, put, thread
 
 MOST_NUMBERS = 8
 """An index has so many values of a number; those that follow have one term, which says that there are others."""
@@ -29,10 +29,6 @@ def put_many(saver, count, ids=None):
     for number, checkpoint_id in enumerate(ids or [None] * count):
         configs.append(put(saver, configs[-1], id=checkpoint_id, n=number))
     return configs[1:]
-
-
-def id_of(config):
-    return config["configurable"]["checkpoint_id"]
 
 
 def seen(saver):

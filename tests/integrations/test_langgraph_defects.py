@@ -22,7 +22,7 @@ from savers.langgraph import FileSystemCheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.test_langgraph_graphs import Note
 from tests.integrations.test_langgraph_store import Rot, again
-from tests.support.langgraph_checkpoints import put, thread
+from tests.support.langgraph_checkpoints import id_of, put, thread, thread_of, values_of
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_one_id_in_place_of_a_list_of_ids_is_refused_and_nothing_is_removed(save
     ):
         with pytest.raises(TypeError, match=r"a list of ids.*\[b?'ab'\]"):
             refuse()
-    assert [one.config["configurable"]["thread_id"] for one in saver.list(None)] == ["b", "a"]
+    assert [thread_of(one.config) for one in saver.list(None)] == ["b", "a"]
 
 
 @pytest.mark.parametrize(
@@ -126,16 +126,16 @@ def test_a_value_error_of_the_serializer_is_still_one_and_names_the_channel(tmp_
 
 
 def test_tuples_in_metadata_become_lists_and_a_filter_finds_them_by_either(saver):
-    metadata = {"pair": (1, 2), "nested": {"deep": [(1, (2,)), {"x": ()}]}, "step": 1}
-    config = put(saver, None, metadata, a=1)
+    config = put(saver, None, {"pair": (1, 2), "nested": {"deep": [(1, (2,)), {"x": ()}]}, "step": 1}, a=1)
     put(saver, None, {"pair": [2, 1], "step": 2}, a=2)
-    lists = {"pair": [1, 2], "nested": {"deep": [[1, [2]], {"x": []}]}, "step": 1}
-    for one in (saver, again(saver)):
-        assert one.get_tuple(config).metadata == lists
-        for wanted in ((1, 2), [1, 2]):
-            assert [found.metadata["step"] for found in one.list(None, filter={"pair": wanted})] == [1]
-        assert [found.metadata["step"] for found in one.list(None, filter={"nested": lists["nested"]})] == [1]
-        assert [info.id for info in one.store.search({"pair": [1, 2]})] == [config["configurable"]["checkpoint_id"]]
+    nested = {"deep": [[1, [2]], {"x": []}]}
+    for reader in (saver, again(saver)):
+        assert reader.get_tuple(config).metadata == {"pair": [1, 2], "nested": nested, "step": 1}
+        for wanted in ({"pair": (1, 2)}, {"pair": [1, 2]}, {"nested": nested}):
+            (found,) = reader.list(None, filter=wanted)
+            assert found.metadata["step"] == 1
+        (info,) = reader.store.search({"pair": [1, 2]})
+        assert info.id == id_of(config)
 
 
 def test_tuples_that_an_earlier_version_stored_are_read_as_lists(saver):
@@ -269,11 +269,11 @@ def test_a_type_that_a_strict_serializer_of_langgraph_blocks_is_an_error_instead
         assert caught.value.type_name == f"{__name__}.Person, {__name__}.Color"
         assert caught.value.raw == [{"name": "ada"}, {"name": "bob"}, "red"]
     plain = FileSystemCheckpointSaver(tmp_path, on_blocked_type="plain")
-    assert plain.get_tuple(config).checkpoint["channel_values"]["people"] == [{"name": "ada"}, {"name": "bob"}, "red"]
+    assert values_of(plain.get_tuple(config))["people"] == [{"name": "ada"}, {"name": "bob"}, "red"]
     allowing = saver.with_allowlist([(__name__, "Person"), (__name__, "Color")])
-    assert allowing.get_tuple(config).checkpoint["channel_values"]["people"][2] is Color.RED
+    assert values_of(allowing.get_tuple(config))["people"][2] is Color.RED
     permissive = FileSystemCheckpointSaver(tmp_path, serde=JsonPlusSerializer())
-    assert permissive.get_tuple(config).checkpoint["channel_values"]["people"][0] == Person(name="ada")
+    assert values_of(permissive.get_tuple(config))["people"][0] == Person(name="ada")
 
 
 def test_a_blocked_type_in_a_pending_write_names_its_channel(tmp_path):

@@ -341,15 +341,18 @@ def test_metadata_that_json_cannot_hold_is_reported(tmp_path, file):
 
 def test_an_encrypted_store_becomes_an_encrypted_database(tmp_path, file):
     serde = EncryptedSerializer(Rot(), PERMISSIVE)
-    fill(open_store(tmp_path / "runs", serde))
+    source = open_store(tmp_path / "runs", serde)
+    fill(source)
     first = export_langgraph_sqlite(tmp_path / "runs", file, serde=serde)
+    assert first.ok
     again = export_langgraph_sqlite(tmp_path / "runs", file, serde=serde)
-    assert (first.ok, again.ok, again.skipped) == (True, True, first.checkpoints)
-    with database(file, serde) as saver:
-        assert seen(saver) == seen(open_store(tmp_path / "runs", serde))
-    assert {row[4] for row in content(file)[0]} == {"msgpack+rot"}
+    assert (again.ok, again.skipped) == (True, first.checkpoints)
+    with database(file, serde) as target:
+        assert seen(target) == seen(source)
+    checkpoints, _ = content(file)
+    assert {row[4] for row in checkpoints} == {"msgpack+rot"}
     assert import_langgraph_sqlite(file, tmp_path / "again", serde=serde).ok
-    assert seen(open_store(tmp_path / "again", serde)) == seen(open_store(tmp_path / "runs", serde))
+    assert seen(open_store(tmp_path / "again", serde)) == seen(source)
 
 
 def test_a_serializer_that_is_missing_is_asked_for(tmp_path, runs, file):

@@ -13,7 +13,7 @@ from langgraph.types import Command
 from graphkit import CheckpointNotFoundError
 from savers.langgraph import FileSystemCheckpointSaver, encoding
 from tests.integrations.langgraph_graphs import three_questions
-from tests.support.langgraph_checkpoints import put, thread
+from tests.support.langgraph_checkpoints import id_of, put, thread, thread_of
 
 
 class Counting(JsonPlusSerializer):
@@ -105,10 +105,10 @@ def check_a_copy_has_its_parents(saver):
         configs.append(put(saver, configs[-1], a=n))
     saver.put_writes(configs[1], [("delta", "d")], "task")
     saver.copy_thread("t", "copy")
-    ids = [config["configurable"]["checkpoint_id"] for config in reversed(configs)]
+    ids = [id_of(config) for config in reversed(configs)]
     found = list(saver.list({"configurable": {"thread_id": "copy"}}))
-    assert [one.config["configurable"]["checkpoint_id"] for one in found] == ids
-    parents = [one.parent_config and one.parent_config["configurable"]["checkpoint_id"] for one in found]
+    assert [id_of(one.config) for one in found] == ids
+    parents = [one.parent_config and id_of(one.parent_config) for one in found]
     assert parents == [*ids[1:], None]
     history = saver.get_delta_channel_history(config=thread("copy"), channels=["delta"])
     assert history == {"delta": {"writes": [("task", "delta", "d")]}}
@@ -117,7 +117,7 @@ def check_a_copy_has_its_parents(saver):
 def check_all_threads_can_be_listed(saver):
     for n in range(5):
         put(saver, thread(f"t{n}"), a=n)
-    found = [one.config["configurable"]["thread_id"] for one in saver.list(None)]
+    found = [thread_of(one.config) for one in saver.list(None)]
     assert found == ["t4", "t3", "t2", "t1", "t0"]
 
 

@@ -225,12 +225,16 @@ def test_a_search_returns_what_was_put_last_first(store, open_store):
         store.put(("a", str(n % 3)), f"k{n}", {"n": n})
     store.put(("a", "1"), "k1", {"n": 1})
     expected = ["k1", *(f"k{n}" for n in range(29, 1, -1)), "k0"]
-    for one in (store, open_store()):
-        assert keys_of(one.search((), limit=100)) == expected
-        assert keys_of(one.search(("a",), limit=4, offset=2)) == expected[2:6]
-        assert keys_of(one.search(("a",), limit=100, offset=29)) == ["k0"]
-        assert keys_of(one.search(("a", "1"), limit=2)) == ["k1", "k28"]
-        assert one.search(("a",), limit=0) == []
+    for reader in (store, open_store()):
+
+        def search(*namespace, reader=reader, **options):
+            return keys_of(reader.search(namespace, **options))
+
+        assert search(limit=100) == expected
+        assert search("a", limit=4, offset=2) == expected[2:6]
+        assert search("a", limit=100, offset=29) == ["k0"]
+        assert search("a", "1", limit=2) == ["k1", "k28"]
+        assert search("a", limit=0) == []
 
 
 @pytest.mark.parametrize("numbers", [{"limit": -1}, {"offset": -1}])
@@ -618,22 +622,26 @@ def test_the_log_of_a_store_is_as_the_specification_says(golden):
     """Reads the log by docs/format.md alone."""
     data = (golden / "langgraph-store" / "log").read_bytes()
     assert data[40:56] == hashlib.blake2b(b"langgraph-store").digest()[:16]
-    records, offset = [], 64
+    types = []
+    payloads = []
+    offset = 64
     while offset < len(data):
         length = int.from_bytes(data[offset + 4 : offset + 8], "little")
-        records.append((data[offset + 39], msgpack.unpackb(data[offset + 40 : offset + 40 + length])))
+        types.append(data[offset + 39])
+        payloads.append(msgpack.unpackb(data[offset + 40 : offset + 40 + length]))
         offset += length + 45
-    assert [type_ for type_, _ in records] == [1, 1, 5, 5, 5, 5, 5]
-    assert [payload for _, payload in records[:2]] == [{"entries": "langgraph-store"}] * 2
-    (put, delete, content) = records[5][1]
-    first, last = 1_800_000_000_000_000, 1_800_000_060_000_000
+    assert types == [1, 1, 5, 5, 5, 5, 5]
+    assert payloads[:2] == [{"entries": "langgraph-store"}] * 2
+    put, delete, content = payloads[5]
+    created = 1_800_000_000_000_000
+    updated = created + 60_000_000
     value = msgpack.packb({"city": "Aachen", "text": "aab"})
     assert content == value + struct.pack("<3f", 2, 1, 0)
-    about = [["text", 3]]
-    expected = [0, ["users", "ann"], "home", first, last, None, None, about, len(value), len(content), crc32(content)]
-    assert put == expected
+    times = [created, updated, None, None]
+    sizes = [len(value), len(content), crc32(content)]
+    assert put == [0, ["users", "ann"], "home", *times, [["text", 3]], *sizes]
     assert delete == [1, ["users", "cid"], "home"]
-    assert records[6][1] == [[2, ["users", "bob"], "home", last + 90 * 60_000_000], b""]
+    assert payloads[6] == [[2, ["users", "bob"], "home", updated + 90 * 60_000_000], b""]
 
 
 @pytest.mark.parametrize(

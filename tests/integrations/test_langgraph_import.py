@@ -129,16 +129,19 @@ def permissive(directory):
 
 def test_everything_is_there_and_the_same(database, tmp_path):
     fill(database.saver)
-    told = []
-    report = database.bring(tmp_path / "runs", progress=lambda *what: told.append(what))
-    assert (report.ok, report.problems, report.threads, report.skipped) == (True, (), 6, 0)
-    assert report.checkpoints == len(list(database.saver.list(None))) == len(told)
-    assert told[-1][:2] == (report.checkpoints, report.checkpoints)
-    assert {thread for _, _, thread in told} == set(FileSystemSaver(tmp_path / "runs").threads())
-    database.saver.serde = permissive(tmp_path / "runs").serde
-    assert seen(permissive(tmp_path / "runs")) == seen(database.saver)
-    assert FileSystemSaver(tmp_path / "runs").verify().ok
-    assert FileSystemSaver(tmp_path / "runs").search({"user": "ada", "step": 1})
+    steps = []
+    report = database.bring(tmp_path / "runs", progress=lambda *step: steps.append(step))
+    assert report.ok
+    assert (report.problems, report.threads, report.skipped) == ((), 6, 0)
+    assert report.checkpoints == len(list(database.saver.list(None)))
+    assert [step[:2] for step in steps] == [(n, len(steps)) for n in range(1, len(steps) + 1)]
+    assert len(steps) == report.checkpoints
+    ours = permissive(tmp_path / "runs")
+    assert {thread for _, _, thread in steps} == set(ours.store.threads())
+    database.saver.serde = ours.serde
+    assert seen(ours) == seen(database.saver)
+    assert ours.store.verify().ok
+    assert ours.store.search({"user": "ada", "step": 1})
 
 
 def test_graphs_go_on_where_they_were(database, tmp_path):

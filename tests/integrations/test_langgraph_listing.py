@@ -20,7 +20,7 @@ from graphkit.errors import CheckpointFormatError
 from savers.langgraph import FileSystemCheckpointSaver
 from savers.langgraph.log_histories import LogHistories
 from tests.support.langgraph import set_listed_directories
-from tests.support.langgraph_checkpoints import thread
+from tests.support.langgraph_checkpoints import thread, thread_of, values_of
 
 MADE_BY = "graphkit:made_by"
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -135,13 +135,15 @@ def test_every_combination_of_arguments(saver, seed):
     ids = fill(saver, seed)
     elsewhere = thread(checkpoint_id=make_id(START + timedelta(seconds=20)))
     befores = (None, ids[-1], ids[len(ids) // 2], ids[0], elsewhere)
-    configs = (None, {"configurable": {"thread_id": "t"}}, thread("t"), thread("u", "sub"), thread("absent"), ids[7])
+    whole_thread = {"configurable": {"thread_id": "t"}}
+    configs = (None, whole_thread, thread("t"), thread("u", "sub"), thread("absent"), ids[7])
+    limits = (None, 0, 1, 3, 20, 1 << 80)
     warm = again(saver)
-    for config, wanted, before, limit in itertools.product(configs, FILTERS, befores, (None, 0, 1, 3, 20, 1 << 80)):
+    for config, wanted, before, limit in itertools.product(configs, FILTERS, befores, limits):
         expected = plain(warm, config, wanted, before, limit)
-        assert list(warm.list(config, filter=wanted, before=before, limit=limit)) == expected
-        if limit in {None, 3}:
-            assert list(again(saver).list(config, filter=wanted, before=before, limit=limit)) == expected
+        readers = [warm, again(saver)] if limit in {None, 3} else [warm]
+        for reader in readers:
+            assert list(reader.list(config, filter=wanted, before=before, limit=limit)) == expected
 
 
 @pytest.mark.parametrize("limit", [-1, 1.5, "2"])
@@ -223,7 +225,7 @@ def test_a_thread_that_is_deleted_after_the_logs_were_listed(saver, monkeypatch,
     for number in range(5):
         put(saver, thread(f"t{number}"), START + timedelta(seconds=number), n=number)
     before_each_history(monkeypatch, lambda _: again(saver).delete_thread("t3"))
-    found = [one.config["configurable"]["thread_id"] for one in again(saver).list(None, limit=limit)]
+    found = [thread_of(one.config) for one in again(saver).list(None, limit=limit)]
     assert found == ["t4", "t2", "t1", "t0"][:limit]
 
 
@@ -344,10 +346,10 @@ def test_a_log_that_ends_in_zeros_over_which_a_record_is_written(saver, limit):
     # As a writer that extends a log ahead.
     path.write_bytes(first + bytes(len(second) - len(first) + 300))
     reader = again(saver)
-    assert [found.checkpoint["channel_values"]["n"] for found in reader.list(None, limit=limit)] == [0, 1][:limit]
+    assert [values_of(found)["n"] for found in reader.list(None, limit=limit)] == [0, 1][:limit]
     with path.open("r+b") as log:
         log.write(second)
-    assert [found.checkpoint["channel_values"]["n"] for found in reader.list(None, limit=limit)] == [2, 0, 1][:limit]
+    assert [values_of(found)["n"] for found in reader.list(None, limit=limit)] == [2, 0, 1][:limit]
 
 
 class Counting(JsonPlusSerializer):
@@ -368,7 +370,7 @@ def test_only_the_values_of_checkpoints_that_a_filter_accepts_are_restored(saver
     serde = Counting(allowed_msgpack_modules=None)
     reader = FileSystemCheckpointSaver(saver.store.base_directory, fsync="never", serde=serde)
     found = list(reader.list(None, filter={"user": "1", "step": 2}))
-    assert [(one.config["configurable"]["thread_id"], one.checkpoint["channel_values"]) for one in found] == [
+    assert [(thread_of(one.config), values_of(one)) for one in found] == [
         ("t4", {"n": [4, 2]}),
         ("t1", {"n": [1, 2]}),
     ]

@@ -13,6 +13,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from graphkit.errors import CheckpointCorruptionError
 from savers.langgraph import SqliteCheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, parametrize
+from tests.support.langgraph_checkpoints import id_of, values_of
 
 LOGS = ["file", *DATABASES]
 
@@ -44,7 +45,7 @@ def fill(saver, count, **options):
     ids = []
     for number in range(count):
         config = put(saver, config, number, **options)
-        ids.append(config["configurable"]["checkpoint_id"])
+        ids.append(id_of(config))
         if number % 3:
             saver.put_writes(config, [("n", number)], f"task {number}")
     return ids
@@ -63,7 +64,7 @@ def read_whole(opener):
     """Return the whole history by id, as a new saver lists it."""
     saver = opener.open("a")
     try:
-        return {one.config["configurable"]["checkpoint_id"]: one for one in saver.list(name())}
+        return {id_of(one.config): one for one in saver.list(name())}
     finally:
         saver._close()
 
@@ -78,9 +79,7 @@ def test_each_checkpoint_of_a_history(opener, is_open):
         assert reader.get_tuple(name()).config == name(ids[-1])
     made = [reader.get_tuple(name(wanted)) for wanted in ids]
     assert made == [listed[wanted] for wanted in ids]
-    assert [one.checkpoint["channel_values"] for one in made] == [
-        {"n": number, "text": f"{number // 7:0150}"} for number in range(60)
-    ]
+    assert [values_of(one) for one in made] == [{"n": number, "text": f"{number // 7:0150}"} for number in range(60)]
     assert [one.pending_writes for one in made] == [
         [(f"task {number}", "n", number)] if number % 3 else [] for number in range(60)
     ]
@@ -107,7 +106,7 @@ def test_what_another_saver_has_done_since_is_seen(opener, seed):
                 ids.append(later)
             case 2 | 3:
                 config = put(writer, name(ids[-1]), number)
-                ids.append(config["configurable"]["checkpoint_id"])
+                ids.append(id_of(config))
             case 4 | 5:
                 writer.put_writes(name(ids[-1]), [("n", number)], f"late {number}")
             case 6:

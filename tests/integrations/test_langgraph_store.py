@@ -21,7 +21,7 @@ from graphkit import (
 from savers import MemorySaver, SaverWrapper
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
-from tests.support.langgraph_checkpoints import put, thread
+from tests.support.langgraph_checkpoints import id_of, put, thread
 
 CONFIG = {"configurable": {"thread_id": "t"}}
 
@@ -102,12 +102,12 @@ def test_two_processes_on_one_thread_lose_nothing(tmp_path, saver):
     processes = [subprocess.Popen(command) for command in commands]
     assert [process.wait() for process in processes] == [0, 0]
     found = list(saver.list(CONFIG))
-    assert len({one.config["configurable"]["checkpoint_id"] for one in found}) == 200
+    assert len({id_of(one.config) for one in found}) == 200
     for who in "xy":
-        mine = [one for one in found if one.metadata["who"] == who]
-        assert [values(one) for one in mine] == [{"who": who, "n": n} for n in reversed(range(100))]
-        expected = [[("task", "n", f"{who}{n}")] if n % 3 < 2 else [] for n in reversed(range(100))]
-        assert [one.pending_writes for one in mine] == expected
+        own = [one for one in found if one.metadata["who"] == who]
+        for n, one in zip(reversed(range(100)), own, strict=True):
+            assert values(one) == {"who": who, "n": n}
+            assert one.pending_writes == ([("task", "n", f"{who}{n}")] if n % 3 < 2 else [])
     assert saver.store.verify().ok
 
 

@@ -465,14 +465,17 @@ def test_what_no_reader_could_make_is_refused_with_its_path(saver, value, path, 
 
 
 def test_types_are_made_by_their_constructors(tmp_path):
-    values = {"derived": Derived("a"), "client": Client(name="a"), "secret": SecretStr("s"), "day": Day(2026, 1, 2)}
-    saver = FileSystemCheckpointSaver(tmp_path, fsync="never", types=[Derived, Client, SecretStr, Fancy, Box[int]])
-    put(saver, **values | {"day": 1, "fancy": Fancy.ONE, "box": Box[int](item=1)})
+    client = Client(name="a")
+    types = [Derived, Client, SecretStr, Fancy, Box[int]]
+    saver = FileSystemCheckpointSaver(tmp_path, fsync="never", types=types)
+    box = Box[int](item=1)
+    put(saver, derived=Derived("a"), client=client, secret=SecretStr("s"), fancy=Fancy.ONE, box=box)
     found = get(saver)
     assert found["derived"].derived == "aa"
-    assert found["client"]._client is not values["client"]._client
+    assert found["client"]._client is not client._client
     assert found["secret"] == SecretStr("s")
-    assert found["box"] == Box[int](item=1)
+    assert found["fancy"] is Fancy.ONE
+    assert found["box"] == box
 
 
 def test_types_make_the_list_strict(tmp_path):

@@ -18,3 +18,18 @@ def put(saver, config=None, metadata=None, *, id=None, **values):
     versions = dict.fromkeys(values, saver.get_next_version(None, None))
     checkpoint |= {"channel_values": values, "channel_versions": versions}
     return saver.put(config or thread(), checkpoint, metadata or {"source": "loop", "step": 0}, versions)
+
+
+def thread_of(config):
+    """Return the id of the thread of a config."""
+    return config["configurable"]["thread_id"]
+
+
+def id_of(config):
+    """Return the id of the checkpoint of a config."""
+    return config["configurable"]["checkpoint_id"]
+
+
+def values_of(found):
+    """Return the values of the channels in what a saver returns."""
+    return found.checkpoint["channel_values"]

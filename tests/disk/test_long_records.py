@@ -68,16 +68,17 @@ def written(root, **options):
 def expect(root, states, config=CONFIG, **options):
     """A fresh saver reads these states, by id and as a list, and verify is content."""
     with open_saver(root, **options) as saver:
-        assert saver.verify().ok, saver.verify().problems
-        found = saver.list(config)
-        assert [dict(one.state) for one in reversed(found)] == list(states.values())
-        assert [one.id for one in reversed(found)] == list(states)
+        report = saver.verify()
+        assert report.ok, report.problems
+        listed = saver.list(config)[::-1]
+        assert [checkpoint.id for checkpoint in listed] == list(states)
+        assert [dict(checkpoint.state) for checkpoint in listed] == list(states.values())
         for name, state in states.items():
-            assert dict(saver.get(config.with_check_point_id(name)).state) == state
-        latest = saver.get(config)
-        assert (latest.id, dict(latest.state)) == list(states.items())[-1]
-    for one in read_records(locate_log(root, config.thread)):
-        assert len(one.payload) <= LIMIT
+            found = saver.get(config.with_check_point_id(name))
+            assert dict(found.state) == state
+        assert saver.get(config).id == listed[-1].id
+    records = read_records(locate_log(root, config.thread))
+    assert max(len(record.payload) for record in records) <= LIMIT
 
 
 def by_id(states):

@@ -257,13 +257,15 @@ def test_processes_put_to_one_thread(launcher, opener):
     found = {one.checkpoint["id"]: one for one in saver.list(thread())}
     assert len(found) == 3 * count + 1
     for number, own in enumerate(ids):
+        task = f"task {number}"
         for step, checkpoint_id in enumerate(own):
             one = found[checkpoint_id]
-            assert one.checkpoint["channel_values"] == {"n": f"task {number}"}
-            early, late = (f"task {number}", "early", step), (f"task {number} again", "late", step)
-            assert one.pending_writes == [early, late]
-    assert saver.get_tuple(thread()).checkpoint["id"] in {own[-1] for own in ids}
-    assert seen(opener.open(_name_of(saver)), thread()) == seen(saver, thread())
+            assert one.checkpoint["channel_values"] == {"n": task}
+            assert one.pending_writes == [(task, "early", step), (f"{task} again", "late", step)]
+    latest = saver.get_tuple(thread()).checkpoint["id"]
+    assert latest in {own[-1] for own in ids}
+    again = opener.open(_name_of(saver))
+    assert seen(again, thread()) == seen(saver, thread())
 
 
 @parametrize(*DATABASES)

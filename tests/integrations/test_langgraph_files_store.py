@@ -423,14 +423,16 @@ def test_a_query_finds_the_nearest_items_also_after_reopening(open_store):
         one.put(("a",), "both", {"text": "c", "other": "ab"}, index=["text", "other"])
         one.put(("a",), "none", {"text": "a"}, index=False)
         one.put(("a",), "zero", {"text": "xyz"})
-    for one in (store, open_store(index=INDEX)):
-        found = one.search(("a",), query="ab")
-        scores = {item.key: item.score for item in found}
+    expected = {"ab": 1, "both": 1, "a": 0.5**0.5, "zero": 0, "none": None}
+    for reader in (store, open_store(index=INDEX), memory):
+        found = reader.search(("a",), query="ab")
         assert set(keys_of(found)[:2]) == {"ab", "both"}
-        assert scores == pytest.approx({"ab": 1, "both": 1, "a": 0.5**0.5, "zero": 0, "none": None}, abs=1e-6)
-        assert scores == pytest.approx({item.key: item.score for item in memory.search(("a",), query="ab")})
-        assert keys_of(one.search(("a",), query="ab", filter={"kind": 1})) == ["ab", "a"]
-        assert keys_of(one.search(("a",), query="ab", limit=2, offset=2)) == ["a", "zero"]
+        scores = {item.key: item.score for item in found}
+        assert scores == pytest.approx(expected, abs=1e-6)
+        filtered = reader.search(("a",), query="ab", filter={"kind": 1})
+        assert keys_of(filtered) == ["ab", "a"]
+        rest = reader.search(("a",), query="ab", limit=2, offset=2)
+        assert keys_of(rest) == ["a", "zero"]
 
 
 @pytest.mark.usefixtures("arithmetic")

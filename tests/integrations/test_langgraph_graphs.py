@@ -134,13 +134,15 @@ def breakpoints(run):
 
 def forks_and_replays(run):
     run.compile(graphs.loop()).look({"n": 0})
-    past = run.history()[len(run.history()) // 2]
-    fork = run.graph.update_state(past.config, {"log": ["forked"], "n": 2}, as_node="a")
+    history = run.history()
+    past = history[len(history) // 2].config
+    fork = run.graph.update_state(past, {"log": ["forked"], "n": 2}, as_node="a")
     run.state()
     run.look(None, fork)
-    run.look(None, past.config)
+    run.look(None, past)
     run.look(None, run.history()[-2].config)
-    run.seen.append([snapshot(run.graph.get_state(one.config)) for one in run.history()])
+    for one in run.history():
+        run.seen.append(snapshot(run.graph.get_state(one.config)))
 
 
 def updates(run):

@@ -98,19 +98,22 @@ def database(opening):
 
 def fill(saver):
     """Threads of every kind: finished, waiting, failed, forked, with subgraphs and delta channels."""
-    graphs.loop().compile(checkpointer=saver).invoke({"n": 0}, {**thread("loop"), "metadata": {"user": "ada"}})
-    graphs.nested().compile(checkpointer=saver).invoke({"log": ["in"]}, thread("nested"))
-    chat = graphs.chat().compile(checkpointer=saver)
+
+    def run(graph, given, name, **more):
+        app = graph.compile(checkpointer=saver)
+        app.invoke(given, {**thread(name), **more})
+        return app
+
+    run(graphs.loop(), {"n": 0}, "loop", metadata={"user": "ada"})
+    run(graphs.nested(), {"log": ["in"]}, "nested")
     for n in range(4):
-        chat.invoke(graphs.said(n), thread("a/../chat \U0001f600"))
-    failing = graphs.parallel([1]).compile(checkpointer=saver)
+        run(graphs.chat(), graphs.said(n), "a/../chat \U0001f600")
     with pytest.raises(ValueError, match="for a while"):
-        failing.invoke({"log": []}, {**thread("failed"), "max_concurrency": 1})
-    deltas = graphs.delta(3).compile(checkpointer=saver)
-    deltas.invoke({"log": ["in"], "n": 0}, thread("delta"))
+        run(graphs.parallel([1]), {"log": []}, "failed", max_concurrency=1)
+    deltas = run(graphs.delta(3), {"log": ["in"], "n": 0}, "delta")
     past = list(deltas.get_state_history(thread("delta")))[3]
     deltas.update_state(past.config, {"log": ["fork"], "n": 1}, as_node="b")
-    notes().compile(checkpointer=saver).invoke({"note": Note("old")}, thread("notes"))
+    run(notes(), {"note": Note("old")}, "notes")
 
 
 def seen(saver):
@@ -191,7 +194,8 @@ def test_damage_of_the_store_is_reported(tmp_path):
 def test_encrypted_values_stay_encrypted(opening, tmp_path):
     serde = EncryptedSerializer(Rot(), JsonPlusSerializer(allowed_msgpack_modules=None))
     with opening(serde) as database:
-        graphs.loop().compile(checkpointer=database.saver).invoke({"n": 0}, thread("loop"))
+        app = graphs.loop().compile(checkpointer=database.saver)
+        app.invoke({"n": 0}, thread("loop"))
         first = database.bring(tmp_path / "runs", serde=serde)
         assert (first.ok, first.problems, first.skipped) == (True, (), 0)
         again = database.bring(tmp_path / "runs", serde=serde)
@@ -199,10 +203,10 @@ def test_encrypted_values_stay_encrypted(opening, tmp_path):
         ours = FileSystemCheckpointSaver(tmp_path / "runs", serde=serde)
         assert seen(ours) == seen(database.saver)
         database.execute("DELETE FROM checkpoints")
-        graphs.loop().compile(checkpointer=database.saver).invoke({"n": 1}, thread("loop"))
-        ids = {info.id for info in ours.store.history(thread("loop"))}
+        app.invoke({"n": 1}, thread("loop"))
+        before = {info.id for info in ours.store.history(thread("loop"))}
         assert database.bring(tmp_path / "runs", serde=serde).checkpoints
-        assert {info.id for info in ours.store.history(thread("loop"))} > ids
+        assert {info.id for info in ours.store.history(thread("loop"))} > before
 
 
 def test_an_encrypted_type_of_the_application_stays_one(opening, tmp_path):

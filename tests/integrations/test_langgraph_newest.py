@@ -92,12 +92,17 @@ def test_a_limit_cuts_a_whole_listing(opener):
 def test_few_histories_are_looked_at(opener, monkeypatch):
     saver = opener.new()
     for number in range(60):
-        put(saver, f"thread {number}", parent=put(saver, f"thread {number}"), n=1)
+        first = put(saver, f"thread {number}")
+        put(saver, f"thread {number}", parent=first, n=1)
     newest = [f"thread {number}" for number in range(59, -1, -1)]
-    assert list_selected_from(saver, monkeypatch, limit=3) == newest[:2]
-    assert list_selected_from(saver, monkeypatch, limit=30) == newest[:15]
-    assert list_selected_from(saver, monkeypatch, limit=3, filter={"source": "loop"}) == newest[:2]
-    assert list_selected_from(saver, monkeypatch, limit=0) == []
+
+    def select(**query):
+        return list_selected_from(saver, monkeypatch, **query)
+
+    assert select(limit=3) == newest[:2]
+    assert select(limit=30) == newest[:15]
+    assert select(limit=3, filter={"source": "loop"}) == newest[:2]
+    assert select(limit=0) == []
 
 
 @parametrize(*DATABASES)

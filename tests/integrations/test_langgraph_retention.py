@@ -100,14 +100,18 @@ def test_keep_last_1_keeps_what_keep_latest_keeps_which_reads_the_states(saver, 
 
 
 def test_parents_in_a_circle_or_missing_end_the_search():
-    def info(id_, parent, channels):
-        metadata = {"counters_since_delta_snapshot": {key: [1, 1] for key in channels}}
+    def info(id_, parent, counters):
+        metadata = {"counters_since_delta_snapshot": counters}
         return CheckpointInfo("t", "", id_, parent, "n", None, datetime.now(UTC), 0, "finished", (), metadata)
 
-    circle = [info("c", "b", "xy"), info("b", "a", "x"), info("a", "c", "xy"), info("lost", "gone", "x")]
-    assert Retention(keep_last=1).select_removable(circle) == [circle[3]]
-    malformed = [info("b", "a", "x")._replace(metadata={"counters_since_delta_snapshot": 7}), info("a", None, "")]
-    assert Retention(keep_last=1).select_removable(malformed) == [malformed[1]]
+    x = {"x": [1, 1]}
+    xy = {"x": [1, 1], "y": [1, 1]}
+    circle = [info("c", "b", xy), info("b", "a", x), info("a", "c", xy)]
+    lost = info("lost", "gone", x)
+    assert Retention(keep_last=1).select_removable([*circle, lost]) == [lost]
+    malformed = info("b", "a", 7)
+    first = info("a", None, {})
+    assert Retention(keep_last=1).select_removable([malformed, first]) == [first]
 
 
 # ttl=

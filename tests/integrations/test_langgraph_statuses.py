@@ -202,14 +202,18 @@ def runs(tmp_path):
 
 
 def test_the_commands_show_it(runs):
-    (row,) = graphkit("interrupts", runs, "--json").json
+    def read(*command):
+        return graphkit(*command, "--json").json
+
+    (row,) = read("interrupts", runs)
     assert (row["thread"], row["node"], row["payload"]) == ("t", "ask", {"question": "ok?"})
-    assert graphkit("stats", runs, "--json").json["waiting"] == 1
-    (row,) = graphkit("threads", runs, "--status", "interrupted", "--json").json
+    assert read("stats", runs)["waiting"] == 1
+    (row,) = read("threads", runs, "--status", "interrupted")
     assert row["waiting"] == {"question": "ok?"}
-    assert graphkit("history", runs, "t", "--json").json[0]["status"] == "interrupted"
-    shown = graphkit("show", runs, "t", "--json").json
-    assert (shown["status"], shown["state"]) == ("interrupted", {"log": ["begun"]})
+    assert read("history", runs, "t")[0]["status"] == "interrupted"
+    shown = read("show", runs, "t")
+    assert shown["status"] == "interrupted"
+    assert shown["state"] == {"log": ["begun"]}
     assert graphkit("show", runs, "t").out.endswith("log:\n  [0]: begun\n")
     assert graphkit("show", runs, "t", "--key", "log[0]").out == "begun\n"
     assert graphkit("answer", runs, "t", "--value", "1").code == 16

@@ -180,13 +180,14 @@ def test_every_kind_of_value_comes_back_after_every_other(saver, encrypted):
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "x" * 5000, "\u00e4\U0001f600", "CON", "a\nb", 7])
 def test_hostile_ids_of_threads_and_namespaces_come_back(saver, name, tmp_path):
-    config = {"configurable": {"thread_id": name, "checkpoint_ns": str(name)}}
-    stored = put(saver, config, a=name)
-    saver.put_writes(stored, [(str(name), name)], str(name), str(name))
+    text = str(name)
+    stored = put(saver, thread(name, text), a=name)
+    saver.put_writes(stored, [(text, name)], text, text)
     found = again(saver).get_tuple(stored)
     assert values(found) == {"a": name}
-    assert found.pending_writes == [(str(name), str(name), name)]
-    assert [one.config["configurable"]["checkpoint_ns"] for one in saver.list(None)] == [str(name)]
+    assert found.pending_writes == [(text, text, name)]
+    (listed,) = saver.list(None)
+    assert listed.config["configurable"]["checkpoint_ns"] == text
     saver.delete_thread(name)
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
     assert list(saver.list(None)) == []

@@ -87,15 +87,17 @@ PART = 1 << 20
 def test_a_rewrite_reads_keyframes_that_it_has_not_inserted_yet(open_saver):
     # Each keyframe names the one before it, and all of them are in one part.
     items = [f"{number:04}" * 400 for number in range(300)]
-    states = [{"items": items[:count]} for count in range(len(items))]
+    states = [{"items": items[:count]} for count in range(300)]
+    copy = RunnableConfig("copy")
     with open_saver() as saver:
         for state in states:
             saver.put(T, Checkpoint(node_id="a", next_node_id="b", state=state))
-        saver.put(T.with_check_point_id(saver.get(T).id), Checkpoint(node_id="a", next_node_id="b", state=states[-1]))
+        latest = T.with_check_point_id(saver.get(T).id)
+        saver.put(latest, Checkpoint(node_id="a", next_node_id="b", state=states[-1]))
         assert saver.size("t") < PART
-        saver.copy(T, RunnableConfig("copy"))
+        saver.copy(T, copy)
         assert saver.compact("t") > 0
         assert saver.prune("copy", keep_last=200) == 100
     with open_saver() as saver:
         assert [checkpoint.state for checkpoint in saver.list(T)] == states[::-1]
-        assert [checkpoint.state for checkpoint in saver.list(RunnableConfig("copy"))] == states[:99:-1]
+        assert [checkpoint.state for checkpoint in saver.list(copy)] == states[:99:-1]

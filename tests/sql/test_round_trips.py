@@ -55,15 +55,18 @@ def fill(saver, count, thread="t"):
 def test_a_put_on_postgres_is_one_round_trip(server, schema, monkeypatch):
     with PostgresSaver(server.connection_string, schema=schema) as saver:
         counter = Counter(saver, monkeypatch)
+
+        def count(number, **options):
+            checkpoint = make_checkpoint(number, **options)
+            return counter.count(lambda: saver.put(CONFIG, checkpoint))
+
         # The first one looks whether there is a history.
-        assert counter.count(lambda: saver.put(CONFIG, make_checkpoint(0))) == 2
-        checkpoints = map(make_checkpoint, range(1, 200))
-        counts = [counter.count(partial(saver.put, CONFIG, checkpoint)) for checkpoint in checkpoints]
-        assert set(counts) == {1}
-        assert counter.count(lambda: saver.put(CONFIG, make_checkpoint(200, next_node_id=END))) == 1
+        assert count(0) == 2
+        assert {count(number) for number in range(1, 200)} == {1}
+        assert count(200, next_node_id=END) == 1
         with saver.run_lock(CONFIG):
-            assert counter.count(lambda: saver.put(CONFIG, make_checkpoint(201))) == 1
-            assert counter.count(lambda: saver.put(CONFIG, make_checkpoint(202))) == 1
+            assert count(201) == 1
+            assert count(202) == 1
         assert [info.metadata["step"] for info in saver.history(CONFIG)] == [*range(202, -1, -1)]
 
 

@@ -1,5 +1,7 @@
 """Forged records that expand without end, or claim more than any value can have: a typed error, and not much work (C11)."""
 
+import subprocess
+import sys
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,9 @@ from tests.support.logs import (
 
 CONFIG = RunnableConfig("t")
 MORE = 1 << 20
+
+
+GIB = 1 << 30
 STR = 3
 BIN = 4
 KIND_WITH_BLOCK = 8
@@ -207,3 +212,34 @@ def test_a_value_of_an_impossible_count_or_kind(tmp_path, forge, count, kind):
     )
     with FileSystemSaver(tmp_path, fsync="never") as saver, pytest.raises(CheckpointCorruptionError):
         saver.get(CONFIG)
+
+
+REAL = """
+import resource, sys, time, zlib
+resource.setrlimit(resource.RLIMIT_AS, (450 << 20, 450 << 20))
+from graphkit import RunnableConfig
+from graphkit.errors import CheckpointerError
+from savers import FileSystemSaver
+saver = FileSystemSaver(sys.argv[1], fsync="never")
+for call in (lambda: saver.get(RunnableConfig("t")), lambda: [dict(one.state) for one in saver.list(RunnableConfig("t"))]):
+    try:
+        call()
+    except CheckpointerError as error:
+        print(type(error).__name__)
+print(saver.verify().ok)
+print(saver.get(RunnableConfig("t").with_check_point_id("good")).id)
+"""
+
+
+def test_a_block_that_expands_to_more_than_the_machine_has(tmp_path, forge):
+    """It claims 3 GiB and begins with 350 MB, in 2 MB; the process may have less than half a GiB."""
+    size = 3 * GIB
+    bomb = zlib.compress(bytes(MORE) * 350, 1)
+    assert len(bomb) < 8 * MORE
+    forge(packed(size, bomb), ["k", None], bomb)
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", REAL, str(tmp_path)], capture_output=True, text=True, timeout=60, cwd=root, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["CheckpointStorageError", "CheckpointStorageError", "False", "good"]

@@ -218,6 +218,16 @@ def test_a_watch_reports_them_with_their_checkpoint(saver, opener):
     assert [(change.kind, change.checkpoint.id) for change in seen] == [("checkpoint", "b"), ("interrupt", "b")]
 
 
+def test_a_checkpoint_that_replaces_another_has_the_writes_of_both(saver, opener):
+    saver.put(ROOT, made("a"))
+    saver.put_writes(at("a"), {"of a": 1})
+    saver.put_writes(at("b"), {"of b": 2}, early=True)
+    saver.put(at("a"), made("b"))
+    for one in (saver, opener()):
+        assert one.get_writes(at("b")) == {"of a": 1, "of b": 2}
+    assert opener().verify().ok
+
+
 def test_a_reader_of_format_2_0_refuses_them(saver, opener, monkeypatch):
     saver.put(ROOT, made("a"))
     saver.put_writes(at("b"), {"w": 1}, early=True)

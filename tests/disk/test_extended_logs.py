@@ -162,6 +162,19 @@ def test_a_reader_that_reads_in_the_middle_of_a_write_finds_no_damage(tmp_path):
     saver.close()
 
 
+def test_a_watch_reports_what_is_written_over_the_zeros_that_were_there_when_it_began(tmp_path):
+    saver = FileSystemSaver(tmp_path)
+    saver.put(CONFIG, made(0))
+    size = locate_log(tmp_path).stat().st_size
+    with saver.watch() as changes:
+        for number in (1, 2, 3):
+            saver.put(CONFIG, made(number))
+            change = changes.get(30)
+            assert (change.kind, change.checkpoint.id) == ("checkpoint", f"c{number}")
+    assert locate_log(tmp_path).stat().st_size == size
+    saver.close()
+
+
 # A full disk
 
 

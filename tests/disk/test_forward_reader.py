@@ -1,5 +1,6 @@
 """`replay`: the same checkpoints as `list`, and each state decoded only as far as it changed."""
 
+import json
 import random
 from dataclasses import dataclass
 from itertools import pairwise
@@ -7,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
+from graphkit.abc import StateSerializer
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError, CheckpointSerializationError
 from graphkit.values import REMOVED, SET
 from savers import Compression, FileSystemSaver
@@ -120,6 +122,21 @@ def test_what_other_calls_do_meanwhile_is_not_seen(tmp_path):
     put(saver, {"n": 5})
     saver.delete("t")
     assert [one.state["n"] for one in replay] == [1, 2, 3, 4]
+
+
+def test_a_serializer_of_whole_states(tmp_path):
+    class Json(StateSerializer):
+        def dumps(self, state):
+            return json.dumps(state).encode()
+
+        def loads(self, data):
+            return json.loads(data)
+
+    saver = FileSystemSaver(tmp_path, Json(), fsync="never")
+    for n in range(5):
+        put(saver, {"log": [*range(n)]})
+    assert [checkpoint.state["log"] for checkpoint in saver.replay(T)] == [[*range(n)] for n in range(5)]
+    assert {checkpoint.changes for checkpoint in saver.replay(T)} == {None}
 
 
 @dataclass

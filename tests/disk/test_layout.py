@@ -126,6 +126,14 @@ def test_reading_an_empty_place_creates_nothing(opener, config, tmp_path):
     assert [*(tmp_path / "store").iterdir()] == []
 
 
+@pytest.mark.parametrize("below", [(), ("sub",), ("sub", "dir")])
+def test_a_path_that_is_a_file_is_a_clear_error(below, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(CheckpointerConfigurationError, match="is a file"):
+        FileSystemSaver(tmp_path.joinpath("file", *below))
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 @pytest.mark.parametrize(
     "options",
     [{"fsync": "sometimes"}, {"fsync": 0}, {"fsync": -1.0}, {"fsync": True}, {"lock_timeout": -1}, {"lock_timeout": "x"},

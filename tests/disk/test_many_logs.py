@@ -8,6 +8,7 @@ import pytest
 
 from graphkit import CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
+from savers._filesystem import store as store_module
 from savers._log import catalogue
 from tests.support.checkpoints import make_checkpoint
 from tests.support.disks import CountingIO
@@ -101,6 +102,15 @@ def test_names_whose_sync_failed_are_not_taken_for_synced(tmp_path):
     io.reset()
     saver.put(RunnableConfig("t"), make_checkpoint(1))
     assert io.calls.count("fsync_dir") >= 2
+    saver.close()
+
+
+def test_only_so_many_names_are_remembered(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_module, "KNOWN_IDS", 7)
+    saver = FileSystemSaver(tmp_path)
+    for number in range(30):
+        saver.put(RunnableConfig(f"thread-{number}"), make_checkpoint(0))
+    assert len(saver._store._synced_names) <= 7
     saver.close()
 
 

@@ -13,6 +13,7 @@ from graphkit import (
     ThreadBusyError,
 )
 from savers import FileSystemSaver
+from tests.disk.test_errors import as_an_ordinary_user
 from tests.support.checkpoints import list_numbers, make_checkpoint
 from tests.support.disks import HookedIO
 from tests.support.logs import locate_log, locate_thread
@@ -162,6 +163,38 @@ def test_repair_goes_on_behind_a_busy_thread_and_tells_of_it_at_the_end(opener, 
     finally:
         os.close(fd)
         other.close()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_a_thread_whose_directory_may_not_be_entered_costs_the_others_nothing(opener, tmp_path):
+    saver = opener()
+    for thread in ("a", "b b", "b", "c"):
+        saver.put(RunnableConfig(thread), make_checkpoint(0))
+    saver.close()
+    root = tmp_path / "store"
+    closed = [*root.glob("t-b-*")]
+    for path in [root, *root.rglob("*")]:
+        path.chmod(0o777 if path.is_dir() else 0o666)
+    for path in closed:
+        path.chmod(0)
+    for above in tmp_path.parents[:3]:
+        if above.name.startswith(("pytest", "test", "popen")):
+            above.chmod(0o755)
+    tmp_path.chmod(0o755)
+    with as_an_ordinary_user():
+        reader = opener()
+        assert reader.threads() == ["a", "c"]
+        assert [info.thread_id for info in reader.search({})] == ["a", "c"]
+        assert reader.prune(keep_last=1) == 0
+        assert {one.path for one in reader.verify().problems} == {path.name for path in closed}
+        with pytest.raises(CheckpointStorageError, match="Permission denied"):
+            reader.repair()
+        with pytest.raises(CheckpointStorageError, match="Permission denied"):
+            reader.get(RunnableConfig("b"))
+        reader.close()
+    for path in closed:
+        path.chmod(0o700)
+    assert len(closed) == 2
 
 
 # A first put that fails

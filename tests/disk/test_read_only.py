@@ -103,6 +103,22 @@ def test_all_of_a_read_only_file_system_can_be_read(mounted):
     expect_not_writable(place / "store", {30})
 
 
+def test_an_open_saver_writes_again_when_the_file_system_can_be_written_to(mounted):
+    place, remount = mounted
+    made(place / "store")
+    saver = FileSystemSaver(place / "store", fsync="never")
+    saver.put(X, one(4, "mine"))
+    saver.close()
+    remount("ro")
+    assert saver.get(X).state["n"] == 4
+    with pytest.raises(CheckpointStorageError, match="Read-only file system"):
+        saver.put(X, one(5, "mine"))
+    remount("rw")
+    saver.put(X, one(6, "mine"))
+    assert list_numbers(saver, X)[:2] == [6, 4]
+    saver.close()
+
+
 @pytest.mark.parametrize("locks", [True, False], ids=["all", "logs only"])
 def test_all_of_a_directory_without_write_permission_can_be_read(locks, tmp_path):
     root = tmp_path / "store"

@@ -39,6 +39,25 @@ def test_a_path_is_enough_and_a_serializer_may_follow(tmp_path, more, config):
         FileSystemSaver(tmp_path / "file", *more)
 
 
+@pytest.mark.requirement("L8", "H8")
+@pytest.mark.parametrize(
+    "name", ["a[", "../x", "/etc/passwd", "a/b\\c", "..", "", "CON", "x" * 10_000, "\ud800", "a\0b"]
+)
+def test_hostile_ids_of_threads_and_nodes_stay_inside_and_come_back(name, opener, config, tmp_path):
+    config = config.replace(thread_id=name, checkpoint_ns=name)
+    saver = opener()
+    saver.put(config.replace(checkpoint_ns=""), Checkpoint(node_id=name, next_node_id=name, state={"n": 1}))
+    saver.put(config, Checkpoint(node_id=name, next_node_id=name, state={"n": 2}))
+    fresh = opener()
+    assert list(fresh.threads()) == [name]
+    assert fresh.get(config).node_id == name
+    assert fresh.release(config).checkpoints[0].next_node_id == name
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    assert fresh.verify().ok
+    assert fresh.delete(name)
+    assert not list(fresh.threads(released=True))
+
+
 @pytest.mark.requirement("H7")
 def test_a_run_has_a_directory_of_its_own_and_no_pointer_says_which_checkpoint_is_its_latest(opener, tmp_path):
     saver = opener()

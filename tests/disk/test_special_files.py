@@ -165,3 +165,17 @@ def test_delete_keeps_a_foreign_directory_and_says_so_and_nobody_is_kept_from_an
         for more in [*(tmp_path / "store").rglob("more")]:
             shutil.rmtree(more.parents[1])
     assert opener().threads() == ["new0", "new1", "new2", "y"]
+
+
+def test_a_directory_named_like_a_temporary_file_disturbs_nobody(saver, opener, tmp_path):
+    folder = next((tmp_path / "store").glob("t-x-*"))
+    (folder / "tmp-0badcafe").mkdir()
+    (folder / "tmp-0badcafe" / "precious").write_text("mine")
+    config = RunnableConfig("x")
+    for _ in range(3):
+        saver.put(config, step())
+    assert saver.prune("x", keep_last=1) == 3
+    saver.release(config)
+    opener().put(config, step())
+    assert opener().repair().ok
+    assert (folder / "tmp-0badcafe" / "precious").read_text() == "mine"

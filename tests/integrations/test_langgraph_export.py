@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
@@ -291,6 +292,20 @@ def test_a_checkpoint_that_differs_is_not_overwritten(runs, file, change, what):
     assert content(file) == before
 
 
+def test_other_writes_of_a_checkpoint_that_is_missing_are_not_overwritten(runs, file):
+    export_langgraph_sqlite(runs, file)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("UPDATE writes SET value = x'01' WHERE thread_id = 'nested' AND checkpoint_ns = ''")
+        connection.execute("DELETE FROM checkpoints WHERE thread_id = 'nested'")
+        connection.commit()
+    writes = content(file)[1]
+    report = export_langgraph_sqlite(runs, file)
+    assert {problem.rsplit(": ", 1)[1] for problem in report.problems} == {
+        "the database has other writes of it; nothing was overwritten"
+    }
+    assert content(file)[1] == writes
+
+
 def test_what_differs_when_it_is_read_back_is_reported(runs, file, monkeypatch):
     put = SqliteSaver.put
 
@@ -450,3 +465,13 @@ def test_the_command_says_what_was_done(runs, file):
     problem = graphkit("export-langgraph-sqlite", runs, file)
     assert problem.code == 1
     assert "nothing was overwritten" in problem.out
+
+
+def test_the_command_takes_threads(runs, file):
+    FileSystemSaver(runs).put(RunnableConfig("own"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+    done = graphkit("export-langgraph-sqlite", runs, file, "--thread", "loo", "--thread", "nested", "--json")
+    assert done.json["threads"] == 2
+    assert graphkit("export-langgraph-sqlite", runs, file, "--thread", "none").code == 11
+    assert graphkit("export-langgraph-sqlite", runs, file, "--thread", "own").code == 16
+    assert "left out 1 thread with runs of graphkit: own" in graphkit("export-langgraph-sqlite", runs, file).out
+    assert graphkit("export-langgraph-sqlite", file, Path("any.db")).code not in {0, 1}

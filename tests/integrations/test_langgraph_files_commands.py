@@ -181,6 +181,19 @@ def test_a_directory_without_threads_is_verified(runs, tmp_path):
     assert graphkit("repair", tmp_path / "memory").lines[0].startswith("langgraph-store: kept 3 items")
 
 
+def test_the_classes_report_what_the_command_does(runs):
+    with FileSystemStore(runs) as store, FileSystemCache(runs) as cache:
+        assert (store.verify().ok, store.verify().entries, cache.verify().entries) == (True, COUNT, COUNT)
+        offset = damage(runs, "langgraph-store")
+        report = store.verify()
+        assert isinstance(report, EntriesReport)
+        assert (report.ok, report.state, report.entries) == (False, "damaged", COUNT - 1)
+        assert report.offset < offset < report.offset + report.lost
+        assert store.repair() == report.lost
+        assert store.verify().ok
+    assert graphkit("verify", runs).code == graphkit("repair", runs).code == 0
+
+
 def test_a_store_that_was_never_used_is_whole(tmp_path):
     with FileSystemStore(tmp_path) as store:
         assert store.verify() == EntriesReport(path="langgraph-store/log")

@@ -323,6 +323,18 @@ def test_puts_of_one_tick_are_one_record_and_one_that_fails_fails_alone(store, t
     assert more.count(b"\xc1\xf5G2") == 1
 
 
+def test_a_caller_that_is_cancelled_disturbs_no_other(store):
+    async def use():
+        cancelled = asyncio.ensure_future(store.aput(("a",), "one", {}))
+        other = asyncio.ensure_future(store.aput(("a",), "two", {"n": 2}))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await other
+        assert (await store.aget(("a",), "two")).value == {"n": 2}
+
+    asyncio.run(use())
+
+
 # Items that expire
 
 
@@ -506,6 +518,23 @@ def test_processes_put_at_once_while_the_log_is_rewritten(tmp_path, open_store):
         assert len(found) == 300
         assert {item.value["n"] for item in found} == set(range(200, 300))
     assert (tmp_path / "data" / "langgraph-store" / "log").stat().st_size < 900 * 400 * 0.8
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_the_child_of_a_fork_opens_its_own_files(store):
+    store.put(("a",), "parent", {"n": 1})
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            store.put(("a",), "child", {"n": 2})
+            status = 0 if len(store.search(())) == 2 else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    store.put(("a",), "later", {"n": 3})
+    assert keys_of(store.search(())) == ["later", "child", "parent"]
 
 
 # One directory for everything

@@ -3,6 +3,8 @@
 import copy
 import json
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import contextmanager
 from io import StringIO
@@ -279,6 +281,15 @@ def test_a_thread_of_graphkits_is_not_overwritten(tmp_path):
         graphs.loop().compile(checkpointer=database.saver).invoke({"n": 0}, thread("loop"))
         with pytest.raises(CheckpointConflictError):
             database.bring(tmp_path / "runs")
+
+
+def test_a_driver_that_is_missing_is_named():
+    code = (
+        "import sys; sys.modules['psycopg'] = None; import savers.langgraph as s;"
+        "s.import_langgraph_postgres('', '/nonexistent')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/tmp")
+    assert "psycopg" in done.stderr
 
 
 def command(*arguments):

@@ -335,6 +335,14 @@ def test_a_torn_end_is_as_if_it_was_not_there(saver):
         assert list(again(saver).list(config)) == plain(again(saver), config)
 
 
+def test_an_unfinished_delete_and_an_incomplete_log(saver):
+    fill(saver, 2)
+    path_of(saver, "u").write_bytes(b"\0" * 100)
+    path_of(saver, "t", "sub").write_bytes(b"")
+    for limit in (None, 4):
+        assert list(again(saver).list(None, limit=limit)) == plain(again(saver), None, limit=limit)
+
+
 @pytest.mark.parametrize("limit", [None, 1])
 def test_a_log_that_ends_in_zeros_over_which_a_record_is_written(saver, limit):
     put(saver, thread("other"), START + timedelta(seconds=5), n=0)

@@ -464,6 +464,13 @@ def test_what_no_reader_could_make_is_refused_with_its_path(saver, value, path, 
     assert saver.get_tuple(fine).pending_writes == []
 
 
+def test_a_list_that_contains_itself_is_refused(saver):
+    endless = []
+    endless.append(endless)
+    with pytest.raises(CheckpointSerializationError):
+        put(saver, channel=endless)
+
+
 def test_types_are_made_by_their_constructors(tmp_path):
     client = Client(name="a")
     types = [Derived, Client, SecretStr, Fancy, Box[int]]

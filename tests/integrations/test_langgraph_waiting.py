@@ -175,6 +175,20 @@ def test_a_call_that_has_waited_for_long_goes_to_a_thread(saver, hops, monkeypat
     assert list_values(saver, "t0") == [1, 0]
 
 
+def test_a_read_does_not_wait_for_a_put_that_waits_for_the_disk(hops, tmp_path):
+    async def run(saver):
+        await aput(saver, "t0")
+        forget(hops)
+        async with Holder(saver, connection_lock(saver)):
+            # The lock is in use until the block ends.
+            found = await saver.aget_tuple(config_of("t0"))
+        assert found.checkpoint["channel_values"] == {"a": 0}
+
+    with SqliteCheckpointSaver(tmp_path / "test.db", fsync="always") as saver:
+        asyncio.run(run(saver))
+    assert hops == ["hold", "get_tuple"]
+
+
 @pytest.mark.parametrize("is_woken", [False, True])
 def test_a_call_that_is_cancelled_while_it_waits_writes_nothing_and_lets_the_next_go_on(saver, hops, is_woken):
     async def run():

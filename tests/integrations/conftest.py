@@ -14,6 +14,15 @@ def opener(request):
 
 
 @pytest.fixture
+def saver(tmp_path):
+    """LangGraph's checkpointer on files."""
+    from savers.langgraph import FileSystemCheckpointSaver  # LangGraph may be missing
+
+    with FileSystemCheckpointSaver(tmp_path / "store", fsync="never") as saver:
+        yield saver
+
+
+@pytest.fixture
 def make_folder(tmp_path, monkeypatch):
     """Makes folders for benchmarks, which leave the disk and the garbage collector of the tests alone."""
     from benchmarks.peers import bench  # LangGraph may be missing

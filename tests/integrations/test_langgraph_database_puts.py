@@ -1,7 +1,6 @@
 """What LangGraph's checkpointer sends to a database when it puts, and what it must not miss then."""
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -9,18 +8,13 @@ pytest.importorskip("langgraph")
 
 
 from savers.langgraph import FileSystemCheckpointSaver, SqliteCheckpointSaver
-from tests.integrations.langgraph_stores import DATABASES, make_opener, parametrize
-from tests.sql.test_round_trips import Counter
+from tests.integrations.langgraph_stores import DATABASES, parametrize
 from tests.support.langgraph_checkpoints import id_of, put, thread
+from tests.support.statements import StatementCounter
 
 MOST_NUMBERS = 8
 """An index has so many values of a number; those that follow have one term, which says that there are others."""
 ABSENT = "ffffffff-ffff-6fff-bfff-ffffffffffff"
-
-
-@pytest.fixture
-def opener(request):
-    return make_opener(request, request.param)
 
 
 def put_many(saver, count, ids=None):
@@ -38,19 +32,11 @@ def seen(saver):
     ]
 
 
-def open_again(opener, saver):
-    """Another saver on the same store."""
-    database = saver.store._database
-    if opener.kind == "postgres":
-        return opener.open(database.schema.removeprefix("test "))
-    return opener.open(Path(database.path).stem)
-
-
 @parametrize("postgres")
 def test_a_put_and_early_writes_are_one_round_trip(opener, monkeypatch):
     saver = opener.new()
     assert saver.get_tuple(thread()) is None
-    counter = Counter(saver.store, monkeypatch)
+    counter = StatementCounter(saver.store, monkeypatch)
     # That there is no history is known.
     assert counter.count(lambda: put(saver, thread(), n=1)) == 1
     config = put_many(saver, 3)[-1]
@@ -67,7 +53,7 @@ def test_a_usual_put_on_sqlite_is_one_statement(tmp_path, monkeypatch):
     config = thread()
     for step in range(MOST_NUMBERS + 2):
         config = put(saver, config, {"source": "loop", "step": step}, n=step)
-    counter = Counter(saver.store, monkeypatch)
+    counter = StatementCounter(saver.store, monkeypatch)
     for step in range(MOST_NUMBERS + 2, 40):
         config = put(saver, config, {"source": "loop", "step": step}, n=step)
     # A keyframe changes the row of its history, too: one comes after 16 changes of such a state.
@@ -88,7 +74,7 @@ def test_an_old_id_is_replaced_although_the_writer_does_not_know_it(opener, tmp_
         saver, files = opener.new(), FileSystemCheckpointSaver(tmp_path / f"{len(values)}", fsync="never")
         configs = put_many(saver, 30)
         put_many(files, 30, [id_of(config) for config in configs])
-        again = open_again(opener, saver)
+        again = opener.reopen(saver)
         for one in (again, files):
             assert id_of(one.get_tuple(thread()).config) == id_of(configs[-1])
             put(one, configs[-1], id=id_of(configs[3]), **values)

@@ -3,7 +3,6 @@
 import random
 import textwrap
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -20,6 +19,7 @@ from tests.contract.test_minimal import FourMethods
 from tests.integrations.langgraph_stores import DATABASES, OTHERS, parametrize
 from tests.integrations.test_langgraph_graphs import STORIES, deltas, told
 from tests.support.langgraph_checkpoints import put, thread
+from tests.support.statements import StatementCounter
 
 DAY = timedelta(days=1)
 
@@ -96,7 +96,7 @@ QUERIES = [
 def test_listings_are_those_of_files(opener, tmp_path, threads):
     saver, files = opener.new(), FileSystemCheckpointSaver(tmp_path / "files", fsync="never")
     ids = fill([saver, files], threads, threads)
-    again = opener.open(_name_of(saver)) if opener.kind in DATABASES else saver
+    again = opener.reopen(saver) if opener.kind in DATABASES else saver
     queries = [*QUERIES]
     for last in ids[::40]:
         queries += [{"before": thread(checkpoint_id=last), "limit": limit} for limit in (3, None)]
@@ -110,24 +110,6 @@ def test_listings_are_those_of_files(opener, tmp_path, threads):
             assert seen(again, config, **query) == seen(files, config, **query)
 
 
-def _name_of(saver):
-    """The name by which the opener opens the same store."""
-    schema = getattr(saver.store, "_schema", None)
-    if schema is not None:
-        return schema.removeprefix("test ")
-    return Path(saver.store.db_file).stem
-
-
-def list_statements(saver, monkeypatch, **query):
-    """The statements that a listing of the whole store takes in a saver that has read nothing."""
-    statements = []
-    database = saver.store._database
-    read = database.read
-    monkeypatch.setattr(database, "read", lambda *args: statements.append(args) or read(*args))
-    list(saver.list(None, **query))
-    return statements
-
-
 @pytest.mark.parametrize(
     ("query", "histories"), [({"limit": 10}, 10), ({"filter": {"run_id": "run 3"}}, 6), ({"filter": {"run_id": 3}}, 0)]
 )
@@ -138,15 +120,16 @@ def test_a_listing_opens_only_the_histories_that_it_needs(opener, monkeypatch, q
         config = put(saver, thread(f"thread {number}"), {"run_id": f"run {number % 50}"}, n=1)
         put(saver, config, {"run_id": f"run {number % 50}"}, n=2)
     # One lists the histories; each is then opened, and what was appended since is asked for.
-    found = list_statements(opener.open(_name_of(saver)), monkeypatch, **query)
-    assert len(found) <= 1 + 3 * histories
+    reader = opener.reopen(saver)
+    counter = StatementCounter(reader.store, monkeypatch)
+    assert counter.count(lambda: list(reader.list(None, **query))) <= 1 + 3 * histories
 
 
 @parametrize(*DATABASES)
 def test_a_listing_shows_what_has_changed_since_the_last_one(opener):
     saver = opener.new()
     fill([saver], 7, 10)
-    reader = opener.open(_name_of(saver))
+    reader = opener.reopen(saver)
     seen(reader, None)
     newest = next(saver.list(thread("thread 3"))).config
     changes = [
@@ -159,7 +142,7 @@ def test_a_listing_shows_what_has_changed_since_the_last_one(opener):
     ]
     for change in changes:
         change()
-        fresh = opener.open(_name_of(saver))
+        fresh = opener.reopen(saver)
         for query in QUERIES:
             assert seen(reader, None, **query) == seen(fresh, None, **query), query
 
@@ -264,14 +247,14 @@ def test_processes_put_to_one_thread(launcher, opener):
             assert one.pending_writes == [(task, "early", step), (f"{task} again", "late", step)]
     latest = saver.get_tuple(thread()).checkpoint["id"]
     assert latest in {own[-1] for own in ids}
-    again = opener.open(_name_of(saver))
+    again = opener.reopen(saver)
     assert seen(again, thread()) == seen(saver, thread())
 
 
 @parametrize(*DATABASES)
 def test_a_thread_that_another_saver_has_deleted_is_begun_again(opener):
     first = opener.new()
-    second = opener.open(_name_of(first))
+    second = opener.reopen(first)
     own = RunnableConfig("t")
     first.store.put(own, Checkpoint(node_id="a", next_node_id="b", state={}))
     for _ in range(2):

@@ -21,13 +21,8 @@ from graphkit.values import freeze
 from savers.langgraph import FileSystemCheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.test_langgraph_graphs import Note
-from tests.integrations.test_langgraph_store import Rot, again
-from tests.support.langgraph_checkpoints import id_of, put, thread, thread_of, values_of
-
-
-@pytest.fixture
-def saver(tmp_path):
-    return FileSystemCheckpointSaver(tmp_path / "store", fsync="never")
+from tests.integrations.test_langgraph_store import Rot
+from tests.support.langgraph_checkpoints import again, id_of, put, thread, thread_of, values_of
 
 
 def test_one_id_in_place_of_a_list_of_ids_is_refused_and_nothing_is_removed(saver):

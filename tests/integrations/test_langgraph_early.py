@@ -16,6 +16,7 @@ from graphkit.transfer import copy_threads
 from savers import MemorySaver, SaverWrapper
 from savers.langgraph import CheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, parametrize
+from tests.support.statements import StatementCounter
 
 
 def thread(namespace="", checkpoint_id=None):
@@ -53,16 +54,6 @@ def copy_from_memory(saver, namespace=""):
 def reopen(opener):
     """Open the store of the test, with a new object each time."""
     return partial(opener.open, uuid.uuid4().hex)
-
-
-def count_statements(saver, monkeypatch, call):
-    statements = []
-    database = saver.store._database
-    read = database.read
-    with monkeypatch.context() as patch:
-        patch.setattr(database, "read", lambda *args: statements.append(args) or read(*args))
-        call()
-    return len(statements)
 
 
 READS = {
@@ -105,7 +96,7 @@ def test_each_read_takes_few_statements(reopen, monkeypatch):
     for name, read in READS.items():
         reader = reopen()
         reader.get_tuple({"configurable": {"thread_id": "other"}})
-        assert count_statements(reader, monkeypatch, partial(read, reader, ids, "")) <= 2, name
+        assert StatementCounter(reader.store, monkeypatch).count(partial(read, reader, ids, "")) <= 2, name
 
 
 @parametrize(*DATABASES)

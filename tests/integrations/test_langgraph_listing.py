@@ -20,15 +20,10 @@ from graphkit.errors import CheckpointFormatError
 from savers.langgraph import FileSystemCheckpointSaver
 from savers.langgraph.log_histories import LogHistories
 from tests.support.langgraph import set_listed_directories
-from tests.support.langgraph_checkpoints import thread, thread_of, values_of
+from tests.support.langgraph_checkpoints import again, thread, thread_of, values_of
 
 MADE_BY = "graphkit:made_by"
 START = datetime(2024, 1, 1, tzinfo=UTC)
-
-
-def again(saver):
-    """Another object on the same store, which has read nothing yet."""
-    return FileSystemCheckpointSaver(saver.store.base_directory, fsync="never")
 
 
 NUMBERS = itertools.count()
@@ -120,11 +115,6 @@ def fill(saver, seed, threads=("t", "A thread/with: another name", "u"), count=4
         ids.append(last[number])
     saver.store.put(RunnableConfig("graphkit's own"), Checkpoint(node_id="a", next_node_id=None, state={"a": 1}))
     return ids
-
-
-@pytest.fixture
-def saver(tmp_path):
-    return FileSystemCheckpointSaver(tmp_path / "store", fsync="never")
 
 
 FILTERS = ({}, {"step": 2}, {"list": [1], "source": "loop"}, {"step": "none"})

@@ -111,7 +111,7 @@ def test_a_filter_leaves_histories_out_by_the_index(opener, monkeypatch):
     for number in range(90):
         put(saver, f"thread {number}", n=number % 10)
     for wanted, count in [({"step": 4}, 9), ({"step": 4, "group": 4}, 9), ({"step": 4, "group": 1}, 0)]:
-        for reader in (saver, opener.open(name_of(saver))):
+        for reader in (saver, opener.reopen(saver)):
             assert len(list_selected_from(reader, monkeypatch, filter=wanted)) == count
             assert len(list_selected_from(reader, monkeypatch, limit=3, filter=wanted)) == min(count, 3)
     # Each may have such metadata, and few do: then all are looked at.
@@ -168,16 +168,10 @@ def test_a_thread_that_was_written_through_a_saver_around_this_one(opener):
     other.put_writes(own, [("n", 7)], "task")
     other.put({"configurable": {"thread_id": "copied", "checkpoint_ns": ""}}, checkpoint, {"step": 1}, {})
     assert "#early:" in saver.store.namespaces("copied")
-    reader = opener.open(name_of(saver))
+    reader = opener.reopen(saver)
     for query in ({"limit": 1}, {"filter": {"step": 1}}, {"filter": {"step": 1}, "limit": 1}):
-        assert next(opener.open(name_of(saver)).list(None, **query)).pending_writes == [("task", "n", 7)]
+        assert next(opener.reopen(saver).list(None, **query)).pending_writes == [("task", "n", 7)]
     check(reader)
-
-
-def name_of(saver):
-    """The name by which the opener opens the same store."""
-    schema = getattr(saver.store, "_schema", None)
-    return saver.store.db_file.split("/")[-1].removesuffix(".db") if schema is None else schema.removeprefix("test ")
 
 
 @parametrize(*DATABASES)
@@ -185,7 +179,7 @@ def test_a_history_that_changes_meanwhile(opener, monkeypatch):
     saver = opener.new()
     for number in range(30):
         put(saver, f"thread {number}")
-    other = opener.open(name_of(saver))
+    other = opener.reopen(saver)
 
     def change():
         other.delete_thread("thread 28")
@@ -214,7 +208,7 @@ def test_a_damaged_history_is_an_error(opener):
         transaction.execute(
             f"UPDATE {records} SET frame = ? WHERE history = ? AND position = ?", (damaged, history, position)
         )
-    reader = opener.open(name_of(saver))
+    reader = opener.reopen(saver)
     assert len(show(reader, limit=1)) == 1
     with pytest.raises(CheckpointCorruptionError, match="thread 28"):
         show(reader, limit=3)

@@ -28,12 +28,6 @@ OTHER_VERSIONS = [Decimal(1), None, [1, 2], datetime(2026, 1, 1, tzinfo=UTC), Tr
 NAMES = ["a", "b", "channel:c", "value:d", "", "é", "n" * 300]
 
 
-@pytest.fixture
-def saver(tmp_path):
-    with FileSystemCheckpointSaver(tmp_path, fsync="never") as opened:
-        yield opened
-
-
 def put_one(saver, config, values, versions, seen):
     checkpoint = empty_checkpoint()
     checkpoint["channel_values"] = values

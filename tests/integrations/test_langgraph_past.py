@@ -3,6 +3,7 @@
 import random
 import sqlite3
 from contextlib import closing
+from functools import partial
 
 import pytest
 
@@ -14,6 +15,7 @@ from graphkit.errors import CheckpointCorruptionError
 from savers.langgraph import SqliteCheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, parametrize
 from tests.support.langgraph_checkpoints import id_of, values_of
+from tests.support.statements import StatementCounter
 
 LOGS = ["file", *DATABASES]
 
@@ -178,11 +180,6 @@ def test_a_past_checkpoint_takes_two_statements(opener, monkeypatch):
     ids = fill(opener.open("a"), 60, length=90)
     reader = opener.open("a")
     assert reader.get_tuple({"configurable": {"thread_id": "other"}}) is None
-    statements = []
-    database = reader.store._database
-    read = database.read
-    monkeypatch.setattr(database, "read", lambda sql, *rest: statements.append(sql) or read(sql, *rest))
+    counter = StatementCounter(reader.store, monkeypatch)
     for wanted in (ids[7], ids[30], ids[-2]):
-        statements.clear()
-        assert reader.get_tuple(name(wanted)) is not None
-        assert len(statements) == 2
+        assert counter.count(partial(reader.get_tuple, name(wanted))) == 2

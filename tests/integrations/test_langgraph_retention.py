@@ -34,11 +34,6 @@ from tests.support.terminal import graphkit
 THREAD = {"configurable": {"thread_id": "t"}}
 
 
-@pytest.fixture
-def saver(tmp_path):
-    return FileSystemCheckpointSaver(tmp_path / "store", fsync="never")
-
-
 # Keep-last, with DeltaChannels
 
 

@@ -21,19 +21,9 @@ from graphkit import (
 from savers import MemorySaver, SaverWrapper
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
-from tests.support.langgraph_checkpoints import id_of, put, thread
+from tests.support.langgraph_checkpoints import again, id_of, put, thread
 
 CONFIG = {"configurable": {"thread_id": "t"}}
-
-
-@pytest.fixture
-def saver(tmp_path):
-    return FileSystemCheckpointSaver(tmp_path / "store", fsync="never")
-
-
-def again(saver):
-    """Another object on the same store, as another process would have."""
-    return FileSystemCheckpointSaver(saver.store.base_directory, fsync="never")
 
 
 def values(found):

@@ -54,11 +54,6 @@ def get(saver, config=THREAD):
     return saver.get_tuple(config).checkpoint["channel_values"]
 
 
-@pytest.fixture
-def saver(tmp_path):
-    return FileSystemCheckpointSaver(tmp_path / "store", fsync="never")
-
-
 # Classes of each kind -------------------------------------------------------------------------------------------------
 
 

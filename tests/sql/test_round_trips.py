@@ -6,37 +6,9 @@ from graphkit import END, Checkpoint, RunnableConfig
 from graphkit.values import FrozenList
 from savers import PostgresSaver
 from tests.support.databases import MOST_NUMBERS
+from tests.support.statements import StatementCounter
 
 CONFIG = RunnableConfig("t")
-
-
-class Counter:
-    """Counts the statements that a saver executes, with those that begin and end a transaction."""
-
-    def __init__(self, saver, monkeypatch):
-        self.statements = []
-        database = saver._database
-        for name in ("read", "write", "write_returning"):
-            monkeypatch.setattr(database, name, self.wrap(getattr(database, name)))
-        transaction = database.transaction
-        monkeypatch.setattr(database, "transaction", lambda: self.open(transaction))
-
-    def wrap(self, execute):
-        def counted(sql, *parameters):
-            self.statements.append(sql)
-            return execute(sql, *parameters)
-
-        return counted
-
-    def open(self, transaction):
-        self.statements += ["BEGIN", "COMMIT"]
-        return transaction()
-
-    def count(self, call):
-        """Return how many statements a call takes; those within a transaction are not counted."""
-        self.statements.clear()
-        call()
-        return len(self.statements)
 
 
 def make_checkpoint(number, **options):
@@ -54,7 +26,7 @@ def fill(saver, count, thread="t"):
 
 def test_a_put_on_postgres_is_one_round_trip(server, schema, monkeypatch):
     with PostgresSaver(server.connection_string, schema=schema) as saver:
-        counter = Counter(saver, monkeypatch)
+        counter = StatementCounter(saver, monkeypatch)
 
         def count(number, **options):
             checkpoint = make_checkpoint(number, **options)
@@ -105,7 +77,7 @@ def test_a_search_reads_only_histories_that_have_all_terms(open_saver, monkeypat
     saver.put(RunnableConfig("other"), make_checkpoint(3, metadata={"step": 3, "source": "input"}))
     fresh = open_saver()
     fresh.threads()
-    counter = Counter(fresh, monkeypatch)
+    counter = StatementCounter(fresh, monkeypatch)
     found = []
     # One statement finds the histories, and one opens each.
     assert counter.count(lambda: found.extend(fresh.search({"step": 3, "source": "loop"}))) == 1 + 2
@@ -120,7 +92,7 @@ def test_a_search_with_a_limit_opens_no_more_histories_than_wanted(open_saver, m
         fill(saver, 2, f"t{number}")
     fresh = open_saver()
     fresh.threads()
-    counter = Counter(fresh, monkeypatch)
+    counter = StatementCounter(fresh, monkeypatch)
     assert counter.count(lambda: fresh.search({"step": 1}, limit=3)) == 1 + 3
 
 
@@ -142,7 +114,7 @@ def test_reading_takes_few_statements_however_long_the_history_is(open_saver, mo
     def count(read):
         saver = open_saver()
         saver.get(RunnableConfig("other"))
-        return Counter(saver, monkeypatch).count(partial(read, saver))
+        return StatementCounter(saver, monkeypatch).count(partial(read, saver))
 
     def read_past(saver):
         assert len(saver.get(RunnableConfig("t", ids[700])).state["messages"]) == 701
@@ -171,7 +143,7 @@ def test_reading_takes_few_statements_however_long_the_history_is(open_saver, mo
 def test_each_row_is_read_once_by_a_caller_that_reads_all_states(open_saver, monkeypatch):
     ids = grow(open_saver(), 600)
     saver = open_saver()
-    counter = Counter(saver, monkeypatch)
+    counter = StatementCounter(saver, monkeypatch)
 
     def replay():
         assert [checkpoint.id for checkpoint in saver.replay(CONFIG)] == ids
@@ -186,6 +158,6 @@ def test_each_row_is_read_once_by_a_caller_that_reads_all_states(open_saver, mon
 def test_the_keyframes_of_a_long_value_take_one_statement(open_saver, monkeypatch):
     grow(open_saver(), 1500)
     saver = open_saver()
-    counter = Counter(saver, monkeypatch)
+    counter = StatementCounter(saver, monkeypatch)
     counter.count(partial(saver.get, CONFIG))
     assert sum("k.is_keyframe" in sql and "LIMIT" in sql for sql in counter.statements) == 1

@@ -2,6 +2,8 @@
 
 from langgraph.checkpoint.base import empty_checkpoint
 
+from savers.langgraph import FileSystemCheckpointSaver
+
 
 def thread(thread_id="t", namespace="", checkpoint_id=None):
     """Return the config of a history, or of one of its checkpoints."""
@@ -33,3 +35,8 @@ def id_of(config):
 def values_of(found):
     """Return the values of the channels in what a saver returns."""
     return found.checkpoint["channel_values"]
+
+
+def again(saver):
+    """Return another checkpointer on the files of one, which has read nothing yet."""
+    return FileSystemCheckpointSaver(saver.store.base_directory, fsync="never")

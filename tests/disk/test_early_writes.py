@@ -6,7 +6,7 @@ import random
 import msgpack
 import pytest
 
-from graphkit import Checkpoint, CheckpointFormatError, CheckpointStorageError, RunnableConfig
+from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
 from tests.disk import crashes
 from tests.disk.simfs import SimFS
@@ -149,6 +149,23 @@ def test_a_writer_that_knows_only_the_end_finds_what_waits_before_the_last_check
     fresh.put(ROOT, made("late"))
     assert fresh._store.shared_log("t", "").history.index is None
     assert FileSystemSaver(tmp_path).get_writes(ROOT) == {"w": 1}
+
+
+def test_writes_of_a_checkpoint_that_never_comes_are_seen_by_no_reader(saver, opener):
+    saver.put_writes(at("never"), {"w": 1}, early=True)
+    assert list(opener().namespaces("t")) == []
+    assert opener().get(ROOT) is None
+    assert opener().interrupts() == []
+    assert opener().get_writes(at("never")) == {}
+    assert opener().verify().ok
+    saver.put(ROOT, made("a"))
+    assert [info.id for info in opener().history(ROOT)] == ["a"]
+    assert opener().get_writes(at("never")) == {}
+    with pytest.raises(CheckpointNotFoundError):
+        saver.put_writes(at("never"), {"w": 1})
+    assert saver.delete("t")
+    saver.put(ROOT, made("never"))
+    assert opener().get_writes(at("never")) == {}
 
 
 def test_compact_removes_what_waits_for_long_and_keeps_what_the_next_checkpoints_need(saver, opener):

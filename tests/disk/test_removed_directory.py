@@ -10,6 +10,7 @@ import pytest
 
 from graphkit import END, START, CheckpointConflictError, RunnableConfig, StateGraph
 from tests.support.checkpoints import list_numbers, make_checkpoint
+from tests.support.logs import limit_cache
 
 T = RunnableConfig("t")
 INNER = RunnableConfig("t", checkpoint_ns="inner")
@@ -129,6 +130,18 @@ def test_a_log_that_was_written_anew_by_another_process_is_no_loss(opener):
     assert other.prune("t", keep_last=1) == 2
     saver.put(T, make_checkpoint(3))
     assert list_numbers(saver, T) == [3, 2]
+
+
+def test_one_state_may_be_larger_than_the_cache(opener, monkeypatch):
+    limit_cache(monkeypatch, 1000)
+    saver = opener()
+    for number in range(4):
+        saver.put(T, make_checkpoint(number, text="x" * 5000 + str(number)))
+    assert list_numbers(saver, T) == [3, 2, 1, 0]
+    saver.put_writes(T.with_check_point_id(saver.list(T)[2].id), {"key": 1})
+    saver.add_tags(T, "tag")
+    assert saver.tags_of(T) == ("tag",)
+    assert saver.get_writes(T.with_check_point_id(saver.list(T)[2].id)) == {"key": 1}
 
 
 # Descriptors

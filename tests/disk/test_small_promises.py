@@ -9,6 +9,8 @@ import pytest
 from graphkit import Checkpoint, CheckpointerConfigurationError, RunnableConfig
 from graphkit.abc import StateSerializer
 from savers import FileSystemSaver
+from savers._filesystem import store
+from savers._filesystem.lock import WriteLock
 from tests.support.checkpoints import list_numbers, make_checkpoint
 from tests.support.disks import FileIO
 from tests.support.logs import locate_log
@@ -106,6 +108,21 @@ def test_a_deletion_of_what_was_set_aside_is_one(namespace, opener, config, tmp_
     assert again.delete("t") is True
     assert not path.parent.exists()
     assert again.delete("t") is False
+
+
+def test_two_writers_that_need_a_lock_at_the_same_time_get_the_same_one(opener, monkeypatch):
+    locks = opener()._store
+    found = []
+
+    def make_while_another_makes_it(*arguments):
+        if not found:
+            found.append(None)
+            found[0] = locks.write_lock(locks.locate("t"))
+        return WriteLock(*arguments)
+
+    monkeypatch.setattr(store, "WriteLock", make_while_another_makes_it)
+    assert locks.write_lock(locks.locate("t")) is found[0]
+    assert locks.write_lock(locks.locate("t")) is found[0]
 
 
 def test_a_new_file_may_lose_its_name_to_another_process_at_once(tmp_path, monkeypatch):

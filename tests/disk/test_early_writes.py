@@ -1,6 +1,5 @@
 """Writes that are recorded before their checkpoint: none is lost, in whatever order they and the checkpoints arrive."""
 
-import itertools
 import random
 
 import msgpack
@@ -107,25 +106,6 @@ def test_no_write_is_lost_between_two_savers_that_write_close_prune_and_compact(
     for saver in (*savers, FileSystemSaver(tmp_path)):
         model.check(saver)
     assert savers[0].verify().ok
-
-
-def test_every_order_of_three_writes_and_their_checkpoints(tmp_path, sweep):
-    events = [(what, name) for name in "abc" for what in ("write", "put")]
-    for number, order in enumerate(sweep.some(itertools.permutations(events), 60)):
-        root = tmp_path / str(number)
-        model = Model()
-        for position, (what, name) in enumerate(order):
-            # Each step by another process, which knows only the end of the log.
-            with FileSystemSaver(root, fsync="never") as saver:
-                if what == "write":
-                    model.write(saver, name, position)
-                else:
-                    model.put(saver, name)
-            last = FileSystemSaver(root)
-            if model.present:
-                assert last.get_writes(at(model.present[-1])) == model.writes.get(model.present[-1], {})
-        model.check(FileSystemSaver(root))
-        assert FileSystemSaver(root).verify().ok
 
 
 def test_the_latest_is_read_with_its_early_writes_without_a_scan(tmp_path):

@@ -33,7 +33,6 @@ from tests.support.logs import (
     flip_in_file,
     forge_meta,
     locate_log,
-    read_checkpoints,
     read_key_id,
     read_records,
     replace_bytes,
@@ -305,21 +304,6 @@ def test_a_changed_record_with_right_checksums_is_damage_that_repair_leaves_out(
         assert saver.repair("t").ok
         assert [checkpoint.state["secret"] for checkpoint in saver.list(CONFIG)][-1] == "plain secret 0"
         assert saver.verify().ok
-
-
-def test_a_record_of_another_history_is_refused(same_steps):
-    path = locate_log(same_steps)
-    for other in (locate_log(same_steps, "u"), locate_log(same_steps, "t", "inner")):
-        at = read_records(path)[3]
-        foreign = read_records(other)[3]
-        before = at.payload
-        assert len(foreign.payload) == len(before)
-        replace_payload(path, at, foreign.payload)
-        with open_saver(same_steps) as saver, pytest.raises(CheckpointKeyError, match="another thread or namespace"):
-            saver.list(CONFIG)
-        replace_payload(path, at, before)
-    with open_saver(same_steps) as saver:
-        assert len(saver.list(CONFIG)) == 6
 
 
 @pytest.mark.parametrize("forged_meta", [False, True])
@@ -600,26 +584,6 @@ def test_a_log_whose_beginning_is_lost_is_repaired_with_the_key(tmp_path):
         assert saver.repair("t").ok
         assert view(saver) == before
     assert_no_plaintext(root)
-
-
-@pytest.mark.parametrize("cipher", [None, NEW], ids=["plain", "sealed"])
-def test_damage_between_the_pieces_of_a_value_costs_only_the_changes_up_to_the_next_keyframe(tmp_path, cipher):
-    """Every later state has pieces before and behind the damaged record, and none in it."""
-    with open_saver(tmp_path / "store", cipher, compression=None) as saver, quiet():
-        items = []
-        for number in range(200):
-            if number % 3 != 1:
-                items = [*items, f"plain item {number}" * 8]
-            saver.put(CONFIG, made(number, items=items))
-        before = view(saver)[::-1]
-        path = locate_log(tmp_path / "store")
-        records = read_checkpoints(path)
-        damaged = next(number for number in range(19, 200, 3) if not records[number].is_keyframe)
-        keyframe = next(number for number in range(damaged, 200) if records[number].is_keyframe)
-        garbage = b"?" * (records[damaged].size - 60)
-        path.write_bytes(replace_bytes(path.read_bytes(), records[damaged].offset + 30, garbage))
-        assert saver.repair().ok
-        assert view(saver)[::-1] == before[:damaged] + before[keyframe:]
 
 
 def test_a_failed_sync_reseals_what_was_acknowledged(tmp_path):

@@ -1,6 +1,5 @@
 """Bytes on disk are proportional to what changed, and a put costs the same however long the history is."""
 
-import itertools
 import random
 import threading
 from time import time_ns
@@ -13,7 +12,7 @@ from graphkit.values import freeze
 from savers import FileSystemSaver
 from tests.support.checkpoints import apply_update, make_checkpoint
 from tests.support.disks import CountingIO
-from tests.support.logs import SMALL_LOG, USUAL_DEPTH, locate_log, read_checkpoints, read_records
+from tests.support.logs import locate_log, read_records
 
 
 class Engine:
@@ -139,22 +138,6 @@ def test_a_cold_put_reads_the_end_of_the_log_only(config, tmp_path):
     fresh.close()
 
 
-def test_a_scan_is_made_once_and_kept_up_to_date(config, tmp_path):
-    io = CountingIO()
-    saver = FileSystemSaver(tmp_path, fsync="never", io=io)
-    other = FileSystemSaver(tmp_path, fsync="never")
-    for n in range(500):
-        saver.put(config, make_checkpoint(n))
-    assert len(saver.history(config)) == 500
-    io.reset()
-    other.put(config, make_checkpoint(500))
-    saver.put(config, make_checkpoint(501))
-    assert [info.metadata["step"] for info in saver.history(config)] == [*range(501, -1, -1)]
-    assert io.read < 5000
-    saver.close()
-    other.close()
-
-
 def test_one_sync_serves_all_who_wait_for_it(config, tmp_path):
     class SlowDisk(CountingIO):
         def fdatasync(self, fd):
@@ -185,26 +168,3 @@ def test_one_sync_serves_all_who_wait_for_it(config, tmp_path):
     assert io.calls.count("fdatasync") <= 3
     assert len(saver.list(config)) == 9
     saver.close()
-
-
-def test_keyframes_come_by_cost_and_name_what_is_there_already(opener, engine, config):
-    saver = opener()
-    for n in range(2000):
-        saver.put(config, engine.grow(f"{n:0200}"))
-    records = read_checkpoints(locate_log(saver.base_directory))
-    keys = [number for number, frame in enumerate(records) if frame.is_keyframe]
-    # The first one has the whole state; the others name bytes that are there already.
-    early = [number for number in keys if records[number].offset < SMALL_LOG]
-    assert early == [*range(0, early[-1] + 1, USUAL_DEPTH + 1)], "often, while the log is small"
-    gaps = [after - before for before, after in itertools.pairwise(keys[len(early) :])]
-    assert 60 < min(gaps) <= max(gaps) < 100, "however long the state is"
-    assert sum(records[number].size for number in keys) < 60_000
-    before = key = records[0]
-    for frame in records:
-        if frame.is_keyframe:
-            assert (frame.back, frame.key) == (0, 0)
-            key = frame
-        else:
-            assert frame.offset - frame.key == key.offset
-            assert frame.offset - frame.back == before.offset
-        before = frame

@@ -7,33 +7,12 @@ import pytest
 from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, StateSerializer
 from savers import FileSystemSaver
 from savers.log import Log
-from tests.support.checkpoints import list_ids, list_numbers, make_checkpoint
+from tests.support.checkpoints import list_ids, make_checkpoint
 from tests.support.logs import (
     CHECKPOINT,
-    REPLACE,
     locate_log,
     read_records,
 )
-
-
-def test_replacing_is_a_record_that_names_its_target(opener, config):
-    saver = opener()
-    reader = opener()
-    placed = [saver.put(config, make_checkpoint(n, items=[n] * 5)) for n in range(4)]
-    assert list_numbers(reader, config) == [3, 2, 1, 0]
-    before = locate_log(saver.base_directory).read_bytes()
-    new = make_checkpoint(77)
-    assert saver.put(placed[1], new) == placed[1]
-    assert locate_log(saver.base_directory).read_bytes().startswith(before), "nothing older is touched"
-    last = read_records(locate_log(saver.base_directory))[-1]
-    assert last.flags & REPLACE
-    for other in (saver, reader, opener()):
-        assert list_numbers(other, config) == [3, 2, 77, 0]
-        assert other.get(config).state["n"] == 3, "the latest is the last one of the history, not of the log"
-        assert other.get(config.replace(checkpoint_id=new.id)).state["n"] == 77
-        assert other.get(placed[1]) is None
-    saver.put(config, make_checkpoint(5))
-    assert list_numbers(reader, config) == list_numbers(opener(), config) == [5, 3, 2, 77, 0]
 
 
 def test_a_listed_checkpoint_stays_readable_wherever_its_bytes_go(opener, config):

@@ -47,27 +47,6 @@ def test_large_values_are_compressed_and_come_back_without_being_asked(method, o
     assert reader.verify().ok
 
 
-def test_a_compressed_value_grows_and_changes_like_any_other(opener, config):
-    saver = opener()
-    lines = TEXT.splitlines()
-    states = [{"lines": lines, "text": TEXT}]
-    states.append({"lines": [*lines, "one more"], "text": TEXT})
-    states.append({"lines": [*lines, "one more"], "text": TEXT[:120_000] + "CHANGED" + TEXT[120_010:]})
-    states.append({"lines": lines[50:], "text": "CHANGED" + TEXT})
-    put_all(saver, config, states[:1])
-    first = saver.size("t")
-    put_all(saver, config, states[1:3])
-    assert saver.size("t") - first < 1000, "changes of compressed values cost what they change"
-    put_all(saver, config, [*states[3:], *({"lines": lines[50:], "text": TEXT, "n": n} for n in range(40))])
-    fresh = opener()
-    assert [dict(checkpoint.state) for checkpoint in fresh.list(config)[-4:]] == states[::-1]
-    assert fresh.verify().ok
-    fresh.prune("t", keep_last=2)
-    assert list_numbers(opener(), config) == [39, 38]
-    assert opener().get(config).state["text"] == TEXT
-    assert saver.size("t") < 200_000
-
-
 def test_options_are_checked_at_once(tmp_path, monkeypatch):
     for wrong in ("gzip", 7, True):
         with pytest.raises(CheckpointerConfigurationError):

@@ -13,9 +13,8 @@ from graphkit import (
     ThreadBusyError,
 )
 from savers import FileSystemSaver
-from tests.disk.test_errors import as_an_ordinary_user
 from tests.support.checkpoints import list_numbers, make_checkpoint
-from tests.support.disks import HookedIO
+from tests.support.disks import HookedIO, as_an_ordinary_user
 from tests.support.logs import locate_log, locate_thread
 
 STOP = {"node_id": "a", "when": "inside", "payload": None, "created_at": datetime(2026, 5, 1, tzinfo=UTC)}

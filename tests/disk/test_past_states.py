@@ -1,11 +1,10 @@
 """Past states are the same whether the records of their keyframe are decoded anew or kept."""
 
 import random
-from pathlib import Path
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
+from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
 from tests.support.logs import keep_no_records
 
@@ -66,22 +65,6 @@ def test_in_any_order_and_while_the_log_grows(seed, tmp_path, plain):
             assert reader.get(name(checkpoint_id)).state == expected
             assert list(writer.get(name(checkpoint_id)).state.items()) == list(expected.items())
         state = fill(writer, randomness, 10, state, ids)
-
-
-def test_damage_before_the_first_reading_is_an_error_each_time(tmp_path):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    ids = []
-    fill(saver, random.Random(1), 40, {}, ids)
-    saver.get(name(ids[20]))
-    log = saver.catalogue.shared_log("t", "")
-    stored = log.history.find(ids[10])
-    with Path(log.path).open("r+b") as file:
-        file.seek(stored.offset + stored.size // 2)
-        file.write(b"\xff\x00\xff")
-    log.drop_caches()
-    for _ in range(2):
-        with pytest.raises(CheckpointCorruptionError):
-            saver.get(name(ids[10]))
 
 
 def grow(saver, count, make_item):

@@ -250,29 +250,6 @@ def test_a_loss_further_back_than_is_looked_at_otherwise_is_found_after_a_new_st
     expect_beginning(tmp_path, fsync, lost)
 
 
-def test_many_losses_leave_what_is_before_the_first(tmp_path, boot):
-    path = long_log(tmp_path / "whole", 60.0, flushed=9)
-    whole = path.read_bytes()
-    frames = read_records(path)
-    dice = random.Random(3)
-    flushed = frames[2 + 9].end
-    sectors = range(-(-flushed // SECTOR), len(whole) // SECTOR)
-    for number in range(12):
-        boot[0] = 1
-        root = tmp_path / str(number)
-        copy = long_log(root, 60.0, flushed=9)
-        frames = read_records(copy)
-        data = bytearray(copy.read_bytes())
-        for sector in dice.sample(sectors, dice.choice([1, 2, 30, 300])):
-            data[sector * SECTOR : (sector + 1) * SECTOR] = bytes(SECTOR)
-        whole = copy.read_bytes()
-        copy.write_bytes(data)
-        boot[0] = 2
-        kept = next(n for n, one in enumerate(frames) if data[one.offset : one.end] != whole[one.offset : one.end]) - 2
-        assert kept >= 10
-        expect_beginning(root, "never", kept)
-
-
 def test_damage_in_what_was_flushed_is_damage_after_a_new_start_too(tmp_path, boot):
     path = long_log(tmp_path, 60.0, flushed=30)
     data = bytearray(path.read_bytes())

@@ -122,21 +122,6 @@ def so_far(watch, saver):
     return [one for one in until(watch, to(last)) if one.kind != "idle" and not one.thread_id.startswith("zzz")]
 
 
-def test_a_write_costs_the_same_however_long_the_history_is(opener, config):
-    saver = opener()
-    io = CountingIO()
-    for n in range(500):
-        saver.put(config, make_checkpoint(n))
-    with opener(io=io).watch(interval=NEVER) as watch:
-        last = saver.put(config, make_checkpoint(500)).checkpoint_id
-        until(watch, to(last))
-        io.reset()
-        last = saver.put(config, make_checkpoint(501)).checkpoint_id
-        until(watch, to(last))
-        assert io.read < 2_000
-        assert "open" not in io.calls
-
-
 HOLD = """
 saver = FileSystemSaver(sys.argv[1], fsync="never")
 lock = saver.run_lock(RunnableConfig("t"))
@@ -209,26 +194,6 @@ def test_the_run_lock_of_a_process_in_another_container_is_seen(saver, config):
 # Files that are replaced
 
 
-@pytest.mark.parametrize("namespace", ["in", "Ünï/cöde"])
-def test_what_was_released_before_anybody_looked_is_told_too(saver, opener, config, namespace):
-    inner = config.replace(checkpoint_ns=namespace)
-    saver.put(config, make_checkpoint(0))
-    saver.release(config)  # before the watch: not told
-    last = saver.put(config, make_checkpoint(1)).checkpoint_id
-    with opener().watch(interval=NEVER) as watch:
-        expected = []
-        for n in (2, 3):
-            expected += [saver.put(one, make_checkpoint(n)).checkpoint_id for one in (config, inner)]
-            saver.release(config)
-        newest = saver.put(config, make_checkpoint(4)).checkpoint_id
-        found = so_far(watch, saver)
-        kinds = ["checkpoint", "release"] * 2 + ["checkpoint"]
-        assert [one.kind for one in found if one.checkpoint_ns == ""] == kinds
-        assert [one.kind for one in found if one.checkpoint_ns == namespace] == kinds[:4]
-        assert sorted(ids(found)) == sorted([*expected, newest])
-        assert last not in ids(found)
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_everything_is_told_whenever_somebody_looks(saver, seed):
     dice = random.Random(seed)
@@ -278,21 +243,6 @@ def test_a_log_that_was_written_anew_before_anybody_looked_is_told_from_its_begi
         saver.prune(config, keep_last=3)
         put.append(saver.put(config, make_checkpoint(5)).checkpoint_id)
         assert ids(until(watch, to(put[-1]))) == put[2:]
-
-
-def test_the_versions_of_a_thread_that_was_made_again_begin_with_one_again(saver, config):
-    inner = config.replace(checkpoint_ns="in")
-    with saver.watch(interval=NEVER) as watch:
-        saver.put(inner, make_checkpoint(1))
-        saver.release(config)
-        assert [one.kind for one in so_far(watch, saver)] == ["checkpoint", "release"]
-        saver.delete(config)
-        so_far(watch, saver)
-        new = saver.put(inner, make_checkpoint(2)).checkpoint_id
-        saver.release(config)
-        found = so_far(watch, saver)
-        assert [one.kind for one in found] == ["checkpoint", "release"]
-        assert ids(found) == [new]
 
 
 def test_a_tail_that_was_cut_short_is_passed_over(saver, config):

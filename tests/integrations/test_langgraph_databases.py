@@ -1,8 +1,8 @@
 """LangGraph's checkpointer on SQLite, PostgreSQL and memory does what it does on files."""
 
 import random
-import textwrap
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +22,7 @@ from tests.support.langgraph_checkpoints import put, thread
 from tests.support.statements import StatementCounter
 
 DAY = timedelta(days=1)
+ROOT = Path(__file__).resolve().parents[2]
 
 
 # Whole graphs
@@ -189,66 +190,27 @@ def test_writes_that_come_before_their_checkpoint(opener):
     assert len(saver.get_tuple(own).pending_writes) == 4
 
 
-SCRIPT = textwrap.dedent("""
-    import os, sys
-    from langgraph.checkpoint.base import empty_checkpoint
-    from savers.langgraph import PostgresCheckpointSaver, SqliteCheckpointSaver
-    kind, place, schema, task, what, *rest = sys.argv[1:]
-    if kind == "sqlite":
-        saver = SqliteCheckpointSaver(place)
-    else:
-        saver = PostgresCheckpointSaver(place, schema=schema)
-    own = lambda id: {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": id}}
-    if what == "early":
-        saver.put_writes(own(rest[0]), [("a", "early")], task)
-        os._exit(9)  # without closing anything
-    for number in range(int(rest[0])):
-        checkpoint = empty_checkpoint()
-        checkpoint |= {"channel_values": {"n": task}, "channel_versions": {"n": checkpoint["id"]}}
-        saver.put_writes(own(checkpoint["id"]), [("early", number)], task)
-        stored = saver.put(own(None), checkpoint, {"step": number}, checkpoint["channel_versions"])
-        saver.put_writes(stored, [("late", number)], task + " again")
-        print(checkpoint["id"], flush=True)
-""")
-
-
-def start(launcher, opener, saver, *arguments):
-    place = opener.server.connection_string if opener.kind == "postgres" else saver.store.db_file
-    schema = getattr(saver.store, "_schema", "")
-    return launcher.start("-c", SCRIPT, opener.kind, place, schema, *arguments)
+WRITE_EARLY = """
+import os, sys
+from savers.langgraph import PostgresCheckpointSaver, SqliteCheckpointSaver
+from tests.support.langgraph_checkpoints import thread
+place, schema, checkpoint_id = sys.argv[1:]
+saver = PostgresCheckpointSaver(place, schema=schema) if schema else SqliteCheckpointSaver(place)
+saver.put_writes(thread(checkpoint_id=checkpoint_id), [("a", "early")], "task")
+os._exit(9)  # without closing anything
+"""
 
 
 @parametrize(*DATABASES)
 def test_early_writes_survive_their_process(launcher, opener):
     saver = opener.new()
     checkpoint = empty_checkpoint()
-    process = start(launcher, opener, saver, "task", "early", checkpoint["id"])
-    process.communicate()
-    assert process.returncode == 9
+    place = opener.server.connection_string if opener.kind == "postgres" else saver.store.db_file
+    schema = getattr(saver.store, "_schema", "")
+    done = launcher.run("-c", WRITE_EARLY, place, schema, checkpoint["id"], cwd=ROOT)
+    assert done.returncode == 9, done.stderr
     saver.put(thread(), checkpoint, {"step": -1}, {})
     assert saver.get_tuple(thread()).pending_writes == [("task", "a", "early")]
-
-
-@parametrize(*DATABASES)
-def test_processes_put_to_one_thread(launcher, opener):
-    saver = opener.new()
-    put(saver, thread(), n=0)
-    count = 40
-    processes = [start(launcher, opener, saver, f"task {number}", "puts", str(count)) for number in range(3)]
-    ids = [process.communicate()[0].split() for process in processes]
-    assert [len(own) for own in ids] == [count] * 3
-    found = {one.checkpoint["id"]: one for one in saver.list(thread())}
-    assert len(found) == 3 * count + 1
-    for number, own in enumerate(ids):
-        task = f"task {number}"
-        for step, checkpoint_id in enumerate(own):
-            one = found[checkpoint_id]
-            assert one.checkpoint["channel_values"] == {"n": task}
-            assert one.pending_writes == [(task, "early", step), (f"{task} again", "late", step)]
-    latest = saver.get_tuple(thread()).checkpoint["id"]
-    assert latest in {own[-1] for own in ids}
-    again = opener.reopen(saver)
-    assert seen(again, thread()) == seen(saver, thread())
 
 
 @parametrize(*DATABASES)

@@ -97,15 +97,3 @@ def test_each_read_takes_few_statements(reopen, monkeypatch):
         reader = reopen()
         reader.get_tuple({"configurable": {"thread_id": "other"}})
         assert StatementCounter(reader.store, monkeypatch).count(partial(read, reader, ids, "")) <= 2, name
-
-
-@parametrize(*DATABASES)
-def test_a_history_without_rows_is_damaged_and_not_absent(reopen):
-    saver = reopen()
-    ids = put(saver)
-    database = saver.store._database
-    with database.transaction() as transaction:
-        transaction.execute(f"DELETE FROM {database.names.records}")
-    for name, read in READS.items():
-        with pytest.raises(Exception, match="first record is missing"):
-            pytest.fail(f"{name}: {read(reopen(), ids, '')}")

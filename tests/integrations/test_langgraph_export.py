@@ -99,26 +99,6 @@ def test_everything_is_there_and_the_same(runs, file):
         assert seen(saver) == seen(open_store(runs))
 
 
-def test_an_import_of_the_export_is_the_store_again(runs, file, tmp_path):
-    export_langgraph_sqlite(runs, file)
-    assert import_langgraph_sqlite(file, tmp_path / "again").ok
-    first, second = open_store(runs), open_store(tmp_path / "again")
-    assert seen(second) == seen(first)
-    assert second.store.threads() == first.store.threads()
-    for one in first.list(None):
-        assert second.writes_of(one.config) == first.writes_of(one.config)
-    for name in first.store.threads():
-        for namespace in first.store.namespaces(name):
-            if namespace.startswith("#"):
-                continue
-            config = RunnableConfig(name, checkpoint_ns=namespace)
-            histories = [
-                [(info.id, info.parent_id, info.created_at, info.metadata) for info in saver.store.history(config)]
-                for saver in (first, second)
-            ]
-            assert histories[0] == histories[1]
-
-
 def test_an_export_of_an_import_is_the_database_again(file, tmp_path):
     with database(tmp_path / "first.db") as saver:
         fill(saver)

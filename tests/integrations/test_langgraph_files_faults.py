@@ -330,18 +330,6 @@ def test_a_full_disk_refuses_the_put_and_keeps_the_rest(failing, tmp_path, log, 
         assert view(one) == TWO
 
 
-def test_a_failed_first_put_leaves_an_empty_store(tmp_path):
-    io = FailingFiles()
-    io.failing = {"write_at": errno.ENOSPC}
-    with FileSystemStore(tmp_path / "new", io=io) as store:
-        with pytest.raises(CheckpointStorageError):
-            store.put(("a",), "one", {"text": "x" * 3000})
-        assert view(store) == {}
-        io.failing.clear()
-        store.put(("a",), "one", {"n": 1})
-        assert view(store) == ONE
-
-
 def test_after_a_failed_sync_the_log_is_rewritten_without_the_put_that_failed(failing, tmp_path, log):
     io, store = failing
     before = log.stat().st_ino

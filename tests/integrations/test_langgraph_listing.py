@@ -333,23 +333,6 @@ def test_an_unfinished_delete_and_an_incomplete_log(saver):
         assert list(again(saver).list(None, limit=limit)) == plain(again(saver), None, limit=limit)
 
 
-@pytest.mark.parametrize("limit", [None, 1])
-def test_a_log_that_ends_in_zeros_over_which_a_record_is_written(saver, limit):
-    put(saver, thread("other"), START + timedelta(seconds=5), n=0)
-    put(saver, thread(), START, n=1)
-    path = path_of(saver, "t")
-    first = path.read_bytes()
-    put(saver, thread(), START + timedelta(seconds=9), n=2)
-    second = path.read_bytes()
-    # As a writer that extends a log ahead.
-    path.write_bytes(first + bytes(len(second) - len(first) + 300))
-    reader = again(saver)
-    assert [values_of(found)["n"] for found in reader.list(None, limit=limit)] == [0, 1][:limit]
-    with path.open("r+b") as log:
-        log.write(second)
-    assert [values_of(found)["n"] for found in reader.list(None, limit=limit)] == [2, 0, 1][:limit]
-
-
 class Counting(JsonPlusSerializer):
     """LangGraph's serializer, and how many values it has restored."""
 

@@ -106,23 +106,6 @@ def test_an_import_is_sealed_with_the_keys_and_refused_without(tmp_path):
     assert import_langgraph_sqlite(tmp_path / "old.sqlite", tmp_path / "runs", cipher=KEYS).ok
 
 
-def test_a_database_takes_an_import_with_the_keys_and_is_exported_as_plaintext_on_request_only(tmp_path, key_file):
-    with SqliteSaver.from_conn_string(str(tmp_path / "old.sqlite")) as old:
-        messages = talk(compiled(old))
-    target = f"sqlite:{tmp_path / 'runs'}"
-    done = graphkit("import", "langgraph-sqlite", tmp_path / "old.sqlite", target, "--key-file", key_file)
-    assert (done.code, done.out.endswith("verified\n")) == (0, True)
-    assert SECRET.encode() not in (tmp_path / "runs").read_bytes()
-    new = tmp_path / "new.sqlite"
-    refused = graphkit("export-langgraph-sqlite", target, new, "--key-file", key_file)
-    assert (refused.code, "--plaintext" in refused.err, new.exists()) == (18, True, False)
-    assert graphkit("export-langgraph-sqlite", target, new, "--plaintext").code == 21
-    assert graphkit("export-langgraph-sqlite", target, new, "--key-file", key_file, "--plaintext").code == 0
-    with SqliteSaver.from_conn_string(str(new)) as saver:
-        found = compiled(saver).get_state(CONFIG).values["messages"]
-    assert [message.content for message in found] == messages
-
-
 # Exports
 
 

@@ -1,10 +1,8 @@
 """Short calls on SQLite that find the connection in use by a worker thread wait in the event loop."""
 
 import asyncio
-import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 
 import pytest
 
@@ -261,20 +259,3 @@ def test_event_loops_and_threads_use_one_saver_at_once(saver):
         for task in range(tasks):
             assert list_values(saver, f"loop{n}-{task}") == list(reversed(range(puts)))
     assert saver.store.verify().ok
-
-
-def test_a_write_lock_of_another_process_is_waited_for_in_a_thread_while_others_wait(saver, hops, tmp_path):
-    async def run():
-        for thread in "t0", "t1":
-            await aput(saver, thread)
-        forget(hops)
-        with closing(sqlite3.connect(tmp_path / "test.db", isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            tasks = [asyncio.create_task(aput(saver, f"t{n}", 1)) for n in range(2)]
-            await hops.has_put.wait()
-            assert not any(task.done() for task in tasks)
-            other.execute("COMMIT")
-        await asyncio.gather(*tasks)
-
-    asyncio.run(run())
-    assert [list_values(saver, f"t{n}") for n in range(2)] == [[1, 0], [1, 0]]

@@ -1,7 +1,6 @@
 """What holds on every database: statements, transactions, keys, values, threads, forks."""
 
 import os
-import threading
 
 import pytest
 
@@ -17,7 +16,6 @@ from tests.support.databases import (
     SqliteConnection,
     encode_text,
 )
-from tests.support.forked import run_in_child
 
 
 class Stopped(Exception):
@@ -109,36 +107,6 @@ def test_a_writer_waits_for_another_one_and_then_gives_up(database, open_databas
         with pytest.raises(CheckpointStorageError, match="lock_timeout"), impatient.transaction() as late:
             late.execute(f"UPDATE {database.names.histories} SET version = 2")
     assert put(impatient, history, 0) == 0
-
-
-def test_a_fork_amid_other_threads_of_execution_leaves_the_child_able_to_write(database):
-    history = add_history(database)
-    stop = threading.Event()
-    errors = []
-
-    def write(number):
-        position = number << 32
-        try:
-            while not stop.is_set():
-                put(database, history, position)
-                positions(database, history)[-1:]
-                position += 1
-        except BaseException as error:
-            errors.append(error)
-            raise
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in (1, 2)]
-    for thread in threads:
-        thread.start()
-    try:
-        for number in range(10):
-            assert run_in_child(lambda number=number: put(database, history, number) == 1)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert errors == []
-    assert positions(database, history)[:10] == list(range(10))
 
 
 def test_a_newer_schema_is_refused_and_left_alone(database, open_database):

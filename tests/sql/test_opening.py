@@ -6,7 +6,6 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
-from tests.support.databases import limit_first_read
 from tests.support.logs import flip, pack_frame
 
 CONFIG = RunnableConfig("t")
@@ -130,15 +129,3 @@ def test_a_record_of_a_newer_format_is_refused(saver, open_saver, positions):
         transaction.execute(f"INSERT INTO {records} (history, position, frame) VALUES (?, ?, ?)", values)
     with open_saver() as fresh, pytest.raises(CheckpointFormatError, match="newer graphkit"):
         fresh.get(CONFIG)
-
-
-def test_a_long_end_is_not_read_twice(saver, open_saver, monkeypatch):
-    limit_first_read(monkeypatch, 10_000)
-    for number in range(6):
-        saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"n": number, "text": str(number) * 5_000}))
-    with open_saver() as fresh:
-        read = fresh._database.read
-        executed = []
-        monkeypatch.setattr(fresh._database, "read", lambda *args: (executed.append(args[0]), read(*args))[1])
-        assert fresh.info(CONFIG) is not None
-        assert len(executed) == 1

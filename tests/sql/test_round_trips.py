@@ -138,26 +138,3 @@ def test_reading_takes_few_statements_however_long_the_history_is(open_saver, mo
     limits = {read_latest: 3 + more, read_past: 4 + more, read_absent: 2, read_history: 6 + more, read_recent: 1}
     found = {read: count(read) for read in limits}
     assert all(found[read] <= limits[read] for read in limits), found
-
-
-def test_each_row_is_read_once_by_a_caller_that_reads_all_states(open_saver, monkeypatch):
-    ids = grow(open_saver(), 600)
-    saver = open_saver()
-    counter = StatementCounter(saver, monkeypatch)
-
-    def replay():
-        assert [checkpoint.id for checkpoint in saver.replay(CONFIG)] == ids
-        assert [len(checkpoint.state["messages"]) for checkpoint in saver.replay(CONFIG)] == [*range(1, 601)]
-
-    assert counter.count(replay) <= 2 * 8
-    states = saver.list(CONFIG)
-    # One asks what is new.
-    assert counter.count(lambda: [len(checkpoint.state["messages"]) for checkpoint in states]) <= 600 + 8
-
-
-def test_the_keyframes_of_a_long_value_take_one_statement(open_saver, monkeypatch):
-    grow(open_saver(), 1500)
-    saver = open_saver()
-    counter = StatementCounter(saver, monkeypatch)
-    counter.count(partial(saver.get, CONFIG))
-    assert sum("k.is_keyframe" in sql and "LIMIT" in sql for sql in counter.statements) == 1

@@ -17,17 +17,14 @@ from graphkit.errors import (
     CheckpointFormatError,
     CheckpointStorageError,
 )
-from graphkit.testing import made
 from savers import SqliteSaver
 from savers._sql import sqlite_connection, sqlite_database
-from savers._sql.sqlite_connection import translate_error
 from tests.sql.rows import add_history, positions, put
 from tests.sql.savers import put as put_state
 from tests.support.checkpoints import list_numbers
 from tests.support.databases import SqliteConnection, SqliteDatabase
 
 NOBODY = 65534
-CONFIG = RunnableConfig("t")
 
 
 @pytest.fixture
@@ -288,42 +285,6 @@ def test_a_read_only_file_can_be_read_and_not_written(open_directory):
     assert database.read(f"SELECT version FROM {database.names.histories}") == [(0,)]
 
 
-def test_a_checkpoint_is_found_by_its_index(file, monkeypatch):
-    with SqliteSaver(file) as saver:
-        ids = [saver.put(CONFIG, made({"n": number})).checkpoint_id for number in range(20)]
-    with SqliteSaver(file) as saver:
-        read = saver._database.read
-        plans = []
-
-        def read_and_explain(sql, parameters=()):
-            plans.extend(row[3] for row in read(f"EXPLAIN QUERY PLAN {sql}", parameters))
-            return read(sql, parameters)
-
-        monkeypatch.setattr(saver._database, "read", read_and_explain)
-        assert saver.info(CONFIG.with_check_point_id(ids[4])).id == ids[4]
-        assert saver.info(CONFIG.with_check_point_id("absent")) is None
-        saver.remove(CONFIG, [ids[4]])
-        assert saver.info(CONFIG.with_check_point_id(ids[5])).id == ids[5]
-    assert any("graphkit_records_checkpoint (history=? AND checkpoint=?)" in step for step in plans)
-    # Nothing walks through a whole history.
-    assert [step for step in plans if step.endswith("records_1 (history=?)")] == []
-
-
-def test_why_a_file_cannot_be_opened_is_explained(tmp_path, monkeypatch):
-    def explain(path):
-        error = sqlite3.OperationalError("unable to open database file")
-        error.sqlite_errorname = "SQLITE_CANTOPEN"
-        return str(translate_error(error, str(path), "open"))
-
-    file = tmp_path / "runs.db"
-    file.touch()
-    assert "it is a directory" in explain(tmp_path)
-    assert f"its directory {tmp_path / 'absent'} does not exist" in explain(tmp_path / "absent" / "runs.db")
-    assert f"may not create files in {tmp_path}" in explain(file)
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    assert "may not read the file" in explain(file)
-
-
 @pytest.mark.parametrize("how", ["removed", "replaced"])
 def test_a_removed_write_ahead_log_is_noticed_and_costs_nothing(tmp_path, how):
     path = tmp_path / "x.db"
@@ -339,26 +300,3 @@ def test_a_removed_write_ahead_log_is_noticed_and_costs_nothing(tmp_path, how):
     with SqliteSaver(path) as saver:
         assert list_numbers(saver, RunnableConfig("t")) == [2, 0]
         assert saver.verify().ok
-
-
-@pytest.mark.parametrize("name", ["x.db", "x.db-wal"])
-@pytest.mark.parametrize("is_replaced", [False, True])
-def test_one_look_notices_that_a_file_was_removed_or_replaced(tmp_path, monkeypatch, name, is_replaced):
-    looks = []
-    stat = os.stat
-    with SqliteSaver(tmp_path / "x.db", fsync="never") as saver:
-        put_state(saver, {"n": 0})
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "stat", lambda *args, **options: looks.append(args) or stat(*args, **options))
-            # Until the creation of the files is so long ago that a later change would show.
-            while len(looks) != 1:
-                looks.clear()
-                assert saver.get(RunnableConfig("t")).state["n"] == 0
-        (tmp_path / name).rename(tmp_path / "moved")
-        if is_replaced:
-            (tmp_path / name).write_bytes(b"")
-        if name == "x.db":
-            assert saver.get(RunnableConfig("t")) is None
-        else:
-            with pytest.raises(CheckpointStorageError, match="removed or replaced"):
-                saver.get(RunnableConfig("t"))

@@ -124,7 +124,7 @@ def fixed(seed):
 
 @contextmanager
 def quiet():
-    """What is set aside is told in the log, thousands of times here."""
+    """Silences the warnings about what is set aside, thousands of them here."""
     logger = logging.getLogger("graphkit")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -634,7 +634,7 @@ class Crashes:
     def __init__(self, seed=SEED, fsync="always"):
         self.seed = seed
         self.fsync = fsync
-        self.states = self.nested = self.told = 0
+        self.states = self.nested = self.reported = 0
 
     def explore(self, workload, limit, many=12):
         """Check about `limit` states of a workload.
@@ -723,7 +723,7 @@ class Crashes:
                 try:
                     found = view(saver, [thread], [namespace])
                 except CheckpointCorruptionError:
-                    self.told += 1
+                    self.reported += 1
                 else:
                     expect_each(
                         found, [{thread: {k: h for k, h in one[thread].items() if k[0] == namespace}} for one in views]

@@ -51,7 +51,7 @@ def test_who_does_not_wait_loses_nothing_by_death_and_keeps_a_beginning_after_po
     cases = sweep.count(300, 100)
     found.explore_without_waiting(workload, fsync, 2 * cases if workload is crashes.release else cases)
     assert found.states > sweep.count(30, 20)
-    assert found.told < found.states / 10, (
+    assert found.reported < found.states / 10, (
         "that a log is damaged is said where a middle part was lost, not instead of reading"
     )
 

@@ -92,14 +92,14 @@ assert [one.state["n"] for one in FileSystemSaver(sys.argv[1]).list(config)] == 
     assert int(number) == errno.EFBIG
 
 
-def test_a_sync_that_fails_in_the_background_is_said_and_the_log_is_written_anew(opener, config):
+def test_a_sync_that_fails_in_the_background_is_logged_and_the_log_is_rewritten(opener, config):
     io = FaultyIO()
     said = []
-    told = threading.Event()
+    is_logged = threading.Event()
 
     def listening(record):
         said.append(record.getMessage())
-        told.set()
+        is_logged.set()
         return True
 
     saver = opener(fsync=0.01, io=io)
@@ -111,7 +111,7 @@ def test_a_sync_that_fails_in_the_background_is_said_and_the_log_is_written_anew
     logging.getLogger("graphkit").addFilter(listening)
     try:
         saver.put(config, make_checkpoint(1))
-        assert told.wait(60)
+        assert is_logged.wait(60)
     finally:
         logging.getLogger("graphkit").removeFilter(listening)
     assert said == ["checkpoints could not be brought to the disk"]

@@ -120,7 +120,7 @@ def test_version_2_stores_a_window_by_what_enters_it(version_2):
     assert all(len(frame.payload) < 400 for frame in changes[1:] if not frame.is_keyframe)
 
 
-def test_version_2_tells_what_was_recorded_late(version_2):
+def test_version_2_has_what_was_recorded_late(version_2):
     with make.saver_on(version_2) as saver:
         for n in range(2):
             at = RunnableConfig("scattered", checkpoint_id=make.checkpoint(n, {}).id)

@@ -1,7 +1,7 @@
 """No operation follows a symbolic link below the root: every kind of link, at every place, in every operation.
 
 What the link leads to is outside: its bytes, its names and its modes are the same afterwards, and none of its content
-comes out of any operation. What is refused is refused with an error of ours, or told in a report.
+comes out of any operation. What is refused is refused with an error of ours, or reported.
 """
 
 import os

@@ -2,14 +2,13 @@
 
 import os
 import sys
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from graphkit import Checkpoint, CheckpointerConfigurationError, MissingDependencyError
 from savers import Compression, FileSystemSaver
-from tests.support.checkpoints import list_numbers, list_states
+from tests.support.checkpoints import list_states
 from tests.support.disks import list_open_files
 from tests.support.logs import COMPRESSED, locate_log, read_records
 
@@ -82,49 +81,6 @@ def test_what_does_not_change_is_stored_once(opener, config):
 
 
 # Pruning
-
-
-@pytest.fixture
-def aged(opener, config):
-    """Ten checkpoints, a day apart; tags on two of them, an interrupt beside one."""
-    saver = opener()
-    now = datetime.now(UTC)
-    for n in range(10):
-        checkpoint = Checkpoint(
-            node_id="n", next_node_id="n", state={"n": n}, created_at=now - timedelta(days=9 - n), id=f"c{n}"
-        )
-        saver.put(config, checkpoint)
-    saver.add_tags(config.replace(checkpoint_id="c1"), "keep")
-    saver.add_tags(config.replace(checkpoint_id="c2"), "other")
-    stop = {"node_id": "n", "when": "before", "payload": None, "metadata": {}, "created_at": now}
-    saver.put_writes(config.replace(checkpoint_id="c3"), {"interrupt:i": stop})
-    return saver, now
-
-
-@pytest.mark.requirement("P59")
-@pytest.mark.parametrize(
-    ("policy", "left"),
-    [
-        ({"keep_last": 3}, [3, 7, 8, 9]),
-        ({"keep_last": 3, "keep_interrupted": False}, [7, 8, 9]),
-        ({"keep_last": 3, "keep_tags": ["keep"]}, [1, 3, 7, 8, 9]),
-        ({"older_than": timedelta(days=4.5)}, [3, 5, 6, 7, 8, 9]),
-        ({"older_than": timedelta(days=4.5), "keep_last": 6}, [3, 4, 5, 6, 7, 8, 9]),
-        ({"older_than": timedelta(days=-1), "keep_interrupted": False}, [9]),
-        ({"keep_last": 100}, list(range(10))),
-    ],
-)
-def test_each_policy_removes_what_it_says_and_never_the_latest(aged, opener, config, policy, left):
-    saver, now = aged
-    if "older_than" in policy:
-        policy = {**policy, "older_than": now - policy["older_than"]}
-    assert saver.prune("t", **policy) == 10 - len(left)
-    fresh = opener()
-    assert list_numbers(fresh, config) == left[::-1]
-    assert fresh.verify().ok
-    assert not saver.prune("t", **policy)
-    if 1 in left:
-        assert fresh.tags_of(config.replace(checkpoint_id="c1")) == ("keep",)
 
 
 # Space and privacy

@@ -178,7 +178,7 @@ def without_going_on_after_a_short_write():
     return mock.patch.object(LogFile, "write", write)
 
 
-def without_telling_what_is_not_synced():
+def without_recording_what_is_not_synced():
     return mock.patch.object(FileDurability, "count_unsynced", return_value=0)
 
 
@@ -592,7 +592,7 @@ MUTATIONS = [
     (without_undoing, full_disk),
     (without_a_durable_undo, crash_states(crashes.failed_write)),
     (without_going_on_after_a_short_write, full_disk),
-    (without_telling_what_is_not_synced, crash_states(crashes.two_savers, crashes.two_workers)),
+    (without_recording_what_is_not_synced, crash_states(crashes.two_savers, crashes.two_workers)),
     (without_early_distances, crash_states(crashes.early_writes)),
     (without_early_distances, crash_states(crashes.langgraph_steps)),
     (without_the_distance_of_others, crash_states(crashes.early_writes)),

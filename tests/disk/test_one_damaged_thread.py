@@ -65,7 +65,7 @@ def damaged(request, opener, tmp_path):
     return opener(), error
 
 
-def test_interrupts_and_search_return_the_others_and_tell_in_a_warning(damaged, caplog):
+def test_interrupts_and_search_return_the_others_and_log_a_warning(damaged, caplog):
     saver, error = damaged
     assert [interrupt.thread_id for interrupt in saver.interrupts()] == ["a", "c", "e"]
     assert [text for text in ("'b'", "'d'") if text not in caplog.text] == []
@@ -132,7 +132,7 @@ def test_a_thread_that_the_file_system_refuses_to_open_is_like_a_damaged_one(num
     assert caught.value.errno == number
 
 
-def test_a_process_without_descriptors_is_not_told_that_nothing_waits(opener):
+def test_a_process_without_descriptors_gets_an_error_and_no_empty_list(opener):
     saver = opener()
     saver.put(RunnableConfig("a"), make_checkpoint(0))
     for operation in ("interrupts", "compact"):
@@ -142,7 +142,7 @@ def test_a_process_without_descriptors_is_not_told_that_nothing_waits(opener):
         assert "passed over" not in str(caught.value)
 
 
-def test_repair_goes_on_behind_a_busy_thread_and_tells_of_it_at_the_end(opener, tmp_path):
+def test_repair_goes_on_behind_a_busy_thread_and_reports_it_at_the_end(opener, tmp_path):
     saver = opener()
     for thread in "abc":
         saver.put(RunnableConfig(thread), make_checkpoint(0))

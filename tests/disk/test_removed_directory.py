@@ -34,7 +34,9 @@ WRITES = {
 
 @pytest.mark.parametrize("removal", REMOVALS)
 @pytest.mark.parametrize("name", WRITES)
-def test_the_next_write_to_an_open_log_says_so_and_the_one_after_it_begins_anew(name, removal, opener, tmp_path):
+def test_the_next_write_to_an_open_log_raises_and_the_one_after_it_begins_a_new_history(
+    name, removal, opener, tmp_path
+):
     saver = opener()
     for number in range(3):
         saver.put(T, make_checkpoint(number))
@@ -122,7 +124,7 @@ def test_what_another_process_deletes_or_releases_is_no_loss(operation, spaces, 
         assert list_numbers(saver, config) == [1]
 
 
-def test_a_log_that_was_written_anew_by_another_process_is_no_loss(opener):
+def test_a_log_that_another_process_has_rewritten_is_no_loss(opener):
     saver = opener()
     other = opener()
     for number in range(3):

@@ -11,8 +11,9 @@ from graphkit.abc import StateSerializer
 from savers import FileSystemSaver
 from savers._filesystem import store
 from savers._filesystem.lock import WriteLock
-from tests.support.checkpoints import list_numbers
+from tests.support.checkpoints import list_numbers, make_checkpoint
 from tests.support.disks import FileIO
+from tests.support.logs import locate_log
 
 
 class Reversed(StateSerializer):
@@ -78,7 +79,7 @@ def test_a_run_has_a_directory_of_its_own_and_no_pointer_says_which_checkpoint_i
 
 
 @pytest.mark.requirement("H33")
-def test_there_is_no_index_to_lose_and_what_is_beside_the_logs_is_made_anew(opener, config):
+def test_there_is_no_index_to_lose_and_all_files_but_the_logs_are_created_again(opener, config):
     saver = opener()
     for n in range(5):
         saver.put(config.replace(thread_id=f"Thread {n}"), Checkpoint(node_id="a", next_node_id="b", state={"n": n}))
@@ -93,6 +94,20 @@ def test_there_is_no_index_to_lose_and_what_is_beside_the_logs_is_made_anew(open
     saver.put(config.replace(thread_id="Thread 3"), Checkpoint(node_id="a", next_node_id="b", state={"n": 33}))
     assert list_numbers(opener(), config.replace(thread_id="Thread 3")) == [33, 3]
     assert (root / "graphkit.store").exists()
+
+
+@pytest.mark.parametrize("namespace", ["", "sub"])
+def test_a_deletion_of_what_was_set_aside_is_one(namespace, opener, config, tmp_path):
+    saver = opener()
+    saver.put(config.replace(checkpoint_ns=namespace), make_checkpoint(0))
+    saver.close()
+    path = locate_log(tmp_path / "store", namespace=namespace)
+    path.rename(path.with_name("damaged-00000000000000000000000000000001.bin"))
+    again = opener()
+    assert again.threads() == []
+    assert again.delete("t") is True
+    assert not path.parent.exists()
+    assert again.delete("t") is False
 
 
 def test_two_writers_that_need_a_lock_at_the_same_time_get_the_same_one(opener, monkeypatch):

@@ -140,9 +140,7 @@ def step():
 
 
 @pytest.mark.parametrize("inner", ["", "n-sub-xbwfkmqbyzm6guswsvquydog/"])
-def test_delete_keeps_a_foreign_directory_and_says_so_and_nobody_is_kept_from_anything(
-    inner, saver, opener, tmp_path, caplog
-):
+def test_delete_keeps_a_foreign_directory_and_logs_it_and_blocks_no_operation(inner, saver, opener, tmp_path, caplog):
     saver.put(RunnableConfig("x", checkpoint_ns="sub"), step())
     folder = next((tmp_path / "store").glob("t-x-*")) / inner
     (folder / "lost+found").mkdir()
@@ -167,7 +165,7 @@ def test_delete_keeps_a_foreign_directory_and_says_so_and_nobody_is_kept_from_an
     assert opener().threads() == ["new0", "new1", "new2", "y"]
 
 
-def test_a_directory_named_like_a_temporary_file_disturbs_nobody(saver, opener, tmp_path):
+def test_a_directory_named_like_a_temporary_file_disturbs_no_operation(saver, opener, tmp_path):
     folder = next((tmp_path / "store").glob("t-x-*"))
     (folder / "tmp-0badcafe").mkdir()
     (folder / "tmp-0badcafe" / "precious").write_text("mine")

@@ -57,7 +57,7 @@ def test_a_last_record_cut_anywhere_is_not_there_for_readers_and_set_aside_by_th
         writer.close()
 
 
-def test_a_log_whose_creation_never_finished_is_made_anew(opener, config):
+def test_a_log_whose_creation_never_finished_is_created_again(opener, config):
     saver = opener()
     saver.put(config, make_checkpoint(0))
     saver.close()
@@ -148,7 +148,7 @@ def test_a_log_in_another_threads_directory_is_refused(opener, config):
         opener().get(config.replace(thread_id="u"))
 
 
-def test_a_summary_tells_damage_wherever_the_history_does(three, opener, config):
+def test_a_summary_reports_damage_wherever_the_history_does(three, opener, config):
     whole = three.read_bytes()
     refused = 0
     for place in range(len(whole)):

@@ -264,7 +264,7 @@ def test_damage_in_what_was_flushed_is_damage_after_a_new_start_too(tmp_path, bo
         assert [file.state for file in saver.verify().problems] == ["damaged"]
 
 
-@pytest.mark.parametrize("known", [0, 1], ids=["boot not told", "same boot"])
+@pytest.mark.parametrize("known", [0, 1], ids=["unknown boot", "same boot"])
 def test_a_saver_that_knows_of_no_new_start_takes_nothing_for_synced(tmp_path, boot, known):
     long_log(tmp_path, "never")
     boot[0] = known

@@ -32,7 +32,7 @@ def saver(opener):
 
 
 def until(watch, wanted):
-    """What is told until there is something like this."""
+    """The changes up to one like this."""
     found = []
     while True:
         found.append(watch.get(PATIENCE))
@@ -68,7 +68,7 @@ for n in range(int(sys.argv[3])):
 # Events
 
 
-def test_all_that_other_processes_write_is_told_in_order(saver):
+def test_a_watch_reports_all_that_other_processes_write_in_order(saver):
     with saver.watch(interval=NEVER) as watch:
         writers = [elsewhere(PUT, saver.base_directory, thread, 200) for thread in ("a", "b")]
         found = []
@@ -108,13 +108,13 @@ def test_nothing_is_read_while_nothing_happens(opener, config, monkeypatch):
 
 
 def until_quiet(watch):
-    """Take what there is to be told. Events that are under way are not waited for."""
+    """Take what there is to report. Events that are under way are not waited for."""
     while watch.get(0) is not None:
         pass
 
 
 def so_far(watch, saver):
-    """What is told of all that has happened: events come in order, and a look goes by the names.
+    """The changes of all that has happened: events come in order, and a look goes by the names.
 
     The last thread is a new one each time, because the look before may not have ended, and goes on with its own.
     """
@@ -132,7 +132,7 @@ sys.stdin.read()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere no event tells of it")
-def test_the_death_of_a_run_is_told_at_once_and_a_vain_attempt_is_not(saver, config):
+def test_a_watch_reports_the_death_of_a_run_at_once_and_no_vain_attempt(saver, config):
     saver.put(config, make_checkpoint(1))
     with saver.watch(config, interval=NEVER) as watch:
         holder = elsewhere(HOLD, saver.base_directory)
@@ -143,13 +143,13 @@ def test_the_death_of_a_run_is_told_at_once_and_a_vain_attempt_is_not(saver, con
         assert [one.kind for one in until(watch, to(last))] == ["checkpoint"]
         assert watch.get(0.2) is None
         holder.kill()
-        told = watch.get(PATIENCE)
-        assert (told.kind, told.value) == ("idle", True)
+        change = watch.get(PATIENCE)
+        assert (change.kind, change.value) == ("idle", True)
         holder.communicate()
         with saver.run_lock(config, 0):
             pass
-        told = watch.get(PATIENCE)
-        assert (told.kind, told.value) == ("idle", False)
+        change = watch.get(PATIENCE)
+        assert (change.kind, change.value) == ("idle", False)
 
 
 LOOK = """
@@ -161,7 +161,7 @@ while os.getppid() == int(sys.argv[2]):
 """
 
 
-def test_a_look_at_a_run_lock_refuses_nobody_who_takes_it_meanwhile(saver, config):
+def test_a_look_at_a_run_lock_refuses_no_caller_that_takes_it_meanwhile(saver, config):
     """A look takes the lock for some microseconds, and a caller that does not wait tries again after that."""
     saver.put(config, make_checkpoint(1))
     with saver.run_lock(config):
@@ -195,9 +195,9 @@ def test_the_run_lock_of_a_process_in_another_container_is_seen(saver, config):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_everything_is_told_whenever_somebody_looks(saver, seed):
+def test_a_watch_reports_everything_whenever_it_looks(saver, seed):
     dice = random.Random(seed)
-    told = []
+    found = []
     put = set()
     released = 0
     with saver.watch(interval=NEVER) as watch:
@@ -217,14 +217,14 @@ def test_everything_is_told_whenever_somebody_looks(saver, seed):
                 left = {info.id for ns in ("", "in") for info in saver.history(config.replace(checkpoint_ns=ns))}
                 put -= before - left
             else:
-                told += so_far(watch, saver)
-        told += so_far(watch, saver)
-    assert put <= set(ids(told))
-    assert [one.kind for one in told].count("release") == released
-    assert not any(one.kind == "delete" for one in told)
+                found += so_far(watch, saver)
+        found += so_far(watch, saver)
+    assert put <= set(ids(found))
+    assert [one.kind for one in found].count("release") == released
+    assert not any(one.kind == "delete" for one in found)
 
 
-def test_a_thread_that_was_deleted_and_made_again_before_anybody_looked(saver, config):
+def test_a_thread_that_was_deleted_and_created_again_before_the_watch_looked(saver, config):
     saver.put(config, make_checkpoint(1))
     # While the old log is open, the new one cannot get its inode.
     with locate_log(saver.base_directory).open("rb"), saver.watch(config, interval=NEVER) as watch:
@@ -236,7 +236,7 @@ def test_a_thread_that_was_deleted_and_made_again_before_anybody_looked(saver, c
 
 
 @pytest.mark.parametrize("latest", [False, True])
-def test_a_log_that_was_written_anew_before_anybody_looked_is_told_from_its_beginning(saver, config, latest):
+def test_a_watch_reports_a_rewritten_log_from_its_beginning(saver, config, latest):
     put = [saver.put(config, make_checkpoint(n)).checkpoint_id for n in range(4)]
     with saver.watch(config, latest=latest, interval=NEVER) as watch:
         put.append(saver.put(config, make_checkpoint(4)).checkpoint_id)

@@ -17,7 +17,7 @@ from graphkit.errors import CheckpointerConfigurationError
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.contract.test_minimal import FourMethods
 from tests.integrations.langgraph_stores import DATABASES, OTHERS, parametrize
-from tests.integrations.test_langgraph_graphs import STORIES, deltas, told
+from tests.integrations.test_langgraph_graphs import STORIES, deltas, watch_story
 from tests.support.langgraph_checkpoints import put, thread
 from tests.support.statements import StatementCounter
 
@@ -36,8 +36,10 @@ ROOT = Path(__file__).resolve().parents[2]
 @parametrize(*OTHERS)
 def test_graphs_do_what_they_do_in_memory(opener, story, way):
     mode, durability = way
-    expected = told(story, InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None)), mode, durability)
-    assert told(story, opener.new(), mode, durability) == expected
+    expected = watch_story(
+        story, InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None)), mode, durability
+    )
+    assert watch_story(story, opener.new(), mode, durability) == expected
 
 
 # Listings

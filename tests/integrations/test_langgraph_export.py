@@ -90,11 +90,11 @@ def count(directory):
 
 
 def test_everything_is_there_and_the_same(runs, file):
-    told = []
-    report = export_langgraph_sqlite(runs, file, progress=lambda *what: told.append(what))
+    steps = []
+    report = export_langgraph_sqlite(runs, file, progress=lambda *what: steps.append(what))
     assert (report.ok, report.problems, report.left_out, report.threads, report.skipped) == (True, (), (), 7, 0)
-    assert report.checkpoints == count(runs) == len(told)
-    assert told[-1][:2] == (report.checkpoints, report.checkpoints)
+    assert report.checkpoints == count(runs) == len(steps)
+    assert steps[-1][:2] == (report.checkpoints, report.checkpoints)
     with database(file) as saver:
         assert seen(saver) == seen(open_store(runs))
 

@@ -299,7 +299,7 @@ def command(*arguments):
     return code, world.out.getvalue() + world.err.getvalue()
 
 
-def test_the_commands_tell_what_was_done(database, tmp_path, request):
+def test_the_commands_report_what_was_done(database, tmp_path, request):
     fill(database.saver)
     kind = "postgres" if isinstance(database.saver, PostgresSaver) else "sqlite"
     place = request.getfixturevalue("own_database") if kind == "postgres" else tmp_path / "langgraph.db"

@@ -280,7 +280,7 @@ def a_thread_is_released(saver, _):
 
 
 @change
-def the_log_is_written_anew(saver, _):
+def the_log_is_rewritten(saver, _):
     saver.store.compact("t")
 
 

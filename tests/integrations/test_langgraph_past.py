@@ -53,7 +53,7 @@ def fill(saver, count, **options):
     return ids
 
 
-def read_anew(opener, checkpoint_id):
+def read_again(opener, checkpoint_id):
     """Read a checkpoint with a new saver."""
     saver = opener.open("a")
     try:
@@ -130,10 +130,10 @@ def check(opener, reader, ids, gone):
     listed = read_whole(opener)
     for wanted in ids:
         assert reader.get_tuple(name(wanted)) == listed[wanted]
-        assert read_anew(opener, wanted) == listed[wanted]
+        assert read_again(opener, wanted) == listed[wanted]
     for wanted in gone:
         assert reader.get_tuple(name(wanted)) is None
-        assert read_anew(opener, wanted) is None
+        assert read_again(opener, wanted) is None
 
 
 @pytest.mark.parametrize("is_open", [False, True])

@@ -147,7 +147,7 @@ def without_background_thread():
         yield
 
 
-def test_threads_that_nobody_wrote_to_for_the_ttl_are_deleted(tmp_path):
+def test_threads_without_a_write_for_the_ttl_are_deleted(tmp_path):
     fill(tmp_path)
     with without_background_thread(), FileSystemCheckpointSaver(tmp_path, ttl=5 * DAY) as saver:
         assert saver.sweep_ttl() == 1
@@ -169,7 +169,7 @@ def test_without_ttl_nothing_is_deleted(tmp_path):
 
 
 @pytest.mark.parametrize("write", ["answer", "put_writes", "update"])
-def test_a_write_begins_the_time_anew(tmp_path, write):
+def test_a_write_restarts_the_time(tmp_path, write):
     fill(tmp_path)
     with without_background_thread(), FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
         app = graphs.nested().compile(checkpointer=saver)

@@ -141,13 +141,17 @@ def test_a_watch_reports_what_it_asks_and_why_it_failed(saver):
     with saver.store.watch("t", interval=0.01) as watch:
         with pytest.raises(ValueError, match="van"):
             app.invoke({"log": []}, CONFIG, durability="sync")
-        told = until(watch, "failure")
-        assert (told.checkpoint.status, told.value["message"]) == ("failed", "no van")
+        change = until(watch, "failure")
+        assert (change.checkpoint.status, change.value["message"]) == ("failed", "no van")
         fails.append(0)
         app.invoke(None, CONFIG, durability="sync")
-        told = until(watch, "interrupt")
-        assert (told.checkpoint.status, told.value["node_id"], told.value["payload"]) == ("interrupted", "work", "ok?")
-        assert told.id == saver.store.interrupts("t")[0].id
+        change = until(watch, "interrupt")
+        assert (change.checkpoint.status, change.value["node_id"], change.value["payload"]) == (
+            "interrupted",
+            "work",
+            "ok?",
+        )
+        assert change.id == saver.store.interrupts("t")[0].id
 
 
 def until(watch, kind):

@@ -104,7 +104,7 @@ def test_two_processes_on_one_thread_lose_nothing(tmp_path, saver):
 # Reading
 
 
-def test_a_paused_iterator_blocks_nobody(saver):
+def test_a_paused_iterator_blocks_no_writer(saver):
     for n in range(5):
         put(saver, a=n)
     listing = saver.list(CONFIG)

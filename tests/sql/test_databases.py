@@ -118,7 +118,7 @@ def test_a_newer_schema_is_refused_and_left_alone(database, open_database):
 
 
 @pytest.mark.parametrize("version", [0, -1, "x", 1.5, b"1"])
-def test_a_schema_version_that_nobody_has_written_is_refused(database, open_database, version):
+def test_a_schema_version_that_no_release_has_written_is_refused(database, open_database, version):
     add_history(database)
     if not isinstance(version, int) and isinstance(database, PostgresDatabase):
         pytest.skip("PostgreSQL keeps other types out")

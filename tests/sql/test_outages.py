@@ -78,7 +78,7 @@ def test_a_run_on_a_server_that_is_gone_ends_with_an_error_and_resumes_without_d
             graph.invoke({}, T)
         assert ran == list(range(7))
         own_server.start()
-    # The server could not be told that the run has ended: its lock expires with the lease.
+    # The server does not know that the run has ended: its lock expires with the lease.
     with PostgresSaver(own_server.connection_string, lease=1.0, lock_timeout=60.0) as saver:
         graph = make_graph(saver, ran, disturb)
         steps = saver.get(T).state["steps"]

@@ -1,4 +1,4 @@
-"""Watches of the savers on databases: told in time, complete, and only of what is new."""
+"""Watches of the savers on databases: changes in time, complete, and only what is new."""
 
 import logging
 import pickle
@@ -41,7 +41,7 @@ def take_id(watch):
     return change.checkpoint.id
 
 
-def test_a_put_in_another_process_is_told(saver):
+def test_a_watch_reports_a_put_in_another_process(saver):
     put(saver)
     with saver.watch("t", interval=LONG) as watch:
         assert run_in_child(lambda: put(saver, number=1))
@@ -75,7 +75,7 @@ def test_a_history_that_is_deleted_before_it_is_read_has_ended(saver, open_saver
         assert watch.get(0) is None
 
 
-def test_a_history_that_began_and_was_released_between_two_reads_is_told(saver, open_saver):
+def test_a_watch_reports_a_history_that_began_and_was_released_between_two_reads(saver, open_saver):
     other = open_saver()
     with saver.watch("t", interval=LONG) as watch:
         ids = [put(other, number=number) for number in range(2)]
@@ -118,8 +118,8 @@ def test_a_run_that_has_ended_leaves_its_thread_idle(saver, open_saver):
             assert take(watch).kind == "checkpoint"
             while "t" not in watch._source._running:
                 assert watch.get(0.05) is None
-        told = take(watch)
-        assert (told.kind, told.value) == ("idle", False)
+        change = take(watch)
+        assert (change.kind, change.value) == ("idle", False)
 
 
 HOLD = """
@@ -135,7 +135,7 @@ lock.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize("dies", [True, False])
-def test_the_death_of_a_run_is_told_from_its_end(saver, dies):
+def test_a_watch_tells_the_death_of_a_run_from_its_end(saver, dies):
     put(saver)
     with saver.watch("t", interval=0.01) as watch:
         command = [sys.executable, "-c", HOLD, pickle.dumps(saver.opener()).hex()]
@@ -149,12 +149,12 @@ def test_the_death_of_a_run_is_told_from_its_end(saver, dies):
         if dies:
             holder.kill()
         holder.communicate(b"")
-        told = take(watch)
-        assert (told.kind, told.value) == ("idle", dies)
+        change = take(watch)
+        assert (change.kind, change.value) == ("idle", dies)
         assert saver.history(RunnableConfig("t"))[0].status == "stalled"
 
 
-def test_puts_notify_nobody_where_nobody_watches(server, schema):
+def test_puts_notify_only_where_a_watch_listens(server, schema):
     with PostgresSaver(server.connection_string, schema=schema) as saver:
         put(saver)
         database = saver._database

@@ -213,7 +213,7 @@ def test_a_paused_holder_is_taken_over_and_changes_nothing_afterwards(launcher, 
     assert positions(database, history) == [0, 1, 3]
 
 
-def test_a_paused_holder_that_nobody_has_taken_over_goes_on(launcher, opened, server, schema):
+def test_a_paused_holder_that_no_run_has_taken_over_goes_on(launcher, opened, server, schema):
     database = opened(lease=2)
     history = add_history(database)
     holder = Holder(launcher, "postgres", server.connection_string, {"schema": schema, "lease": 2}, "t", SOON)

@@ -238,7 +238,7 @@ def test_a_put_behind_rows_that_were_lost_leaves_no_gap(open_saver, use):
     assert fresh.verify("t").problems == ()
 
 
-def test_a_file_that_was_replaced_is_read_anew(sqlite_opener, tmp_path):
+def test_a_file_that_was_replaced_is_read_again(sqlite_opener, tmp_path):
     saver = sqlite_opener()
     fill(saver, 6)
     other_path = tmp_path / "other.db"

@@ -233,7 +233,7 @@ def open_directory():
         yield Path(directory)
 
 
-def tell_as_nobody(file):
+def use_without_rights(file):
     """What reading and writing does as a user to whom the system does not permit everything."""
     reader, writer = os.pipe()
     pid = os.fork()
@@ -243,32 +243,32 @@ def tell_as_nobody(file):
             os.setresgid(NOBODY, NOBODY, NOBODY)
             os.setresuid(NOBODY, NOBODY, NOBODY)
         database = SqliteDatabase(file, fsync="never")
-        told = []
+        results = []
         for operate in (
             lambda: database.read("SELECT 1"),
             lambda: database.write(f"UPDATE {database.names.histories} SET version = 1"),
         ):
             try:
-                told.append(repr(operate()))
+                results.append(repr(operate()))
             except CheckpointerError as error:
-                told.append(f"{type(error).__name__} {error}")
-        os.write(writer, "\n".join(told).encode())
+                results.append(f"{type(error).__name__} {error}")
+        os.write(writer, "\n".join(results).encode())
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as pipe:
-        told = pipe.read().splitlines()
+        results = pipe.read().splitlines()
     os.waitpid(pid, 0)
-    return told
+    return results
 
 
 def test_a_directory_without_rights_is_an_error(open_directory):
     closed = open_directory / "closed"
     closed.mkdir()
     closed.chmod(0o500)
-    told = tell_as_nobody(closed / "x.db")
+    results = use_without_rights(closed / "x.db")
     closed.chmod(0o700)
-    assert [line.partition(" ")[0] for line in told] == ["CheckpointStorageError"] * 2
-    assert "may not create files" in told[0]
+    assert [line.partition(" ")[0] for line in results] == ["CheckpointStorageError"] * 2
+    assert "may not create files" in results[0]
     assert list(closed.iterdir()) == []
 
 
@@ -278,10 +278,10 @@ def test_a_read_only_file_can_be_read_and_not_written(open_directory):
     add_history(database)
     database.close()
     file.chmod(0o444)
-    told = tell_as_nobody(file)
-    assert told[0] == "[(1,)]"
-    assert told[1].startswith("CheckpointStorageError cannot write")
-    assert "let this user write" in told[1]
+    results = use_without_rights(file)
+    assert results[0] == "[(1,)]"
+    assert results[1].startswith("CheckpointStorageError cannot write")
+    assert "let this user write" in results[1]
     assert database.read(f"SELECT version FROM {database.names.histories}") == [(0,)]
 
 

@@ -2,7 +2,6 @@
 
 import random
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -22,9 +21,6 @@ from tests.support.langgraph_checkpoints import put, thread
 from tests.support.statements import StatementCounter
 
 DAY = timedelta(days=1)
-ROOT = Path(__file__).resolve().parents[2]
-
-
 # Whole graphs
 
 
@@ -129,28 +125,6 @@ def test_a_listing_opens_only_the_histories_that_it_needs(opener, monkeypatch, q
 
 
 @parametrize(*DATABASES)
-def test_a_listing_shows_what_has_changed_since_the_last_one(opener):
-    saver = opener.new()
-    fill([saver], 7, 10)
-    reader = opener.reopen(saver)
-    seen(reader, None)
-    newest = next(saver.list(thread("thread 3"))).config
-    changes = [
-        lambda: put(saver, newest, {"step": 4}, n=1),
-        lambda: saver.put_writes(newest, [("n", 2)], "late task"),
-        lambda: saver.delete_thread("thread 4"),
-        lambda: saver.prune(["thread 5", "thread 3"]),
-        lambda: put(saver, thread("thread 4"), {"step": 4}, n=3),
-        lambda: saver.copy_thread("thread 6", "thread new"),
-    ]
-    for change in changes:
-        change()
-        fresh = opener.reopen(saver)
-        for query in QUERIES:
-            assert seen(reader, None, **query) == seen(fresh, None, **query), query
-
-
-@parametrize(*DATABASES)
 def test_an_index_finds_metadata_of_each_way_to_put(opener):
     """Also of the usual put, whose record no other code makes."""
     saver = opener.new()
@@ -190,29 +164,6 @@ def test_writes_that_come_before_their_checkpoint(opener):
     saver.put(thread(), checkpoint, {"step": -1}, {})  # replaces it
     assert ("task 3", "c", 3) in saver.get_tuple(own).pending_writes
     assert len(saver.get_tuple(own).pending_writes) == 4
-
-
-WRITE_EARLY = """
-import os, sys
-from savers.langgraph import PostgresCheckpointSaver, SqliteCheckpointSaver
-from tests.support.langgraph_checkpoints import thread
-place, schema, checkpoint_id = sys.argv[1:]
-saver = PostgresCheckpointSaver(place, schema=schema) if schema else SqliteCheckpointSaver(place)
-saver.put_writes(thread(checkpoint_id=checkpoint_id), [("a", "early")], "task")
-os._exit(9)  # without closing anything
-"""
-
-
-@parametrize(*DATABASES)
-def test_early_writes_survive_their_process(launcher, opener):
-    saver = opener.new()
-    checkpoint = empty_checkpoint()
-    place = opener.server.connection_string if opener.kind == "postgres" else saver.store.db_file
-    schema = getattr(saver.store, "_schema", "")
-    done = launcher.run("-c", WRITE_EARLY, place, schema, checkpoint["id"], cwd=ROOT)
-    assert done.returncode == 9, done.stderr
-    saver.put(thread(), checkpoint, {"step": -1}, {})
-    assert saver.get_tuple(thread()).pending_writes == [("task", "a", "early")]
 
 
 @parametrize(*DATABASES)

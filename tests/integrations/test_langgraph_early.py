@@ -16,7 +16,6 @@ from graphkit.transfer import copy_threads
 from savers import MemorySaver, SaverWrapper
 from savers.langgraph import CheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, parametrize
-from tests.support.statements import StatementCounter
 
 
 def thread(namespace="", checkpoint_id=None):
@@ -86,14 +85,3 @@ def test_the_namespace_of_early_writes_is_not_listed(reopen):
         for limit in (None, 5):
             listed = [one.config["configurable"]["checkpoint_id"] for one in saver.list(config, limit=limit)]
             assert listed == ids[::-1]
-
-
-@parametrize(*DATABASES)
-def test_each_read_takes_few_statements(reopen, monkeypatch):
-    saver = reopen()
-    ids = put(saver)
-    put(saver, "sub:1")
-    for name, read in READS.items():
-        reader = reopen()
-        reader.get_tuple({"configurable": {"thread_id": "other"}})
-        assert StatementCounter(reader.store, monkeypatch).count(partial(read, reader, ids, "")) <= 2, name

@@ -370,6 +370,18 @@ def test_a_database_is_moved_in_place(in_place):
     assert len(seen(database.saver)) == len(before)
 
 
+def test_the_commands_move_a_database_in_place(in_place):
+    database, name, _ = in_place
+    fill(database.saver)
+    kind, _, place = name.partition(":")
+    count = len(seen(database.saver))
+    code, text = command("import", f"langgraph-{kind}", place, name)
+    assert (code, text) == (0, f"imported {count} checkpoints to {name}; 6 threads, verified\n")
+    code, text = command("import", f"langgraph-{kind}", name, name)
+    assert (code, "imported 0 checkpoints" in text) == (0, True)
+    assert "loop" in command("threads", name)[1]
+
+
 def test_the_keys_of_a_directory_are_refused_with_a_saver(tmp_path):
     with _sqlite(tmp_path) as database, pytest.raises(CheckpointerConfigurationError, match="give the keys"):
         database.bring(MemorySaver(), cipher={"key": bytes(32)})

@@ -7,7 +7,7 @@ import pytest
 
 from savers._sql.sqlite_changes import _Commits
 from tests.sql.rows import add_history, put
-from tests.support.databases import PostgresDatabase, encode_text
+from tests.support.databases import encode_text
 from tests.support.forked import run_in_child
 
 LONG = 60
@@ -114,22 +114,6 @@ def test_a_transaction_notifies_at_its_commit(open_postgres):
     database.close()
 
 
-def test_a_transaction_on_a_file_is_seen_after_its_commit(open_sqlite):
-    database = open_sqlite()
-    put(database, add_history(database, "other"), 0)
-    commits = _Commits(database._connect_to_tables, database.names)
-    assert commits.find_threads() == {ANY}, "what was there before the first look"
-    transaction = notify_in_transaction(database)
-    next(transaction)
-    assert commits.find_threads() == set()
-    assert list(transaction) == []
-    assert commits.find_threads() == {ANY}, "a notification, on a file, is a change of any thread"
-    put(database, add_history(database, "another"), 0)
-    assert commits.find_threads() == {"another"}
-    commits.close()
-    database.close()
-
-
 def test_a_listener_hears_of_a_change_in_another_process(database, listener):
     history = add_history(database)
     assert run_in_child(lambda: put_and_notify(database, history, 0))
@@ -198,19 +182,4 @@ def test_a_lost_connection_counts_as_a_change_and_is_replaced(open_postgres):
         put_and_notify(database, history, position)
         assert take_changed_threads(listener, database) == {"t"}
     listener.close()
-    database.close()
-
-
-def test_schemas_do_not_notify_each_other(server, open_postgres):
-    database = open_postgres()
-    other = PostgresDatabase(server.connection_string, schema="other schema")
-    listener = database.changes.open_listener("t")
-    others = other.changes.open_listener("t")
-    put_and_notify(other, add_history(other), 0)
-    assert has_heard(others)
-    assert take_changed_threads(listener, database) == set()
-    others.close()
-    listener.close()
-    other.write('DROP SCHEMA "other schema" CASCADE')
-    other.close()
     database.close()

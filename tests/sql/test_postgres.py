@@ -306,18 +306,6 @@ def test_a_prepared_statement_survives_a_rollback(database):
     assert positions(database, history) == list(range(position + 1))
 
 
-def test_two_databases_on_one_pool_prepare_their_own_statements(make_pool, schema):
-    pool = make_pool(min_size=1, max_size=1)
-    databases = [PostgresDatabase(pool=pool, schema=schema) for _ in range(2)]
-    histories = [add_history(database, thread) for database, thread in zip(databases, "ab", strict=True)]
-    for position in range(PREPARED_AFTER + 2):
-        for database, history in zip(databases, histories, strict=True):
-            assert put(database, history, position) == 1
-    assert count_prepared(databases[0]) == 2
-    for database, history in zip(databases, histories, strict=True):
-        assert positions(database, history) == list(range(PREPARED_AFTER + 2))
-
-
 # Lost connections
 
 

@@ -42,18 +42,6 @@ def test_a_put_on_postgres_is_one_round_trip(server, schema, monkeypatch):
         assert [info.metadata["step"] for info in saver.history(CONFIG)] == [*range(202, -1, -1)]
 
 
-def test_a_history_has_each_term_once(open_saver):
-    saver = open_saver()
-    fill(saver, 20)
-    database = saver._database
-    if database.dialect.combines_writes:
-        rows = database.read(f"SELECT unnest(terms) FROM {database.names.records}")
-    else:
-        rows = database.read(f"SELECT term FROM {database.names.terms}")
-    # Of the numbers, only the first ones have terms of their own; then the key has one.
-    assert len(rows) == len(set(rows)) == MOST_NUMBERS + 1 + 1
-
-
 def test_metadata_are_found_by_each_of_many_numbers(open_saver):
     saver = open_saver()
     fill(saver, 30, "long")

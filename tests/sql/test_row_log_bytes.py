@@ -66,41 +66,7 @@ def delete_row(database, position):
     database.write(f"DELETE FROM {database.names.records} WHERE position = ?", (position,))
 
 
-class Reads:
-    """Counts the statements that read from a database."""
-
-    def __init__(self, database, monkeypatch):
-        self.count = 0
-        self.read = database.read
-        monkeypatch.setattr(database, "read", self.read_and_count)
-
-    def read_and_count(self, sql, parameters=()):
-        self.count += 1
-        return self.read(sql, parameters)
-
-    def take(self):
-        count = self.count
-        self.count = 0
-        return count
-
-
 # What every medium promises
-
-
-def test_the_beginning_is_inserted_with_the_first_record(make, database):
-    medium = make()
-    medium.begin(BEGINNING)
-    medium.append(100, b"first", 0, None)
-    assert medium.is_open
-    assert medium.has_pending
-    assert medium.read_at(0, 200) == BEGINNING + b"first"
-    assert not make().open()
-    medium.commit(None)
-    assert not medium.has_pending
-    other = open_other(make)
-    assert other.read_record(0, 1) == BEGINNING
-    assert other.read_at(0, 200) == BEGINNING + b"first"
-    assert positions(database, medium.history) == [0, 100]
 
 
 @pytest.mark.parametrize("sql", ["DELETE FROM {histories}", "UPDATE {histories} SET version = 1"])
@@ -152,16 +118,6 @@ def test_any_ranges_in_any_order_have_the_bytes_of_their_rows(history):
         assert history.read_many(ranges) == [WHOLE[start:end] for start, end in ranges]
 
 
-def test_what_waits_is_read_together_with_what_was_inserted(make, monkeypatch):
-    monkeypatch.setattr(row_log_bytes, "_MAX_LAST", 10_000)
-    medium = make()
-    write(medium, *FRAMES)
-    medium.append(medium.size, b"waits", 0, None)
-    whole = WHOLE + b"waits"
-    assert medium.read_at(0, len(whole)) == whole
-    assert medium.read_many([(3, 9), (len(whole) - 7, len(whole))]) == [whole[3:9], whole[-7:]]
-
-
 @pytest.mark.parametrize("missing", [0, 1, 149, 150, 151, 400, 598])
 def test_a_missing_row_is_reported_where_it_would_begin(history, database, missing):
     start = len(BEGINNING) + sum(map(len, FRAMES[:missing]))
@@ -197,39 +153,12 @@ def test_a_history_without_its_first_row_is_damaged(make, database):
         make().open()
 
 
-def test_a_reader_that_goes_back_reads_more_at_once(make, database, monkeypatch):
-    medium = make()
-    end = write(medium, *(bytes([n]) * 10_000 for n in range(100)))
-    reader = make(medium.history)
-    reader.open_to(end)
-    monkeypatch.setattr(reader, "read_window", 200_000)
-    reads = Reads(database, monkeypatch)
-    lengths = []
-    while end:
-        start, data = reader.read_back(end, 1)
-        assert len(data) == end - start
-        lengths.append(len(data))
-        end = start
-    assert lengths[:3] == [1 << 16, 1 << 17, 200_000]
-    assert reads.take() == len(lengths)
-
-
 def test_no_more_bytes_are_kept_than_wanted(history, monkeypatch):
     monkeypatch.setattr(row_log_bytes, "_MAX_READ", 20_000)
     for length in (5_000, 15_000, 80_000):
         for offset in range(0, len(WHOLE) - length, 3_000):
             history.read_at(offset, length)
             assert history.kept_size <= 20_000
-
-
-def test_the_last_rows_are_kept_within_limits(make, monkeypatch):
-    monkeypatch.setattr(row_log_bytes, "_MAX_LAST", 10_000)
-    medium = make()
-    write(medium, b"first")
-    for frame in FRAMES:
-        write(medium, frame)
-        assert medium.kept_size <= max(10_000, len(frame))
-    assert medium.read_at(0, medium.size) == BEGINNING + b"first" + b"".join(FRAMES)
 
 
 # Appending
@@ -259,31 +188,6 @@ def test_nothing_is_inserted_behind_a_record_that_is_not_there(make, database):
 
 def append_checkpoint(medium, id, frame=b"record", flags=0):
     medium.append(medium.size, frame, flags, make_checkpoint(id))
-
-
-def test_a_checkpoint_that_must_be_absent_is_not_inserted_twice(make):
-    write(make(), b"one")
-    medium = open_other(make)
-    last = make_checkpoint("x")
-    last.offset = medium.size
-    append_checkpoint(medium, "x")
-    medium.commit(last)
-    # No index was read: the writer takes it that there is none.
-    writer = open_other(make)
-    assert writer.expect_absent("x")
-    append_checkpoint(writer, "x")
-    with pytest.raises(StaleLogError):
-        writer.commit(make_checkpoint("x"))
-    writer.close()
-    writer.open()
-    writer.note_end(writer.size, last)
-    assert not writer.expect_absent("x"), "now the caller must look"
-    assert len(writer.locate("x")) == 1
-    append_checkpoint(writer, "y")
-    assert writer.expect_absent("y")
-    assert not writer.expect_absent("z"), "one id at a commit"
-    writer.commit(make_checkpoint("y"))
-    assert len(open_other(make).locate("y")) == 1
 
 
 def test_a_checkpoint_is_located_by_its_id(make):

@@ -75,17 +75,6 @@ def test_a_history_that_is_deleted_before_it_is_read_has_ended(saver, open_saver
         assert watch.get(0) is None
 
 
-def test_a_watch_reports_a_history_that_began_and_was_released_between_two_reads(saver, open_saver):
-    other = open_saver()
-    with saver.watch("t", interval=LONG) as watch:
-        ids = [put(other, number=number) for number in range(2)]
-        other.release(RunnableConfig("t"))
-        last = put(other, number=3)
-        assert [take_id(watch) for _ in ids] == ids
-        assert take(watch).kind == "release"
-        assert take_id(watch) == last
-
-
 def test_a_damaged_history_is_reported_to_the_log_and_no_other_is_lost(saver, open_saver, caplog):
     other = open_saver()
     put(other, "damaged")

@@ -8,10 +8,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.errors import CheckpointNotFoundError
+from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
 from tests.sql.savers import fill, put, run_sql
 from tests.support.checkpoints import list_ids
 from tests.support.databases import OutcomeUnknownError, limit_read
+from tests.support.logs import limit_cache
 
 T = RunnableConfig("t")
 
@@ -238,6 +239,18 @@ def test_a_put_behind_rows_that_were_lost_leaves_no_gap(open_saver, use):
     assert fresh.verify("t").problems == ()
 
 
+def test_a_put_on_a_row_with_a_wrong_checkpoint_is_an_error_and_ends(open_saver):
+    saver = open_saver()
+    fill(saver, 6)
+    run_sql(saver, "UPDATE {records} SET checkpoint = 'x' WHERE checkpoint IS NOT NULL")
+    with pytest.raises(
+        CheckpointCorruptionError, match=r"thread 't'.*restore a backup of the database, or delete the thread"
+    ):
+        put(saver, {"number": 7})
+    assert saver.delete("t")
+    put(saver, {"number": 7})
+
+
 def test_a_file_that_was_replaced_is_read_again(sqlite_opener, tmp_path):
     saver = sqlite_opener()
     fill(saver, 6)
@@ -295,3 +308,19 @@ def test_idle_threads_are_those_whose_rows_are_old(saver):
     assert sorted(saver.threads(released=True)) == ["held", "new", "released"]
     with pytest.raises(ValueError, match="time zone"):
         saver.delete_idle(idle_since=datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+def test_logs_used_longest_ago_drop_the_rows_that_they_keep(saver, monkeypatch):
+    limit_cache(monkeypatch, 200_000)
+    threads = [f"t{number}" for number in range(20)]
+    for thread in threads:
+        for number in range(12):
+            metadata = {"text": f"{number} " * 2_000}
+            checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"n": number}, metadata=metadata)
+            saver.put(RunnableConfig(thread), checkpoint)
+    sizes = [saver._store.shared_log(thread, "").frames.bytes.kept_size for thread in threads]
+    assert sizes[0] == 0
+    assert sizes[-1] > 20_000
+    assert sum(sizes) <= 200_000
+    for thread in threads:
+        assert saver.get(RunnableConfig(thread)).state["n"] == 11

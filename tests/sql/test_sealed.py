@@ -10,7 +10,6 @@ import pytest
 from graphkit import (
     CheckpointCorruptionError,
     CheckpointerConfigurationError,
-    CheckpointFormatError,
     CheckpointKeyError,
     RunnableConfig,
 )
@@ -206,23 +205,6 @@ def test_the_options_are_checked(open_saver):
 
 
 # Moved and changed records
-
-
-def swap_histories(saver, one, two):
-    """Let the rows of two histories change places."""
-    for at, to in ((one, -1), (two, one), (-1, two)):
-        run_sql(saver, "UPDATE {histories} SET thread = ? WHERE thread = ?", (str(to), str(at)))
-
-
-def test_a_history_in_the_place_of_another_is_refused(open_saver):
-    saver = open_saver(cipher=NEW)
-    for config in (CONFIG, OTHER):
-        write(saver, config, 3)
-    swap_histories(saver, "t", "u")
-    other = open_saver(cipher=NEW)
-    with pytest.raises(CheckpointFormatError, match="another thread"):
-        other.get(CONFIG)
-    assert {file.state for file in other.verify().problems} == {"foreign"}
 
 
 def test_a_record_of_another_history_is_refused(open_saver):

@@ -19,6 +19,7 @@ from graphkit.errors import (
 )
 from savers import SqliteSaver
 from savers._sql import sqlite_connection, sqlite_database
+from savers._sql.sqlite_connection import translate_error
 from tests.sql.rows import add_history, positions, put
 from tests.sql.savers import put as put_state
 from tests.support.checkpoints import list_numbers
@@ -283,6 +284,21 @@ def test_a_read_only_file_can_be_read_and_not_written(open_directory):
     assert results[1].startswith("CheckpointStorageError cannot write")
     assert "let this user write" in results[1]
     assert database.read(f"SELECT version FROM {database.names.histories}") == [(0,)]
+
+
+def test_why_a_file_cannot_be_opened_is_explained(tmp_path, monkeypatch):
+    def explain(path):
+        error = sqlite3.OperationalError("unable to open database file")
+        error.sqlite_errorname = "SQLITE_CANTOPEN"
+        return str(translate_error(error, str(path), "open"))
+
+    file = tmp_path / "runs.db"
+    file.touch()
+    assert "it is a directory" in explain(tmp_path)
+    assert f"its directory {tmp_path / 'absent'} does not exist" in explain(tmp_path / "absent" / "runs.db")
+    assert f"may not create files in {tmp_path}" in explain(file)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert "may not read the file" in explain(file)
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])

@@ -1,15 +1,23 @@
 """What verify finds in the tables, and what reading a damaged history says."""
 
 import os
+from enum import Enum
 
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.errors import CheckpointCorruptionError
+from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from savers._sql import verify
 from tests.sql.savers import fill, names_of, put, run_sql
 
 T = RunnableConfig("t")
+
+
+class Kind(Enum):
+    """A type that a saver must be told of."""
+
+    X = "x"
+    Y = "y"
 
 
 def find_problems(saver):
@@ -111,6 +119,28 @@ def test_a_history_that_is_deleted_during_the_check_is_no_damage(saver, monkeypa
     report = saver.verify()
     assert report.ok
     assert [thread.thread_id for thread in report.threads] == ["other"]
+
+
+def test_metadata_of_a_type_that_is_not_registered_are_no_damage_and_hide_none(open_saver, caplog):
+    saver = open_saver(types=[Kind])
+    for kind in (Kind.X, Kind.Y):
+        saver.put(T, Checkpoint(node_id="a", next_node_id="b", state={"kind": kind}, metadata={"kind": kind}))
+    put(saver, {"n": 1}, thread="other")
+    with open_saver.opener() as other:
+        assert other.verify().ok
+        for read in (other.list, other.history, other.get):
+            with pytest.raises(CheckpointSerializationError, match="its type is not registered"):
+                read(T)
+        with other.watch(latest=True) as watch:
+            assert watch.get(60).thread_id == "other"
+            assert watch.get(0) is None
+        assert "changes are not reported here" in caplog.text
+        other.register_types(Kind)
+        assert [checkpoint.metadata["kind"] for checkpoint in other.list(T)] == [Kind.Y, Kind.X]
+    run_sql(saver, "UPDATE {histories} SET keyframe = keyframe + 1 WHERE thread = 't'")
+    with open_saver.opener() as other:
+        ((thread, state, _),) = find_problems(other)
+        assert (thread, state) == ("t", "damaged")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from graphkit.testing.contract import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers import FileSystemSaver
+from tests.support.logs import limit_keyframe_distance
 from tests.support.reopening import Elsewhere, close_used, fewer, reopen_each_time
 
 
@@ -83,6 +84,19 @@ class FileSystemMachine(SaverMachine):
         shutil.rmtree(self.root)
 
 
+class DenseKeyframesMachine(FileSystemMachine):
+    """Keyframes follow one another after a few records."""
+
+    def make_saver(self):
+        self.patch = pytest.MonkeyPatch()
+        limit_keyframe_distance(self.patch, 64)
+        return super().make_saver()
+
+    def teardown(self):
+        super().teardown()
+        self.patch.undo()
+
+
 class ReopeningMachine(SaverMachine):
     def make_saver(self):
         self.root = Path(tempfile.mkdtemp())
@@ -94,4 +108,5 @@ class ReopeningMachine(SaverMachine):
 
 
 TestFileSystemMachine = fewer(FileSystemMachine, 2)
+TestDenseKeyframesMachine = fewer(DenseKeyframesMachine, 4)
 TestReopeningMachine = fewer(ReopeningMachine, 8)

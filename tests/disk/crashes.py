@@ -21,6 +21,7 @@ import random
 import threading
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from unittest import mock
 
 from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointStorageError, RunnableConfig
@@ -65,12 +66,16 @@ def made(number, id=None, **state):
 
 def describe(saver, config, checkpoint):
     """All of a checkpoint, so that any difference in type or order shows."""
+    if saver is None:
+        return outline(checkpoint)
+    at = config.with_check_point_id(checkpoint.id)
+    return outline(checkpoint, dict(saver.get_writes(at)), saver.tags_of(at))
+
+
+def outline(checkpoint, *recorded):
+    """A checkpoint as text, with what is recorded with it."""
     fields = (checkpoint.id, checkpoint.node_id, checkpoint.next_node_id, checkpoint.parent_id, checkpoint.created_at)
-    beside = ()
-    if saver is not None:
-        at = config.with_check_point_id(checkpoint.id)
-        beside = (dict(saver.get_writes(at)), saver.tags_of(at))
-    return repr((*fields, dict(checkpoint.metadata), dict(checkpoint.state), *beside))
+    return repr((*fields, dict(checkpoint.metadata), dict(checkpoint.state), *recorded))
 
 
 def view(saver, threads=THREADS, namespaces=NAMESPACES):
@@ -94,13 +99,12 @@ def view(saver, threads=THREADS, namespaces=NAMESPACES):
 
 def grown(before, thread, namespace, number, id=None):
     """A view after one more put."""
-    histories = dict(before.get(thread, {}))
-    one = made(number, id)
-    fields = (one.id, one.node_id, one.next_node_id, one.parent_id, one.created_at)
+    checkpoint = made(number, id)
     early = dict(before.get(EARLY, {}))
-    writes = early.pop((thread, namespace, one.id), {})
-    line = repr((*fields, dict(one.metadata), dict(one.state), writes, ()))
-    histories[namespace, None] = (line, *histories.get((namespace, None), ()))
+    writes = early.pop((thread, namespace, checkpoint.id), {})
+    histories = dict(before.get(thread, {}))
+    older = histories.get((namespace, None), ())
+    histories[namespace, None] = (outline(checkpoint, writes, ()), *older)
     return {**before, thread: histories, EARLY: early}
 
 
@@ -120,7 +124,7 @@ def fixed(seed):
 
 @contextmanager
 def quiet():
-    """What is set aside is told in the log, thousands of times here."""
+    """Silences the warnings about what is set aside, thousands of them here."""
     logger = logging.getLogger("graphkit")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -370,51 +374,48 @@ def two_savers(run):
     run.put(7)
 
 
-def two_workers(run):
+class Worker:
+    """A thread of execution that appends through the same saver, during a put of the first one."""
+
+    def __init__(self, append):
+        self.thread = threading.Thread(target=append)
+        self.appended = threading.Event()
+
+    def let_append(self):
+        """Start it, and wait for its append; does nothing after the first call."""
+        if not self.thread.ident:
+            self.thread.start()
+            self.appended.wait()
+
+    def notice(self, kind):
+        """Notice the end of its append by a call of the file system."""
+        if kind == "unlock" and threading.current_thread() is self.thread:
+            self.appended.set()
+
+
+def two_workers(run, *, is_late=False):
     """A second thread of execution appends through the same saver while the first one waits for the disk."""
     run.put(0)
     for number in (1, 3, 5):
-        appended = threading.Event()
-        worker = threading.Thread(target=run.put, args=(number + 1,), kwargs={"text": "b" * 700})
+        worker = Worker(partial(run.put, number + 1, text="b" * 700))
 
-        def meanwhile(kind, _, place, worker=worker, appended=appended):
-            if kind == "fdatasync" and not worker.ident:
-                worker.start()
-                appended.wait()
-            elif kind == "lock" and threading.current_thread() is worker:
-                run.fs.note("the second appends")
-            elif kind == "unlock" and threading.current_thread() is worker:
-                appended.set()
+        def meanwhile(kind, _, place, worker=worker):
+            if kind == "fdatasync" and not is_late:
+                worker.let_append()
+            worker.notice(kind)
 
         run.fs.hook = meanwhile
+        run.fs.after_sync = worker.let_append if is_late else None
         run.put(number, text="a" * 500)
-        worker.join()
+        worker.thread.join()
         run.fs.hook = None
+        run.fs.after_sync = None
     run.put(7)
 
 
 def late_worker(run):
     """As two_workers; the second thread appends when the sync of the first one is over, and not yet returned."""
-    run.put(0)
-    for number in (1, 3, 5):
-        appended = threading.Event()
-        worker = threading.Thread(target=run.put, args=(number + 1,), kwargs={"text": "b" * 700})
-
-        def let_append(worker=worker, appended=appended):
-            if not worker.ident:
-                worker.start()
-                appended.wait()
-
-        def meanwhile(kind, _, place, worker=worker, appended=appended):
-            if kind == "unlock" and threading.current_thread() is worker:
-                appended.set()
-
-        run.fs.hook = meanwhile
-        run.fs.after_sync = let_append
-        run.put(number, text="a" * 500)
-        worker.join()
-        run.fs.hook = run.fs.after_sync = None
-    run.put(7)
+    two_workers(run, is_late=True)
 
 
 def failed_sync(run):
@@ -563,7 +564,6 @@ def shared_sync(run):
     """One sync covers writes and the put that follows them: the writes are acknowledged without one of their own."""
     run.put(0)
     for number in (1, 2, 3):
-        appended = threading.Event()
         has_put = threading.Event()
 
         class Arrived(threading.Event):
@@ -573,31 +573,59 @@ def shared_sync(run):
         waits = sync._Waits()
         waits.put_arrived = Arrived()
         run.saver._sync_mode._waits[run.saver.catalogue.shared_log("t", "")] = waits
-        worker = threading.Thread(
-            target=run.write, args=(number,), kwargs={"expects_put": True, "a": f"{number}" * 300 * number}
-        )
-
-        def meanwhile(kind, _, place, worker=worker, appended=appended):
-            if kind == "unlock" and threading.current_thread() is worker:
-                appended.set()
-
-        run.fs.hook = meanwhile
+        worker = Worker(partial(run.write, number, expects_put=True, a=f"{number}" * 300 * number))
+        run.fs.hook = lambda kind, _, place, worker=worker: worker.notice(kind)
         with mock.patch.object(sync, "_LONGEST_WAIT", 60):
-            worker.start()
-            appended.wait()
+            worker.let_append()
             run.put(number, text="a" * 500, is_next=True)
             has_put.set()
-            worker.join()
+            worker.thread.join()
         run.fs.hook = None
+
+
+def writes_ahead(run):
+    """Each checkpoint is put when the writes of the next one wait already."""
+    run.write(0, a="w0" * 350)
+    for number in range(5):
+        run.write(number + 1, a=f"w{number + 1}" * 350)
+        run.put(number, text="z" * 300)
 
 
 WORKLOADS = (
     first_put, puts, growing_lists, replaces, beside, release, prune, delete, copy, several_threads, two_savers, two_workers, late_worker, failed_sync, failed_write,
-    early_writes, rewritten_early_writes, langgraph_steps, shared_sync,
+    early_writes, rewritten_early_writes, langgraph_steps, shared_sync, writes_ahead,
 )  # fmt: skip
 
 
 # The states behind a workload
+
+
+class Progress:
+    """How far a workload has come by the notes between its operations: which of its views a state may show.
+
+    Attributes:
+        acknowledged: the last change that was acknowledged.
+        begun: the last change that was begun.
+        flushed: the last change that was acknowledged before a flush.
+    """
+
+    def __init__(self):
+        self.acknowledged = 0
+        self.begun = 0
+        self.flushed = 0
+
+    def read(self, note):
+        match note:
+            case "note", "ack", step:
+                self.acknowledged = max(self.acknowledged, step)
+            case "note", "begin", step:
+                self.begun = max(self.begun, step)
+            case "note", "flushed":
+                self.flushed = self.acknowledged
+
+    def select(self, views):
+        """The views that a state may show after the death of the process."""
+        return views[self.acknowledged : self.begun + 1]
 
 
 class Crashes:
@@ -606,7 +634,7 @@ class Crashes:
     def __init__(self, seed=SEED, fsync="always"):
         self.seed = seed
         self.fsync = fsync
-        self.states = self.nested = self.told = 0
+        self.states = self.nested = self.reported = 0
 
     def explore(self, workload, limit, many=12):
         """Check about `limit` states of a workload.
@@ -623,27 +651,24 @@ class Crashes:
             changes = sum(op[0] != "note" for op in run.fs.ops)
             share = max(3, -(-limit // changes))
             disk = Disk()
-            low = 0
-            high = 0
+            progress = Progress()
             seen = set()
             for point, op in enumerate(run.fs.ops):
                 if op[0] == "note":
-                    low = max(low, op[2]) if op[1] == "ack" else low
-                    high = max(high, op[2]) if op[1] == "begin" else high
+                    progress.read(op)
                     # A state that was legal before an acknowledgement must hold more after it.
                     if op[1] != "ack":
                         continue
                 else:
                     disk.apply(op)
                 for what, tree in disk.states(rng, share, many):
-                    key = hash((repr(tree), low, high))
+                    key = hash((repr(tree), progress.acknowledged, progress.begun))
                     if key not in seen:
                         seen.add(key)
                         self.states += 1
-                        deep = self.states % 4 == 0
-                        self._examine(
-                            run, point, what, tree, run.views[low : high + 1], rng, deep=deep, name=workload.__name__
-                        )
+                        views = progress.select(run.views)
+                        is_deep = self.states % 4 == 0
+                        self._examine(run, point, what, tree, views, rng, deep=is_deep, name=workload.__name__)
 
     def _examine(self, run, point, what, tree, views, rng, *, deep, name):
         try:
@@ -669,15 +694,11 @@ class Crashes:
             rng = random.Random(f"{self.seed} {workload.__name__} {fsync} states")
             changes = sum(op[0] != "note" for op in run.fs.ops)
             disk = Disk()
-            low = 0
-            high = 0
-            flushed = 0
+            progress = Progress()
             seen = set()
             for point, op in enumerate(run.fs.ops):
                 if op[0] == "note":
-                    low = max(low, op[2]) if op[1] == "ack" else low
-                    high = max(high, op[2]) if op[1] == "begin" else high
-                    flushed = low if op[1] == "flushed" else flushed
+                    progress.read(op)
                     continue
                 deaths = [("within", cut) for cut in cuts(op, rng, 4)] + [("after", None)]
                 for what, cut in deaths:
@@ -687,21 +708,13 @@ class Crashes:
                         disk.apply(op)
                         tree = disk.current()
                     self.states += 1
-                    self._examine(
-                        run,
-                        point,
-                        (what, cut),
-                        tree,
-                        run.views[low : high + 1],
-                        rng,
-                        deep=False,
-                        name=workload.__name__,
-                    )
+                    views = progress.select(run.views)
+                    self._examine(run, point, (what, cut), tree, views, rng, deep=False, name=workload.__name__)
                 for what, tree in disk.states(rng, max(3, limit // changes)):
                     if (key := hash(repr(tree))) not in seen:
                         seen.add(key)
                         self.states += 1
-                        self._look(tree, run.views[flushed : high + 1], what)
+                        self._look(tree, run.views[progress.flushed : progress.begun + 1], what)
 
     def _look(self, tree, views, what):
         saver = FileSystemSaver(PLACE, fsync="never", lock_timeout=0, io=SimFS(tree, record=False))
@@ -710,7 +723,7 @@ class Crashes:
                 try:
                     found = view(saver, [thread], [namespace])
                 except CheckpointCorruptionError:
-                    self.told += 1
+                    self.reported += 1
                 else:
                     expect_each(
                         found, [{thread: {k: h for k, h in one[thread].items() if k[0] == namespace}} for one in views]
@@ -781,17 +794,15 @@ class Crashes:
 
     def _second_crash(self, tree, fs, steps, rng, *, deep):
         disk = Disk(tree)
-        low = 0
-        high = 0
+        progress = Progress()
         chosen = rng.sample(range(len(fs.ops)), min(2, len(fs.ops))) if deep else ()
         for point, op in enumerate(fs.ops):
             if op[0] == "note":
-                low = op[2] if op[1] == "ack" else low
-                high = op[2] if op[1] == "begin" else high
+                progress.read(op)
             else:
                 disk.apply(op)
             if point in chosen:
-                allowed = [one for step in steps[low : high + 1] for one in step]
+                allowed = [one for step in progress.select(steps) for one in step]
                 for what, state in disk.states(rng, 2, many=3):
                     self.nested += 1
                     try:

@@ -222,7 +222,7 @@ class SimFS:
             handle, _ = self._handle(kind, fd)
         except OSError:
             with self._guard:
-                # As on Linux: every descriptor open now is told once, and what was dirty counts as clean.
+                # As on Linux: every descriptor that is open now reports it once, and what was dirty counts as clean.
                 if handle is not None:
                     self._poisoned[handle.number] = handle.poisoned = self._poisoned.get(handle.number, 0) + 1
                     self._done("sync failed", handle.number)

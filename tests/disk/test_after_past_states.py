@@ -1,6 +1,5 @@
 """What comes after a read of a past state finds what it would have found without it."""
 
-import random
 import shutil
 
 import pytest
@@ -90,29 +89,3 @@ def test_whatever_follows_a_past_state(tmp_path, ids, end, follows):
         results.append((found, outline(saver, ids), outline(FileSystemSaver(directory), ids)))
         assert results[-1][1] == results[-1][2]
     assert results[0] == results[1]
-
-
-def test_another_process_goes_on_meanwhile(tmp_path, ids):
-    reader = FileSystemSaver(tmp_path / "store", fsync="never")
-    writer = FileSystemSaver(tmp_path / "store", fsync="never")
-    randomness = random.Random(1)
-    for number in range(40):
-        if number % 10 == 0:
-            reader = FileSystemSaver(tmp_path / "store", fsync="never")
-        past = randomness.randrange(len(ids) - 1)
-        if past < 30:
-            assert reader.get(at(ids[past])).state["n"] == past
-        new = Checkpoint(node_id="a", next_node_id="b", state={"n": number})
-        writer.put(THREAD, new)
-        ids.append(new.id)
-        writer.put_writes(at(new.id), {"k": -number})
-        assert reader.get_writes(at(new.id)) == {"k": -number}
-    assert outline(reader, ids) == outline(writer, ids)
-
-
-def test_writes_of_the_last_checkpoint_that_was_found_by_its_id(tmp_path, ids):
-    saver = FileSystemSaver(tmp_path / "store", fsync="never")
-    assert saver.get(at(ids[-1])).state["n"] == 29
-    saver.put_writes(at(ids[-1]), {"late": 1})
-    saver.put(THREAD, Checkpoint(node_id="a", next_node_id="b", state={"n": 30}))
-    assert saver.get_writes(at(ids[-1])) == {"k": 29, "late": 1}

@@ -25,6 +25,8 @@ from tests.support.logs import (
 
 CONFIG = RunnableConfig("t")
 MORE = 1 << 20
+
+
 GIB = 1 << 30
 STR = 3
 BIN = 4
@@ -198,19 +200,6 @@ def test_a_block_whose_bytes_a_value_names_again_and_again(tmp_path, forge):
 def test_a_base_that_is_no_earlier_keyframe(tmp_path, forge, distance):
     forge([], ["k", [STR, 3000, 3000, 0, distance]], b"")
     expect_refused(tmp_path)
-
-
-def test_keyframes_that_are_each_others_base(tmp_path, forge):
-    second = forge([], ["k", [STR, 1, 1, 0, -200]], b"")
-    third = read_records(locate_log(tmp_path))[-1].end
-    data = locate_log(tmp_path).read_bytes()[:second]
-    locate_log(tmp_path).write_bytes(data)
-    gap = third - second
-    forge([], ["k", [STR, 1, 1, 0, -gap]], b"")
-    third = read_records(locate_log(tmp_path))[-1].end
-    forge([], ["k", [STR, 1, 1, 0, third - second]], b"")
-    with FileSystemSaver(tmp_path, fsync="never") as saver, pytest.raises(CheckpointCorruptionError):
-        saver.get(CONFIG)
 
 
 @pytest.mark.parametrize("count", [1 << 32, 1 << 63, -1, 1.5, "n", None])

@@ -246,16 +246,6 @@ def test_after_damage_at_the_end_repair_lands_on_the_last_good_one_and_says_so(d
     assert (damaged.path.parent.parent / report.files[0].set_aside).read_bytes() == bad
 
 
-def test_what_was_recorded_beside_a_checkpoint_survives_repair(damaged):
-    damaged.write(flip(damaged.whole, damaged.frames[-1].offset + 40, 3))  # two bits: one alone is corrected
-    saver = damaged.opener()
-    saver.repair()
-    at = damaged.config.replace(checkpoint_id=damaged.order[1])
-    assert saver.get_writes(at) == {"k": "v"}
-    assert saver.tags_of(at) == ("good",)
-    assert saver.get(at).metadata == {"step": 1}
-
-
 @pytest.mark.parametrize("thread", ["t", "Not Plain! " * 8])
 def test_a_log_without_header_and_description_is_repaired_when_its_thread_is_named(opener, config, thread):
     config = config.replace(thread_id=thread)
@@ -341,20 +331,20 @@ def test_memory_stays_bounded_however_much_is_damaged(opener, config):
     saver.close()
 
 
-def test_progress_is_told_in_bytes_and_ends_at_all_of_them(opener, config):
+def test_progress_is_reported_in_bytes_and_ends_at_all_of_them(opener, config):
     saver = opener()
     for n in range(5):
         saver.put(config.replace(thread_id=f"t{n}"), step(n, {"n": n}))
-    told = []
-    report = saver.verify(progress=lambda *what: told.append(what))
-    assert len(told) == 5
-    assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
-    assert {total for _, total, _ in told} == {report.size}
-    assert told[-1][0] == report.size
-    assert all(path.endswith("log") and path.startswith("t-") for _, _, path in told)
-    told.clear()
-    saver.repair(progress=lambda *what: told.append(what))
-    assert told[-1][:2] == (report.size, report.size)
+    steps = []
+    report = saver.verify(progress=lambda *what: steps.append(what))
+    assert len(steps) == 5
+    assert [done for done, _, _ in steps] == sorted(done for done, _, _ in steps)
+    assert {total for _, total, _ in steps} == {report.size}
+    assert steps[-1][0] == report.size
+    assert all(path.endswith("log") and path.startswith("t-") for _, _, path in steps)
+    steps.clear()
+    saver.repair(progress=lambda *what: steps.append(what))
+    assert steps[-1][:2] == (report.size, report.size)
 
 
 def test_leftovers_and_unfinished_work_are_reported_and_repaired(opener, config):

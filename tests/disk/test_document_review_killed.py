@@ -1,7 +1,7 @@
 """The document review under SIGKILL: nothing that was stored runs again, and the report comes out the same.
 
 A node that was killed between its last effect (its line in work.log) and its checkpoint runs again, which is right. So
-the claim is told exactly: after each kill the store is read, and no line for a visit that is in it may be added later.
+the claim is exact: after each kill the store is read, and no line for a visit that is in it may be added later.
 """
 
 import os

@@ -1,7 +1,5 @@
 """Writes that are recorded before their checkpoint: none is lost, in whatever order they and the checkpoints arrive."""
 
-import errno
-import itertools
 import random
 
 import msgpack
@@ -10,8 +8,7 @@ import pytest
 from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
 from tests.disk import crashes
-from tests.disk.simfs import Disk, SimFS
-from tests.support.disks import FileIO
+from tests.disk.simfs import SimFS
 from tests.support.logs import (
     CHECKPOINT,
     EARLY,
@@ -109,25 +106,6 @@ def test_no_write_is_lost_between_two_savers_that_write_close_prune_and_compact(
     for saver in (*savers, FileSystemSaver(tmp_path)):
         model.check(saver)
     assert savers[0].verify().ok
-
-
-def test_every_order_of_three_writes_and_their_checkpoints(tmp_path, sweep):
-    events = [(what, name) for name in "abc" for what in ("write", "put")]
-    for number, order in enumerate(sweep.some(itertools.permutations(events), 60)):
-        root = tmp_path / str(number)
-        model = Model()
-        for position, (what, name) in enumerate(order):
-            # Each step by another process, which knows only the end of the log.
-            with FileSystemSaver(root, fsync="never") as saver:
-                if what == "write":
-                    model.write(saver, name, position)
-                else:
-                    model.put(saver, name)
-            last = FileSystemSaver(root)
-            if model.present:
-                assert last.get_writes(at(model.present[-1])) == model.writes.get(model.present[-1], {})
-        model.check(FileSystemSaver(root))
-        assert FileSystemSaver(root).verify().ok
 
 
 def test_the_latest_is_read_with_its_early_writes_without_a_scan(tmp_path):
@@ -237,47 +215,6 @@ def test_a_watch_reports_them_with_their_checkpoint(saver, opener):
     assert [(change.kind, change.checkpoint.id) for change in seen] == [("checkpoint", "b"), ("interrupt", "b")]
 
 
-class FailingOnce(FileIO):
-    """Fails to read a record of early writes, once."""
-
-    is_armed = False
-
-    def read_at(self, fd, offset, length):
-        data = super().read_at(fd, offset, length)
-        if self.is_armed and b"failure" in data:
-            self.is_armed = False
-            raise OSError(errno.EIO, "input/output error")
-        return data
-
-
-def test_a_watch_reports_them_again_if_they_could_not_be_read(saver, opener):
-    saver.put(ROOT, made("a"))
-    io = FailingOnce()
-    with opener(io=io).watch("t") as watch:
-        saver.put_writes(at("b"), {"failure": {"node_id": "n", "type": "E", "message": "m", "at": 1}}, early=True)
-        saver.put(ROOT, made("b"))
-        assert watch.get(60).kind == "checkpoint"
-        io.is_armed = True
-        with pytest.raises(CheckpointStorageError):
-            watch.get(60)
-        assert [watch.get(60).kind for _ in range(2)] == ["checkpoint", "failure"]
-
-
-def test_a_writer_follows_early_writes_that_others_record_and_complete(tmp_path):
-    with FileSystemSaver(tmp_path) as saver:
-        saver.put_writes(at("c"), {"w": 1}, early=True)
-        saver.put(ROOT, made("a"))
-    one = FileSystemSaver(tmp_path)
-    other = FileSystemSaver(tmp_path)
-    assert one.get(ROOT).id == "a"
-    other.put_writes(at("c"), {"w": 2}, early=True)
-    assert one.get(ROOT).id == "a"
-    other.put(ROOT, made("c"))
-    one.put(ROOT, made("d"))
-    assert FileSystemSaver(tmp_path).get_writes(at("c")) == {"w": 2}
-    assert FileSystemSaver(tmp_path).verify().ok
-
-
 def test_a_checkpoint_that_replaces_another_has_the_writes_of_both(saver, opener):
     saver.put(ROOT, made("a"))
     saver.put_writes(at("a"), {"of a": 1})
@@ -317,49 +254,3 @@ def test_verify_reports_a_checkpoint_that_does_not_name_the_writes_before_it(tmp
     forge(path, checkpoint.seq, lambda payload: payload.replace(old, new))
     with crashes.quiet():
         assert [file.state for file in FileSystemSaver(tmp_path).verify().problems] == ["damaged"]
-
-
-# Crashes
-
-
-def run_workload(fs):
-    """Write ahead of each checkpoint; note in the file system which writes were acknowledged."""
-    saver = FileSystemSaver("/store", io=fs)
-    saver.put_writes(at("c0"), {"w": "x" * 700}, early=True)
-    fs.note("acknowledged", 0)
-    for n in range(5):
-        saver.put_writes(at(f"c{n + 1}"), {"w": "x" * 700}, early=True)
-        fs.note("acknowledged", n + 1)
-        saver.put(ROOT, made(f"c{n}", text="z" * 300))
-    saver.close()
-
-
-def check_recovered(tree, acknowledged):
-    """A checkpoint that comes after the crash finds the writes that were acknowledged before it."""
-    recovered = FileSystemSaver("/store", io=SimFS(tree, record=False), lock_timeout=0)
-    present = {info.id for info in recovered.history(ROOT)}
-    for n in range(acknowledged + 1):
-        if f"c{n}" not in present:
-            recovered.put(ROOT, made(f"c{n}"))
-        assert recovered.get_writes(at(f"c{n}")) == {"w": "x" * 700}
-    if acknowledged >= 0:
-        assert recovered.verify().ok
-
-
-def test_power_loss_keeps_acknowledged_early_writes(sweep):
-    with crashes.fixed("early"):
-        fs = SimFS()
-        run_workload(fs)
-        rng = random.Random("early")
-        disk = Disk()
-        acknowledged = -1
-        states = 0
-        for op in fs.ops:
-            if op[0] == "note":
-                acknowledged = op[2]
-                continue
-            disk.apply(op)
-            for _, tree in disk.states(rng, sweep.count(60, 8), 12):
-                states += 1
-                check_recovered(tree, acknowledged)
-    assert states >= sweep.count(400, 100)

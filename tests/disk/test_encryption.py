@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from graphkit import (
-    Checkpoint,
     CheckpointCorruptionError,
     CheckpointerConfigurationError,
     CheckpointFormatError,
@@ -20,10 +19,8 @@ from graphkit import (
     CheckpointStorageError,
     RunnableConfig,
 )
-from graphkit.abc import StateSerializer
 from savers import Compression, FileSystemSaver
 from tests.disk import crashes
-from tests.support.checkpoints import list_states
 from tests.support.disks import FileIO, HookedIO, StopAt
 from tests.support.logs import (
     CHECKPOINT,
@@ -36,13 +33,27 @@ from tests.support.logs import (
     flip_in_file,
     forge_meta,
     locate_log,
-    read_checkpoints,
     read_key_id,
     read_records,
     replace_bytes,
     replace_payload,
 )
-from tests.support.sealed import BOTH, CONFIG, INNER, MARKERS, NEW, OLD, READS, WRONG, made, quiet, states, view, write
+from tests.support.sealed import (
+    BOTH,
+    CONFIG,
+    INNER,
+    MARKERS,
+    NEW,
+    OLD,
+    READS,
+    WRONG,
+    fill_rotatable,
+    made,
+    quiet,
+    view,
+    view_all,
+    write,
+)
 
 SEALED_TYPES = {CHECKPOINT, WRITE, MARK, DATA}
 
@@ -130,33 +141,6 @@ def test_no_file_ever_has_plaintext(tmp_path):
     assert io.written > 50_000
 
 
-def test_the_markers_are_found_in_a_plain_store(tmp_path):
-    with open_saver(tmp_path / "store", None, compression=None) as saver:
-        write(saver)
-    for marker in (b"plain item", b"plain_step", b"plain tag", b"plain answer", b"plain_node", b"plain_text"):
-        assert any(marker in data for data in contents(tmp_path).values()), marker
-
-
-@pytest.mark.parametrize(
-    "append",
-    [
-        lambda saver: saver.put(CONFIG, made(1)),
-        lambda saver: saver.put_writes(CONFIG, {"plain_write": "plain answer"}),
-        lambda saver: saver.add_tags(CONFIG, "plain tag"),
-    ],
-    ids=["put", "put_writes", "add_tags"],
-)
-def test_a_plain_log_that_was_read_first_is_sealed_by_the_next_append(append, tmp_path):
-    root = tmp_path / "store"
-    with open_saver(root, None) as saver:
-        saver.put(CONFIG, made(0))
-    with open_saver(root, NEW, io=WatchingIO()) as saver, quiet():
-        assert saver.get(CONFIG).state["plain_n"] == 0
-        append(saver)
-        assert_no_plaintext(root)
-        assert saver.verify().ok
-
-
 @pytest.mark.usefixtures("short_records")
 def test_values_beyond_a_record_are_sealed_too(tmp_path):
     root = tmp_path / "store"
@@ -175,74 +159,7 @@ def test_values_beyond_a_record_are_sealed_too(tmp_path):
         assert view(saver) == before[:2]
 
 
-def test_a_state_serializer_is_sealed_too(tmp_path):
-    class Text(StateSerializer):
-        def dumps(self, state):
-            return repr(dict(state)).encode()
-
-        def loads(self, data):
-            return {"text": data.decode()}
-
-    with open_saver(tmp_path / "store", state_serializer=Text(), io=WatchingIO()) as saver:
-        for number, state in enumerate(states(6)):
-            saver.put(CONFIG, made(number, **state))
-    assert_no_plaintext(tmp_path)
-    with open_saver(tmp_path / "store", state_serializer=Text()) as saver:
-        assert "plain item 5" in saver.get(CONFIG).state["text"]
-        assert saver.verify().ok
-
-
-def test_the_size_is_at_most_a_tenth_more(tmp_path):
-    sizes = []
-    for number, cipher in enumerate((None, NEW)):
-        with open_saver(tmp_path / str(number), cipher) as saver:
-            items = []
-            for step in range(500):
-                items = [*items, "x" * 490]
-                saver.put(
-                    CONFIG, Checkpoint(node_id="n", next_node_id="n", state={"items": items}, metadata={"s": step})
-                )
-            sizes.append(saver.size())
-    assert sizes[1] < 1.12 * sizes[0], sizes
-
-
 # Reading back
-
-
-def test_states_that_change_at_random_are_read_back(tmp_path):
-    """Values that grow, shrink, are spliced in the middle, dropped and added again; every state from a cold start."""
-    rng = random.Random(5)
-    root = tmp_path / "store"
-    state = {}
-    expected = []
-    with open_saver(root, compression=None) as saver:
-        for number in range(150):
-            key = rng.choice("abc")
-            old = state.get(key, "")
-            at = rng.randrange(len(old) + 1)
-            new = old[:at] + rng.randbytes(rng.choice([3, 300, 6000])).hex() + old[at + rng.randrange(900) :]
-            state = {**state, key: new[-40_000:], "n": number}
-            if rng.random() < 0.1:
-                state.pop(rng.choice("abc"), None)
-            saver.put(CONFIG, Checkpoint(node_id="n", next_node_id="n", state=state))
-            expected.append(dict(state))
-            if number % 50 == 49:
-                assert dict(saver.get(CONFIG).state) == state
-    with open_saver(root, compression=None) as saver:
-        ids = [info.id for info in saver.history(CONFIG)]
-        for number in rng.sample(range(150), 40):
-            one = saver.get(CONFIG.with_check_point_id(ids[149 - number]))
-            assert dict(one.state) == expected[number]
-        assert list_states(saver, CONFIG)[::-1] == expected
-        assert saver.verify().ok
-
-
-def test_another_process_opens_it_by_the_opener(tmp_path):
-    with open_saver(tmp_path / "store") as saver:
-        write(saver, count=3)
-        opener = pickle.loads(pickle.dumps(saver.opener()))
-        with opener() as other:
-            assert view(other) == view(saver)
 
 
 def provide(key_id):
@@ -359,20 +276,6 @@ def test_threads_versions_sizes_and_delete_need_no_key(store, tmp_path):
         assert saver.threads() == []
 
 
-def test_a_record_of_an_old_key_beside_a_record_of_a_new_one(tmp_path):
-    root = tmp_path / "store"
-    with open_saver(root, OLD) as saver:
-        write(saver, count=5)
-    with open_saver(root, BOTH) as saver:
-        saver.put(CONFIG, made(70, plain="new"))
-        before = view(saver)
-    assert key_ids(root) == {"2025", "current"}
-    with open_saver(root, BOTH) as saver:
-        assert view(saver) == before
-    with open_saver(root, NEW) as saver, pytest.raises(CheckpointKeyError, match="'2025'"):
-        saver.list(CONFIG)
-
-
 # Moved and changed records
 
 
@@ -401,31 +304,6 @@ def test_a_changed_record_with_right_checksums_is_damage_that_repair_leaves_out(
         assert saver.repair("t").ok
         assert [checkpoint.state["secret"] for checkpoint in saver.list(CONFIG)][-1] == "plain secret 0"
         assert saver.verify().ok
-
-
-def test_records_that_change_places_are_refused(same_steps):
-    path = locate_log(same_steps)
-    one, two = (at for at in read_records(path)[3:5])
-    assert len(one.payload) == len(two.payload)
-    replace_payload(path, one, two.payload)
-    replace_payload(path, two, one.payload)
-    with open_saver(same_steps) as saver, pytest.raises(CheckpointCorruptionError, match="changed, or moved"):
-        saver.list(CONFIG)
-
-
-def test_a_record_of_another_history_is_refused(same_steps):
-    path = locate_log(same_steps)
-    for other in (locate_log(same_steps, "u"), locate_log(same_steps, "t", "inner")):
-        at = read_records(path)[3]
-        foreign = read_records(other)[3]
-        before = at.payload
-        assert len(foreign.payload) == len(before)
-        replace_payload(path, at, foreign.payload)
-        with open_saver(same_steps) as saver, pytest.raises(CheckpointKeyError, match="another thread or namespace"):
-            saver.list(CONFIG)
-        replace_payload(path, at, before)
-    with open_saver(same_steps) as saver:
-        assert len(saver.list(CONFIG)) == 6
 
 
 @pytest.mark.parametrize("forged_meta", [False, True])
@@ -537,35 +415,14 @@ def test_a_repaired_marker_still_says_that_the_store_is_sealed(tmp_path):
 
 @pytest.fixture
 def rotatable(tmp_path):
-    """A store with logs of an old key, of the new one, of both, and plain ones; live and released."""
     root = tmp_path / "store"
-    with open_saver(root, None) as saver:
-        write(saver, RunnableConfig("unsealed"), 3)
-        write(saver, RunnableConfig("unsealed-released"), 3)
-        saver.release(RunnableConfig("unsealed-released"))
-    with open_saver(root, OLD) as saver:
-        write(saver, CONFIG, 4)
-        write(saver, INNER, 3)
-        saver.release(CONFIG)
-        write(saver, CONFIG, 4)
-        write(saver, RunnableConfig("Odd id!", checkpoint_ns="Odd ns!"), 2)
-    with open_saver(root, BOTH) as saver:
-        saver.put(CONFIG, made(70, plain="new"))
-        write(saver, RunnableConfig("new"), 2)
+    fill_rotatable(partial(open_saver, root))
     return root
 
 
 def everything(root, cipher):
     with open_saver(root, cipher) as saver:
-        found = {}
-        for thread in saver.threads(released=True):
-            for namespace in ("", "inner", "Odd ns!"):
-                config = RunnableConfig(thread, checkpoint_ns=namespace)
-                found[thread, namespace] = view(saver, config)
-                for version in saver.versions_by_thread_id(thread):
-                    found[thread, namespace, version] = view(saver, config, version)
-        assert saver.verify().ok
-        return found
+        return view_all(saver)
 
 
 @pytest.mark.requirement("P70")
@@ -727,26 +584,6 @@ def test_a_log_whose_beginning_is_lost_is_repaired_with_the_key(tmp_path):
         assert saver.repair("t").ok
         assert view(saver) == before
     assert_no_plaintext(root)
-
-
-@pytest.mark.parametrize("cipher", [None, NEW], ids=["plain", "sealed"])
-def test_damage_between_the_pieces_of_a_value_costs_only_the_changes_up_to_the_next_keyframe(tmp_path, cipher):
-    """Every later state has pieces before and behind the damaged record, and none in it."""
-    with open_saver(tmp_path / "store", cipher, compression=None) as saver, quiet():
-        items = []
-        for number in range(200):
-            if number % 3 != 1:
-                items = [*items, f"plain item {number}" * 8]
-            saver.put(CONFIG, made(number, items=items))
-        before = view(saver)[::-1]
-        path = locate_log(tmp_path / "store")
-        records = read_checkpoints(path)
-        damaged = next(number for number in range(19, 200, 3) if not records[number].is_keyframe)
-        keyframe = next(number for number in range(damaged, 200) if records[number].is_keyframe)
-        garbage = b"?" * (records[damaged].size - 60)
-        path.write_bytes(replace_bytes(path.read_bytes(), records[damaged].offset + 30, garbage))
-        assert saver.repair().ok
-        assert view(saver)[::-1] == before[:damaged] + before[keyframe:]
 
 
 def test_a_failed_sync_reseals_what_was_acknowledged(tmp_path):

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
+from graphkit import Checkpoint, RunnableConfig
 from savers import Compression, FileSystemSaver
 from tests.disk.crashes import quiet
 from tests.disk.simfs import SimFS
@@ -168,36 +168,6 @@ def test_these_are_more_than_forty_thousand_bits(store):
     assert sum((store / file).stat().st_size * 8 for file in files_of(store)) > 40_000
 
 
-def test_no_reader_is_told_a_wrong_state_by_a_flipped_bit(store, tmp_path, sweep):
-    """A read gives what was stored, or an error: never less, and never anything else."""
-    with open_saver(store) as saver:
-        whole = seen(saver)["plain"]
-    root = tmp_path / "copy"
-    shutil.copytree(store, root)
-    file = locate_log("", "plain")
-    data = (store / file).read_bytes()
-    dice = random.Random(5)
-    refused = 0
-    for place, bit in dice.sample(bits_of(store / file), sweep.count(600, 200)):
-        changed = bytearray(data)
-        changed[place] ^= 1 << bit
-        (root / file).write_bytes(changed)
-        with open_saver(root) as saver:
-            try:
-                found = saver.get(RunnableConfig("plain"))
-                listed = [
-                    (checkpoint.id, repr(list(checkpoint.state.items())))
-                    for checkpoint in saver.list(RunnableConfig("plain"))
-                ]
-            except CheckpointCorruptionError:
-                refused += 1
-                continue
-            expected = [one[:2] for one in whole[0][""]]
-            assert found.id == made(2).id, (place, bit)
-            assert listed == expected, (place, bit)
-    assert refused > sweep.count(100, 30)
-
-
 # The flag SCATTERED
 
 
@@ -246,29 +216,3 @@ def test_scattered_is_set_from_the_first_record_on_that_is_about_an_older_checkp
             saver = open_saver(tmp_path)
     saver.close()
     assert [is_set for _, is_set in flags_of(tmp_path)] == [False] * 3 + [name in LATE] * 3
-
-
-def test_scattered_ends_with_a_rewrite_that_puts_all_in_order(tmp_path):
-    with open_saver(tmp_path) as saver:
-        for number in range(4):
-            saver.put(CONFIG, made(number))
-        saver.put_writes(OLD, {"k": 1})
-        saver.add_tags(NEW, "tag")
-        assert [is_set for _, is_set in flags_of(tmp_path)] == [False] * 4 + [True] * 2
-        saver.remove(CONFIG, [made(3).id])
-        assert not any(is_set for _, is_set in flags_of(tmp_path))
-        saver.put(CONFIG, made(5))
-        assert not any(is_set for _, is_set in flags_of(tmp_path))
-        assert saver.get_writes(OLD) == {"k": 1}
-        saver.copy("t", "u")
-    assert not any(is_set for _, is_set in flags_of(tmp_path, "u"))
-
-
-def test_scattered_is_kept_by_a_copy_and_after_it(tmp_path):
-    with open_saver(tmp_path) as saver:
-        for number in range(3):
-            saver.put(CONFIG, made(number))
-        saver.put_writes(OLD, {"k": 1})
-        saver.copy("t", "u")
-        saver.put(RunnableConfig("u"), made(9))
-    assert [is_set for _, is_set in flags_of(tmp_path, "u")] == [False] * 3 + [True] * 2

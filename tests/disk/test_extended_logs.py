@@ -83,21 +83,6 @@ def test_a_log_that_is_closed_to_make_room_is_cut(tmp_path, monkeypatch):
     saver.close()
 
 
-def test_closing_cuts_nothing_off_that_another_saver_has_written_meanwhile(tmp_path):
-    first = FileSystemSaver(tmp_path)
-    second = FileSystemSaver(tmp_path)
-    first.put(CONFIG, made(0))
-    second.put(CONFIG, made(1))
-    first.close()
-    assert numbers(second) == [0, 1]
-    second.put(CONFIG, made(2))
-    first.put(CONFIG, made(3))
-    second.close()
-    assert numbers(first) == [0, 1, 2, 3]
-    first.close()
-    assert zeros_of(locate_log(tmp_path)) == 0 or read_records(locate_log(tmp_path))[-1].seq == 5
-
-
 def test_closing_does_not_wait_for_the_writer_that_is_at_work(tmp_path):
     first = FileSystemSaver(tmp_path)
     second = FileSystemSaver(tmp_path)
@@ -108,37 +93,6 @@ def test_closing_does_not_wait_for_the_writer_that_is_at_work(tmp_path):
     second.put(CONFIG, made(1))
     assert numbers(second) == [0, 1]
     second.close()
-
-
-def test_zeros_that_cannot_be_cut_off_do_no_harm(tmp_path):
-    class Refusing(FileIO):
-        def truncate(self, fd, size):
-            if self._paths[fd].endswith("/log"):
-                raise OSError(errno.EIO, "injected")
-            super().truncate(fd, size)
-
-    saver = FileSystemSaver(tmp_path, io=Refusing())
-    saver.put(CONFIG, made(0))
-    saver.close()
-    assert locate_log(tmp_path).stat().st_size == BLOCK
-    saver.put(CONFIG, made(1))
-    assert saver.release(CONFIG).version == 1
-    assert [checkpoint.state["n"] for checkpoint in saver.tag(CONFIG).checkpoints] == [1, 0]
-    assert saver.verify().ok
-    saver.close()
-
-
-def test_a_released_version_has_no_zeros(tmp_path):
-    saver = FileSystemSaver(tmp_path)
-    inner = CONFIG.replace(checkpoint_ns="inner")
-    for number in range(3):
-        saver.put(CONFIG, made(number))
-        saver.put(inner, made(number))
-    saver.release(CONFIG)
-    versions = [*tmp_path.rglob("v000001.log")]
-    assert len(versions) == 2
-    assert [zeros_of(path) for path in versions] == [0, 0]
-    saver.close()
 
 
 # Readers beside the writer
@@ -265,25 +219,6 @@ def test_a_put_fits_on_a_full_disk_if_its_own_bytes_do(tmp_path, room, is_short)
         stored[fsync] = count
         saver.close()
     assert stored["always"] == stored["never"] > 3
-
-
-def test_an_error_other_than_a_full_disk_is_not_tried_again(tmp_path, monkeypatch):
-    saver = FileSystemSaver(tmp_path)
-    calls = []
-
-    def refuse(fd, offset, data):
-        calls.append(len(data))
-        raise OSError(errno.EIO, "injected")
-
-    saver.put(CONFIG, made(0))
-    monkeypatch.setattr(saver._store.io, "write_at", refuse)
-    with pytest.raises(CheckpointStorageError):
-        saver.put(CONFIG, made(1, text="x" * 5000))
-    monkeypatch.undo()
-    assert len(calls) == 1
-    saver.put(CONFIG, made(2))
-    assert numbers(saver) == [0, 2]
-    saver.close()
 
 
 # Leftovers of a writer that died

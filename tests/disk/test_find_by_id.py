@@ -61,32 +61,6 @@ def test_in_any_order_of_ids(kind, tmp_path, scans):
     assert len(scans) == 1, "that there is none is known only after a scan"
 
 
-def test_the_newest_of_several_with_one_id(tmp_path):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    twice = put(saver, 0)
-    for number in range(1, 300):
-        put(saver, number, twice if number == 150 else None)
-    assert FileSystemSaver(tmp_path).get(name(twice)).state["n"] == 150
-
-
-def test_bytes_that_only_look_like_the_id(tmp_path, scans):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    wanted = "7bff1e3d-6c1b-4d1e-9f43-6d4f5b1a2c37"
-    lure = b"\x96\xc4\x10" + uuid.UUID(wanted).bytes
-    put(saver, 0, lure=lure)
-    put(saver, 1, wanted)
-    log = next(tmp_path.glob("t-*/log"))
-    record = log.read_bytes()[-400:]
-    put(saver, 2, lure=lure * 100, record=record)
-    child = Checkpoint(node_id="n", next_node_id="m", state={"n": 3, "lure": [lure]}, parent_id=wanted)
-    saver.put(THREAD, child)
-    put(saver, 4)
-    found = FileSystemSaver(tmp_path).get(name(wanted))
-    assert (found.id, found.state["n"]) == (wanted, 1)
-    assert len(scans) == 1, "a whole record in a state looks like a damaged one"
-    assert FileSystemSaver(tmp_path).get(name(str(uuid.UUID(bytes=lure[3:-1] + b"\x00")))) is None
-
-
 def test_an_id_at_every_position_of_the_windows_that_are_searched(tmp_path, monkeypatch, scans):
     monkeypatch.setattr(log_bytes, "_FIRST_SEARCH", 50)
     monkeypatch.setattr(log_bytes, "_LONGEST_SEARCH", 97)
@@ -96,58 +70,6 @@ def test_an_id_at_every_position_of_the_windows_that_are_searched(tmp_path, monk
     reader = FileSystemSaver(tmp_path)
     assert [reader.get(name(checkpoint_id)).state["n"] for checkpoint_id in ids] == list(range(120))
     assert scans == []
-
-
-def test_many_ids_are_looked_up_in_an_index(tmp_path, scans):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    ids = [put(saver, number) for number in range(100)]
-    reader = FileSystemSaver(tmp_path)
-    for checkpoint_id in ids[:-1]:
-        assert reader.get(name(checkpoint_id)).id == checkpoint_id
-    assert len(scans) == 1
-
-
-def test_pending_writes_and_tags_come_with_it(tmp_path, scans):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    ids = []
-    for number in range(100):
-        ids.append(put(saver, number))
-        saver.put_writes(name(ids[-1]), {"a": number, "b": None})
-        saver.put_writes(name(ids[-1]), {"a": -number})
-        saver.add_tags(name(ids[-1]), f"tag {number}", "other")
-        saver.remove_tags(name(ids[-1]), "other")
-    for number in (50, 7, 0):
-        reader = FileSystemSaver(tmp_path)
-        for _ in range(2):
-            assert reader.get_writes(name(ids[number])) == {"a": -number, "b": None}
-            assert reader.tags_of(name(ids[number])) == (f"tag {number}",)
-            assert reader.info(name(ids[number])).id == ids[number]
-    assert scans == []
-
-
-def test_what_is_recorded_later_counts(tmp_path):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    reader = FileSystemSaver(tmp_path, fsync="never")
-    ids = [put(saver, number) for number in range(50)]
-    past = name(ids[10])
-    assert reader.get_writes(past) == {}
-    saver.put_writes(past, {"late": 1})
-    assert reader.get_writes(past) == {"late": 1}
-    saver.add_tags(past, "x")
-    assert reader.tags_of(past) == ("x",)
-    assert FileSystemSaver(tmp_path).tags_of(past) == ("x",)
-
-
-def test_a_replaced_checkpoint_is_gone(tmp_path):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    reader = FileSystemSaver(tmp_path, fsync="never")
-    ids = [put(saver, number) for number in range(50)]
-    past = name(ids[10])
-    assert reader.get(past).state["n"] == 10
-    new = put(saver, 77, target=past)
-    for each in (reader, saver, FileSystemSaver(tmp_path)):
-        assert each.get(past) is None
-        assert each.get(name(new)).state["n"] == 77
 
 
 def test_damage_never_changes_what_is_found(tmp_path, sweep):

@@ -6,8 +6,6 @@ import sys
 
 import pytest
 
-from tests.support.fresh_process import fresh_process
-
 if not hasattr(os, "fork"):
     pytest.skip("forks", allow_module_level=True)
 
@@ -83,8 +81,3 @@ print(done, stuck)
 def test_a_child_that_is_forked_beside_first_puts_does_its_own():
     run = subprocess.run([sys.executable, "-c", FORKS, "40"], capture_output=True, text=True, check=False)
     assert run.stdout == "40 0\n", run.stderr
-
-
-def test_the_packages_stay_light():
-    code = "import sys, graphkit, savers; print([one for one in ('filelock', 'platform') if one in sys.modules])"
-    assert fresh_process(code) == "[]\n"

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.abc import StateSerializer
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError, CheckpointSerializationError
 from graphkit.values import REMOVED, SET
 from savers import Compression, FileSystemSaver
-from tests.support.sweeps import examples
 from tests.support.terminal import damage
 from tests.support.threads import TYPES, everything, exact
 
@@ -99,39 +97,6 @@ def test_a_list_that_grows_is_decoded_once(tmp_path):
     assert replayed[5].state["log"][0] is replayed[-1].state["log"][0]
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize(
-    "make",
-    [tuple, frozenset, lambda items: {(item,): item for item in items}],
-    ids=["tuple", "frozenset", "dict"],
-)
-def test_what_is_packed_as_a_list_and_grows(tmp_path, name, make):
-    items = [f"{number:0100}" for number in range(40)]
-    with made(tmp_path, name) as saver:
-        for count in (1, 2, 3, 0, 20, 40):
-            put(saver, {"value": make(items[:count]), "list": items[:count]})
-            put(saver, {"value": [], "list": []})
-        for count in (1, 2, 3, 20, 40):
-            put(saver, {"value": make(items[:count]), "list": items[:count]})
-        assert_replay_is_list(saver)
-
-
-def test_replaced_and_pruned_checkpoints(tmp_path):
-    saver = made(tmp_path)
-    for n in range(40):
-        put(saver, {"log": [*range(n)]}, id=f"id-{n}")
-    for n in (3, 3, 20, 39):
-        put(
-            saver,
-            {"log": [*range(n), "replaced"]},
-            id=f"new-{n}",
-            config=T.with_check_point_id(saver.list(T)[39 - n].id),
-        )
-    assert_replay_is_list(saver)
-    saver.prune("t", keep_last=30)
-    assert_replay_is_list(saver)
-
-
 def test_versions(tmp_path):
     saver = everything(made(tmp_path))
     saver.release(T)
@@ -192,20 +157,3 @@ def test_damage_and_unknown_types_are_errors(tmp_path):
     put(other, {"x": [Unknown(1)]})
     with pytest.raises(CheckpointSerializationError, match="Unknown"):
         list(made(tmp_path / "b").replay(T))
-
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text() | st.binary(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
-    max_leaves=10,
-)
-
-
-@settings(max_examples=examples(60))
-@given(states=st.lists(st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3), min_size=1, max_size=6))
-def test_any_history(tmp_path_factory, states):
-    saver = made(tmp_path_factory.mktemp("store"))
-    for state in states:
-        put(saver, state)
-    assert_replay_is_list(saver)
-    saver.close()

@@ -56,11 +56,15 @@ def fields(checkpoint):
 def test_every_field_of_every_checkpoint_is_as_it_was(saver, expected):
     for (thread, namespace, version), history in expected.items():
         config = RunnableConfig(thread, checkpoint_ns=namespace)
-        found = saver.list(config) if version is None else saver.tag(config, version).checkpoints
-        assert list(map(fields, reversed(found))) == list(map(fields, history)), (thread, namespace, version)
+        listed = saver.list(config) if version is None else saver.tag(config, version).checkpoints
+        found = [fields(checkpoint) for checkpoint in reversed(listed)]
+        assert found == [fields(checkpoint) for checkpoint in history], config
     assert set(saver.threads(released=True)) == {thread for thread, _, _ in expected}
     assert list(saver.namespaces("plain")) == ["", "sub/Graph"]
     assert list(saver.versions_by_thread_id("released")) == [1, 2]
+
+
+def test_what_is_recorded_with_a_checkpoint_is_as_it_was(saver, expected):
     at = RunnableConfig("replaced", checkpoint_id=make.checkpoint(2, {}).id)
     assert saver.get_writes(at) == make.WRITES
     assert saver.tags_of(at) == ("two",)
@@ -116,7 +120,7 @@ def test_version_2_stores_a_window_by_what_enters_it(version_2):
     assert all(len(frame.payload) < 400 for frame in changes[1:] if not frame.is_keyframe)
 
 
-def test_version_2_tells_what_was_recorded_late(version_2):
+def test_version_2_has_what_was_recorded_late(version_2):
     with make.saver_on(version_2) as saver:
         for n in range(2):
             at = RunnableConfig("scattered", checkpoint_id=make.checkpoint(n, {}).id)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from graphkit import CheckpointerError, CheckpointStorageError, RunnableConfig
+from graphkit import CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
-from tests.disk.simfs import Fault, SimFS
 from tests.support.checkpoints import list_numbers, make_checkpoint
 from tests.support.disks import FileIO
 from tests.support.logs import locate_log
@@ -62,20 +61,6 @@ def test_a_dry_run_returns_the_same_and_changes_nothing(saver):
     assert saver.threads() == ["day", "days", "now"]
 
 
-def test_it_looks_at_one_thread_only(saver):
-    assert saver.delete_idle("now", idle_since=days_ago(0.5)) == []
-    assert saver.delete_idle("unknown", idle_since=days_ago(0.5)) == []
-    assert saver.delete_idle(RunnableConfig("days"), idle_since=days_ago(0.5)) == ["days"]
-    assert saver.threads() == ["day", "now"]
-    assert not locate_log(saver.base_directory, "unknown").parent.exists()
-
-
-def test_progress_is_reported_for_each_thread(saver):
-    seen = []
-    saver.delete_idle(idle_since=days_ago(1), progress=lambda *what: seen.append(what))
-    assert seen == [(1, 3, "day"), (2, 3, "days"), (3, 3, "now")]
-
-
 @pytest.mark.parametrize("write", ["put", "replace", "namespace", "write", "tag", "release"])
 def test_each_kind_of_write_counts(saver, write):
     config = RunnableConfig("days")
@@ -99,23 +84,6 @@ def test_reading_and_the_run_lock_do_not_count(saver, opener):
     for reader in (saver, opener()):
         reader.list(RunnableConfig("days"))
         reader.verify("days")
-    assert saver.delete_idle(idle_since=days_ago(1)) == ["days"]
-
-
-def test_a_thread_that_only_has_versions_is_deleted_too(saver):
-    saver.release(RunnableConfig("days"))
-    age(saver, "days", 2)
-    assert saver.delete_idle(idle_since=days_ago(1)) == ["days"]
-    assert saver.threads(released=True) == ["day", "now"]
-
-
-def test_a_thread_that_waits_for_a_human_is_idle_too(saver):
-    config = RunnableConfig("days")
-    (info,) = saver.history(config)
-    interrupt = {"node_id": "n", "when": "inside", "payload": 1, "metadata": {}, "created_at": NOW}
-    saver.put_writes(config.with_check_point_id(info.id), {"interrupt:i": interrupt})
-    assert len(saver.interrupts()) == 1
-    age(saver, "days", 2)
     assert saver.delete_idle(idle_since=days_ago(1)) == ["days"]
 
 
@@ -186,65 +154,3 @@ def test_a_time_without_a_zone_is_refused(saver):
     with pytest.raises(ValueError, match="time zone"):
         saver.delete_idle(idle_since=datetime(2030, 1, 1))  # noqa: DTZ001
     assert len(saver.threads()) == 3
-
-
-# A process that dies, on the simulated disk
-
-
-def make_aged(hook=None):
-    """Two threads, of two days and of now, with a namespace each."""
-    fs = SimFS(hook=hook)
-    saver = FileSystemSaver("/store", io=fs, fsync="never")
-    fs.now_ns = in_ns(days_ago(2))
-    put(saver, "old")
-    put(saver, "old", "inner")
-    fs.now_ns = in_ns(NOW)
-    put(saver, "new")
-    return fs, saver
-
-
-def test_the_simulated_clock_decides():
-    _, saver = make_aged()
-    assert saver.delete_idle(idle_since=days_ago(1)) == ["old"]
-    assert saver.threads() == ["new"]
-
-
-def test_a_process_that_dies_in_it_leaves_each_thread_whole_or_gone(sweep):
-    fs, saver = make_aged()
-    first = len(fs.calls)
-    saver.delete_idle(idle_since=days_ago(1))
-    calls = len(fs.calls) - first
-    assert calls > 20
-    outcomes = set()
-    for death in sweep.some(range(calls), 40):
-        fs, saver = make_aged()
-        start = len(fs.calls)
-
-        def die(kind, number, place, fs=fs, last=start + death):
-            if len(fs.calls) > last:
-                raise Fault
-
-        fs.hook = die
-        with pytest.raises(Fault):
-            saver.delete_idle(idle_since=days_ago(1))
-        reopened = FileSystemSaver("/store", io=SimFS(fs.tree()), fsync="never")
-        threads = reopened.threads()
-        assert threads in (["new", "old"], ["new"])
-        assert len(reopened.list(RunnableConfig("new"))) == 1
-        is_whole = len(reopened.list(RunnableConfig("old"))) == 1
-        if is_whole:
-            assert len(reopened.list(RunnableConfig("old", checkpoint_ns="inner"))) == 1
-        outcomes.add(is_whole)
-        put(reopened, "old", n=7)
-        assert list_numbers(reopened, RunnableConfig("old")) == ([7, 1] if is_whole else [7])
-        assert reopened.namespaces("old") == (["", "inner"] if is_whole else [""])
-    assert outcomes == {True, False}
-
-
-def test_a_refused_lock_changes_nothing():
-    fs, saver = make_aged()
-    fs.hook = lambda kind, number, place: (_ for _ in ()).throw(OSError(5, "broken", place)) if kind == "lock" else None
-    with pytest.raises(CheckpointerError):
-        saver.delete_idle(idle_since=days_ago(1))
-    fs.hook = None
-    assert saver.threads() == ["new", "old"]

@@ -1,13 +1,10 @@
 """What waits for a human is found, answered and gone on with by other processes, killed ones in between."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from graphkit import GraphResume, RunnableConfig
-from graphkit.errors import GraphRunnerError
+from graphkit import RunnableConfig
 from savers import FileSystemSaver
 
 CONFIG = RunnableConfig("t")
@@ -88,22 +85,19 @@ def process(tmp_path, launcher):
     return run
 
 
-def contents(store):
-    found = {path: path.read_bytes() for path in store.rglob("log")}
-    assert found
-    return found
-
-
 @pytest.mark.requirement("L15")
 def test_each_step_in_a_process_of_its_own(process):
-    assert process({}) == {"when": "inside", "payload": {"question": "first?", "so far": ["read"]}, "log": ["read"]}
+    question = {"question": "first?", "so far": ["read"]}
+    assert process({}) == {"when": "inside", "payload": question, "log": ["read"]}
     (waiting,) = process.saver().interrupts()
     assert (waiting.thread_id, waiting.node_id, waiting.when) == ("t", "ask", "inside")
-    assert waiting.payload == {"question": "first?", "so far": ["read"]}
+    assert waiting.payload == question
     assert process({"answer": "one"})["payload"] == "second?"
     assert process({"answer": None})["when"] == "before"
-    assert [interrupt.when for interrupt in process.saver().interrupts()] == ["before"]
-    assert process({"answer": {"log": "approved"}})["log"] == ["read", "one", None, "approved", "write"]
+    (waiting,) = process.saver().interrupts()
+    assert waiting.when == "before"
+    last = process({"answer": {"log": "approved"}})
+    assert last["log"] == ["read", "one", None, "approved", "write"]
     assert process.saver().interrupts() == []
     assert process.work() == ["read", "ask", "ask", "ask", "write"]
 
@@ -119,36 +113,3 @@ def test_a_killed_answer_is_found_again(process):
     assert process({"resume": True})["log"] == ["read", "one", "two", "ok", "write"]
     assert process.work().count("read") == 1
     assert process.work().count("write") == 1
-
-
-def test_a_second_process_sees_what_waits_while_the_first_still_lives(process, tmp_path):
-    alive = tmp_path / "alive.py"
-    alive.write_text(
-        "import program, sys\nprogram.compiled.invoke({}, program.CONFIG)\nprint('waits', flush=True)\nsys.stdin.read()\n"
-    )
-    command = [sys.executable, "-W", "error", alive, tmp_path / "store", tmp_path / "work", "{}", ""]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
-        assert first.stdout.readline() == "waits\n"
-        (waiting,) = process.saver().interrupts("t")
-        assert first.poll() is None
-        assert process({"answer": {waiting.id: "from outside"}})["payload"] == "second?"
-        assert first.poll() is None
-        first.stdin.close()
-    assert first.returncode == 0
-
-
-def test_a_wrong_answer_leaves_no_trace_on_disk(process, tmp_path, monkeypatch):
-    process({})
-    process({"answer": 1})
-    process({"answer": 2})
-    before = contents(tmp_path / "store")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "store"), str(tmp_path / "work"), "{}", ""])
-    import program
-
-    for wrong in ("yes", None, 3):
-        with pytest.raises(GraphRunnerError):
-            program.compiled.invoke(GraphResume(wrong), CONFIG)
-    monkeypatch.delitem(sys.modules, "program")
-    assert contents(tmp_path / "store") == before
-    assert len(process.saver().interrupts("t")) == 1

@@ -7,11 +7,9 @@ next put works, through the same saver and through a new one.
 """
 
 import errno
-import os
 import shutil
 import subprocess
 import sys
-from contextlib import suppress
 
 import pytest
 
@@ -167,62 +165,7 @@ def test_these_were_thousands_of_errors():
     assert 2 * sum(faults) >= 2500
 
 
-@pytest.mark.requirement("promise 4")
-def test_a_failed_sync_is_never_counted_as_durable():
-    """After it, all that is acknowledged is in blocks that no failed sync has touched."""
-    for number in range(12):
-        with fixed("failed syncs"):
-            fs = SimFS(hook=Broken("fdatasync", number, errno.EIO, sticky=False))
-            saver = FileSystemSaver(PLACE, lock_timeout=0, io=fs)
-            stored = []
-            for n in range(14):
-                with suppress(CheckpointStorageError):
-                    saver.put(config_of(), made(n, text="x" * 200))
-                    stored.insert(0, n)
-                there = FileSystemSaver(PLACE, io=SimFS(durable(fs))).list(config_of())
-                assert [one.state["n"] for one in there] == stored
-            assert len(stored) == 13
-            generation = fs.tree()["store"][locate_thread("t").name]["log"][24]
-            assert generation == 2 if number else generation in {1, 2}
-
-
 # The real thing
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may mount")
-@pytest.mark.parametrize("fsync", ["always", "never"])
-def test_a_small_disk_that_is_really_full(fsync, tmp_path):
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = shutil.which("mount")
-    if (
-        mount is None
-        or subprocess.run([mount, "-t", "tmpfs", "-o", "size=256k", "tmpfs", place], check=False).returncode
-    ):
-        pytest.skip("mounting does not work here")
-    try:
-        saver = FileSystemSaver(place / "store", fsync=fsync)
-        stored = []
-        caught = None
-        while caught is None:
-            try:
-                saver.put(config_of(), made(len(stored), text=os.urandom(700)))
-                stored.insert(0, len(stored))
-            except CheckpointStorageError as error:
-                caught = error
-        assert caught.errno == errno.ENOSPC
-        assert len(stored) > 50
-        assert list_numbers(saver, config_of()) == stored
-        with FileSystemSaver(place / "store") as other:
-            assert list_numbers(other, config_of()) == stored
-        with pytest.raises(CheckpointStorageError):
-            saver.put(config_of("another"), made(0, text=os.urandom(9000)))
-        saver.delete("t")
-        saver.put(config_of("another"), made(1, text=os.urandom(9000)))
-        assert list_numbers(saver, config_of("another")) == [1]
-        saver.close()
-    finally:
-        subprocess.run(["umount", "-l", place], check=True)
 
 
 PROGRAM = """

@@ -7,7 +7,6 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from tests.support.checkpoints import make_checkpoint
-from tests.support.logs import limit_window
 
 THREAD = RunnableConfig("t")
 
@@ -86,17 +85,3 @@ def test_copies_and_pickles_are_lists(saver):
     for copied in (copy.copy(history), copy.deepcopy(history), pickle.loads(pickle.dumps(history))):
         assert type(copied) is list
         assert copied == history
-
-
-@pytest.mark.parametrize("window", [64, 1 << 10, 1 << 13])
-def test_records_longer_than_what_is_read_at_once(opener, monkeypatch, window):
-    saver = opener()
-    for number in range(40):
-        state = {"n": number, "text": f"{number % 7}" * (3 * window if number % 7 == 0 else 10)}
-        saver.put(THREAD, Checkpoint(id=f"c{number}", node_id="a", next_node_id="b", state=state))
-    expected = list(opener().history(THREAD))
-    limit_window(monkeypatch, window, 1 << 18)
-    assert opener().history(THREAD) == expected
-    limit_window(monkeypatch, window, 2 * window)
-    assert opener().history(THREAD) == expected
-    assert len(expected) == 40

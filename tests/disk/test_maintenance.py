@@ -1,28 +1,18 @@
 """Keeping a store small and private: compression, pruning, compacting, deleting, sizes."""
 
 import os
-import subprocess
 import sys
-import threading
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointerConfigurationError, MissingDependencyError, ThreadBusyError
-from graphkit.abc import StateSerializer
+from graphkit import Checkpoint, CheckpointerConfigurationError, MissingDependencyError
 from savers import Compression, FileSystemSaver
-from tests.disk.simfs import SimFS
-from tests.support.checkpoints import list_numbers, list_states
+from tests.support.checkpoints import list_states
 from tests.support.disks import list_open_files
-from tests.support.logs import COMPRESSED, SYNC, locate_log, read_records
+from tests.support.logs import COMPRESSED, locate_log, read_records
 
 TEXT = "".join(f"line {n} of a text that says much the same again and again\n" for n in range(4000))
-
-
-def on_disk(root):
-    """What `du --apparent-size` adds up: every file, whatever it is."""
-    return sum(path.stat().st_size for path in Path(root).rglob("*") if path.is_file())
 
 
 def content(root):
@@ -54,59 +44,6 @@ def test_large_values_are_compressed_and_come_back_without_being_asked(method, o
     reader = opener(compression=None)
     assert list_states(reader, config) == [{"other": above}, {"text": below}]
     assert reader.verify().ok
-
-
-@pytest.mark.requirement("P50")
-def test_what_does_not_become_shorter_is_stored_as_it_is(opener, config):
-    noise = os.urandom(300_000)
-    plain = opener(compression=None)
-    packing = opener(Path(opener().base_directory) / "two", compression="zlib")
-    for saver in (plain, packing):
-        put_all(saver, config, [{"noise": noise}])
-    assert abs(packing.size("t") - plain.size("t")) <= 8
-    assert packing.get(config).state["noise"] == noise
-
-
-def test_a_compressed_value_grows_and_changes_like_any_other(opener, config):
-    saver = opener()
-    lines = TEXT.splitlines()
-    states = [{"lines": lines, "text": TEXT}]
-    states.append({"lines": [*lines, "one more"], "text": TEXT})
-    states.append({"lines": [*lines, "one more"], "text": TEXT[:120_000] + "CHANGED" + TEXT[120_010:]})
-    states.append({"lines": lines[50:], "text": "CHANGED" + TEXT})
-    put_all(saver, config, states[:1])
-    first = saver.size("t")
-    put_all(saver, config, states[1:3])
-    assert saver.size("t") - first < 1000, "changes of compressed values cost what they change"
-    put_all(saver, config, [*states[3:], *({"lines": lines[50:], "text": TEXT, "n": n} for n in range(40))])
-    fresh = opener()
-    assert [dict(checkpoint.state) for checkpoint in fresh.list(config)[-4:]] == states[::-1]
-    assert fresh.verify().ok
-    fresh.prune("t", keep_last=2)
-    assert list_numbers(opener(), config) == [39, 38]
-    assert opener().get(config).state["text"] == TEXT
-    assert saver.size("t") < 200_000
-
-
-class Repr(StateSerializer):
-    def dumps(self, data):
-        return repr(sorted(data.items())).encode()
-
-    def loads(self, data):
-        import ast
-
-        return dict(ast.literal_eval(data.decode()))
-
-
-def test_the_bytes_of_a_state_serializer_are_compressed_too(opener, config):
-    saver = opener(state_serializer=Repr())
-    put_all(saver, config, [{"text": TEXT}, {"text": TEXT + "."}])
-    assert saver.size("t") < len(TEXT) / 3
-    assert [checkpoint.state["text"] for checkpoint in opener(state_serializer=Repr()).list(config)] == [
-        TEXT + ".",
-        TEXT,
-    ]
-    assert opener(state_serializer=Repr()).verify().ok
 
 
 def test_options_are_checked_at_once(tmp_path, monkeypatch):
@@ -146,124 +83,7 @@ def test_what_does_not_change_is_stored_once(opener, config):
 # Pruning
 
 
-@pytest.fixture
-def aged(opener, config):
-    """Ten checkpoints, a day apart; tags on two of them, an interrupt beside one."""
-    saver = opener()
-    now = datetime.now(UTC)
-    for n in range(10):
-        checkpoint = Checkpoint(
-            node_id="n", next_node_id="n", state={"n": n}, created_at=now - timedelta(days=9 - n), id=f"c{n}"
-        )
-        saver.put(config, checkpoint)
-    saver.add_tags(config.replace(checkpoint_id="c1"), "keep")
-    saver.add_tags(config.replace(checkpoint_id="c2"), "other")
-    stop = {"node_id": "n", "when": "before", "payload": None, "metadata": {}, "created_at": now}
-    saver.put_writes(config.replace(checkpoint_id="c3"), {"interrupt:i": stop})
-    return saver, now
-
-
-@pytest.mark.requirement("P59")
-@pytest.mark.parametrize(
-    ("policy", "left"),
-    [
-        ({"keep_last": 3}, [3, 7, 8, 9]),
-        ({"keep_last": 3, "keep_interrupted": False}, [7, 8, 9]),
-        ({"keep_last": 3, "keep_tags": ["keep"]}, [1, 3, 7, 8, 9]),
-        ({"older_than": timedelta(days=4.5)}, [3, 5, 6, 7, 8, 9]),
-        ({"older_than": timedelta(days=4.5), "keep_last": 6}, [3, 4, 5, 6, 7, 8, 9]),
-        ({"older_than": timedelta(days=-1), "keep_interrupted": False}, [9]),
-        ({"keep_last": 100}, list(range(10))),
-    ],
-)
-def test_each_policy_removes_what_it_says_and_never_the_latest(aged, opener, config, policy, left):
-    saver, now = aged
-    if "older_than" in policy:
-        policy = {**policy, "older_than": now - policy["older_than"]}
-    assert saver.prune("t", **policy) == 10 - len(left)
-    fresh = opener()
-    assert list_numbers(fresh, config) == left[::-1]
-    assert fresh.verify().ok
-    assert not saver.prune("t", **policy)
-    if 1 in left:
-        assert fresh.tags_of(config.replace(checkpoint_id="c1")) == ("keep",)
-
-
-class Stop(Exception):
-    pass
-
-
-@pytest.mark.requirement("P59")
-@pytest.mark.parametrize("work", ["prune", "compact", "repair"])
-@pytest.mark.parametrize("how", ["dies", "EIO"])
-def test_an_end_in_the_middle_leaves_a_valid_store(work, how, config):
-    def fresh(fs, **options):
-        return FileSystemSaver("/store", io=fs, fsync="never", compression=Compression(threshold=50), **options)
-
-    fs = SimFS(record=False)
-    saver = fresh(fs)
-    ids = put_all(saver, config, [{"n": n, "items": [str(n)] * n, "text": "text " * 30} for n in range(8)])
-    saver.put(
-        config.replace(checkpoint_id=ids[2]), Checkpoint(node_id="r", next_node_id="n", state={"n": 2}, id=ids[2])
-    )
-    saver.close()
-    if work == "repair":
-        tree = fs.tree()
-        thread = next(below for name, below in tree["store"].items() if name.startswith("t-"))
-        bad = bytearray(thread["log"])
-        bad[bad.rfind(SYNC) + 40] ^= 1
-        thread["log"] = bytes(bad)
-        fs = SimFS(tree, record=False)
-    before = fs.tree()
-    after = {"prune": [7, 6, 5], "compact": [7, 6, 5, 4, 3, 2, 1, 0], "repair": [7, 6, 5, 4, 3, 2, 1, 0]}[work]
-    number = 0
-    while True:
-        calls = iter(range(10_000))
-
-        def hook(kind, nth, place, calls=calls, number=number):
-            count = next(calls)
-            if count == number or (how == "dies" and count > number):
-                raise Stop if how == "dies" else OSError(5, "EIO", place)
-
-        fs = SimFS(before, record=False)
-        saver = fresh(fs)
-        fs.hook = hook
-        finished = True
-        try:
-            saver.prune("t", keep_last=3) if work == "prune" else getattr(saver, work)("t")
-        except (Stop, OSError):
-            finished = False
-        fs.hook = None
-        left = fresh(SimFS(fs.tree(), record=False)) if how == "dies" else saver
-        if work == "repair":
-            # The damaged record was the one that replaced, so what it replaced is back, and the report says so.
-            left.repair()
-        found = list_numbers(left, config)
-        assert found in ([7, 6, 5, 4, 3, 2, 1, 0], after), number
-        assert left.verify().ok, number
-        put_all(left, config, [{"n": 100}])
-        assert left.list(config)[0].state["n"] == 100
-        if finished:
-            break
-        number += 1
-    assert number > 10
-
-
 # Space and privacy
-
-
-@pytest.mark.requirement("P60")
-def test_size_is_what_the_file_system_says(opener, config):
-    saver = opener()
-    for n in range(3):
-        put_all(saver, config.replace(thread_id=f"t{n}"), [{"n": n}] * 3)
-        put_all(saver, config.replace(thread_id=f"t{n}", checkpoint_ns="sub"), [{"n": n}])
-    saver.release(config.replace(thread_id="t1"))
-    root = Path(saver.base_directory)
-    assert saver.size() == on_disk(root)
-    assert saver.size("t1") == sum(on_disk(path) for path in root.glob("t-t1-*"))
-    assert saver.size() >= sum(saver.size(f"t{n}") for n in range(3))
-    assert saver.size("nobody") == 0
 
 
 SECRET = b"the content that must be forgotten"
@@ -334,48 +154,3 @@ def test_what_crashed_deletes_left_goes_with_the_first_thread_that_a_process_mak
         (dead / "log").write_bytes(SECRET)
         work(opener())
         assert not dead.exists()
-
-
-OTHER = """
-import sys
-from savers import FileSystemSaver
-from graphkit import ThreadBusyError
-try:
-    with FileSystemSaver(sys.argv[1]).run_lock({"configurable": {"thread_id": "t"}}, 0):
-        print("got it")
-except ThreadBusyError as error:
-    print("busy", error.holder)
-"""
-
-
-def test_a_run_that_deletes_its_own_thread_still_excludes_others(opener, config):
-    saver = opener()
-    put_all(saver, config, [{"n": 1}])
-
-    def other():
-        run = subprocess.run(
-            [sys.executable, "-c", OTHER, saver.base_directory], capture_output=True, text=True, check=True
-        )
-        return run.stdout
-
-    with saver.run_lock(config):
-        saver.delete("t")
-        assert saver.list(config) == []
-        assert f"process {os.getpid()}" in other()
-        put_all(saver, config, [{"n": 2}])
-        assert other().startswith("busy")
-        found = []
-
-        def second():
-            try:
-                with opener().run_lock(config, 0):
-                    found.append("got it")
-            except ThreadBusyError:
-                found.append("busy")
-
-        thread = threading.Thread(target=second)
-        thread.start()
-        thread.join()
-        assert found == ["busy"]
-    assert other() == "got it\n"
-    assert saver.get(config).state == {"n": 2}

@@ -2,7 +2,6 @@
 
 import resource
 import shutil
-from weakref import WeakValueDictionary
 
 import pytest
 
@@ -121,39 +120,3 @@ def test_the_number_of_open_logs_follows_the_limit_of_descriptors(soft, logs, mo
     monkeypatch.undo()
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
     assert catalogue._max_open_logs() == logs
-
-
-@pytest.mark.parametrize(
-    ("others", "share"),
-    [
-        ([], 100),
-        ([1] * 30, 70),
-        ([100], 50),
-        ([1, 100], 49),
-        ([40, 40], 33),
-        ([10, 80, 80], 30),
-        ([1] * 200, 0),
-    ],
-)
-def test_savers_that_use_little_leave_their_share_to_others(others, share):
-    assert catalogue.find_share(100, others) == share
-
-
-def count_open(saver):
-    return sum(one.is_open for one in saver._store.logs._logs.values())
-
-
-def test_savers_that_are_idle_do_not_make_another_close_its_logs(tmp_path, monkeypatch):
-    monkeypatch.setattr(catalogue, "_ALL_OPEN_LOGS", WeakValueDictionary())
-    monkeypatch.setattr(catalogue, "_max_descriptors", lambda: 400)
-    savers = [FileSystemSaver(tmp_path / f"{number}") for number in range(12)]
-    for saver in savers[2:]:
-        saver.put(RunnableConfig("t"), make_checkpoint(0))
-    for number in range(THREADS):
-        savers[0].put(RunnableConfig(f"thread-{number}"), make_checkpoint(0))
-    assert count_open(savers[0]) == THREADS
-    for number in range(THREADS):
-        savers[1].put(RunnableConfig(f"thread-{number}"), make_checkpoint(0))
-    assert count_open(savers[1]) == 45
-    for saver in savers:
-        saver.close()

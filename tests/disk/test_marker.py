@@ -1,7 +1,6 @@
 """The marker of a store, damaged in every way: it closes nothing, and repair rewrites it (C2)."""
 
 import random
-import shutil
 from zlib import crc32
 
 import pytest
@@ -143,13 +142,3 @@ def test_the_first_write_makes_the_marker_one_of_version_2_and_keeps_the_id(stor
     store_id = before.split(b'"store": "')[1][:36]
     line = b'{"format": 2, "store": "%s"}\n' % store_id
     assert store.read_bytes() == line.replace(b"}", b', "crc32": "%08x"}' % crc32(line))
-
-
-def test_repair_of_one_thread_leaves_the_marker_alone(store, tmp_path):
-    data = store.read_bytes()[:20]
-    store.write_bytes(data)
-    with FileSystemSaver(store.parent, fsync="never") as saver:
-        assert saver.verify("plain").ok
-        assert not saver.repair("plain").changed
-    assert store.read_bytes() == data
-    shutil.rmtree(tmp_path / "store")

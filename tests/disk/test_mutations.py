@@ -178,7 +178,7 @@ def without_going_on_after_a_short_write():
     return mock.patch.object(LogFile, "write", write)
 
 
-def without_telling_what_is_not_synced():
+def without_recording_what_is_not_synced():
     return mock.patch.object(FileDurability, "count_unsynced", return_value=0)
 
 
@@ -463,16 +463,21 @@ def full_disk():
 def zeros_ahead():
     """Two savers use the zeros of one log: nothing is set aside, and closing one takes nothing from the other."""
     fs = SimFS()
-    first, second = (FileSystemSaver(PLACE, lock_timeout=0, io=fs) for _ in range(2))
+
+    def open_saver():
+        return FileSystemSaver(PLACE, lock_timeout=0, io=fs)
+
+    first = open_saver()
+    second = open_saver()
     for number in range(6):
         first.put(config_of(), made(number, text=f"{number}" * 900))
     second.put(config_of(), made(6))
     first.close()
     second.put(config_of(), made(7))
-    home = next(name for name in fs.tree()["store"] if name.startswith("t-"))
-    assert list_numbers(FileSystemSaver(PLACE, io=fs), config_of()) == [7, 6, 5, 4, 3, 2, 1, 0]
-    assert not [name for name in fs.tree()["store"][home] if name.endswith(".bin")]
-    assert FileSystemSaver(PLACE, io=fs).verify().ok
+    assert list_numbers(open_saver(), config_of()) == [7, 6, 5, 4, 3, 2, 1, 0]
+    (thread,) = (files for name, files in fs.tree()["store"].items() if name.startswith("t-"))
+    assert not [name for name in thread if name.endswith(".bin")]
+    assert open_saver().verify().ok
 
 
 def repeated_early_id():
@@ -587,7 +592,7 @@ MUTATIONS = [
     (without_undoing, full_disk),
     (without_a_durable_undo, crash_states(crashes.failed_write)),
     (without_going_on_after_a_short_write, full_disk),
-    (without_telling_what_is_not_synced, crash_states(crashes.two_savers, crashes.two_workers)),
+    (without_recording_what_is_not_synced, crash_states(crashes.two_savers, crashes.two_workers)),
     (without_early_distances, crash_states(crashes.early_writes)),
     (without_early_distances, crash_states(crashes.langgraph_steps)),
     (without_the_distance_of_others, crash_states(crashes.early_writes)),

@@ -1,11 +1,10 @@
 """Past states are the same whether the records of their keyframe are decoded anew or kept."""
 
 import random
-from pathlib import Path
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointNotFoundError, RunnableConfig
+from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
 from tests.support.logs import keep_no_records
 
@@ -68,66 +67,6 @@ def test_in_any_order_and_while_the_log_grows(seed, tmp_path, plain):
         state = fill(writer, randomness, 10, state, ids)
 
 
-def test_the_latest_state_is_read_anew_when_another_process_has_appended(tmp_path, plain):
-    randomness = random.Random(7)
-    ids = []
-    writer = FileSystemSaver(tmp_path, fsync="never")
-    reader = FileSystemSaver(tmp_path, fsync="never")
-    state = {}
-    for _ in range(60):
-        state = fill(writer, randomness, 1, state, ids)
-        latest = reader.get(THREAD)
-        assert latest.state == plain(tmp_path, latest.id)
-        past = randomness.choice(ids)
-        assert reader.get(name(past)).state == plain(tmp_path, past)
-        assert writer.get(name(past)).state == plain(tmp_path, past)
-
-
-def test_what_is_kept_counts_as_cached_and_can_be_dropped(tmp_path):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    ids = []
-    fill(saver, random.Random(1), 40, {}, ids)
-    saver.close()
-    checkpoint = saver.get(name(ids[-5]))
-    assert saver._store.logs._cached > 50_000
-    log = saver.catalogue.shared_log("t", "")
-    log.drop_caches()
-    assert log.cached_size == 0
-    assert saver.get(name(ids[-5])).state == checkpoint.state
-
-
-def test_a_thread_that_begins_again_has_none_of_the_old_states(tmp_path):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    other = FileSystemSaver(tmp_path, fsync="never")
-    ids = []
-    fill(saver, random.Random(1), 40, {}, ids)
-    assert saver.get(name(ids[3])) is not None
-    other.delete("t")
-    assert saver.get(name(ids[3])) is None
-    again = []
-    fill(other, random.Random(2), 40, {}, again)
-    for checkpoint_id in again:
-        assert saver.get(name(checkpoint_id)).state == other.get(name(checkpoint_id)).state
-    with pytest.raises(CheckpointNotFoundError):
-        saver.put_writes(name(ids[3]), {"a": 1})
-
-
-def test_damage_before_the_first_reading_is_an_error_each_time(tmp_path):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    ids = []
-    fill(saver, random.Random(1), 40, {}, ids)
-    saver.get(name(ids[20]))
-    log = saver.catalogue.shared_log("t", "")
-    stored = log.history.find(ids[10])
-    with Path(log.path).open("r+b") as file:
-        file.seek(stored.offset + stored.size // 2)
-        file.write(b"\xff\x00\xff")
-    log.drop_caches()
-    for _ in range(2):
-        with pytest.raises(CheckpointCorruptionError):
-            saver.get(name(ids[10]))
-
-
 def grow(saver, count, make_item):
     """Put checkpoints of a list that grows by an item each time; return their ids."""
     items = []
@@ -169,17 +108,3 @@ def test_items_of_any_type_are_right_in_past_states(tmp_path, make_item, plain):
     reader = FileSystemSaver(tmp_path, fsync="never")
     for checkpoint_id in [*reversed(ids), *ids]:
         assert reader.get(name(checkpoint_id)).state == plain(tmp_path, checkpoint_id)
-
-
-def test_lists_that_begin_alike_and_differ_are_not_mixed_up(tmp_path):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    common = [f"item {number}" for number in range(20)]
-    states = [[*common, "a", "b", "c"], [*common, "a", "x"], common, [*common[:10], "other", *common[11:]], common[:9]]
-    ids = []
-    for items in states:
-        new = Checkpoint(node_id="n", next_node_id="m", state={"items": items})
-        saver.put(THREAD, new)
-        ids.append(new.id)
-    reader = FileSystemSaver(tmp_path, fsync="never")
-    for number in (0, 1, 2, 3, 4, 3, 2, 1, 0, 4, 0, 2):
-        assert reader.get(name(ids[number])).state["items"] == states[number]

@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import RunnableConfig, ThreadBusyError
+from graphkit import RunnableConfig
 from savers import FileSystemSaver, VersionedMemorySaver
 from tests.disk.crashes import config_of, expect_each, expect_whole, grown, made, view
-from tests.support.checkpoints import list_numbers, list_states
+from tests.support.checkpoints import list_states
 from tests.support.disks import HookedIO, StopAt, count_open_files
 from tests.support.logs import limit_descriptors
 
@@ -213,17 +213,22 @@ def finished(started):
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("fsync", ["always", "never"])
 def test_eight_processes_on_one_thread_and_eight_on_their_own(fsync, launcher, tmp_path):
-    threads = ["shared"] * 8 + [f"own {who}" for who in range(8)]
-    finished(workers(launcher, str(tmp_path / "store"), fsync, threads, 25))
+    own = [f"own {who}" for who in range(8, 16)]
+    finished(workers(launcher, str(tmp_path / "store"), fsync, ["shared"] * 8 + own, 25))
+
+    def expected(who):
+        return [{"who": who, "n": n, "items": ["x"] * n} for n in range(24, -1, -1)]
+
     with FileSystemSaver(tmp_path / "store") as saver:
-        assert sorted(saver.threads()) == sorted(set(threads))
+        assert sorted(saver.threads()) == sorted(["shared", *own])
         history = saver.list(config_of("shared"))
-        assert len({one.id for one in history}) == len(history) == 200
+        assert len(history) == 200
+        assert len({checkpoint.id for checkpoint in history}) == 200
+        states = [dict(checkpoint.state) for checkpoint in history]
         for who in range(8):
-            mine = [dict(checkpoint.state) for checkpoint in history if checkpoint.state["who"] == who]
-            assert mine == [{"who": who, "n": n, "items": ["x"] * n} for n in range(24, -1, -1)]
-            own = list_states(saver, config_of(f"own {who}"))
-            assert own == [{"who": who + 8, "n": n, "items": ["x"] * n} for n in range(24, -1, -1)]
+            assert [state for state in states if state["who"] == who] == expected(who)
+        for who, thread in enumerate(own, 8):
+            assert list_states(saver, config_of(thread)) == expected(who)
 
 
 @pytest.mark.requirement("L9")
@@ -244,54 +249,6 @@ def test_whatever_a_reader_sees_beside_writers_was_put(launcher, tmp_path):
                 assert mine == [(n, n) for n in range(len(mine))]
         finished(started)
         assert len(reader.list(config_of())) == 180
-
-
-def test_forked_children_use_an_open_saver_at_once(tmp_path):
-    with FileSystemSaver(tmp_path / "store", fsync="never") as saver:
-        saver.put(config_of(), made(0))
-        children = []
-        for who in range(1, 5):
-            child = os.fork()
-            if child == 0:
-                try:
-                    for n in range(20):
-                        saver.put(config_of(), made(who * 100 + n))
-                finally:
-                    os._exit(0 if sys.exc_info()[0] is None else 1)
-            children.append(child)
-        for n in range(1, 21):
-            saver.put(config_of(), made(n))
-        assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
-        numbers = list_numbers(saver, config_of())
-    assert len(numbers) == len(set(numbers)) == 101
-    for who in range(1, 5):
-        assert [n for n in numbers if n // 100 == who] == [*range(who * 100 + 19, who * 100 - 1, -1)]
-
-
-def test_a_second_run_on_a_busy_thread_is_told_whose_it_is_until_that_one_is_dead(tmp_path):
-    ready = os.pipe()
-    go = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            with FileSystemSaver(tmp_path / "store").run_lock(config_of()):
-                os.write(ready[1], b"x")
-                os.read(go[0], 1)
-        finally:
-            os._exit(0)
-    os.read(ready[0], 1)
-    with FileSystemSaver(tmp_path / "store", lock_timeout=0) as first, FileSystemSaver(tmp_path / "store") as second:
-        for saver, timeout in ((first, None), (second, 0)):
-            with pytest.raises(ThreadBusyError, match=f"process {child} on host"), saver.run_lock(config_of(), timeout):
-                pass
-        with pytest.raises(ThreadBusyError):
-            first.release(config_of())
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        with second.run_lock(config_of(), 0):
-            pass
-    for end in (*ready, *go):
-        os.close(end)
 
 
 @pytest.mark.requirement("P86")

@@ -133,26 +133,6 @@ def test_a_flusher_that_was_in_use_at_the_fork_does_not_hang_the_child(opener, c
     assert list_numbers(opener(), config) == [1, 0]
 
 
-def test_two_savers_of_one_process_exclude_each_other(opener, config, tmp_path):
-    first = opener()
-    second = opener(f"{tmp_path}/store/./")
-    with first.run_lock(config):
-        with pytest.raises(ThreadBusyError, match=f"process {os.getpid()}"), second.run_lock(config, timeout=0):
-            pass
-        entered = threading.Event()
-
-        def wait():
-            with second.run_lock(config, timeout=60):
-                entered.set()
-
-        waiter = threading.Thread(target=wait)
-        waiter.start()
-        assert not entered.is_set()
-    waiter.join()
-    assert entered.is_set()
-    assert first.run_lock_key(config) == second.run_lock_key(config)
-
-
 def test_a_saver_that_was_dropped_keeps_no_descriptor(tmp_path):
     def use():
         saver = FileSystemSaver(tmp_path, fsync="never")

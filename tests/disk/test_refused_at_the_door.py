@@ -130,46 +130,11 @@ def test_what_is_acknowledged_can_be_read_and_what_is_refused_changes_nothing(tm
         expect_readable(root)
 
 
-@pytest.mark.parametrize("name", ["tag", "write key", "metadata key", "id", "created_at"])
-def test_a_value_of_another_kind_is_refused_with_its_path(tmp_path, name):
-    call, _ = CALLS[name]
-    with began(tmp_path) as saver, pytest.raises(CheckpointSerializationError) as refused:
-        call(saver, 5)
-    assert refused.value.path
-    assert refused.value.type_name == "int"
-
-
 @pytest.mark.parametrize("field", ["thread_id", "checkpoint_ns", "checkpoint_id"])
 @pytest.mark.parametrize("value", [5, True, b"t", 1.5, object()])
 def test_a_place_that_is_no_text_is_refused_before_any_file_is_touched(field, value):
     with pytest.raises(CheckpointerConfigurationError, match=field):
         RunnableConfig(**{field: value})
-
-
-def test_metadata_keys_with_lone_surrogates_are_kept_over_keyframes_and_rewrites(tmp_path):
-    stored = [
-        {"\ud800": 1},
-        {"\ud800": 2},
-        {"\ud800": 2, "n": 1},
-        {"n": 2, "\udfff": "x"},
-        {"n": 3},
-        {"\ud800": {"\ud800": 1}},
-    ]
-    with FileSystemSaver(tmp_path, fsync="never") as saver:
-        for number, metadata in enumerate(stored):
-            saver.put(CONFIG, made(id=f"c{number}", metadata=metadata, state={f"text{number}": "x" * 9000}))
-        for change in (
-            lambda: None,
-            lambda: saver.compact("t"),
-            lambda: saver.remove(CONFIG, ["c4"]),
-            lambda: saver.copy("t", "u"),
-        ):
-            change()
-            with FileSystemSaver(tmp_path, fsync="never") as fresh:
-                found = [dict(checkpoint.metadata) for checkpoint in reversed(fresh.list(CONFIG))]
-                assert found == [one for one in stored if one != {"n": 3} or len(found) == len(stored)]
-                assert fresh.verify().ok
-                assert all(len(fresh.search({key: value})) for one in found for key, value in one.items())
 
 
 CALL = st.sampled_from([(name, value) for name, (_, values) in CALLS.items() for value in range(len(values))])

@@ -58,13 +58,6 @@ def test_it_returns_what_the_histories_have(filled, query, limit):
             assert saver.search(query, limit=limit) == expected[:limit]
 
 
-def test_it_keeps_no_short_log_open(filled):
-    with FileSystemSaver(filled.base_directory) as saver:
-        saver.search({"step": 3})
-        kept = {thread for thread in THREADS if saver._store.logs.find((thread, "", 0)) is not None}
-    assert kept == {"with namespaces"}
-
-
 def test_a_log_that_is_open_is_not_read_again(filled):
     expected = filled.search({"step": 3})
     io = CountingIO()

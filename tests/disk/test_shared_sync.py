@@ -117,27 +117,6 @@ def test_few_writes_wait_so_that_an_executor_has_threads_for_the_put(saver, io, 
         thread.join()
 
 
-def test_if_the_shared_sync_fails_the_writes_are_synced_or_refused(saver, io, monkeypatch):
-    set_longest_wait(monkeypatch, 0.2)
-    failures = []
-
-    def try_write():
-        try:
-            write(saver)
-        except CheckpointStorageError as error:
-            failures.append(error)
-
-    thread = start(try_write)
-    io.appended.acquire()
-    io.fails_in = threading.get_ident()  # not in the thread above, should its wait have ended
-    with crashes.quiet(), pytest.raises(CheckpointStorageError):
-        put(saver)
-    thread.join()
-    fresh = FileSystemSaver(saver.base_directory)
-    assert [info.id for info in fresh.history(ROOT)] == ["a"]
-    assert fresh.get_writes(ROOT.with_check_point_id("a")) == {"w": 1} or failures
-
-
 def test_if_the_log_cannot_be_rewritten_after_the_failed_sync_the_writes_are_refused_too(saver, io, monkeypatch):
     put_failed = threading.Event()
     monkeypatch.setattr(sync.SyncAlways, "_wait_for_put", lambda *_: put_failed.wait(60))

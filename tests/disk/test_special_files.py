@@ -12,7 +12,6 @@ from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from graphkit.errors import CheckpointerError
 from savers import FileSystemSaver
 from tests.disk.test_links import OPERATIONS, PLACES, THREAD, X, filled, one
-from tests.support.disks import count_open_files
 
 DIRECTORIES = {"thread", "namespace", "locks", "deleted thread", "other deleted thread"}
 KINDS = ("fifo", "socket", "device", "empty directory", "full directory")
@@ -112,28 +111,16 @@ def test_a_log_that_is_no_file_is_named_by_every_reader_and_by_verify(kind, temp
     shutil.copytree(template, root)
     make(root / THREAD / "log", kind)
     saver = FileSystemSaver(root, fsync="never")
-    word = kind.split()[-1] if kind != "fifo" else "FIFO"
+    word = {"fifo": "FIFO", "full directory": "directory"}.get(kind, kind)
     for use in (lambda: saver.get(X), lambda: saver.put(X, one(1, "new")), lambda: saver.list(X)):
         with pytest.raises(CheckpointStorageError, match=f"it is a {word} where a file should be"):
             use()
-    assert [(problem.path, problem.state) for problem in saver.verify().problems] == [(f"{THREAD}/log", "foreign")]
-    repaired = saver.repair()
-    assert [(file.before.path, word in file.refused) for file in repaired.files] == [(f"{THREAD}/log", True)]
+    (problem,) = saver.verify().problems
+    assert (problem.path, problem.state) == (f"{THREAD}/log", "foreign")
+    (file,) = saver.repair().files
+    assert file.before.path == f"{THREAD}/log"
+    assert word in file.refused
     assert saver.threads() == ["x", "y"], "it is listed, so that reading it tells why"
-    saver.close()
-
-
-def test_repeated_errors_leave_no_descriptor(template, tmp_path):
-    root = tmp_path / "store"
-    shutil.copytree(template, root)
-    make(root / THREAD / "log", "fifo")
-    saver = FileSystemSaver(root, fsync="never")
-    before = None
-    for _ in range(5):
-        with pytest.raises(CheckpointStorageError):
-            saver.get(X)
-        before = before or count_open_files()
-    assert count_open_files() <= before
     saver.close()
 
 
@@ -153,9 +140,7 @@ def step():
 
 
 @pytest.mark.parametrize("inner", ["", "n-sub-xbwfkmqbyzm6guswsvquydog/"])
-def test_delete_keeps_a_foreign_directory_and_says_so_and_nobody_is_kept_from_anything(
-    inner, saver, opener, tmp_path, caplog
-):
+def test_delete_keeps_a_foreign_directory_and_logs_it_and_blocks_no_operation(inner, saver, opener, tmp_path, caplog):
     saver.put(RunnableConfig("x", checkpoint_ns="sub"), step())
     folder = next((tmp_path / "store").glob("t-x-*")) / inner
     (folder / "lost+found").mkdir()
@@ -180,16 +165,7 @@ def test_delete_keeps_a_foreign_directory_and_says_so_and_nobody_is_kept_from_an
     assert opener().threads() == ["new0", "new1", "new2", "y"]
 
 
-def test_an_empty_foreign_directory_goes_with_its_thread(saver, opener, tmp_path, caplog):
-    folder = next((tmp_path / "store").glob("t-x-*"))
-    (folder / ".snapshot").mkdir()
-    assert saver.verify().ok
-    assert saver.delete("x")
-    assert [path.name for path in (tmp_path / "store").glob("*t-x-*")] == []
-    assert not caplog.records
-
-
-def test_a_directory_named_like_a_temporary_file_disturbs_nobody(saver, opener, tmp_path):
+def test_a_directory_named_like_a_temporary_file_disturbs_no_operation(saver, opener, tmp_path):
     folder = next((tmp_path / "store").glob("t-x-*"))
     (folder / "tmp-0badcafe").mkdir()
     (folder / "tmp-0badcafe" / "precious").write_text("mine")

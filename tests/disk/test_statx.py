@@ -2,7 +2,6 @@
 
 import os
 import sys
-import threading
 
 import pytest
 
@@ -48,30 +47,3 @@ def test_a_descriptor_that_is_closed_is_an_error(opened):
     os.close(other)
     with pytest.raises(OSError, match="Bad file descriptor"):
         io.measure(other)
-
-
-def test_threads_do_not_mix_their_files(tmp_path):
-    io = FileIO()
-    wrong = []
-
-    def look(size):
-        fd = io.open(str(tmp_path / f"{size}"), write=True, create=True)
-        io.truncate(fd, size)
-        wrong.extend(found for found in (io.measure(fd) for _ in range(2000)) if found != (size, 1))
-        io.close(fd)
-
-    threads = [threading.Thread(target=look, args=(size,)) for size in (10, 2000, 300_000)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-
-
-@pytest.mark.parametrize("system", ["not Linux", "big-endian"])
-def test_a_system_without_the_call_uses_fstat(opened, monkeypatch, system):
-    for name, value in SYSTEMS[system].items():
-        monkeypatch.setattr(sys, name, value)
-    io, fd = opened
-    monkeypatch.setattr(io, "fstat", lambda _: os.stat_result((0, 0, 0, 7, 0, 0, 5, 0, 0, 0)))
-    assert io.measure(fd) == (5, 7)

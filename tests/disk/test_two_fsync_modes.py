@@ -1,7 +1,7 @@
 """Savers of several fsync modes on one log: what "always" acknowledges stays; the others lose an end, never more (A4, A6)."""
 
 import random
-import threading
+from functools import partial
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.disk import crashes
 from tests.disk.crashes import PLACE, Crashes, config_of, expect_each, grown, made, view
 from tests.disk.simfs import SimFS
 from tests.support.checkpoints import list_ids, list_numbers
-from tests.support.disks import FileIO, set_boot
+from tests.support.disks import set_boot
 from tests.support.logs import locate_log, read_records
 
 SECTOR = 512
@@ -124,24 +124,21 @@ def during_a_sync(run, fsync="never"):
     lazy = other_saver(run, fsync)
     run.put(0)
     for number in (1, 4, 7):
-        worker = threading.Thread(target=run.put, args=(number + 1,), kwargs={"text": "w" * 900})
-        appended = threading.Event()
+        worker = crashes.Worker(partial(run.put, number + 1, text="w" * 900))
 
-        def meanwhile(kind, _, place, worker=worker, appended=appended, number=number):
-            if kind == "fdatasync" and not worker.ident:
-                worker.start()
-                appended.wait()
+        def meanwhile(kind, _, place, worker=worker, number=number):
+            if kind == "fdatasync" and not worker.thread.ident:
+                worker.let_append()
                 run.fs.hook = None
                 lazily(run, lazy, number + 2, text="l" * 700)
                 run.fs.hook = meanwhile
                 # The first saver sees, meanwhile, what the lazy one has appended.
                 run.saver.get(config_of())
-            elif kind == "unlock" and threading.current_thread() is worker:
-                appended.set()
+            worker.notice(kind)
 
         run.fs.hook = meanwhile
         run.put(number, text="a" * 500)
-        worker.join()
+        worker.thread.join()
         run.fs.hook = None
     run.put(10)
 
@@ -173,33 +170,6 @@ def test_nothing_that_always_has_acknowledged_is_lost(boot, workload, sweep):
     found.explore(workload, sweep.count(350, 120))
     assert found.states > sweep.count(60, 30)
     assert found.nested >= found.states
-
-
-def test_always_syncs_what_it_acknowledges_though_another_saver_has_appended_behind_it(tmp_path):
-    events = []
-
-    class Noted(FileIO):
-        def write_at(self, fd, offset, data):
-            done = super().write_at(fd, offset, data)
-            events.append("write")
-            return done
-
-        def fdatasync(self, fd):
-            events.append("sync")
-            super().fdatasync(fd)
-
-    careful = FileSystemSaver(tmp_path, io=Noted())
-    lazy = FileSystemSaver(tmp_path, fsync="never")
-    for number in range(0, 8, 2):
-        careful.put(CONFIG, made(number))
-        assert events[-2:] == ["write", "sync"]
-        lazy.put(CONFIG, made(number + 1))
-        careful.get(CONFIG)
-    path = locate_log(tmp_path)
-    lazy_ones = read_records(path)[3::2]
-    assert all(one.unsynced for one in lazy_ones[1:]), "a lazy saver vouches for nothing that it has not seen synced"
-    careful.close()
-    lazy.close()
 
 
 # Without "always": shorter, never wrong
@@ -280,29 +250,6 @@ def test_a_loss_further_back_than_is_looked_at_otherwise_is_found_after_a_new_st
     expect_beginning(tmp_path, fsync, lost)
 
 
-def test_many_losses_leave_what_is_before_the_first(tmp_path, boot):
-    path = long_log(tmp_path / "whole", 60.0, flushed=9)
-    whole = path.read_bytes()
-    frames = read_records(path)
-    dice = random.Random(3)
-    flushed = frames[2 + 9].end
-    sectors = range(-(-flushed // SECTOR), len(whole) // SECTOR)
-    for number in range(12):
-        boot[0] = 1
-        root = tmp_path / str(number)
-        copy = long_log(root, 60.0, flushed=9)
-        frames = read_records(copy)
-        data = bytearray(copy.read_bytes())
-        for sector in dice.sample(sectors, dice.choice([1, 2, 30, 300])):
-            data[sector * SECTOR : (sector + 1) * SECTOR] = bytes(SECTOR)
-        whole = copy.read_bytes()
-        copy.write_bytes(data)
-        boot[0] = 2
-        kept = next(n for n, one in enumerate(frames) if data[one.offset : one.end] != whole[one.offset : one.end]) - 2
-        assert kept >= 10
-        expect_beginning(root, "never", kept)
-
-
 def test_damage_in_what_was_flushed_is_damage_after_a_new_start_too(tmp_path, boot):
     path = long_log(tmp_path, 60.0, flushed=30)
     data = bytearray(path.read_bytes())
@@ -317,7 +264,7 @@ def test_damage_in_what_was_flushed_is_damage_after_a_new_start_too(tmp_path, bo
         assert [file.state for file in saver.verify().problems] == ["damaged"]
 
 
-@pytest.mark.parametrize("known", [0, 1], ids=["boot not told", "same boot"])
+@pytest.mark.parametrize("known", [0, 1], ids=["unknown boot", "same boot"])
 def test_a_saver_that_knows_of_no_new_start_takes_nothing_for_synced(tmp_path, boot, known):
     long_log(tmp_path, "never")
     boot[0] = known

@@ -9,7 +9,6 @@ from graphkit import CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
 from tests.support.checkpoints import make_checkpoint
 from tests.support.disks import CountingIO, HookedIO, StopAt
-from tests.support.logs import locate_log
 
 ROOT, INNER, OTHER = (RunnableConfig("t", checkpoint_ns=namespace) for namespace in ("", "inner", "other"))
 HISTORIES = {"root": (ROOT,), "root and namespaces": (ROOT, INNER, OTHER), "namespaces": (INNER, OTHER)}
@@ -141,28 +140,6 @@ def unfinished(tmp_path, configs):
     io.hook = None
     saver.close()
     return FileSystemSaver(tmp_path / "store", fsync="never")
-
-
-def test_the_next_put_finishes_it(tmp_path):
-    saver = unfinished(tmp_path, (ROOT, INNER))
-    saver.put(ROOT, make_checkpoint(5))
-    assert outline(saver.list(ROOT))[0][1] == 5
-    assert saver.versions_by_thread_id("t") == [1]
-    assert released(saver, INNER)[0][1] == 0
-    assert saver.verify().ok
-    saver.close()
-
-
-def test_versions_can_be_read_though_the_live_log_is_damaged(opener, tmp_path):
-    saver = opener()
-    saver.put(ROOT, make_checkpoint(0))
-    saver.release(ROOT)
-    saver.put(ROOT, make_checkpoint(1))
-    saver.close()
-    path = locate_log(tmp_path / "store")
-    path.write_bytes(path.read_bytes()[:-30] + bytes([7]) * 30)
-    assert opener().versions_by_thread_id("t") == [1]
-    assert released(opener(), ROOT)[0][1] == 0
 
 
 def test_delete_and_repair_take_an_unfinished_release_along(tmp_path):

@@ -1,18 +1,14 @@
 """Puts of every kind of change, whether the run has recorded what changed or not."""
 
 import random
-from typing import TypedDict
-from unittest import mock
 
 import pytest
 
-from graphkit import END, REMOVE, START, Channels, Checkpoint, GraphResume, RunnableConfig, StateGraph, interrupt
+from graphkit import REMOVE, Channels, Checkpoint, RunnableConfig
 from graphkit.values import FrozenDict, freeze
 from savers import FileSystemSaver
-from savers._log import payloads
 from tests.disk.crashes import WHEN
 from tests.support.checkpoints import apply_update
-from tests.support.logs import locate_log
 
 CONFIG = RunnableConfig("t")
 CHANNELS = {"items": Channels.appender_with_duplicate()}
@@ -94,67 +90,4 @@ def test_what_is_known_of_a_change_makes_no_difference_to_a_reader(seed, compres
         assert [(checkpoint.id, checkpoint.state) for checkpoint in reversed(reader.list(CONFIG))] == [
             (one.id, one.state) for one in puts
         ]
-    saver.close()
-
-
-class Counter(TypedDict):
-    n: int
-
-
-def test_metadata_whose_step_alone_changed_are_packed_as_if_compared_key_by_key(tmp_path):
-    known = []
-    original = payloads.pack_change
-
-    def compare(*arguments):
-        packed = original(*arguments)
-        known.append(arguments[-1] is not None)
-        assert packed == original(*arguments[:-1], None)
-        return packed
-
-    def count(state):
-        return {"n": state["n"] + 1}
-
-    def stop(state):
-        return interrupt("go on?") if state["n"] in {50, 150} else {}
-
-    graph = StateGraph(Counter).add_node("count", count).add_node("stop", stop)
-    graph.add_edge(START, "count").add_edge("count", "stop")
-    graph.add_conditional_edges("stop", lambda state: END if state["n"] >= 350 else "count")
-    with mock.patch.object(payloads, "pack_change", compare):
-        saver = FileSystemSaver(tmp_path, fsync="never")
-        app = graph.compile(checkpoint_saver=saver, max_iterations=2000)
-        app.invoke({"n": 0}, CONFIG)
-        for answer in ({"n": 120}, {"n": 151}):
-            app.invoke(GraphResume(answer), CONFIG)
-        app.update_state(CONFIG, {"n": 340})
-        app.invoke({"n": 345}, RunnableConfig("t", metadata={"step": -1, "by": "caller"}))
-        steps = [checkpoint.metadata["step"] for checkpoint in reversed(saver.list(CONFIG))]
-        saver.close()
-    assert known.count(True) > 300, "most steps are usual"
-    assert known.count(False) > 3, "an input, an answer and an update are not"
-    assert max(steps) > 255
-
-
-def test_a_put_that_cannot_be_stored_changes_nothing(tmp_path):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    first, second = [*checkpoints(1, 2)]
-    saver.put(CONFIG, first)
-    before = locate_log(tmp_path).read_bytes()
-    state, changes = apply_update(first.state, {"n": object()})
-    bad = Checkpoint.from_stored(
-        id="bad",
-        node_id="a",
-        next_node_id="b",
-        parent_id=first.id,
-        created_us=second.created_us,
-        metadata=first.metadata,
-        state=state,
-        changes=changes,
-    )
-    with pytest.raises(TypeError):
-        saver.put(CONFIG, bad)
-    assert locate_log(tmp_path).read_bytes() == before
-    saver.put(CONFIG, second)
-    assert saver.get(CONFIG).state == second.state
-    assert saver.verify().ok
     saver.close()

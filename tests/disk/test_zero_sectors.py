@@ -6,19 +6,13 @@ import shutil
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
+from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
 from tests.support.checkpoints import list_ids
 from tests.support.logs import (
-    FRAME_SIZE,
-    RELEASE,
-    RELEASE_PAYLOAD,
-    TRAILER_SIZE,
-    append_record,
     flip,
     locate_log,
     lose_sectors,
-    read_records,
 )
 
 SECTOR = 512
@@ -66,35 +60,8 @@ def ids(root, **options):
 
 
 ALIGNMENTS = [*range(0, SECTOR, 37), *range(SECTOR - 48, SECTOR)]
-FLIPPED = (600, 1023, 1536, 5000)
-"""The zeros in a record of which bits are flipped."""
 LOST = {0: 80, 600: 95, 1023: 115, 1536: 126, 5000: 130}
 """The zeros in a record of which sectors are lost, and in how many ways at least."""
-
-
-@pytest.mark.parametrize("zeros", FLIPPED)
-def test_every_flipped_bit_of_a_record_with_zeros_is_noticed(tmp_path, zeros, sweep):
-    dice = random.Random(zeros)
-    for alignment in dice.sample(ALIGNMENTS, 3):
-        root = tmp_path / str(alignment)
-        path, begin = written(root, alignment, zeros)
-        whole = path.read_bytes()
-        payload = range(begin + FRAME_SIZE, len(whole) - TRAILER_SIZE)
-        ends = [*range(begin, begin + FRAME_SIZE), *range(len(whole) - TRAILER_SIZE, len(whole))]
-        places = [(place, bit) for place in ends for bit in range(8)]
-        places += [(place, dice.randrange(8)) for place in dice.sample(payload, 40)]
-        assert len(places) > 4000 // 12
-        for place, bit in sweep.some(places, 70):
-            path.write_bytes(flip(whole, place, 1 << bit))
-            with open_saver(root) as saver:
-                with pytest.raises(CheckpointCorruptionError):
-                    saver.get(CONFIG)
-                if place % 29 == 0:
-                    assert not saver.verify().ok
-                    report = saver.repair("t")
-                    assert (report.files[0].kept, report.files[0].corrected) == (3, (place,))
-                    assert ids(root) == ["c0", "c1", "c2"]
-        shutil.rmtree(root)
 
 
 @pytest.mark.parametrize("zeros", LOST)
@@ -123,29 +90,6 @@ def test_a_write_of_which_sectors_are_lost_reads_as_the_history_without_it(tmp_p
                     file.unlink()
         shutil.rmtree(root)
     assert ways >= LOST[zeros]
-
-
-def test_a_tear_inside_a_record_of_zeros_reads_as_the_history_without_it(tmp_path):
-    """The file's size reached the disk, and of the record the first bytes, to a sector."""
-    for alignment in (0, 1, 100, 480, 511):
-        root = tmp_path / str(alignment)
-        path, begin = written(root, alignment, 1536)
-        whole = path.read_bytes()
-        for cut in range(begin + 1, len(whole)):
-            if cut % SECTOR == 0:
-                path.write_bytes(whole[:cut] + bytes(len(whole) - cut))
-                assert ids(root) == ["c0", "c1"]
-        for cut in range(begin + 1, len(whole), 7):
-            path.write_bytes(whole[:cut])
-            assert ids(root) == ["c0", "c1"]
-
-
-def test_these_were_enough(tmp_path):
-    alignments = {(zeros, one) for zeros in FLIPPED for one in random.Random(zeros).sample(ALIGNMENTS, 3)}
-    alignments |= {(zeros, one) for zeros in LOST for one in random.Random(zeros).sample(ALIGNMENTS, 6)}
-    begins = [written(tmp_path / f"{zeros} {one}", one, zeros)[1] for zeros, one in alignments]
-    assert len({begin % SECTOR for begin in begins}) > 20
-    assert sum(LOST.values()) > 400
 
 
 # Zeros behind the last record
@@ -184,21 +128,6 @@ def test_a_log_with_zeros_behind_it_is_well_and_whole(tmp_path, to):
     assert path.stat().st_size == size, "readers change nothing"
 
 
-@pytest.mark.parametrize("fsync", ["always", "never", 60.0])
-def test_a_log_with_zeros_behind_it_is_appended_to(tmp_path, fsync):
-    path = extended(tmp_path)
-    with open_saver(tmp_path, fsync=fsync) as reader, open_saver(tmp_path, fsync=fsync) as saver:
-        assert reader.get(CONFIG).id == "c2"
-        for number in range(3, 6):
-            saver.put(CONFIG, made(number))
-            extend(path)
-            assert reader.get(CONFIG).id == f"c{number}"
-        assert saver.get(CONFIG).id == "c5"
-        assert not list(path.parent.glob("torn-*")), "zeros are nothing to keep"
-        assert saver.verify().ok
-    assert ids(tmp_path) == [f"c{number}" for number in range(6)]
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -220,35 +149,6 @@ def test_a_log_with_zeros_behind_it_is_used_as_any_other(tmp_path, call):
         if "u" in saver.threads():
             assert list_ids(saver, RunnableConfig("u")) == ["c2", "c1", "c0"]
     assert ids(tmp_path) == ["c0", "c1", "c2"]
-
-
-def test_a_log_with_zeros_behind_it_is_released_and_deleted(tmp_path):
-    extended(tmp_path)
-    with open_saver(tmp_path) as saver:
-        assert [checkpoint.id for checkpoint in saver.release(CONFIG).checkpoints] == ["c2", "c1", "c0"]
-        assert saver.verify().ok
-        extend(next(tmp_path.glob("t-*/v000001.log")))
-    with open_saver(tmp_path) as saver:
-        assert [checkpoint.id for checkpoint in saver.tag(CONFIG).checkpoints] == ["c2", "c1", "c0"]
-        report = saver.verify()
-        assert report.ok, report.problems
-        assert not saver.repair().changed
-        assert saver.delete("t")
-        assert saver.threads(released=True) == []
-
-
-def test_a_deleted_and_a_released_log_with_zeros_behind_their_end_are_finished(tmp_path):
-    """A writer extended the log, appended RELEASE, and died before it renamed the log."""
-    path = extended(tmp_path)
-    size = path.stat().st_size
-    append_record(path, RELEASE, RELEASE_PAYLOAD)
-    extend(path, size)
-    with open_saver(tmp_path) as saver:
-        assert saver.get(CONFIG) is None
-        assert saver.verify().threads[0].unfinished == "release"
-        assert saver.repair().finished == ("t",)
-        assert saver.verify().ok
-        assert [checkpoint.id for checkpoint in saver.tag(CONFIG).checkpoints] == ["c2", "c1", "c0"]
 
 
 def test_a_byte_among_the_zeros_is_noticed_and_costs_nothing(tmp_path):
@@ -274,38 +174,3 @@ def test_a_byte_among_the_zeros_is_noticed_and_costs_nothing(tmp_path):
         assert ids(tmp_path) == ["c0", "c1", "c2"]
         for file in path.parent.glob("*.bin"):
             file.unlink()
-
-
-def test_a_flipped_bit_of_the_last_record_before_zeros_is_noticed_and_corrected(tmp_path):
-    path = extended(tmp_path)
-    whole = path.read_bytes()
-    last = read_records(path)[-1]
-    for place in range(last.offset, last.end):
-        path.write_bytes(flip(whole, place, 1 << place % 8))
-        with open_saver(tmp_path) as saver:
-            assert not saver.verify().ok, place
-            with pytest.raises(CheckpointCorruptionError):
-                saver.get_writes(CONFIG)
-            assert saver.repair("t").files[0].corrected == (place,)
-            assert dict(saver.get_writes(CONFIG)) == {"k": 1}
-        assert ids(tmp_path) == ["c0", "c1", "c2"]
-
-
-def test_a_torn_record_in_a_log_that_was_extended_ahead_is_torn(tmp_path):
-    """The next record was written inside the zeros, and some of its sectors did not arrive."""
-    path = extended(tmp_path)
-    end = len(path.read_bytes().rstrip(b"\0"))
-    with open_saver(tmp_path) as saver:
-        saver.put(CONFIG, made(3, text="z" * 2500, zeros=bytes(700)))
-    whole = path.read_bytes()
-    extend(path)
-    whole = path.read_bytes()
-    sectors = range(end // SECTOR, -(-len(whole.rstrip(b"\0")) // SECTOR))
-    torn = 0
-    for lost in (lost for count in range(1, len(sectors) + 1) for lost in itertools.combinations(sectors, count)):
-        data = lose_sectors(whole, end, lost)
-        path.write_bytes(data)
-        if data != whole:
-            torn += 1
-            assert ids(tmp_path) == ["c0", "c1", "c2"], lost
-    assert torn > 20

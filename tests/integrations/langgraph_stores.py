@@ -1,6 +1,7 @@
 """The kinds of stores on which LangGraph's checkpointer is tested."""
 
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,16 @@ class Opener:
                 return PostgresCheckpointSaver(self.server.connection_string, schema=schema, **options)
             case _:
                 return CheckpointSaver(MADE[self.kind](), **options)
+
+    def reopen(self, saver):
+        """Another checkpointer on the store of one."""
+        match self.kind:
+            case "sqlite":
+                return self.open(Path(saver.store.db_file).stem)
+            case "postgres":
+                return self.open(saver.store._schema.removeprefix("test "))
+            case _:
+                raise AssertionError(f"{self.kind} cannot be opened again")
 
     def close(self):
         for saver in self.opened:

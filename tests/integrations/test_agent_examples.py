@@ -62,17 +62,6 @@ def test_the_conversation_remembers_each_user(run, tmp_path):
     assert run(tmp_path, name, "--user", "bob", given="What do I like?\n") == "You have not told me.\n"
 
 
-def test_the_conversation_continues_after_a_kill(run, tmp_path):
-    name = "10_agent_conversation.py"
-    with start(tmp_path, name) as process:
-        process.stdin.write("I like tea\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "I have read 1 of your messages.\n"
-        process.kill()
-        process.communicate()
-    assert run(tmp_path, name, given="What do I like?\n").endswith("You like tea.\n")
-
-
 WAITS = 'waits for approval: book {"train": "09:40"}\n'
 
 

@@ -43,14 +43,6 @@ def test_it_opens_the_directory_of_the_variable_and_closes_it(tmp_path, monkeypa
     assert len(ids) > 5
 
 
-def test_a_second_server_goes_on_with_the_threads_of_the_first(tmp_path, monkeypatch):
-    monkeypatch.setenv("GRAPHKIT_DIR", str(tmp_path))
-    _, first = asyncio.run(run())
-    _, second = asyncio.run(run())
-    assert second[-len(first) :] == first
-    assert len(second) > len(first)
-
-
 @pytest.mark.parametrize("value", [None, ""])
 def test_a_missing_variable_is_named(value, monkeypatch):
     monkeypatch.delenv("GRAPHKIT_DIR", raising=False)

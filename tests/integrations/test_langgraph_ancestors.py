@@ -51,11 +51,6 @@ def check(saver, ids):
         assert found == BaseCheckpointSaver.get_delta_channel_history(other, config=config, channels=CHANNELS)
 
 
-@pytest.fixture
-def saver(tmp_path):
-    return FileSystemCheckpointSaver(tmp_path, fsync="never")
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_as_langgraphs_own_walk(saver, seed):
     check(saver, fill(saver, seed=seed))

@@ -2,39 +2,17 @@
 
 import shutil
 from contextlib import closing
-from unittest.mock import Mock
 
 import pytest
 
 pytest.importorskip("langgraph.checkpoint.sqlite")
 
 from benchmarks import langgraph_savers
-from benchmarks.peers import bench as benches
 from benchmarks.peers.bench import QUICK, Bench
 from benchmarks.peers.contenders import CONTENDERS
 
 KEYS = [row.key for row in langgraph_savers.make_rows(QUICK)]
 MEMORY, OFF, _, NEVER, ALWAYS = CONTENDERS
-LEFT_BYTES = 200
-"""What a store keeps of a thread that was deleted, at most."""
-
-
-@pytest.fixture(autouse=True)
-def leave_the_machine_and_the_collector_alone(monkeypatch):
-    monkeypatch.setattr(benches.os, "sync", lambda: None)
-    monkeypatch.setattr(benches, "gc", Mock())
-
-
-@pytest.fixture
-def make_folder(tmp_path):
-    numbers = iter(range(1000))
-
-    def make():
-        folder = tmp_path / str(next(numbers))
-        folder.mkdir()
-        return folder
-
-    return make
 
 
 def sample(key, contender, make_folder):
@@ -57,44 +35,14 @@ def test_a_row_is_measured_without_the_rows_before_it(key, make_folder):
         assert row.median(contender.name) > 0, contender.name
 
 
-@pytest.mark.parametrize(
-    ("megabytes", "cell", "ratio"),
-    [(1030.4, "1,030", "1030"), (12.34, "12.3", "12"), (0.512, "0.512", "0.51"), (0.0049, "0.0049", "0.005")],
-)
-def test_a_figure_is_written_with_three_digits(megabytes, cell, ratio):
-    row = langgraph_savers.Row("size", "a size", "MB", lambda _: None)
-    row.samples = {"ours": [megabytes * 1e6], "theirs": [1e6]}
-    assert row.format_cell("ours") == cell
-    assert row.format_ratio("ours", "theirs") == ratio
-
-
-@pytest.mark.parametrize("key", ["process", "bytes"])
-def test_memory_has_no_files_and_no_other_process(key, make_folder):
-    assert sample(key, MEMORY, make_folder).format_cell(MEMORY.name) == ""
-
-
-def test_a_second_round_deletes_a_thread_that_exists(make_folder):
-    with closing(Bench(ALWAYS, QUICK, make_folder)) as bench:
-        for _ in range(2):
-            assert bench.grown().size() > LEFT_BYTES
-            bench.delete()
-            assert bench.deleted().size() < LEFT_BYTES
-
-
 def test_the_table_has_the_chosen_rows_and_their_ratios(make_folder, capsys):
     langgraph_savers.main(make_folder, keys=["bytes", "newest"], rounds=2, sizes=QUICK)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
-    head, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert head[2:] == [*(contender.name for contender in CONTENDERS), "never / OFF", "always / FULL"]
+    head, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    names = [contender.name for contender in CONTENDERS]
+    assert head[2:] == [*names, "never / OFF", "always / FULL"]
     assert [row[0] for row in rows] == ["`bytes`", "`newest`"]
     for row in rows:
         off, full, never, always, never_ratio, always_ratio = map(float, row[3:])
         assert never_ratio == pytest.approx(never / off, rel=0.1)
         assert always_ratio == pytest.approx(always / full, rel=0.1)
-
-
-def test_an_unknown_row_is_an_error_that_lists_the_names(make_folder):
-    with pytest.raises(SystemExit) as caught:
-        langgraph_savers.main(make_folder, keys=["newst"])
-    assert "newst" in str(caught.value)
-    assert "newest" in str(caught.value)

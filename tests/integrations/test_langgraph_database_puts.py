@@ -1,51 +1,28 @@
 """What LangGraph's checkpointer sends to a database when it puts, and what it must not miss then."""
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("langgraph")
 
-from langgraph.checkpoint.base import empty_checkpoint
 
 from savers.langgraph import FileSystemCheckpointSaver, SqliteCheckpointSaver
-from tests.integrations.langgraph_stores import DATABASES, make_opener, parametrize
-from tests.sql.test_round_trips import Counter
+from tests.integrations.langgraph_stores import DATABASES, parametrize
+from tests.support.langgraph_checkpoints import id_of, put, thread
+from tests.support.statements import StatementCounter
 
 MOST_NUMBERS = 8
 """An index has so many values of a number; those that follow have one term, which says that there are others."""
 ABSENT = "ffffffff-ffff-6fff-bfff-ffffffffffff"
 
 
-@pytest.fixture
-def opener(request):
-    return make_opener(request, request.param)
-
-
-def thread(checkpoint_id=None):
-    return {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": checkpoint_id}}
-
-
-def put(saver, config, id=None, *, step=1, **values):
-    """Put a checkpoint after the one that the config names; return its config."""
-    checkpoint = empty_checkpoint()
-    checkpoint["id"] = id or checkpoint["id"]
-    versions = dict.fromkeys(values, checkpoint["id"])
-    checkpoint |= {"channel_values": values, "channel_versions": versions}
-    return saver.put(config, checkpoint, {"source": "loop", "step": step}, versions)
-
-
 def put_many(saver, count, ids=None):
     """Put checkpoints one after another; return their configs."""
     configs = [thread()]
     for number, checkpoint_id in enumerate(ids or [None] * count):
-        configs.append(put(saver, configs[-1], checkpoint_id, n=number))
+        configs.append(put(saver, configs[-1], id=checkpoint_id, n=number))
     return configs[1:]
-
-
-def id_of(config):
-    return config["configurable"]["checkpoint_id"]
 
 
 def seen(saver):
@@ -55,19 +32,11 @@ def seen(saver):
     ]
 
 
-def open_again(opener, saver):
-    """Another saver on the same store."""
-    database = saver.store._database
-    if opener.kind == "postgres":
-        return opener.open(database.schema.removeprefix("test "))
-    return opener.open(Path(database.path).stem)
-
-
 @parametrize("postgres")
 def test_a_put_and_early_writes_are_one_round_trip(opener, monkeypatch):
     saver = opener.new()
     assert saver.get_tuple(thread()) is None
-    counter = Counter(saver.store, monkeypatch)
+    counter = StatementCounter(saver.store, monkeypatch)
     # That there is no history is known.
     assert counter.count(lambda: put(saver, thread(), n=1)) == 1
     config = put_many(saver, 3)[-1]
@@ -75,7 +44,7 @@ def test_a_put_and_early_writes_are_one_round_trip(opener, monkeypatch):
     config = saver.get_tuple(thread()).config
     assert counter.count(lambda: put(saver, config, n=8, m=1)) == 1
     for checkpoint_id in (ABSENT, id_of(saver.get_tuple(thread()).config)):
-        assert counter.count(partial(saver.put_writes, thread(checkpoint_id), [("n", 1)], "task")) == 1
+        assert counter.count(partial(saver.put_writes, thread(checkpoint_id=checkpoint_id), [("n", 1)], "task")) == 1
 
 
 def test_a_usual_put_on_sqlite_is_one_statement(tmp_path, monkeypatch):
@@ -83,10 +52,10 @@ def test_a_usual_put_on_sqlite_is_one_statement(tmp_path, monkeypatch):
     saver = SqliteCheckpointSaver(tmp_path / "test.db", fsync="never")
     config = thread()
     for step in range(MOST_NUMBERS + 2):
-        config = put(saver, config, step=step, n=step)
-    counter = Counter(saver.store, monkeypatch)
+        config = put(saver, config, {"source": "loop", "step": step}, n=step)
+    counter = StatementCounter(saver.store, monkeypatch)
     for step in range(MOST_NUMBERS + 2, 40):
-        config = put(saver, config, step=step, n=step)
+        config = put(saver, config, {"source": "loop", "step": step}, n=step)
     # A keyframe changes the row of its history, too: one comes after 16 changes of such a state.
     inserts = counter.statements.count(saver.store._store.statements.insert_record)
     keyframes = counter.statements.count("BEGIN")
@@ -105,11 +74,11 @@ def test_an_old_id_is_replaced_although_the_writer_does_not_know_it(opener, tmp_
         saver, files = opener.new(), FileSystemCheckpointSaver(tmp_path / f"{len(values)}", fsync="never")
         configs = put_many(saver, 30)
         put_many(files, 30, [id_of(config) for config in configs])
-        again = open_again(opener, saver)
+        again = opener.reopen(saver)
         for one in (again, files):
             assert id_of(one.get_tuple(thread()).config) == id_of(configs[-1])
-            put(one, configs[-1], id_of(configs[3]), **values)
-            put(one, configs[3], ABSENT, **values)
+            put(one, configs[-1], id=id_of(configs[3]), **values)
+            put(one, configs[3], id=ABSENT, **values)
         outcomes.append(seen(again) == seen(files) and seen(again))
         assert again.store.verify().ok
     assert [len(outcome) for outcome in outcomes] == [31, 31]
@@ -127,34 +96,3 @@ def test_writes_of_an_old_checkpoint_are_not_taken_for_early_ones(opener):
     assert saver.get_tuple(configs[3]).pending_writes == [("other task", "n", "other"), ("task", "n", "first")]
     waiting = saver.store.catalogue.shared_log("t", "").history.scan.load_early()
     assert id_of(configs[3]) not in [early.id for early in waiting]
-
-
-@parametrize(*DATABASES)
-def test_a_checkpoint_that_another_saver_has_put_gets_the_writes(opener):
-    saver = opener.new()
-    configs = put_many(saver, 3)
-    other = open_again(opener, saver)
-    config = put(other, configs[-1], n=4)
-    put(other, config, n=5)
-    saver.put_writes(config, [("n", 1)], "task")
-    assert other.get_tuple(config).pending_writes == [("task", "n", 1)]
-
-
-@parametrize(*DATABASES)
-def test_a_history_that_another_saver_has_begun_is_continued(opener):
-    saver = opener.new()
-    other = open_again(opener, saver)
-    assert saver.get_tuple(thread()) is None
-    first = put(other, thread(), n=1)
-    second = put(saver, first, n=2)
-    saver.put_writes(first, [("n", 1)], "task")
-    assert [id_of(found.config) for found in other.list(thread())] == [id_of(second), id_of(first)]
-    assert other.get_tuple(first).pending_writes == [("task", "n", 1)]
-    # And one that was absent for the writes.
-    third = opener.new()
-    fourth = open_again(opener, third)
-    assert third.get_tuple(thread()) is None
-    first = put(fourth, thread(), n=1)
-    put(fourth, first, n=2)
-    third.put_writes(first, [("n", 1)], "task")
-    assert fourth.get_tuple(first).pending_writes == [("task", "n", 1)]

@@ -1,10 +1,7 @@
 """LangGraph's checkpointer on SQLite, PostgreSQL and memory does what it does on files."""
 
-import json
 import random
-import textwrap
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -16,28 +13,14 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graphkit import Checkpoint, CheckpointConflictError, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError
-from savers._sql import row_log_bytes
-from savers._sql.terms import SEALED_TERM, KnownTerms, list_search_terms
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.contract.test_minimal import FourMethods
 from tests.integrations.langgraph_stores import DATABASES, OTHERS, parametrize
-from tests.integrations.test_langgraph_graphs import STORIES, deltas, told
+from tests.integrations.test_langgraph_graphs import STORIES, deltas, watch_story
+from tests.support.langgraph_checkpoints import put, thread
+from tests.support.statements import StatementCounter
 
 DAY = timedelta(days=1)
-
-
-def thread(thread_id="t", namespace="", checkpoint_id=None):
-    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}}
-
-
-def put(saver, config, metadata=None, versions=None, **values):
-    """Put a checkpoint after the one that the config names; return its config."""
-    checkpoint = empty_checkpoint()
-    versions = versions or dict.fromkeys(values, checkpoint["id"])
-    checkpoint |= {"channel_values": values, "channel_versions": versions}
-    return saver.put(config, checkpoint, {"source": "loop", "step": 1, **(metadata or {})}, versions)
-
-
 # Whole graphs
 
 
@@ -49,8 +32,10 @@ def put(saver, config, metadata=None, versions=None, **values):
 @parametrize(*OTHERS)
 def test_graphs_do_what_they_do_in_memory(opener, story, way):
     mode, durability = way
-    expected = told(story, InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None)), mode, durability)
-    assert told(story, opener.new(), mode, durability) == expected
+    expected = watch_story(
+        story, InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None)), mode, durability
+    )
+    assert watch_story(story, opener.new(), mode, durability) == expected
 
 
 # Listings
@@ -110,7 +95,7 @@ QUERIES = [
 def test_listings_are_those_of_files(opener, tmp_path, threads):
     saver, files = opener.new(), FileSystemCheckpointSaver(tmp_path / "files", fsync="never")
     ids = fill([saver, files], threads, threads)
-    again = opener.open(_name_of(saver)) if opener.kind in DATABASES else saver
+    again = opener.reopen(saver) if opener.kind in DATABASES else saver
     queries = [*QUERIES]
     for last in ids[::40]:
         queries += [{"before": thread(checkpoint_id=last), "limit": limit} for limit in (3, None)]
@@ -124,36 +109,6 @@ def test_listings_are_those_of_files(opener, tmp_path, threads):
             assert seen(again, config, **query) == seen(files, config, **query)
 
 
-def _name_of(saver):
-    """The name by which the opener opens the same store."""
-    schema = getattr(saver.store, "_schema", None)
-    if schema is not None:
-        return schema.removeprefix("test ")
-    return Path(saver.store.db_file).stem
-
-
-@parametrize(*DATABASES)
-def test_short_limits_of_what_is_read_at_once_change_no_listing(opener, monkeypatch):
-    saver = opener.new()
-    fill([saver], 3, 12)
-    expected = [seen(saver, None, **query) for query in QUERIES]
-    monkeypatch.setattr(row_log_bytes, "_BACK", 100)
-    monkeypatch.setattr(row_log_bytes, "_MAX_RANGES", 2)
-    monkeypatch.setattr(row_log_bytes, "_MAX_LAST", 1000)
-    monkeypatch.setattr(row_log_bytes, "_MAX_READ", 2000)
-    assert [seen(opener.open(_name_of(saver)), None, **query) for query in QUERIES] == expected
-
-
-def list_statements(saver, monkeypatch, **query):
-    """The statements that a listing of the whole store takes in a saver that has read nothing."""
-    statements = []
-    database = saver.store._database
-    read = database.read
-    monkeypatch.setattr(database, "read", lambda *args: statements.append(args) or read(*args))
-    list(saver.list(None, **query))
-    return statements
-
-
 @pytest.mark.parametrize(
     ("query", "histories"), [({"limit": 10}, 10), ({"filter": {"run_id": "run 3"}}, 6), ({"filter": {"run_id": 3}}, 0)]
 )
@@ -164,56 +119,9 @@ def test_a_listing_opens_only_the_histories_that_it_needs(opener, monkeypatch, q
         config = put(saver, thread(f"thread {number}"), {"run_id": f"run {number % 50}"}, n=1)
         put(saver, config, {"run_id": f"run {number % 50}"}, n=2)
     # One lists the histories; each is then opened, and what was appended since is asked for.
-    found = list_statements(opener.open(_name_of(saver)), monkeypatch, **query)
-    assert len(found) <= 1 + 3 * histories
-
-
-@parametrize(*DATABASES)
-def test_a_listing_shows_what_has_changed_since_the_last_one(opener):
-    saver = opener.new()
-    fill([saver], 7, 10)
-    reader = opener.open(_name_of(saver))
-    seen(reader, None)
-    newest = next(saver.list(thread("thread 3"))).config
-    changes = [
-        lambda: put(saver, newest, {"step": 4}, n=1),
-        lambda: saver.put_writes(newest, [("n", 2)], "late task"),
-        lambda: saver.delete_thread("thread 4"),
-        lambda: saver.prune(["thread 5", "thread 3"]),
-        lambda: put(saver, thread("thread 4"), {"step": 4}, n=3),
-        lambda: saver.copy_thread("thread 6", "thread new"),
-    ]
-    for change in changes:
-        change()
-        fresh = opener.open(_name_of(saver))
-        for query in QUERIES:
-            assert seen(reader, None, **query) == seen(fresh, None, **query), query
-
-
-def asks_again(plan):
-    """Whether a part of a plan looks for terms that PostgreSQL may execute once for each history."""
-    if plan.get("Parent Relationship") == "InitPlan":
-        return False
-    looks_for_terms = any("terms" in str(plan.get(name)) for name in ("Filter", "Index Cond", "Recheck Cond"))
-    return looks_for_terms or any(map(asks_again, plan.get("Plans", [])))
-
-
-@parametrize("postgres")
-def test_terms_are_looked_up_once_without_statistics_of_the_tables(opener):
-    saver = opener.new()
-    put(saver, thread(), {"run_id": 1}, n=1)
-    store = saver.store.catalogue
-
-    def explain(sql):
-        terms = list_search_terms({"run_id": 1})[0]
-        (((found,),),) = store.database.read(f"EXPLAIN (FORMAT JSON) {sql}", (*terms, SEALED_TERM))
-        return found["Plan"]
-
-    for with_newest in (False, True):
-        assert not asks_again(explain(store.statements.select_heads(1, with_newest=with_newest)))
-    names = store.database.names
-    naive = "EXISTS (SELECT 1 FROM {} AS r WHERE r.history = h.history AND r.terms && ARRAY[?, ?, ?]::bigint[])"
-    assert asks_again(explain(f"SELECT h.thread FROM {names.histories} AS h WHERE {naive.format(names.records)}"))
+    reader = opener.reopen(saver)
+    counter = StatementCounter(reader.store, monkeypatch)
+    assert counter.count(lambda: list(reader.list(None, **query))) <= 1 + 3 * histories
 
 
 @parametrize(*DATABASES)
@@ -229,27 +137,6 @@ def test_an_index_finds_metadata_of_each_way_to_put(opener):
     assert saver.store.catalogue.list_heads({"run_id": "30"}) == []
     found = [one.checkpoint["channel_values"]["n"] for one in saver.list(None, filter={"run_id": "17"})]
     assert found == [17]
-
-
-@parametrize(*DATABASES)
-def test_a_thread_that_is_deleted_or_rewritten_during_a_listing(opener):
-    saver, other = opener.new(), None
-    fill([saver], 5, 8)
-    other = opener.open(_name_of(saver))
-    expected = seen(saver, None)
-    for query in ({}, {"limit": 1000}):
-        listing = saver.list(None, **query)
-        first = next(listing)
-        other.prune(["thread 1"])
-        rest = list(listing)
-        ids = [found.config["configurable"] for found in (first, *rest)]
-        assert len(ids) == len({json.dumps(one) for one in ids})
-        assert {json.dumps(one) for one in ids} <= {json.dumps(config["configurable"]) for config, *_ in expected}
-    listing = saver.list(thread("thread 2"))
-    next(listing)
-    other.delete_thread("thread 2")
-    saver.store.catalogue.logs.close()
-    assert list(listing) == []
 
 
 # Writes
@@ -279,84 +166,10 @@ def test_writes_that_come_before_their_checkpoint(opener):
     assert len(saver.get_tuple(own).pending_writes) == 4
 
 
-SCRIPT = textwrap.dedent("""
-    import os, sys
-    from langgraph.checkpoint.base import empty_checkpoint
-    from savers.langgraph import PostgresCheckpointSaver, SqliteCheckpointSaver
-    kind, place, schema, task, what, *rest = sys.argv[1:]
-    if kind == "sqlite":
-        saver = SqliteCheckpointSaver(place)
-    else:
-        saver = PostgresCheckpointSaver(place, schema=schema)
-    own = lambda id: {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": id}}
-    if what == "early":
-        saver.put_writes(own(rest[0]), [("a", "early")], task)
-        os._exit(9)  # without closing anything
-    for number in range(int(rest[0])):
-        checkpoint = empty_checkpoint()
-        checkpoint |= {"channel_values": {"n": task}, "channel_versions": {"n": checkpoint["id"]}}
-        saver.put_writes(own(checkpoint["id"]), [("early", number)], task)
-        stored = saver.put(own(None), checkpoint, {"step": number}, checkpoint["channel_versions"])
-        saver.put_writes(stored, [("late", number)], task + " again")
-        print(checkpoint["id"], flush=True)
-""")
-
-
-def start(launcher, opener, saver, *arguments):
-    place = opener.server.connection_string if opener.kind == "postgres" else saver.store.db_file
-    schema = getattr(saver.store, "_schema", "")
-    return launcher.start("-c", SCRIPT, opener.kind, place, schema, *arguments)
-
-
-@parametrize(*DATABASES)
-def test_early_writes_survive_their_process(launcher, opener):
-    saver = opener.new()
-    checkpoint = empty_checkpoint()
-    process = start(launcher, opener, saver, "task", "early", checkpoint["id"])
-    process.communicate()
-    assert process.returncode == 9
-    saver.put(thread(), checkpoint, {"step": -1}, {})
-    assert saver.get_tuple(thread()).pending_writes == [("task", "a", "early")]
-
-
-@parametrize(*DATABASES)
-def test_processes_put_to_one_thread(launcher, opener):
-    saver = opener.new()
-    put(saver, thread(), n=0)
-    count = 40
-    processes = [start(launcher, opener, saver, f"task {number}", "puts", str(count)) for number in range(3)]
-    ids = [process.communicate()[0].split() for process in processes]
-    assert [len(own) for own in ids] == [count] * 3
-    found = {one.checkpoint["id"]: one for one in saver.list(thread())}
-    assert len(found) == 3 * count + 1
-    for number, own in enumerate(ids):
-        for step, checkpoint_id in enumerate(own):
-            one = found[checkpoint_id]
-            assert one.checkpoint["channel_values"] == {"n": f"task {number}"}
-            early, late = (f"task {number}", "early", step), (f"task {number} again", "late", step)
-            assert one.pending_writes == [early, late]
-    assert saver.get_tuple(thread()).checkpoint["id"] in {own[-1] for own in ids}
-    assert seen(opener.open(_name_of(saver)), thread()) == seen(saver, thread())
-
-
-@parametrize(*DATABASES)
-def test_a_second_saver_sees_what_the_first_has_put_in_between(opener):
-    """Each put is made again if another saver was faster."""
-    savers = [opener.new()]
-    savers.append(opener.open(_name_of(savers[0])))
-    config = thread()
-    for number in range(40):
-        config = put(savers[number % 2], config, n=number)
-        savers[number % 3 % 2].put_writes(config, [("w", number)], f"task {number}")
-        latest = savers[number % 2].get_tuple(thread())
-        assert latest.checkpoint["channel_values"] == {"n": number}
-        assert latest.pending_writes == [(f"task {number}", "w", number)]
-
-
 @parametrize(*DATABASES)
 def test_a_thread_that_another_saver_has_deleted_is_begun_again(opener):
     first = opener.new()
-    second = opener.open(_name_of(first))
+    second = opener.reopen(first)
     own = RunnableConfig("t")
     first.store.put(own, Checkpoint(node_id="a", next_node_id="b", state={}))
     for _ in range(2):
@@ -407,16 +220,6 @@ def test_idle_threads_are_deleted(opener):
     left = ["imported", "recent"] if opener.kind in DATABASES else ["recent"]
     assert saver.sweep_ttl() == 3 - len(left)
     assert sorted(saver.store.threads()) == left
-
-
-def test_the_check_sees_rows_without_terms(tmp_path, monkeypatch):
-    """`test_an_index_finds_metadata_of_each_way_to_put` fails if the usual put leaves them out."""
-    from savers.langgraph import SqliteCheckpointSaver
-
-    monkeypatch.setattr(KnownTerms, "take_new", lambda *_: [])
-    saver = SqliteCheckpointSaver(tmp_path / "test.db", fsync="never")
-    put(saver, put(saver, thread(), {"run_id": 1}, n=1), {"run_id": 2}, n=2)
-    assert list(saver.list(None, filter={"run_id": 2})) == []
 
 
 def test_a_saver_that_cannot_list_says_so():

@@ -55,16 +55,6 @@ def reopen(opener):
     return partial(opener.open, uuid.uuid4().hex)
 
 
-def count_statements(saver, monkeypatch, call):
-    statements = []
-    database = saver.store._database
-    read = database.read
-    with monkeypatch.context() as patch:
-        patch.setattr(database, "read", lambda *args: statements.append(args) or read(*args))
-        call()
-    return len(statements)
-
-
 READS = {
     "latest": lambda saver, ids, namespace: saver.get_tuple(thread(namespace)),
     "past": lambda saver, ids, namespace: saver.get_tuple(thread(namespace, ids[0])),
@@ -95,26 +85,3 @@ def test_the_namespace_of_early_writes_is_not_listed(reopen):
         for limit in (None, 5):
             listed = [one.config["configurable"]["checkpoint_id"] for one in saver.list(config, limit=limit)]
             assert listed == ids[::-1]
-
-
-@parametrize(*DATABASES)
-def test_each_read_takes_few_statements(reopen, monkeypatch):
-    saver = reopen()
-    ids = put(saver)
-    put(saver, "sub:1")
-    for name, read in READS.items():
-        reader = reopen()
-        reader.get_tuple({"configurable": {"thread_id": "other"}})
-        assert count_statements(reader, monkeypatch, partial(read, reader, ids, "")) <= 2, name
-
-
-@parametrize(*DATABASES)
-def test_a_history_without_rows_is_damaged_and_not_absent(reopen):
-    saver = reopen()
-    ids = put(saver)
-    database = saver.store._database
-    with database.transaction() as transaction:
-        transaction.execute(f"DELETE FROM {database.names.records}")
-    for name, read in READS.items():
-        with pytest.raises(Exception, match="first record is missing"):
-            pytest.fail(f"{name}: {read(reopen(), ids, '')}")

@@ -13,6 +13,7 @@ from langgraph.types import Command
 from graphkit import CheckpointNotFoundError
 from savers.langgraph import FileSystemCheckpointSaver, encoding
 from tests.integrations.langgraph_graphs import three_questions
+from tests.support.langgraph_checkpoints import id_of, put, thread, thread_of
 
 
 class Counting(JsonPlusSerializer):
@@ -25,17 +26,6 @@ class Counting(JsonPlusSerializer):
     def dumps_typed(self, obj):
         self.stored.append(obj)
         return super().dumps_typed(obj)
-
-
-def thread(thread_id="t", **more):
-    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": "", **more}}
-
-
-def put(saver, config=None, **values):
-    checkpoint = empty_checkpoint()
-    checkpoint["channel_values"] = values
-    checkpoint["channel_versions"] = dict.fromkeys(values, saver.get_next_version(None, None))
-    return saver.put(config or thread(), checkpoint, {"source": "loop", "step": 0}, checkpoint["channel_versions"])
 
 
 def values_of(saver, config):
@@ -115,10 +105,10 @@ def check_a_copy_has_its_parents(saver):
         configs.append(put(saver, configs[-1], a=n))
     saver.put_writes(configs[1], [("delta", "d")], "task")
     saver.copy_thread("t", "copy")
-    ids = [config["configurable"]["checkpoint_id"] for config in reversed(configs)]
+    ids = [id_of(config) for config in reversed(configs)]
     found = list(saver.list({"configurable": {"thread_id": "copy"}}))
-    assert [one.config["configurable"]["checkpoint_id"] for one in found] == ids
-    parents = [one.parent_config and one.parent_config["configurable"]["checkpoint_id"] for one in found]
+    assert [id_of(one.config) for one in found] == ids
+    parents = [one.parent_config and id_of(one.parent_config) for one in found]
     assert parents == [*ids[1:], None]
     history = saver.get_delta_channel_history(config=thread("copy"), channels=["delta"])
     assert history == {"delta": {"writes": [("task", "delta", "d")]}}
@@ -127,7 +117,7 @@ def check_a_copy_has_its_parents(saver):
 def check_all_threads_can_be_listed(saver):
     for n in range(5):
         put(saver, thread(f"t{n}"), a=n)
-    found = [one.config["configurable"]["thread_id"] for one in saver.list(None)]
+    found = [thread_of(one.config) for one in saver.list(None)]
     assert found == ["t4", "t3", "t2", "t1", "t0"]
 
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import dataclasses
-import subprocess
-import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -120,12 +118,6 @@ def test_async_methods_do_the_same(cache):
     asyncio.run(use())
 
 
-def test_with_closes_the_files_and_a_later_use_opens_them(open_cache):
-    with open_cache() as cache:
-        cache.set({KEY: (1, None)})
-    assert cache.get([KEY]) == {KEY: 1}
-
-
 def test_types_make_the_list_of_types_strict(cache, open_cache):
     cache.set({KEY: ({"note": Note("text")}, None), OTHER: (1, None)})
     assert cache.get([KEY]) == {KEY: {"note": Note("text")}}
@@ -165,21 +157,3 @@ def test_an_invalid_option_is_refused(open_cache):
         open_cache(fsync=3)
     with pytest.raises(CheckpointerConfigurationError, match="classes"):
         open_cache(types=["Note"])
-
-
-WRITER = """
-import sys
-from savers.langgraph import FileSystemCache
-cache = FileSystemCache(sys.argv[1], fsync="never")
-for n in range(300):
-    cache.set({(("a", sys.argv[2]), f"k{n % 50}"): ("x" * 300 + str(n), None)})
-    assert cache.get([(("a", sys.argv[2]), f"k{n % 50}")])
-"""
-
-
-def test_processes_set_at_once_while_the_log_is_rewritten(tmp_path, cache):
-    directory = str(tmp_path / "data")
-    processes = [subprocess.Popen([sys.executable, "-c", WRITER, directory, name]) for name in ("x", "y")]
-    assert [process.wait(60) for process in processes] == [0, 0]
-    keys = [(("a", name), f"k{n}") for name in ("x", "y") for n in range(50)]
-    assert sorted(int(value[300:]) for value in cache.get(keys).values()) == sorted([*range(250, 300)] * 2)

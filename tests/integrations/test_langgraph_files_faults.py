@@ -1,10 +1,8 @@
 """What power loss, death, damage and failing disks do to FileSystemStore and FileSystemCache: they lose nothing that was acknowledged."""
 
 import errno
-import itertools
 import random
 import signal
-import threading
 
 import pytest
 from langgraph.store.base import PutOp
@@ -332,18 +330,6 @@ def test_a_full_disk_refuses_the_put_and_keeps_the_rest(failing, tmp_path, log, 
         assert view(one) == TWO
 
 
-def test_a_failed_first_put_leaves_an_empty_store(tmp_path):
-    io = FailingFiles()
-    io.failing = {"write_at": errno.ENOSPC}
-    with FileSystemStore(tmp_path / "new", io=io) as store:
-        with pytest.raises(CheckpointStorageError):
-            store.put(("a",), "one", {"text": "x" * 3000})
-        assert view(store) == {}
-        io.failing.clear()
-        store.put(("a",), "one", {"n": 1})
-        assert view(store) == ONE
-
-
 def test_after_a_failed_sync_the_log_is_rewritten_without_the_put_that_failed(failing, tmp_path, log):
     io, store = failing
     before = log.stat().st_ino
@@ -373,51 +359,6 @@ def test_nothing_is_stored_until_the_log_could_be_rewritten(failing, tmp_path, l
     store.put(("a",), "two", {"n": 2})
     for one in (store, FileSystemStore(tmp_path)):
         assert view(one) == TWO
-
-
-@pytest.mark.parametrize("is_rewritten", [True, False])
-def test_of_two_threads_that_put_before_a_sync_fails_none_is_told_that_what_is_lost_was_stored(
-    failing, monkeypatch, tmp_path, is_rewritten
-):
-    io, store = failing
-    both_wrote, first_failed = threading.Barrier(2), threading.Event()
-    sync_mode = store._log._sync_mode
-    settle = sync_mode.settle
-    arrived = itertools.count()
-
-    def settle_one_after_another(ticket, *, expects_put):
-        number = next(arrived)
-        both_wrote.wait(60)
-        if number:
-            first_failed.wait(60)
-        try:
-            settle(ticket, expects_put=expects_put)
-        finally:
-            io.failing.pop(
-                "fdatasync", None
-            )  # The system reports a failed sync once. The next sync of the file succeeds.
-            first_failed.set()
-
-    monkeypatch.setattr(sync_mode, "settle", settle_one_after_another)
-    io.failing = {"fdatasync": errno.EIO, **({} if is_rewritten else {"rename": errno.EIO})}
-    refused = []
-
-    def put(key):
-        try:
-            store.put(("a",), key, {"n": 2})
-        except CheckpointStorageError:
-            refused.append(key)
-
-    threads = [threading.Thread(target=put, args=(key,)) for key in ("two", "three")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    io.failing.clear()
-    assert len(refused) == (1 if is_rewritten else 2)
-    stored = {(("a",), key): {"n": 2} for key in ("two", "three") if key not in refused}
-    for one in (store, FileSystemStore(tmp_path)):
-        assert {**ONE, **stored}.items() <= view(one).items()
 
 
 def test_a_put_waits_for_the_disk_and_a_postponed_expiry_does_not(tmp_path):

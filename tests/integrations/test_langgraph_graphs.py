@@ -1,6 +1,6 @@
 """Graphs on FileSystemCheckpointSaver do what they do on LangGraph's InMemorySaver: results, histories, pending tasks.
 
-Each story is told once with each saver, and what is seen of it must be the same, ids and times apart.
+Each story is watch_story once with each saver, and what is seen of it must be the same, ids and times apart.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ for _name in ("put", "put_writes", "get_tuple", "list", "get_delta_channel_histo
 
 
 class Runner:
-    """Runs a graph as it is told to, and keeps what is seen of it."""
+    """Runs a graph as it is watch_story to, and keeps what is seen of it."""
 
     def __init__(self, saver, mode, durability):
         self.saver, self.mode, self.durability = saver, mode, durability
@@ -134,13 +134,15 @@ def breakpoints(run):
 
 def forks_and_replays(run):
     run.compile(graphs.loop()).look({"n": 0})
-    past = run.history()[len(run.history()) // 2]
-    fork = run.graph.update_state(past.config, {"log": ["forked"], "n": 2}, as_node="a")
+    history = run.history()
+    past = history[len(history) // 2].config
+    fork = run.graph.update_state(past, {"log": ["forked"], "n": 2}, as_node="a")
     run.state()
     run.look(None, fork)
-    run.look(None, past.config)
+    run.look(None, past)
     run.look(None, run.history()[-2].config)
-    run.seen.append([snapshot(run.graph.get_state(one.config)) for one in run.history()])
+    for one in run.history():
+        run.seen.append(snapshot(run.graph.get_state(one.config)))
 
 
 def updates(run):
@@ -203,7 +205,7 @@ STORIES = [
 ]  # fmt: skip
 
 
-def told(story, saver, mode, durability):
+def watch_story(story, saver, mode, durability):
     run = Runner(saver, mode, durability)
     story(run)
     return run.seen
@@ -214,18 +216,20 @@ def told(story, saver, mode, durability):
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("story", STORIES)
 def test_the_same_is_seen_as_in_memory(story, mode, durability, tmp_path):
-    expected = told(story, InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None)), mode, durability)
+    expected = watch_story(
+        story, InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None)), mode, durability
+    )
     ours = FileSystemCheckpointSaver(tmp_path, fsync="never")
-    assert told(story, ours, mode, durability) == expected
+    assert watch_story(story, ours, mode, durability) == expected
     assert ours.store.verify().ok
 
 
 @pytest.mark.sweep(1, of="durability", in_turn=True)
 @pytest.mark.parametrize("durability", ["sync", "async"])
 @pytest.mark.parametrize("story", STORIES)
-def test_the_same_is_seen_if_the_store_is_opened_anew_for_everything(story, durability, tmp_path):
-    expected = told(story, InMemorySaver(), "sync", durability)
-    assert told(story, Reopened(tmp_path, fsync="never"), "sync", durability) == expected
+def test_the_same_is_seen_if_the_store_is_opened_again_for_each_call(story, durability, tmp_path):
+    expected = watch_story(story, InMemorySaver(), "sync", durability)
+    assert watch_story(story, Reopened(tmp_path, fsync="never"), "sync", durability) == expected
 
 
 def test_the_comparison_can_fail(tmp_path):
@@ -233,8 +237,8 @@ def test_the_comparison_can_fail(tmp_path):
         def get_tuple(self, config):
             return super().get_tuple(CONFIG)
 
-    expected = told(forks_and_replays, InMemorySaver(), "sync", "sync")
-    assert told(forks_and_replays, Newest(tmp_path, fsync="never"), "sync", "sync") != expected
+    expected = watch_story(forks_and_replays, InMemorySaver(), "sync", "sync")
+    assert watch_story(forks_and_replays, Newest(tmp_path, fsync="never"), "sync", "sync") != expected
 
 
 # Types that are not LangGraph's own
@@ -310,10 +314,13 @@ def deltas(frequency):
 @pytest.mark.parametrize("frequency", [1, 3, 1000])
 def test_delta_channels_are_read_as_from_memory(frequency, durability, tmp_path):
     story = deltas(frequency)
-    expected = told(story, InMemorySaver(), "sync", durability)
-    assert told(story, FileSystemCheckpointSaver(tmp_path, fsync="never"), "sync", durability) == expected
-    assert told(story, FileSystemCheckpointSaver(tmp_path / "async", fsync="never"), "async", durability) == expected
-    assert told(story, Reopened(tmp_path / "anew", fsync="never"), "sync", durability) == expected
+    expected = watch_story(story, InMemorySaver(), "sync", durability)
+    assert watch_story(story, FileSystemCheckpointSaver(tmp_path, fsync="never"), "sync", durability) == expected
+    assert (
+        watch_story(story, FileSystemCheckpointSaver(tmp_path / "async", fsync="never"), "async", durability)
+        == expected
+    )
+    assert watch_story(story, Reopened(tmp_path / "anew", fsync="never"), "sync", durability) == expected
 
 
 @pytest.mark.parametrize("frequency", [1, 3, 1000])

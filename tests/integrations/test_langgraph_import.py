@@ -100,19 +100,22 @@ def database(opening):
 
 def fill(saver):
     """Threads of every kind: finished, waiting, failed, forked, with subgraphs and delta channels."""
-    graphs.loop().compile(checkpointer=saver).invoke({"n": 0}, {**thread("loop"), "metadata": {"user": "ada"}})
-    graphs.nested().compile(checkpointer=saver).invoke({"log": ["in"]}, thread("nested"))
-    chat = graphs.chat().compile(checkpointer=saver)
+
+    def run(graph, given, name, **more):
+        app = graph.compile(checkpointer=saver)
+        app.invoke(given, {**thread(name), **more})
+        return app
+
+    run(graphs.loop(), {"n": 0}, "loop", metadata={"user": "ada"})
+    run(graphs.nested(), {"log": ["in"]}, "nested")
     for n in range(4):
-        chat.invoke(graphs.said(n), thread("a/../chat \U0001f600"))
-    failing = graphs.parallel([1]).compile(checkpointer=saver)
+        run(graphs.chat(), graphs.said(n), "a/../chat \U0001f600")
     with pytest.raises(ValueError, match="for a while"):
-        failing.invoke({"log": []}, {**thread("failed"), "max_concurrency": 1})
-    deltas = graphs.delta(3).compile(checkpointer=saver)
-    deltas.invoke({"log": ["in"], "n": 0}, thread("delta"))
+        run(graphs.parallel([1]), {"log": []}, "failed", max_concurrency=1)
+    deltas = run(graphs.delta(3), {"log": ["in"], "n": 0}, "delta")
     past = list(deltas.get_state_history(thread("delta")))[3]
     deltas.update_state(past.config, {"log": ["fork"], "n": 1}, as_node="b")
-    notes().compile(checkpointer=saver).invoke({"note": Note("old")}, thread("notes"))
+    run(notes(), {"note": Note("old")}, "notes")
 
 
 def seen(saver):
@@ -131,16 +134,19 @@ def permissive(directory):
 
 def test_everything_is_there_and_the_same(database, tmp_path):
     fill(database.saver)
-    told = []
-    report = database.bring(tmp_path / "runs", progress=lambda *what: told.append(what))
-    assert (report.ok, report.problems, report.threads, report.skipped) == (True, (), 6, 0)
-    assert report.checkpoints == len(list(database.saver.list(None))) == len(told)
-    assert told[-1][:2] == (report.checkpoints, report.checkpoints)
-    assert {thread for _, _, thread in told} == set(FileSystemSaver(tmp_path / "runs").threads())
-    database.saver.serde = permissive(tmp_path / "runs").serde
-    assert seen(permissive(tmp_path / "runs")) == seen(database.saver)
-    assert FileSystemSaver(tmp_path / "runs").verify().ok
-    assert FileSystemSaver(tmp_path / "runs").search({"user": "ada", "step": 1})
+    steps = []
+    report = database.bring(tmp_path / "runs", progress=lambda *step: steps.append(step))
+    assert report.ok
+    assert (report.problems, report.threads, report.skipped) == ((), 6, 0)
+    assert report.checkpoints == len(list(database.saver.list(None)))
+    assert [step[:2] for step in steps] == [(n, len(steps)) for n in range(1, len(steps) + 1)]
+    assert len(steps) == report.checkpoints
+    ours = permissive(tmp_path / "runs")
+    assert {thread for _, _, thread in steps} == set(ours.store.threads())
+    database.saver.serde = ours.serde
+    assert seen(ours) == seen(database.saver)
+    assert ours.store.verify().ok
+    assert ours.store.search({"user": "ada", "step": 1})
 
 
 def test_graphs_go_on_where_they_were(database, tmp_path):
@@ -164,26 +170,6 @@ def test_graphs_go_on_where_they_were(database, tmp_path):
                 (past, compiled.invoke(copy.deepcopy(given), thread(name)), compiled.get_state(thread(name)).next)
             )
         assert results[0] == results[1]
-
-
-def test_it_goes_on_where_it_was_interrupted(database, tmp_path):
-    fill(database.saver)
-
-    def stop(done, _total, _thread):
-        if done == 10:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        database.bring(tmp_path / "runs", progress=stop)
-    report = database.bring(tmp_path / "runs")
-    assert report.ok
-    assert report.skipped == 10
-    again = database.bring(tmp_path / "runs")
-    assert (again.checkpoints, again.skipped) == (0, report.checkpoints + 10)
-    database.saver.serde = permissive(tmp_path / "runs").serde
-    assert seen(permissive(tmp_path / "runs")) == seen(database.saver)
-    graphs.loop(5).compile(checkpointer=database.saver).invoke({"n": 4}, thread("loop"))
-    assert database.bring(tmp_path / "runs").checkpoints > 0
 
 
 def test_what_differs_when_it_is_read_back_is_reported(database, tmp_path):
@@ -210,7 +196,8 @@ def test_damage_of_the_store_is_reported(tmp_path):
 def test_encrypted_values_stay_encrypted(opening, tmp_path):
     serde = EncryptedSerializer(Rot(), JsonPlusSerializer(allowed_msgpack_modules=None))
     with opening(serde) as database:
-        graphs.loop().compile(checkpointer=database.saver).invoke({"n": 0}, thread("loop"))
+        app = graphs.loop().compile(checkpointer=database.saver)
+        app.invoke({"n": 0}, thread("loop"))
         first = database.bring(tmp_path / "runs", serde=serde)
         assert (first.ok, first.problems, first.skipped) == (True, (), 0)
         again = database.bring(tmp_path / "runs", serde=serde)
@@ -218,25 +205,10 @@ def test_encrypted_values_stay_encrypted(opening, tmp_path):
         ours = FileSystemCheckpointSaver(tmp_path / "runs", serde=serde)
         assert seen(ours) == seen(database.saver)
         database.execute("DELETE FROM checkpoints")
-        graphs.loop().compile(checkpointer=database.saver).invoke({"n": 1}, thread("loop"))
-        ids = {info.id for info in ours.store.history(thread("loop"))}
+        app.invoke({"n": 1}, thread("loop"))
+        before = {info.id for info in ours.store.history(thread("loop"))}
         assert database.bring(tmp_path / "runs", serde=serde).checkpoints
-        assert {info.id for info in ours.store.history(thread("loop"))} > ids
-
-
-def test_an_encrypted_value_that_differs_is_reported(opening, tmp_path):
-    serde = EncryptedSerializer(Rot())
-    with opening(serde) as database:
-        config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
-        checkpoint = {**empty_checkpoint(), "channel_values": {"a": [1]}, "channel_versions": {"a": "1"}}
-        database.saver.put(config, checkpoint, {}, {"a": "1"})
-        assert database.bring(tmp_path / "runs", serde=serde).ok
-        database.execute("DELETE FROM checkpoints")
-        if isinstance(database.saver, PostgresSaver):
-            database.execute("DELETE FROM checkpoint_blobs")
-        database.saver.put(config, {**checkpoint, "channel_values": {"a": [2]}}, {}, {"a": "1"})
-        report = database.bring(tmp_path / "runs", serde=serde)
-        assert [problem.rsplit(": ", 1)[1] for problem in report.problems] == ["its checkpoint differs"]
+        assert {info.id for info in ours.store.history(thread("loop"))} > before
 
 
 def test_an_encrypted_type_of_the_application_stays_one(opening, tmp_path):
@@ -327,7 +299,7 @@ def command(*arguments):
     return code, world.out.getvalue() + world.err.getvalue()
 
 
-def test_the_commands_tell_what_was_done(database, tmp_path, request):
+def test_the_commands_report_what_was_done(database, tmp_path, request):
     fill(database.saver)
     kind = "postgres" if isinstance(database.saver, PostgresSaver) else "sqlite"
     place = request.getfixturevalue("own_database") if kind == "postgres" else tmp_path / "langgraph.db"
@@ -357,13 +329,6 @@ def test_an_imported_thread_that_waits_at_a_send_shows_the_node_that_comes_next(
     ]
     assert steps[0] == steps[1]
     assert steps[0][0] == ("split", "langgraph:one", "running")
-
-
-def test_an_import_with_a_strict_serializer_does_not_stop_at_a_type_of_the_application(opening, tmp_path):
-    serde = JsonPlusSerializer(allowed_msgpack_modules=None)
-    with opening(serde) as database:
-        notes().compile(checkpointer=database.saver).invoke({"note": Note("old")}, thread("t"))
-        assert database.bring(tmp_path / "store", serde=serde).ok
 
 
 # Into a database
@@ -405,16 +370,6 @@ def test_a_database_is_moved_in_place(in_place):
     assert len(seen(database.saver)) == len(before)
 
 
-def test_a_target_in_place_differs_after_a_change(in_place):
-    database, _, open_ours = in_place
-    fill(database.saver)
-    with open_ours() as ours:
-        assert database.bring(ours.store).ok
-        database.execute("UPDATE checkpoints SET parent_checkpoint_id = 'other' WHERE thread_id = 'loop'")
-        report = database.bring(ours.store)
-    assert {problem.split("'")[1] for problem in report.problems} == {"loop"}
-
-
 def test_the_commands_move_a_database_in_place(in_place):
     database, name, _ = in_place
     fill(database.saver)
@@ -425,14 +380,6 @@ def test_the_commands_move_a_database_in_place(in_place):
     code, text = command("import", f"langgraph-{kind}", name, name)
     assert (code, "imported 0 checkpoints" in text) == (0, True)
     assert "loop" in command("threads", name)[1]
-
-
-def test_a_database_that_is_missing_is_not_created(tmp_path):
-    code, text = command("import-langgraph-sqlite", tmp_path / "none.db", f"sqlite:{tmp_path / 'none.db'}")
-    assert (code, "cannot read" in text) == (15, True)
-    with pytest.raises(CheckpointStorageError):
-        import_langgraph_sqlite(tmp_path / "none.db", tmp_path / "runs")
-    assert [*tmp_path.iterdir()] == []
 
 
 def test_the_keys_of_a_directory_are_refused_with_a_saver(tmp_path):

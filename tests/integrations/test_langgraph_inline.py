@@ -213,27 +213,3 @@ def test_the_event_loop_goes_on_while_another_thread_uses_the_log(backend, open_
 
     asyncio.run(run())
     assert hops[0] == ("put" if appends else "get_tuple")
-
-
-def test_errors_of_an_inline_put_are_those_of_put_and_leave_the_locks_free(open_saver, hops):
-    async def run():
-        saver = open_saver()
-        await warm(saver, hops)
-        with pytest.raises(TypeError, match="a"):
-            await step(saver, CONFIG, threading.Lock())
-        hops.clear()
-        found = await step(saver, CONFIG, 2)
-        assert found.checkpoint["channel_values"] == {"a": 2}
-
-    asyncio.run(run())
-    assert hops == []
-
-
-def test_a_thread_may_wait_after_an_inline_call(tmp_path, hops):
-    """That the event loop must not wait holds for the call alone."""
-    backend = Rows(tmp_path)
-    saver = backend.open("never")
-    asyncio.run(warm(saver, hops))
-    with backend.mutex(saver):
-        assert saver.store.threads() == ["t"]
-    saver._close()

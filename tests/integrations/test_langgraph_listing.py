@@ -1,6 +1,5 @@
 """`list` returns what reading every checkpoint one by one would: the plain listing below."""
 
-import gc
 import itertools
 import os
 import random
@@ -21,18 +20,10 @@ from graphkit.errors import CheckpointFormatError
 from savers.langgraph import FileSystemCheckpointSaver
 from savers.langgraph.log_histories import LogHistories
 from tests.support.langgraph import set_listed_directories
+from tests.support.langgraph_checkpoints import again, thread, thread_of, values_of
 
 MADE_BY = "graphkit:made_by"
 START = datetime(2024, 1, 1, tzinfo=UTC)
-
-
-def again(saver):
-    """Another object on the same store, which has read nothing yet."""
-    return FileSystemCheckpointSaver(saver.store.base_directory, fsync="never")
-
-
-def thread(thread_id="t", ns="", **more):
-    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, **more}}
 
 
 NUMBERS = itertools.count()
@@ -126,11 +117,6 @@ def fill(saver, seed, threads=("t", "A thread/with: another name", "u"), count=4
     return ids
 
 
-@pytest.fixture
-def saver(tmp_path):
-    return FileSystemCheckpointSaver(tmp_path / "store", fsync="never")
-
-
 FILTERS = ({}, {"step": 2}, {"list": [1], "source": "loop"}, {"step": "none"})
 
 
@@ -139,30 +125,21 @@ def test_every_combination_of_arguments(saver, seed):
     ids = fill(saver, seed)
     elsewhere = thread(checkpoint_id=make_id(START + timedelta(seconds=20)))
     befores = (None, ids[-1], ids[len(ids) // 2], ids[0], elsewhere)
-    configs = (None, {"configurable": {"thread_id": "t"}}, thread("t"), thread("u", "sub"), thread("absent"), ids[7])
+    whole_thread = {"configurable": {"thread_id": "t"}}
+    configs = (None, whole_thread, thread("t"), thread("u", "sub"), thread("absent"), ids[7])
+    limits = (None, 0, 1, 3, 20, 1 << 80)
     warm = again(saver)
-    for config, wanted, before, limit in itertools.product(configs, FILTERS, befores, (None, 0, 1, 3, 20, 1 << 80)):
+    for config, wanted, before, limit in itertools.product(configs, FILTERS, befores, limits):
         expected = plain(warm, config, wanted, before, limit)
-        assert list(warm.list(config, filter=wanted, before=before, limit=limit)) == expected
-        if limit in {None, 3}:
-            assert list(again(saver).list(config, filter=wanted, before=before, limit=limit)) == expected
+        readers = [warm, again(saver)] if limit in {None, 3} else [warm]
+        for reader in readers:
+            assert list(reader.list(config, filter=wanted, before=before, limit=limit)) == expected
 
 
 @pytest.mark.parametrize("limit", [-1, 1.5, "2"])
 def test_a_limit_that_is_not_a_number_of_results_is_refused(saver, limit):
     with pytest.raises(ValueError, match="limit must be a whole number"):
         next(saver.list(None, limit=limit))
-
-
-def test_a_long_history_with_replaced_checkpoints(saver):
-    ids = fill(saver, 5, threads=("t",), count=300)
-    for config, limit in itertools.product((thread("t"), None), (None, 1, 15, 16, 17, 64, 65, 300)):
-        expected = plain(saver, config, None, None, limit)
-        assert list(saver.list(config, limit=limit)) == expected
-        assert list(again(saver).list(config, limit=limit)) == expected
-    for before in ids[::37]:
-        expected = plain(saver, thread("t"), None, before, 5)
-        assert list(again(saver).list(thread("t"), before=before, limit=5)) == expected
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -217,18 +194,6 @@ def test_with_a_limit_only_the_ends_of_the_other_logs_are_read(saver, monkeypatc
         assert selected == ["t29", "t28"]
 
 
-def test_namespaces_that_are_new_since_the_last_listing(saver):
-    for number in range(5):
-        put(saver, thread(f"t{number}"), n=number)
-    reader = again(saver)
-    for limit in (None, 9):
-        assert list(reader.list(None, limit=limit)) == plain(saver, None, limit=limit)
-    put(saver, thread("t3", "sub"), n=7)
-    for limit in (None, 9):
-        assert list(reader.list(None, limit=limit)) == plain(saver, None, limit=limit)
-        assert len(list(again(saver).list(None, limit=limit))) == 6
-
-
 def test_a_log_that_is_written_after_the_logs_were_listed_is_in_its_place(saver, monkeypatch):
     for number in range(5):
         put(saver, thread(f"t{number}"), START + timedelta(seconds=number), n=number)
@@ -250,7 +215,7 @@ def test_a_thread_that_is_deleted_after_the_logs_were_listed(saver, monkeypatch,
     for number in range(5):
         put(saver, thread(f"t{number}"), START + timedelta(seconds=number), n=number)
     before_each_history(monkeypatch, lambda _: again(saver).delete_thread("t3"))
-    found = [one.config["configurable"]["thread_id"] for one in again(saver).list(None, limit=limit)]
+    found = [thread_of(one.config) for one in again(saver).list(None, limit=limit)]
     assert found == ["t4", "t2", "t1", "t0"][:limit]
 
 
@@ -315,7 +280,7 @@ def a_thread_is_released(saver, _):
 
 
 @change
-def the_log_is_written_anew(saver, _):
+def the_log_is_rewritten(saver, _):
     saver.store.compact("t")
 
 
@@ -368,57 +333,6 @@ def test_an_unfinished_delete_and_an_incomplete_log(saver):
         assert list(again(saver).list(None, limit=limit)) == plain(again(saver), None, limit=limit)
 
 
-def test_each_listing_sees_what_has_changed_since_the_last(saver):
-    other = again(saver)
-    for number in range(12):
-        put(other, thread(f"t{number % 5}"), n=number, metadata={"source": "loop", "step": number % 3})
-        if number % 4 == 3:
-            put(other, thread(f"t{number % 5}", "sub"), n=-number)
-        for arguments in ({}, {"filter": {"step": 1}}, {"limit": 3}, {"limit": 2, "filter": {"step": 2}}):
-            assert list(saver.list(None, **arguments)) == plain(again(saver), None, **arguments)
-
-
-@pytest.mark.parametrize("limit", [None, 1])
-def test_a_log_that_ends_in_zeros_over_which_a_record_is_written(saver, limit):
-    put(saver, thread("other"), START + timedelta(seconds=5), n=0)
-    put(saver, thread(), START, n=1)
-    path = path_of(saver, "t")
-    first = path.read_bytes()
-    put(saver, thread(), START + timedelta(seconds=9), n=2)
-    second = path.read_bytes()
-    # As a writer that extends a log ahead.
-    path.write_bytes(first + bytes(len(second) - len(first) + 300))
-    reader = again(saver)
-    assert [found.checkpoint["channel_values"]["n"] for found in reader.list(None, limit=limit)] == [0, 1][:limit]
-    with path.open("r+b") as log:
-        log.write(second)
-    assert [found.checkpoint["channel_values"]["n"] for found in reader.list(None, limit=limit)] == [2, 0, 1][:limit]
-
-
-@pytest.mark.parametrize("large", [2000, 200_000])
-def test_values_that_grow_move_like_a_window_vanish_and_are_compressed(saver, large):
-    randomness = random.Random(large)
-    messages = []
-    config = thread()
-    expected = []
-    for number in range(90):
-        messages = [*messages, {"id": str(number), "text": "x" * randomness.randrange(90)}][
-            -randomness.choice([3, 40]) :
-        ]
-        values = {"messages": messages, "n": number, "text": "t" * randomness.randrange(200)}
-        if randomness.random() < 0.2:
-            values.pop("text")
-        if number == 50:
-            values["large"] = "l" * large
-        config = put(saver, thread(checkpoint_id=config["configurable"].get("checkpoint_id")), **values)
-        expected.insert(0, values)
-    reader = again(saver)
-    found = list(reader.list(None))
-    assert [one.checkpoint["channel_values"] for one in found] == expected
-    assert found == [reader.get_tuple(one.config) for one in found]
-    assert list(again(saver).list(thread(), limit=70)) == found[:70]
-
-
 class Counting(JsonPlusSerializer):
     """LangGraph's serializer, and how many values it has restored."""
 
@@ -437,33 +351,8 @@ def test_only_the_values_of_checkpoints_that_a_filter_accepts_are_restored(saver
     serde = Counting(allowed_msgpack_modules=None)
     reader = FileSystemCheckpointSaver(saver.store.base_directory, fsync="never", serde=serde)
     found = list(reader.list(None, filter={"user": "1", "step": 2}))
-    assert [(one.config["configurable"]["thread_id"], one.checkpoint["channel_values"]) for one in found] == [
+    assert [(thread_of(one.config), values_of(one)) for one in found] == [
         ("t4", {"n": [4, 2]}),
         ("t1", {"n": [1, 2]}),
     ]
     assert serde.count == 4, "of each, the value of the channel and the other fields"
-
-
-def test_states_that_a_filter_did_not_want_are_made_later(saver):
-    for step in range(4):
-        put(saver, thread("t"), metadata={"source": "loop", "step": step, "parents": {}}, n=step)
-    reader = again(saver)
-    assert [one.metadata["step"] for one in reader.list(None, filter={"step": 1})] == [1]
-    for step in (2, 1, 3):
-        (found,) = reader.list(None, filter={"step": step})
-        assert found.checkpoint["channel_values"] == {"n": step}
-    values = [one.checkpoint["channel_values"] for one in reader.list(None)]
-    assert values == [{"n": 3}, {"n": 2}, {"n": 1}, {"n": 0}]
-
-
-def test_no_descriptor_stays_open(saver):
-    fill(saver, 4)
-    reader = again(saver)
-    list(reader.list(None))
-    gc.collect()  # savers of earlier tests close theirs when they are collected
-    before = set(Path("/proc/self/fd").iterdir())
-    for _ in range(3):
-        list(reader.list(None))
-        next(reader.list(None))
-    gc.collect()
-    assert set(Path("/proc/self/fd").iterdir()) <= before

@@ -3,6 +3,7 @@
 import random
 import sqlite3
 from contextlib import closing
+from functools import partial
 
 import pytest
 
@@ -13,6 +14,8 @@ from langgraph.checkpoint.base import empty_checkpoint
 from graphkit.errors import CheckpointCorruptionError
 from savers.langgraph import SqliteCheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, parametrize
+from tests.support.langgraph_checkpoints import id_of, values_of
+from tests.support.statements import StatementCounter
 
 LOGS = ["file", *DATABASES]
 
@@ -44,13 +47,13 @@ def fill(saver, count, **options):
     ids = []
     for number in range(count):
         config = put(saver, config, number, **options)
-        ids.append(config["configurable"]["checkpoint_id"])
+        ids.append(id_of(config))
         if number % 3:
             saver.put_writes(config, [("n", number)], f"task {number}")
     return ids
 
 
-def read_anew(opener, checkpoint_id):
+def read_again(opener, checkpoint_id):
     """Read a checkpoint with a new saver."""
     saver = opener.open("a")
     try:
@@ -63,7 +66,7 @@ def read_whole(opener):
     """Return the whole history by id, as a new saver lists it."""
     saver = opener.open("a")
     try:
-        return {one.config["configurable"]["checkpoint_id"]: one for one in saver.list(name())}
+        return {id_of(one.config): one for one in saver.list(name())}
     finally:
         saver._close()
 
@@ -78,9 +81,7 @@ def test_each_checkpoint_of_a_history(opener, is_open):
         assert reader.get_tuple(name()).config == name(ids[-1])
     made = [reader.get_tuple(name(wanted)) for wanted in ids]
     assert made == [listed[wanted] for wanted in ids]
-    assert [one.checkpoint["channel_values"] for one in made] == [
-        {"n": number, "text": f"{number // 7:0150}"} for number in range(60)
-    ]
+    assert [values_of(one) for one in made] == [{"n": number, "text": f"{number // 7:0150}"} for number in range(60)]
     assert [one.pending_writes for one in made] == [
         [(f"task {number}", "n", number)] if number % 3 else [] for number in range(60)
     ]
@@ -107,7 +108,7 @@ def test_what_another_saver_has_done_since_is_seen(opener, seed):
                 ids.append(later)
             case 2 | 3:
                 config = put(writer, name(ids[-1]), number)
-                ids.append(config["configurable"]["checkpoint_id"])
+                ids.append(id_of(config))
             case 4 | 5:
                 writer.put_writes(name(ids[-1]), [("n", number)], f"late {number}")
             case 6:
@@ -129,10 +130,10 @@ def check(opener, reader, ids, gone):
     listed = read_whole(opener)
     for wanted in ids:
         assert reader.get_tuple(name(wanted)) == listed[wanted]
-        assert read_anew(opener, wanted) == listed[wanted]
+        assert read_again(opener, wanted) == listed[wanted]
     for wanted in gone:
         assert reader.get_tuple(name(wanted)) is None
-        assert read_anew(opener, wanted) is None
+        assert read_again(opener, wanted) is None
 
 
 @pytest.mark.parametrize("is_open", [False, True])
@@ -179,11 +180,6 @@ def test_a_past_checkpoint_takes_two_statements(opener, monkeypatch):
     ids = fill(opener.open("a"), 60, length=90)
     reader = opener.open("a")
     assert reader.get_tuple({"configurable": {"thread_id": "other"}}) is None
-    statements = []
-    database = reader.store._database
-    read = database.read
-    monkeypatch.setattr(database, "read", lambda sql, *rest: statements.append(sql) or read(sql, *rest))
+    counter = StatementCounter(reader.store, monkeypatch)
     for wanted in (ids[7], ids[30], ids[-2]):
-        statements.clear()
-        assert reader.get_tuple(name(wanted)) is not None
-        assert len(statements) == 2
+        assert counter.count(partial(reader.get_tuple, name(wanted))) == 2

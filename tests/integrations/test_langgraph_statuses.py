@@ -141,13 +141,17 @@ def test_a_watch_reports_what_it_asks_and_why_it_failed(saver):
     with saver.store.watch("t", interval=0.01) as watch:
         with pytest.raises(ValueError, match="van"):
             app.invoke({"log": []}, CONFIG, durability="sync")
-        told = until(watch, "failure")
-        assert (told.checkpoint.status, told.value["message"]) == ("failed", "no van")
+        change = until(watch, "failure")
+        assert (change.checkpoint.status, change.value["message"]) == ("failed", "no van")
         fails.append(0)
         app.invoke(None, CONFIG, durability="sync")
-        told = until(watch, "interrupt")
-        assert (told.checkpoint.status, told.value["node_id"], told.value["payload"]) == ("interrupted", "work", "ok?")
-        assert told.id == saver.store.interrupts("t")[0].id
+        change = until(watch, "interrupt")
+        assert (change.checkpoint.status, change.value["node_id"], change.value["payload"]) == (
+            "interrupted",
+            "work",
+            "ok?",
+        )
+        assert change.id == saver.store.interrupts("t")[0].id
 
 
 def until(watch, kind):
@@ -202,14 +206,18 @@ def runs(tmp_path):
 
 
 def test_the_commands_show_it(runs):
-    (row,) = graphkit("interrupts", runs, "--json").json
+    def read(*command):
+        return graphkit(*command, "--json").json
+
+    (row,) = read("interrupts", runs)
     assert (row["thread"], row["node"], row["payload"]) == ("t", "ask", {"question": "ok?"})
-    assert graphkit("stats", runs, "--json").json["waiting"] == 1
-    (row,) = graphkit("threads", runs, "--status", "interrupted", "--json").json
+    assert read("stats", runs)["waiting"] == 1
+    (row,) = read("threads", runs, "--status", "interrupted")
     assert row["waiting"] == {"question": "ok?"}
-    assert graphkit("history", runs, "t", "--json").json[0]["status"] == "interrupted"
-    shown = graphkit("show", runs, "t", "--json").json
-    assert (shown["status"], shown["state"]) == ("interrupted", {"log": ["begun"]})
+    assert read("history", runs, "t")[0]["status"] == "interrupted"
+    shown = read("show", runs, "t")
+    assert shown["status"] == "interrupted"
+    assert shown["state"] == {"log": ["begun"]}
     assert graphkit("show", runs, "t").out.endswith("log:\n  [0]: begun\n")
     assert graphkit("show", runs, "t", "--key", "log[0]").out == "begun\n"
     assert graphkit("answer", runs, "t", "--value", "1").code == 16

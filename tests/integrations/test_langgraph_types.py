@@ -26,7 +26,6 @@ pytest.importorskip("langgraph")
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send
@@ -35,8 +34,9 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, Secre
 from graphkit import CheckpointSerializationError
 from savers.langgraph import FileSystemCache, FileSystemCheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, OTHERS, parametrize
+from tests.support.langgraph_checkpoints import put, thread
 
-THREAD = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+THREAD = thread()
 T = TypeVar("T")
 called = []
 """What ran although it must not."""
@@ -49,22 +49,9 @@ def _nothing_ran():
     assert called == []
 
 
-def put(saver, **values):
-    """Put a checkpoint with these channels; return its config."""
-    checkpoint = empty_checkpoint()
-    versions = dict.fromkeys(values, checkpoint["id"])
-    checkpoint |= {"channel_values": values, "channel_versions": versions}
-    return saver.put(THREAD, checkpoint, {"source": "loop"}, versions)
-
-
 def get(saver, config=THREAD):
     """Read the channels of a checkpoint."""
     return saver.get_tuple(config).checkpoint["channel_values"]
-
-
-@pytest.fixture
-def saver(tmp_path):
-    return FileSystemCheckpointSaver(tmp_path / "store", fsync="never")
 
 
 # Classes of each kind -------------------------------------------------------------------------------------------------
@@ -357,19 +344,6 @@ STORE = "put(FileSystemCheckpointSaver('store', fsync='never'), person=VALUE)\n"
 READ = "print(get(FileSystemCheckpointSaver('store', fsync='never'))['person'] == VALUE)\n"
 
 
-def test_types_of_the_main_module_are_those_of_its_name(tmp_path, launcher, run):
-    tmp_path.joinpath("store_it.py").write_text(SCRIPT + STORE)
-    tmp_path.joinpath("shapes.py").write_text(SCRIPT + READ)
-    launcher.run("-m", "store_it", cwd=tmp_path)
-    assert "import store_it before reading" in run("get(saver)")
-    tmp_path.joinpath("shapes.py").write_text(SCRIPT + f"if __name__ == '__main__':\n    {STORE}")
-    launcher.run("-m", "shapes", cwd=tmp_path)
-    assert run("import shapes; print(get(saver)['person'] == shapes.VALUE)") == "True"
-    tmp_path.joinpath("shapes.py").write_text(SCRIPT + READ)
-    for command in (["-m", "shapes"], ["shapes.py"]):
-        assert launcher.run(*command, cwd=tmp_path).stdout == "True\n"
-
-
 def test_types_of_a_script_are_read_as_the_types_that_are_given(tmp_path, launcher, run):
     tmp_path.joinpath("app.py").write_text(SCRIPT + STORE)
     launcher.run("app.py", cwd=tmp_path)
@@ -493,27 +467,33 @@ def test_a_list_that_contains_itself_is_refused(saver):
 
 
 def test_types_are_made_by_their_constructors(tmp_path):
-    values = {"derived": Derived("a"), "client": Client(name="a"), "secret": SecretStr("s"), "day": Day(2026, 1, 2)}
-    saver = FileSystemCheckpointSaver(tmp_path, fsync="never", types=[Derived, Client, SecretStr, Fancy, Box[int]])
-    put(saver, **values | {"day": 1, "fancy": Fancy.ONE, "box": Box[int](item=1)})
+    client = Client(name="a")
+    types = [Derived, Client, SecretStr, Fancy, Box[int]]
+    saver = FileSystemCheckpointSaver(tmp_path, fsync="never", types=types)
+    box = Box[int](item=1)
+    put(saver, derived=Derived("a"), client=client, secret=SecretStr("s"), fancy=Fancy.ONE, box=box)
     found = get(saver)
     assert found["derived"].derived == "aa"
-    assert found["client"]._client is not values["client"]._client
+    assert found["client"]._client is not client._client
     assert found["secret"] == SecretStr("s")
-    assert found["box"] == Box[int](item=1)
+    assert found["fancy"] is Fancy.ONE
+    assert found["box"] == box
 
 
 def test_types_make_the_list_strict(tmp_path):
-    put(FileSystemCheckpointSaver(tmp_path, fsync="never"), note=Note("n", [Color.RED]))
+    note = Note("n", [Color.RED])
+    put(FileSystemCheckpointSaver(tmp_path, fsync="never"), note=note)
     strict = FileSystemCheckpointSaver(tmp_path, fsync="never", types=[Note])
     with pytest.raises(CheckpointSerializationError, match=r"it is not in types=.* add Color there") as caught:
         get(strict)
     assert caught.value.raw == Note("n", [["r", 1]])
     with pytest.raises(CheckpointSerializationError, match=r"its type is not in types=.* add Color there") as caught:
-        put(strict, note=Note("n", [Color.RED]))
-    assert (caught.value.path, caught.value.type_name) == ("note.tags[0]", f"{__name__}.Color")
-    put(strict, note=Note("n", [date(2026, 1, 1)]))
-    assert get(strict) == {"note": Note("n", [date(2026, 1, 1)])}
+        put(strict, note=note)
+    assert caught.value.path == "note.tags[0]"
+    assert caught.value.type_name == f"{__name__}.Color"
+    dated = Note("n", [date(2026, 1, 1)])
+    put(strict, note=dated)
+    assert get(strict) == {"note": dated}
 
 
 def test_types_read_what_was_stored_without_them(tmp_path):
@@ -775,16 +755,4 @@ def test_nothing_is_imported(tmp_path, monkeypatch):
             get(FileSystemCheckpointSaver(store))
     assert not marker.exists()
     assert "not_imported" not in sys.modules
-    assert called == []
-
-
-def test_a_path_through_a_class_asks_no_metaclass(tmp_path, monkeypatch):
-    odd = types.ModuleType("odd")
-    odd.Odd = Meta("Odd", (), {})
-    monkeypatch.setitem(sys.modules, "odd", odd)
-    called.clear()
-    forged = forge(2, "odd", "Odd.Inner", {"text": "x"})
-    put(FileSystemCheckpointSaver(tmp_path, fsync="never", serde=StoresAnything()), channel=forged)
-    with pytest.raises(CheckpointSerializationError, match=r"has no class Odd\.Inner now"):
-        get(FileSystemCheckpointSaver(tmp_path))
     assert called == []

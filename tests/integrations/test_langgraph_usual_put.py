@@ -13,7 +13,6 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.types import Send
 
 from graphkit import END
-from graphkit.errors import CheckpointStorageError
 from graphkit.values import SET
 from savers._log.writer import LogWriter
 from savers.langgraph import FileSystemCheckpointSaver, saver as module
@@ -149,100 +148,6 @@ def test_the_short_way_writes_what_the_general_way_writes(seed, tmp_path):
     assert taken > 80, "many puts are usual"
     assert none_taken == 0
     assert short == general
-
-
-def test_metadata_come_back_whatever_changes_with_the_step(tmp_path):
-    given = [
-        {"source": "loop", "step": 1, "parents": {}},
-        {"source": "loop", "step": 2, "parents": {}},
-        {"source": "update", "step": 3, "parents": {}},
-        {"source": "update", "step": 3, "parents": {"": "p"}},
-        {"source": "update", "step": -1, "parents": {"": "p"}},
-        *({"source": "loop", "step": step} for step in (255, 256, 65_535, 65_536, 1 << 64, 0, True, 1, 1.0)),
-        {"source": "loop", "step": 2, "more": None},
-        {"source": "loop", "step": 3, "more": None},
-    ]
-    saver = FileSystemCheckpointSaver(tmp_path, fsync="never")
-    config = CONFIG
-    for number, metadata in enumerate(given):
-        checkpoint = empty_checkpoint() | {"id": f"c{number}", "channel_values": {"n": 1}, "channel_versions": {"n": 1}}
-        config = saver.put(config, checkpoint, metadata, {"n": 1})
-    saver.store.close()
-    found = [one.metadata for one in saver.list(CONFIG)]
-    assert [repr(one) for one in reversed(found)] == [repr(one) for one in given]
-
-
-def run_short(root, long_from):
-    """Steps with short values, and a long one from a step on; return what the saver lists, and the size of the log."""
-    with fixed("usual"):
-        saver = FileSystemCheckpointSaver(root, fsync="never")
-        config = CONFIG
-        for number in range(100):
-            version = f"v{number}"
-            changed = {"n": number, "text": "y" * (500 if number >= long_from else 9)}
-            new_versions = dict.fromkeys(changed if number else [*changed, "same"], version)
-            checkpoint = empty_checkpoint() | {
-                "id": f"c{number}",
-                "ts": f"2026-11-22T18:33:34.{number:06}+00:00",
-                "channel_values": {**changed, "same": 1},
-                "channel_versions": {**dict.fromkeys(changed, version), "same": "v0"},
-                "versions_seen": {"a": {"n": version}},
-            }
-            saver.put_writes(
-                {"configurable": {**CONFIG["configurable"], "checkpoint_id": f"c{number}"}}, [("n", number)], "task"
-            )
-            config = saver.put(config, checkpoint, {"step": number}, new_versions)
-        assert saver.store.verify().ok
-        saver.store.close()
-        return [*saver.list(CONFIG)], locate_log(root).stat().st_size
-
-
-@pytest.mark.parametrize("long_from", [60, 1000])
-def test_a_keyframe_of_short_values_is_what_the_table_of_the_last_state_makes(long_from, tmp_path):
-    original = LogWriter._append_keyframe
-
-    def with_table(writer, *arguments):
-        writer.load_table()
-        return original(writer, *arguments)
-
-    with (
-        mock.patch.object(LogWriter, "load_table", autospec=True, side_effect=LogWriter.load_table) as loaded,
-        mock.patch.object(LogWriter, "_list_value", autospec=True, side_effect=LogWriter._list_value) as listed,
-    ):
-        short = run_short(tmp_path / "short", long_from)
-    with mock.patch.object(LogWriter, "_append_keyframe", with_table):
-        compared = run_short(tmp_path / "compared", long_from)
-    assert listed.call_count > 1, "a keyframe sets a short value again that did not change"
-    assert loaded.called is (long_from < 100), "and needs no table for it"
-    assert short == compared
-
-
-def test_a_put_that_the_disk_refuses_changes_nothing_on_the_short_way(tmp_path):
-    saver = FileSystemCheckpointSaver(tmp_path, fsync="never")
-    config = CONFIG
-    *puts, refused = [
-        (checkpoint, metadata, versions)
-        for checkpoint, metadata, versions in run_of(1, 200)
-        if set(versions) == {"n"} and "n" in checkpoint["channel_values"]
-    ][:4]
-    for checkpoint, metadata, versions in puts:
-        checkpoint |= {"channel_versions": versions, "versions_seen": {}}
-        config = saver.put(config, checkpoint, metadata, versions)
-    refused[0].update({"channel_versions": refused[2], "versions_seen": {}})
-    before = locate_log(tmp_path).read_bytes()
-    with (
-        mock.patch.object(LogWriter, "put_packed", autospec=True, side_effect=LogWriter.put_packed) as short,
-        mock.patch.object(saver.store._store.io, "write_at", side_effect=OSError(5, "injected")),
-        pytest.raises(CheckpointStorageError, match="injected"),
-    ):
-        saver.put(config, *refused)
-    assert short.called
-    assert locate_log(tmp_path).read_bytes() == before
-    assert saver.get_tuple(CONFIG).checkpoint["id"] == puts[-1][0]["id"]
-    saver.put(config, *refused)
-    assert saver.get_tuple(CONFIG).checkpoint["channel_values"]["n"] == refused[0]["channel_values"]["n"]
-    assert saver.store.verify().ok
-    saver.store.close()
 
 
 @pytest.mark.parametrize(

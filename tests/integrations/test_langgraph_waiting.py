@@ -1,10 +1,8 @@
 """Short calls on SQLite that find the connection in use by a worker thread wait in the event loop."""
 
 import asyncio
-import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 
 import pytest
 
@@ -13,7 +11,6 @@ pytest.importorskip("langgraph")
 from langgraph.checkpoint.base import empty_checkpoint
 
 from savers.langgraph import SqliteCheckpointSaver, thread_calls
-from savers.langgraph.thread_calls import ThreadCalls
 from tests.support.langgraph import WorkerCalls
 
 
@@ -159,20 +156,6 @@ def test_a_history_that_a_new_object_has_not_opened_is_opened_in_a_thread(saver,
     assert list_values(saver, "t0") == ([6, 5] if appends else [5])
 
 
-def test_a_history_that_another_process_has_begun_is_continued(saver, hops, tmp_path):
-    """The put begins the history, as far as this object knows."""
-
-    async def run():
-        assert await saver.aget_tuple(config_of("t0")) is None
-        with SqliteCheckpointSaver(tmp_path / "test.db", fsync="never") as other:
-            other.put(config_of("t0"), *make_checkpoint(1))
-        await aput(saver, "t0", 2)
-
-    asyncio.run(run())
-    assert list_values(saver, "t0") == [2, 1]
-    assert saver.store.verify().ok
-
-
 def test_a_call_that_has_waited_for_long_goes_to_a_thread(saver, hops, monkeypatch):
     monkeypatch.setattr(thread_calls, "_MAX_WAIT", 0.0)
 
@@ -187,20 +170,6 @@ def test_a_call_that_has_waited_for_long_goes_to_a_thread(saver, hops, monkeypat
             await task
 
     asyncio.run(run())
-    assert list_values(saver, "t0") == [1, 0]
-
-
-def test_a_lock_that_no_call_of_the_event_loop_holds_is_waited_for_in_a_thread(saver, hops):
-    async def run():
-        await aput(saver, "t0")
-        forget(hops)
-        with connection_lock(saver):
-            task = asyncio.create_task(aput(saver, "t0", 1))
-            await hops.has_put.wait()
-        await task
-
-    asyncio.run(run())
-    assert hops == ["put"]
     assert list_values(saver, "t0") == [1, 0]
 
 
@@ -242,38 +211,6 @@ def test_a_call_that_is_cancelled_while_it_waits_writes_nothing_and_lets_the_nex
     assert [list_values(saver, f"t{n}") for n in range(2)] == [[0], [1, 0]]
 
 
-def test_calls_that_wait_are_made_in_their_order(saver, hops):
-    order = []
-
-    async def put(n):
-        await aput(saver, f"t{n}", 1)
-        order.append(n)
-
-    async def run():
-        for n in range(5):
-            await aput(saver, f"t{n}")
-        async with Holder(saver, connection_lock(saver)) as holder:
-            tasks = await start(*(put(n) for n in range(5)))
-            await holder.end()
-            await asyncio.gather(*tasks)
-
-    asyncio.run(run())
-    assert order == list(range(5))
-
-
-def test_closing_the_saver_leaves_calls_that_wait_to_be_made(saver, hops):
-    async def run():
-        await aput(saver, "t0")
-        async with Holder(saver, connection_lock(saver)) as holder:
-            tasks = await start(aput(saver, "t0", 1), saver.aget_tuple(config_of("t0")))
-            closing_saver = asyncio.create_task(asyncio.to_thread(saver._close))
-            await holder.end()
-            await asyncio.gather(closing_saver, *tasks)
-
-    asyncio.run(run())
-    assert list_values(saver, "t0") == [1, 0]
-
-
 def test_an_error_of_a_call_that_has_waited_reaches_its_caller_and_the_next_goes_on(saver, hops):
     async def run():
         await aput(saver, "t0")
@@ -288,40 +225,6 @@ def test_an_error_of_a_call_that_has_waited_reaches_its_caller_and_the_next_goes
 
     asyncio.run(run())
     assert list_values(saver, "t0") == [2, 0]
-
-
-def test_a_call_that_finds_the_lock_in_use_again_stays_the_first():
-    """Another thread of execution may take the lock before a call that has waited."""
-
-    async def run():
-        calls = ThreadCalls()
-        ends = [asyncio.Event() for _ in range(2)]
-        made = []
-        is_free = False
-
-        def make(name):
-            if not is_free:
-                raise thread_calls.InUseError
-            made.append(name)
-            return (name,)
-
-        async def run_in_thread(call):
-            await call()
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(thread_calls, "run_in_thread", run_in_thread)
-            threads = await start(*(calls.run(end.wait) for end in ends))
-            waiting = await start(*(calls.call_when_free(lambda name=name: make(name)) for name in "ab"))
-            ends[0].set()
-            await threads[0]
-            await start()
-            assert made == []
-            is_free = True
-            ends[1].set()
-            assert await asyncio.gather(*waiting) == [("a",), ("b",)]
-        assert made == ["a", "b"]
-
-    asyncio.run(run())
 
 
 def test_event_loops_and_threads_use_one_saver_at_once(saver):
@@ -356,20 +259,3 @@ def test_event_loops_and_threads_use_one_saver_at_once(saver):
         for task in range(tasks):
             assert list_values(saver, f"loop{n}-{task}") == list(reversed(range(puts)))
     assert saver.store.verify().ok
-
-
-def test_a_write_lock_of_another_process_is_waited_for_in_a_thread_while_others_wait(saver, hops, tmp_path):
-    async def run():
-        for thread in "t0", "t1":
-            await aput(saver, thread)
-        forget(hops)
-        with closing(sqlite3.connect(tmp_path / "test.db", isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            tasks = [asyncio.create_task(aput(saver, f"t{n}", 1)) for n in range(2)]
-            await hops.has_put.wait()
-            assert not any(task.done() for task in tasks)
-            other.execute("COMMIT")
-        await asyncio.gather(*tasks)
-
-    asyncio.run(run())
-    assert [list_values(saver, f"t{n}") for n in range(2)] == [[1, 0], [1, 0]]

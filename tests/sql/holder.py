@@ -1,4 +1,4 @@
-"""A process that holds a run lock, and does what it is told on its standard input."""
+"""A process that holds a run lock, and obeys its standard input."""
 
 import json
 import sys

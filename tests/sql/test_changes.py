@@ -7,47 +7,47 @@ import pytest
 
 from savers._sql.sqlite_changes import _Commits
 from tests.sql.rows import add_history, put
-from tests.support.databases import PostgresDatabase, encode_text
+from tests.support.databases import encode_text
 from tests.support.forked import run_in_child
 
 LONG = 60
 ANY = None
-"""What a listener is told where any thread may have changed."""
+"""What a listener returns where any thread may have changed."""
 MARKS = itertools.count()
 MOST_MARKS = 1000
-"""How many marks are made until one is told by name. Few are needed: when a connection is new, and any thread is told."""
+"""How many marks are made until a listener names one. Few are needed: a new connection reports any thread."""
 
 
 @pytest.fixture
 def listener(database):
     listener = database.changes.open_listener("t")
-    # What was committed before may be told, and is not what the tests wait for.
-    threads_told(listener, database)
+    # It may hear of what was committed before, for which the tests do not wait.
+    take_changed_threads(listener, database)
     yield listener
     listener.close()
 
 
 def has_heard(listener):
-    """Whether the listener is told of a change within the time that any of them may take."""
+    """Whether the listener hears of a change within the time that any of them may take."""
     with listener.condition:
         return listener.condition.wait_for(listener.has_changes, LONG)
 
 
-def threads_told(listener, database):
-    """The threads whose changes the listener was told of since the last call, up to those committed before this one.
+def take_changed_threads(listener, database):
+    """The threads of whose changes the listener heard since the last call, up to those committed before this one.
 
-    Nothing waits for a time to pass. Two threads are made one after the other: once the listener was told of the second
-    one, it was told of all that was committed before the first one. (One look at SQLite may tell of the first one before
+    Nothing waits for a time to pass. Two threads are made one after the other: once the listener has heard of the second
+    one, it has heard of all that was committed before the first one. (One look at SQLite may tell of the first one before
     it tells of a change before it.)
     """
-    told = set()
+    changed = set()
     for _ in range(2):
-        told |= _told_until_mark(listener, database)
-    return {thread for thread in told if thread is ANY or not thread.startswith("mark-")}
+        changed |= _take_until_mark(listener, database)
+    return {thread for thread in changed if thread is ANY or not thread.startswith("mark-")}
 
 
-def _told_until_mark(listener, database):
-    told = set()
+def _take_until_mark(listener, database):
+    changed = set()
     for _ in range(MOST_MARKS):
         mark = f"mark-{next(MARKS)}"
         # PostgreSQL notifies of threads that are watched.
@@ -55,16 +55,16 @@ def _told_until_mark(listener, database):
         put_and_notify(database, add_history(database, mark), 0, mark)
         threads = set()
         while threads is not ANY:
-            told |= threads
-            if mark in told:
+            changed |= threads
+            if mark in changed:
                 watching_mark.close()
-                return told
+                return changed
             assert has_heard(listener)
             threads = listener.take_threads()
         # The mark may be one of any: make another one.
-        told.add(ANY)
+        changed.add(ANY)
         watching_mark.close()
-    raise AssertionError("told of no thread by name")
+    raise AssertionError("no thread was named")
 
 
 def put_and_notify(database, history, position, thread="t"):
@@ -75,12 +75,12 @@ def put_and_notify(database, history, position, thread="t"):
     )
 
 
-def test_a_change_is_told_once(database, listener, open_database):
+def test_a_listener_hears_of_a_change_once(database, listener, open_database):
     history = add_history(database)
     for position, writer in enumerate([database, open_database()]):
         put_and_notify(writer, history, position)
-        assert threads_told(listener, database) == {"t"}
-        assert threads_told(listener, database) == set()
+        assert take_changed_threads(listener, database) == {"t"}
+        assert take_changed_threads(listener, database) == set()
 
 
 def notify_in_transaction(database):
@@ -114,40 +114,10 @@ def test_a_transaction_notifies_at_its_commit(open_postgres):
     database.close()
 
 
-def test_a_transaction_on_a_file_is_seen_after_its_commit(open_sqlite):
-    database = open_sqlite()
-    put(database, add_history(database, "other"), 0)
-    commits = _Commits(database._connect_to_tables, database.names)
-    assert commits.find_threads() == {ANY}, "what was there before the first look"
-    transaction = notify_in_transaction(database)
-    next(transaction)
-    assert commits.find_threads() == set()
-    assert list(transaction) == []
-    assert commits.find_threads() == {ANY}, "a notification, on a file, is a change of any thread"
-    put(database, add_history(database, "another"), 0)
-    assert commits.find_threads() == {"another"}
-    commits.close()
-    database.close()
-
-
-def test_nothing_is_told_if_nothing_changes(database, listener):
-    database.read(f"SELECT * FROM {database.names.records}")
-    assert threads_told(listener, database) == set()
-
-
-def test_a_change_between_two_waits_is_not_missed(database, listener):
-    history = add_history(database)
-    other = database.changes.open_listener("t")
-    put_and_notify(database, history, 0)
-    assert has_heard(other)
-    assert has_heard(listener)
-    other.close()
-
-
-def test_a_change_in_another_process_is_told(database, listener):
+def test_a_listener_hears_of_a_change_in_another_process(database, listener):
     history = add_history(database)
     assert run_in_child(lambda: put_and_notify(database, history, 0))
-    assert threads_told(listener, database) == {"t"}
+    assert take_changed_threads(listener, database) == {"t"}
 
 
 def test_the_thread_ends_with_the_last_listener(database):
@@ -174,9 +144,9 @@ def test_a_file_that_was_replaced_is_watched_again(open_sqlite, tmp_path):
         (tmp_path / name).unlink()
     history = add_history(database)
     assert has_heard(listener)
-    threads_told(listener, database)
+    take_changed_threads(listener, database)
     put(database, history, 0)
-    assert threads_told(listener, database) == {"t"}
+    assert take_changed_threads(listener, database) == {"t"}
     listener.close()
     database.close()
 
@@ -202,29 +172,14 @@ def test_a_lost_connection_counts_as_a_change_and_is_replaced(open_postgres):
     history = add_history(database)
     listener = database.changes.open_listener("t")
     for position in range(2):
-        threads_told(listener, database)
+        take_changed_threads(listener, database)
         database.read(
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
             "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
         )
         # Told as a change of any thread, and not of none, until notifications arrive again.
-        assert ANY in threads_told(listener, database)
+        assert ANY in take_changed_threads(listener, database)
         put_and_notify(database, history, position)
-        assert threads_told(listener, database) == {"t"}
+        assert take_changed_threads(listener, database) == {"t"}
     listener.close()
-    database.close()
-
-
-def test_schemas_do_not_notify_each_other(server, open_postgres):
-    database = open_postgres()
-    other = PostgresDatabase(server.connection_string, schema="other schema")
-    listener = database.changes.open_listener("t")
-    others = other.changes.open_listener("t")
-    put_and_notify(other, add_history(other), 0)
-    assert has_heard(others)
-    assert threads_told(listener, database) == set()
-    others.close()
-    listener.close()
-    other.write('DROP SCHEMA "other schema" CASCADE')
-    other.close()
     database.close()

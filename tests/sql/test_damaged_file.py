@@ -186,66 +186,58 @@ COLUMNS = {
 """For each column, values that it does not have; SQLite keeps them."""
 
 
+@pytest.fixture
+def change_rows(written, tmp_path):
+    """Executes statements on a file, each of which changes rows; returns what verify reports, and what reading does."""
+
+    def change(*statements):
+        file = tmp_path / "x.db"
+        file.write_bytes(written[0])
+        for sql, parameters in statements:
+            with sqlite3.connect(file) as connection:
+                connection.execute("PRAGMA writable_schema = ON")
+                assert connection.execute(sql, parameters).rowcount > 0
+            connection.close()
+        with SqliteSaver(file, fsync="never") as saver:
+            found, errors = read_all(saver)
+            report = saver.verify()
+        assert not report.ok
+        assert list_unexpected(errors) == []
+        return found, errors
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("table", "column", "value"),
     [(table, column, value) for table in COLUMNS for column in COLUMNS[table] for value in COLUMNS[table][column]],
 )
-def test_a_value_of_another_type_is_reported(written, tmp_path, table, column, value):
-    data, expected = written
-    file = tmp_path / "x.db"
-    file.write_bytes(data)
-    with sqlite3.connect(file) as connection:
-        connection.execute("INSERT INTO graphkit_run_locks VALUES ('t', 1, 1, 1, 'holder')")
-        last = {"terms": "(term, history) = (SELECT term, history FROM graphkit_terms LIMIT 1)"}.get(
-            table, f"rowid = (SELECT max(rowid) FROM graphkit_{table})"
-        )
-        connection.execute(f"UPDATE graphkit_{table} SET {column} = ? WHERE {last}", (value,))
-    connection.close()
-    with SqliteSaver(file, fsync="never") as saver:
-        found, errors = read_all(saver)
-        report = saver.verify()
-    assert not report.ok
-    assert list_unexpected(errors) == []
+def test_a_value_of_another_type_is_reported(written, change_rows, table, column, value):
+    last = f"rowid = (SELECT max(rowid) FROM graphkit_{table})"
+    if table == "terms":
+        last = "(term, history) = (SELECT term, history FROM graphkit_terms LIMIT 1)"
+    found, errors = change_rows(
+        ("INSERT INTO graphkit_run_locks VALUES ('t', 1, 1, 1, 'holder')", ()),
+        (f"UPDATE graphkit_{table} SET {column} = ? WHERE {last}", (value,)),
+    )
     if table == "run_locks":
-        assert (found, errors) == (expected, {})
+        assert (found, errors) == (written[1], {})
 
 
-def test_a_row_without_its_record_is_reported(written, tmp_path):
-    data, _ = written
-    file = tmp_path / "x.db"
-    file.write_bytes(data)
+def test_a_row_without_its_record_is_reported(change_rows):
+    change_schema = "UPDATE sqlite_schema SET sql = replace(sql, ?, ?) WHERE name = 'graphkit_records'"
     required = "frame BLOB NOT NULL"
     optional = "frame BLOB"
-    for old, new, change in (
-        (required, optional, ""),
-        (optional, required, "UPDATE graphkit_records SET frame = NULL WHERE position > 0"),
-    ):
-        with sqlite3.connect(file) as connection:
-            connection.execute(change)
-            connection.execute("PRAGMA writable_schema = ON")
-            sql = "UPDATE sqlite_schema SET sql = replace(sql, ?, ?) WHERE name = 'graphkit_records'"
-            assert connection.execute(sql, (old, new)).rowcount == 1
-        connection.close()
-    with SqliteSaver(file, fsync="never") as saver:
-        _, errors = read_all(saver)
-        report = saver.verify()
-    assert not report.ok
-    assert list_unexpected(errors) == []
+    _, errors = change_rows(
+        (change_schema, (required, optional)),
+        ("UPDATE graphkit_records SET frame = NULL WHERE position > 0", ()),
+        (change_schema, (optional, required)),
+    )
     assert {name for name, _ in errors} >= {"get", "list", "history", "recent", "summary", "versions", "replay"}
 
 
 @pytest.mark.parametrize("missing", [1, 20, 60])
-def test_a_row_whose_record_is_cut_short_is_reported(written, tmp_path, missing):
-    data, _ = written
-    file = tmp_path / "x.db"
-    file.write_bytes(data)
-    with sqlite3.connect(file) as connection:
-        cut = "UPDATE graphkit_records SET frame = substr(frame, 1, length(frame) - ?)"
-        place = "rowid = (SELECT rowid FROM graphkit_records WHERE history = 3 ORDER BY position LIMIT 1 OFFSET 4)"
-        assert connection.execute(f"{cut} WHERE {place}", (missing,)).rowcount == 1
-    connection.close()
-    with SqliteSaver(file, fsync="never") as saver:
-        _, errors = read_all(saver)
-        report = saver.verify()
-    assert not report.ok
-    assert list_unexpected(errors) == []
+def test_a_row_whose_record_is_cut_short_is_reported(change_rows, missing):
+    cut = "UPDATE graphkit_records SET frame = substr(frame, 1, length(frame) - ?)"
+    place = "rowid = (SELECT rowid FROM graphkit_records WHERE history = 3 ORDER BY position LIMIT 1 OFFSET 4)"
+    change_rows((f"{cut} WHERE {place}", (missing,)))

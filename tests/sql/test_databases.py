@@ -1,8 +1,6 @@
 """What holds on every database: statements, transactions, keys, values, threads, forks."""
 
 import os
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,13 +11,11 @@ from savers._sql.schema import SCHEMA_VERSION
 from tests.sql.rows import add_history, positions, put
 from tests.support.databases import (
     HistoryGoneError,
-    PositionTakenError,
     PostgresDatabase,
     PostgresSession,
     SqliteConnection,
     encode_text,
 )
-from tests.support.forked import run_in_child
 
 
 class Stopped(Exception):
@@ -53,52 +49,9 @@ def test_an_id_takes_16_bytes_if_it_is_a_uuid_and_returns_as_it_was():
     ]
 
 
-def test_a_taken_position_is_refused_and_the_row_there_stays(database):
-    history = add_history(database)
-    assert put(database, history, 7, b"first") == 1
-    with pytest.raises(PositionTakenError):
-        put(database, history, 7, b"second")
-    assert database.read(f"SELECT frame FROM {database.names.records}") == [(b"first",)]
-
-
-def test_a_put_to_a_history_that_is_not_live_inserts_nothing(database):
-    history = add_history(database)
-    assert database.write(f"UPDATE {database.names.histories} SET version = 1") == 1
-    assert put(database, history, 0) == 0
-    assert put(database, history + 1, 0) == 0
-
-
 def test_a_record_without_its_history_is_refused(database):
     with pytest.raises(HistoryGoneError):
         database.write(f"INSERT INTO {database.names.records} (history, position, frame) VALUES (?, 0, ?)", (99, b""))
-
-
-def test_deleting_a_history_deletes_its_rows(database):
-    history = add_history(database)
-    put(database, history, 0)
-    if not database.dialect.combines_writes:
-        # Otherwise the terms are in the row of the record.
-        database.write(f"INSERT INTO {database.names.terms} (term, history) VALUES (?, ?)", (1, history))
-    database.write(f"DELETE FROM {database.names.histories} WHERE history = ?", (history,))
-    assert positions(database, history) == []
-    if not database.dialect.combines_writes:
-        assert database.read(f"SELECT * FROM {database.names.terms}") == []
-    assert add_history(database) > history
-
-
-def test_the_number_of_rows_and_what_they_return_is_told(database):
-    history = add_history(database)
-    with database.transaction() as transaction:
-        transaction.execute_many(
-            f"INSERT INTO {database.names.records} (history, position, frame) VALUES (?, ?, ?)",
-            [(history, n, b"%d" % n) for n in range(10)],
-        )
-        assert transaction.row_count == 10
-        rows = transaction.execute(f"DELETE FROM {database.names.records} WHERE position < ? RETURNING position", (3,))
-        assert (sorted(rows), transaction.row_count) == ([(0,), (1,), (2,)], 3)
-        assert transaction.execute(f"UPDATE {database.names.records} SET frame = ?", (b"",)) == []
-        assert transaction.row_count == 7
-    assert positions(database, history) == [3, 4, 5, 6, 7, 8, 9]
 
 
 @pytest.mark.parametrize("error", [Stopped, KeyboardInterrupt])
@@ -139,54 +92,11 @@ def interrupt_once_after(monkeypatch, beginning):
         monkeypatch.setattr(owner, "run", run)
 
 
-def test_a_violated_key_rolls_a_transaction_back(database):
-    history = add_history(database)
-    put(database, history, 5)
-    with pytest.raises(PositionTakenError), database.transaction() as transaction:
-        transaction.execute_many(
-            f"INSERT INTO {database.names.records} (history, position, frame) VALUES (?, ?, ?)",
-            [(history, 4, b""), (history, 5, b"")],
-        )
-    assert positions(database, history) == [5]
-
-
-def test_reads_see_what_was_committed_and_nothing_else(database, open_database):
-    other = open_database()
-    history = add_history(database)
-    with database.transaction() as transaction:
-        transaction.execute(
-            f"INSERT INTO {database.names.records} (history, position, frame) VALUES (?, 1, ?)", (history, b"")
-        )
-        assert positions(other, history) == []
-        with ThreadPoolExecutor(1) as executor:
-            assert executor.submit(positions, database, history).result() == []
-    assert positions(database, history) == positions(other, history) == [1]
-
-
 def test_a_write_inside_a_transaction_of_the_same_thread_is_refused(database):
     history = add_history(database)
     with database.transaction(), pytest.raises(RuntimeError):
         put(database, history, 0)
     assert put(database, history, 0) == 1
-
-
-def test_threads_append_to_one_history_without_gaps(database, open_database):
-    """Each writer takes the next position that is free, as a saver does."""
-    history = add_history(database)
-    databases = [database, open_database()]
-
-    def append(number):
-        for _ in range(25):
-            while True:
-                try:
-                    put(databases[number % 2], history, len(positions(databases[number % 2], history)))
-                    break
-                except PositionTakenError:
-                    continue
-
-    with ThreadPoolExecutor(4) as executor:
-        list(executor.map(append, range(4)))
-    assert positions(database, history) == list(range(100))
 
 
 def test_a_writer_waits_for_another_one_and_then_gives_up(database, open_database):
@@ -199,54 +109,6 @@ def test_a_writer_waits_for_another_one_and_then_gives_up(database, open_databas
     assert put(impatient, history, 0) == 0
 
 
-def test_a_closed_database_opens_again(database):
-    history = add_history(database)
-    database.close()
-    database.close()
-    assert put(database, history, 0) == 1
-
-
-def test_a_forked_child_has_connections_of_its_own(database):
-    history = add_history(database)
-    with database.transaction() as transaction:
-        transaction.execute(
-            f"INSERT INTO {database.names.records} (history, position, frame) VALUES (?, 1, ?)", (history, b"")
-        )
-    assert run_in_child(lambda: positions(database, history) == [1] and put(database, history, 2) == 1)
-    assert put(database, history, 3) == 1
-    assert positions(database, history) == [1, 2, 3]
-
-
-def test_a_fork_amid_other_threads_of_execution_leaves_the_child_able_to_write(database):
-    history = add_history(database)
-    stop = threading.Event()
-    errors = []
-
-    def write(number):
-        position = number << 32
-        try:
-            while not stop.is_set():
-                put(database, history, position)
-                positions(database, history)[-1:]
-                position += 1
-        except BaseException as error:
-            errors.append(error)
-            raise
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in (1, 2)]
-    for thread in threads:
-        thread.start()
-    try:
-        for number in range(10):
-            assert run_in_child(lambda number=number: put(database, history, number) == 1)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert errors == []
-    assert positions(database, history)[:10] == list(range(10))
-
-
 def test_a_newer_schema_is_refused_and_left_alone(database, open_database):
     add_history(database)
     database.write(f"UPDATE {database.names.meta} SET value = ?", (SCHEMA_VERSION + 1,))
@@ -256,7 +118,7 @@ def test_a_newer_schema_is_refused_and_left_alone(database, open_database):
 
 
 @pytest.mark.parametrize("version", [0, -1, "x", 1.5, b"1"])
-def test_a_schema_version_that_nobody_has_written_is_refused(database, open_database, version):
+def test_a_schema_version_that_no_release_has_written_is_refused(database, open_database, version):
     add_history(database)
     if not isinstance(version, int) and isinstance(database, PostgresDatabase):
         pytest.skip("PostgreSQL keeps other types out")

@@ -44,18 +44,6 @@ def test_a_single_connection_may_be_passed_in(guest, schema, autocommit):
     assert guest.execute("SELECT 1 AS one").fetchall() == [{"one": 1}]
 
 
-def test_threads_of_execution_take_turns_on_a_single_connection(guest, schema):
-    saver = PostgresSaver(pool=guest, schema=schema)
-
-    def put(number):
-        saver.put(RunnableConfig(f"t{number % 4}"), Checkpoint(node_id="a", next_node_id="b", state={"n": number}))
-
-    with ThreadPoolExecutor(8) as workers:
-        list(workers.map(put, range(80)))
-    assert [len(saver.history(RunnableConfig(thread))) for thread in saver.threads()] == [20] * 4
-    saver.close()
-
-
 def test_savers_take_turns_on_a_single_connection(guest, schema):
     savers = [PostgresSaver(pool=guest, schema=schema, lock_timeout=60) for _ in range(2)]
 

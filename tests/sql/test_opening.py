@@ -6,8 +6,6 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
-from tests.support.checkpoints import list_numbers
-from tests.support.databases import limit_first_read
 from tests.support.logs import flip, pack_frame
 
 CONFIG = RunnableConfig("t")
@@ -96,14 +94,6 @@ def test_a_history_that_is_opened_at_its_end_is_what_its_writer_knows_and_what_a
             assert describe(opened) == describe(open_again(saver)), number
 
 
-def test_a_log_that_was_opened_goes_on(saver, open_saver):
-    for number in range(40):
-        with open_saver() as fresh:
-            fresh.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"n": number, "all": [*range(number)]}))
-    assert list_numbers(saver, CONFIG) == [*range(39, -1, -1)]
-    assert saver.verify().ok
-
-
 @pytest.fixture
 def positions(saver):
     """The positions of the rows of a history of one keyframe and nine changes."""
@@ -127,16 +117,6 @@ def test_a_damaged_row_is_reported_at_its_position(saver, open_saver, positions,
     assert caught.value.offset == position
 
 
-@pytest.mark.sweep(3, of="number")
-@pytest.mark.parametrize("number", range(1, 10))
-def test_a_missing_row_is_reported_at_its_position(saver, open_saver, positions, number):
-    database = saver._database
-    database.write(f"DELETE FROM {database.names.records} WHERE position = ?", (positions[number],))
-    with open_saver() as fresh, pytest.raises(CheckpointCorruptionError) as caught:
-        fresh.get(CONFIG)
-    assert caught.value.offset in {positions[number], positions[number + 1]}
-
-
 def test_a_record_of_a_newer_format_is_refused(saver, open_saver, positions):
     """Also if it stands before the last checkpoint."""
     log = open_again(saver)
@@ -149,15 +129,3 @@ def test_a_record_of_a_newer_format_is_refused(saver, open_saver, positions):
         transaction.execute(f"INSERT INTO {records} (history, position, frame) VALUES (?, ?, ?)", values)
     with open_saver() as fresh, pytest.raises(CheckpointFormatError, match="newer graphkit"):
         fresh.get(CONFIG)
-
-
-def test_a_long_end_is_not_read_twice(saver, open_saver, monkeypatch):
-    limit_first_read(monkeypatch, 10_000)
-    for number in range(6):
-        saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"n": number, "text": str(number) * 5_000}))
-    with open_saver() as fresh:
-        read = fresh._database.read
-        executed = []
-        monkeypatch.setattr(fresh._database, "read", lambda *args: (executed.append(args[0]), read(*args))[1])
-        assert fresh.info(CONFIG) is not None
-        assert len(executed) == 1

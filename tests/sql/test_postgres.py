@@ -1,7 +1,6 @@
 """What holds on PostgreSQL: connections, guests, rights, a server that is killed."""
 
 import multiprocessing
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -16,9 +15,7 @@ from tests.sql.rows import add_history, positions, put
 from tests.support.databases import (
     ConnectionLostError,
     OutcomeUnknownError,
-    PositionTakenError,
     PostgresDatabase,
-    PostgresSession,
     end_idle_transactions_soon,
 )
 
@@ -180,31 +177,11 @@ def test_tables_of_another_program_are_not_touched(server, schema):
     ]
 
 
-def test_frames_are_not_compressed_again(server, schema, database):
-    database.read("SELECT 1")
-    assert execute(
-        server,
-        f"SELECT attstorage FROM pg_attribute WHERE attrelid = '\"{schema}\".records'::regclass AND attname = 'frame'",
-    ) in ([("e",)], [(b"e",)])
-
-
 def test_a_database_with_another_encoding_is_refused(server):
     execute(server, "CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
     with pytest.raises(CheckpointStorageError, match="UTF8"):
         PostgresDatabase(f"{server.connection_string} dbname=latin").read("SELECT 1")
     execute(server, "DROP DATABASE latin")
-
-
-def test_a_read_only_server_is_an_error(server, schema, database):
-    history = add_history(database)
-    with database.transaction() as transaction:
-        transaction.execute("SET TRANSACTION READ ONLY")
-        with pytest.raises(CheckpointStorageError, match="accepts writes"):
-            transaction.execute(f"DELETE FROM {database.names.histories}")
-        with pytest.raises(CheckpointStorageError, match="aborted"):
-            transaction.execute("SELECT 1")
-        transaction.execute("ROLLBACK")
-    assert put(database, history, 0) == 1
 
 
 # Guests
@@ -329,36 +306,6 @@ def test_a_prepared_statement_survives_a_rollback(database):
     assert positions(database, history) == list(range(position + 1))
 
 
-def test_a_prepared_statement_that_is_refused_raises_what_any_other_does(database):
-    history, position = prepare(database)
-    with pytest.raises(PositionTakenError):
-        put(database, history, 0)
-    assert put(database, history + 1, 0) == 0, "there is no such history"
-    assert put(database, history, position) == 1
-    assert positions(database, history) == list(range(position + 1))
-
-
-def test_two_databases_on_one_pool_prepare_their_own_statements(make_pool, schema):
-    pool = make_pool(min_size=1, max_size=1)
-    databases = [PostgresDatabase(pool=pool, schema=schema) for _ in range(2)]
-    histories = [add_history(database, thread) for database, thread in zip(databases, "ab", strict=True)]
-    for position in range(PREPARED_AFTER + 2):
-        for database, history in zip(databases, histories, strict=True):
-            assert put(database, history, position) == 1
-    assert count_prepared(databases[0]) == 2
-    for database, history in zip(databases, histories, strict=True):
-        assert positions(database, history) == list(range(PREPARED_AFTER + 2))
-
-
-def test_a_pool_whose_connections_prepare_nothing_is_left_alone(make_pool, schema):
-    pool = make_pool(kwargs={"autocommit": True, "prepare_threshold": None}, min_size=1, max_size=1)
-    database = PostgresDatabase(pool=pool, schema=schema)
-    history = add_history(database)
-    for position in range(PREPARED_AFTER + 2):
-        assert put(database, history, position) == 1
-    assert count_prepared(database) == 0
-
-
 # Lost connections
 
 
@@ -372,19 +319,6 @@ def test_a_lost_connection_is_replaced_before_a_statement(server, database):
         end_connections(server)
         with database.transaction() as transaction:
             transaction.execute(f"UPDATE {database.names.histories} SET status = ?", (str(position),))
-
-
-def test_a_connection_whose_opening_is_interrupted_is_closed(database, monkeypatch):
-    opened = []
-
-    def interrupt(session, sql):
-        opened.append(session)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(PostgresSession, "run", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        database._server.connect()
-    assert opened[0].connection.closed
 
 
 def test_a_connection_that_was_lent_while_the_others_were_closed_is_closed_when_it_returns(database):
@@ -402,20 +336,6 @@ def test_a_watch_that_ends_after_its_store_was_closed_leaves_no_connection(serve
     listener.close()
     assert database._connections is None
     assert execute(server, f'SELECT count(*) FROM "{schema}".watchers') == [(0,)]
-
-
-def test_a_connection_that_is_lost_within_a_transaction_changes_nothing(server, database):
-    history = add_history(database)
-
-    def lose():
-        with database.transaction() as transaction:
-            transaction.execute(f"DELETE FROM {database.names.histories}")
-            end_connections(server)
-            transaction.execute("SELECT 1")
-
-    with pytest.raises(ConnectionLostError, match="nothing was changed"):
-        lose()
-    assert put(database, history, 0) == 1
 
 
 def test_a_transaction_of_a_paused_process_is_ended_by_the_server(server, database, open_postgres, monkeypatch):
@@ -464,34 +384,3 @@ def test_a_connection_that_is_lost_before_the_answer_leaves_the_outcome_open(ser
         with pytest.raises(OutcomeUnknownError):
             slow.result()
     assert positions(database, history) == expected
-
-
-def test_threads_go_on_after_all_their_connections_were_lost(server, database):
-    history = add_history(database)
-    stop = threading.Event()
-    done = [0] * 4
-
-    def write(number):
-        position = number << 32
-        while not stop.is_set():
-            try:
-                done[number] += put(database, history, position)
-            except OutcomeUnknownError:
-                done[number] += (position,) in database.read(
-                    f"SELECT position FROM {database.names.records} WHERE position = ?", (position,)
-                )
-            position += 1
-
-    with ThreadPoolExecutor(4) as executor:
-        writers = [executor.submit(write, number) for number in range(4)]
-        try:
-            for _ in range(5):
-                before = list(done)
-                end_connections(server)
-                while any(now == then for now, then in zip(done, before, strict=True)):
-                    assert not any(writer.done() for writer in writers)
-        finally:
-            stop.set()
-        for writer in writers:
-            writer.result()
-    assert len(positions(database, history)) == sum(done)

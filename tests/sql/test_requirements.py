@@ -1,7 +1,6 @@
 """Rows of docs/requirements.md that are about databases: configuration, moving, cold reads."""
 
 import json
-import pickle
 import random
 import shutil
 import subprocess
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import savers
 from graphkit import END, START, Checkpoint, RunnableConfig, StateGraph
 from graphkit.compat.go_agents import GraphConfig
 from graphkit.errors import CheckpointerConfigurationError
@@ -151,31 +149,6 @@ def test_a_cold_read_of_a_long_history_costs_what_the_state_costs(tmp_path, chec
 
 
 # Names
-
-
-@pytest.mark.parametrize("name", ["SqliteSaver", "PostgresSaver"])
-def test_the_classes_are_known_by_their_public_names(name):
-    cls = getattr(savers, name)
-    assert (cls.__module__, cls.__qualname__) == ("savers", name)
-    assert pickle.loads(pickle.dumps(cls)) is cls
-    assert f"savers.{name}".encode() in pickle.dumps(cls, protocol=0).replace(b"\n", b".")
-
-
-@pytest.mark.parametrize("cls", [SqliteSaver, PostgresSaver])
-@pytest.mark.parametrize(
-    ("alias", "method"),
-    [
-        ("putWrites", "put_writes"),
-        ("tagsOf", "tags_of"),
-        ("runLock", "run_lock"),
-        ("registerTypes", "register_types"),
-        ("versionsByThreadId", "versions_by_thread_id"),
-        ("versionNamespaces", "version_namespaces"),
-        ("getVersion", "get_version"),
-    ],
-)
-def test_the_java_names_are_the_methods_of_the_class(cls, alias, method):
-    assert getattr(cls, alias) is getattr(cls, method)
 
 
 def test_type_checkers_know_the_classes(tmp_path):

@@ -2,61 +2,13 @@
 
 from functools import partial
 
-import pytest
-
 from graphkit import END, Checkpoint, RunnableConfig
-from graphkit.errors import CheckpointCorruptionError
 from graphkit.values import FrozenList
-from savers import PostgresSaver, SqliteSaver
+from savers import PostgresSaver
 from tests.support.databases import MOST_NUMBERS
+from tests.support.statements import StatementCounter
 
 CONFIG = RunnableConfig("t")
-
-
-class Counter:
-    """Counts the statements that a saver executes, with those that begin and end a transaction."""
-
-    def __init__(self, saver, monkeypatch):
-        self.statements = []
-        database = saver._database
-        for name in ("read", "write", "write_returning"):
-            monkeypatch.setattr(database, name, self.wrap(getattr(database, name)))
-        transaction = database.transaction
-        monkeypatch.setattr(database, "transaction", lambda: self.open(transaction))
-
-    def wrap(self, execute):
-        def counted(sql, *parameters):
-            self.statements.append(sql)
-            return execute(sql, *parameters)
-
-        return counted
-
-    def open(self, transaction):
-        self.statements += ["BEGIN", "COMMIT"]
-        return transaction()
-
-    def count(self, call):
-        """Return how many statements a call takes; those within a transaction are not counted."""
-        self.statements.clear()
-        call()
-        return len(self.statements)
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def open_saver(request, tmp_path):
-    opened = []
-
-    def open_again():
-        if request.param == "sqlite":
-            opened.append(SqliteSaver(tmp_path / "test.db", fsync="never"))
-        else:
-            connection_string = request.getfixturevalue("server").connection_string
-            opened.append(PostgresSaver(connection_string, schema=request.getfixturevalue("schema")))
-        return opened[-1]
-
-    yield open_again
-    for saver in opened:
-        saver.close()
 
 
 def make_checkpoint(number, **options):
@@ -74,29 +26,20 @@ def fill(saver, count, thread="t"):
 
 def test_a_put_on_postgres_is_one_round_trip(server, schema, monkeypatch):
     with PostgresSaver(server.connection_string, schema=schema) as saver:
-        counter = Counter(saver, monkeypatch)
+        counter = StatementCounter(saver, monkeypatch)
+
+        def count(number, **options):
+            checkpoint = make_checkpoint(number, **options)
+            return counter.count(lambda: saver.put(CONFIG, checkpoint))
+
         # The first one looks whether there is a history.
-        assert counter.count(lambda: saver.put(CONFIG, make_checkpoint(0))) == 2
-        checkpoints = map(make_checkpoint, range(1, 200))
-        counts = [counter.count(partial(saver.put, CONFIG, checkpoint)) for checkpoint in checkpoints]
-        assert set(counts) == {1}
-        assert counter.count(lambda: saver.put(CONFIG, make_checkpoint(200, next_node_id=END))) == 1
+        assert count(0) == 2
+        assert {count(number) for number in range(1, 200)} == {1}
+        assert count(200, next_node_id=END) == 1
         with saver.run_lock(CONFIG):
-            assert counter.count(lambda: saver.put(CONFIG, make_checkpoint(201))) == 1
-            assert counter.count(lambda: saver.put(CONFIG, make_checkpoint(202))) == 1
+            assert count(201) == 1
+            assert count(202) == 1
         assert [info.metadata["step"] for info in saver.history(CONFIG)] == [*range(202, -1, -1)]
-
-
-def test_a_history_has_each_term_once(open_saver):
-    saver = open_saver()
-    fill(saver, 20)
-    database = saver._database
-    if database.dialect.combines_writes:
-        rows = database.read(f"SELECT unnest(terms) FROM {database.names.records}")
-    else:
-        rows = database.read(f"SELECT term FROM {database.names.terms}")
-    # Of the numbers, only the first ones have terms of their own; then the key has one.
-    assert len(rows) == len(set(rows)) == MOST_NUMBERS + 1 + 1
 
 
 def test_metadata_are_found_by_each_of_many_numbers(open_saver):
@@ -122,7 +65,7 @@ def test_a_search_reads_only_histories_that_have_all_terms(open_saver, monkeypat
     saver.put(RunnableConfig("other"), make_checkpoint(3, metadata={"step": 3, "source": "input"}))
     fresh = open_saver()
     fresh.threads()
-    counter = Counter(fresh, monkeypatch)
+    counter = StatementCounter(fresh, monkeypatch)
     found = []
     # One statement finds the histories, and one opens each.
     assert counter.count(lambda: found.extend(fresh.search({"step": 3, "source": "loop"}))) == 1 + 2
@@ -131,47 +74,14 @@ def test_a_search_reads_only_histories_that_have_all_terms(open_saver, monkeypat
     assert len(found) == 2
 
 
-def test_a_search_returns_the_infos_of_the_histories(open_saver):
-    saver = open_saver()
-    for number in range(20):
-        fill(saver, number % 4 + 1, f"t{number:02}")
-    saver.put_writes(RunnableConfig("t03"), {"key": 1})
-    saver.add_tags(RunnableConfig("t03"), "tag")
-    expected = [
-        info
-        for thread in saver.threads()
-        for info in saver.history(RunnableConfig(thread))
-        if info.metadata["step"] == 1
-    ]
-    for limit in (None, 0, 1, 7, 100):
-        assert open_saver().search({"step": 1}, limit=limit) == expected[:limit]
-
-
 def test_a_search_with_a_limit_opens_no_more_histories_than_wanted(open_saver, monkeypatch):
     saver = open_saver()
     for number in range(20):
         fill(saver, 2, f"t{number}")
     fresh = open_saver()
     fresh.threads()
-    counter = Counter(fresh, monkeypatch)
+    counter = StatementCounter(fresh, monkeypatch)
     assert counter.count(lambda: fresh.search({"step": 1}, limit=3)) == 1 + 3
-
-
-def test_terms_of_a_failed_put_are_inserted_by_the_next_one(open_saver, monkeypatch):
-    saver = open_saver()
-    fill(saver, 2)
-    database = saver._database
-
-    def refuse(*_):
-        raise OSError
-
-    with monkeypatch.context() as patch:
-        for name in ("write", "write_returning", "transaction"):
-            patch.setattr(database, name, refuse)
-        with pytest.raises(OSError):
-            saver.put(CONFIG, make_checkpoint(7))
-    saver.put(CONFIG, make_checkpoint(7))
-    assert [info.metadata["step"] for info in open_saver().search({"step": 7})] == [7]
 
 
 def grow(saver, count):
@@ -192,7 +102,7 @@ def test_reading_takes_few_statements_however_long_the_history_is(open_saver, mo
     def count(read):
         saver = open_saver()
         saver.get(RunnableConfig("other"))
-        return Counter(saver, monkeypatch).count(partial(read, saver))
+        return StatementCounter(saver, monkeypatch).count(partial(read, saver))
 
     def read_past(saver):
         assert len(saver.get(RunnableConfig("t", ids[700])).state["messages"]) == 701
@@ -216,50 +126,3 @@ def test_reading_takes_few_statements_however_long_the_history_is(open_saver, mo
     limits = {read_latest: 3 + more, read_past: 4 + more, read_absent: 2, read_history: 6 + more, read_recent: 1}
     found = {read: count(read) for read in limits}
     assert all(found[read] <= limits[read] for read in limits), found
-
-
-def test_a_second_past_state_takes_few_statements(open_saver, monkeypatch):
-    ids = grow(open_saver(), 600)
-    saver = open_saver()
-    counter = Counter(saver, monkeypatch)
-    assert counter.count(partial(saver.get, CONFIG)) > 0
-    for number in (500, 503, 100):
-        assert counter.count(partial(saver.info, RunnableConfig("t", ids[number]))) <= 2
-        assert counter.count(partial(saver.get, RunnableConfig("t", ids[number]))) <= 3
-
-
-def test_each_row_is_read_once_by_a_caller_that_reads_all_states(open_saver, monkeypatch):
-    ids = grow(open_saver(), 600)
-    saver = open_saver()
-    counter = Counter(saver, monkeypatch)
-
-    def replay():
-        assert [checkpoint.id for checkpoint in saver.replay(CONFIG)] == ids
-        assert [len(checkpoint.state["messages"]) for checkpoint in saver.replay(CONFIG)] == [*range(1, 601)]
-
-    assert counter.count(replay) <= 2 * 8
-    states = saver.list(CONFIG)
-    # One asks what is new.
-    assert counter.count(lambda: [len(checkpoint.state["messages"]) for checkpoint in states]) <= 600 + 8
-
-
-def test_the_keyframes_of_a_long_value_take_one_statement(open_saver, monkeypatch):
-    grow(open_saver(), 1500)
-    saver = open_saver()
-    counter = Counter(saver, monkeypatch)
-    counter.count(partial(saver.get, CONFIG))
-    assert sum("k.is_keyframe" in sql and "LIMIT" in sql for sql in counter.statements) == 1
-
-
-def test_a_keyframe_that_is_damaged_in_its_row_is_reported(open_saver):
-    saver = open_saver()
-    ids = grow(saver, 600)
-    database = saver._database
-    records = database.names.records
-    rows = database.read(f"SELECT position, frame FROM {records} WHERE is_keyframe ORDER BY position")
-    # Not the last one, which is read when a history is opened.
-    for position, frame in rows[:-1]:
-        changed = frame[:-20] + bytes([frame[-20] ^ 1]) + frame[-19:]
-        database.write(f"UPDATE {records} SET frame = ? WHERE position = ?", (changed, position))
-    with pytest.raises(CheckpointCorruptionError):
-        open_saver().get(RunnableConfig("t", ids[300]))

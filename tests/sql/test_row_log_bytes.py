@@ -1,12 +1,10 @@
 """The bytes of a history in rows: read, appended all or none, and refused when another writer was faster."""
 
 import random
-from contextlib import suppress
 
 import pytest
 
 from graphkit.errors import CheckpointCorruptionError
-from savers._log.log_bytes import search_back
 from savers._sql import row_log_bytes
 from savers._sql.row_inserts import SealMark
 from savers._sql.statements import Statements
@@ -68,65 +66,7 @@ def delete_row(database, position):
     database.write(f"DELETE FROM {database.names.records} WHERE position = ?", (position,))
 
 
-class Reads:
-    """Counts the statements that read from a database."""
-
-    def __init__(self, database, monkeypatch):
-        self.count = 0
-        self.read = database.read
-        monkeypatch.setattr(database, "read", self.read_and_count)
-
-    def read_and_count(self, sql, parameters=()):
-        self.count += 1
-        return self.read(sql, parameters)
-
-    def take(self):
-        count = self.count
-        self.count = 0
-        return count
-
-
 # What every medium promises
-
-
-def test_there_is_nothing_at_first(make):
-    medium = make()
-    assert not medium.is_open
-    assert not medium.open()
-    assert not medium.is_open
-    medium.close()
-
-
-def test_the_beginning_is_inserted_with_the_first_record(make, database):
-    medium = make()
-    medium.begin(BEGINNING)
-    medium.append(100, b"first", 0, None)
-    assert medium.is_open
-    assert medium.has_pending
-    assert medium.read_at(0, 200) == BEGINNING + b"first"
-    assert not make().open()
-    medium.commit(None)
-    assert not medium.has_pending
-    other = open_other(make)
-    assert other.read_record(0, 1) == BEGINNING
-    assert other.read_at(0, 200) == BEGINNING + b"first"
-    assert positions(database, medium.history) == [0, 100]
-
-
-def test_own_records_are_no_news(make):
-    medium = make()
-    end = write(medium, b"one", b"two")
-    assert medium.refresh(end) is Change.NONE
-
-
-def test_the_records_of_another_writer_are_found(make):
-    medium = make()
-    end = write(medium, b"one")
-    write(open_other(make), b"two", b"three")
-    assert medium.refresh(end) is Change.GREW
-    assert medium.size == end + 8
-    assert medium.read_at(end - 3, 100) == b"onetwothree"
-    assert medium.refresh(end + 8) is Change.NONE
 
 
 @pytest.mark.parametrize("sql", ["DELETE FROM {histories}", "UPDATE {histories} SET version = 1"])
@@ -157,28 +97,6 @@ def test_what_was_not_committed_is_taken_back(make):
     assert open_other(make).read_at(end - 3, 100) == b"oneother"
 
 
-def test_closing_forgets_and_may_be_repeated(make):
-    medium = make()
-    end = write(medium, b"one")
-    medium.append(end, b"two", 0, None)
-    for _ in range(2):
-        medium.close()
-        assert not medium.is_open
-        assert not medium.has_pending
-    assert medium.open()
-    assert medium.read_at(100, 100) == b"one"
-
-
-def test_a_search_finds_all_occurrences_the_last_one_first(make):
-    end = write(make(), b"needle", b"x" * 100_000, b"needleneedle", b"tail needle")
-    medium = open_other(make)
-    data = medium.read_at(0, end)
-    places = [place for place in range(len(data)) if data.startswith(b"needle", place)]
-    assert [*search_back(medium, b"needle", end)] == places[::-1]
-    assert [*search_back(medium, b"needle", places[-1])] == places[-2::-1]
-    assert [*search_back(medium, b"absent", end)] == []
-
-
 # Reading
 
 
@@ -198,16 +116,6 @@ def test_any_ranges_in_any_order_have_the_bytes_of_their_rows(history):
             start = randomness.randrange(len(WHOLE))
             ranges.append((start, min(len(WHOLE), start + randomness.choice([0, 5, 300, 20_000]))))
         assert history.read_many(ranges) == [WHOLE[start:end] for start, end in ranges]
-
-
-def test_what_waits_is_read_together_with_what_was_inserted(make, monkeypatch):
-    monkeypatch.setattr(row_log_bytes, "_MAX_LAST", 10_000)
-    medium = make()
-    write(medium, *FRAMES)
-    medium.append(medium.size, b"waits", 0, None)
-    whole = WHOLE + b"waits"
-    assert medium.read_at(0, len(whole)) == whole
-    assert medium.read_many([(3, 9), (len(whole) - 7, len(whole))]) == [whole[3:9], whole[-7:]]
 
 
 @pytest.mark.parametrize("missing", [0, 1, 149, 150, 151, 400, 598])
@@ -245,39 +153,6 @@ def test_a_history_without_its_first_row_is_damaged(make, database):
         make().open()
 
 
-def test_rows_that_were_read_are_not_read_again(history, database, monkeypatch):
-    reads = Reads(database, monkeypatch)
-    history.read_at(0, 50_000)
-    assert reads.take() == 1
-    assert history.read_at(900, 14_000) == WHOLE[900:14_900]
-    assert history.read_many([(10, 30), (31_000, 31_500)]) == [WHOLE[10:30], WHOLE[31_000:31_500]]
-    assert reads.take() == 0
-
-
-def test_ranges_that_are_far_apart_are_read_in_one_statement(history, database, monkeypatch):
-    reads = Reads(database, monkeypatch)
-    ranges = [(start, start + 7) for start in range(0, len(WHOLE) - 7, len(WHOLE) // 37)]
-    assert history.read_many(ranges) == [WHOLE[start:end] for start, end in ranges]
-    assert reads.take() == 1
-
-
-def test_a_reader_that_goes_back_reads_more_at_once(make, database, monkeypatch):
-    medium = make()
-    end = write(medium, *(bytes([n]) * 10_000 for n in range(100)))
-    reader = make(medium.history)
-    reader.open_to(end)
-    monkeypatch.setattr(reader, "read_window", 200_000)
-    reads = Reads(database, monkeypatch)
-    lengths = []
-    while end:
-        start, data = reader.read_back(end, 1)
-        assert len(data) == end - start
-        lengths.append(len(data))
-        end = start
-    assert lengths[:3] == [1 << 16, 1 << 17, 200_000]
-    assert reads.take() == len(lengths)
-
-
 def test_no_more_bytes_are_kept_than_wanted(history, monkeypatch):
     monkeypatch.setattr(row_log_bytes, "_MAX_READ", 20_000)
     for length in (5_000, 15_000, 80_000):
@@ -286,42 +161,7 @@ def test_no_more_bytes_are_kept_than_wanted(history, monkeypatch):
             assert history.kept_size <= 20_000
 
 
-def test_the_last_rows_are_kept_within_limits(make, monkeypatch):
-    monkeypatch.setattr(row_log_bytes, "_MAX_LAST", 10_000)
-    medium = make()
-    write(medium, b"first")
-    for frame in FRAMES:
-        write(medium, frame)
-        assert medium.kept_size <= max(10_000, len(frame))
-    assert medium.read_at(0, medium.size) == BEGINNING + b"first" + b"".join(FRAMES)
-
-
 # Appending
-
-
-def test_two_writers_at_one_end(make):
-    write(make(), b"one")
-    first = open_other(make)
-    second = open_other(make)
-    end = first.size
-    write(first, b"two")
-    with pytest.raises(StaleLogError):
-        write(second, b"lost")
-    second.close()
-    assert second.open()
-    assert second.size == end + 3
-    write(second, b"three")
-    assert open_other(make).read_at(end, 100) == b"twothree"
-
-
-def test_two_writers_that_begin_a_history(make, database):
-    first = make()
-    second = make()
-    write(first, b"one")
-    with pytest.raises(StaleLogError):
-        write(second, b"lost")
-    assert database.read(f"SELECT count(*) FROM {database.names.histories}") == [(1,)]
-    assert open_other(make).read_at(100, 100) == b"one"
 
 
 @pytest.mark.parametrize("count", [2, 30])
@@ -346,45 +186,8 @@ def test_nothing_is_inserted_behind_a_record_that_is_not_there(make, database):
     assert positions(database, medium.history) == [0, 100]
 
 
-@pytest.mark.parametrize("change", ["deleted", "released"])
-def test_nothing_is_inserted_into_a_history_that_is_not_live(make, database, change):
-    medium = make()
-    write(medium, b"one")
-    histories = database.names.histories
-    sql = {"deleted": f"DELETE FROM {histories}", "released": f"UPDATE {histories} SET version = 1"}[change]
-    database.write(sql)
-    with pytest.raises(StaleLogError):
-        write(medium, b"two")
-    assert positions(database, medium.history) == ([] if change == "deleted" else [0, 100])
-
-
 def append_checkpoint(medium, id, frame=b"record", flags=0):
     medium.append(medium.size, frame, flags, make_checkpoint(id))
-
-
-def test_a_checkpoint_that_must_be_absent_is_not_inserted_twice(make):
-    write(make(), b"one")
-    medium = open_other(make)
-    last = make_checkpoint("x")
-    last.offset = medium.size
-    append_checkpoint(medium, "x")
-    medium.commit(last)
-    # No index was read: the writer takes it that there is none.
-    writer = open_other(make)
-    assert writer.expect_absent("x")
-    append_checkpoint(writer, "x")
-    with pytest.raises(StaleLogError):
-        writer.commit(make_checkpoint("x"))
-    writer.close()
-    writer.open()
-    writer.note_end(writer.size, last)
-    assert not writer.expect_absent("x"), "now the caller must look"
-    assert len(writer.locate("x")) == 1
-    append_checkpoint(writer, "y")
-    assert writer.expect_absent("y")
-    assert not writer.expect_absent("z"), "one id at a commit"
-    writer.commit(make_checkpoint("y"))
-    assert len(open_other(make).locate("y")) == 1
 
 
 def test_a_checkpoint_is_located_by_its_id(make):
@@ -403,30 +206,3 @@ def test_a_checkpoint_is_located_by_its_id(make):
     assert [*known.locate("a")] == [], "it is behind the known end"
     append_checkpoint(reader, "c")
     assert [*reader.locate("c")] == [medium.size], "it waits"
-
-
-def test_the_row_of_the_history_names_the_last_keyframe_and_the_status(make, database):
-    medium = make()
-    write(medium, b"one")
-    row = f"SELECT keyframe, status FROM {database.names.histories}"
-    keyframe = medium.size
-    append_checkpoint(medium, "a", flags=KEY)
-    medium.commit(make_checkpoint("a"))
-    assert database.read(row) == [(keyframe, "running")]
-    append_checkpoint(medium, "b")
-    medium.commit(make_checkpoint("b"))
-    assert database.read(row) == [(keyframe, "running")]
-    # It is opened from there, with the first row.
-    assert open_other(make).kept_size == len(BEGINNING) + medium.size - keyframe
-
-
-def test_a_part_of_a_transaction_takes_effect_with_it(make, database):
-    medium = make()
-    with suppress(ZeroDivisionError), database.transaction() as transaction:
-        medium.inserter.transaction = transaction
-        write(medium, b"one")
-        write(medium, b"two")
-        assert medium.read_at(100, 100) == b"onetwo"
-        raise ZeroDivisionError
-    medium.close()
-    assert not make().open()

@@ -1,6 +1,5 @@
 """Sealed histories in databases: no plaintext in any column, and what the key of a history protects."""
 
-import pickle
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -11,14 +10,28 @@ import pytest
 from graphkit import (
     CheckpointCorruptionError,
     CheckpointerConfigurationError,
-    CheckpointFormatError,
     CheckpointKeyError,
     RunnableConfig,
 )
 from savers import PostgresSaver, SqliteSaver
 from tests.sql.savers import run_sql
 from tests.support.logs import pack_frame, parse_frame
-from tests.support.sealed import BOTH, CONFIG, INNER, MARKERS, NEW, OLD, READS, WRONG, made, quiet, view, write
+from tests.support.sealed import (
+    BOTH,
+    CONFIG,
+    INNER,
+    MARKERS,
+    NEW,
+    OLD,
+    READS,
+    WRONG,
+    fill_rotatable,
+    made,
+    quiet,
+    view,
+    view_all,
+    write,
+)
 
 OTHER = RunnableConfig("u")
 IN_COLUMNS = {"interrupts", "namespaces"}
@@ -182,39 +195,6 @@ def test_without_the_key_verify_says_so(store, wrong):
     assert all(file.records > 2 for thread in report.threads for file in thread.files)
 
 
-@pytest.mark.parametrize("cipher", [None, NEW], ids=["without", "with"])
-def test_damage_is_found_with_and_without_the_key(store, cipher):
-    saver = store(cipher=cipher)
-    history = number_of(store(cipher=NEW), CONFIG)
-    frames = saver._database.read(
-        f"SELECT position, frame FROM {saver._database.names.records} WHERE history = {history} ORDER BY position"
-    )
-    position, frame = frames[-4]
-    damaged = bytearray(frame)
-    damaged[60:90] = bytes(byte ^ 0x55 for byte in damaged[60:90])
-    run_sql(
-        saver, "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?", (bytes(damaged), history, position)
-    )
-    (problem,) = [file for file in saver.verify().problems if file.state == "damaged"]
-    assert problem.offset == position
-
-
-def test_threads_versions_sizes_and_delete_need_no_key(store):
-    saver = store()
-    assert saver.threads() == ["t"]
-    assert saver.namespaces("t") == ["", "inner"]
-    assert saver.versions_by_thread_id("t") == [1]
-    assert saver.size("t") > 10_000
-    assert saver.delete("t")
-    assert saver.threads() == []
-
-
-def test_another_process_opens_it_by_the_opener(store):
-    saver = store(cipher=NEW)
-    with pickle.loads(pickle.dumps(saver.opener()))() as other:
-        assert view(other) == view(saver)
-
-
 def test_the_options_are_checked(open_saver):
     saver = type(open_saver())
     with pytest.raises(CheckpointerConfigurationError, match="32 random bytes"):
@@ -225,23 +205,6 @@ def test_the_options_are_checked(open_saver):
 
 
 # Moved and changed records
-
-
-def swap_histories(saver, one, two):
-    """Let the rows of two histories change places."""
-    for at, to in ((one, -1), (two, one), (-1, two)):
-        run_sql(saver, "UPDATE {histories} SET thread = ? WHERE thread = ?", (str(to), str(at)))
-
-
-def test_a_history_in_the_place_of_another_is_refused(open_saver):
-    saver = open_saver(cipher=NEW)
-    for config in (CONFIG, OTHER):
-        write(saver, config, 3)
-    swap_histories(saver, "t", "u")
-    other = open_saver(cipher=NEW)
-    with pytest.raises(CheckpointFormatError, match="another thread"):
-        other.get(CONFIG)
-    assert {file.state for file in other.verify().problems} == {"foreign"}
 
 
 def test_a_record_of_another_history_is_refused(open_saver):
@@ -320,38 +283,13 @@ def test_a_key_id_of_any_text_is_named(open_saver):
 
 @pytest.fixture
 def rotatable(open_saver):
-    """A store with histories of an old key, of the new one, of both, and plain ones; live and released."""
-    plain = open_saver()
-    write(plain, RunnableConfig("unsealed"), 3)
-    write(plain, RunnableConfig("unsealed-released"), 3)
-    plain.release(RunnableConfig("unsealed-released"))
-    old = open_saver(cipher=OLD)
-    write(old, CONFIG, 4)
-    write(old, INNER, 3)
-    old.release(CONFIG)
-    write(old, CONFIG, 4)
-    write(old, RunnableConfig("Odd id!\0", checkpoint_ns="Odd ns!"), 2)
-    both = open_saver(cipher=BOTH)
-    both.put(CONFIG, made(70, plain="new"))
-    write(both, RunnableConfig("new"), 2)
+    fill_rotatable(open_saver)
     return open_saver
-
-
-def everything(saver):
-    found = {}
-    for thread in saver.threads(released=True):
-        for namespace in ("", "inner", "Odd ns!"):
-            config = RunnableConfig(thread, checkpoint_ns=namespace)
-            found[thread, namespace] = view(saver, config)
-            for version in saver.versions_by_thread_id(thread):
-                found[thread, namespace, version] = view(saver, config, version)
-    assert saver.verify().ok
-    return found
 
 
 @pytest.mark.requirement("P70")
 def test_after_a_rotation_the_old_key_is_not_needed(rotatable):
-    before = everything(rotatable(cipher=BOTH))
+    before = view_all(rotatable(cipher=BOTH))
     saver = rotatable(cipher=BOTH)
     steps = []
     report = saver.rotate(progress=lambda *step: steps.append(step))
@@ -360,7 +298,7 @@ def test_after_a_rotation_the_old_key_is_not_needed(rotatable):
     assert [step[:2] for step in steps] == [(number, 5) for number in range(1, 6)]
     assert report.set_aside == ()
     assert saver.rotate().rewritten == ()
-    assert everything(rotatable(cipher=NEW)) == before
+    assert view_all(rotatable(cipher=NEW)) == before
     assert count_terms(saver) == 7
 
 
@@ -406,13 +344,6 @@ def test_what_a_saver_with_keys_deletes_is_overwritten(sqlite_opener):
     assert_no_plaintext(saver)
 
 
-def test_one_thread_is_rotated_alone(rotatable):
-    saver = rotatable(cipher=BOTH)
-    assert len(saver.rotate("t").rewritten) == 3
-    assert rotatable(cipher=NEW).list(CONFIG)
-    assert len(saver.rotate().rewritten) == 3
-
-
 def test_rotation_needs_keys_and_leaves_a_history_whose_key_is_missing(rotatable):
     with pytest.raises(CheckpointerConfigurationError, match="cipher"):
         rotatable().rotate()
@@ -420,7 +351,7 @@ def test_rotation_needs_keys_and_leaves_a_history_whose_key_is_missing(rotatable
         rotatable(cipher=NEW).rotate()
     assert view(rotatable(cipher=NEW), RunnableConfig("unsealed"))
     assert len(rotatable(cipher=BOTH).rotate().rewritten) == 4
-    assert everything(rotatable(cipher=NEW))
+    assert view_all(rotatable(cipher=NEW))
 
 
 def test_a_rotation_during_a_run_and_with_other_savers_open(rotatable):
@@ -464,20 +395,3 @@ def test_a_release_that_was_rotated_before_a_watch_read_it_is_a_release(open_sav
     assert [change.kind for change in found] == ["checkpoint", "release", "checkpoint"]
     assert [change.checkpoint.metadata["plain_step"] for change in found[::2]] == ["plain2", "plain3"]
     assert found[1].at is not None
-
-
-def test_a_watch_reads_a_sealed_store_and_reports_nothing_of_a_rotation(open_saver):
-    old = open_saver(cipher=OLD)
-    write(old, count=2)
-    old.release(CONFIG)
-    saver = open_saver(cipher=BOTH)
-    with saver.watch() as watch:
-        saver.put(OTHER, made(1))
-        assert watch.get(30).checkpoint.metadata["plain_step"] == "plain1"
-        old.put(CONFIG, made(2))
-        old.release(CONFIG)
-        assert [watch.get(30).kind for _ in range(2)] == ["checkpoint", "release"]
-        assert len(saver.rotate().rewritten) == 2
-        saver.put(OTHER, made(3))
-        change = watch.get(30)
-        assert (change.thread_id, change.checkpoint.metadata["plain_step"]) == ("u", "plain3")

@@ -17,7 +17,6 @@ from graphkit.errors import (
     CheckpointFormatError,
     CheckpointStorageError,
 )
-from graphkit.testing import made
 from savers import SqliteSaver
 from savers._sql import sqlite_connection, sqlite_database
 from savers._sql.sqlite_connection import translate_error
@@ -26,9 +25,7 @@ from tests.sql.savers import put as put_state
 from tests.support.checkpoints import list_numbers
 from tests.support.databases import SqliteConnection, SqliteDatabase
 
-ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
-CONFIG = RunnableConfig("t")
 
 
 @pytest.fixture
@@ -237,7 +234,7 @@ def open_directory():
         yield Path(directory)
 
 
-def tell_as_nobody(file):
+def use_without_rights(file):
     """What reading and writing does as a user to whom the system does not permit everything."""
     reader, writer = os.pipe()
     pid = os.fork()
@@ -247,32 +244,32 @@ def tell_as_nobody(file):
             os.setresgid(NOBODY, NOBODY, NOBODY)
             os.setresuid(NOBODY, NOBODY, NOBODY)
         database = SqliteDatabase(file, fsync="never")
-        told = []
+        results = []
         for operate in (
             lambda: database.read("SELECT 1"),
             lambda: database.write(f"UPDATE {database.names.histories} SET version = 1"),
         ):
             try:
-                told.append(repr(operate()))
+                results.append(repr(operate()))
             except CheckpointerError as error:
-                told.append(f"{type(error).__name__} {error}")
-        os.write(writer, "\n".join(told).encode())
+                results.append(f"{type(error).__name__} {error}")
+        os.write(writer, "\n".join(results).encode())
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as pipe:
-        told = pipe.read().splitlines()
+        results = pipe.read().splitlines()
     os.waitpid(pid, 0)
-    return told
+    return results
 
 
 def test_a_directory_without_rights_is_an_error(open_directory):
     closed = open_directory / "closed"
     closed.mkdir()
     closed.chmod(0o500)
-    told = tell_as_nobody(closed / "x.db")
+    results = use_without_rights(closed / "x.db")
     closed.chmod(0o700)
-    assert [line.partition(" ")[0] for line in told] == ["CheckpointStorageError"] * 2
-    assert "may not create files" in told[0]
+    assert [line.partition(" ")[0] for line in results] == ["CheckpointStorageError"] * 2
+    assert "may not create files" in results[0]
     assert list(closed.iterdir()) == []
 
 
@@ -282,43 +279,11 @@ def test_a_read_only_file_can_be_read_and_not_written(open_directory):
     add_history(database)
     database.close()
     file.chmod(0o444)
-    told = tell_as_nobody(file)
-    assert told[0] == "[(1,)]"
-    assert told[1].startswith("CheckpointStorageError cannot write")
-    assert "let this user write" in told[1]
+    results = use_without_rights(file)
+    assert results[0] == "[(1,)]"
+    assert results[1].startswith("CheckpointStorageError cannot write")
+    assert "let this user write" in results[1]
     assert database.read(f"SELECT version FROM {database.names.histories}") == [(0,)]
-
-
-def test_no_other_module_of_the_package_imports_sqlite3():
-    sources = (ROOT / "savers" / "_sql").glob("*.py")
-    assert [file.name for file in sources if "import sqlite3" in file.read_text()] == ["sqlite_connection.py"]
-
-
-def test_an_error_of_the_disk_says_that_it_may_be_full():
-    error = sqlite3.OperationalError("disk I/O error")
-    error.sqlite_errorname = "SQLITE_IOERR_SHMSIZE"
-    assert "whether it is full" in str(translate_error(error, "runs.db", "read"))
-
-
-def test_a_checkpoint_is_found_by_its_index(file, monkeypatch):
-    with SqliteSaver(file) as saver:
-        ids = [saver.put(CONFIG, made({"n": number})).checkpoint_id for number in range(20)]
-    with SqliteSaver(file) as saver:
-        read = saver._database.read
-        plans = []
-
-        def read_and_explain(sql, parameters=()):
-            plans.extend(row[3] for row in read(f"EXPLAIN QUERY PLAN {sql}", parameters))
-            return read(sql, parameters)
-
-        monkeypatch.setattr(saver._database, "read", read_and_explain)
-        assert saver.info(CONFIG.with_check_point_id(ids[4])).id == ids[4]
-        assert saver.info(CONFIG.with_check_point_id("absent")) is None
-        saver.remove(CONFIG, [ids[4]])
-        assert saver.info(CONFIG.with_check_point_id(ids[5])).id == ids[5]
-    assert any("graphkit_records_checkpoint (history=? AND checkpoint=?)" in step for step in plans)
-    # Nothing walks through a whole history.
-    assert [step for step in plans if step.endswith("records_1 (history=?)")] == []
 
 
 def test_why_a_file_cannot_be_opened_is_explained(tmp_path, monkeypatch):
@@ -336,11 +301,6 @@ def test_why_a_file_cannot_be_opened_is_explained(tmp_path, monkeypatch):
     assert "may not read the file" in explain(file)
 
 
-def test_a_value_that_is_too_large_for_sqlite_is_explained():
-    error = sqlite3.DataError("string or blob too big")
-    assert "larger than SQLite can store" in str(translate_error(error, "runs.db", "write"))
-
-
 @pytest.mark.parametrize("how", ["removed", "replaced"])
 def test_a_removed_write_ahead_log_is_noticed_and_costs_nothing(tmp_path, how):
     path = tmp_path / "x.db"
@@ -356,26 +316,3 @@ def test_a_removed_write_ahead_log_is_noticed_and_costs_nothing(tmp_path, how):
     with SqliteSaver(path) as saver:
         assert list_numbers(saver, RunnableConfig("t")) == [2, 0]
         assert saver.verify().ok
-
-
-@pytest.mark.parametrize("name", ["x.db", "x.db-wal"])
-@pytest.mark.parametrize("is_replaced", [False, True])
-def test_one_look_notices_that_a_file_was_removed_or_replaced(tmp_path, monkeypatch, name, is_replaced):
-    looks = []
-    stat = os.stat
-    with SqliteSaver(tmp_path / "x.db", fsync="never") as saver:
-        put_state(saver, {"n": 0})
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "stat", lambda *args, **options: looks.append(args) or stat(*args, **options))
-            # Until the creation of the files is so long ago that a later change would show.
-            while len(looks) != 1:
-                looks.clear()
-                assert saver.get(RunnableConfig("t")).state["n"] == 0
-        (tmp_path / name).rename(tmp_path / "moved")
-        if is_replaced:
-            (tmp_path / name).write_bytes(b"")
-        if name == "x.db":
-            assert saver.get(RunnableConfig("t")) is None
-        else:
-            with pytest.raises(CheckpointStorageError, match="removed or replaced"):
-                saver.get(RunnableConfig("t"))

@@ -96,47 +96,6 @@ def test_two_records_in_one_row_are_found(saver):
     assert (thread, state, reason) == ("t", "damaged", "it does not have a row of its own")
 
 
-def test_a_history_without_its_beginning_is_found(saver):
-    fill(saver, 3)
-    history, position, frame = rows_of(saver)[0]
-    run_sql(
-        saver,
-        "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?",
-        (bytes(len(frame)), history, position),
-    )
-    saver.close()
-    ((thread, state, reason),) = find_problems(saver)
-    assert (thread, state) == ("t", "damaged"), reason
-
-
-def test_many_rows_are_checked_in_parts(saver, monkeypatch):
-    monkeypatch.setattr(verify, "_ROWS_AT_ONCE", 4)
-    fill(saver, 12)
-    saver.close()
-    assert saver.verify().ok
-    _, position, _ = rows_of(saver)[-2]
-    run_sql(
-        saver,
-        "UPDATE {records} SET checkpoint = ? WHERE position = ? AND history = "
-        "(SELECT history FROM {histories} WHERE namespace = '')",
-        (b"x", position),
-    )
-    saver.close()
-    ((_, _, reason),) = find_problems(saver)
-    assert "its row has the checkpoint" in reason
-
-
-def test_progress_of_one_thread_and_of_no_thread_is_told(saver):
-    seen = []
-    assert saver.verify(progress=lambda *done: seen.append(done)).threads == ()
-    assert seen == []
-    fill(saver, 3)
-    fill(saver, 3, thread="other")
-    report = saver.verify("t", progress=lambda *done: seen.append(done))
-    assert [total for _, total, _ in seen] == [report.size] * 2
-    assert seen[-1][0] == report.size < saver.size()
-
-
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_a_history_that_is_deleted_during_the_check_is_no_damage(saver, monkeypatch, is_damaged):
     """Before its columns are read, and after some of its rows are: a rewrite looks like damage."""
@@ -182,18 +141,6 @@ def test_metadata_of_a_type_that_is_not_registered_are_no_damage_and_hide_none(o
     with open_saver.opener() as other:
         ((thread, state, _),) = find_problems(other)
         assert (thread, state) == ("t", "damaged")
-
-
-def test_swapped_rows_are_found(saver):
-    fill(saver, 8)
-    rows = rows_of(saver)
-    (history, first, one) = rows[3]
-    (_, second, other) = rows[4]
-    for position, frame in ((first, other), (second, one)):
-        run_sql(saver, "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?", (frame, history, position))
-    saver.close()
-    ((thread, state, _),) = find_problems(saver)
-    assert (thread, state) == ("t", "damaged")
 
 
 @pytest.mark.parametrize(

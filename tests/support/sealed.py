@@ -54,6 +54,40 @@ def view(saver, config=CONFIG, version=None):
     return found
 
 
+def fill_rotatable(open_saver):
+    """Write histories of an old key, of the new one, of both, and plain ones; live and released.
+
+    Args:
+        open_saver: opens a saver on the store with a `cipher`.
+    """
+    with open_saver(cipher=None) as plain:
+        write(plain, RunnableConfig("unsealed"), 3)
+        write(plain, RunnableConfig("unsealed-released"), 3)
+        plain.release(RunnableConfig("unsealed-released"))
+    with open_saver(cipher=OLD) as old:
+        write(old, CONFIG, 4)
+        write(old, INNER, 3)
+        old.release(CONFIG)
+        write(old, CONFIG, 4)
+        write(old, RunnableConfig("Odd id!", checkpoint_ns="Odd ns!"), 2)
+    with open_saver(cipher=BOTH) as both:
+        both.put(CONFIG, made(70, plain="new"))
+        write(both, RunnableConfig("new"), 2)
+
+
+def view_all(saver):
+    """All histories that `fill_rotatable` writes."""
+    found = {}
+    for thread in saver.threads(released=True):
+        for namespace in ("", "inner", "Odd ns!"):
+            config = RunnableConfig(thread, checkpoint_ns=namespace)
+            found[thread, namespace] = view(saver, config)
+            for version in saver.versions_by_thread_id(thread):
+                found[thread, namespace, version] = view(saver, config, version)
+    assert saver.verify().ok
+    return found
+
+
 @contextmanager
 def quiet():
     logger = logging.getLogger("graphkit")

@@ -1,0 +1,30 @@
+"""How many statements the operations of a saver on a database take: each is a round trip on PostgreSQL."""
+
+
+class StatementCounter:
+    """Counts the statements that a saver executes, with those that begin and end a transaction."""
+
+    def __init__(self, saver, monkeypatch):
+        self.statements = []
+        database = saver._database
+        for name in ("read", "write", "write_returning"):
+            monkeypatch.setattr(database, name, self._wrap(getattr(database, name)))
+        transaction = database.transaction
+        monkeypatch.setattr(database, "transaction", lambda: self._open(transaction))
+
+    def _wrap(self, execute):
+        def counted(sql, *parameters):
+            self.statements.append(sql)
+            return execute(sql, *parameters)
+
+        return counted
+
+    def _open(self, transaction):
+        self.statements += ["BEGIN", "COMMIT"]
+        return transaction()
+
+    def count(self, call):
+        """Return how many statements a call takes; those within a transaction are not counted."""
+        self.statements.clear()
+        call()
+        return len(self.statements)

@@ -31,6 +31,7 @@ from graphkit._engine.submit import config_of, freeze_update, freeze_value, refu
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import END, ConfigLike, RunnableConfig, ThreadLike, resolve_thread_id
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
+from graphkit._records.principal import acts_for
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.incomplete import StoredCheckpoint, check_complete, fill_new_thread, refuse_incomplete
 from graphkit._saver.run_lock import locks_held_by_runs
@@ -102,6 +103,7 @@ class ForkedThread:
     """How many checkpoints the new thread has."""
 
 
+@acts_for("thread")
 def cancel(saver: BaseCheckpointSaver, thread: ThreadLike, *, reason: str | None = None) -> bool:
     """Cancel the run of a thread, whichever process runs it.
 
@@ -144,6 +146,7 @@ def cancel(saver: BaseCheckpointSaver, thread: ThreadLike, *, reason: str | None
     return _stop_run(saver, config, {CANCEL_REQUEST: request}, cancel_idle)
 
 
+@acts_for("thread")
 def pause(saver: BaseCheckpointSaver, thread: ThreadLike) -> bool:
     """Pause the run of a thread, whichever process runs it; it stops as with `CompiledGraph.pause`.
 
@@ -170,6 +173,7 @@ def pause(saver: BaseCheckpointSaver, thread: ThreadLike) -> bool:
     return _stop_run(saver, config, {PAUSE_REQUEST: request}, is_stopped)
 
 
+@acts_for("thread")
 def answer(
     saver: BaseCheckpointSaver,
     thread: ThreadLike,
@@ -221,6 +225,7 @@ def answer(
     return stop
 
 
+@acts_for("config")
 def update(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, Any]) -> RunnableConfig:
     """Store values that the next resume merges into the state, through the graph's channels.
 
@@ -265,6 +270,7 @@ def update(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, 
     return config
 
 
+@acts_for("config")
 def fork(
     saver: BaseCheckpointSaver,
     config: ThreadLike,
@@ -325,6 +331,7 @@ def fork(
     return ForkedThread(config=new.with_check_point_id(original.id), origin=origin, checkpoints=len(path))
 
 
+@acts_for("config")
 def rollback(
     saver: BaseCheckpointSaver,
     config: ConfigLike,

@@ -9,6 +9,7 @@ This module is provisional until 1.0: its names may change between minor version
 from graphkit._public_names import set_public_module
 from graphkit._records.checkpoint import generate_id
 from graphkit._records.config import check_limit, resolve_thread_id
+from graphkit._records.principal import acting_as, get_principal
 from graphkit._saver.failed_threads import FailedThreads, is_out_of_resources
 from graphkit._saver.incomplete import IncomingThread, check_complete, check_copy, copy_thread, read_history
 from graphkit._saver.langgraph_writes import LANGGRAPH, MADE_BY, WRITE as LANGGRAPH_WRITE
@@ -38,6 +39,7 @@ __all__ = [
     "IncomingThread",
     "LatestCheckpoint",
     "Retention",
+    "acting_as",
     "check_complete",
     "check_copy",
     "check_limit",
@@ -50,6 +52,7 @@ __all__ = [
     "find_waiting_interrupts",
     "generate_id",
     "get_held_run_locks",
+    "get_principal",
     "has_status_mark",
     "is_incomplete",
     "is_namespace_inside",

@@ -288,7 +288,7 @@ class RunnableConfig(JavaNames):
                 "checkpoint_ns": self.checkpoint_ns,
                 "checkpoint_id": self.checkpoint_id,
             }
-            if self.principal is not ABSENT:
+            if self.principal is not ABSENT and self.principal is not None:
                 configurable["principal"] = self.principal
             return configurable
         if key == "metadata":
@@ -314,11 +314,14 @@ class RunnableConfig(JavaNames):
 
     def with_check_point_id(self, checkpoint_id: str | None) -> RunnableConfig:
         """Return the address of another checkpoint of the same thread; None is the latest."""
-        # A saver does this at every put; the generated __init__ would cost as much as the write.
         if checkpoint_id == self.checkpoint_id:
             return self
+        return self._with("checkpoint_id", checkpoint_id)
+
+    def _with(self, name: str, value: Any) -> RunnableConfig:
+        # A saver does this at every put; the generated __init__ would cost as much as the write.
         fields = self.__dict__.copy()
-        fields["checkpoint_id"] = checkpoint_id
+        fields[name] = value
         copy = object.__new__(RunnableConfig)
         object.__setattr__(copy, "__dict__", fields)
         return copy
@@ -333,7 +336,7 @@ class RunnableConfig(JavaNames):
         Args:
             principal: what the policy of the saver knows. None is nobody, also inside `acting_as`.
         """
-        return self.replace(principal=principal)
+        return self._with("principal", principal)
 
     def get_metadata(self, key: str) -> Any | None:
         """Return one of the caller's own keys, or None."""

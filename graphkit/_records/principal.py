@@ -73,14 +73,14 @@ def _find_run() -> RunnableConfig | None:
 
 
 def with_current_principal(config: ConfigLike) -> RunnableConfig:
-    """Return a config that names the principal of the calling code, for use outside its context."""
+    """Return a config that names the principal of the calling code, for use outside its context.
+
+    If there is none, it names nobody: the code that reads a stream lends nothing to the run.
+    """
     config = RunnableConfig.of(config)
     if config.principal is not ABSENT:
         return config
-    principal = get_principal()
-    if principal is None:
-        return config
-    return config.with_principal(principal)
+    return config.with_principal(get_principal())
 
 
 def acts_for(parameter: str) -> Callable[[Callable[P, T]], Callable[P, T]]:

@@ -18,7 +18,7 @@ from functools import partial, wraps
 from logging import getLogger
 from time import monotonic
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, Tag, WaitingInterrupt
 from graphkit.abc import (
@@ -28,6 +28,7 @@ from graphkit.abc import (
     HasVersions,
     Progress,
     RetentionOptions,
+    SupportsCheckAccess,
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsExists,
@@ -105,7 +106,7 @@ def _make_guard(member: FunctionType) -> FunctionType:
         else:
             subject, others = options.pop(first, None), []
         # The delegate gets what was asked about, and never None, which means all threads to some methods.
-        config = saver.require(operation, subject)
+        config = saver._require(operation, subject)  # noqa: SLF001 - it is a method
         return getattr(saver.delegate, operation)(config, *others, **options)
 
     return guard  # type: ignore[return-value]
@@ -132,6 +133,10 @@ class AccessControlledSaver(SaverWrapper):
         delegate: the wrapped saver.
         policy: decides.
     """
+
+    def __new__(cls, saver: BaseCheckpointSaver, policy: Policy) -> Self:  # noqa: ARG004
+        """Make a wrapper that has the capabilities of the saver."""
+        return super().__new__(cls, saver)
 
     def __init__(self, saver: BaseCheckpointSaver, policy: Policy) -> None:
         """Guard a saver.
@@ -167,7 +172,7 @@ class AccessControlledSaver(SaverWrapper):
 
     # Asking
 
-    def is_allowed(self, principal: Any, operation: str, thread_id: str, checkpoint_ns: str = "") -> bool:
+    def _is_allowed(self, principal: Any, operation: str, thread_id: str, checkpoint_ns: str = "") -> bool:
         """Return whether the policy allows an operation. If it raises an error, that is logged, and refuses."""
         try:
             return self._ask(principal, operation, thread_id, checkpoint_ns)
@@ -177,11 +182,13 @@ class AccessControlledSaver(SaverWrapper):
 
     def _ask(self, principal: Any, operation: str, thread_id: str, checkpoint_ns: str) -> bool:
         answer = self.policy(principal, operation, thread_id, checkpoint_ns)
+        if answer is True:
+            return True
         if inspect.iscoroutine(answer):
-            answer.close()  # nobody will await it
-        return answer is True
+            answer.close()  # no code awaits it
+        return False
 
-    def require(self, operation: str, subject: ConfigLike) -> RunnableConfig:
+    def _require(self, operation: str, subject: ConfigLike) -> RunnableConfig:
         """Check that the principal of a call may do something with a history, or with a whole thread.
 
         Returns:
@@ -205,22 +212,24 @@ class AccessControlledSaver(SaverWrapper):
     def _may_use_all(self, principal: Any, operation: str, thread_id: str) -> bool:
         """Return whether the principal may do something in all namespaces of a thread."""
         namespaces = self.delegate.namespaces(thread_id)
-        return all(self.is_allowed(principal, operation, thread_id, namespace) for namespace in namespaces)
+        return all(self._is_allowed(principal, operation, thread_id, namespace) for namespace in namespaces)
 
     def check_access(self, config: ConfigLike, operations: Collection[str]) -> None:
         """Check that the principal of the call may do several things; see `graphkit.abc.SupportsCheckAccess`."""
         for operation in operations:
-            self.require(operation, config)
+            self._require(operation, config)
+        if isinstance(self.delegate, SupportsCheckAccess):
+            self.delegate.check_access(config, operations)
 
     def _select_allowed(self, operation: str, thread: ThreadLike) -> Sequence[str]:
         """Return the thread that is named, or of all threads (None) those with which the principal may do something."""
         if thread is not None:
-            return [self.require(operation, thread).thread]
+            return [self._require(operation, thread).thread]
         principal = get_principal()
         return [
             thread_id
             for thread_id in self.delegate.threads(released=True)
-            if self.is_allowed(principal, operation, thread_id) and self._may_use_all(principal, operation, thread_id)
+            if self._is_allowed(principal, operation, thread_id) and self._may_use_all(principal, operation, thread_id)
         ]
 
     def _filter(
@@ -232,7 +241,7 @@ class AccessControlledSaver(SaverWrapper):
         for each in found:
             key = place(each)
             if key not in answers:
-                answers[key] = self.is_allowed(principal, operation, *key)
+                answers[key] = self._is_allowed(principal, operation, *key)
             if answers[key]:
                 allowed.append(each)
         return allowed
@@ -246,7 +255,7 @@ class AccessControlledSaver(SaverWrapper):
         name is in the error. Then only the allowed ones are read.
         """
         if thread is not None:
-            return [*read(self.require(operation, thread))]
+            return [*read(self._require(operation, thread))]
         try:
             return [*read(None)]
         except CheckpointerError:
@@ -255,50 +264,58 @@ class AccessControlledSaver(SaverWrapper):
     # Putting
 
     def put(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
-        config = self.require("put", config)
         if self._metadata_of is None:
-            return self.delegate.put(config, checkpoint)
-        mark = self._metadata_of(get_principal(config))
-        with self._claim(config):
+            return self.delegate.put(self._require("put", config), checkpoint)
+        config = RunnableConfig.of(config)
+        with self._claim(config) as mark:
             return self.delegate.put(config, _mark(checkpoint, mark))
 
     def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
         # Not generated, as are the next ones: these are called at each step of a run.
-        self.delegate.put_writes(self.require("put_writes", config), writes)
+        self.delegate.put_writes(self._require("put_writes", config), writes)
 
     def get(self, config: ConfigLike = None) -> Checkpoint | None:
-        return self.delegate.get(self.require("get", config))
+        return self.delegate.get(self._require("get", config))
 
     def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
-        return self.delegate.get_writes(self.require("get_writes", config))
+        return self.delegate.get_writes(self._require("get_writes", config))
 
     def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
-        return self.delegate.list(self.require("list", config))
+        return self.delegate.list(self._require("list", config))
 
     def release(self, config: ConfigLike = None) -> Tag:
-        return self.delegate.release(self.require("release", config))
+        return self.delegate.release(self._require("release", config))
 
     @contextmanager
-    def _claim(self, config: RunnableConfig) -> Iterator[None]:
-        """Let only one caller put the first checkpoint of a thread, if the policy marks checkpoints.
+    def _claim(self, config: RunnableConfig) -> Iterator[Mapping[str, Any]]:
+        """Ask for a put if the policy marks checkpoints; only one caller puts the first one of a thread.
 
         A policy such as `owner` allows anybody to put to a thread that does not exist. Of two that ask at
         the same time, both would be allowed, and the second would have the thread of the first. So the
         first put holds the run lock of the thread, which excludes other processes, and a lock of this
         object, and asks again.
+
+        Yields:
+            What the policy adds to the metadata.
         """
-        if self.delegate.get(RunnableConfig(config.thread)) is not None:
-            yield
+        assert self._metadata_of is not None
+        # Read before the policy is asked: if there is a checkpoint, the policy sees it, too.
+        is_first = self.delegate.get(RunnableConfig(config.thread)) is None
+        self._require("put", config)
+        mark = self._metadata_of(get_principal(config))
+        if not is_first:
+            yield mark
             return
         with ExitStack() as stack:
-            stack.enter_context(self._first_put)
+            # In this order: what holds the lock of this object never waits for a run.
             if not self._running[config.thread]:
                 stack.enter_context(self.delegate.run_lock(config))
-            self.require("put", config)
-            yield
+            stack.enter_context(self._first_put)
+            self._require("put", config)
+            yield mark
 
     def run_lock(self, config: ConfigLike = None, timeout: float | None = None) -> AbstractContextManager[object]:
-        config = self.require("run_lock", config)
+        config = self._require("run_lock", config)
         lock = self.delegate.run_lock(config, timeout)
         return lock if self._metadata_of is None else self._note_run(config.thread, lock)
 
@@ -312,10 +329,12 @@ class AccessControlledSaver(SaverWrapper):
             finally:
                 with self._first_put:
                     self._running[thread_id] -= 1
+                    if not self._running[thread_id]:
+                        del self._running[thread_id]
 
     def copy(self, source: ThreadLike, target: ThreadLike) -> None:
-        source = self.require("copy", source)
-        target = self.require("put", target)
+        source = self._require("copy", source)
+        target = self._require("put", target)
         self.delegate.copy(source, target)
 
     # Listings
@@ -325,7 +344,7 @@ class AccessControlledSaver(SaverWrapper):
         return self._filter("threads", get_principal(), found, lambda thread_id: (thread_id, ""))
 
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
-        config = self.require("namespaces", thread)
+        config = self._require("namespaces", thread)
         found = self.delegate.namespaces(config)
         return self._filter("namespaces", get_principal(config), found, lambda name: (config.thread, name))
 
@@ -348,7 +367,7 @@ class AccessControlledSaver(SaverWrapper):
         return self._filter("interrupts", principal, found, _get_place)
 
     def summary(self, config: ConfigLike = None) -> HistorySummary | None:
-        config = self.require("summary", config)
+        config = self._require("summary", config)
         summary = self.delegate.summary(config)
         if summary is None:
             return None
@@ -361,12 +380,11 @@ class AccessControlledSaver(SaverWrapper):
 
     def watch(self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0) -> Watch:
         """Report the changes that the principal may see, as it is when the watch begins."""
-        if thread is None:
-            principal = get_principal()
-            return _AllowedWatch(self, self.delegate.watch(None, latest=latest, interval=interval), principal, None)
-        config = self.require("watch", thread)
+        config = None if thread is None else self._require("watch", thread)
         watch = self.delegate.watch(config, latest=latest, interval=interval)
-        return _AllowedWatch(self, watch, get_principal(config), config.thread)
+        thread_ids = self.delegate.threads(released=True) if config is None else [config.thread]
+        known = [(each, namespace) for each in thread_ids for namespace in {"", *self.delegate.namespaces(each)}]
+        return _AllowedWatch(watch, partial(self._is_allowed, get_principal(config), "watch"), known)
 
     def prune(self, thread: ThreadLike = None, **retention: Unpack[RetentionOptions]) -> int:
         return sum(self._change("prune", thread, lambda thread_id, _: self.delegate.prune(thread_id, **retention)))
@@ -454,35 +472,33 @@ def _check_policy(policy: object) -> None:
 class _AllowedWatch(Watch):
     """The changes of another watch that a principal may see."""
 
-    def __init__(self, saver: AccessControlledSaver, watch: Watch, principal: Any, thread_id: str | None) -> None:
+    def __init__(self, watch: Watch, is_allowed: Callable[[str, str], bool], known: Iterable[tuple[str, str]]) -> None:
+        """Filter a watch.
+
+        Args:
+            watch: the other watch.
+            is_allowed: asks the policy about a thread id and a namespace.
+            known: the histories that existed when the watch began.
+        """
         super().__init__(1.0)
-        self._saver = saver
         self._watch = watch
-        self._principal = principal
-        self._answers: dict[tuple[str, str], bool] = {}
+        self._ask = is_allowed
+        self._answers = {history: is_allowed(*history) for history in known}
         """The last answer about each history. When a history has ended, only this says whether the
         principal knew of it: a policy that reads the store finds nothing any more."""
-        delegate = saver.delegate
-        for each in delegate.threads(released=True) if thread_id is None else [thread_id]:
-            for namespace in {"", *delegate.namespaces(each)}:
-                self._ask(each, namespace)
-
-    def _ask(self, thread_id: str, namespace: str) -> bool:
-        answer = self._saver.is_allowed(self._principal, "watch", thread_id, namespace)
-        self._answers[thread_id, namespace] = answer
-        return answer
 
     def get(self, timeout: float | None = None) -> Change | None:
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             change = self._watch.get(None if deadline is None else max(0.0, deadline - monotonic()))
-            if change is None or self._is_allowed(change):
+            if change is None or self._may_see(change):
                 return change
 
-    def _is_allowed(self, change: Change) -> bool:
-        if change.kind in {"delete", "idle", "release"}:
-            return self._answers.get((change.thread_id, change.checkpoint_ns), False)
-        return self._ask(change.thread_id, change.checkpoint_ns)
+    def _may_see(self, change: Change) -> bool:
+        history = (change.thread_id, change.checkpoint_ns)
+        if change.kind not in {"delete", "idle", "release"}:
+            self._answers[history] = self._ask(*history)
+        return self._answers.get(history, False)
 
     def wake(self) -> None:
         self._watch.wake()
@@ -502,9 +518,9 @@ class _Guarded:
     """What the guarded capabilities use of AccessControlledSaver, of which they become part."""
 
     delegate: Any
-    require: Callable[[str, ConfigLike], RunnableConfig]
+    _require: Callable[[str, ConfigLike], RunnableConfig]
     _change: Callable[..., Sequence[Any]]
-    _claim: Callable[[RunnableConfig], AbstractContextManager[None]]
+    _claim: Callable[[RunnableConfig], AbstractContextManager[Mapping[str, Any]]]
     _filter: Callable[..., list[Any]]
     _metadata_of: Callable[[Any], Mapping[str, Any]] | None
 
@@ -512,14 +528,14 @@ class _Guarded:
 @_guards(HasVersions)
 class _GuardedVersions(_Guarded, HasVersions):
     def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
-        config = self.require("versions_by_thread_id", thread)
+        config = self._require("versions_by_thread_id", thread)
         return self.delegate.versions_by_thread_id(config)  # type: ignore[no-any-return]
 
     def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
-        return self.delegate.tag(self.require("tag", config), version)  # type: ignore[no-any-return]
+        return self.delegate.tag(self._require("tag", config), version)  # type: ignore[no-any-return]
 
     def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
-        config = self.require("version_namespaces", thread)
+        config = self._require("version_namespaces", thread)
         found = self.delegate.version_namespaces(config, version)
         return self._filter("version_namespaces", get_principal(config), found, lambda name: (config.thread, name))
 
@@ -606,15 +622,13 @@ class _GuardedLogs(_Guarded):
     def read_log(
         self, config: RunnableConfig, read: Callable[[AnyLog], _Result], default: _Result, *, operation: str = "get"
     ) -> _Result:
-        return self.delegate.read_log(self.require(operation, config), read, default)  # type: ignore[no-any-return]
+        return self.delegate.read_log(self._require(operation, config), read, default)  # type: ignore[no-any-return]
 
     def append_to_log(self, config: RunnableConfig, append: Callable[[AnyLog], None]) -> None:
-        config = self.require("put", config)
         if self._metadata_of is None:
-            self.delegate.append_to_log(config, append)
+            self.delegate.append_to_log(self._require("put", config), append)
             return
-        mark = self._metadata_of(get_principal(config))
-        with self._claim(config):
+        with self._claim(config) as mark:
             self.delegate.append_to_log(config, lambda log: append(_MarkingLog(log, mark)))  # type: ignore[arg-type]
 
     def put_packed_writes(
@@ -627,7 +641,7 @@ class _GuardedLogs(_Guarded):
         early: bool = False,
         expects_put: bool = False,
     ) -> None:
-        config = self.require("put_writes", config)
+        config = self._require("put_writes", config)
         self.delegate.put_packed_writes(config, id, packed, keep, early=early, expects_put=expects_put)
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:

@@ -118,6 +118,8 @@ class RunnableConfig(JavaNames):
         """Pickle a copy of the metadata: a mapping proxy does not pickle."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values["metadata"] = dict(self.metadata)
+        if self.principal is ABSENT:
+            del values["principal"]
         return RunnableConfig._unpickle, (values,)
 
     @classmethod
@@ -414,6 +416,9 @@ class RunnableConfigBuilder:
 
     def maxConcurrency(self, max_concurrency: int | None) -> Self:
         return self._with(max_concurrency=max_concurrency)
+
+    def principal(self, principal: Any) -> Self:
+        return self._with(principal=principal)
 
     def executor(self, executor: Executor | Mapping[str, Executor] | None) -> Self:
         return self._with(executor=executor)

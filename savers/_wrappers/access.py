@@ -423,6 +423,9 @@ class AccessControlledSaver(SaverWrapper):
             return None
         return partial(_open_guarded, open_delegate, self.policy)
 
+    # Java names
+    checkAccess = check_access
+
     @classmethod
     def _find_mixins(cls) -> Mapping[type, type]:
         return _GUARDED

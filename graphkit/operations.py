@@ -33,6 +33,7 @@ from graphkit._records.config import END, ConfigLike, RunnableConfig, ThreadLike
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._records.principal import acts_for
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.capabilities import check_rights
 from graphkit._saver.incomplete import StoredCheckpoint, check_complete, fill_new_thread, refuse_incomplete
 from graphkit._saver.run_lock import locks_held_by_runs
 from graphkit._saver.status import public_metadata
@@ -366,6 +367,7 @@ def rollback(
     with saver.run_lock(config):
         refuse_incomplete(saver, config.thread)
         checkpoint = _load(saver, config)
+        check_rights(saver, config, "put", "put_writes")
         copy = StoredCheckpoint(
             _copy_as_fork(checkpoint, created_at, id=generate_id(), parent_id=checkpoint.id),
             writes=_read_interrupts(saver, config, created_at),

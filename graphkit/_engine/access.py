@@ -8,7 +8,7 @@ from graphkit._engine.history import RunHistory
 from graphkit._engine.program import Program, iter_savers, program_of
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import SupportsCheckAccess
+from graphkit._saver.capabilities import check_rights
 from graphkit._saver.writes import subgraph_namespace
 
 _HISTORY: Final = ("get", "get_writes", "put", "put_writes")
@@ -34,7 +34,7 @@ def check_run_access(history: RunHistory) -> None:
     else:
         return
     for each in iter_savers(history.program.topology, saver):
-        _check(each, history.config, ending)
+        check_rights(each, history.config, ending)
 
 
 def check_access(history: RunHistory) -> None:
@@ -44,7 +44,7 @@ def check_access(history: RunHistory) -> None:
         AccessDeniedError: it may not.
     """
     if history.saver is not None:
-        _check(history.saver, history.config, "run_lock", *_HISTORY)
+        check_rights(history.saver, history.config, "run_lock", *_HISTORY)
 
 
 def _check_nested(program: Program, config: RunnableConfig, saver: BaseCheckpointSaver | None) -> None:
@@ -59,10 +59,5 @@ def _check_nested(program: Program, config: RunnableConfig, saver: BaseCheckpoin
             nested_saver = nested.options.checkpoint_saver or saver
         if nested_saver is not None:
             lock = () if nested_saver is saver else ("run_lock",)
-            _check(nested_saver, nested_config, *lock, *_HISTORY)
+            check_rights(nested_saver, nested_config, *lock, *_HISTORY)
         _check_nested(nested, nested_config, nested_saver)
-
-
-def _check(saver: BaseCheckpointSaver, config: RunnableConfig, *operations: str) -> None:
-    if isinstance(saver, SupportsCheckAccess):
-        saver.check_access(config, operations)

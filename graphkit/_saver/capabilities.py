@@ -208,6 +208,16 @@ class SupportsCheckAccess(Protocol):
         ...
 
 
+def check_rights(saver: object, config: RunnableConfig, *operations: str) -> None:
+    """Check that several operations are allowed, before the first of them changes something.
+
+    Raises:
+        AccessDeniedError: one of them is not.
+    """
+    if isinstance(saver, SupportsCheckAccess):
+        saver.check_access(config, operations)
+
+
 @runtime_checkable
 class SupportsExists(Protocol):
     """A saver that can tell whether its store exists, before the first use creates it."""

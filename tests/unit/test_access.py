@@ -31,6 +31,8 @@ from graphkit.errors import (
 from graphkit.operations import answer, fork, rollback, submit, update
 from graphkit.saver_kit import get_principal
 from graphkit.testing import made
+from graphkit.transfer import copy_threads
+from graphkit.worker import Worker
 from savers import (
     AccessControlledSaver,
     FileSystemSaver,
@@ -797,6 +799,45 @@ def test_operations_on_threads_act_for_the_principal_of_their_config():
     oldest = inner.list("t")[-1]
     rollback(saver, config.with_check_point_id(oldest.id))
     assert {checkpoint.metadata["owner"] for thread in ("t", "t2") for checkpoint in inner.list(thread)} == {"ann"}
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_worker_serves_what_its_principal_may_use(concurrency):
+    inner = MemorySaver()
+    saver = AccessControlledSaver(inner, policies.prefix({"ann": "ann/", "bob": "bob/"}))
+    seen = []
+    app = make_graph({"a": lambda state: seen.append(get_principal()) or {}}, saver, graph_id="g")
+    for name in ("ann", "bob"):
+        with acting_as(name):
+            submit(saver, {"n": 1}, f"{name}/1", graph_id="g")
+    with acting_as("ann"):
+        Worker(saver, {"g": app}, concurrency=concurrency).run(once=True)
+    assert seen == ["ann"]
+    assert inner.summary("ann/1").latest.status == "finished"
+    assert inner.summary("bob/1").latest.status == "queued"
+
+
+def test_copies_between_stores_have_what_may_be_read(two):
+    target = MemorySaver()
+    with acting_as("bob"):
+        copy_threads(two, target, versions=False)
+    assert sorted(target.threads()) == ["b2/1", "bob/1"]
+
+
+@pytest.mark.parametrize("operation", ["put_writes", "add_tags"])
+def test_what_needs_several_rights_asks_for_all_of_them_first(operation):
+    inner = MemorySaver()
+    app = make_graph({"a": lambda state: {"x": interrupt(SECRET)}}, inner)
+    app.invoke({"n": 1}, "t")
+    stopped = app.get_state("t").config
+    saver = AccessControlledSaver(inner, Recording(operation))
+    with pytest.raises(AccessDeniedError):
+        fork(saver, stopped, "t2")
+    if operation == "put_writes":
+        with pytest.raises(AccessDeniedError):
+            rollback(saver, stopped)
+    assert list(inner.threads()) == ["t"]
+    assert len(inner.list("t")) == 1
 
 
 # The ready policies

@@ -305,7 +305,7 @@ def fork(
         run and no worker takes it, and the next fork to its id replaces it.
     """
     source = require_root(config)
-    new = RunnableConfig(resolve_thread_id(target))
+    new = RunnableConfig(resolve_thread_id(target), principal=source.principal)
     if source.checkpoint_id is None:
         refuse_incomplete(saver, source.thread)
     path = _path_to(saver, source)

@@ -79,7 +79,7 @@ def submit(
     else:
         config = RunnableConfig(generate_id())
     recorded = freeze_update("input", input)
-    thread = RunnableConfig(config.thread)
+    thread = RunnableConfig(config.thread, principal=config.principal)
     if _is_submitted(saver, thread, key):
         return thread
     try:

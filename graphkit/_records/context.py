@@ -43,6 +43,7 @@ class StopTerms(NamedTuple):
     default: Any = ABSENT
     reminders: tuple[timedelta | datetime, ...] = ()
 
+
 class GraphInterrupt(BaseException):
     """Raised by `interrupt()`: the run stops here, and a resume runs the node again.
 

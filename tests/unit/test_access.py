@@ -783,7 +783,7 @@ def test_operations_on_threads_act_for_the_principal_of_their_config():
     config = RunnableConfig("t").with_principal("ann")
     with pytest.raises(AccessDeniedError):
         submit(saver, {"n": 1}, "t")
-    submit(saver, {"n": 1}, config)
+    assert submit(saver, {"n": 1}, config).principal == "ann"
     app.invoke(None, config)
     for call in (
         lambda: answer(saver, "t", 1),
@@ -794,7 +794,7 @@ def test_operations_on_threads_act_for_the_principal_of_their_config():
             call()
     update(saver, config, {"n": 2})
     assert answer(saver, config, 7).payload == SECRET
-    fork(saver, config, "t2")
+    assert fork(saver, config, "t2").config.principal == "ann"
     assert app.resume(config)["x"] == 7
     oldest = inner.list("t")[-1]
     rollback(saver, config.with_check_point_id(oldest.id))

@@ -316,14 +316,11 @@ class RunnableConfig(JavaNames):
 
     def with_check_point_id(self, checkpoint_id: str | None) -> RunnableConfig:
         """Return the address of another checkpoint of the same thread; None is the latest."""
+        # A saver does this at every put; the generated __init__ would cost as much as the write.
         if checkpoint_id == self.checkpoint_id:
             return self
-        return self._with("checkpoint_id", checkpoint_id)
-
-    def _with(self, name: str, value: Any) -> RunnableConfig:
-        # A saver does this at every put; the generated __init__ would cost as much as the write.
         fields = self.__dict__.copy()
-        fields[name] = value
+        fields["checkpoint_id"] = checkpoint_id
         copy = object.__new__(RunnableConfig)
         object.__setattr__(copy, "__dict__", fields)
         return copy
@@ -338,7 +335,12 @@ class RunnableConfig(JavaNames):
         Args:
             principal: what the policy of the saver knows. None is nobody, also inside `acting_as`.
         """
-        return self._with("principal", principal)
+        # Without the generated __init__, as in `with_check_point_id`: every run and every `get_state` does this.
+        fields = self.__dict__.copy()
+        fields["principal"] = principal
+        copy = object.__new__(RunnableConfig)
+        object.__setattr__(copy, "__dict__", fields)
+        return copy
 
     def get_metadata(self, key: str) -> Any | None:
         """Return one of the caller's own keys, or None."""

@@ -352,14 +352,18 @@ class AccessControlledSaver(SaverWrapper):
         self, metadata: Mapping[str, Any], *, thread_id: ThreadLike = None, limit: int | None = None
     ) -> Sequence[CheckpointInfo]:
         principal = get_principal(None if thread_id is None else RunnableConfig.of(thread_id))
-        wanted = limit = None if limit is None else check_limit(limit)
+        wanted = None if limit is None else check_limit(limit)
+
+        def search(thread: ThreadLike) -> Sequence[CheckpointInfo]:
+            return self.delegate.search(metadata, thread_id=thread, limit=wanted)
+
         while True:
-            search = partial(self.delegate.search, metadata, limit=wanted)
-            found = self._read("search", thread_id, lambda thread, search=search: search(thread_id=thread))  # type: ignore[misc]
+            found = self._read("search", thread_id, search)
             allowed = self._filter("search", principal, found, _get_place)
-            if limit is None or wanted is None or len(allowed) >= limit or len(found) < wanted:
+            is_all = wanted is None or len(found) < wanted
+            if is_all or len(allowed) >= limit:  # type: ignore[operator]
                 return allowed[:limit]
-            wanted *= _GROWTH
+            wanted *= _GROWTH  # type: ignore[operator]
 
     def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
         principal = get_principal(None if thread_id is None else RunnableConfig.of(thread_id))

@@ -229,6 +229,10 @@ def test_both_spellings_are_guarded(store):
         snake = member.__name__
         if snake not in FREE and name != "threadId":
             assert getattr(type(saver), name) is getattr(type(saver), snake), name
+    with pytest.raises(AccessDeniedError):
+        saver.versionsByThreadId("t")
+    with pytest.raises(AccessDeniedError):
+        saver.getVersion("t")
 
 
 def test_a_new_operation_of_another_kind_cannot_be_forgotten():

@@ -17,7 +17,7 @@ from graphkit._saver.retention import Retention
 from graphkit._saver.run_lock import get_held_run_locks
 from graphkit._saver.status import make_checkpoint_info, with_status, with_status_when_stored
 from graphkit._saver.submissions import is_schedule
-from graphkit._saver.watch import is_namespace_inside, iter_changes
+from graphkit._saver.watch import WatchEnd, is_namespace_inside, iter_changes
 from graphkit._saver.writes import (
     LatestCheckpoint,
     check_tags,
@@ -39,6 +39,7 @@ __all__ = [
     "IncomingThread",
     "LatestCheckpoint",
     "Retention",
+    "WatchEnd",
     "acting_as",
     "check_complete",
     "check_copy",

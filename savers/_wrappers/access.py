@@ -11,12 +11,11 @@ import inspect
 import pickle
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
 from functools import partial, wraps
 from logging import getLogger
-from time import monotonic
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
@@ -42,7 +41,7 @@ from graphkit.abc import (
     Watch,
 )
 from graphkit.errors import AccessDeniedError, CheckpointerConfigurationError, CheckpointerError
-from graphkit.saver_kit import FailedThreads, check_limit, get_principal
+from graphkit.saver_kit import FailedThreads, WatchEnd, check_limit, get_principal
 from graphkit.values import freeze
 from savers._log.capability import SupportsLogs
 from savers._wrappers.base import SaverWrapper, make_capability
@@ -82,7 +81,7 @@ def _guards(contract: type) -> Callable[[type[_Class]], type[_Class]]:
                 continue
             if member.__name__ in vars(cls):
                 guard = vars(cls)[member.__name__]  # another spelling
-            elif inspect.iscoroutinefunction(member):
+            elif inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member):
                 guard = member  # that of the contract calls the sync method
             else:
                 guard = guards.setdefault(member, _make_guard(member))
@@ -382,13 +381,26 @@ class AccessControlledSaver(SaverWrapper):
     def size(self, thread: ThreadLike = None) -> int:
         return sum(map(self.delegate.size, self._select_allowed("size", thread)))
 
-    def watch(self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0) -> Watch:
-        """Report the changes that the principal may see, as it is when the watch begins."""
+    def watch(
+        self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0, until: str | None = None
+    ) -> Watch:
+        """Report the changes that the principal may see; it is that of this call, whoever reads the watch.
+
+        With `until`, only threads that it may see are waited for.
+        """
         config = None if thread is None else self._require("watch", thread)
+        is_allowed = partial(self._is_allowed, get_principal(config), "watch")
+        end = None
+        if until is not None:
+            visible: Any = _VisibleThreads(self.delegate, is_allowed)
+            end = WatchEnd(visible, config, until)
         watch = self.delegate.watch(config, latest=latest, interval=interval)
         thread_ids = self.delegate.threads(released=True) if config is None else [config.thread]
         known = [(each, namespace) for each in thread_ids for namespace in {"", *self.delegate.namespaces(each)}]
-        return _AllowedWatch(watch, partial(self._is_allowed, get_principal(config), "watch"), known)
+        watch.report_only(_VisibleChanges(is_allowed, known))
+        if end is not None:
+            watch.end_at(end)
+        return watch
 
     def prune(self, thread: ThreadLike = None, **retention: Unpack[RetentionOptions]) -> int:
         return sum(self._change("prune", thread, lambda thread_id, _: self.delegate.prune(thread_id, **retention)))
@@ -476,46 +488,38 @@ def _check_policy(policy: object) -> None:
         pass  # a callable without a signature
 
 
-class _AllowedWatch(Watch):
-    """The changes of another watch that a principal may see."""
+class _VisibleThreads:
+    """The threads that a watch waits for: those that its principal may see."""
 
-    def __init__(self, watch: Watch, is_allowed: Callable[[str, str], bool], known: Iterable[tuple[str, str]]) -> None:
-        """Filter a watch.
+    def __init__(self, saver: BaseCheckpointSaver, is_allowed: Callable[[str, str], bool]) -> None:
+        self._saver = saver
+        self._is_allowed = is_allowed
+        self.recent = saver.recent
+
+    def threads(self) -> Sequence[str]:
+        return [thread_id for thread_id in self._saver.threads() if self._is_allowed(thread_id, "")]
+
+
+class _VisibleChanges:
+    """Decides which changes a watch reports to its principal."""
+
+    def __init__(self, is_allowed: Callable[[str, str], bool], known: Iterable[tuple[str, str]]) -> None:
+        """Begin a watch.
 
         Args:
-            watch: the other watch.
             is_allowed: asks the policy about a thread id and a namespace.
-            known: the histories that existed when the watch began.
+            known: the histories that exist.
         """
-        super().__init__(1.0)
-        self._watch = watch
-        self._ask = is_allowed
+        self._is_allowed = is_allowed
         self._answers = {history: is_allowed(*history) for history in known}
         """The last answer about each history. When a history has ended, only this says whether the
         principal knew of it: a policy that reads the store finds nothing any more."""
 
-    def get(self, timeout: float | None = None) -> Change | None:
-        deadline = None if timeout is None else monotonic() + timeout
-        while True:
-            change = self._watch.get(None if deadline is None else max(0.0, deadline - monotonic()))
-            if change is None or self._may_see(change):
-                return change
-
-    def _may_see(self, change: Change) -> bool:
+    def __call__(self, change: Change) -> bool:
         history = (change.thread_id, change.checkpoint_ns)
         if change.kind not in {"delete", "idle", "release"}:
-            self._answers[history] = self._ask(*history)
+            self._answers[history] = self._is_allowed(*history)
         return self._answers.get(history, False)
-
-    def wake(self) -> None:
-        self._watch.wake()
-
-    def close(self) -> None:
-        self._is_closed = True
-        self._watch.close()
-
-    def _read_changes(self) -> Generator[Change, None, None]:
-        yield from ()  # `get` reads the other watch
 
 
 # Capabilities

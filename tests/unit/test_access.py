@@ -93,7 +93,12 @@ def operations():
 
 
 OPERATIONS = operations()
-SYNC = sorted(name for name in OPERATIONS if not inspect.iscoroutinefunction(OPERATIONS[name]))
+ASYNC = sorted(
+    name
+    for name, member in OPERATIONS.items()
+    if inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
+)
+SYNC = sorted({*OPERATIONS}.difference(ASYNC))
 ARGUMENTS = {
     "config": RunnableConfig("t"),
     "thread": "t",
@@ -126,6 +131,8 @@ def call(saver, name, **changes):
     result = getattr(saver, name)(*args, **options)
     if inspect.iscoroutine(result):
         result = asyncio.run(result)
+    if inspect.isasyncgen(result):
+        result = asyncio.run(anext(result))
     if inspect.isgenerator(result):
         result = list(result)
     return result
@@ -168,9 +175,7 @@ def snapshot(saver):
 def test_every_operation_is_known_to_these_tests():
     guarded = {name for name in SYNC if name not in FREE}
     assert {"get", "put", "watch", "replay", "repair", "tag", "wait_for_resume"} <= guarded
-    assert {name for name in OPERATIONS if inspect.iscoroutinefunction(OPERATIONS[name])} == {
-        f"a{name}" for name in ("copy", "delete", "get", "get_writes", "list", "prune", "put", "put_writes", "release")
-    }
+    assert {name[1:] for name in ASYNC} < {*SYNC}
 
 
 @pytest.mark.parametrize("name", sorted({*OPERATIONS} - FREE - OF_MANY - {"rotate"}))
@@ -467,6 +472,29 @@ def test_a_watch_reports_what_may_be_read(two):
         assert watch.get() is None
     assert watch.get() is None
     assert list(watch) == []
+
+
+def test_a_watch_until_a_status_waits_for_what_may_be_read(two):
+    finished = Checkpoint(node_id="a", next_node_id=END, state={"n": 2})
+    for thread in ("ann/1", "ann/2"):
+        two.delegate.put(thread, finished)
+    with acting_as("ann"):
+        watch = two.watch(interval=0.05, until="finished")
+        with pytest.raises(CheckpointerConfigurationError):
+            two.watch(until="done")
+    assert [change.thread_id for change in watch if not change.thread_id.startswith("ann/")] == []
+    assert watch.reached == "finished"
+
+
+def test_an_async_watch_acts_for_its_caller(two):
+    async def read():
+        with acting_as("ann"):
+            changes = two.awatch(latest=True, interval=0.05)
+            found = {(await anext(changes)).thread_id for _ in range(4)}
+            await changes.aclose()
+        return found
+
+    assert asyncio.run(read()) == {"ann/1", "ann/2"}
 
 
 def test_namespaces_can_be_refused(store):

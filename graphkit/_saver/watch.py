@@ -292,7 +292,13 @@ class Watch(abc.ABC):
         self._end = end
 
     def report_only(self, accepts: Callable[[Change], bool]) -> None:
-        """Report only the changes that a function accepts; for wrappers, before anything is read."""
+        """Report only the changes that a function accepts; for wrappers, before anything is read.
+
+        Raises:
+            CheckpointerConfigurationError: the watch has a `get` of its own, which would report them all.
+        """
+        if type(self).get is not Watch.get:
+            raise CheckpointerConfigurationError(f"{type(self).__name__} overrides get(): override _read_changes()")
         earlier = self._accepts
         if earlier is None:
             self._accepts = accepts

@@ -22,6 +22,7 @@ from graphkit import (
     abc,
     interrupt,
 )
+from graphkit.abc import Watch
 from graphkit.errors import (
     AccessDeniedError,
     CheckpointCorruptionError,
@@ -486,6 +487,23 @@ def test_a_watch_until_a_status_waits_for_what_may_be_read(two):
     assert watch.reached == "finished"
 
 
+def test_a_watch_that_cannot_be_filtered_is_refused():
+    class All(Watch):
+        def get(self, timeout=None):
+            return SECRET
+
+        def _read_changes(self):
+            yield from ()
+
+    class Watched(MemorySaver):
+        def watch(self, thread=None, *, latest=False, interval=1.0, until=None):
+            return All(interval)
+
+    saver = AccessControlledSaver(Watched(), policies.read_only())
+    with pytest.raises(CheckpointerConfigurationError, match="get"):
+        saver.watch()
+
+
 def test_an_async_watch_acts_for_its_caller(two):
     async def read():
         with acting_as("ann"):
@@ -707,7 +725,14 @@ def test_it_reaches_all_threads_of_a_run(durability, is_async):
     with acting_as("bob"):
         run("bob", "t")
         run("ann", {"configurable": {"thread_id": "t2", "principal": "ann"}})
-    assert SECRET not in repr(saver.delegate.list("t"))
+    for thread in ("t", "t2"):
+        for checkpoint in saver.delegate.list(thread):
+            stored = [
+                checkpoint.metadata,
+                checkpoint.state,
+                saver.delegate.get_writes(RunnableConfig(thread, checkpoint.id)),
+            ]
+            assert not any(name in repr(stored) for name in ("ann", "bob"))
 
 
 def test_a_stream_acts_for_the_one_who_began_it():

@@ -9,8 +9,11 @@ import pytest
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
+from graphkit import RunnableConfig
 from graphkit.errors import AccessDeniedError
+from graphkit.testing import made
 from savers import AccessControlledSaver, FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver, acting_as, policies
+from savers._log.capability import SupportsLogs
 from savers.langgraph import CheckpointSaver
 
 pytestmark = pytest.mark.requirement("P71")
@@ -156,6 +159,30 @@ def test_what_the_policy_refuses(make_saver, is_async):
     with pytest.raises(AccessDeniedError):
         run({"items": []}, config("new"))
     assert sorted(saver.threads()) == ["ann's", "bob's"]
+
+
+def test_every_method_of_the_logs_is_guarded(tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    saver.put("t", made({"n": 1}))
+    guarded = AccessControlledSaver(saver, lambda *_: False)
+    config = RunnableConfig("t")
+    refused = {
+        "read_log": lambda: guarded.read_log(config, print, None),
+        "append_to_log": lambda: guarded.append_to_log(config, print),
+        "put_packed_writes": lambda: guarded.put_packed_writes(config, None, {"k": b"1"}),
+    }
+    harmless = {
+        "list_heads": lambda: guarded.list_heads({}),
+        "call_without_waiting": lambda: guarded.call_without_waiting(config, print, appends=False),
+        "describe": guarded.describe,
+    }
+    assert {name for name in dir(SupportsLogs) if name[0] != "_"} == {*refused, *harmless}
+    for call in refused.values():
+        with pytest.raises(AccessDeniedError):
+            call()
+    assert [call() for call in harmless.values()] == [[], None, saver.describe()]
+    assert not saver.get_writes("t")
+    saver.close()
 
 
 def test_a_sweep_acts_for_the_one_who_made_the_checkpointer(make_saver):

@@ -22,6 +22,7 @@ TABLES = (
     "maps",
     "commands",
     "overhead",
+    "wrappers",
     "many_threads",
     "scaling",
     "work",

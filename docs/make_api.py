@@ -23,6 +23,7 @@ MODULES = {
     "graphkit.when": "When to store a checkpoint",
     "graphkit.observers": "Observers",
     "savers": "Savers",
+    "savers.policies": "Policies of access",
     "savers.langgraph": "Savers for LangGraph",
     "graphkit.agents": "Agents",
     "graphkit.pydantic_ai": "Agents of pydantic-ai",

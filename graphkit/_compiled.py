@@ -43,6 +43,7 @@ from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode
 from graphkit._records.output import Command, GraphResume, NodeOutput, StateSnapshot, WaitingInterrupt
+from graphkit._records.principal import with_current_principal
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import is_cancelled, subgraph_interrupts, waiting_interrupts, well_formed_writes
 from graphkit._to_thread import finish_in_thread, run_in_thread
@@ -278,7 +279,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         Args:
             config: the thread, and the checkpoint; without one, the latest.
         """
-        config = RunnableConfig.of(config)
+        config = with_current_principal(config)
         checkpoint = self._find_history(config).saver.get(config)
         if checkpoint is None:
             return None
@@ -297,7 +298,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
 
         A snapshot decodes its state on access.
         """
-        config = RunnableConfig.of(config)
+        config = with_current_principal(config)
         checkpoints = self._find_history(config).saver.list(config)
         return [self._make_snapshot(config, checkpoint) for checkpoint in checkpoints]
 
@@ -452,7 +453,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
 
     async def astate_of(self, config: ConfigLike = None) -> StateSnapshot[StateT] | None:
         """As `state_of`; the interrupts are read before it returns."""
-        config = RunnableConfig.of(config)
+        config = with_current_principal(config)
         checkpoint = await self._find_history(config).saver.aget(config)
         if checkpoint is None:
             return None
@@ -471,7 +472,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         A snapshot reads its state and its interrupts on first use, which may block the event loop;
         `await aget_state(snapshot.config)` reads them in a thread.
         """
-        config = RunnableConfig.of(config)
+        config = with_current_principal(config)
         checkpoints = await self._find_history(config).saver.alist(config)
         return [self._make_snapshot(config, checkpoint) for checkpoint in checkpoints]
 
@@ -495,7 +496,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
     # Helpers
 
     def _make_run(self, input: Input[StateT], config: ConfigLike, options: RunOptions) -> Run:
-        config = RunnableConfig.of(config)
+        config = with_current_principal(config)
         _warn_of_default_thread(self.compile_config.saver, config)
         run_input = _parse_input(input, self.topology.schema)
         return Run(RunHistory(self._find_program(options), config, self.compile_config.saver), run_input)
@@ -523,7 +524,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         as_node: str | None,
         goto: str | None,
     ) -> tuple[Driver, Update]:
-        config = RunnableConfig.of(config)
+        config = with_current_principal(config)
         history = self._find_history(config)
         outer_channels: Collection[str] = ()
         if history.outer is not None:

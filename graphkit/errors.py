@@ -322,9 +322,33 @@ class CheckpointerConfigurationError(CheckpointerError, ValueError):
 
 
 class AccessDeniedError(CheckpointerError, PermissionError):
-    """The caller may not do this. Nothing was changed."""
+    """The principal of the call may not do this. Nothing was changed.
+
+    The message says nothing that the caller has not named: not even whether the thread exists.
+
+    Attributes:
+        operation: the method of the saver, such as "put".
+        thread_id: the thread that the caller named.
+        checkpoint_ns: the namespace that the caller named.
+        principal: the principal, as text; None is nobody.
+    """
 
     exit_code = 19
+
+    def __init__(
+        self, operation: str, thread_id: str = "", checkpoint_ns: str = "", principal: str | None = None
+    ) -> None:
+        self.operation = operation
+        self.thread_id = thread_id
+        self.checkpoint_ns = checkpoint_ns
+        self.principal = principal
+        who = "nobody is named as principal, so the call"
+        hint = "; name one with savers.acting_as(...) or config.with_principal(...)"
+        if principal is not None:
+            who = f"the principal {principal}"
+            hint = ""
+        namespace = f" in namespace {_quote(checkpoint_ns)}" if checkpoint_ns else ""
+        super().__init__(f"{who} may not {operation} thread {_quote(thread_id)}{namespace}{hint}")
 
 
 class MissingDependencyError(GraphKitError, ImportError):

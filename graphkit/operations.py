@@ -31,7 +31,9 @@ from graphkit._engine.submit import config_of, freeze_update, freeze_value, refu
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import END, ConfigLike, RunnableConfig, ThreadLike, resolve_thread_id
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
+from graphkit._records.principal import acts_for
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.capabilities import check_rights
 from graphkit._saver.incomplete import StoredCheckpoint, check_complete, fill_new_thread, refuse_incomplete
 from graphkit._saver.run_lock import locks_held_by_runs
 from graphkit._saver.status import public_metadata
@@ -102,6 +104,7 @@ class ForkedThread:
     """How many checkpoints the new thread has."""
 
 
+@acts_for("thread")
 def cancel(saver: BaseCheckpointSaver, thread: ThreadLike, *, reason: str | None = None) -> bool:
     """Cancel the run of a thread, whichever process runs it.
 
@@ -144,6 +147,7 @@ def cancel(saver: BaseCheckpointSaver, thread: ThreadLike, *, reason: str | None
     return _stop_run(saver, config, {CANCEL_REQUEST: request}, cancel_idle)
 
 
+@acts_for("thread")
 def pause(saver: BaseCheckpointSaver, thread: ThreadLike) -> bool:
     """Pause the run of a thread, whichever process runs it; it stops as with `CompiledGraph.pause`.
 
@@ -170,6 +174,7 @@ def pause(saver: BaseCheckpointSaver, thread: ThreadLike) -> bool:
     return _stop_run(saver, config, {PAUSE_REQUEST: request}, is_stopped)
 
 
+@acts_for("thread")
 def answer(
     saver: BaseCheckpointSaver,
     thread: ThreadLike,
@@ -221,6 +226,7 @@ def answer(
     return stop
 
 
+@acts_for("config")
 def update(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, Any]) -> RunnableConfig:
     """Store values that the next resume merges into the state, through the graph's channels.
 
@@ -265,6 +271,7 @@ def update(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, 
     return config
 
 
+@acts_for("config")
 def fork(
     saver: BaseCheckpointSaver,
     config: ThreadLike,
@@ -298,7 +305,7 @@ def fork(
         run and no worker takes it, and the next fork to its id replaces it.
     """
     source = require_root(config)
-    new = RunnableConfig(resolve_thread_id(target))
+    new = RunnableConfig(resolve_thread_id(target), principal=source.principal)
     if source.checkpoint_id is None:
         refuse_incomplete(saver, source.thread)
     path = _path_to(saver, source)
@@ -325,6 +332,7 @@ def fork(
     return ForkedThread(config=new.with_check_point_id(original.id), origin=origin, checkpoints=len(path))
 
 
+@acts_for("config")
 def rollback(
     saver: BaseCheckpointSaver,
     config: ConfigLike,
@@ -359,6 +367,7 @@ def rollback(
     with saver.run_lock(config):
         refuse_incomplete(saver, config.thread)
         checkpoint = _load(saver, config)
+        check_rights(saver, config, "put", "put_writes")
         copy = StoredCheckpoint(
             _copy_as_fork(checkpoint, created_at, id=generate_id(), parent_id=checkpoint.id),
             writes=_read_interrupts(saver, config, created_at),

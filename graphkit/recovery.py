@@ -14,7 +14,7 @@ from typing import Any, Final
 from graphkit._compiled import CompiledGraph
 from graphkit._public_names import set_public_module
 from graphkit._records.checkpoint import Checkpoint
-from graphkit._records.config import RunnableConfig, ThreadLike, resolve_thread_id
+from graphkit._records.config import RunnableConfig, ThreadLike
 from graphkit._records.output import GraphResume
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import SupportsRepair
@@ -43,7 +43,7 @@ def last_good(saver: BaseCheckpointSaver, thread: ThreadLike = None) -> Checkpoi
         ThreadBusyError: the thread is damaged, and a run holds it.
         CheckpointStorageError: the thread is damaged, and this process may not repair it.
     """
-    config = RunnableConfig(resolve_thread_id(thread))
+    config = _name_thread(thread)
     try:
         for namespace in saver.namespaces(config):
             _read(saver, config.replace(checkpoint_ns=namespace))
@@ -77,7 +77,7 @@ def recover(
         CheckpointCorruptionError: no checkpoint of the thread can be read.
     """
     _restore_last_good(_saver_of(graph), thread)
-    return graph.invoke(_resume(modifications), RunnableConfig(resolve_thread_id(thread)))
+    return graph.invoke(_resume(modifications), _name_thread(thread))
 
 
 async def arecover(
@@ -85,7 +85,7 @@ async def arecover(
 ) -> StateT:
     """As `recover`."""
     await run_in_thread(_restore_last_good, _saver_of(graph), thread)
-    return await graph.ainvoke(_resume(modifications), RunnableConfig(resolve_thread_id(thread)))
+    return await graph.ainvoke(_resume(modifications), _name_thread(thread))
 
 
 def _saver_of(graph: CompiledGraph[StateT]) -> BaseCheckpointSaver:
@@ -93,6 +93,11 @@ def _saver_of(graph: CompiledGraph[StateT]) -> BaseCheckpointSaver:
     if saver is None:
         raise CheckpointerConfigurationError("no saver is configured: compile the graph with checkpoint_saver=...")
     return saver
+
+
+def _name_thread(thread: ThreadLike) -> RunnableConfig:
+    config = RunnableConfig.of(thread)
+    return RunnableConfig(config.thread, principal=config.principal)
 
 
 def _resume(modifications: Mapping[str, Any] | None) -> GraphResume:
@@ -103,7 +108,7 @@ def _resume(modifications: Mapping[str, Any] | None) -> GraphResume:
 
 def _restore_last_good(saver: BaseCheckpointSaver, thread: ThreadLike) -> None:
     """Make the last good checkpoint the latest one, so that a resume loads it."""
-    config = RunnableConfig(resolve_thread_id(thread))
+    config = _name_thread(thread)
     checkpoint = last_good(saver, config)
     try:
         has_latest = saver.get(config) is not None

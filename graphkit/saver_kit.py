@@ -9,6 +9,7 @@ This module is provisional until 1.0: its names may change between minor version
 from graphkit._public_names import set_public_module
 from graphkit._records.checkpoint import generate_id
 from graphkit._records.config import check_limit, resolve_thread_id
+from graphkit._records.principal import acting_as, get_principal
 from graphkit._saver.failed_threads import FailedThreads, is_out_of_resources
 from graphkit._saver.incomplete import IncomingThread, check_complete, check_copy, copy_thread, read_history
 from graphkit._saver.langgraph_writes import LANGGRAPH, MADE_BY, WRITE as LANGGRAPH_WRITE
@@ -16,7 +17,7 @@ from graphkit._saver.retention import Retention
 from graphkit._saver.run_lock import get_held_run_locks
 from graphkit._saver.status import make_checkpoint_info, with_status, with_status_when_stored
 from graphkit._saver.submissions import is_schedule
-from graphkit._saver.watch import is_namespace_inside, iter_changes
+from graphkit._saver.watch import WatchEnd, is_namespace_inside, iter_changes
 from graphkit._saver.writes import (
     LatestCheckpoint,
     check_tags,
@@ -38,6 +39,8 @@ __all__ = [
     "IncomingThread",
     "LatestCheckpoint",
     "Retention",
+    "WatchEnd",
+    "acting_as",
     "check_complete",
     "check_copy",
     "check_limit",
@@ -50,6 +53,7 @@ __all__ = [
     "find_waiting_interrupts",
     "generate_id",
     "get_held_run_locks",
+    "get_principal",
     "has_status_mark",
     "is_incomplete",
     "is_namespace_inside",

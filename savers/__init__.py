@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any, Final
 from graphkit.saver_kit import set_public_module
 
 if TYPE_CHECKING:
+    from graphkit.saver_kit import acting_as as acting_as
+    from savers import policies as policies
     from savers._compression import Compression as Compression
     from savers._filesystem import FileSystemSaver as FileSystemSaver
     from savers._memory import MemorySaver as MemorySaver, VersionedMemorySaver as VersionedMemorySaver
@@ -12,8 +14,10 @@ if TYPE_CHECKING:
     from savers._sql.postgres_saver import PostgresSaver as PostgresSaver
     from savers._sql.sqlite_saver import SqliteSaver as SqliteSaver
     from savers._wrappers import SaverWrapper as SaverWrapper, ValidatingSaver as ValidatingSaver
+    from savers._wrappers.access import AccessControlledSaver as AccessControlledSaver
 
 __all__ = [
+    "AccessControlledSaver",
     "Compression",
     "FileSystemSaver",
     "MemorySaver",
@@ -23,9 +27,12 @@ __all__ = [
     "SqliteSaver",
     "ValidatingSaver",
     "VersionedMemorySaver",
+    "acting_as",
+    "policies",
 ]
 
 _MODULES: Final = {
+    "AccessControlledSaver": "savers._wrappers.access",
     "Compression": "savers._compression",
     "FileSystemSaver": "savers._filesystem",
     "MemorySaver": "savers._memory",
@@ -35,16 +42,19 @@ _MODULES: Final = {
     "SqliteSaver": "savers._sql.sqlite_saver",
     "ValidatingSaver": "savers._wrappers",
     "VersionedMemorySaver": "savers._memory",
+    "acting_as": "graphkit.saver_kit",
 }
 """The modules of the public names. Each is imported when it is first used: a process needs one saver as a rule."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a class when it is first used."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "policies":
+        return import_module("savers.policies")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(import_module(_MODULES[name]), name)
     set_public_module({"__all__": [name], name: found}, __name__)
     globals()[name] = found

@@ -42,6 +42,7 @@ from graphkit.errors import GraphRunnerError
 
 if TYPE_CHECKING:
     from graphkit._plan.retry import RetryPolicy
+    from graphkit._records.config import RunnableConfig
 
 
 def compose_call(
@@ -365,6 +366,10 @@ class _GuardedJournal:
         self.budget = budget
         self.lock = Lock()
         self.is_open = True
+
+    @property
+    def config(self) -> RunnableConfig:
+        return self.journal.config
 
     def idempotency_key(self, context: NodeContext) -> str:
         return self.journal.idempotency_key(context)

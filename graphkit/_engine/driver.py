@@ -16,6 +16,7 @@ from functools import partial
 from time import perf_counter, time_ns
 from typing import Any, Final, final
 
+from graphkit._engine.access import check_access, check_run_access
 from graphkit._engine.checkpoint_writer import CheckpointWriter
 from graphkit._engine.history import RunHistory
 from graphkit._engine.loop import Run
@@ -86,7 +87,10 @@ class DriverLocks:
         """
         held_keys = locks_held_by_runs()
         self._acquired: list[RunLock] = []
-        self._prepared: RunLock | None = None
+        self._prepared: Callable[[], RunLock] | None = None
+        self._context = copy_context()
+        """Which run locks the code that began the run holds. A saver is asked for its own only when it is
+        taken, because it may read its store to answer."""
         saver = history.saver
         config = history.config
         self.outside_context = NodeContext("", (), held_keys, journal=history)
@@ -100,14 +104,14 @@ class DriverLocks:
                 f"use another thread_id",
                 thread_id=config.thread,
             )
-        lock = saver.run_lock(config)
+        prepared: Callable[[], RunLock] = partial(saver.run_lock, config)
         held = find_held_lock(key)
         if held is not None:
             timeout = getattr(saver, "lock_timeout", None)
             if not isinstance(timeout, (int, float)):
                 timeout = _DEFAULT_TIMEOUT
-            lock = _enter_both(lock, held.serialize_runs(config.thread, float(timeout)))
-        self._prepared = lock
+            prepared = partial(_enter_both, prepared, held.serialize_runs(config.thread, float(timeout)))
+        self._prepared = prepared
         self._hold_keys({key, key_of_namespace})
 
     @property
@@ -136,7 +140,7 @@ class DriverLocks:
             ThreadBusyError: another run held it for too long.
         """
         if self._prepared is not None:
-            self._enter(self._prepared)
+            self._enter(self._context.run(self._prepared))
 
     def acquire_another(self, request: Hold) -> None:
         """Take the lock of another saver too, unless it is held already."""
@@ -157,9 +161,9 @@ class DriverLocks:
 
 
 @contextmanager
-def _enter_both(first: RunLock, second: RunLock) -> Iterator[None]:
+def _enter_both(make_first: Callable[[], RunLock], second: RunLock) -> Iterator[None]:
     with ExitStack() as stack:
-        stack.enter_context(first)
+        stack.enter_context(make_first())
         stack.enter_context(second)
         yield
 
@@ -396,6 +400,10 @@ class Driver:
             # Now, and not when the run was made: the observers' threads live as long as the run does.
             self.outbox = Outbox(observers)
             self.run.history.reporter.post = self.outbox.post
+        if isinstance(self.run, Run):
+            check_run_access(self.run.history)
+        else:
+            check_access(self.run.history)
         self.locks.acquire()
 
     def _close(self, futures: TaskFutures) -> None:

@@ -11,6 +11,7 @@ from graphkit._engine.state import EMPTY, SCHEMA_VERSION
 from graphkit._engine.update_codec import pack_if_marked
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import START, RunnableConfig, ThreadLike
+from graphkit._records.principal import acts_for
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.incomplete import refuse_incomplete
@@ -27,6 +28,7 @@ from graphkit.errors import (
 )
 
 
+@acts_for("thread_id")
 def submit(
     saver: BaseCheckpointSaver,
     input: Mapping[str, Any],
@@ -77,7 +79,7 @@ def submit(
     else:
         config = RunnableConfig(generate_id())
     recorded = freeze_update("input", input)
-    thread = RunnableConfig(config.thread)
+    thread = RunnableConfig(config.thread, principal=config.principal)
     if _is_submitted(saver, thread, key):
         return thread
     try:

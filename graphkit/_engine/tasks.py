@@ -445,7 +445,8 @@ def make_remote_call(history: RunHistory, task: RunNode) -> RemoteCall:
         history.name_execution(context),
         results,
         opener=opener,
-        config=checkpoint_config,
+        config=history.config.replace(executor=None),
+        checkpoint_config=checkpoint_config,
         prefix=prefix,
         mailboxes=_open_mailboxes(history),
     )
@@ -527,7 +528,8 @@ class RemoteJournal:
         results: Mapping[str, Any],
         *,
         opener: OpenSaver | None,
-        config: RunnableConfig | None,
+        config: RunnableConfig,
+        checkpoint_config: RunnableConfig | None,
         prefix: str,
         mailboxes: RemoteMailboxes | None,
     ) -> None:
@@ -537,14 +539,16 @@ class RemoteJournal:
             key: the idempotency key of the node execution.
             results: the recorded results of `once` that the run knows, by key.
             opener: opens the run's saver; None if that cannot be done in another process.
-            config: names the checkpoint at which results are recorded; None if there is no saver.
+            config: the config of the run.
+            checkpoint_config: names the checkpoint at which results are recorded; None if there is no saver.
             prefix: precedes the keys of `once` in the pending writes.
             mailboxes: where requests to the run are; None if they cannot be read in another process.
         """
         self._key = key
         self._results = dict(results)
         self._opener = opener
-        self._config = config
+        self.config = config
+        self._checkpoint_config = checkpoint_config
         self._prefix = prefix
         self._mailboxes = mailboxes
         self.events: list[RemoteEvent] = []
@@ -559,21 +563,21 @@ class RemoteJournal:
         The thread's log may have results that the run did not know: a cluster whose worker has died
         sends the same call to another worker.
         """
-        if key not in self._results and self._config is not None:
+        if key not in self._results and self._checkpoint_config is not None:
             if self._opener is None:  # raised before the side effect, not after it
                 raise GraphRunnerError(
                     f"once({key!r}) runs in another process, which cannot open the run's saver: "
                     f"use a FileSystemSaver, or run the node on threads"
                 )
-            for name, value in self._opener().get_writes(self._config).items():
+            for name, value in self._opener().get_writes(self._checkpoint_config).items():
                 if name.startswith(self._prefix):
                     self._results[name.removeprefix(self._prefix)] = value
         return key in self._results, self._results.get(key)
 
     def record_result(self, _context: NodeContext, key: str, value: Any) -> Any:
         """Record a result in the thread's log from this process."""
-        if self._config is not None and self._opener is not None:
-            self._opener().put_writes(self._config, {self._prefix + key: value})
+        if self._checkpoint_config is not None and self._opener is not None:
+            self._opener().put_writes(self._checkpoint_config, {self._prefix + key: value})
         self._results[key] = value
         return value
 

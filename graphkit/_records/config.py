@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, final
 
 from graphkit._options import check_count
 from graphkit._public_names import JavaNames
-from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext, require_node_context
+from graphkit._records.context import ABSENT, CURRENT_NODE_CONTEXT, NodeContext, require_node_context
 from graphkit._to_thread import finish_in_thread
 from graphkit.errors import CheckpointerConfigurationError
 
@@ -54,7 +54,7 @@ _TRACING_KEYS: Final = frozenset({"tags", "callbacks", "run_name", "run_id"})
 """What LangGraph passes on to LangChain's tracers, which graphkit does not have: these keys have no
 effect. docs/langgraph.md says what to use instead of each."""
 
-_OWN_CONFIGURABLE: Final = frozenset({"thread_id", "checkpoint_id", "checkpoint_ns"})
+_OWN_CONFIGURABLE: Final = frozenset({"thread_id", "checkpoint_id", "checkpoint_ns", "principal"})
 
 
 @final
@@ -87,6 +87,8 @@ class RunnableConfig(JavaNames):
     max_concurrency: int | None = None
     """How many branches of a fork, or items of a map, run at the same time, at most. A map node may
     have a lower limit of its own. None: no limit."""
+    principal: Any = dataclasses.field(default=ABSENT, compare=False, repr=False)
+    """On whose behalf savers are used; see `with_principal`. Not stored."""
 
     def __post_init__(self) -> None:
         _require_str_or_none("thread_id", self.thread_id)
@@ -108,7 +110,7 @@ class RunnableConfig(JavaNames):
         shown = [
             f"{field.name}={value!r}"
             for field in dataclasses.fields(self)
-            if (value := getattr(self, field.name)) != getattr(_DEFAULT, field.name)
+            if field.repr and (value := getattr(self, field.name)) != getattr(_DEFAULT, field.name)
         ]
         return f"RunnableConfig({', '.join(shown)})"
 
@@ -116,6 +118,8 @@ class RunnableConfig(JavaNames):
         """Pickle a copy of the metadata: a mapping proxy does not pickle."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values["metadata"] = dict(self.metadata)
+        if self.principal is ABSENT:
+            del values["principal"]
         return RunnableConfig._unpickle, (values,)
 
     @classmethod
@@ -280,12 +284,15 @@ class RunnableConfig(JavaNames):
     def __getitem__(self, key: str) -> Any:
         """Return the value of a key of LangGraph's mapping that has an effect, such as "configurable"."""
         if key == "configurable":
-            return {
+            configurable = {
                 **self.metadata,
                 "thread_id": self.thread,
                 "checkpoint_ns": self.checkpoint_ns,
                 "checkpoint_id": self.checkpoint_id,
             }
+            if self.principal is not ABSENT and self.principal is not None:
+                configurable["principal"] = self.principal
+            return configurable
         if key == "metadata":
             return dict(self.metadata)
         if key == "recursion_limit" and self.max_iterations is not None:
@@ -318,6 +325,23 @@ class RunnableConfig(JavaNames):
         object.__setattr__(copy, "__dict__", fields)
         return copy
 
+    def with_principal(self, principal: Any) -> RunnableConfig:
+        """Return this config on behalf of a principal, as a `savers.AccessControlledSaver` asks for it.
+
+        It wins over `savers.acting_as`. It holds for the call, and for the whole run that begins with
+        it, in all its threads and processes. It is never stored, and not part of the address: configs
+        that differ in nothing else are equal.
+
+        Args:
+            principal: what the policy of the saver knows. None is nobody, also inside `acting_as`.
+        """
+        # Without the generated __init__, as in `with_check_point_id`: every run and every `get_state` does this.
+        fields = self.__dict__.copy()
+        fields["principal"] = principal
+        copy = object.__new__(RunnableConfig)
+        object.__setattr__(copy, "__dict__", fields)
+        return copy
+
     def get_metadata(self, key: str) -> Any | None:
         """Return one of the caller's own keys, or None."""
         return self.metadata.get(key)
@@ -330,6 +354,7 @@ class RunnableConfig(JavaNames):
     # Java names
     withStreamMode = with_stream_mode
     withCheckPointId = with_check_point_id
+    withPrincipal = with_principal
     getMetadata = get_metadata
 
     def nodeId(self) -> str | None:
@@ -393,6 +418,9 @@ class RunnableConfigBuilder:
 
     def maxConcurrency(self, max_concurrency: int | None) -> Self:
         return self._with(max_concurrency=max_concurrency)
+
+    def principal(self, principal: Any) -> Self:
+        return self._with(principal=principal)
 
     def executor(self, executor: Executor | Mapping[str, Executor] | None) -> Self:
         return self._with(executor=executor)
@@ -496,6 +524,7 @@ def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
         metadata=metadata,
         max_iterations=config.get("recursion_limit"),
         max_concurrency=config.get("max_concurrency") or None,  # LangGraph takes 0 as no limit
+        principal=configurable.get("principal", ABSENT),
     )
 
 

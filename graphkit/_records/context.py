@@ -6,9 +6,12 @@ import math
 from collections.abc import Iterable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from graphkit.errors import GraphRunnerError, InterruptExpiredError
+
+if TYPE_CHECKING:
+    from graphkit._records.config import RunnableConfig
 
 
 class _Absent:
@@ -20,7 +23,7 @@ class _Absent:
 
 
 ABSENT: Final = _Absent()
-"""Means that there is no answer; None is an answer."""
+"""Means that there is no answer, or that a config names no principal; None is an answer, and is nobody."""
 
 
 class Expired(NamedTuple):
@@ -65,6 +68,11 @@ class GraphInterruptException(GraphInterrupt):
 
 class Journal(Protocol):
     """Keeps what the node executions of a run must find again after a crash."""
+
+    @property
+    def config(self) -> RunnableConfig:
+        """The config of the run; one object for all executions that have the same journal."""
+        ...
 
     def idempotency_key(self, context: NodeContext) -> str:
         """Return the unique name of a node execution; it is the same after a crash."""

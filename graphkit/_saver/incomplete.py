@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import CheckpointInfo
-from graphkit._saver.capabilities import SupportsCompact, SupportsFlush
+from graphkit._saver.capabilities import SupportsCompact, SupportsFlush, check_rights
 from graphkit._saver.status import public_metadata
 from graphkit._saver.writes import INCOMPLETE, is_incomplete, well_formed_writes
 from graphkit._values.frozen import FrozenDict, freeze
@@ -416,6 +416,8 @@ def fill_new_thread(
         CheckpointConflictError: the thread is not empty. Nothing was changed.
     """
     require_empty(saver, thread_id)
+    compact = ("compact",) if isinstance(saver, SupportsCompact) else ()
+    check_rights(saver, RunnableConfig(thread_id), "get", "put", "put_writes", "add_tags", *compact)
     incoming = IncomingThread(saver, thread_id, source)
     try:
         incoming.begin(namespaces, state)

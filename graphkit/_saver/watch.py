@@ -272,6 +272,8 @@ class Watch(abc.ABC):
 
     _end: WatchEnd | None = None
     """When the watch ends by itself."""
+    _accepts: Callable[[Change], bool] | None = None
+    """Which changes are reported; None: all."""
 
     @property
     def reached(self) -> str | None:
@@ -288,6 +290,20 @@ class Watch(abc.ABC):
             self.close()
             raise
         self._end = end
+
+    def report_only(self, accepts: Callable[[Change], bool]) -> None:
+        """Report only the changes that a function accepts; for wrappers, before anything is read.
+
+        Raises:
+            CheckpointerConfigurationError: the watch has a `get` of its own, which would report them all.
+        """
+        if type(self).get is not Watch.get:
+            raise CheckpointerConfigurationError(f"{type(self).__name__} overrides get(): override _read_changes()")
+        earlier = self._accepts
+        if earlier is None:
+            self._accepts = accepts
+        else:
+            self._accepts = lambda change: earlier(change) and accepts(change)
 
     def _has_signal(self) -> bool:
         """Return whether the store has reported that there may be a change. The caller holds `_condition`."""
@@ -320,6 +336,8 @@ class Watch(abc.ABC):
             while not self._is_closed:
                 change = next(self._unread, None)
                 if change is not None:
+                    if self._accepts is not None and not self._accepts(change):
+                        continue
                     if self._end is not None:
                         self._end.note_change(change)
                     return change

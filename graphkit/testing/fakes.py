@@ -18,6 +18,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import (
     QUALITIES,
     HasVersions,
+    SupportsCheckAccess,
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsExists,
@@ -219,6 +220,7 @@ _EXTRAS: Final[tuple[type[Any], ...]] = (
     SupportsRotate,
     SupportsRemove,
     SupportsExists,
+    SupportsCheckAccess,
 )
 """The protocols that only some delegates implement."""
 

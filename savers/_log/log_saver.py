@@ -9,7 +9,7 @@ begins again. `read_log` and `append_to_log` are these two protocols, and all me
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
 from logging import getLogger
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from graphkit.abc import Progress, RotationReport
     from graphkit.codec import Codec
     from graphkit.values import FrozenDict
-    from savers._log.catalogue import LogCatalogue
+    from savers._log.catalogue import Head, LogCatalogue
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 _MAX_REFUSALS: Final = 3
@@ -79,13 +79,21 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
     # The two protocols
 
-    def read_log(self, config: ConfigLike, read: Callable[[Log[Medium]], _Result], default: _Result) -> _Result:
+    def read_log(
+        self,
+        config: ConfigLike,
+        read: Callable[[Log[Medium]], _Result],
+        default: _Result,
+        *,
+        operation: str = "get",  # noqa: ARG002 - for wrappers that decide who may read
+    ) -> _Result:
         """Call a function with the log of a history, brought up to date.
 
         Args:
             config: names the history.
             read: reads the log, and keeps nothing of it; may be called again.
             default: the result if there is no history.
+            operation: the method of the contract that it stands for.
 
         Raises:
             CheckpointCorruptionError: the log is damaged.
@@ -872,7 +880,11 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         """Return whether no process has written since to a thread that `_list_possibly_idle` has listed."""
         raise NotImplementedError(f"{type(self).__name__} does not know when a thread was written to")
 
-    # Calls from an event loop
+    # For LangGraph's checkpointer; see SupportsLogs
+
+    def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
+        """Return the histories that may have a checkpoint with such metadata; see `LogCatalogue.list_heads`."""
+        return self.catalogue.list_heads(metadata, with_newest=with_newest)
 
     def call_without_waiting(
         self,
@@ -951,6 +963,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     # Java names
     readLog = read_log
     appendToLog = append_to_log
+    listHeads = list_heads
     callWithoutWaiting = call_without_waiting
     putPackedWrites = put_packed_writes
     deleteIdle = delete_idle

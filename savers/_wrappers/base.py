@@ -14,6 +14,7 @@ from graphkit.abc import (
     BaseCheckpointSaver,
     ConfigLike,
     HasVersions,
+    SupportsCheckAccess,
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsExists,
@@ -88,12 +89,18 @@ class SaverWrapper(BaseCheckpointSaver):
         """Make a wrapper that has the capabilities of the delegate."""
         missing = tuple(
             mixin
-            for capability, mixin in _MIXINS.items()
+            for capability, mixin in cls._find_mixins().items()
             if isinstance(delegate, capability) and not issubclass(cls, capability)
-            # It would bypass what the wrapper does to checkpoints.
-            if capability is not SupportsReplay or cls.list is SaverWrapper.list
         )
         return super().__new__(_with_mixins(cls, missing) if missing else cls)
+
+    @classmethod
+    def _find_mixins(cls) -> Mapping[type, type]:
+        """Return the class that forwards the methods of each capability, as far as the wrapper may have it."""
+        if cls.list is SaverWrapper.list:
+            return _MIXINS
+        # `replay` would bypass what the wrapper does to checkpoints.
+        return {capability: mixin for capability, mixin in _MIXINS.items() if capability is not SupportsReplay}
 
     def __init__(self, delegate: BaseCheckpointSaver) -> None:
         """Wrap a saver."""
@@ -159,6 +166,11 @@ class VersionedSaverWrapper(SaverWrapper, HasVersions):
         return self.delegate.tag(config, version)  # type: ignore[no-any-return]
 
 
+def make_capability(protocol: type) -> type:
+    """Return a class that forwards the methods of a capability."""
+    return _forwards(protocol)(type(f"Forwards{protocol.__name__}", (), {}))
+
+
 _OPTIONAL: Final = (
     SupportsVerify,
     SupportsRepair,
@@ -169,10 +181,11 @@ _OPTIONAL: Final = (
     SupportsReplay,
     SupportsRemove,
     SupportsExists,
+    SupportsCheckAccess,
 )
 _MIXINS: Final[Mapping[type, type]] = {
     HasVersions: VersionedSaverWrapper,
-    **{each: _forwards(each)(type(f"Forwards{each.__name__}", (), {})) for each in _OPTIONAL},
+    **{each: make_capability(each) for each in _OPTIONAL},
 }
 """The class that forwards the methods of each capability."""
 

@@ -264,9 +264,7 @@ def _place_early(saver: BaseCheckpointSaver, history: RunnableConfig, checkpoint
 
 def _make_early_config(config: RunnableConfig) -> RunnableConfig:
     """Return the config for the early writes of a checkpoint, or of a history."""
-    return RunnableConfig(
-        config.thread_id, checkpoint_ns=EARLY + config.checkpoint_ns, checkpoint_id=config.checkpoint_id
-    )
+    return config.replace(checkpoint_ns=EARLY + config.checkpoint_ns)
 
 
 def _merge(early: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:

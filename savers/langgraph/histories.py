@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from graphkit import RunnableConfig
-from graphkit.abc import BaseCheckpointSaver
+from graphkit.abc import BaseCheckpointSaver, ThreadLike
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.saver_kit import LANGGRAPH, MADE_BY
 from graphkit.values import FrozenDict
@@ -127,7 +127,7 @@ class Histories(ABC):
     def read(self, config: RunnableConfig, take: Take[Result]) -> Result | None:
         """Take something out of the checkpoint that a config names, or the latest; None if there is none."""
 
-    def list_namespaces(self, thread_id: str) -> Sequence[str]:
+    def list_namespaces(self, thread: ThreadLike) -> Sequence[str]:
         """Return the namespaces of a thread that are LangGraph's.
 
         Raises:
@@ -138,7 +138,7 @@ class Histories(ABC):
                 f"{type(self.saver).__name__} cannot list the namespaces of a thread, and LangGraph's subgraphs have"
                 " namespaces; give `namespaces` to the saver"
             )
-        return [name for name in self.saver.namespaces(thread_id) if not name.startswith(EARLY)]
+        return [name for name in self.saver.namespaces(thread) if not name.startswith(EARLY)]
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:  # noqa: ARG002 - for savers with an index
         """Return the histories that may have a checkpoint whose metadata have these keys with these values."""
@@ -267,8 +267,15 @@ class Selected(NamedTuple):
     stored: StoredCheckpoint
 
 
-def select(histories: Histories, heads: Iterable[Head], query: Query) -> list[Selected]:
-    """Return the checkpoints that a query selects, from as few histories as possible if it has a limit."""
+def select(histories: Histories, heads: Iterable[Head], query: Query, root: RunnableConfig) -> list[Selected]:
+    """Return the checkpoints that a query selects, from as few histories as possible if it has a limit.
+
+    Args:
+        histories: read them.
+        heads: the histories.
+        query: says what is wanted.
+        root: has the principal for whom they are read.
+    """
     limit = query.limit
     numbered: Iterable[tuple[int, Head]] = enumerate(heads)
     if limit is not None:
@@ -285,7 +292,7 @@ def select(histories: Histories, heads: Iterable[Head], query: Query) -> list[Se
             last = selected[-1]
             if _get_bound(head) < last.rank:
                 break
-        history = RunnableConfig(head.thread_id, checkpoint_ns=head.namespace)
+        history = root.replace(thread_id=head.thread_id, checkpoint_ns=head.namespace)
         chosen, seen = histories.select(history, query.choose, limit)
         for rank, stored in chosen:
             selected.append(Selected(rank, number, history, seen, stored))

@@ -13,7 +13,6 @@ from graphkit import RunnableConfig
 from graphkit.values import FrozenDict
 from savers._log.catalogue import Head
 from savers._log.log import AnyLog
-from savers._log.log_saver import LogSaver
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph.encoding import Successor, TaskWrites
 from savers.langgraph.histories import EARLY, FoundCheckpoint, GrowingHistory, Histories, Result, Seen, Take
@@ -26,7 +25,8 @@ _NOTHING: Final = (0, 0)
 class LogHistories(Histories):
     """The histories in a saver whose histories are logs."""
 
-    saver: LogSaver[Any]
+    saver: Any
+    """A BaseCheckpointSaver that is a SupportsLogs, a SupportsRemove and a SupportsDeleteIdle."""
 
     def put_next(self, history: RunnableConfig, put_next: Callable[[GrowingHistory], None]) -> None:
         self.saver.append_to_log(history, lambda log: put_next(_GrowingLog(log)))
@@ -38,13 +38,16 @@ class LogHistories(Histories):
     def call_without_waiting(
         self, target: RunnableConfig, call: Callable[[], Result], *, appends: bool
     ) -> tuple[Result] | None:
-        return self.saver.call_without_waiting(target, call, appends=appends)
+        return self.saver.call_without_waiting(target, call, appends=appends)  # type: ignore[no-any-return]
 
     def read(self, config: RunnableConfig, take: Take[Result]) -> Result | None:
-        return self.saver.read_log(config, lambda log: _take(log, log.history.find(config.checkpoint_id), take), None)
+        def read(log: AnyLog) -> Result | None:
+            return _take(log, log.history.find(config.checkpoint_id), take)
+
+        return self.saver.read_log(config, read, None)  # type: ignore[no-any-return]
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
-        heads = self.saver.catalogue.list_heads(metadata, with_newest=with_newest)
+        heads = self.saver.list_heads(metadata, with_newest=with_newest)
         # A copy of another store, or a saver around this one, may have left such namespaces.
         return (head for head in heads if not head.namespace.startswith(EARLY))
 
@@ -59,7 +62,7 @@ class LogHistories(Histories):
                 log.history.load_index()
             return choose(log.history.walk_back()), _see(log)
 
-        found = self.saver.read_log(history, read, None)
+        found: tuple[Result, Seen] | None = self.saver.read_log(history, read, None, operation="list")
         if found is None:
             return choose(iter(())), _NOTHING
         return found
@@ -73,7 +76,7 @@ class LogHistories(Histories):
             # What was appended since may replace it, or add writes to it.
             return _take(log, log.history.find(stored.id), take)
 
-        return self.saver.read_log(history, read, None)
+        return self.saver.read_log(history, read, None, operation="list")  # type: ignore[no-any-return]
 
     def remove(self, history: RunnableConfig, ids: Sequence[str]) -> None:
         self.saver.remove(history, ids)
@@ -82,7 +85,7 @@ class LogHistories(Histories):
         return bool(self.saver.delete_idle(thread_id, idle_since=idle_since, dry_run=dry_run))
 
     def describe(self) -> str:
-        return self.saver.describe()
+        return self.saver.describe()  # type: ignore[no-any-return]
 
 
 def _see(log: AnyLog) -> Seen:

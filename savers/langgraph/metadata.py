@@ -25,11 +25,12 @@ _MAX_HISTORIES: Final = 1024
 def parse_config(config: LangGraphConfig, checkpoint_id: str | None = None) -> RunnableConfig:
     """Return graphkit's config for the history that LangGraph's config names."""
     names = config["configurable"]
-    if checkpoint_id is None:
-        return _make_history(str(names["thread_id"]), names.get("checkpoint_ns") or "")
-    return RunnableConfig(
-        str(names["thread_id"]), checkpoint_ns=names.get("checkpoint_ns") or "", checkpoint_id=checkpoint_id
-    )
+    parsed = _make_history(str(names["thread_id"]), names.get("checkpoint_ns") or "")
+    if checkpoint_id is not None:
+        parsed = RunnableConfig(parsed.thread_id, checkpoint_ns=parsed.checkpoint_ns, checkpoint_id=checkpoint_id)
+    if "principal" in names:
+        parsed = parsed.with_principal(names["principal"])
+    return parsed
 
 
 @lru_cache(maxsize=_MAX_HISTORIES)

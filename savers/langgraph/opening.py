@@ -7,6 +7,7 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
+from contextvars import copy_context
 from logging import getLogger
 from typing import Final, Generic, Self, TypeVar
 
@@ -94,8 +95,8 @@ class PeriodicSweep(Generic[_Owner]):
             self._future = Future()
             self._future.add_done_callback(lambda _: self._request_stop())
             self._thread = threading.Thread(
-                target=self._sweep_periodically,
-                args=(self._stop_event, self._future, seconds, begins_now),
+                target=copy_context().run,  # it sweeps as the principal that starts it
+                args=(self._sweep_periodically, self._stop_event, self._future, seconds, begins_now),
                 name=self._name,
                 daemon=True,
             )

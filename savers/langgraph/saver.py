@@ -29,8 +29,8 @@ from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError
 from graphkit.saver_kit import LANGGRAPH, MADE_BY, check_complete, check_limit, run_in_thread
 from graphkit.values import FrozenDict
+from savers._log.capability import SupportsLogs
 from savers._log.catalogue import Head
-from savers._log.log_saver import LogSaver
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers._threads import InUseError
 from savers.langgraph.contract_histories import ContractHistories
@@ -130,7 +130,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
         super().__init__(serde=check_options(serde, types, on_blocked_type, ttl))
         self._on_blocked_type: OnBlockedType = on_blocked_type
         self.store = saver
-        self._histories = LogHistories(saver) if isinstance(saver, LogSaver) else ContractHistories(saver)
+        self._histories = LogHistories(saver) if isinstance(saver, SupportsLogs) else ContractHistories(saver)
         self._calls: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadCalls] = WeakKeyDictionary()
         """Of each event loop, which only one OS thread runs."""
         self._ttl = ttl
@@ -161,8 +161,12 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
             CheckpointStorageError: the file system refused. The earlier content is unchanged.
         """
         names = config["configurable"]
-        self.restore(config, checkpoint, get_checkpoint_metadata(config, metadata), new_versions)
-        return make_langgraph_config(names["thread_id"], names.get("checkpoint_ns") or "", checkpoint["id"])
+        stored_metadata = get_checkpoint_metadata(config, metadata)
+        if "principal" in names:
+            # It has come there as every key of a config does, and is never stored.
+            stored_metadata.pop("principal", None)  # type: ignore[typeddict-item]
+        self.restore(config, checkpoint, stored_metadata, new_versions)
+        return _make_config(config, names.get("checkpoint_ns") or "", checkpoint["id"])
 
     def restore(
         self,
@@ -273,7 +277,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
         parts = self._read(parse_config(config, checkpoint_id or None), decoder.take_apart)
         if parts is None:
             return None
-        return _make_tuple((names["thread_id"], names.get("checkpoint_ns") or ""), decoder, parts)
+        return _make_tuple(config, names.get("checkpoint_ns") or "", decoder, parts)
 
     def _read(self, config: RunnableConfig, take: Take[Result]) -> Result | None:
         """Take something out of a checkpoint of LangGraph; None if there is none.
@@ -322,21 +326,22 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
         )
         histories = self._histories
         if config:
-            thread_id = str(config["configurable"]["thread_id"])
+            root = parse_config(config).replace(checkpoint_ns="")
             namespace = config["configurable"].get("checkpoint_ns")
             # The namespaces of a thread are listed by opening their logs. A named one needs no list.
-            names = [namespace] if namespace is not None else histories.list_namespaces(thread_id)
-            heads: Iterable[Head] = [Head(thread_id, name, None) for name in names]
+            names = [namespace] if namespace is not None else histories.list_namespaces(root)
+            heads: Iterable[Head] = [Head(root.thread, name, None) for name in names]
         else:
+            root = RunnableConfig()
             # Metadata without a key match None, and no index knows what is not there.
             required = {key: value for key, value in query.filter.items() if value is not None}
             heads = histories.list_heads(required, with_newest=limit is not None)
         decoder = HistoryDecoder(self._deserializer)
-        for selected in select(histories, heads, query):
+        for selected in select(histories, heads, query, root):
             history = selected.history
             parts = histories.read_selected(history, selected.stored, selected.seen, decoder.take_apart)
             if parts is not None:
-                yield _make_tuple((history.thread, history.checkpoint_ns), decoder, parts)
+                yield _make_tuple(_get_owner(config, history), history.checkpoint_ns, decoder, parts)
 
     def writes_of(self, config: LangGraphConfig) -> Sequence[Write]:
         """Return the pending writes of a checkpoint as they are stored, in LangGraph's order."""
@@ -619,15 +624,32 @@ def check_options(
     return make_serializer(serde, types, is_plain=on_blocked_type == "plain")
 
 
-def _make_tuple(owner: tuple[Any, str], decoder: HistoryDecoder, parts: Parts) -> CheckpointTuple:
+def _get_owner(config: LangGraphConfig | None, history: RunnableConfig) -> LangGraphConfig:
+    """Return a config with the thread of a history, and the principal of the config that was given."""
+    configurable = {} if config is None else config["configurable"]
+    owner: dict[str, Any] = {"thread_id": history.thread}
+    if "principal" in configurable:
+        owner["principal"] = configurable["principal"]
+    return {"configurable": owner}
+
+
+def _make_config(owner: LangGraphConfig, namespace: str, checkpoint_id: str) -> LangGraphConfig:
+    """Return the config of a checkpoint, on behalf of the principal of the one that was given."""
+    names = owner["configurable"]
+    config = make_langgraph_config(names["thread_id"], namespace, checkpoint_id)
+    if "principal" in names:
+        config["configurable"]["principal"] = names["principal"]
+    return config
+
+
+def _make_tuple(owner: LangGraphConfig, namespace: str, decoder: HistoryDecoder, parts: Parts) -> CheckpointTuple:
     checkpoint: Any
     checkpoint, writes = decoder.restore(parts)
-    thread_id, namespace = owner
     stored = parts.stored
-    config = make_langgraph_config(thread_id, namespace, stored.id)
+    config = _make_config(owner, namespace, stored.id)
     parent_config = None
     if stored.parent:
-        parent_config = make_langgraph_config(thread_id, namespace, stored.parent)
+        parent_config = _make_config(owner, namespace, stored.parent)
     metadata: Any = unpack_metadata(stored.metadata)
     return CheckpointTuple(config, checkpoint, metadata, parent_config, writes)
 

@@ -241,6 +241,7 @@ BUILDERS = [
     (RunnableConfig, fields_of(RunnableConfig), {
         "thread_id": "t", "checkpoint_id": "c", "checkpoint_ns": "n", "next_node": "a", "stream_mode": StreamMode.SNAPSHOTS,
         "metadata": {"k": 1}, "max_iterations": 9, "executor": POOL, "max_concurrency": 4,
+        "principal": "ann",
     }),
     (RetryPolicy, fields_of(RetryPolicy), {
         "max_attempts": 4, "initial_delay": 0.1, "backoff": 3.0, "max_delay": 9.0, "jitter": False, "retry_on": OSError,

@@ -1,0 +1,715 @@
+"""AccessControlledSaver: asks a policy before each operation of the contract.
+
+Every public method of the contract and of the capabilities is guarded here, by `_guards`, unless
+`_NOT_ASKED` names it. Only the methods of one history are guarded automatically: for any other, this
+module needs a method of its own, or its import fails. So a new method cannot be left unguarded.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import datetime
+from functools import partial, wraps
+from logging import getLogger
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+
+from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, Tag, WaitingInterrupt
+from graphkit.abc import (
+    BaseCheckpointSaver,
+    Change,
+    ConfigLike,
+    HasVersions,
+    Progress,
+    RetentionOptions,
+    SupportsCheckAccess,
+    SupportsCompact,
+    SupportsDeleteIdle,
+    SupportsExists,
+    SupportsFlush,
+    SupportsRemove,
+    SupportsRepair,
+    SupportsReplay,
+    SupportsRotate,
+    SupportsVerify,
+    ThreadLike,
+    Watch,
+)
+from graphkit.errors import AccessDeniedError, CheckpointerConfigurationError, CheckpointerError
+from graphkit.saver_kit import FailedThreads, WatchEnd, check_limit, get_principal
+from graphkit.values import freeze
+from savers._log.capability import SupportsLogs
+from savers._wrappers.base import SaverWrapper, make_capability
+
+if TYPE_CHECKING:
+    from graphkit.abc import RepairReport, RotationReport, VerifyReport
+    from savers._log.catalogue import Head
+    from savers._log.log import AnyLog
+    from savers._log.stored_checkpoint import StoredCheckpoint
+
+Policy = Callable[[Any, str, str, str], object]
+"""Decides as policy(principal, operation, thread_id, checkpoint_ns); only True allows."""
+
+_NOT_ASKED: Final = frozenset({"close", "flush", "exists", "opener", "register_types", "run_lock_key", "threadId"})
+"""Methods that neither read nor change a thread. What `opener` opens is guarded, too."""
+_WHOLE_THREAD: Final = frozenset({
+    "compact", "copy", "delete", "delete_idle", "prune", "release", "repair", "rotate", "size", "verify",
+})  # fmt: skip
+"""Operations on all namespaces of a thread: they need the right in each of them."""
+_OF_A_HISTORY: Final = frozenset({"config", "thread", "thread_id"})
+"""The names of the first parameter of methods of one history."""
+_GROWTH: Final = 4
+"""Each time that too few results of a search are allowed, this many times more are read."""
+_LOGGER: Final = getLogger("graphkit")
+_Result = TypeVar("_Result")
+_Class = TypeVar("_Class")
+
+
+def _guards(contract: type) -> Callable[[type[_Class]], type[_Class]]:
+    """Return a decorator: a class asks the policy before each method of a contract that it does not define."""
+
+    def add(cls: type[_Class]) -> type[_Class]:
+        guards: dict[Any, Any] = {}
+        for name, member in vars(contract).items():
+            is_guarded = isinstance(member, FunctionType) and not name.startswith("_")
+            if not is_guarded or name in {*vars(cls), *_NOT_ASKED} or member.__name__ in _NOT_ASKED:
+                continue
+            if member.__name__ in vars(cls):
+                guard = vars(cls)[member.__name__]  # another spelling
+            elif inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member):
+                guard = member  # that of the contract calls the sync method
+            else:
+                guard = guards.setdefault(member, _make_guard(member))
+            setattr(cls, name, guard)
+        return cls
+
+    return add
+
+
+def _make_guard(member: FunctionType) -> FunctionType:
+    """Return a method that asks the policy about one history before it calls the delegate."""
+    operation = member.__name__
+    _, first, *_others = [*inspect.signature(member).parameters, ""]
+    if first not in _OF_A_HISTORY:
+        raise TypeError(f"AccessControlledSaver needs a method {operation!r}: it is not one of a single history")
+
+    @wraps(member)
+    def guard(saver: AccessControlledSaver, *arguments: Any, **options: Any) -> Any:
+        if arguments:
+            subject, *others = arguments
+        else:
+            subject, others = options.pop(first, None), []
+        # The delegate gets what was asked about, and never None, which means all threads to some methods.
+        config = saver._require(operation, subject)  # noqa: SLF001 - it is a method
+        return getattr(saver.delegate, operation)(config, *others, **options)
+
+    return guard  # type: ignore[return-value]
+
+
+@_guards(BaseCheckpointSaver)
+class AccessControlledSaver(SaverWrapper):
+    """Asks a policy before each operation, on behalf of the principal of the call.
+
+    The principal is that of the config (`RunnableConfig.with_principal`), or else that of
+    `savers.acting_as`. Operations have the names of the methods of the contract, also for their async
+    twins and for LangGraph's checkpointer on this saver. What a method calls inside is not asked
+    again. `copy` asks for `copy` on the source and for `put` on the target.
+
+    A refused operation raises AccessDeniedError, and changes nothing. What covers several threads or
+    namespaces leaves out those that the principal may not read, and changes those that it may change:
+    it asks about each of them, under its own name. `release`, `delete`, `copy`, `size` and others that
+    cover all namespaces of a thread need the right in all of them.
+
+    It is not authentication, and no border inside a process: code that has the delegate needs no right.
+    See docs/security.md.
+
+    Attributes:
+        delegate: the wrapped saver.
+        policy: decides.
+    """
+
+    def __new__(cls, saver: BaseCheckpointSaver, policy: Policy) -> Self:  # noqa: ARG004
+        """Make a wrapper that has the capabilities of the saver."""
+        return super().__new__(cls, saver)
+
+    def __init__(self, saver: BaseCheckpointSaver, policy: Policy) -> None:
+        """Guard a saver.
+
+        Args:
+            saver: the saver.
+            policy: called as policy(principal, operation, thread_id, checkpoint_ns); the principal is
+                None if there is none. Only True allows. If it raises an Exception, that refuses. It may
+                be called from any thread, also for listings, so it should be fast. It may have two
+                methods: `bind(saver)` is called once, with the saver that is guarded; and
+                `metadata_of(principal)` returns metadata to store with each checkpoint that the
+                principal puts. See `savers.policies`.
+
+        Raises:
+            CheckpointerConfigurationError: the policy is not callable with four arguments, or is
+                asynchronous.
+        """
+        super().__init__(saver)
+        _check_policy(policy)
+        self.policy = policy
+        self._metadata_of: Callable[[Any], Mapping[str, Any]] | None = getattr(policy, "metadata_of", None)
+        self._first_put = threading.RLock()
+        """Held to put the first checkpoint of a thread, if the policy marks checkpoints."""
+        self._running: Counter[str] = Counter()
+        """The threads whose run lock is held through this object."""
+        bind = getattr(policy, "bind", None)
+        if bind is not None:
+            bind(saver)
+
+    def __repr__(self) -> str:
+        """Return the class, that of the saver, and the policy; not how many threads there are."""
+        return f"{type(self).__name__}({type(self.delegate).__name__}, {self.policy!r})"
+
+    # Asking
+
+    def _is_allowed(self, principal: Any, operation: str, thread_id: str, checkpoint_ns: str = "") -> bool:
+        """Return whether the policy allows an operation. If it raises an error, that is logged, and refuses."""
+        try:
+            return self._ask(principal, operation, thread_id, checkpoint_ns)
+        except Exception:
+            _LOGGER.exception("the access policy failed, which refuses %s", operation)
+            return False
+
+    def _ask(self, principal: Any, operation: str, thread_id: str, checkpoint_ns: str) -> bool:
+        answer = self.policy(principal, operation, thread_id, checkpoint_ns)
+        if answer is True:
+            return True
+        if inspect.iscoroutine(answer):
+            answer.close()  # no code awaits it
+        return False
+
+    def _require(self, operation: str, subject: ConfigLike) -> RunnableConfig:
+        """Check that the principal of a call may do something with a history, or with a whole thread.
+
+        Returns:
+            The config of what was asked about.
+
+        Raises:
+            AccessDeniedError: it may not.
+        """
+        config = RunnableConfig.of(subject)
+        principal = get_principal(config)
+        try:
+            is_allowed = self._ask(principal, operation, config.thread, config.checkpoint_ns)
+        except Exception as error:
+            raise _make_error(principal, operation, config) from error
+        if not is_allowed:
+            raise _make_error(principal, operation, config)
+        if operation in _WHOLE_THREAD and not self._may_use_all(principal, operation, config.thread):
+            raise _make_error(principal, operation, config)
+        return config
+
+    def _may_use_all(self, principal: Any, operation: str, thread_id: str) -> bool:
+        """Return whether the principal may do something in all namespaces of a thread."""
+        namespaces = self.delegate.namespaces(thread_id)
+        return all(self._is_allowed(principal, operation, thread_id, namespace) for namespace in namespaces)
+
+    def check_access(self, config: ConfigLike, operations: Collection[str]) -> None:
+        """Check that the principal of the call may do several things; see `graphkit.abc.SupportsCheckAccess`."""
+        for operation in operations:
+            self._require(operation, config)
+        if isinstance(self.delegate, SupportsCheckAccess):
+            self.delegate.check_access(config, operations)
+
+    def _select_allowed(self, operation: str, thread: ThreadLike) -> Sequence[str]:
+        """Return the thread that is named, or of all threads (None) those with which the principal may do something."""
+        if thread is not None:
+            return [self._require(operation, thread).thread]
+        principal = get_principal()
+        return [
+            thread_id
+            for thread_id in self.delegate.threads(released=True)
+            if self._is_allowed(principal, operation, thread_id) and self._may_use_all(principal, operation, thread_id)
+        ]
+
+    def _filter(
+        self, operation: str, principal: Any, found: Iterable[_Result], place: Callable[[_Result], tuple[str, str]]
+    ) -> list[_Result]:
+        """Return the items of a listing that the principal may see; `place` returns thread id and namespace."""
+        answers: dict[tuple[str, str], bool] = {}
+        allowed: list[_Result] = []
+        for each in found:
+            key = place(each)
+            if key not in answers:
+                answers[key] = self._is_allowed(principal, operation, *key)
+            if answers[key]:
+                allowed.append(each)
+        return allowed
+
+    def _read(
+        self, operation: str, thread: ThreadLike, read: Callable[[ThreadLike], Iterable[_Result]]
+    ) -> list[_Result]:
+        """Read from one thread, or from all (None), not yet filtered.
+
+        If one of all threads cannot be read, that may be one that the principal may not know, and whose
+        name is in the error. Then only the allowed ones are read.
+        """
+        if thread is not None:
+            return [*read(self._require(operation, thread))]
+        try:
+            return [*read(None)]
+        except CheckpointerError:
+            return [each for thread_id in self._select_allowed(operation, None) for each in read(thread_id)]
+
+    # Putting
+
+    def put(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
+        if self._metadata_of is None:
+            return self.delegate.put(self._require("put", config), checkpoint)
+        config = RunnableConfig.of(config)
+        with self._claim(config) as mark:
+            return self.delegate.put(config, _mark(checkpoint, mark))
+
+    def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
+        # Not generated, as are the next ones: these are called at each step of a run.
+        self.delegate.put_writes(self._require("put_writes", config), writes)
+
+    def get(self, config: ConfigLike = None) -> Checkpoint | None:
+        return self.delegate.get(self._require("get", config))
+
+    def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
+        return self.delegate.get_writes(self._require("get_writes", config))
+
+    def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
+        return self.delegate.list(self._require("list", config))
+
+    def release(self, config: ConfigLike = None) -> Tag:
+        return self.delegate.release(self._require("release", config))
+
+    @contextmanager
+    def _claim(self, config: RunnableConfig) -> Iterator[Mapping[str, Any]]:
+        """Ask for a put if the policy marks checkpoints; only one caller puts the first one of a thread.
+
+        A policy such as `owner` allows anybody to put to a thread that does not exist. Of two that ask at
+        the same time, both would be allowed, and the second would have the thread of the first. So the
+        first put holds the run lock of the thread, which excludes other processes, and a lock of this
+        object, and asks again.
+
+        Yields:
+            What the policy adds to the metadata.
+        """
+        assert self._metadata_of is not None
+        # Read before the policy is asked: if there is a checkpoint, the policy sees it, too.
+        is_first = self.delegate.get(RunnableConfig(config.thread)) is None
+        self._require("put", config)
+        mark = self._metadata_of(get_principal(config))
+        if not is_first:
+            yield mark
+            return
+        with ExitStack() as stack:
+            # In this order: what holds the lock of this object never waits for a run.
+            if not self._running[config.thread]:
+                stack.enter_context(self.delegate.run_lock(config))
+            stack.enter_context(self._first_put)
+            self._require("put", config)
+            yield mark
+
+    def run_lock(self, config: ConfigLike = None, timeout: float | None = None) -> AbstractContextManager[object]:
+        config = self._require("run_lock", config)
+        lock = self.delegate.run_lock(config, timeout)
+        return lock if self._metadata_of is None else self._note_run(config.thread, lock)
+
+    @contextmanager
+    def _note_run(self, thread_id: str, lock: AbstractContextManager[object]) -> Iterator[None]:
+        with lock:
+            with self._first_put:
+                self._running[thread_id] += 1
+            try:
+                yield
+            finally:
+                with self._first_put:
+                    self._running[thread_id] -= 1
+                    if not self._running[thread_id]:
+                        del self._running[thread_id]
+
+    def copy(self, source: ThreadLike, target: ThreadLike) -> None:
+        source = self._require("copy", source)
+        target = self._require("put", target)
+        self.delegate.copy(source, target)
+
+    # Listings
+
+    def threads(self, *, released: bool = False) -> Sequence[str]:
+        found = self.delegate.threads(released=released)
+        return self._filter("threads", get_principal(), found, lambda thread_id: (thread_id, ""))
+
+    def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
+        config = self._require("namespaces", thread)
+        found = self.delegate.namespaces(config)
+        return self._filter("namespaces", get_principal(config), found, lambda name: (config.thread, name))
+
+    def search(
+        self, metadata: Mapping[str, Any], *, thread_id: ThreadLike = None, limit: int | None = None
+    ) -> Sequence[CheckpointInfo]:
+        principal = get_principal(None if thread_id is None else RunnableConfig.of(thread_id))
+        wanted = None if limit is None else check_limit(limit)
+
+        def search(thread: ThreadLike) -> Sequence[CheckpointInfo]:
+            return self.delegate.search(metadata, thread_id=thread, limit=wanted)
+
+        while True:
+            found = self._read("search", thread_id, search)
+            allowed = self._filter("search", principal, found, _get_place)
+            is_all = wanted is None or len(found) < wanted
+            if is_all or len(allowed) >= limit:  # type: ignore[operator]
+                return allowed[:limit]
+            wanted *= _GROWTH  # type: ignore[operator]
+
+    def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
+        principal = get_principal(None if thread_id is None else RunnableConfig.of(thread_id))
+        found = self._read("interrupts", thread_id, self.delegate.interrupts)
+        return self._filter("interrupts", principal, found, _get_place)
+
+    def summary(self, config: ConfigLike = None) -> HistorySummary | None:
+        config = self._require("summary", config)
+        summary = self.delegate.summary(config)
+        if summary is None:
+            return None
+        # Those of nested graphs are in namespaces of their own.
+        waiting = self._filter("summary", get_principal(config), summary.waiting, _get_place)
+        return summary._replace(waiting=tuple(waiting))
+
+    def size(self, thread: ThreadLike = None) -> int:
+        return sum(map(self.delegate.size, self._select_allowed("size", thread)))
+
+    def watch(
+        self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0, until: str | None = None
+    ) -> Watch:
+        """Report the changes that the principal may see; it is that of this call, whoever reads the watch.
+
+        With `until`, only threads that it may see are waited for.
+        """
+        config = None if thread is None else self._require("watch", thread)
+        is_allowed = partial(self._is_allowed, get_principal(config), "watch")
+        end = None
+        if until is not None:
+            visible: Any = _VisibleThreads(self.delegate, is_allowed)
+            end = WatchEnd(visible, config, until)
+        watch = self.delegate.watch(config, latest=latest, interval=interval)
+        thread_ids = self.delegate.threads(released=True) if config is None else [config.thread]
+        known = [(each, namespace) for each in thread_ids for namespace in {"", *self.delegate.namespaces(each)}]
+        watch.report_only(_VisibleChanges(is_allowed, known))
+        if end is not None:
+            watch.end_at(end)
+        return watch
+
+    def prune(self, thread: ThreadLike = None, **retention: Unpack[RetentionOptions]) -> int:
+        return sum(self._change("prune", thread, lambda thread_id, _: self.delegate.prune(thread_id, **retention)))
+
+    def _change(
+        self,
+        operation: str,
+        thread: ThreadLike,
+        change: Callable[[str, Progress | None], _Result],
+        progress: Progress | None = None,
+    ) -> Sequence[_Result]:
+        """Do something with one thread, or with all that are allowed (None): these are all done, if some fail."""
+        thread_ids = self._select_allowed(operation, thread)
+        if thread is not None:
+            return [change(thread_id, progress) for thread_id in thread_ids]
+        failed = FailedThreads(operation)
+        results: list[_Result] = []
+        for done, thread_id in enumerate(thread_ids, 1):
+            with failed.catch(thread_id):
+                results.append(change(thread_id, None))
+            if progress is not None:
+                progress(done, len(thread_ids), thread_id)
+        failed.raise_if_any()
+        return results
+
+    # Other processes
+
+    def opener(self) -> Callable[[], BaseCheckpointSaver] | None:
+        """As in the contract; None if the policy cannot be pickled."""
+        open_delegate = self.delegate.opener()
+        if open_delegate is None:
+            return None
+        try:
+            pickle.dumps(self.policy)
+        except Exception:  # noqa: BLE001 - pickling may raise anything
+            return None
+        return partial(_open_guarded, open_delegate, self.policy)
+
+    # Java names
+    checkAccess = check_access
+
+    @classmethod
+    def _find_mixins(cls) -> Mapping[type, type]:
+        return _GUARDED
+
+
+def _open_guarded(open_delegate: Callable[[], BaseCheckpointSaver], policy: Policy) -> BaseCheckpointSaver:
+    return AccessControlledSaver(open_delegate(), policy)
+
+
+def _get_place(found: CheckpointInfo | WaitingInterrupt) -> tuple[str, str]:
+    return found.thread_id, found.checkpoint_ns
+
+
+def _mark(checkpoint: Checkpoint, mark: Mapping[str, Any]) -> Checkpoint:
+    return checkpoint.with_metadata(freeze({**checkpoint.metadata, **mark}))
+
+
+def _make_error(principal: Any, operation: str, config: RunnableConfig) -> AccessDeniedError:
+    # An object may have secrets in its repr.
+    name = repr(principal) if isinstance(principal, (str, int)) else f"of type {type(principal).__name__}"
+    return AccessDeniedError(
+        operation, config.thread, config.checkpoint_ns, principal=None if principal is None else name
+    )
+
+
+def _check_policy(policy: object) -> None:
+    """Check that a policy can be asked.
+
+    Raises:
+        CheckpointerConfigurationError: it cannot.
+    """
+    if not callable(policy):
+        raise CheckpointerConfigurationError(f"a policy must be callable, not {type(policy).__name__}")
+    functions = (policy, getattr(policy, "__call__", None))  # noqa: B004 - it is callable; is its method async?
+    if any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in functions):
+        raise CheckpointerConfigurationError("a policy must not be asynchronous: only True allows, and not a coroutine")
+    try:
+        inspect.signature(policy).bind("principal", "operation", "thread_id", "checkpoint_ns")
+    except TypeError as error:
+        raise CheckpointerConfigurationError(
+            f"a policy must take (principal, operation, thread_id, checkpoint_ns): {error}"
+        ) from error
+    except ValueError:
+        pass  # a callable without a signature
+
+
+class _VisibleThreads:
+    """The threads that a watch waits for: those that its principal may see."""
+
+    def __init__(self, saver: BaseCheckpointSaver, is_allowed: Callable[[str, str], bool]) -> None:
+        self._saver = saver
+        self._is_allowed = is_allowed
+        self.recent = saver.recent
+
+    def threads(self) -> Sequence[str]:
+        return [thread_id for thread_id in self._saver.threads() if self._is_allowed(thread_id, "")]
+
+
+class _VisibleChanges:
+    """Decides which changes a watch reports to its principal."""
+
+    def __init__(self, is_allowed: Callable[[str, str], bool], known: Iterable[tuple[str, str]]) -> None:
+        """Begin a watch.
+
+        Args:
+            is_allowed: asks the policy about a thread id and a namespace.
+            known: the histories that exist.
+        """
+        self._is_allowed = is_allowed
+        self._answers = {history: is_allowed(*history) for history in known}
+        """The last answer about each history. When a history has ended, only this says whether the
+        principal knew of it: a policy that reads the store finds nothing any more."""
+
+    def __call__(self, change: Change) -> bool:
+        history = (change.thread_id, change.checkpoint_ns)
+        if change.kind not in {"delete", "idle", "release"}:
+            self._answers[history] = self._is_allowed(*history)
+        return self._answers.get(history, False)
+
+
+# Capabilities
+
+
+class _Guarded:
+    """What the guarded capabilities use of AccessControlledSaver, of which they become part."""
+
+    delegate: Any
+    _require: Callable[[str, ConfigLike], RunnableConfig]
+    _change: Callable[..., Sequence[Any]]
+    _claim: Callable[[RunnableConfig], AbstractContextManager[Mapping[str, Any]]]
+    _filter: Callable[..., list[Any]]
+    _metadata_of: Callable[[Any], Mapping[str, Any]] | None
+
+
+@_guards(HasVersions)
+class _GuardedVersions(_Guarded, HasVersions):
+    def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
+        config = self._require("versions_by_thread_id", thread)
+        return self.delegate.versions_by_thread_id(config)  # type: ignore[no-any-return]
+
+    def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
+        return self.delegate.tag(self._require("tag", config), version)  # type: ignore[no-any-return]
+
+    def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
+        config = self._require("version_namespaces", thread)
+        found = self.delegate.version_namespaces(config, version)
+        return self._filter("version_namespaces", get_principal(config), found, lambda name: (config.thread, name))
+
+
+@_guards(SupportsVerify)
+class _GuardedVerify(_Guarded):
+    def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> VerifyReport:
+        from graphkit.abc import VerifyReport
+
+        def verify(thread_id: str, progress: Progress | None) -> VerifyReport:
+            return self.delegate.verify(thread_id, progress=progress)  # type: ignore[no-any-return]
+
+        reports = self._change("verify", thread, verify, progress)
+        return VerifyReport(
+            threads=tuple(each for report in reports for each in report.threads),
+            size=sum(report.size for report in reports),
+        )
+
+
+@_guards(SupportsRepair)
+class _GuardedRepair(_Guarded):
+    def repair(
+        self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None
+    ) -> RepairReport:
+        from graphkit.abc import RepairReport
+
+        def repair(thread_id: str, progress: Progress | None) -> RepairReport:
+            return self.delegate.repair(thread_id, dry_run=dry_run, progress=progress)  # type: ignore[no-any-return]
+
+        reports = self._change("repair", thread, repair, progress)
+        return RepairReport(
+            files=tuple(each for report in reports for each in report.files),
+            dry_run=dry_run,
+            finished=tuple(each for report in reports for each in report.finished),
+            removed=tuple(each for report in reports for each in report.removed),
+        )
+
+
+@_guards(SupportsCompact)
+class _GuardedCompact(_Guarded):
+    def compact(self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None) -> int:
+        def compact(thread_id: str, progress: Progress | None) -> int:
+            return self.delegate.compact(thread_id, dry_run=dry_run, progress=progress)  # type: ignore[no-any-return]
+
+        return sum(self._change("compact", thread, compact, progress))
+
+
+@_guards(SupportsRotate)
+class _GuardedRotate(_Guarded):
+    def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
+        from graphkit.abc import RotationReport
+
+        def rotate(thread_id: str, progress: Progress | None) -> RotationReport:
+            return self.delegate.rotate(thread_id, progress=progress)  # type: ignore[no-any-return]
+
+        reports = self._change("rotate", thread, rotate, progress)
+        return RotationReport(
+            rewritten=tuple(name for report in reports for name in report.rewritten),
+            set_aside=tuple(name for report in reports for name in report.set_aside),
+        )
+
+
+@_guards(SupportsDeleteIdle)
+class _GuardedDeleteIdle(_Guarded):
+    def delete_idle(
+        self,
+        thread: ThreadLike = None,
+        *,
+        idle_since: datetime,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Sequence[str]:
+        def delete(thread_id: str, progress: Progress | None) -> Sequence[str]:
+            return self.delegate.delete_idle(  # type: ignore[no-any-return]
+                thread_id, idle_since=idle_since, dry_run=dry_run, progress=progress
+            )
+
+        return sorted(each for deleted in self._change("delete_idle", thread, delete, progress) for each in deleted)
+
+
+class _GuardedLogs(_Guarded):
+    """What LangGraph's checkpointer uses; see SupportsLogs."""
+
+    def read_log(
+        self, config: RunnableConfig, read: Callable[[AnyLog], _Result], default: _Result, *, operation: str = "get"
+    ) -> _Result:
+        return self.delegate.read_log(self._require(operation, config), read, default)  # type: ignore[no-any-return]
+
+    def append_to_log(self, config: RunnableConfig, append: Callable[[AnyLog], None]) -> None:
+        if self._metadata_of is None:
+            self.delegate.append_to_log(self._require("put", config), append)
+            return
+        with self._claim(config) as mark:
+            self.delegate.append_to_log(config, lambda log: append(_MarkingLog(log, mark)))  # type: ignore[arg-type]
+
+    def put_packed_writes(
+        self,
+        config: RunnableConfig,
+        id: str | None,
+        packed: Mapping[str, bytes],
+        keep: Collection[str] = (),
+        *,
+        early: bool = False,
+        expects_put: bool = False,
+    ) -> None:
+        config = self._require("put_writes", config)
+        self.delegate.put_packed_writes(config, id, packed, keep, early=early, expects_put=expects_put)
+
+    def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
+        heads = self.delegate.list_heads(metadata, with_newest=with_newest)
+        return self._filter("list", get_principal(), heads, lambda head: (head.thread_id, head.namespace))
+
+    def call_without_waiting(
+        self,
+        config: RunnableConfig,  # noqa: ARG002
+        call: Callable[[], _Result],  # noqa: ARG002
+        *,
+        appends: bool,  # noqa: ARG002
+    ) -> tuple[_Result] | None:
+        return None  # a policy may take its time
+
+    def describe(self) -> str:
+        return self.delegate.describe()  # type: ignore[no-any-return]
+
+
+class _MarkingLog:
+    """A log whose new checkpoints get what the policy adds to their metadata."""
+
+    def __init__(self, log: AnyLog, mark: Mapping[str, Any]) -> None:
+        self._log = log
+        self.writer = _MarkingWriter(log.writer, mark)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+class _MarkingWriter:
+    def __init__(self, writer: Any, mark: Mapping[str, Any]) -> None:
+        self._writer = writer
+        self._mark = mark
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
+
+    def put(self, checkpoint: Checkpoint, target: str | None) -> None:
+        self._writer.put(_mark(checkpoint, self._mark), target)
+
+    def put_packed(self, stored: StoredCheckpoint, state: Any, changes: Mapping[str, bytes | None]) -> None:
+        stored.metadata = freeze({**stored.metadata, **self._mark})
+        self._writer.put_packed(stored, state, changes)
+
+
+_GUARDED: Final[Mapping[type, type]] = {
+    HasVersions: _GuardedVersions,
+    SupportsVerify: _GuardedVerify,
+    SupportsRepair: _GuardedRepair,
+    SupportsCompact: _GuardedCompact,
+    SupportsRotate: _GuardedRotate,
+    SupportsDeleteIdle: _GuardedDeleteIdle,
+    SupportsRemove: _guards(SupportsRemove)(type("_GuardedRemove", (_Guarded,), {})),
+    SupportsReplay: _guards(SupportsReplay)(type("_GuardedReplay", (_Guarded,), {})),
+    SupportsLogs: _GuardedLogs,
+    SupportsFlush: make_capability(SupportsFlush),
+    SupportsExists: make_capability(SupportsExists),
+}
+"""The class that guards the methods of each capability."""

@@ -1,0 +1,58 @@
+"""The contract with AccessControlledSaver around each saver, with a policy that allows everything."""
+
+import pytest
+
+from graphkit import HasVersions
+from graphkit.testing.contract import SaverContract
+from savers import AccessControlledSaver, MemorySaver, VersionedMemorySaver
+from tests.contract.test_filesystem import TestFileSystemSaverThatNeverSyncs as OnFiles
+from tests.contract.test_postgres import TestPostgresSaver as OnPostgres
+from tests.contract.test_sqlite import TestSqliteSaver as OnSqlite
+
+
+def allow_all(principal, operation, thread_id, checkpoint_ns):
+    return True
+
+
+class Guarded:
+    """Wraps what another class of tests opens."""
+
+    def make_saver(self):
+        return AccessControlledSaver(super().make_saver(), allow_all)
+
+    def reopen(self, saver):
+        return AccessControlledSaver(super().reopen(saver.delegate), allow_all)
+
+    def plant(self, saver, config, checkpoint):
+        return super().plant(saver.delegate, config, checkpoint)
+
+    def peek(self, saver, config):
+        return super().peek(saver.delegate, config)
+
+
+class TestMemory(SaverContract):
+    def make_saver(self):
+        return AccessControlledSaver(MemorySaver(), allow_all)
+
+
+@pytest.mark.requirement("P71")
+class TestVersionedMemory(SaverContract):
+    def make_saver(self):
+        saver = AccessControlledSaver(AccessControlledSaver(VersionedMemorySaver(), allow_all), allow_all)
+        assert isinstance(saver, HasVersions)
+        return saver
+
+
+class TestFiles(Guarded, OnFiles):
+    pass
+
+
+class TestSqlite(Guarded, OnSqlite):
+    pass
+
+
+class TestPostgres(Guarded, OnPostgres):
+    pass
+
+
+del OnFiles, OnPostgres, OnSqlite  # pytest would collect them here, too

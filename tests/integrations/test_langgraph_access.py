@@ -1,0 +1,199 @@
+"""LangGraph's checkpointer on an AccessControlledSaver."""
+
+import asyncio
+import operator
+from datetime import timedelta
+from typing import Annotated, TypedDict
+
+import pytest
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, interrupt
+
+from graphkit import RunnableConfig
+from graphkit.errors import AccessDeniedError
+from graphkit.testing import made
+from savers import AccessControlledSaver, FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver, acting_as, policies
+from savers._log.capability import SupportsLogs
+from savers.langgraph import CheckpointSaver
+
+pytestmark = pytest.mark.requirement("P71")
+
+
+class State(TypedDict):
+    items: Annotated[list, operator.add]
+
+
+def grow(state):
+    return {"items": [f"item {len(state['items'])} " * 20]}
+
+
+def compile_graph(checkpointer, node=grow, rounds=40):
+    graph = StateGraph(State)
+    graph.add_node("a", node)
+    graph.add_edge(START, "a")
+    graph.add_conditional_edges("a", lambda state: END if len(state["items"]) >= rounds else "a")
+    return graph.compile(checkpointer=checkpointer)
+
+
+def config(thread, principal=None):
+    names = {"thread_id": thread}
+    if principal is not None:
+        names["principal"] = principal
+    return {"configurable": names, "recursion_limit": 200}
+
+
+@pytest.fixture(params=["files", "sqlite", "postgres", "memory"])
+def make_saver(request, tmp_path):
+    opened = []
+
+    def make(name):
+        match request.param:
+            case "files":
+                saver = FileSystemSaver(tmp_path / name, fsync="never")
+            case "sqlite":
+                saver = SqliteSaver(tmp_path / f"{name}.db", fsync="never")
+            case "postgres":
+                server = request.getfixturevalue("server")
+                saver = PostgresSaver(server.connection_string, schema=f"access {name} {tmp_path.name}")
+            case _:
+                saver = MemorySaver()
+        opened.append(saver)
+        return saver
+
+    yield make
+    for saver in opened:
+        saver.close()
+
+
+def allow_all(principal, operation, thread_id, checkpoint_ns):
+    return True
+
+
+@pytest.mark.parametrize("make_policy", [lambda: allow_all, lambda: policies.prefix({"ann": ""}), policies.owner])
+def test_it_keeps_its_deltas(make_saver, make_policy):
+    bare = make_saver("bare")
+    guarded = make_saver("guarded")
+    for saver in (bare, AccessControlledSaver(guarded, make_policy())):
+        result = compile_graph(CheckpointSaver(saver)).invoke({"items": []}, config("t", "ann"))
+        assert len(result["items"]) == 40
+    if bare.measures_size:
+        # An owner in each checkpoint takes some bytes.
+        assert guarded.size("t") < bare.size("t") * 1.1
+    assert len(guarded.list("t")) == len(bare.list("t")) == 42
+
+
+def test_the_principal_is_never_stored(make_saver):
+    saver = make_saver("a")
+    checkpointer = CheckpointSaver(AccessControlledSaver(saver, policies.prefix({"ann-id": "t"})))
+    app = compile_graph(checkpointer, rounds=2)
+    app.invoke({"items": []}, config("t", "ann-id"))
+    for found in checkpointer.list(config("t", "ann-id")):
+        assert "ann-id" not in repr(found.metadata)
+        assert found.config["configurable"]["principal"] == "ann-id"
+    for info in saver.history("t"):
+        assert "ann-id" not in repr(info)
+    snapshot = app.get_state(config("t", "ann-id"))
+    assert app.get_state(snapshot.config).values == snapshot.values
+    assert app.get_state(app.update_state(snapshot.config, {"items": ["x"]})).values["items"][-1] == "x"
+
+
+def test_it_asks_under_the_names_of_the_contract(make_saver):
+    saver = make_saver("a")
+    asked = []
+
+    def policy(*question):
+        asked.append(question)
+        return True
+
+    def take():
+        found = {operation for _, operation, _, _ in asked}
+        assert {principal for principal, *_ in asked} == {"ann"}
+        asked.clear()
+        return found
+
+    checkpointer = CheckpointSaver(AccessControlledSaver(saver, policy))
+    with acting_as("ann"):
+        compile_graph(checkpointer, rounds=2).invoke({"items": []}, config("t"))
+        found = take()
+        if not isinstance(saver, MemorySaver):
+            assert found == {"get", "put", "put_writes"}
+        assert len([*checkpointer.list(config("t"))]) == 4
+        found = take()
+        if not isinstance(saver, MemorySaver):
+            assert found == {"list", "namespaces"}
+        checkpointer.copy_thread("t", "u")
+        assert {"copy", "put"} <= take()
+        checkpointer.delete_thread("u")
+        assert "delete" in take()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_the_policy_refuses(make_saver, is_async):
+    saver = make_saver("a")
+    checkpointer = CheckpointSaver(AccessControlledSaver(saver, policies.owner()))
+
+    def ask(state):
+        return {"items": [interrupt("secret?")]}
+
+    app = compile_graph(checkpointer, ask, rounds=1)
+
+    def run(given, settings):
+        return asyncio.run(app.ainvoke(given, settings)) if is_async else app.invoke(given, settings)
+
+    assert run({"items": []}, config("ann's", "ann"))["__interrupt__"][0].value == "secret?"
+    with acting_as("bob"):
+        run({"items": []}, config("bob's"))
+        for call in (
+            lambda: run(Command(resume="mine"), config("ann's")),
+            lambda: app.get_state(config("ann's")),
+            lambda: [*checkpointer.list(config("ann's"))],
+            lambda: checkpointer.delete_thread("ann's"),
+            lambda: checkpointer.copy_thread("ann's", "b2"),
+            lambda: checkpointer.prune(["ann's"]),
+        ):
+            with pytest.raises(AccessDeniedError):
+                call()
+        assert {found.config["configurable"]["thread_id"] for found in checkpointer.list(None)} == {"bob's"}
+        assert {found.config["configurable"]["thread_id"] for found in checkpointer.list(None, limit=1)} == {"bob's"}
+        assert run(Command(resume="mine"), config("ann's", "ann"))["items"] == ["mine"]
+    with pytest.raises(AccessDeniedError):
+        run({"items": []}, config("new"))
+    assert sorted(saver.threads()) == ["ann's", "bob's"]
+
+
+def test_every_method_of_the_logs_is_guarded(tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    saver.put("t", made({"n": 1}))
+    guarded = AccessControlledSaver(saver, lambda *_: False)
+    config = RunnableConfig("t")
+    refused = {
+        "read_log": lambda: guarded.read_log(config, print, None),
+        "append_to_log": lambda: guarded.append_to_log(config, print),
+        "put_packed_writes": lambda: guarded.put_packed_writes(config, None, {"k": b"1"}),
+    }
+    harmless = {
+        "list_heads": lambda: guarded.list_heads({}),
+        "call_without_waiting": lambda: guarded.call_without_waiting(config, print, appends=False),
+        "describe": guarded.describe,
+    }
+    assert {name for name in dir(SupportsLogs) if name[0] != "_"} == {*refused, *harmless}
+    for call in refused.values():
+        with pytest.raises(AccessDeniedError):
+            call()
+    assert [call() for call in harmless.values()] == [[], None, saver.describe()]
+    assert not saver.get_writes("t")
+    saver.close()
+
+
+def test_a_sweep_acts_for_the_one_who_made_the_checkpointer(make_saver):
+    saver = make_saver("a")
+    if isinstance(saver, MemorySaver):
+        pytest.skip("it keeps no time of the last write")
+    guarded = AccessControlledSaver(saver, policies.prefix({"ann": "ann", "bob": "bob"}))
+    for name in ("ann", "bob"):
+        compile_graph(CheckpointSaver(guarded), rounds=1).invoke({"items": []}, config(name, name))
+    with acting_as("ann"):
+        checkpointer = CheckpointSaver(guarded, ttl=timedelta(microseconds=1))
+        checkpointer.sweep_ttl()
+    checkpointer._sweeper.stop()
+    assert saver.threads() == ["bob"]

@@ -175,18 +175,6 @@ def test_a_node_that_stops_an_iteration_fails_in_a_synchronous_run_too():
         make_chain(a=lambda s: next(iter(()))).compile().invoke({})
 
 
-def test_the_thread_is_released_at_the_end():
-    saver = MemorySaver(lock_timeout=0)
-
-    async def run():
-        return (
-            await make_chain(a=log_node("a")).compile(checkpoint_saver=saver, release_thread=True).ainvoke({}, CONFIG)
-        )
-
-    assert asyncio.run(run())["log"] == ["a"]
-    assert saver.threads() == ()
-
-
 def test_at_the_last_item_the_thread_is_free():
     saver = MemorySaver(lock_timeout=0)
 
@@ -226,30 +214,6 @@ def test_a_node_that_runs_its_own_thread_is_refused_at_once(kind):
     compiled = make_chain(a=again if kind == "async" else again_at_once).compile(checkpoint_saver=MemorySaver())
     with pytest.raises(GraphRunnerError, match="own thread"):
         asyncio.run(compiled.ainvoke({}, CONFIG))
-
-
-def test_closing_a_stream_stops_at_the_boundary_and_saves(saver):
-    async def run():
-        compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, checkpoint_interval=10)
-        async with aclosing(compiled.astream({}, CONFIG)) as stream:
-            assert [(await anext(stream)).node, (await anext(stream)).node] == [START, "a"]
-        assert stored(saver) == [(START, "a"), ("a", "b")]
-        return await compiled.ainvoke(None, CONFIG)
-
-    assert asyncio.run(run())["log"] == ["a", "b"]
-
-
-def test_an_error_thrown_into_a_stream_saves_too(saver):
-    async def run():
-        compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, checkpoint_interval=10)
-        stream = compiled.astream({}, CONFIG)
-        await anext(stream)
-        await anext(stream)
-        with pytest.raises(KeyError):
-            await stream.athrow(KeyError("mine"))
-
-    asyncio.run(run())
-    assert stored(saver) == [(START, "a"), ("a", "b")]
 
 
 # --- cancelling -------------------------------------------------------------------------------------------------------
@@ -371,28 +335,6 @@ def test_cancelling_while_the_lock_is_awaited_leaves_it_free():
     asyncio.run(run())
 
 
-def test_a_cancelled_last_step_is_finished():
-    saver = MemorySaver(lock_timeout=0)
-    started, go_on = threading.Event(), threading.Event()
-
-    def waits(state):
-        started.set()
-        assert go_on.wait(60)
-
-    async def run():
-        compiled = make_chain(a=waits).compile(checkpoint_saver=saver)
-        task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
-        await asyncio.to_thread(started.wait)
-        task.cancel()
-        await asyncio.sleep(0)
-        go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert stored(saver) == [(START, "a"), ("a", END)]
-
-    asyncio.run(run())
-
-
 def test_a_cancelled_node_may_finish_after_all(saver):
     async def run():
         started = asyncio.Event()
@@ -410,23 +352,6 @@ def test_a_cancelled_node_may_finish_after_all(saver):
         return await task
 
     assert asyncio.run(run())["log"] == ["a"]
-
-
-def test_a_deadline_works():
-    saver = MemorySaver(lock_timeout=0)
-
-    async def waits(state):
-        await asyncio.Event().wait()
-
-    async def run():
-        compiled = make_chain(a=waits).compile(checkpoint_saver=saver)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0):
-                await compiled.ainvoke({}, CONFIG)
-        with saver.run_lock(CONFIG):
-            pass
-
-    asyncio.run(run())
 
 
 class NotOnTheLoop(SaverWrapper):

@@ -297,31 +297,6 @@ def test_what_is_raised_on_a_thread_comes_through(raised):
     assert run(node, hook).state == {"done": True}
 
 
-def test_a_cancellation_waits_for_a_thread():
-    started, released, log = threading.Event(), threading.Event(), []
-
-    def node(state):
-        started.set()
-        assert released.wait(LONG)
-        log.append("node ended")
-
-    async def cancel():
-        compiled = make_graph(node, make_hooks([], "hook")["later"]).compile()
-        task = asyncio.ensure_future(compiled.ainvoke({}))
-        await asyncio.to_thread(started.wait, LONG)
-        for _ in range(2):  # once is as good as twice
-            task.cancel()
-            await asyncio.sleep(0)
-        assert not task.done()
-        released.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        log.append("cancelled")
-
-    asyncio.run(cancel())
-    assert log == ["node ended", "cancelled"]
-
-
 @with_and_without_timeout
 @pytest.mark.parametrize(
     ("kind", "hook"), [("chunks", "plain"), ("chunks", "chunks"), ("chunks", "later"), ("later_chunks", "plain")]
@@ -465,17 +440,6 @@ def test_a_policy_inside_a_policy():
     ]
 
 
-def test_a_hook_may_call_again_by_itself():
-    def insist(node_id, state, config, call):
-        while True:
-            try:
-                return call()
-            except ValueError:
-                pass
-
-    assert run(make_nodes(Failing(ValueError(), ValueError()))["plain"], insist).state == {"calls": 3}
-
-
 @with_and_without_timeout
 def test_a_failed_attempt_takes_back_what_it_dispatched(timeout):
     attempts = itertools.count(1)
@@ -536,13 +500,6 @@ def test_a_stop_is_not_retried(raised, timeout):
         with pytest.raises(type(raised)):
             graph.invoke({}, CONFIG)
     assert len(runs) == 1
-
-
-def test_executions_of_a_node_count_their_own_attempts():
-    failing = Failing(ValueError())
-    result = run(make_nodes(failing)["plain"], retry=AT_ONCE)
-    failing.errors.append(ValueError())
-    assert result.retries == run(make_nodes(failing)["plain"], retry=AT_ONCE).retries == [("retry.attempt", 1)]
 
 
 def test_a_cancelled_delay_ends_the_retries():

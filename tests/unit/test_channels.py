@@ -59,9 +59,19 @@ def test_a_subclass_has_rules_of_its_own():
     assert Keyed().update("k", None, 1) == "k=1"
 
 
+class Clash(str):
+    """Texts that all have one hash."""
+
+    __slots__ = ()
+
+    def __hash__(self):
+        return 1
+
+
 KEEPS, DUPLICATES = Channels.appender(), Channels.appender_with_duplicate()
 
 
+@pytest.mark.requirement("behaviour 2")
 @pytest.mark.parametrize(
     ("channel", "old", "new", "expected"),
     [
@@ -70,6 +80,7 @@ KEEPS, DUPLICATES = Channels.appender(), Channels.appender_with_duplicate()
         (KEEPS, [1], [True, 1.0, 1], [1, True, 1.0]),
         (KEEPS, [[1]], [[1], {"x": 1}, {"x": 1}], [[1], {"x": 1}]),
         (KEEPS, None, "x", ["x"]),
+        (KEEPS, [Clash("a")], [Clash("b")], [Clash("a"), Clash("b")]),
         (DUPLICATES, ["A"], ["A", "A"], ["A", "A", "A"]),
         (DUPLICATES, None, ("a", "b"), ["a", "b"]),
         (DUPLICATES, ["x"], "yz", ["x", "yz"]),

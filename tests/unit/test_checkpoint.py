@@ -171,19 +171,6 @@ def test_update_state_keeps_the_id():
     assert one.state == {"log": ["a"], "x": 1}
 
 
-@pytest.mark.requirement("L4")
-def test_the_builder():
-    when = datetime(2026, 1, 1, tzinfo=UTC)
-    one = (
-        Checkpoint.builder().id("i").nodeId("n").nextNodeId("m").parentId("p").createdAt(when).metadata({"k": 1})
-        .state({"x": 1}).build()
-    )  # fmt: skip
-    assert (one.getId(), one.getNodeId(), one.getNextNodeId(), one.getState()) == ("i", "n", "m", {"x": 1})
-    assert (one.parent_id, one.created_at, one.metadata) == ("p", when, {"k": 1})
-    with pytest.raises(TypeError, match="next_node_id, state"):
-        Checkpoint.builder().nodeId("n").build()
-
-
 def test_equality_hash_text_and_pickle():
     one = made(id="i", metadata={"k": (1,)})
     twin = pickle.loads(pickle.dumps(one))

@@ -3,7 +3,6 @@
 import pytest
 
 from graphkit import CompileConfig
-from graphkit.errors import CheckpointerConfigurationError
 from savers import MemorySaver
 
 
@@ -25,31 +24,7 @@ def test_numbers_that_are_refused(wrong):
         CompileConfig(**wrong)
 
 
-def test_what_is_no_saver():
-    with pytest.raises(CheckpointerConfigurationError, match="str"):
-        CompileConfig(checkpoint_saver="disk")
-
-
 def test_no_saver_is_used_when_checkpoints_are_off():
     saver = MemorySaver()
     assert CompileConfig(checkpoint_saver=saver).saver is saver
     assert CompileConfig(checkpoint_saver=saver, checkpoint_interval=0).saver is None
-
-
-@pytest.mark.requirement("L10")
-def test_the_builder():
-    saver = MemorySaver()
-    config = (
-        CompileConfig.builder().checkpointSaver(saver).interruptBefore("a", "b").interruptAfter("c")
-        .interruptBeforeEdge(True).releaseThread(True).checkpointInterval(3).recursionLimit(9).graphId("g").build()
-    )  # fmt: skip
-    assert (config.checkpointSaver(), config.interruptsBefore(), config.interruptsAfter()) == (
-        saver,
-        ("a", "b"),
-        ("c",),
-    )
-    assert (config.interruptBeforeEdge(), config.releaseThread(), config.checkpoint_interval) == (True, True, 3)
-    assert (config.recursionLimit(), config.graphId()) == (9, "g")
-    other = CompileConfig.builder(config).interruptsBefore({"x"}).interruptsAfter(iter(["y"])).maxIterations(2).build()
-    assert (other.interrupt_before, other.interrupt_after, other.max_iterations) == (("x",), ("y",), 2)
-    assert config.max_iterations == 9

@@ -15,7 +15,7 @@ def graph():
     return make_chain(LOG, a=lambda s: {"log": "a"}, b=lambda s: {"log": "b"})
 
 
-@pytest.mark.requirement("P31")
+@pytest.mark.requirement("P31", "behaviour 11")
 def test_an_unknown_thread(graph, saver):
     compiled = graph.compile(checkpoint_saver=saver)
     assert compiled.state_of(CONFIG) is compiled.last_state_of(CONFIG) is None

@@ -88,11 +88,6 @@ def strand(*names, then=()):
     yield from then
 
 
-def test_all_start_at_once_and_each_goes_on_when_it_can():
-    asked = Desk("b", "a", "c a2").run([strand("a", "a2"), strand("b"), strand("c")])
-    assert asked == ["start a", "start b", "start c", "record b", "record a", "start a2", "record c a2"]
-
-
 def test_what_ends_at_once_is_recorded_together():
     names = [f"n{n}" for n in range(100)]
     asked = Desk(" ".join(names)).run([strand(name) for name in names])
@@ -122,45 +117,12 @@ def test_a_strand_is_not_left_in_the_middle_of_storing():
     assert asked[2:] == ["Load", "Save", "record a b"]
 
 
-def test_a_failure_lets_what_runs_end_and_nothing_start():
-    desk = Desk("b", "a", "c", b=Boom("b"))
-    with pytest.raises(Boom):
-        desk.run([strand("a", "a2"), strand("b"), strand("c", "c2")])
-    assert desk.asked == ["start a", "start b", "start c", "withdraw a c", "record a", "withdraw c", "record c"]
-
-
 def test_the_first_failure_in_order_is_raised_and_no_stop():
     first, second = Boom("a"), Boom("b")
     for ends in itertools.permutations("abc"):
         with pytest.raises(Boom) as failed:
             Desk(*ends, a=Stop(), b=first, c=second).run([strand("a"), strand("b"), strand("c")])
         assert failed.value is first
-
-
-def test_a_strand_may_have_strands_of_its_own():
-    def outer():
-        yield from run_concurrently([strand("x", "x2"), strand("y")])
-        yield Work("z")
-
-    asked = Desk("a", "y", "x", "x2", "z").run([strand("a"), outer()])
-    assert [each for each in asked if each.startswith("start")] == [
-        "start a",
-        "start x",
-        "start y",
-        "start x2",
-        "start z",
-    ]
-    assert [each for each in asked if each.startswith("record")] == ["record a", "record y", "record x", "record x2"]
-
-
-def test_a_failure_outside_stops_what_is_inside_and_is_the_one_that_is_raised():
-    def outer():
-        yield from run_concurrently([strand("x", "x2"), strand("y", "y2")])
-
-    desk = Desk("a", "x y", a=Boom("a"))
-    with pytest.raises(Boom):
-        desk.run([outer(), strand("a")])
-    assert desk.asked == ["start x", "start y", "start a", "withdraw x y", "record x y"]
 
 
 def test_a_failure_inside_is_not_hidden_by_the_stop_of_its_neighbour():
@@ -172,21 +134,6 @@ def test_a_failure_inside_is_not_hidden_by_the_stop_of_its_neighbour():
     with pytest.raises(Boom) as failed:
         desk.run([outer(), strand("a")])
     assert failed.value is inside  # the first in order
-
-
-@pytest.mark.parametrize("thrown", [Stop(), KeyboardInterrupt(), asyncio.CancelledError()])
-def test_what_ends_the_run_at_an_output_ends_it_for_all(thrown):
-    def talks(name):
-        yield Work(name)
-        yield Emit(f"{name}!")
-        yield record(name)
-        yield Work(f"{name}2")
-
-    desk = Desk("a", "b c", c=Boom("c"), **{"a!": thrown})
-    with pytest.raises(type(thrown)) as failed:
-        desk.run([talks("a"), talks("b"), talks("c")])
-    assert failed.value is thrown
-    assert desk.asked == ["start a", "start b", "start c", "emit a!", "withdraw b c", "record b"]
 
 
 def test_interrupted_while_it_waits():
@@ -201,27 +148,6 @@ def test_interrupted_again_it_waits_no_longer():
     with pytest.raises(KeyboardInterrupt, match="twice"):
         desk.run([strand("a"), strand("b")])
     assert desk.asked == ["start a", "start b", "withdraw a b"]
-
-
-def test_an_executor_that_takes_nothing_fails_the_strand_that_asked():
-    caught = []
-
-    class Closed(Desk):
-        def answer(self, request):
-            if isinstance(request, Start) and request.task.name == "b":
-                return None, RuntimeError("shut down")
-            return super().answer(request)
-
-    def careful():
-        try:
-            yield Work("b")
-        except RuntimeError as error:
-            caught.append(str(error))
-            raise Boom from error
-
-    with pytest.raises(Boom):
-        Closed("a").run([strand("a"), careful()])
-    assert caught == ["shut down"]
 
 
 # --- random graphs against an interpreter that shares nothing with the engine -----------------------------------------

@@ -1,7 +1,6 @@
 """RunnableConfig and CompileConfig: frozen objects, builders, and LangGraph's mappings."""
 
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -94,25 +93,6 @@ def test_with_methods_return_the_same_object_if_nothing_changes():
     assert (other.stream_mode, other.checkpoint_id, other.thread_id) == (StreamMode.SNAPSHOTS, None, "t")
     with pytest.raises(ValueError):
         RunnableConfig(stream_mode="chunks")
-
-
-def test_the_builder():
-    with ThreadPoolExecutor() as executor:
-        config = (
-            RunnableConfig.builder().threadId("t").checkPointId("c").checkPointNs("n").nextNode("b")
-            .streamMode(StreamMode.SNAPSHOTS).maxIterations(4).executor(executor).metadata({"a": 1})
-            .addMetadata("b", 2).putMetadata("c", 3).build()
-        )  # fmt: skip
-    assert (config.threadId(), config.checkPointId(), config.checkpoint_ns, config.nextNode()) == ("t", "c", "n", "b")
-    assert (config.streamMode(), config.max_iterations, config.executor) == (StreamMode.SNAPSHOTS, 4, executor)
-    assert (config.get_metadata("a"), config.getMetadata("b"), config.getMetadata("c"), config.getMetadata("d")) == (
-        1,
-        2,
-        3,
-        None,
-    )
-    more = RunnableConfig.builder(config).addMetadata("a", 9).recursionLimit(5).build()
-    assert (more.thread_id, more.metadata["a"], config.metadata["a"], more.max_iterations) == ("t", 9, 1, 5)
 
 
 def test_it_pickles():

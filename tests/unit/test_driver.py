@@ -182,6 +182,7 @@ def test_an_error_of_the_saver_comes_through(saver):
 # --- snapshots --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("behaviour 10")
 @pytest.mark.parametrize("how", ["method", "config"])
 def test_snapshots_are_handed_out_for_checkpoints(saver, how):
     compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)

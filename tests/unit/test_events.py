@@ -1,6 +1,5 @@
 """What observers receive, in order, for each kind of graph; and that no observer changes a run."""
 
-import threading
 from functools import partial
 
 import pytest
@@ -287,20 +286,6 @@ def test_one_that_raises(saver, error, how, caplog):
     assert invoke(graph, {}, how=how)["log"] == ["a", "b"]
     assert recorder.take()[-1] == "graph.complete __END__"
     assert "failed at" in caplog.text
-
-
-@pytest.mark.requirement("G26")
-@pytest.mark.sweep(2)
-@pytest.mark.usefixtures("impatient_observers")
-@both
-def test_one_that_blocks(saver, how, caplog):
-    free = threading.Event()
-    graph = chain("a", "b").compile(checkpoint_saver=saver, observers=[lambda event: free.wait(60)])
-    try:
-        assert invoke(graph, {}, how=how)["log"] == ["a", "b"]
-    finally:
-        free.set()
-    assert "is abandoned" in caplog.text
 
 
 def test_one_that_changes_what_it_is_told(saver):

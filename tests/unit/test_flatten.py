@@ -243,12 +243,6 @@ def test_names_that_clash(first):
         graph.compile()
 
 
-def test_a_merged_graph_and_a_node_of_another_clash():
-    graph = StateGraph(LOG).add_node("S", CHILD).add_node("S-a", CHILD).add_edge(START, "S").add_edge("S", END)
-    with pytest.raises(GraphStateError, match="'S-a' names two nodes"):
-        graph.compile()
-
-
 def test_notes_on_a_merged_graph_are_on_its_nodes():
     child = (
         StateGraph(LOG).add_node("a", logs("a"), metadata={"k": "own", "l": 1}).add_edge(START, "a").add_edge("a", END)
@@ -277,10 +271,3 @@ def test_a_run_goes_to_the_first_node_of_a_merged_graph_that_is_named_outright()
     assert path(graph.add_conditional_edges(START, lambda state: "S").compile()) == [START, "S-a", "S-b", END]
     graph = named()
     assert path(graph.add_edge(START, "X").compile()) == [START, "X", "S-a", "S-b", END]
-
-
-def test_a_command_in_a_merged_graph_names_the_nodes_of_that_graph():
-    child = StateGraph(LOG).add_node("a", lambda state: Command("c"), destinations=["c"]).add_node("b", logs("b"))
-    child.add_node("c", lambda state: Command(END), destinations=[END])
-    child.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
-    assert path(chain(("S", child), "Z").compile()) == [START, "S-a", "S-c", "Z", END]

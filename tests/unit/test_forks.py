@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import operator
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -21,7 +20,6 @@ from graphkit import (
     GraphResume,
     RunnableConfig,
     StateGraph,
-    StateSnapshot,
     StreamMode,
     interrupt,
 )
@@ -225,18 +223,6 @@ def test_the_order_is_that_of_the_edges_whoever_finishes_first(saver, go, first)
     assert (final["sum"], final["last"]) == (18, "e")
 
 
-def test_branches_really_run_at_once(go):
-    at_once = threading.Barrier(8)
-
-    def node(state):
-        at_once.wait(PATIENCE)
-        return {"log": "x"}
-
-    edges = " ".join(f"START>n{n} n{n}>END" for n in range(8))
-    graph = built(edges, **{f"n{n}": node for n in range(8)})
-    assert logged(go(graph.compile(), {})) == ["x"] * 8
-
-
 def test_a_hundred_branches_and_only_so_many_threads(go):
     most, now, lock = [0], set(), threading.Lock()
 
@@ -253,21 +239,6 @@ def test_a_hundred_branches_and_only_so_many_threads(go):
     assert set(threading.enumerate()) <= before
 
 
-def test_hooks_of_a_branch_node(saver, go):
-    graph = diamond()
-    graph.add_before_call_node_hook("b", lambda node, state, config: {"log": "before"})
-    graph.add_after_call_node_hook("b", lambda node, state, config, update: {**update, "log": ["b", "after"]})
-    assert logged(go(graph.compile(checkpoint_saver=saver), {})) == ["a", "before", "b", "after", "c", "d"]
-
-
-def test_transient_values_of_branches(go):
-    schema = {**SCHEMA, "key": Channels.transient()}
-    seen = []
-    nodes = {"b": lambda s: {"key": "new"}, "d": lambda s: seen.append(s["key"])}
-    go(make_graph(schema, "START>b,c b>d c>d d>END", **nodes).compile(), {"key": "old"})
-    assert seen == ["new"]  # c did not touch it
-
-
 # --- stream modes -----------------------------------------------------------------------------------------------------
 
 
@@ -278,12 +249,6 @@ def test_updates_mode_names_each_branch_node(saver, go):
     assert fork.node == "__PARALLEL__(a)"
     assert list(fork.update) == ["b", "b2", "c"]
     assert fork.update["b2"] == {"log": "b2", "sum": 1, "last": "b2"}
-
-
-def test_snapshots_mode(saver, go):
-    outputs = go(diamond().compile(checkpoint_saver=saver), {}, CONFIG.with_stream_mode(StreamMode.SNAPSHOTS))
-    assert [type(output) is StateSnapshot for output in outputs] == [True, True, True, True, False]
-    assert [output.next for output in outputs[:-1]] == ["a", "__PARALLEL__(a)", "d", END]
 
 
 def test_chunks_of_branches_come_as_they_are_made(saver, go):
@@ -315,30 +280,7 @@ def test_chunks_of_branches_come_as_they_are_made(saver, go):
     assert stored(saver) == [(START, "a"), ("a", "__PARALLEL__(a)"), ("__PARALLEL__(a)", "d"), ("d", END)]
 
 
-def test_what_branches_dispatch_comes_before_the_forks_output(saver, go):
-    def b(state, config):
-        config.dispatch("from b")
-        return {"log": "b"}
-
-    outputs = go(diamond(b=b).compile(checkpoint_saver=saver), {})
-    assert [getattr(output, "chunk", output.node) for output in outputs] == [
-        START,
-        "a",
-        "from b",
-        "__PARALLEL__(a)",
-        "d",
-        END,
-    ]
-
-
 # --- how many nodes, and when to save ---------------------------------------------------------------------------------
-
-
-def test_max_iterations_counts_branch_nodes(saver, go):
-    graph = built("START>a a>b,c b>b2 b2>d c>d d>END").compile(checkpoint_saver=saver)
-    go(graph, {}, RunnableConfig("enough", max_iterations=5))
-    with pytest.raises(MaxIterationsError):
-        go(graph, {}, RunnableConfig("t", max_iterations=4))
 
 
 def test_the_count_survives_a_crash_and_a_resume(saver, go):
@@ -557,30 +499,6 @@ def test_a_store_that_fails_at_any_of_its_calls(go, durability, on_save_error, l
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_durability_with_a_failing_branch(saver, go, durability):
-    runs = []
-    c = Failing("c", runs)
-    both = threading.Barrier(2)
-
-    def b(state):
-        both.wait(PATIENCE)
-        runs.append("b")
-        return {"log": "b"}
-
-    def fails(state):
-        if c.broken:
-            both.wait(PATIENCE)
-        return c(state)
-
-    graph = diamond(a=noting("a", runs), b=b, c=fails).compile(checkpoint_saver=saver, durability=durability)
-    with pytest.raises(NodeExecutionError):
-        go(graph, {})
-    c.broken = False
-    assert logged(go(graph, None)) == ["a", "b", "c", "d"]
-    assert sorted(runs) == ["a", "b", "c", "c"]
-
-
-@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("last", ["b", "c", "e2", None])
 def test_durability_with_interrupted_branches(saver, go, durability, last):
     """The last branch ends after another has asked: everything is stored at one checkpoint."""
@@ -692,16 +610,6 @@ def test_a_node_asks_twice(saver, go):
     assert final["log"] == ["a", 1, 2, 3, "d"]
 
 
-def test_the_second_node_of_a_chain_asks(saver, go):
-    runs = []
-    nodes = {"b": noting("b", runs), "b2": asking("b2?"), "b3": noting("b3", runs), "c": noting("c", runs)}
-    graph = built("START>b,c b>b2 b2>b3 b3>d c>d d>END", **nodes).compile(checkpoint_saver=saver)
-    stop = go(graph, {})[-1]
-    assert (stop.node_id, stop.payload) == ("b2", "b2?")
-    assert logged(go(graph, GraphResume("B2"))) == ["b", "B2", "b3", "c", "d"]
-    assert sorted(runs) == ["b", "b3", "c"]
-
-
 def test_a_loop_in_a_branch_asks_at_every_turn(saver, go):
     def b(state):
         return {"log": interrupt(len(state["log"]))}
@@ -715,28 +623,6 @@ def test_a_loop_in_a_branch_asks_at_every_turn(saver, go):
         asked.append(stop.payload)
         stop = go(compiled, GraphResume(answer))[-1]
     assert (asked, stop.state["log"]) == ([0, 1, 2], ["x", "y", "z", "c"])
-
-
-def test_questions_of_a_fork_in_a_fork(saver, go):
-    nodes = {"e": asking("e?"), "f": asking("f?"), "c": asking("c?")}
-    graph = built("START>a a>b,c b>e,f e>g f>g g>d c>d d>END", **nodes).compile(checkpoint_saver=saver)
-    ids = ids_of(go(graph, {})[-1])
-    assert ids.keys() == {"e?", "f?", "c?"}
-    assert ids_of(go(graph, GraphResume({ids["e?"]: "E", ids["c?"]: "C"}))[-1]) == {"f?": ids["f?"]}
-    assert logged(go(graph, GraphResume("F"))) == ["a", "b", "E", "F", "g", "C", "d"]
-
-
-def test_questions_of_embedded_graphs_in_branches(saver, go):
-    runs = []
-    child = lambda word: built("START>p p>q q>END", p=noting(word, runs), q=asking(word + "?")).compile()  # noqa: E731
-    graph = built("START>s,u,c s>d u>d c>d d>END", s=child("s"), u=child("u"), c=asking("c?")).compile(
-        checkpoint_saver=saver
-    )
-    ids = ids_of(go(graph, {})[-1])
-    assert ids.keys() == {"s?", "u?", "c?"}
-    assert ids_of(go(graph, GraphResume({ids["u?"]: "U", ids["c?"]: "C"}))[-1]) == {"s?": ids["s?"]}
-    assert logged(go(graph, GraphResume("S"))) == ["s", "S", "u", "U", "C", "d"]
-    assert sorted(runs) == ["s", "u"]
 
 
 def test_an_interruptable_action_in_a_branch(saver, go):
@@ -1157,9 +1043,3 @@ def test_idempotency_keys_are_the_same_again_and_no_others(saver, go):
     assert len({keys[name][0] for name in keys}) == 3
     go(graph, {})
     assert keys["a"][-1] != keys["a"][0]
-
-
-def test_errors_of_branches_pickle(go):
-    with pytest.raises(NodeExecutionError) as error:
-        go(diamond(b=Failing("b", [])).compile(), {})
-    assert pickle.loads(pickle.dumps(error.value)).node_id == "b"

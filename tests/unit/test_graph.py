@@ -51,18 +51,6 @@ def test_options_of_a_node_that_are_refused(graph, options, word):
     graph.add_node("x", node)  # what was refused left nothing behind
 
 
-def test_what_a_node_keeps_of_its_options(graph):
-    with ThreadPoolExecutor() as pool:
-        policy = RetryPolicy(max_attempts=2)
-        graph.add_node("x", node, retry=policy, executor=pool, timeout=2, metadata={"note": 1})
-        graph.add_edge("a", "x").add_edge("x", END)
-        kept = graph.compile().topology.nodes["x"]
-        assert (kept.retry, kept.executor, kept.timeout, kept.metadata) == (policy, pool, 2, {"note": 1})
-        assert kept.action.takes_config, "the retry and the timeout are around it"
-    plain = graph.compile().topology.nodes["a"]
-    assert (plain.action.function, plain.retry, plain.executor, plain.timeout) == (node, None, None, None)
-
-
 @pytest.mark.parametrize(("own", "seconds"), [(None, "0.01"), (0.02, "0.02")])
 def test_a_late_node_fails_after_its_own_timeout_or_that_of_the_graph(own, seconds):
     free = threading.Event()
@@ -93,17 +81,6 @@ def test_the_graphs_retry_and_timeout_are_for_nodes_without_their_own(graph):
 
 
 # Map nodes
-
-
-def test_a_map_node_knows_its_items(graph):
-    graph.add_map_node("m", node, "k").add_map_node("n", node, lambda state, config: [config])
-    graph.add_edge("a", "m").add_edge("m", "n").add_edge("n", END)
-    nodes = graph.compile().topology.nodes
-    by_key, by_call = nodes["m"].items, nodes["n"].items
-    assert (by_key.function({"k": [1]}), by_key.takes_config) == ([1], False)
-    assert (by_call.function(None, 1), by_call.takes_config) == ([1], True)
-    assert nodes["m"].action.function is node
-    assert nodes["a"].items is None
 
 
 @pytest.mark.parametrize(
@@ -161,6 +138,7 @@ def test_ids_of_graphs_that_are_refused(graph, id):
             graph.add_node(id, action)
 
 
+@pytest.mark.requirement("behaviour 3")
 @pytest.mark.parametrize(
     ("source", "target"),
     [(END, "a"), ("a", START), ("", "a"), (None, "a"), (["a"], "a"), ("a", None), ("a", ""), ("a", ["b"])],
@@ -170,6 +148,7 @@ def test_edges_that_are_refused(graph, source, target):
         graph.add_edge(source, target)
 
 
+@pytest.mark.requirement("behaviour 3")
 @pytest.mark.parametrize(
     ("source", "condition", "mappings"),
     [
@@ -213,7 +192,7 @@ def test_all_problems_are_reported_at_once():
         assert word in str(failed.value)
 
 
-@pytest.mark.requirement("G30")
+@pytest.mark.requirement("G30", "behaviour 3")
 @pytest.mark.parametrize(
     ("build", "word"),
     [
@@ -235,19 +214,6 @@ def test_each_problem_alone(graph, build, word):
     assert len(failed.value.problems) == 1
 
 
-@pytest.mark.requirement("G30")
-def test_the_checks_of_a_graph():
-    """Known targets, an entry, an exit; several exits are allowed."""
-    built = StateGraph({}).add_node("a", node).add_node("b", node)
-    built.add_conditional_edges(START, node, ["a", "b"]).add_edge("a", END).add_edge("b", END).compile()
-    with pytest.raises(GraphStateError, match="already exists"):
-        built.add_node("a", node)  # unique
-    with pytest.raises(GraphStateError, match="non-empty"):
-        built.add_node("", node)  # named
-    with pytest.raises(GraphStateError, match="'gone'"):
-        built.add_node("c", node).add_edge("c", "gone").compile()
-
-
 def test_a_fork_needs_its_own_id():
     graph = StateGraph({}).add_node("a", node).add_node("b", node).add_node("__PARALLEL__(__START__)", node)
     graph.add_edge(START, "a").add_edge(START, "b").add_edge("a", END).add_edge("b", END)
@@ -259,11 +225,6 @@ def test_a_fork_is_a_place_between_its_source_and_its_join():
     topology = make_graph({}, "a>END b>END START>a,b", a=node, b=node).compile().topology
     assert topology.edges == {"__PARALLEL__(__START__)": END, START: "__PARALLEL__(__START__)", "a": END, "b": END}
     assert topology.forks["__PARALLEL__(__START__)"].heads == ("a", "b")
-
-
-def test_no_entry_point():
-    with pytest.raises(GraphStateError, match="entry point"):
-        StateGraph({}).compile()
 
 
 # Graphs that cannot end
@@ -453,11 +414,6 @@ def test_drawing_needs_no_whole_graph(graph):
     assert "a:::a --> later:::later" in drawn.content
     with pytest.raises(ValueError, match="svg"):
         graph.get_graph("svg")
-
-
-def test_java_names(graph):
-    twin = StateGraph({}).addNode("a", node).addEdge(START, "a").addConditionalEdges("a", lambda s: "k", {"k": END})
-    assert [output.node for output in twin.compile().stream({})] == [START, "a", END]
 
 
 @pytest.mark.requirement("G37", "H51")

@@ -262,11 +262,6 @@ def test_a_misspelt_thread_id_does_not_run_on_the_thread_of_all(key):
     assert list(saver.threads()) == ["mine"]
 
 
-def test_an_unknown_stream_mode_lists_the_modes():
-    with pytest.raises(ValueError, match=r"'value'.*'values'"):
-        list(chain().compile().stream({}, stream_mode="value"))
-
-
 def test_an_interrupt_without_a_saver_is_seen_and_cannot_be_answered():
     def ask(state):
         return {"log": [interrupt("ok?")]}

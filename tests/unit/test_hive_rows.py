@@ -1,7 +1,5 @@
 """Rows of hive's list that no other test names: what its on-disk layout got wrong, or promised."""
 
-from pathlib import Path
-
 import pytest
 
 from graphkit import (
@@ -79,25 +77,6 @@ def test_a_checkpoint_takes_what_changed(tmp_path):
     sizes = [info.size for info in saver.history(CONFIG)]
     assert sizes[-1] > 10_000
     assert max(sizes[:-1]) < 1_000
-
-
-HIVE = {
-    "schema": ["test_the_policy_of_hive", "test_should_checkpoint", "test_save_and_restore", "test_ids_are_distinct_under_a_frozen_clock", "test_the_session_state"],
-    "storage": ["test_what_is_kept", "test_listing_reads_no_memory", "test_a_save_cut_short_leaves_the_one_before", "test_pruning_by_age"],
-    "manager": ["test_listing_is_filtered", "test_runs_are_listed_with_their_status", "test_delete", "test_failing_is_loud_or_quiet", "test_two_managers_in_two_processes", "test_a_loop_gives_the_same_with_and_without_a_manager"],
-    "executor": ["test_after_a_failure_what_had_finished_is_not_run_again", "test_a_graph_goes_on_where_it_can"],
-    "flexible": ["test_a_plan_goes_on_at_its_step"],
-    "recovery": ["test_recovery_with_an_empty_state", "test_after_damaged_checkpoints_recovery_uses_the_one_before_and_logs_it"],
-}  # fmt: skip
-"""What hive's twenty tests are about, and ours of the same, in test_recovery.py."""
-
-
-@pytest.mark.requirement("H16")
-def test_hives_twenty_tests_have_their_like_here():
-    """The parity list: schema 5, storage 4, manager 6, executor 2, flexible 1, recovery 2."""
-    source = Path(__file__).with_name("test_recovery.py").read_text(encoding="utf-8")
-    assert [len(names) for names in HIVE.values()] == [5, 4, 6, 2, 1, 2]
-    assert [name for names in HIVE.values() for name in names if f"def {name}(" not in source] == []
 
 
 class BlobSaver(BaseCheckpointSaver):

@@ -66,34 +66,6 @@ def test_the_first_added_is_outermost_and_those_of_all_nodes_outside_those_of_on
     assert around(nodes["b"]) == ("all1 all2", "all1 all2", "all2 all1")
 
 
-def test_edge_hooks_in_the_same_order():
-    graph = (
-        StateGraph({})
-        .add_node("a", node)
-        .add_conditional_edges("a", node, [END])
-        .add_conditional_edges(START, node, ["a"])
-    )
-    add(graph, "edge", "one", "a")
-    add(graph, "edge", "all")
-    add(graph, "edge", "start", START)
-    edges = graph.compile().topology.edges
-    assert around(edges["a"]) == ("all one", "all one", "one all")
-    assert around(edges[START]) == ("all start", "all start", "start all")
-
-
-def test_a_merged_graphs_hooks_go_with_its_nodes_inside_those_of_its_parent():
-    child = add(add(chain("a", "b"), "node", "child"), "node", "child-a", "a")
-    child = add(add(child, "edge", "childs"), "node", "child-b", "b")
-    parent = make_chain({}, Z=node, S=child)
-    add(parent, "node", "one", "S-a")
-    add(parent, "node", "all")
-    nodes = parent.compile().topology.nodes
-    assert around(nodes["S-a"])[0] == "all one child child-a"
-    assert around(nodes["S-a"])[2] == "child-a child one all"
-    assert around(nodes["S-b"])[1] == "all child child-b"
-    assert around(nodes["Z"])[1] == "all"
-
-
 def test_edge_hooks_on_a_merged_graph_are_on_the_bridge_it_is_left_by():
     child = StateGraph({}).add_node("a", node).add_edge("a", END).add_conditional_edges(START, node, ["a"])
     add(child, "edge", "child", START)
@@ -110,26 +82,6 @@ def test_an_embedded_graph_is_not_wrapped():
     assert around(graph.compile().topology.nodes["S"]) == ("all", "", "all")
     with pytest.raises(GraphStateError, match="wrap hook is on 'S', a compiled graph"):
         graph.add_wrap_call_node_hook("S", hook("x")).compile()
-
-
-def test_wrap_hooks_are_composed_into_what_runs():
-    seen = []
-
-    def wrap(name):
-        def called(node_id, state, config, call):
-            seen.append((name, node_id))
-            return call()
-
-        return called
-
-    graph = StateGraph({}).add_node("a", node, destinations=["b"]).add_edge(START, "a").add_edge("a", END)
-    graph.add_wrap_call_node_hook(wrap("first")).add_wrap_call_node_hook("a", wrap("second"))
-    graph.add_node("b", node).add_conditional_edges("b", lambda state: END).add_wrap_call_edge_hook(wrap("edge"))
-    topology = graph.compile().topology
-    topology.nodes["a"].action.function({}, None)
-    assert topology.edges["b"].call.function({}, None) == END
-    assert seen == [("first", "a"), ("second", "a"), ("edge", "b")]
-    assert topology.nodes["a"].action.takes_config
 
 
 def test_a_run_calls_them_in_this_order():

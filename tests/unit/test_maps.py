@@ -3,7 +3,6 @@
 import asyncio
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -72,13 +71,6 @@ ITEMS = {
 def test_items(saver, go, items):
     graph = mapped(double, ITEMS[items]).compile(checkpoint_saver=saver)
     assert logged(go(graph, {"items": [1, 2]})) == [2, 4]
-
-
-def test_a_generator_function_gives_items(saver, go):
-    def items(state):
-        yield from (1, 2)
-
-    assert logged(go(mapped(double, items).compile(checkpoint_saver=saver), {})) == [2, 4]
 
 
 def test_items_may_be_found_asynchronously(saver):
@@ -200,14 +192,6 @@ def test_an_item_may_be_a_generator(saver, go):
     assert logged(outputs) == [1, 2]
 
 
-def test_items_dispatch(saver, go):
-    def action(item, config):
-        config.dispatch(item)
-
-    outputs = go(mapped(action, lambda state: [1, 2]).compile(checkpoint_saver=saver), {})
-    assert sorted(output.chunk for output in outputs if hasattr(output, "chunk")) == [1, 2]
-
-
 def test_asynchronous_items(saver):
     met = asyncio.Event()
 
@@ -277,32 +261,6 @@ def test_a_failing_item_repeats_alone(saver, go):
     assert sorted(runs) == [0, 1, 1, 2, 3]
 
 
-def test_items_that_wait_for_a_thread_are_taken_back(saver, go):
-    runs = []
-
-    class Watched(ThreadPoolExecutor):
-        def submit(self, *call):
-            self.futures = [*getattr(self, "futures", ()), super().submit(*call)]
-            return self.futures[-1]
-
-    def action(item):
-        runs.append(item)
-        while len(pool.futures) < 100:
-            os.sched_yield()
-        if item == 0:
-            raise Boom
-        for one in [future for future in pool.futures if not future.running()]:
-            done = threading.Event()
-            one.add_done_callback(lambda _, done=done: done.set())
-            assert done.wait(PATIENCE)
-
-    with Watched(1) as pool:
-        graph = mapped(action, lambda state: range(100)).compile(checkpoint_saver=saver, executor=pool)
-        with pytest.raises(NodeExecutionError):
-            go(graph, {})
-    assert len(runs) <= 2
-
-
 def test_retries_per_item(saver, go):
     runs = []
 
@@ -315,40 +273,6 @@ def test_retries_per_item(saver, go):
     graph = mapped(action, lambda state: range(3), retry=QUICK).compile(checkpoint_saver=saver)
     assert logged(go(graph, {})) == [0, 1, 2]
     assert [runs.count(n) for n in range(3)] == [1, 2, 3]
-
-
-def test_questions_per_item(saver, go):
-    runs = []
-
-    def action(item):
-        runs.append(item)
-        return {"log": interrupt(f"{item}?") if item else "none"}
-
-    graph = mapped(action, lambda state: range(4)).compile(checkpoint_saver=saver)
-    stop = go(graph, {})[-1]
-    assert sorted(each.payload for each in stop.interrupts) == ["1?", "2?", "3?"]
-    ids = {each.payload: each.id for each in stop.interrupts}
-    stop = go(graph, GraphResume({ids["3?"]: "three", ids["1?"]: "one"}))[-1]
-    assert [each.payload for each in stop.interrupts] == ["2?"]
-    assert logged(go(graph, GraphResume("two"))) == ["none", "one", "two", "three"]
-    assert runs.count(0) == 1
-
-
-def test_once_per_item(saver, go):
-    effects, broken = [], [True]
-
-    def action(item, config):
-        result = config.once("send", lambda: effects.append(item) or f"sent {item}")
-        if broken:
-            raise Boom
-        return {"log": result}
-
-    graph = mapped(action, lambda state: range(3)).compile(checkpoint_saver=saver)
-    with pytest.raises(NodeExecutionError):
-        go(graph, {})
-    broken.clear()
-    assert logged(go(graph, None)) == ["sent 0", "sent 1", "sent 2"]
-    assert sorted(effects) == [0, 1, 2]
 
 
 class OneAtATime(SaverWrapper):
@@ -576,12 +500,6 @@ def branches_of(events):
     return [
         (event.node_id, event.data["index"], event.data["total"]) for event in events if event.type == "parallel.branch"
     ]
-
-
-def test_every_item_tells_its_index_and_how_many_there_are():
-    events = []
-    squares("abc", lambda item: {"log": item}, max_concurrency=1).compile(observers=[events.append]).invoke({})
-    assert branches_of(events) == [("m", 0, 3), ("m", 1, 3), ("m", 2, 3)]
 
 
 def test_every_branch_tells_its_index_and_how_many_there_are():

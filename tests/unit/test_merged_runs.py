@@ -23,6 +23,7 @@ log_node = partial(graphs.log_node, n=1)
 chain = partial(graphs.make_chain_of, LOG, {"n": 1})
 
 
+@pytest.mark.requirement("behaviour 12")
 @both
 def test_one_history_and_one_thread_however_deep(saver, how):
     graph = chain("a", S=chain("p", T=chain("x", "y"), q=log_node("q")), z=log_node("z")).compile(

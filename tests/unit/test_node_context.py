@@ -204,11 +204,6 @@ def test_time_travel_with_a_new_answer_takes_it(saver):
     assert run(compiled, GraphResume({first: "x1", second: "x2"}), asked_at).state["log"] == ["a", "x1", "x2", "z"]
 
 
-def test_questions_without_a_saver_stop_the_run():
-    stop = run(asking("q").compile(), {})
-    assert (stop.payload, stop.state["log"]) == ("q", ["a"])
-
-
 def test_a_broad_except_lets_a_question_pass(saver):
     def ask(state):
         try:
@@ -399,13 +394,6 @@ def test_an_asynchronous_question_needs_an_asynchronous_run(saver):
     with pytest.raises(GraphRunnerError, match="astream"):
         run(gated(Later(), checkpoint_saver=saver), {})
     assert saver.get(CONFIG) is None
-
-
-def test_an_action_stops_after_a_declared_stop_too(saver):
-    compiled = gated(Gate(), checkpoint_saver=saver, interrupt_before=["gate"])
-    assert run(compiled, {}).when == "before"
-    assert run(compiled).when == "action"
-    assert run(compiled, GraphResume({"go": 1})).is_end
 
 
 def test_a_question_inside_after_a_declared_stop(saver):

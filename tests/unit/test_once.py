@@ -65,19 +65,6 @@ stored_somehow = pytest.mark.parametrize(
 @pytest.mark.requirement("P82")
 @stored_somehow
 @both
-def test_after_a_crash_it_is_not_repeated(saver, options, how):
-    charge = Charge(raises(Killed()))
-    graph = make_chain(a=lambda state: {"log": "a"}, b=charge).compile(checkpoint_saver=saver, **options)
-    with pytest.raises(Killed):
-        invoke(graph, {}, how=how)
-    charge.then = lambda: None
-    assert invoke(graph, None, how=how)["log"] == ["a", 1]
-    assert charge.effect.count == 1
-    assert len(set(charge.keys)) == 1
-
-
-@stored_somehow
-@both
 def test_after_a_death_that_stores_nothing_more_neither(options, how):
     store = MemorySaver()
     charge = Charge()
@@ -332,39 +319,3 @@ def test_in_a_subgraph(saver, how):
     charge.then = lambda: None
     assert invoke(graph, None, how=how)["log"] == [1]
     assert len(set(charge.keys)) == 1
-
-
-@both
-def test_side_by_side_no_record_is_lost(list_saver, how):
-    """A saver of four methods rewrites a checkpoint to record something, so two at once would lose one."""
-    inside, most = [0], [0]
-    kept = list_saver._rewrite
-
-    def alone(*arguments):
-        inside[0] += 1
-        most[0] = max(most[0], inside[0])
-        kept(*arguments)
-        inside[0] -= 1
-
-    list_saver._rewrite = alone
-    effects = [Effect() for _ in range(8)]
-
-    def node(n):
-        def called(state, config):
-            return {"log": [config.once(f"k{k}", effects[n]) for k in range(20)]}
-
-        return called
-
-    def last(state):
-        raise ValueError
-
-    graph = StateGraph(LOG).add_node("j", last).add_edge("j", END)
-    for n in range(8):
-        graph.add_node(f"n{n}", node(n)).add_edge(START, f"n{n}").add_edge(f"n{n}", "j")
-    with pytest.raises(NodeExecutionError):
-        invoke(graph.compile(checkpoint_saver=list_saver), {}, how=how)
-    first = list_saver.list(CONFIG)[-1]
-    recorded = list_saver.get_writes(CONFIG.replace(checkpoint_id=first.id))
-    assert len([key for key in recorded if key.startswith("once:")]) == 160
-    assert len([key for key in recorded if key.startswith("task:")]) == 8
-    assert most == [1]

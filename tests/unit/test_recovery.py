@@ -464,12 +464,6 @@ def test_runs_are_listed_with_their_status(file_saver):
 
 
 @pytest.mark.requirement("H35")
-def test_what_failed_is_clean_up_to_there(file_saver):
-    failed_at(file_saver, "c")
-    assert managing(file_saver).latest_clean("t").node_id == "b"
-
-
-@pytest.mark.requirement("H35")
 def test_the_latest_clean_one(saver):
     manager = managing(saver, retention_strategy="all")
     assert manager.latest_clean("run") is None
@@ -583,19 +577,6 @@ def test_a_value_that_cannot_be_stored_keeps_what_was_there(file_saver):
     assert managing(file_saver, on_error="warn").save_checkpoint("run", "b", {"handle": object()}) is None
 
 
-@pytest.mark.requirement("H11", "H45")
-@pytest.mark.parametrize("k", [1, 3])
-def test_a_damaged_latest_falls_back_and_is_reported(k, file_saver, root, caplog):
-    manager = managing(file_saver, retention_strategy="all")
-    saved(manager, 5)
-    file_saver.close()
-    damage(log_of(root), *range(-k, 0))
-    fresh = managing(FileSystemSaver(root, fsync="never"))
-    assert fresh.restore_from_checkpoint("run") == ({"n": 4 - k}, f"n{5 - k}")
-    assert f"after node 'n{4 - k}'" in caplog.text
-    assert fresh.session_state("run")["paused_at"] == f"n{4 - k}"
-
-
 @pytest.mark.requirement("H9")
 def test_a_run_of_a_graph_is_not_saved_into(file_saver):
     manager = managing(file_saver)
@@ -642,7 +623,7 @@ def test_a_loop_gives_the_same_with_and_without_a_manager(managed, saver):
     assert (saver.get(RunnableConfig("run")) is not None) is managed
 
 
-@pytest.mark.requirement("H13", "H15")
+@pytest.mark.requirement("H13", "H15", "H16")
 def test_a_plan_goes_on_at_its_step(saver):
     plan, done = ["fetch", "parse", "check", "store"], []
     manager = managing(saver, retention_strategy="all")

@@ -140,17 +140,3 @@ def test_the_builder_builds_what_keywords_make():
     assert RetryPolicy.builder().retryDelay(2).maxInterval(3.5).build() == RetryPolicy(initial_delay=2, max_delay=3.5)
     assert RetryPolicy.builder(built).build() == built
     assert RetryPolicy.builder().build() == RetryPolicy()
-
-
-@pytest.mark.requirement("behaviour 18")
-def test_what_several_calls_of_retry_on_name_adds_up():
-    built = RetryPolicy.builder().retryOn(KeyError).retryOn(is_odd).build()
-    assert built.retry_on == (KeyError, is_odd)
-    assert RetryPolicy.builder(built).retryOn(OSError).build().retry_on == (OSError,)
-
-
-def test_the_builder_refuses_as_keywords_do():
-    with pytest.raises(ValueError, match="max_attempts"):
-        RetryPolicy.builder().maxAttempts(0)
-    with pytest.raises(ValueError, match="retry_on is empty"):
-        RetryPolicy.builder().retryOn()

@@ -4,32 +4,12 @@ from functools import partial
 
 import pytest
 
-from graphkit import END, START, Checkpoint, RunnableConfig, StateGraph, interrupt
-from graphkit.errors import CheckpointStorageError, GraphRunnerError, NodeExecutionError
-from savers import FileSystemSaver, SaverWrapper
+from graphkit import END, START, Checkpoint, StateGraph
+from graphkit.errors import GraphRunnerError, NodeExecutionError
+from savers import FileSystemSaver
 from tests.support.graphs import CONFIG, make_chain
 
 chain = partial(make_chain, {})
-
-
-@pytest.mark.requirement("G15")
-def test_a_node_is_stored_when_it_is_done_and_a_failed_one_never(tmp_path):
-    """A deviation: the edge is evaluated first, so that the next node is stored with it."""
-    saver, seen = FileSystemSaver(tmp_path), []
-
-    def first(state):
-        seen.append(saver.get(CONFIG).node_id)
-        return {"first": 1}
-
-    def second(state):
-        seen.append(saver.get(CONFIG).node_id)
-        raise ValueError("no")
-
-    with pytest.raises(NodeExecutionError):
-        chain(first=first, second=second).compile(checkpoint_saver=saver).invoke({}, CONFIG)
-    assert seen == [START, "first"]
-    latest = saver.get(CONFIG)
-    assert (latest.node_id, latest.next_node_id, dict(latest.state)) == ("first", "second", {"first": 1})
 
 
 @pytest.mark.requirement("G22")
@@ -63,42 +43,6 @@ def test_a_resume_goes_where_the_edge_led_when_it_was_taken(tmp_path):
         app.invoke({}, CONFIG)
     app.resume("t")
     assert runs == ["left", "left"]
-
-
-@pytest.mark.requirement("H21")
-@pytest.mark.parametrize(
-    ("action", "kept"), [(lambda state: None, 0), (lambda state: 1 / 0, 1), (lambda state: interrupt("?"), 1)]
-)
-def test_a_run_is_cleared_away_when_it_ended_well_and_kept_when_it_failed_or_waits(tmp_path, action, kept):
-    saver = FileSystemSaver(tmp_path)
-    app = chain(a=action).compile(checkpoint_saver=saver, preserve=False)
-    try:
-        app.invoke({}, CONFIG)
-    except NodeExecutionError:
-        assert kept
-    assert len(saver.threads()) == kept
-
-
-@pytest.mark.requirement("H36")
-def test_what_is_saved_in_the_background_is_in_order_and_none_is_lost_unseen(tmp_path):
-    """In hive, a background save was never awaited: lost at exit, its error unseen."""
-    saver = FileSystemSaver(tmp_path)
-    names = [f"n{number}" for number in range(20)]
-    nodes = {name: lambda state, name=name: {name: 1} for name in names}
-    *_, last = chain(**nodes).compile(checkpoint_saver=saver, durability="async").stream({}, CONFIG)
-    assert last.is_end
-    again = FileSystemSaver(tmp_path)
-    assert [each.node_id for each in again.list(CONFIG)][::-1] == [START, *names]
-
-    class Full(SaverWrapper):
-        def put(self, config, checkpoint):
-            if checkpoint.node_id == "n3":
-                raise CheckpointStorageError("runs", "write", OSError(28, "No space left on device"))
-            return super().put(config, checkpoint)
-
-    with pytest.raises(CheckpointStorageError):
-        chain(**nodes).compile(checkpoint_saver=Full(saver), durability="async").invoke({}, RunnableConfig("u"))
-    assert [each.node_id for each in again.list(RunnableConfig("u"))][::-1] == [START, "n0", "n1", "n2"]
 
 
 def test_a_thread_of_another_engine_is_left_alone(tmp_path):

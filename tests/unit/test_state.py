@@ -38,6 +38,7 @@ def merged(data, update):
     return dict(merge(freeze(data), update, CHANNELS)[0])
 
 
+@pytest.mark.requirement("behaviour 2")
 @pytest.mark.parametrize(
     ("data", "update", "expected"),
     [

@@ -66,6 +66,7 @@ class Talker:
 kinds = pytest.mark.parametrize(("how", "kind"), [("sync", "plain"), ("async", "plain"), ("async", "async")])
 
 
+@pytest.mark.requirement("behaviour 14")
 @kinds
 def test_chunks_come_as_they_are_made_and_the_update_is_merged_once(saver, how, kind):
     talker = Talker("x", "y")
@@ -77,6 +78,12 @@ def test_chunks_come_as_they_are_made_and_the_update_is_merged_once(saver, how, 
     assert logged(outputs) == ["a", "done", "z"]
     assert [checkpoint.node_id for checkpoint in saver.list(CONFIG)] == ["z", "g", "a", START]
     assert (talker.began, talker.closed) == (1, 1)
+
+
+@pytest.mark.requirement("behaviour 14")
+def test_a_generator_counts_as_one_node():
+    graph = make_chain(g=Talker("x", "y").plain).compile(max_iterations=1)
+    assert items(graph.stream({})) == [START, "x", "y", "g", END]
 
 
 def test_nothing_runs_ahead_of_the_caller():
@@ -282,27 +289,21 @@ def test_cancelling_stops_at_the_boundary(saver):
 # --- dispatch ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("behaviour 5")
 def test_what_is_dispatched_comes_before_the_nodes_own_output_and_stays_out_of_the_state(saver):
     output = NodeOutput("custom", {})
 
     def node(state, config):
         config.dispatch("one")
-        config.dispatch(output)
+        config.customDispatcher()(output)
         return {"log": "a"}
 
     outputs = list(make_chain(a=node).compile(checkpoint_saver=saver).stream({}, CONFIG))
     assert items(outputs) == [START, "one", "custom", "a", END]
     assert outputs[2] is output
     assert dict(saver.get(CONFIG).state) == {"log": ["a"]}
-
-
-def test_dispatched_in_branches_and_subgraphs(saver):
-    def node(word):
-        return lambda state, config: config.dispatch(word)
-
-    graph = make_graph(LOG, "START>b,s b>END s>END", b=node("b!"), s=make_chain(p=node("p!")).compile())
-    said = items(graph.compile(checkpoint_saver=saver).stream({}, CONFIG))
-    assert sorted(word for word in said if "!" in word) == ["b!", "p!"]
+    with pytest.raises(GraphRunnerError):
+        CONFIG.customDispatcher()
 
 
 # --- stream modes -----------------------------------------------------------------------------------------------------

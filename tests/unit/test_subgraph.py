@@ -101,6 +101,7 @@ def test_its_outputs_come_between_those_around_it_flagged(saver, how):
     assert outputs[-1].state["n"] == 6
 
 
+@pytest.mark.requirement("behaviour 12")
 def test_each_has_a_history_of_its_own_three_levels_deep(saver):
     graph = three_levels([], saver)
     graph.invoke({}, CONFIG)
@@ -146,22 +147,6 @@ def is_parents(saver):
     config, *_ = saver.calls[-1].args
     if not config.checkpoint_ns and saver.count("put") > 1:
         raise OSError("full")
-
-
-def test_a_run_by_hand_has_a_state_and_a_history_of_its_own(saver):
-    child = chain(p=lambda state: {"log": "p"}).compile(checkpoint_saver=saver)
-    graph = chain(a=lambda state: {"log": child.invoke({"log": "own"}, RunnableConfig("u"))["log"]})
-    assert graph.compile(checkpoint_saver=saver).invoke({"log": "i"}, CONFIG)["log"] == ["i", "own", "p"]
-    assert stored(saver) == [("__START__", "a"), ("a", "__END__")]
-    assert stored(saver, RunnableConfig("u")) == [("__START__", "p"), ("p", "__END__")]
-
-
-@both
-def test_a_run_by_hand_of_the_same_thread_is_an_error_at_once(saver, how):
-    child = chain(p=lambda state: {"log": "p"}).compile(checkpoint_saver=saver)
-    graph = chain(a=lambda state: {"log": child.invoke({}, CONFIG)["log"]}).compile(checkpoint_saver=saver)
-    with pytest.raises(GraphRunnerError, match="cannot run its own thread"):
-        run(graph, {}, how=how)
 
 
 @pytest.mark.parametrize("config", [CONFIG, INSIDE, DEEP])
@@ -554,18 +539,6 @@ def everything(saver):
         for config in (CONFIG, INSIDE, DEEP)
         for checkpoint in saver.list(config)
     ]
-
-
-@both
-def test_one_question_after_the_other(saver, how):
-    def both_questions(state):
-        return {"log": [interrupt("first?"), interrupt("second?")]}
-
-    graph = chain(s=chain(t=chain(x=both_questions).compile()).compile()).compile(checkpoint_saver=saver)
-    assert run(graph, {}, how=how)[-1].payload == "first?"
-    second = run(graph, GraphResume("1"), how=how)[-1]
-    assert (second.payload, len(second.interrupts)) == ("second?", 1)
-    assert logged(run(graph, GraphResume("2"), how=how)) == ["1", "2"]
 
 
 @both
@@ -969,36 +942,6 @@ def test_a_question_inside_one_without_checkpoints_cannot_be_answered(saver, how
         run(graph, GraphResume("ok"), how=how)
     assert everything(saver) == before
     assert run(graph, None, how=how)[-1].payload == "ok?"
-
-
-def test_a_stop_that_the_parent_went_past_waits_no_more(saver):
-    inner = make_chain({}, ask=lambda state: {"answer": interrupt("?")})
-    app = make_chain({}, s=inner.compile(), z=lambda state: {"z": 1}).compile(checkpoint_saver=saver)
-    config = RunnableConfig("past")
-    assert app.invoke_final({}, config).payload == "?"
-    app.update_state(config, {"answer": "by hand"}, as_node="s")
-    assert app.invoke(GraphResume(), config)["z"] == 1
-    assert saver.interrupts("past") == []
-
-
-@pytest.mark.requirement("H20")
-def test_a_resumed_run_is_not_failed_any_more(saver):
-    """Also while its first node still runs, and in a listing."""
-    seen, broken = [], [True]
-
-    def node(state):
-        seen.append(saver.history(RunnableConfig("resumed"))[0].status)
-        if broken:
-            broken.clear()
-            raise ValueError("once")
-
-    app = make_chain({}, a=node).compile(checkpoint_saver=saver)
-    with pytest.raises(NodeExecutionError):
-        app.invoke({}, RunnableConfig("resumed"))
-    assert saver.history(RunnableConfig("resumed"))[0].status == "failed"
-    app.resume("resumed")
-    assert seen == ["running", "running"]
-    assert saver.history(RunnableConfig("resumed"))[0].status == "finished"
 
 
 def test_a_validated_update_goes_up_validated():

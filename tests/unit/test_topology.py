@@ -1,7 +1,5 @@
 """Topology: how functions are called, what names resolve to, where stops apply, and fingerprints."""
 
-import functools
-
 import pytest
 
 from graphkit import END, START, InterruptableAction, StateGraph
@@ -11,76 +9,8 @@ from graphkit.errors import GraphStateError
 from tests.support.graphs import make_chain
 
 
-class Later:
-    async def __call__(self, state, config):
-        return None
-
-
-async def later(state):
-    return None
-
-
 def chunks(state):
     yield 1
-
-
-async def later_chunks(state, config):
-    yield 1
-
-
-class Chunks:
-    def __call__(self, state):
-        yield 1
-
-
-@pytest.mark.parametrize(
-    ("function", "takes_config", "is_async"),
-    [
-        (lambda s: s, False, False),
-        (lambda s, c: s, True, False),
-        (lambda s, n=1: s, False, False),
-        (lambda s, config=None: s, True, False),
-        (lambda *all: all, True, False),
-        (lambda s, *rest: s, True, False),
-        (lambda s, n=1, *rest: s, False, False),
-        (lambda s, *, key=1: s, False, False),
-        (later, False, True),
-        (Later(), True, True),
-        (functools.partial(later), False, True),
-        (max, False, False),
-        (chunks, False, False),
-        (later_chunks, True, True),
-    ],
-)
-def test_how_it_wants_to_be_called(function, takes_config, is_async):
-    call = Call(function)
-    assert (call.takes_config, call.is_async) == (takes_config, is_async)
-
-
-@pytest.mark.parametrize(
-    ("function", "is_generator"),
-    [
-        (chunks, True),
-        (functools.partial(chunks), True),
-        (Chunks(), True),
-        (Chunks().__call__, True),
-        (later_chunks, True),
-        (later, False),
-        (lambda s: [s], False),
-    ],
-)
-def test_what_hands_out_chunks(function, is_generator):
-    assert Call(function).is_generator is is_generator
-
-
-@pytest.mark.parametrize("takes_config", [True, False])
-def test_who_knows_better_says_whether_it_takes_the_config(takes_config):
-    assert Call(lambda s, c=None: s, takes_config=takes_config).takes_config is takes_config
-
-
-def test_what_cannot_be_called():
-    with pytest.raises(TypeError):
-        Call(3)
 
 
 # A topology by hand
@@ -103,83 +33,6 @@ def topology(nodes, edges, forks=(), schema=None, **aliases):
 class Embedded:
     def __init__(self, inner):
         self.topology = inner
-
-
-NESTED = topology(
-    "ABCDEFJ",
-    {START: "A", "A": fork_id("A"), fork_id("A"): "J", "B": fork_id("B"), fork_id("B"): "J", "J": END},
-    [fork("A", "J", B="BDEF", C="C"), fork("B", "J", D="DF", E="E")],
-)
-
-
-def test_where_a_run_may_go():
-    assert all(NESTED.has_target(place) for place in ["A", END, fork_id("A")])
-    assert not any(NESTED.has_target(place) for place in ["Z", START, None, ""])
-    assert [NESTED.resolve_target(name) for name in ["A", END, fork_id("A"), "Z", START]] == [
-        "A",
-        END,
-        fork_id("A"),
-        None,
-        None,
-    ]
-
-
-def test_the_id_of_a_merged_graph_is_where_a_run_enters_it():
-    graph = topology(["S-a"], {START: "S-a"}, S="S-a")
-    assert (graph.resolve_target("S"), graph.resolve_target("S-a"), graph.has_target("S")) == ("S-a", "S-a", False)
-
-
-def test_in_a_merged_graph_its_own_names_come_first():
-    names = {"a": "S-a", END: "b"}
-    graph = topology(["a", "b", node("S-a", local_names=names)], {START: "S-a"}, S="S-a")
-    assert [graph.resolve_target(name, "S-a") for name in ["a", END, "b", "S"]] == ["S-a", "b", "b", "S-a"]
-    assert [graph.resolve_target(name, "a") for name in ["a", END]] == ["a", END]
-    assert graph.resolve_target("a", START) == "a"
-
-
-def test_a_stop_in_a_branch_holds_at_the_forks_around_it():
-    """Before a branch: the stop is before its fork."""
-    assert NESTED.stops_before(["D"]) == {"D": "D", fork_id("A"): "D", fork_id("B"): "D"}
-    assert NESTED.stops_after(["C", "J"]) == {"C": "C", fork_id("A"): "C", "J": "J"}
-    assert NESTED.stops_before(["C", "B"])[fork_id("A")] == "C"
-    assert NESTED.stops_before([]) == {}
-
-
-def test_what_a_synchronous_run_cannot_execute():
-    late = Call(later)
-    inner = topology([Node(id="x", action=late), "y"], {})
-    graph = topology(
-        [
-            "plain",
-            Node(id="action", action=late),
-            node("asks", interrupt_call=late),
-            node("items", items=late),
-            node("before", before_hooks=(late,)),
-            node("after", after_hooks=(late,)),
-            Node(id="chunks", action=Call(later_chunks)),
-            Node(id="graph", graph=Embedded(inner)),
-            Node(id="hooked", graph=Embedded(inner), before_hooks=(late,)),
-        ],
-        {
-            "plain": Condition(call=late),
-            "action": Condition(call=Call(chunks), after_hooks=(late,)),
-            "asks": Condition(call=Call(chunks)),
-        },
-    )
-    expected = [
-        "action",
-        "asks",
-        "items",
-        "before",
-        "after",
-        "chunks",
-        "graph/x",
-        "hooked",
-        "hooked/x",
-        "plain",
-        "action",
-    ]
-    assert graph.asynchronous == expected
 
 
 # Fingerprints

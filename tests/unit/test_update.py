@@ -63,7 +63,7 @@ def test_the_original_of_a_past_checkpoint_stays(compiled, saver):
     assert compiled.invoke(None, config)["log"] == ["a", "edge", "u", "b", "c"]
 
 
-@pytest.mark.requirement("L13", "P33")
+@pytest.mark.requirement("L13", "P33", "behaviour 11")
 def test_as_node_takes_its_edge_on_the_new_state_and_does_not_run(compiled, saver):
     compiled.invoke({}, CONFIG)
     config = compiled.update_state(CONFIG, {"log": "u", "skip": True}, "a")

@@ -12,7 +12,7 @@ from threading import Barrier
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from graphkit import END, START, Checkpoint, RunnableConfig, StateGraph, interrupt
+from graphkit import END, START, Checkpoint, RunnableConfig, StateGraph
 from graphkit.codec import Codec
 from graphkit.errors import (
     CheckpointConflictError,
@@ -28,7 +28,6 @@ from graphkit.transfer import copy_threads
 from graphkit.values import FrozenDict
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, VersionedMemorySaver
 from tests.contract.test_minimal import FourMethods, Lists
-from tests.support.graphs import make_chain
 from tests.support.sweeps import examples
 from tests.support.terminal import checkpoint
 from tests.support.threads import TYPES, assert_same, everything, exact
@@ -349,14 +348,6 @@ def test_a_damaged_thread_is_left_out_of_the_copy(tmp_path, named):
     assert sorted(target.threads()) == ["a", "c"]
 
 
-def test_many_threads_that_cannot_be_copied_are_counted():
-    source, target = make_threads(23), MemorySaver()
-    for thread in source.threads():
-        target.put(RunnableConfig(thread), checkpoint(99, "z", END, {}))
-    with pytest.raises(CheckpointConflictError, match=r"cannot copy t00, .*, t19 and 3 more; no other is done\)$"):
-        copy_threads(source, target)
-
-
 def test_a_store_that_cannot_be_used_ends_the_copy():
     full = CheckpointStorageError("runs", "write", OSError(errno.ENOSPC, "no space"))
     target = ScriptedSaver(MemorySaver()).fail("put", full, skip=1)
@@ -629,17 +620,3 @@ def test_any_history_is_copied_exactly(states):
     copy_threads(source, target)
     copy_threads(target, third)
     assert_same(source, third)
-
-
-def ask(state):
-    return {"n": interrupt("how many?")}
-
-
-def test_a_run_that_waits_for_a_human_goes_on_in_the_target(tmp_path):
-    from graphkit import GraphResume
-
-    source, target = MemorySaver(), FileSystemSaver(tmp_path, fsync="never")
-    graph = make_chain({}, ask=ask)
-    graph.compile(checkpoint_saver=source).invoke({"n": 0}, T)
-    copy_threads(source, target)
-    assert graph.compile(checkpoint_saver=target).invoke(GraphResume(7), T) == {"n": 7}

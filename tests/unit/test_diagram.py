@@ -168,16 +168,6 @@ def test_the_way_is_marked_and_its_steps_are_numbered():
     ]
 
 
-def test_the_way_without_conditions_as_shapes():
-    _, links = passed(agent(), [START, "agent", END], conditions=False)
-    assert links == ["__START__ -->|1| agent", "agent -.->|2| __END__"]
-
-
-def test_what_was_not_passed_is_not_marked():
-    names, links = passed(agent(), [START, "agent"])
-    assert (names, links) == (["__START__", "agent"], ["__START__ -->|1| agent"])
-
-
 def test_all_branches_of_a_fork_are_passed_with_it():
     path = [START, "A", FORK, "J", "A", FORK, "J", END]
     names, links = passed(forked(), path)
@@ -336,8 +326,3 @@ def test_no_name_begins_with_a_word_of_mermaids():
 def test_titles(title, mermaid, plantuml):
     assert lines(chain("A"), title=title)[:4] == ["---", mermaid, "---", "flowchart TD"]
     assert lines(chain("A"), PLANTUML, title=title)[:2] == plantuml
-
-
-def test_no_title():
-    assert lines(chain("A"))[0] == "flowchart TD"
-    assert lines(chain("A"), PLANTUML)[:2] == ["@startuml unnamed", 'circle "start" as __START__<<input>>']

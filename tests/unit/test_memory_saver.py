@@ -1,11 +1,10 @@
-import threading
 from dataclasses import dataclass
 from decimal import Decimal
 
 import pytest
 
-from graphkit import Channels, RunnableConfig
-from graphkit.errors import CheckpointSerializationError, ThreadBusyError
+from graphkit import Channels
+from graphkit.errors import CheckpointSerializationError
 from graphkit.testing import made
 from savers import MemorySaver, VersionedMemorySaver
 from tests.support.graphs import CONFIG, make_chain
@@ -84,44 +83,12 @@ def test_a_plain_checkpoint_is_handed_out_as_it_is():
     assert saver.list()[0] is saver.get()
 
 
-def test_application_objects_are_copied_when_somebody_looks():
-    saver = MemorySaver()
-    saver.register_types(Note)
-    saver.put(None, made({"note": Note("n")}))
-    assert saver.get().state["note"] is not saver.get().state["note"]
-    assert saver.get().state == {"note": Note("n")}
-
-
 def test_an_unregistered_type_is_refused_until_it_is_registered():
     saver = MemorySaver()
     with pytest.raises(CheckpointSerializationError, match=r"notes\[0\]"):
         saver.put(None, made({"notes": [Note("n")]}))
     saver.registerTypes(Note)
     saver.put(None, made({"notes": [Note("n")]}))
-
-
-def test_refused_metadata_is_named():
-    with pytest.raises(CheckpointSerializationError) as caught:
-        MemorySaver().put(None, made({}, metadata={"who": object()}))
-    assert caught.value.path == "metadata.who"
-
-
-def test_the_lock_timeout_is_the_savers_own():
-    saver = MemorySaver(lock_timeout=0.01)
-    failed = []
-
-    def release():
-        try:
-            saver.release(RunnableConfig("t"))
-        except ThreadBusyError as error:
-            failed.append(error.waited)
-
-    with saver.run_lock(RunnableConfig("t")):
-        thread = threading.Thread(target=release)
-        thread.start()
-        thread.join()
-    assert failed
-    assert failed[0] < 5
 
 
 def test_the_size_counts_versions():

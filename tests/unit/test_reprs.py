@@ -2,7 +2,7 @@
 
 import pytest
 
-from graphkit import END, START, CheckpointStorageError, RunnableConfig, StateGraph, interrupt
+from graphkit import END, START, CheckpointStorageError, StateGraph, interrupt
 from graphkit.abc import BaseCheckpointSaver
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, ValidatingSaver
@@ -28,11 +28,6 @@ def test_a_compiled_graph_shows_its_saver_and_interrupts():
     assert repr(app) == (
         "CompiledGraph(nodes: ask; CompileConfig(checkpoint_saver=MemorySaver(0 threads), interrupt_before=('ask',)))"
     )
-
-
-def test_a_config_shows_what_is_set():
-    assert repr(RunnableConfig("t", checkpoint_ns="sub")) == "RunnableConfig(thread_id='t', checkpoint_ns='sub')"
-    assert repr(RunnableConfig()) == "RunnableConfig()"
 
 
 def test_a_stopped_state_shows_what_it_waits_for():
@@ -64,12 +59,3 @@ def test_a_store_that_fails_is_shown_as_such():
     saver = ScriptedSaver(MemorySaver()).fail("threads", CheckpointStorageError("x", "read", "no disk"))
 
     assert "CheckpointStorageError" in BaseCheckpointSaver.__repr__(saver)  # as a saver that is no wrapper
-
-
-def test_a_thread_id_is_a_config():
-    saver = MemorySaver()
-    app = make_graph().compile(checkpoint_saver=saver)
-    app.invoke({}, "order-1")
-
-    assert app.get_state("order-1").next == "ask"
-    assert [info.thread_id for info in saver.history("order-1")] == ["order-1"]

@@ -66,18 +66,6 @@ def test_a_validation_error_in_one_line(fields, text, show):
     assert shown.startswith(f"the input cannot be merged: {text}")
 
 
-def test_other_text_stays_as_it_is(show):
-    texts = ["no such item", "1 validation error for X", "Value error: 1"]
-    assert show(*texts) == texts
-
-
-def test_a_text_that_was_cut_is_as_plain_as_it_can_be(show):
-    text = error_of(inner={"n": 1}, name="bad")
-    head = len("1 validation error for Outer\n  ")
-    shown = show(*(text[:length] for length in range(head, len(text))))
-    assert not [line for line in shown if "Value error, " in line]
-
-
 def test_a_configuration_names_the_field_and_what_is_wrong():
     with pytest.raises(CheckpointerConfigurationError) as raised:
         CheckpointConfig(interval=-1, colour="red")

@@ -20,7 +20,7 @@ from graphkit import (
 )
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError, ThreadBusyError
 from savers import MemorySaver, SaverWrapper
-from tests.support.graphs import CONFIG, LOG, make_chain, stored
+from tests.support.graphs import CONFIG, LOG, make_chain, make_graph, stored
 from tests.support.sweeps import ALL
 
 pytestmark = pytest.mark.sweep(ALL)
@@ -371,8 +371,7 @@ class NotOnTheLoop(SaverWrapper):
 
 
 def test_an_async_snapshot_reads_nothing_on_the_event_loop():
-    inner = StateGraph(LOG).add_node("ask", lambda _: {"log": interrupt("sure?")})
-    inner.add_edge(START, "ask").add_edge("ask", END)
+    inner = make_graph(LOG, "START>ask ask>END", ask=lambda _: {"log": interrupt("sure?")})
     graph = StateGraph(LOG).add_node("inner", inner.compile())
     app = graph.add_edge(START, "inner").add_edge("inner", END).compile(checkpoint_saver=NotOnTheLoop(MemorySaver()))
 

@@ -1,7 +1,6 @@
 """When a step is stored, and what a failure to store it does: durability, on_save_error, preserve, interval, status."""
 
 import asyncio
-import shutil
 import threading
 from functools import partial
 
@@ -9,7 +8,6 @@ import pytest
 
 from graphkit import END, START, GraphResume, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import (
-    CheckpointConflictError,
     CheckpointNotFoundError,
     CheckpointSerializationError,
     CheckpointStorageError,
@@ -27,7 +25,6 @@ from tests.support.graphs import (
     fail_once,
     is_node,
     logged,
-    make_chain,
     make_graph,
     outputs as run,
     stored,
@@ -570,33 +567,3 @@ def test_resume_takes_a_thread_or_the_id_of_a_run(how):
 
 
 # --- a directory that is deleted under a run --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("deleted", ["the store", "the thread", "the log"])
-def test_a_run_whose_files_are_deleted_ends_with_an_error_and_a_later_run_starts_anew(tmp_path, deleted):
-    root = tmp_path / "store"
-    saver = FileSystemSaver(root)
-    left = [True]
-
-    def deletes(state):
-        if left:
-            left.pop()
-            (folder,) = root.glob("t-t-*")
-            if deleted == "the log":
-                (folder / "log").unlink()
-            else:
-                shutil.rmtree(root if deleted == "the store" else folder)
-        return {"b": 1}
-
-    app = make_chain({}, a=lambda state: {"a": 1}, b=deletes, c=lambda s: {"c": 1}).compile(checkpoint_saver=saver)
-    with pytest.raises(CheckpointConflictError, match="its directory was removed"):
-        app.invoke({"given": 1}, RunnableConfig("t"))
-    assert FileSystemSaver(root).list(RunnableConfig("t")) == [], "no history without its beginning"
-    assert app.invoke({"given": 2}, RunnableConfig("t")) == {"given": 2, "a": 1, "b": 1, "c": 1}
-    assert [checkpoint.node_id for checkpoint in FileSystemSaver(root).list(RunnableConfig("t"))] == [
-        "c",
-        "b",
-        "a",
-        START,
-    ]
-    assert FileSystemSaver(root).verify().ok

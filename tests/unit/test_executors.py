@@ -5,8 +5,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -35,7 +33,6 @@ from tests.support.graphs import CONFIG, logged
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
 SCHEMA = {"log": Channels.appender_with_duplicate(), "sum": Channels.base(lambda a, b: a + b, lambda: 10)}
-PATIENCE = 60
 CALLER = ContextVar("caller", default="unset")
 
 
@@ -365,55 +362,6 @@ def test_a_broken_pool_is_an_error_and_a_new_one_goes_on(go, store, threads, tmp
         assert logged(go(compiled, None, CONFIG.replace(executor=pool))) == ["n0", "n1"]
     assert len(runs) == 1
     assert [record for record in caplog.records if record.name == "asyncio"] == []
-
-
-KILLED = """
-import multiprocessing, os, signal, sys
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
-from graphkit import END, START, Channels, RunnableConfig, StateGraph
-from savers import FileSystemSaver
-
-store, work, kill = sys.argv[1:]
-
-
-def effect():
-    with open(work, "a") as file:
-        file.write("x")
-    return "done"
-
-
-def node(state, config):
-    result = config.once("effect", effect)
-    if kill:
-        os.kill(os.getppid(), signal.SIGKILL)
-        os._exit(0)
-    return {"log": result}
-
-
-if __name__ == "__main__":
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        graph = StateGraph({"log": Channels.appender_with_duplicate()})
-        graph.add_node("n", node, executor=pool).add_edge(START, "n").add_edge("n", END)
-        compiled = graph.compile(checkpoint_saver=FileSystemSaver(store, fsync="never"))
-        print(list(compiled.invoke({} if kill else None, RunnableConfig("t"))["log"]))
-"""
-
-
-def test_once_of_another_process_outlives_the_run(tmp_path):
-    program, work = tmp_path / "program.py", tmp_path / "work"
-    program.write_text(KILLED)
-
-    def run(kill):
-        # To files: an orphan that still held a pipe would be waited for.
-        with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
-            command = [sys.executable, "-W", "error", program, tmp_path / "store", work, kill]
-            return subprocess.run(command, stdout=out, stderr=err, check=False, timeout=120).returncode
-
-    assert run("kill") == -signal.SIGKILL
-    assert run("") == 0, (tmp_path / "err").read_text()
-    assert (tmp_path / "out").read_text().strip() == "['done']"
-    assert work.read_text() == "x"
 
 
 # --- what is left behind ----------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def test_a_conditional_start_is_a_bridge():
 
 
 def test_a_conditional_way_out_is_a_bridge():
-    graph = StateGraph(LOG).add_node("S", CHILD).add_node("Z", logs("Z")).add_edge(START, "S").add_edge("Z", END)
+    graph = make_graph(LOG, "START>S Z>END", S=CHILD, Z=logs("Z"))
     graph.add_conditional_edges("S", lambda state: len(state["log"]), {2: "Z", 3: END})
     assert edges(graph)["S-b"] == "S-__END__"
     assert [output.node for output in graph.compile().stream({})] == [START, "S-a", "S-b", "S-__END__", "Z", END]
@@ -106,7 +106,7 @@ def test_a_start_that_forks_and_a_way_out_that_forks():
 
 
 def test_merged_graphs_as_branches():
-    graph = StateGraph(LOG).add_node("A", logs("A")).add_node("J", logs("J")).add_edge(START, "A").add_edge("J", END)
+    graph = make_graph(LOG, "START>A J>END", A=logs("A"), J=logs("J"))
     for name, child in (("S", CHILD), ("T", CONDITIONAL)):
         graph.add_node(name, child).add_edge("A", name).add_edge(name, "J")
     (fork,) = graph.compile().topology.forks.values()
@@ -148,7 +148,7 @@ def test_mappings_that_name_a_merged_graph_lead_to_its_entry():
 
 
 def test_a_condition_without_mappings_says_what_its_own_graph_calls_it():
-    child = StateGraph(LOG).add_node("a", logs("a")).add_node("I", CHILD).add_edge(START, "a").add_edge("I", END)
+    child = make_graph(LOG, "START>a I>END", a=logs("a"), I=CHILD)
     child.add_conditional_edges("a", lambda state: state["way"])
     app = chain(("S", child), "Z").compile()
     assert log(app, {"way": "I"}) == ["a", "a", "b", "Z"]
@@ -219,7 +219,7 @@ def test_a_child_is_checked_when_it_is_added():
 
 
 def test_a_childs_forks_are_checked_when_it_is_added():
-    child = StateGraph({}).add_node("a", logs("a")).add_node("b", logs("b")).add_edge(START, "a").add_edge(START, "b")
+    child = make_graph({}, "START>a,b", a=logs("a"), b=logs("b"))
     with pytest.raises(GraphStateError, match=r"subgraph 'S': .*cannot be joined"):
         StateGraph({}).add_node("S", child)
 

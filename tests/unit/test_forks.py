@@ -18,6 +18,7 @@ from graphkit import (
     Channels,
     Command,
     GraphResume,
+    GraphRunnerError,
     RunnableConfig,
     StateGraph,
     StreamMode,
@@ -26,7 +27,6 @@ from graphkit import (
 from graphkit.errors import (
     CheckpointSerializationError,
     CheckpointStorageError,
-    GraphRunnerError,
     MaxIterationsError,
     NodeExecutionError,
 )
@@ -355,20 +355,6 @@ def test_a_failing_branch_lets_the_others_finish_and_a_resume_repeats_only_it(sa
     assert final["log"] == ["a", "b", "c", "d"]
     assert sorted(runs) == ["a", "b", "c", "c"]
     assert saver.history(CONFIG)[0].status == "finished"
-
-
-def test_each_finished_node_of_a_chain_is_recorded(saver, go):
-    runs = []
-    b3, c = Failing("b3", runs), Failing("c", runs)
-    nodes = {name: noting(name, runs) for name in ("b", "b2")}
-    graph = built("START>b,c b>b2 b2>b3 b3>d c>c2 c2>d d>END", b3=b3, c=c, **nodes).compile(checkpoint_saver=saver)
-    # c fails at once: whatever of b has begun by then is finished, the rest does not start
-    for failing in (c, b3):
-        with pytest.raises(NodeExecutionError):
-            go(graph, None if runs else {})
-        failing.broken = False
-    assert logged(go(graph, None)) == ["b", "b2", "b3", "c", "c2", "d"]
-    assert [runs.count(name) for name in ("b", "b2")] == [1, 1]
 
 
 def test_the_first_failure_in_the_order_of_the_edges_is_raised(go):
@@ -937,63 +923,6 @@ def test_keyboard_interrupt_while_branches_run(saver):
     assert sorted(runs) == ["b", "b2", "c"]
 
 
-KILLED = """
-import os, signal, sys, threading
-from graphkit import END, START, Channels, RunnableConfig, StateGraph
-from savers import FileSystemSaver
-
-store, work, kill = sys.argv[1:]
-noted = threading.Event()
-
-
-def note(word):
-    with open(work, "a") as file:
-        file.write(word + "\\n")
-
-
-def log_node(word):
-    def node(state):
-        note(word)
-        return {"log": word}
-    return node
-
-
-def c(state):
-    if kill:
-        noted.wait(60)
-        os.kill(os.getpid(), signal.SIGKILL)
-    return log_node("c")(state)
-
-
-def observe(event):
-    if event.type == "parallel.branch" and event.data["branch"] == "b":
-        noted.set()
-
-
-graph = StateGraph({"log": Channels.appender_with_duplicate()})
-for name in ("a", "b", "b2", "d"):
-    graph.add_node(name, log_node(name))
-graph.add_node("c", c).add_edge(START, "a").add_edge("a", "b").add_edge("a", "c").add_edge("b", "b2")
-graph.add_edge("b2", "d").add_edge("c", "d").add_edge("d", END)
-compiled = graph.compile(checkpoint_saver=FileSystemSaver(store, fsync="never"), observers=[observe])
-final = compiled.invoke({} if kill else None, RunnableConfig("t"))
-print(list(final["log"]))
-"""
-
-
-def test_a_process_killed_while_branches_run_repeats_none_that_finished(tmp_path, launcher):
-    program, work = tmp_path / "program.py", tmp_path / "work"
-    program.write_text(KILLED)
-
-    def run(kill):
-        return launcher.run(program, tmp_path / "store", work, kill)
-
-    assert run("kill").returncode == -signal.SIGKILL
-    done = run("")
-    assert done.stdout.strip() == "['a', 'b', 'b2', 'c', 'd']", done.stderr
-    assert work.read_text().split() == ["a", "b", "b2", "c", "d"]
-
-
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
@@ -1043,3 +972,148 @@ def test_idempotency_keys_are_the_same_again_and_no_others(saver, go):
     assert len({keys[name][0] for name in keys}) == 3
     go(graph, {})
     assert keys["a"][-1] != keys["a"][0]
+
+
+# --- chosen forks -----------------------------------------------------------------------------------------------------
+
+
+NAMES = ["a", "b", "c"]
+
+
+def log_list(name):
+    def node(state):
+        return {"log": [name]}
+
+    return node
+
+
+def graph_of(condition, mappings=(*NAMES, END), **nodes):
+    """Return START -> route -> some of a, b and c -> join -> END."""
+    graph = StateGraph({"log": Channels.appender_with_duplicate(list)})
+    for name in ["route", *NAMES, "join"]:
+        graph.add_node(name, nodes.get(name, log_list(name)))
+    graph.add_edge(START, "route").add_conditional_edges("route", condition, mappings)
+    for name in NAMES:
+        graph.add_edge(name, "join")
+    return graph.add_edge("join", END)
+
+
+def log_of(app, **options):
+    return app.invoke({}, **options)["log"]
+
+
+@pytest.mark.parametrize(
+    "chosen", [list(names) for count in range(1, 4) for names in itertools.permutations(NAMES, count)]
+)
+def test_the_chosen_branches_run_in_the_order_of_the_mappings_and_meet(chosen):
+    assert log_of(graph_of(lambda state: chosen).compile()) == ["route", *sorted(chosen), "join"]
+
+
+@pytest.mark.parametrize("chosen", [["a", "a"], ("a",), {"a"}, ["a", END]])
+def test_a_target_counts_once_and_end_only_alone(chosen):
+    assert log_of(graph_of(lambda state: chosen).compile()) == ["route", "a", "join"]
+
+
+@pytest.mark.parametrize("chosen", [[], [END], END])
+def test_no_target_ends_the_run(chosen):
+    assert log_of(graph_of(lambda state: chosen).compile()) == ["route"]
+
+
+def test_the_keys_of_mappings_are_chosen():
+    app = graph_of(lambda state: [1, 3], {1: "a", 2: "b", 3: "c"}).compile()
+
+    assert log_of(app) == ["route", "a", "c", "join"]
+
+
+def test_async_runs_and_a_command_of_the_condition():
+    async def condition(state):
+        return Command(["b", "a"], {"log": ["chosen"]})
+
+    state = asyncio.run(graph_of(condition).compile().ainvoke({}))
+
+    assert state["log"] == ["route", "chosen", "a", "b", "join"]
+
+
+def test_a_command_of_a_node_chooses_among_its_destinations():
+    graph = StateGraph({"log": Channels.appender(list)})
+    graph.add_node("route", lambda state: Command(["c", "a"]), destinations=NAMES)
+    for name in [*NAMES, "join"]:
+        graph.add_node(name, log_list(name))
+    graph.add_edge(START, "route").add_edge("join", END)
+    for name in NAMES:
+        graph.add_edge(name, "join")
+
+    assert log_of(graph.compile()) == ["a", "c", "join"]
+
+
+def test_a_resume_in_a_new_process_finds_the_chosen_fork(tmp_path):
+    def ask(state):
+        return {"log": [interrupt("ok?")]}
+
+    with FileSystemSaver(tmp_path) as saver:
+        graph_of(lambda state: ["a", "b"], b=ask).compile(checkpoint_saver=saver).invoke({}, "t")
+    with FileSystemSaver(tmp_path) as saver:
+        app = graph_of(lambda state: pytest.fail("the edge was taken already"), b=ask).compile(checkpoint_saver=saver)
+        assert app.invoke(GraphResume("yes"), "t")["log"] == ["route", "a", "yes", "join"]
+
+
+def test_a_stored_fork_that_the_graph_no_longer_declares_is_refused():
+    def ask(state):
+        interrupt("ok?")
+
+    saver = MemorySaver()
+    graph_of(lambda state: ["a", "b"], b=ask).compile(checkpoint_saver=saver).invoke({}, "t")
+    app = graph_of(lambda state: "a", mappings=["a", "c"]).add_edge(START, "b").compile(checkpoint_saver=saver)
+
+    with pytest.raises(GraphRunnerError, match="route -> a, b"):
+        app.invoke(GraphResume("yes"), "t")
+
+
+@pytest.mark.parametrize("stop", ["interrupt_before", "interrupt_after"])
+def test_a_stop_inside_is_a_stop_at_the_whole_fork(stop):
+    app = graph_of(lambda state: ["a", "b"]).compile(checkpoint_saver=MemorySaver(), **{stop: ["b"]})
+
+    stopped = app.invoke({}, "t")
+    assert stopped.interrupts[0].node_id == "b"
+    assert stopped["log"] == (["route"] if stop == "interrupt_before" else ["route", "a", "b"])
+    assert app.invoke(None, "t")["log"] == ["route", "a", "b", "join"]
+
+
+def test_branches_that_do_not_meet_are_refused():
+    graph = make_graph({}, "START>route a>b b>END", route=log_list("route"), a=log_list("a"), b=log_list("b"))
+    graph.add_conditional_edges("route", lambda state: ["a", "b"], ["a", "b"])
+
+    with pytest.raises(GraphRunnerError, match="cannot be joined"):
+        graph.compile().invoke({})
+
+
+def test_undeclared_targets_are_refused():
+    with pytest.raises(GraphRunnerError, match="add_edge"):
+        graph_of(lambda state: ["a", "b"], None).compile().invoke({})
+    with pytest.raises(GraphRunnerError, match="'d'"):
+        graph_of(lambda state: ["a", "d"]).compile().invoke({})
+
+
+def test_a_loop_chooses_again():
+    def condition(state):
+        rounds = state["log"].count("route")
+        return {1: ["a", "b"], 2: ["b", "c"]}.get(rounds, END)
+
+    app = graph_of(condition, join=lambda state: Command("route")).compile(checkpoint_saver=MemorySaver())
+
+    assert log_of(app, config="t") == ["route", "a", "b", "route", "b", "c", "route"]
+
+
+def test_a_chosen_fork_inside_a_branch():
+    inner = StateGraph({"log": Channels.appender(list)})
+    for name in ["split", *NAMES, "meet"]:
+        inner.add_node(name, log_list(name))
+    inner.add_edge(START, "split").add_conditional_edges("split", lambda state: ["a", "c"], NAMES)
+    for name in NAMES:
+        inner.add_edge(name, "meet")
+    inner.add_edge("meet", END)
+    graph = StateGraph({"log": Channels.appender(list)}).add_node("left", inner).add_node("right", log_list("right"))
+    graph.add_node("join", log_list("join"))
+    graph.add_edge(START, "left").add_edge(START, "right").add_edge("left", "join").add_edge("right", "join")
+
+    assert log_of(graph.add_edge("join", END).compile()) == ["split", "a", "c", "meet", "right", "join"]

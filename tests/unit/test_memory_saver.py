@@ -1,5 +1,4 @@
 from dataclasses import dataclass
-from decimal import Decimal
 
 import pytest
 
@@ -24,48 +23,6 @@ def run_nodes(*updates):
     nodes = {f"n{number}": lambda state, update=update: update for number, update in enumerate(updates)}
     make_chain(SCHEMA, **nodes).compile(checkpoint_saver=saver).invoke({}, CONFIG)
     return saver.puts[1:]
-
-
-@pytest.fixture
-def looked_at(monkeypatch):
-    """The values that a saver looks at to see whether they can be stored."""
-    seen = []
-
-    class Looking:
-        def pack(self, value, path=""):
-            seen.append((path, value))
-            return b""
-
-        def pack_items(self, items, path="", start=0):
-            seen.append((path, start, list(items)))
-            return b""
-
-    saver = MemorySaver()
-    saver._codec = Looking()
-    return saver, seen
-
-
-def test_plain_states_are_not_looked_at(looked_at):
-    saver, seen = looked_at
-    saver.put(None, made({"list": [1, {"a": b"x"}], "text": "x"}))
-    assert seen == []
-
-
-def test_only_what_changed_is_looked_at(looked_at):
-    saver, seen = looked_at
-    first, second = run_nodes({"list": [(1,)], "other": Decimal(1)}, {"list": [(2,)], "text": "x", "third": (3,)})
-    saver.put(None, first)
-    assert [path for path, _ in seen] == ["list", "other"]
-    seen.clear()
-    saver.put(None, second)
-    assert seen == [("list", 1, [(2,)]), ("third", (3,))]
-
-
-def test_a_change_of_what_is_not_stored_is_looked_at_in_full(looked_at):
-    saver, seen = looked_at
-    _, second = run_nodes({"list": [(1,)], "other": Decimal(1)}, {"other": 2})
-    saver.put(None, second)
-    assert [path for path, _ in seen] == ["list"]
 
 
 def test_a_stored_checkpoint_does_not_hold_its_parents_state():

@@ -41,9 +41,7 @@ def test_one_history_and_one_thread_however_deep(saver, how):
 
 def conditional(key):
     """A graph with a condition at its start."""
-    graph = (
-        StateGraph(LOG).add_node("p", log_node("p")).add_node("q", log_node("q")).add_edge("p", END).add_edge("q", END)
-    )
+    graph = make_graph(LOG, "p>END q>END", p=log_node("p"), q=log_node("q"))
     return graph.add_conditional_edges(START, lambda state: state[key], {"left": "p", "right": "q"})
 
 

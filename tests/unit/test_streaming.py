@@ -1,7 +1,6 @@
 """Nodes that hand out chunks while they run, and stream modes: what comes out when, and what is stored of it."""
 
 import asyncio
-import threading
 
 import pytest
 
@@ -246,46 +245,6 @@ def test_branches_and_subgraphs_stream(saver, how, kind):
     assert logged(outputs) == ["done", "done"]
 
 
-@kinds
-def test_a_finished_generator_beside_a_failed_branch_is_not_repeated(saver, how, kind):
-    talker = Talker("x", "y")
-    at_its_end = threading.Event()
-    talker.at["y"] = at_its_end.set
-    fails = [1]
-
-    def other(state):
-        assert at_its_end.wait(60)
-        if fails:
-            raise ValueError
-
-    graph = make_graph(LOG, "START>f,o f>END o>END", f=talker.node(kind), o=other)
-    compiled = graph.compile(checkpoint_saver=saver)
-    with pytest.raises(NodeExecutionError):
-        run(compiled, {}, how=how)
-    fails.clear()
-    began = 1 if any(key.startswith("task:f") for key in saver.get_writes(CONFIG)) else 2
-    assert logged(run(compiled, None, how=how)) == ["done"]
-    assert (talker.began, talker.closed) == (began, began)
-
-
-def test_cancelling_stops_at_the_boundary(saver):
-    talker = Talker("x", "y")
-    graph = make_chain(a=lambda state: {"log": "a"}, g=talker.later).compile(checkpoint_saver=saver)
-
-    async def cancelled():
-        task = asyncio.current_task()
-        talker.at["y"] = task.cancel
-        async for _ in graph.astream({}, CONFIG):
-            pass
-
-    with pytest.raises(asyncio.CancelledError):
-        asyncio.run(cancelled())
-    talker.at.clear()
-    assert talker.closed == 1
-    assert [checkpoint.node_id for checkpoint in saver.list(CONFIG)][-2:] == ["a", START]
-    assert asyncio.run(graph.ainvoke(None, CONFIG))["log"] == ["a", "done"]
-
-
 # --- dispatch ---------------------------------------------------------------------------------------------------------
 
 
@@ -344,7 +303,7 @@ def test_updates_after_a_resume_are_those_of_the_steps_that_follow(saver):
 
 
 def test_the_update_of_an_edge_that_a_resume_takes_is_shown(saver):
-    graph = StateGraph(LOG).add_node("a", node("a")).add_node("b", node("b")).add_edge(START, "a").add_edge("b", END)
+    graph = make_graph(LOG, "START>a b>END", a=node("a"), b=node("b"))
     graph.add_conditional_edges("a", lambda state: Command("b", {"edge": 1}))
     compiled = graph.compile(checkpoint_saver=saver, interrupt_after=["a"], interrupt_before_edge=True)
     compiled.invoke({}, CONFIG)

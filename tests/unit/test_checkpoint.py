@@ -29,6 +29,7 @@ def test_what_is_filled_in():
     assert (one.parent_id, one.metadata, one.state) == (None, {}, {"x": [1]})
 
 
+@pytest.mark.requirement("H34")
 def test_ids_are_of_version_7_and_differ_in_their_random_part():
     with ThreadPoolExecutor(4) as threads:
         ids = [UUID(thread) for thread in threads.map(lambda _: generate_id(), range(2000))]

@@ -179,23 +179,6 @@ def test_a_history_that_was_released_since_then_becomes_a_version():
 METHODS = ("put", "put_writes", "add_tags", "release")
 
 
-@pytest.mark.sweep(1, of="late", in_turn=True)
-@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize(("method", "skip"), [*(("put", n) for n in range(13)), ("put_writes", 0), ("add_tags", 0), ("release", 0), ("release", 1), ("release", 2)])  # fmt: skip
-def test_a_copy_that_failed_anywhere_is_continued(tmp_path, method, skip, late):
-    source, inner = with_versions(made("file", tmp_path / "a")), made("file", tmp_path / "b")
-    target = ScriptedSaver(inner).fail(method, CheckpointStorageError("disk", "write", "full"), skip=skip, late=late)
-    with pytest.raises(CheckpointStorageError):
-        copy_threads(source, target)
-    # A thread whose copy is unfinished has no root, unless only the root was left.
-    done = copy_threads(source, inner)
-    assert_versions_same(source, inner)
-    assert_same(source, inner)
-    assert done.checkpoints + done.skipped_checkpoints == 13
-    assert done.versions + done.skipped_versions == 3
-    assert copy_threads(source, inner).skipped_threads == done.threads
-
-
 def test_the_root_is_put_first_and_complete_last():
     source, inner = everything(made("memory", None)), made("memory", None)
     target = ScriptedSaver(inner)

@@ -3,8 +3,6 @@
 import asyncio
 import logging
 import struct
-import subprocess
-import sys
 import traceback
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -395,22 +393,6 @@ def test_save_and_restore(saver):
         manager.restore_from_checkpoint("run", "nowhere")
 
 
-@pytest.mark.requirement("H34", "H4")
-def test_ids_are_distinct_under_a_frozen_clock(saver):
-    manager = managing(saver, retention_strategy="all")
-    ids = [manager.save_checkpoint("run", "loop", {"n": n}) for n in range(100)]
-    assert len(set(ids)) == 100
-    assert [info.id for info in manager.list_checkpoints("run")] == ids
-
-
-@pytest.mark.requirement("H12")
-def test_an_empty_memory_is_a_checkpoint(saver):
-    manager = managing(saver)
-    manager.save_checkpoint("run", "a", {}, next_node_id="b")
-    assert manager.restore_from_checkpoint("run") == ({}, "b")
-    assert manager.session_state("run")["memory"] == {}
-
-
 @pytest.mark.requirement("H12", "H32", "H6", "H14")
 def test_the_session_state(saver):
     manager = managing(saver, retention_strategy="all")
@@ -593,31 +575,6 @@ def test_a_run_of_a_graph_is_not_saved_into(file_saver):
     with ThreadPoolExecutor(1) as elsewhere, file_saver.run_lock(AT), pytest.raises(ThreadBusyError):
         elsewhere.submit(manager.save_checkpoint, "t", "a", {}).result()
     assert manager.save_checkpoint("t", "a", {}) is not None
-
-
-@pytest.mark.requirement("H8")
-def test_a_save_cut_short_leaves_the_one_before(file_saver, root):
-    manager = managing(file_saver, retention_strategy="all")
-    saved(manager, 3)
-    file_saver.close()
-    path = log_of(root)
-    path.write_bytes(path.read_bytes()[:-5])
-    assert managing(FileSystemSaver(root, fsync="never")).restore_from_checkpoint("run") == ({"n": 1}, "n2")
-
-
-@pytest.mark.requirement("H9")
-def test_two_managers_in_two_processes(root):
-    mine = managing(FileSystemSaver(root, fsync="never"), retention_strategy="all")
-    saved(mine, 2)
-    code = (
-        "import sys; from graphkit.compat.hive import *; from savers import FileSystemSaver\n"
-        "manager = CheckpointManager(FileSystemSaver(sys.argv[1]), CheckpointPolicy(retention_strategy='all'))\n"
-        "assert manager.restore_from_checkpoint('run') == ({'n': 1}, 'n2')\n"
-        "manager.save_checkpoint('run', 'other', {'n': 'theirs'}, next_node_id='next')\n"
-    )
-    subprocess.run([sys.executable, "-W", "error", "-c", code, str(root)], check=True)
-    assert mine.restore_from_checkpoint("run") == ({"n": "theirs"}, "next")
-    assert len(mine.list_checkpoints("run")) == 3
 
 
 @pytest.mark.requirement("H1")

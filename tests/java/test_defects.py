@@ -9,6 +9,7 @@ import pytest
 
 from graphkit import END, START, Checkpoint, CompileConfig, RunnableConfig, StateGraph, StateSerializer
 from savers import FileSystemSaver, MemorySaver
+from tests.support.graphs import nodes_of
 
 
 def at(thread):
@@ -37,7 +38,7 @@ def test_constants():
     child = StateGraph({}).add_node("a", lambda state: None).add_edge(START, "a").add_edge("a", END)
     graph = StateGraph({}).add_node("s", child).add_node("b", lambda state: None)
     graph.add_edge(START, "s").add_edge(START, "b").add_edge("s", END).add_edge("b", END)
-    nodes = [output.node for output in graph.compile().stream({})]
+    nodes = nodes_of(graph.compile().stream({}))
     assert nodes == [START, "__PARALLEL__(__START__)", END]
     assert set(graph.compile().topology.nodes) == {"s-a", "b"}
 
@@ -66,7 +67,9 @@ def test_a_serializer_of_the_applications_own(tmp_path):
     graph = StateGraph(Text()).add_node("a", lambda state: {"x": [1]}).add_edge(START, "a").add_edge("a", END)
     saver = FileSystemSaver(tmp_path / "text", Text())
     graph.compile(checkpoint_saver=saver).invoke({"y": 2}, at("t"))
+
     assert FileSystemSaver(tmp_path / "text", Text()).get(at("t")).state == {"x": [1], "y": 2}
+
     plain = FileSystemSaver(tmp_path / "plain")
     long = "k" * 70_000
     put(plain, "t", **{long: {1, 2}})
@@ -84,6 +87,7 @@ def test_5_6_7_any_thread_id_is_a_place_of_its_own(saver, thread):
     put(saver, thread, n=1)
     put(saver, "abc", n=2)
     root = Path(saver.base_directory)
+
     assert {path.name for path in root.parent.iterdir()} == {root.name}
     assert saver.release(at(thread)).version == 1
     assert saver.versions_by_thread_id("abc") == []

@@ -149,3 +149,33 @@ def close_at(graph, is_last, given=None, config=CONFIG, *, how="sync", act=close
 
 def is_node(node_id):
     return lambda output: output.node == node_id
+
+
+def status_of(saver, config=CONFIG):
+    return saver.history(config)[0].status
+
+
+def stored_nodes(saver, config=CONFIG):
+    """Return the nodes of the stored checkpoints, the newest first."""
+    return [checkpoint.node_id for checkpoint in saver.list(config)]
+
+
+def at_checkpoint(checkpoint, config=CONFIG):
+    return config.replace(checkpoint_id=checkpoint.id)
+
+
+def pending_ids(saver, thread="t"):
+    return [stop.id for stop in saver.interrupts(thread)]
+
+
+def pending_payloads(saver, thread="t"):
+    return [stop.payload for stop in saver.interrupts(thread)]
+
+
+def payloads_of(stop):
+    return [each.payload for each in stop.interrupts]
+
+
+def ids_of(stop):
+    """Return the ids of the interrupts of a stop, or of a snapshot, by their payloads."""
+    return {each.payload: each.id for each in stop.interrupts}

@@ -20,7 +20,7 @@ from graphkit import (
 )
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError, ThreadBusyError
 from savers import MemorySaver, SaverWrapper
-from tests.support.graphs import CONFIG, LOG, make_chain, make_graph, stored
+from tests.support.graphs import CONFIG, LOG, make_chain, make_graph, nodes_of, payloads_of, stored
 from tests.support.sweeps import ALL
 
 pytestmark = pytest.mark.sweep(ALL)
@@ -60,7 +60,7 @@ def test_asynchronous_and_synchronous_nodes_in_one_run(saver):
         return await outputs_of(compiled.astream({"log": "i"}, CONFIG)), threading.get_ident()
 
     outputs, loop_thread = asyncio.run(run())
-    assert [output.node for output in outputs] == [START, "a", "b", "c", "d", END]
+    assert nodes_of(outputs) == [START, "a", "b", "c", "d", END]
     assert outputs[-1].state["log"] == ["i", "a", "t", "object", "d"]
     assert threads - {loop_thread} == threads
     assert stored(saver) == [(START, "a"), ("a", "b"), ("b", "c"), ("c", "d"), ("d", END)]
@@ -118,16 +118,20 @@ def test_the_twins_look_and_correct(saver):
         assert await compiled.astate_of(CONFIG) is None
         assert await compiled.alast_state_of(CONFIG) is None
         assert await compiled.aget_state_history(CONFIG) == []
+
         with pytest.raises(CheckpointNotFoundError):
             await compiled.aget_state(CONFIG)
         stop = await compiled.ainvoke_final({}, CONFIG)
         assert isinstance(stop, InterruptionMetadata)
         assert (await compiled.aget_state(CONFIG)).next == "b"
+
         config = await compiled.aupdate_state(CONFIG, {"log": "u"})
         assert (await compiled.astate_of(config)).state["log"] == ["a", "u"]
         assert len(await compiled.aget_state_history(CONFIG)) == 3
+
         first = (await compiled.aget_state_history(CONFIG))[-1].config
         assert (await compiled.alast_state_of(first)).checkpoint_id == config.checkpoint_id
+
         snapshots = await outputs_of(compiled.astream_snapshots(GraphResume({"log": "ok"}), CONFIG))
         assert [isinstance(snapshot, StateSnapshot) for snapshot in snapshots] == [True, False]
         await compiled.aupdate_state(CONFIG, {}, "a")
@@ -378,7 +382,7 @@ def test_an_async_snapshot_reads_nothing_on_the_event_loop():
     async def main():
         await app.ainvoke({}, CONFIG)
         for snapshot in (await app.aget_state(CONFIG), await app.astate_of(CONFIG), await app.alast_state_of(CONFIG)):
-            assert [waiting.payload for waiting in snapshot.interrupts] == ["sure?"]
+            assert payloads_of(snapshot) == ["sure?"]
             assert snapshot.values["log"] == []
 
     asyncio.run(main())

@@ -163,6 +163,7 @@ def test_hooks_of_every_kind_around_functions_of_every_kind(outer, kind, retry, 
     node = make_nodes(lambda state: log.append("node") or {"done": True})[kind]
     hooks = [make_hooks(log, place)[hook] for place, hook in enumerate(outer)]
     result = run(node, *hooks, retry=retry, timeout=timeout)
+
     assert result.is_async == any(map(is_async, kinds))
     assert result.chunks == (["chunk"] if is_generator(kind) else [])
     assert result.state == {"done": True}
@@ -367,6 +368,7 @@ def test_what_failed_is_run_again_inside_the_hooks(kind, timeout, use):
     hook = make_hooks(log, "hook")["plain"]
     started = monotonic()
     result = run(make_nodes(failing)[kind], hook, *hooks, retry=retry, timeout=timeout)
+
     assert monotonic() - started >= 0.006
     assert result.state == {"calls": 3}
     # A generator starts over, so what it emitted comes again.
@@ -385,11 +387,14 @@ def test_the_last_failure_is_raised(kind, use):
     last = ValueError("last")
     failing, events = Failing(ValueError("first"), last, ValueError("never")), []
     hooks, retry = use(RetryPolicy(max_attempts=2, initial_delay=0))
+
     with pytest.raises(ValueError, match="last") as raised:
         run(make_nodes(failing)[kind], *hooks, retry=retry, events=events)
     assert raised.value is last
     assert failing.calls == 2
+
     (exhausted,) = [event for event in events if event.type == "retry.exhausted"]
+
     assert dict(exhausted.data) == {"attempt": 2, "error_type": "ValueError", "error": "last"}
 
 
@@ -869,6 +874,7 @@ def test_the_builder_builds_what_keywords_make():
         RetryPolicy.builder().maxAttempts(5).retryDelay(timedelta(milliseconds=250)).backoffFactor(1.5)
         .maxInterval(timedelta(minutes=1)).jitter(False).retryOn(ValueError, KeyError).build()
     )  # fmt: skip
+
     assert built == RetryPolicy(
         max_attempts=5, initial_delay=0.25, backoff=1.5, max_delay=60, jitter=False, retry_on=(ValueError, KeyError)
     )

@@ -91,7 +91,9 @@ class DiagramModel:
         def run(state):
             seen = len(state["log"])
             answers = [interrupt((name, n)) for n in range(self.questions.get(name, 0))]
+
             assert answers == [(name, n) for n in range(len(answers))]
+
             if self.failures.get(name, 0) > 0:
                 self.failures[name] -= 1
                 raise Boom(name)
@@ -146,12 +148,15 @@ def test_a_disturbed_run_ends_as_an_undisturbed_one(
         return compiled.invoke_final(given, CONFIG)
 
     final = run_through(run, lambda: data.draw(st.booleans(), "answer all"))
+
     assert [tuple(word) for word in final.state["log"]] == log
+
     within = {
         name for part in sequence if not isinstance(part, str) for branch in part[1] for name, _ in expected(branch, 0)
     }
     counts = {name: scene.finished.count(name) for name, _ in log}
     if interval == 1 and durability != "exit":
         assert set(counts.values()) == {1}
+
     assert all(counts[name] == 1 for name in within) or durability == "exit"
     assert saver.get(CONFIG).next_node_id == END

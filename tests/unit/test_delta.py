@@ -23,7 +23,9 @@ def compare_bytes(old, new):
         table.apply(ops, data, 1_000_000)
     value = table.values["a"]
     body = join(value, disk)
-    assert (value.count, value.length, value.crc) == (len(body), len(body), crc32(body))
+    assert value.count == len(body)
+    assert value.length == len(body)
+    assert value.crc == crc32(body)
     return op, body
 
 
@@ -63,7 +65,9 @@ def test_bytes_are_appended_replaced_or_set_as_is_shorter():
         (b"", bytes, msgpack.packb(b"")),
     ]:
         op, body = compare_bytes(old, new)
-        assert (op.__class__, delta.get_data(op), body) == (kind, added, new)
+        assert op.__class__ == kind
+        assert delta.get_data(op) == added
+        assert body == new
     assert compare_bytes(old, old) == (None, old)
     op, body = compare_bytes(b"", old)
     assert isinstance(op, bytes)
@@ -154,11 +158,13 @@ def test_far_pieces_are_read_apart_and_near_ones_together():
 def test_cutting_pieces_is_cutting_bytes(lengths, first, last):
     text = bytes(range(200))
     pieces = []
+
     for number, length in enumerate(lengths):
         pieces += (7 + number * 13, length)
 
     whole = b"".join(text[pieces[i] : pieces[i] + pieces[i + 1]] for i in range(0, len(pieces), 2))
     found = cut(pieces, first, last)
+
     assert (
         b"".join(text[found[i] : found[i] + found[i + 1]] for i in range(0, len(found), 2))
         == whole[max(first, 0) : max(last, 0)]
@@ -174,11 +180,17 @@ def test_bytes_that_are_added_at_the_end_keep_the_base():
     before = deepcopy(table)
     changed = deepcopy(table)
     changed.apply([delta.SPLICE, 0, 104, 101, 0, crc32(bytes(101) + b"abc"), 3], b"abc", 2000)
+
     assert before.values["k"].pieces == value.pieces == [1002, 101]
+
     table.apply([delta.SPLICE, 0, 104, 101, 0, crc32(bytes(101) + b"abc"), 3], b"abc", 2000)
+
     for after in (table.values["k"], changed.values["k"]):
-        assert (after.pieces, after.base, after.shared) == ([1002, 101, 2000, 3], 500, 2)
-        assert (after.count, after.length) == (104, 104)
+        assert after.pieces == [1002, 101, 2000, 3]
+        assert after.base == 500
+        assert after.shared == 2
+        assert after.count == 104
+        assert after.length == 104
 
 
 @pytest.mark.parametrize(("distance", "reads"), [(3 << 14, 1), (6 << 14, 3)])

@@ -192,7 +192,9 @@ def test_of_conditions_in_branches_only_what_the_path_names_is_passed():
     )
     graph.add_conditional_edges("B", node, ["X", "Y"]).add_edge("J", END)
     names, _ = passed(graph, [START, "A", FORK, "J", END])
+
     assert "X" not in names
+
     names, links = passed(graph, [START, "A", "B", "X", "C", FORK, "J", END])
     assert {"X", "C"} <= set(names)
     assert "Y" not in names

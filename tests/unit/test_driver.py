@@ -7,7 +7,7 @@ import pytest
 from graphkit import END, START, InterruptionMetadata, NodeOutput, RunnableConfig, StateSnapshot, StreamMode
 from graphkit.errors import GraphRunnerError, NodeExecutionError, ThreadBusyError
 from savers import MemorySaver, VersionedMemorySaver
-from tests.support.graphs import CONFIG, log_node, make_chain
+from tests.support.graphs import CONFIG, log_node, make_chain, nodes_of, pending_ids, stored_nodes
 from tests.support.sweeps import ALL
 
 pytestmark = pytest.mark.sweep(ALL)
@@ -57,11 +57,13 @@ def test_readers_never_wait(saver):
 
 def test_at_the_last_item_all_is_stored_and_the_thread_is_free(saver):
     compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
+
     for output in compiled.stream({}, CONFIG):
         if isinstance(output, InterruptionMetadata):
-            assert [stop.id for stop in saver.interrupts("t")] == [output.id]
+            assert pending_ids(saver) == [output.id]
             compiled.update_state(CONFIG, {"log": "body"})
             assert compiled.invoke(None, CONFIG)["log"] == ["a", "body", "b"]
+
     for output in compiled.stream(None, CONFIG):
         assert output.is_end
         compiled.invoke({}, CONFIG)
@@ -120,7 +122,7 @@ def test_a_run_may_be_carried_on_in_another_thread(saver):
     thread = threading.Thread(target=lambda: rest.extend(stream))
     thread.start()
     thread.join()
-    assert [output.node for output in rest] == ["a", "b", END]
+    assert nodes_of(rest) == ["a", "b", END]
     compiled.invoke({}, CONFIG)
 
 
@@ -146,6 +148,7 @@ def test_the_thread_is_released_before_the_end_is_handed_out():
     )
     compiled.invoke({}, CONFIG)
     assert saver.versions_by_thread_id("t") == range(1, 1)  # not at a stop
+
     for output in compiled.stream(None, CONFIG):
         assert (saver.get(CONFIG) is None) == output.is_end
     assert [checkpoint.node_id for checkpoint in saver.tag(CONFIG).checkpoints] == ["b", "a", START]
@@ -162,7 +165,7 @@ def test_a_failed_run_releases_nothing():
 def test_a_node_may_release_its_own_thread(saver):
     compiled = make_chain(a=lambda s: {"log": len(saver.release(CONFIG).checkpoints)}).compile(checkpoint_saver=saver)
     assert compiled.invoke({}, CONFIG)["log"] == [1]
-    assert [checkpoint.node_id for checkpoint in saver.list(CONFIG)] == ["a"]
+    assert stored_nodes(saver) == ["a"]
 
 
 def test_without_a_saver_there_is_nothing_to_release():
@@ -192,7 +195,10 @@ def test_snapshots_are_handed_out_for_checkpoints(saver, how):
         outputs = list(compiled.stream({}, RunnableConfig("t", stream_mode=StreamMode.SNAPSHOTS)))
     start, a, end = outputs
     assert isinstance(start, StateSnapshot)
-    assert (a.node, a.next, a.values, a.checkpoint_id) == ("a", END, {"log": ["a"]}, saver.get(CONFIG).id)
+    assert a.node == "a"
+    assert a.next == END
+    assert a.values == {"log": ["a"]}
+    assert a.checkpoint_id == saver.get(CONFIG).id
     assert a.config == RunnableConfig("t", a.checkpoint_id, next_node=END, stream_mode=StreamMode.SNAPSHOTS)
     assert tuple(a.interrupts) == ()
     assert type(end) is NodeOutput

@@ -130,6 +130,7 @@ def test_a_conditional_edge_and_a_loop(how):
     )
     invoke(graph.compile(observers=[recorder]), {}, how=how)
     asked = [(event.data["result"], event.data["target"]) for event in recorder.events if event.type == "edge.evaluate"]
+
     assert asked == [("'again'", "a"), ("'done'", END)]
     assert [event.data["visit_count"] for event in recorder.events if event.type == "cycle.detected"] == [2]
     assert recorder.take() == ["graph.start a", *node("a"), "cycle.detected a", *node("a"), "graph.complete __END__"]
@@ -270,8 +271,11 @@ def test_what_data_events_have():
     run_id = saver.get(CONFIG).metadata["run_id"]
     data = {(one.type, one.node_id, n): one.data for n, one in enumerate(recorder.events)}
     started = next(given for (kind, *_), given in data.items() if kind == "graph.start")
+
     assert started["run_id"] == run_id
+
     states = [given for (kind, *_), given in data.items() if kind == "node.state"]
+
     assert [dict(given) for given in states] == [{"input": {"log": ["i"]}}, {"output": {"log": ["i", "a"]}}]
     assert [given["target"] for (kind, *_), given in data.items() if kind == "edge.transition"] == [END]
     assert [given["keys"] for (kind, *_), given in data.items() if kind == "state.merge"] == [["log"]]
@@ -394,7 +398,9 @@ def test_a_graph_made_of_a_configuration():
     assert [checkpoint.node_id for checkpoint in saver.list(AT)] == ["a", START], "kept after a failure"
     assert recover(app, "t")["b"]
     assert not saver.threads(), "gone after success: preserve is false"
+
     off = GraphConfig("g", observer=None, checkpoint=CheckpointConfig(store="nowhere")).compile_options()
+
     assert pipeline(lambda state: {"b": 1}, **off).invoke({})["b"] == 1
 
 

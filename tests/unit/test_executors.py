@@ -28,7 +28,7 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, logged
+from tests.support.graphs import CONFIG, at_checkpoint, logged, pending_payloads
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
@@ -116,17 +116,22 @@ def test_the_nearest_executor_counts(go, threads):
 
 def test_an_executor_by_the_id_of_the_forking_node(go, threads):  # addParallelNodeExecutor
     graph = StateGraph(SCHEMA).add_map_node("m", where, lambda s: "x")
+
     for name in "abcde":
         graph.add_node(name, where if name in "bcde" else lambda s: None)
+
     for edge in ["ab", "ac", "bd", "be", "dm", "em", "cm"]:
         graph.add_edge(*edge)
     graph.add_edge(START, "a").add_edge("m", END)
     config = RunnableConfig.builder().addParallelNodeExecutor("a", threads["mine"]).build()
     more = RunnableConfig.builder(config).addParallelNodeExecutor("m", threads["other"]).build()
     names = logged(go(graph.compile(), {}, more))
+
     assert names == ["mine"] * 4 + ["other"]  # a nested fork runs where the one around it does
+
     more = RunnableConfig.builder(config).addParallelNodeExecutor("b", threads["third"]).build()
     names = logged(go(graph.compile(), {}, more))
+
     assert names == ["mine", "third", "third", "mine", "graphkit"]
 
 
@@ -148,6 +153,7 @@ def test_asynchronous_nodes_stay_in_the_event_loop(threads, processes):
         return {"log": threading.current_thread() is threading.main_thread()}
 
     graph = fork_of(node, where)
+
     for pool in (threads["mine"], processes):
         assert asyncio.run(graph.compile(executor=pool).ainvoke({}))["log"][0] is True
     for pool in (threads["mine"], processes):
@@ -227,10 +233,13 @@ def lock(state):
 def test_errors_come_back(go, processes, store):
     with pytest.raises(NodeExecutionError, match="Boom") as failed:
         go(fork_of(process_of, fails, executor=processes).compile(checkpoint_saver=store), {})
-    assert (failed.value.node_id, failed.value.__cause__.what) == ("n1", "what")
+    assert failed.value.node_id == "n1"
+    assert failed.value.__cause__.what == "what"
     assert "in fails" in "".join(failed.value.__cause__.__notes__)  # where it was raised, over there
+
     with pytest.raises(NodeExecutionError, match=r"Unpicklable: what"):
         go(alone(fails_badly, executor=processes).compile(), {})
+
     with pytest.raises(NodeExecutionError, match="pickle"):
         go(alone(lock, executor=processes).compile(), {})
     with pytest.raises(NodeExecutionError, match=r"[Pp]ickle|local object"):
@@ -244,7 +253,7 @@ def asks(state):
 def test_interrupt_inside_a_process(go, processes, store):
     graph = fork_of(asks, process_of, executor=processes).compile(checkpoint_saver=store)
     assert go(graph, {})[-1].payload == {"first": 0}
-    assert [stop.payload for stop in store.interrupts("t")] == [{"first": 0}]
+    assert pending_payloads(store) == [{"first": 0}]
     assert go(graph, GraphResume(1))[-1].payload == "second"
     assert logged(go(graph, GraphResume(2)))[:2] == [1, 2]
 
@@ -295,7 +304,7 @@ def test_once_inside_a_process_is_recorded_there(go, processes, store):
     (pid,) = logged(go(graph, {}))
     assert pid != os.getpid()
     start = store.list(CONFIG)[1]
-    assert list(store.get_writes(CONFIG.replace(checkpoint_id=start.id)).values()) == [pid]
+    assert list(store.get_writes(at_checkpoint(start)).values()) == [pid]
 
 
 def once_then_fail(state, config):
@@ -320,9 +329,12 @@ def test_once_is_found_again_whatever_is_stored_when(go, processes, store, tmp_p
     graph.add_node("z", once_there, executor=processes)
     graph.add_edge(START, "a").add_edge("a", "n").add_edge("n", "z").add_edge("z", END)
     compiled = graph.compile(checkpoint_saver=store, **options)
+
     with pytest.raises(NodeExecutionError):
         go(compiled, {"folder": str(tmp_path)})
+
     (tmp_path / "repaired").touch()
+
     assert logged(go(compiled, None))[:2] == ["a", 1]
     assert (tmp_path / "effects").read_text() == "x"
 

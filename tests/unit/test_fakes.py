@@ -43,6 +43,7 @@ def test_a_failure_comes_when_it_is_due():
         with pytest.raises(CheckpointStorageError):
             saver.put(None, made({"n": 2}))
     saver.put(None, made({"n": 3}))
+
     assert [checkpoint.state["n"] for checkpoint in saver.list()] == [3, 1]
     assert saver.count("put") == 4
 
@@ -52,6 +53,7 @@ def test_a_late_failure_comes_after_the_deed():
     with pytest.raises(CheckpointStorageError):
         saver.put(None, made({"n": 1}))
     assert len(saver.list()) == 1
+
     saver.fail("put", FULL, late=True)
     with pytest.raises(CheckpointStorageError):
         asyncio.run(saver.aput(None, made({"n": 2})))

@@ -4,7 +4,7 @@ import pytest
 
 from graphkit import END, START, Command, StateGraph
 from graphkit.errors import GraphStateError
-from tests.support.graphs import LOG, make_graph
+from tests.support.graphs import LOG, make_graph, nodes_of
 
 
 def logs(name):
@@ -76,7 +76,7 @@ def test_a_conditional_start_is_a_bridge():
     graph = chain("A", ("S", CONDITIONAL), "Z")
     assert list(graph.compile().topology.nodes) == ["A", "S-__START__", "S-a", "S-b", "Z"]
     assert edges(graph)["A"] == "S-__START__"
-    outputs = [output.node for output in graph.compile().stream({"way": "y"})]
+    outputs = nodes_of(graph.compile().stream({"way": "y"}))
     assert outputs == [START, "A", "S-__START__", "S-b", "Z", END]
 
 
@@ -84,7 +84,7 @@ def test_a_conditional_way_out_is_a_bridge():
     graph = make_graph(LOG, "START>S Z>END", S=CHILD, Z=logs("Z"))
     graph.add_conditional_edges("S", lambda state: len(state["log"]), {2: "Z", 3: END})
     assert edges(graph)["S-b"] == "S-__END__"
-    assert [output.node for output in graph.compile().stream({})] == [START, "S-a", "S-b", "S-__END__", "Z", END]
+    assert nodes_of(graph.compile().stream({})) == [START, "S-a", "S-b", "S-__END__", "Z", END]
 
 
 def test_an_inner_start_and_an_outer_way_out_meet_in_one_bridge_each():
@@ -122,7 +122,7 @@ def test_an_end_among_the_targets_of_a_childs_fork_is_no_branch_either():
 
 def test_a_child_that_does_nothing():
     graph = chain(("S", StateGraph({}).add_edge(START, END)), "Z")
-    assert [output.node for output in graph.compile().stream({})] == [START, "S-__START__", "Z", END]
+    assert nodes_of(graph.compile().stream({})) == [START, "S-__START__", "Z", END]
 
 
 def test_a_branch_that_nothing_leads_on_from_ends_in_its_bridge():
@@ -259,7 +259,7 @@ def test_never_being_led_to_is_a_problem_as_in_langgraph4j():
 
 
 def path(app):
-    return [output.node for output in app.stream({})]
+    return nodes_of(app.stream({}))
 
 
 def test_a_run_goes_to_the_first_node_of_a_merged_graph_that_is_named_outright():
@@ -269,5 +269,6 @@ def test_a_run_goes_to_the_first_node_of_a_merged_graph_that_is_named_outright()
 
     graph = named()
     assert path(graph.add_conditional_edges(START, lambda state: "S").compile()) == [START, "S-a", "S-b", END]
+
     graph = named()
     assert path(graph.add_edge(START, "X").compile()) == [START, "X", "S-a", "S-b", END]

@@ -125,11 +125,13 @@ def test_a_predicate_is_no_coroutine():
 @pytest.mark.requirement("G29")
 def test_the_first_true_predicate_decides():
     branch = branch_on((key_exists("a"), "A"), (key_exists("b"), "B"), otherwise=END)
+
     assert [branch({"a": 1, "b": 1}), branch({"b": 1}), branch({})] == ["A", "B", END]
     assert branch.mappings == {"A": "A", "B": "B", END: END}
     assert branch.name == "branch_on(key_exists('a'), key_exists('b'))"
     assert pickle.loads(pickle.dumps(branch))({"b": 1}) == "B"
     assert branch_on(otherwise="x")({}) == "x"
+
     with pytest.raises(ValueError):
         branch_on()
 
@@ -157,11 +159,14 @@ def in_graph(action, *, saver=None, observers=()):
 @pytest.mark.requirement("G29")
 def test_branches_in_a_graph():
     graph = StateGraph({})
+
     for name in ("a", "b"):
         graph.add_node(name, lambda state, name=name: {"went": name}).add_edge(name, END)
     branch = branch_on((key_equals("to", "a"), "a"), (key_exists("to"), "b"))
     app = graph.add_conditional_edges(START, branch, branch.mappings).compile()
+
     assert [app.invoke({"to": to})["went"] for to in ("a", "b")] == ["a", "b"]
+
     with pytest.raises(GraphRunnerError, match="no valid transition"):
         app.invoke({})
 
@@ -250,6 +255,7 @@ def test_a_chain_posts_events():
         ("step.complete", {"chain": "double > double", "step": "double", "index": 1, "error": None}),
         ("chain.complete", {"chain": "double > double", "steps": 2, "error": None}),
     ]
+
     failed = events_of(process_chain(double, fails), {"n": 1}, "no")
     assert [type_ for type_, _ in failed[-2:]] == ["step.complete", "chain.complete"]
     assert errors_of(failed) == [None, "ValueError: no", "ValueError: no"]
@@ -324,6 +330,7 @@ def test_what_no_action_can_be_made_of():
 @pytest.mark.requirement("G31")
 def test_conditional():
     choice = process_conditional(key_exists("n"), double, lambda state, config: {"n": config})
+
     assert choice({"n": 2}, None) == {"n": 4}
     assert choice({}, 7) == {"n": 7}
     assert process_conditional(no, double)({}, None) is None
@@ -375,6 +382,7 @@ def test_results_come_in_the_order_of_the_items(function):
 @pytest.mark.requirement("G31")
 def test_in_a_graph():
     assert in_graph(process_parallel(square, "items", "squares")).invoke({"items": [1, 2]})["squares"] == [1, 4]
+
     app = in_graph(process_parallel(asquare, "items", "squares"))
     assert asyncio.run(app.ainvoke({"items": [1, 2]}))["squares"] == [1, 4]
 

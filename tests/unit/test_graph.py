@@ -20,7 +20,7 @@ from graphkit import (
 from graphkit._plan.schema import StateSchema
 from graphkit._plan.topology import Call, Condition, Fork, Node, Topology, fork_id
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError, GraphStateError, NodeExecutionError
-from tests.support.graphs import make_chain, make_graph
+from tests.support.graphs import make_chain, make_graph, nodes_of
 
 
 def node(state):
@@ -195,10 +195,13 @@ def test_all_problems_are_reported_at_once():
         "d", "a"
     ).add_edge("d", "d")
     graph.add_conditional_edges("c", node, {"k": "lost", "start": START})
+
     with pytest.raises(GraphStateError) as failed:
         graph.compile(interrupt_before=["x", "a"], interrupt_after=["y"])
     words = ["entry point", "'gone'", "'ghost'", "'b'", "cannot be joined", "'lost'", "'__START__'", "'x'", "'y'"]
+
     assert len(failed.value.problems) == len(words)
+
     for word in words:
         assert any(word in problem for problem in failed.value.problems), word
         assert word in str(failed.value)
@@ -315,7 +318,7 @@ def test_destinations_count_as_edges():
     graph = StateGraph({}).add_node("a", lambda state: Command("b"), destinations=["b", END]).add_edge(START, "a")
     graph.add_node("b", lambda state: Command(END), destinations=(END,))
     app = graph.compile()
-    assert [output.node for output in app.stream({})] == [START, "a", "b", END]
+    assert nodes_of(app.stream({})) == [START, "a", "b", END]
     assert app.topology.nodes["a"].destinations == ("b", END)
 
 
@@ -333,13 +336,13 @@ def test_destinations_of_a_merged_graph_go_with_it():
     child.add_node("y", lambda state: Command(END), destinations=[END])
     graph = StateGraph({}).add_node("go", lambda state: Command("S"), destinations=["S"]).add_node("S", child)
     graph.add_node("z", node).add_edge(START, "go").add_edge("S", "z").add_edge("z", END)
-    assert [output.node for output in graph.compile().stream({})] == [START, "go", "S-x", "S-y", "z", END]
+    assert nodes_of(graph.compile().stream({})) == [START, "go", "S-x", "S-y", "z", END]
 
 
 def test_a_command_may_go_where_an_edge_leads_too():
     graph = StateGraph({}).add_node("a", lambda state: Command("b"), destinations=["c"]).add_edge("a", "b")
     graph.add_node("b", node).add_node("c", node).add_edge(START, "a").add_edge("b", END).add_edge("c", END)
-    assert [output.node for output in graph.compile().stream({})] == [START, "a", "b", END]
+    assert nodes_of(graph.compile().stream({})) == [START, "a", "b", END]
 
 
 @pytest.mark.parametrize("in_a_branch", [False, True])
@@ -516,7 +519,9 @@ def fingerprint(build):
 
 def test_the_fingerprint_follows_nodes_and_edges_and_nothing_else():
     plain = fingerprint(lambda g: g.add_edge("a", END))
+
     assert plain == fingerprint(lambda g: g.add_edge("a", END).add_before_call_node_hook(lambda *all: None))
+
     others = {
         fingerprint(lambda g: g.add_conditional_edges("a", lambda s: "a", ["a", END])),
         fingerprint(lambda g: g.add_conditional_edges("a", lambda s: END)),

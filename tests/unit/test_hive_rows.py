@@ -119,9 +119,12 @@ def test_an_object_store_is_a_saver_of_four_methods_and_old_threads_move_there(t
     """A run goes on from the blobs in another object; a finished thread is archived by `copy_thread`."""
     blobs = {}
     graph = make_chain({}, ask=lambda state: {"answer": interrupt("?")})
+
     assert graph.compile(checkpoint_saver=BlobSaver(blobs)).invoke_final({}, CONFIG).payload == "?"
+
     app = graph.compile(checkpoint_saver=BlobSaver(blobs))
     assert app.invoke(GraphResume("yes"), CONFIG)["answer"] == "yes"
+
     files = FileSystemSaver(tmp_path)
     counting(3).compile(checkpoint_saver=files).invoke({"n": 0}, RunnableConfig("old"))
     copy_thread(files, "old", BlobSaver(blobs), "archive-of-old")
@@ -144,8 +147,10 @@ def test_a_resume_at_the_end_gives_the_final_state_though_an_edge_leads_on(tmp_p
     graph.add_conditional_edges("a", lambda state: END if len(runs) == 1 else "a", ["a", END])
     app = graph.compile(checkpoint_saver=FileSystemSaver(tmp_path))
     app.invoke({"x": 1}, CONFIG)
+
     for _ in range(2):
         assert app.resume("t")["x"] == 1
+
     assert runs == ["a"]
 
 
@@ -174,7 +179,9 @@ def test_a_thread_of_another_engine_is_left_alone(tmp_path):
     theirs = Checkpoint(node_id="x", next_node_id="a", state={}, metadata={"graphkit:made_by": "langgraph"})
     saver.put(CONFIG, theirs)
     app = chain(a=lambda state: None).compile(checkpoint_saver=saver)
+
     for call in (lambda: app.invoke({}, CONFIG), lambda: app.resume("t"), lambda: app.update_state(CONFIG, {"x": 1})):
         with pytest.raises(GraphRunnerError, match="belongs to langgraph"):
             call()
+
     assert [checkpoint.id for checkpoint in saver.list(CONFIG)] == [theirs.id]

@@ -406,6 +406,7 @@ def test_no_moment_of_the_default_prune_leaves_a_thread_that_runs(sweep, caplog)
     run_until(source, "t", "waiting")
     calls = Calls()
     assert calls.during(lambda saver: saver.prune("t", keep_last=1), source)
+
     for call in sweep.some(range(1, calls.count + 1), 5):
         run_until(saver := Lists(), "t", "waiting")
         before = [*saver.history(T)]
@@ -426,6 +427,7 @@ def test_no_moment_of_the_default_prune_leaves_a_thread_that_runs(sweep, caplog)
 def test_a_fork_and_a_copy_take_the_place_of_an_incomplete_thread(store):
     saver = store.opened
     run_until(saver, "whole", "finished")
+
     for bring in (lambda: operations.fork(saver, "whole", "t"), lambda: saver.copy("whole", "t")):
         run_until(half := Lists(), "t", "finished")
         assert not Calls(5).during(lambda target, half=half: copy_threads(half, target, ["t"]), saver)
@@ -468,9 +470,12 @@ def test_a_thread_that_was_complete_is_never_removed(store):
 def test_if_the_source_is_lost_a_checkpoint_of_the_half_can_be_forked(store):
     saver = make_incomplete(store, 5)
     latest, *others = saver.history(T)
+
     with pytest.raises(CheckpointConflictError, match="it is incomplete"):
         operations.fork(saver, T.with_check_point_id(latest.id), "saved")
+
     forked = operations.fork(saver, T.with_check_point_id(others[0].id), "saved")
+
     assert forked.checkpoints == len(others)
     assert make_app(saver, effects := Effects()).resume("saved") is not None
     assert effects[:1] in (["first"], ["one"])
@@ -554,6 +559,7 @@ def test_a_watch_sees_a_copy_end_and_nothing_deleted(store):
             "finished",
         ):
             seen.append(changes.get(60))
+
     assert {change.kind for change in seen} <= {"checkpoint", "interrupt", "answer", "idle", "progress"}
     assert {change.checkpoint.id for change in seen if change.checkpoint} >= {info.id for info in source.history(T)}
 

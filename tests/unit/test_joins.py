@@ -210,16 +210,19 @@ def forking_graph(seed):
     dice = random.Random(seed)
     names = "ABCDEFGHI"[: dice.randint(4, 9)]
     edges = {}
+
     for place, name in enumerate(names):
         further = [*(names[place + 1 :] if dice.random() < 0.85 else names), END]
         goals = list(dict.fromkeys(dice.choices(further, k=dice.choice([0, 1, 1, 1, 2, 2, 3]))))
         if goals:
             edges[name] = to(**{goal: goal for goal in goals}) if len(goals) > 1 and dice.random() < 0.4 else goals
+
     return edges
 
 
 def test_a_fork_in_a_branch_joins_within_it_or_where_the_branch_ends():
     within = 0
+
     for seed in range(5000):
         forks, problems = find_forks(forking_graph(seed))
         for outer in forks.values() if not problems else ():
@@ -228,11 +231,13 @@ def test_a_fork_in_a_branch_joins_within_it_or_where_the_branch_ends():
                     within += 1
                     assert inner.join in {*inside, outer.join}, seed
                     assert all(branch <= inside for branch in inner.branches.values()), seed
+
     assert within > 50
 
 
 def test_against_trying_every_place():
     joined = 0
+
     for seed in range(3000):
         edges = random_graph(seed)
         if len(edges["A"]) < 2:
@@ -253,4 +258,5 @@ def test_against_trying_every_place():
             join = forks["__PARALLEL__(A)"].join
             nearer = [place for place in passed if place in set().union(*forks["__PARALLEL__(A)"].branches.values())]
             assert (join in passed, nearer) == (True, []), (seed, edges)
+
     assert joined > 100

@@ -28,7 +28,19 @@ from graphkit.errors import (
     NodeExecutionError,
 )
 from savers import MemorySaver
-from tests.support.graphs import CONFIG, LOG, Boom, log_node, logged, make_chain, make_graph, nodes_of, stored
+from tests.support.graphs import (
+    CONFIG,
+    LOG,
+    Boom,
+    at_checkpoint,
+    log_node,
+    logged,
+    make_chain,
+    make_graph,
+    nodes_of,
+    status_of,
+    stored,
+)
 
 
 class Flaky:
@@ -50,6 +62,7 @@ def chain(*names, edges=(), schema=LOG):
     """A graph START -> a -> b -> ... -> END of nodes that log their names; returns it and its nodes."""
     nodes = {name: Flaky(name) for name in names}
     graph = StateGraph(schema)
+
     for name, node in nodes.items():
         graph.add_node(name, node)
     for source, target in zip([START, *names], [*names, END], strict=True):
@@ -152,7 +165,7 @@ def test_a_step_that_fails_stores_nothing_and_a_resume_runs_it_again(saver, fail
     assert failed.value.path[:1] == ("a",)
     assert isinstance(failed.value.__cause__, Boom) == (failing in {"node", "edge"})
     assert stored(saver) == [(START, "a"), ("a", "b")]
-    assert saver.history(CONFIG)[0].status == "failed"
+    assert status_of(saver) == "failed"
     before = saver.list(CONFIG)
     broken.clear()
     assert compiled.invoke(None, CONFIG)["log"] == ["b"]
@@ -245,6 +258,7 @@ def test_node_ids_may_be_members_of_an_enum(saver):
     compiled = graph.compile(checkpoint_saver=saver, interrupt_before=[Step.TWO])
     compiled.invoke({"x": 1}, CONFIG)
     compiled.invoke(None, CONFIG)
+
     assert stored(saver) == [(START, "one"), ("one", "two"), ("two", END)]
     assert {type(checkpoint.next_node_id) for checkpoint in saver.list(CONFIG)} == {str}
 
@@ -276,7 +290,8 @@ def test_input_with_a_checkpoint_id_starts_from_that_state(saver):
     compiled.invoke({"log": "1"}, CONFIG)
     first = saver.list(CONFIG)[-1]
     before = list(saver.list(CONFIG))
-    final = compiled.invoke({"log": "2"}, CONFIG.with_check_point_id(first.id))
+    final = compiled.invoke({"log": "2"}, at_checkpoint(first))
+
     assert final["log"] == ["1", "2", "a"]
     assert list(saver.list(CONFIG))[2:] == before
     assert saver.list(CONFIG)[1].parent_id == first.id
@@ -333,12 +348,14 @@ def test_resuming_a_past_checkpoint_appends_and_removes_nothing(saver):
     compiled.invoke({}, CONFIG)
     before = list(saver.list(CONFIG))
     at_a = next(each for each in before if each.node_id == "a")
-    outputs = list(compiled.stream(None, CONFIG.with_check_point_id(at_a.id)))
+    outputs = list(compiled.stream(None, at_checkpoint(at_a)))
+
     assert nodes_of(outputs) == ["b", "c", END]
     assert logged(outputs) == ["a", "b", "c"]
     assert list(saver.list(CONFIG))[2:] == before
     assert saver.list(CONFIG)[1].parent_id == at_a.id
-    assert (nodes["a"].runs, nodes["b"].runs) == (1, 2)
+    assert nodes["a"].runs == 1
+    assert nodes["b"].runs == 2
 
 
 @pytest.mark.requirement("G21")
@@ -351,6 +368,7 @@ def test_a_finished_node_never_runs_again(saver):
         with pytest.raises(NodeExecutionError):
             compiled.invoke({} if name == "n0" else None, CONFIG)
         nodes[name].fails = False
+
     assert compiled.invoke(None, CONFIG)["log"] == names
     assert {node.runs for node in nodes.values()} == {2}
     assert len(saver.list(CONFIG)) == 7
@@ -369,7 +387,9 @@ def test_a_stored_next_node_that_is_gone(saver, given):
         other.invoke(given, CONFIG)
     assert not isinstance(failed.value, NodeExecutionError)
     assert list(saver.list(CONFIG)) == before
+
     other.invoke(None, other.update_state(CONFIG, {}, goto="c"))
+
     assert logs(saver)[-1] == ["a", "c"]
 
 
@@ -385,8 +405,11 @@ def endless(**options):
 @pytest.mark.requirement("G28", "behaviour 6")
 def test_max_iterations_counts_nodes_and_is_checked_before_a_node_runs(saver):
     compiled = chain("a", "b", "c")[0].compile(checkpoint_saver=saver, max_iterations=3)
+
     assert compiled.invoke({}, CONFIG)["log"] == ["a", "b", "c"]
+
     graph, nodes = chain("a", "b", "c")
+
     with pytest.raises(MaxIterationsError) as failed:
         graph.compile(checkpoint_saver=saver, max_iterations=2).invoke({}, RunnableConfig("u"))
     assert nodes["c"].runs == 0
@@ -520,6 +543,7 @@ def test_closing_a_stream_saves_what_was_finished(saver):
     compiled = graph.compile(checkpoint_saver=saver, checkpoint_interval=10)
     stream = compiled.stream({}, CONFIG)
     assert nodes_of([next(stream), next(stream)]) == [START, "a"]
+
     stream.close()
     assert stored(saver) == [(START, "a"), ("a", "b")]
     compiled.invoke(None, CONFIG)
@@ -565,11 +589,13 @@ def stops(compiled, given=None, config=CONFIG):
 )
 def test_a_run_stops_once_and_goes_on_there(saver, has_saver, options, first, stop, rest):
     compiled = chain("a", "b")[0].compile(checkpoint_saver=saver if has_saver else None, **options)
+
     assert stops(compiled, {}) == (first, stop)
+
     if has_saver:
-        assert saver.history(CONFIG)[0].status == "interrupted"
+        assert status_of(saver) == "interrupted"
         assert stops(compiled) == (rest, None)
-        assert saver.history(CONFIG)[0].status == "finished"
+        assert status_of(saver) == "finished"
         assert saver.interrupts("t") == []
         assert stops(compiled) == ([END], None)
 
@@ -597,6 +623,7 @@ def test_an_answer_is_merged_and_found_again_after_a_failure(saver):
     with pytest.raises(NodeExecutionError):
         compiled.invoke(GraphResume({"log": "ok"}), CONFIG)
     nodes["b"].fails = False
+
     assert compiled.invoke(None, CONFIG)["log"] == ["a", "ok", "b"]
     assert logs(saver) == [[], ["a"], ["a", "ok", "b"]]
 
@@ -614,6 +641,7 @@ def test_an_update_with_a_resume_is_always_merged(saver):
     compiled = chain("a", "b")[0].compile(checkpoint_saver=saver, interrupt_before=["b"])
     compiled.invoke({}, CONFIG)
     final = compiled.invoke(GraphResume({"log": "value"}, update={"log": "update"}), CONFIG)
+
     assert final["log"] == ["a", "value", "update", "b"]
     assert compiled.invoke(GraphResume(update={"log": "late"}), CONFIG)["log"] == ["a", "value", "update", "b", "late"]
     assert compiled.get_state(CONFIG).state["log"][-1] == "late"
@@ -631,9 +659,12 @@ def test_at_a_declared_stop_what_cannot_be_merged_is_refused_before_it_is_stored
     compiled = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
     compiled.invoke({}, CONFIG)
     before, waiting = list(saver.list(CONFIG)), saver.interrupts("t")
+
     with pytest.raises(GraphRunnerError):
         compiled.invoke(resume, CONFIG)
-    assert (list(saver.list(CONFIG)), saver.interrupts("t")) == (before, waiting)
+
+    assert list(saver.list(CONFIG)) == before
+    assert saver.interrupts("t") == waiting
     assert nodes["b"].runs == 0
     assert compiled.invoke(GraphResume({"n": 1}), CONFIG)["n"] == 1
 
@@ -668,8 +699,10 @@ def test_a_crash_between_the_checkpoint_and_the_record_of_the_stop_still_stops(s
     graph, nodes = chain("a", "b")
     compiled = graph.compile(checkpoint_saver=saver, **{option: [node]})
     fails_once(saver, "put_writes")
+
     with pytest.raises(KeyboardInterrupt):
         compiled.invoke({}, CONFIG)
+
     assert stored(saver) == [(START, "a"), ("a", "b")]
     assert saver.interrupts("t") == []
     assert stops(compiled) == ([], (node, option.removeprefix("interrupt_")))
@@ -692,7 +725,7 @@ def test_a_resume_of_a_past_stop_goes_on_without_a_copy(saver):
     compiled.invoke({}, CONFIG)
     stop = saver.get(CONFIG)
     compiled.invoke(None, CONFIG)
-    assert stops(compiled, None, CONFIG.with_check_point_id(stop.id)) == (["b", END], None)
+    assert stops(compiled, None, at_checkpoint(stop)) == (["b", END], None)
     assert stored(saver) == [(START, "a"), ("a", "b"), ("b", END), ("b", END)]
 
 
@@ -702,14 +735,17 @@ def test_an_answer_to_a_past_stop_is_found_again_and_the_old_line_stays(saver):
     compiled.invoke({}, CONFIG)
     stop = saver.get(CONFIG)
     compiled.invoke(GraphResume({"log": "old"}), CONFIG)
-    before, waiting = list(saver.list(CONFIG)), saver.get_writes(CONFIG.with_check_point_id(stop.id))
+    before, waiting = list(saver.list(CONFIG)), saver.get_writes(at_checkpoint(stop))
     nodes["b"].fails = True
+
     with pytest.raises(NodeExecutionError):
-        compiled.invoke(GraphResume({"log": "new"}), CONFIG.with_check_point_id(stop.id))
+        compiled.invoke(GraphResume({"log": "new"}), at_checkpoint(stop))
+
     nodes["b"].fails = False
+
     assert compiled.invoke(None, CONFIG)["log"] == ["a", "new", "b"]
     assert list(saver.list(CONFIG))[-3:] == before
-    assert saver.get_writes(CONFIG.with_check_point_id(stop.id)) == waiting
+    assert saver.get_writes(at_checkpoint(stop)) == waiting
 
 
 # --- interrupt_before_edge --------------------------------------------------------------------------------------------
@@ -724,10 +760,13 @@ def steered(**options):
 @pytest.mark.parametrize(("target", "ends"), [("b", ["b", END]), ("c", ["c", END]), (END, [END])])
 def test_before_the_edge_the_answer_steers_it(saver, target, ends):
     compiled = steered(checkpoint_saver=saver, interrupt_after=["a"], interrupt_before_edge=True)
+
     assert stops(compiled, {}) == ([START, "a"], ("a", "after"))
     assert compiled.get_state(CONFIG).next is None
     assert stops(compiled, GraphResume({"go": target})) == (ends, None)
+
     last = compiled.get_state(CONFIG)
+
     assert last.next == END
     assert last.state["log"] == ["a", "edge", *(ends[:-1])]
     assert stops(compiled) == ([END], None)
@@ -737,6 +776,7 @@ def test_before_the_edge_the_answer_steers_it(saver, target, ends):
 def test_an_open_edge_that_fails_is_taken_again(saver):
     compiled = steered(checkpoint_saver=saver, interrupt_after=["a"], interrupt_before_edge=True)
     compiled.invoke({}, CONFIG)
+
     with pytest.raises(GraphRunnerError, match="nowhere"):
         compiled.invoke(GraphResume({"go": "nowhere"}), CONFIG)
     compiled.update_state(CONFIG, {"go": "nowhere"})
@@ -885,12 +925,15 @@ def test_each_checkpoint_says_where_it_comes_from(saver):
     graph, nodes = chain("a", "b")
     compiled = graph.compile(checkpoint_saver=saver)
     nodes["b"].fails = True
+
     with pytest.raises(NodeExecutionError):
         compiled.invoke({}, RunnableConfig("t", metadata={"user": "ann", "run_id": "mine", "step": 99}))
+
     nodes["b"].fails = False
     compiled.invoke(None, RunnableConfig("t", metadata={"shift": "late"}))
     compiled.invoke({}, CONFIG)
     found = [checkpoint.metadata for checkpoint in reversed(saver.list(CONFIG))]
+
     assert [each["source"] for each in found] == ["input", "loop", "loop", "input", "loop", "loop"]
     assert [each["step"] for each in found] == [0, 1, 2, 0, 1, 2]
     assert [each.get("user") for each in found] == ["ann"] * 3 + [None] * 3
@@ -939,6 +982,7 @@ def test_an_error_without_a_text_is_reported_and_recorded():
     events, saver = [], MemorySaver()
     retry = RetryPolicy(max_attempts=2, initial_delay=0, jitter=False)
     compiled = failing_graph(UnprintableError(), retry=retry).compile(checkpoint_saver=saver, observers=[events.append])
+
     with pytest.raises(NodeExecutionError, match="UnprintableError: its __str__ raised KeyError"):
         compiled.invoke({}, CONFIG)
     assert saver.summary(CONFIG).failure["message"].endswith("its __str__ raised KeyError")
@@ -951,9 +995,11 @@ def test_an_error_without_a_text_is_reported_and_recorded():
 def test_a_failure_pickles():
     graph, nodes = chain("a")
     nodes["a"].fails = True
+
     with pytest.raises(NodeExecutionError) as failed:
         graph.compile(checkpoint_saver=MemorySaver()).invoke({"x": [1]}, RunnableConfig("t", metadata={"k": 1}))
     copy = pickle.loads(pickle.dumps(failed.value))
+
     assert type(copy) is NodeExecutionError
     assert (str(copy), copy.node_id, copy.state, copy.config) == (
         str(failed.value), "a", {"x": [1], "log": []}, failed.value.config

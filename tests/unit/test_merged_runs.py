@@ -31,6 +31,7 @@ def test_one_history_and_one_thread_however_deep(saver, how):
     )
     nodes = ["a", "S-p", "S-T-x", "S-T-y", "S-q", "z"]
     outputs = run(graph, {}, how=how)
+
     assert nodes_of(outputs) == [START, *nodes, END]
     assert not any(output.is_subgraph for output in outputs)
     assert logged(outputs) == ["a", "p", "x", "y", "q", "z"]
@@ -114,9 +115,12 @@ def test_commands_go_to_merged_nodes(saver, how):
     graph = make_chain(LOG, a=lambda state: Command("S-p", {"log": "a"}), b=log_node("b"), S=inside)
     compiled = graph.compile(checkpoint_saver=saver)
     outputs = run(compiled, {}, how=how)
+
     assert nodes_of(outputs) == [START, "a", "S-p", "S-r", END]
     assert logged(outputs) == ["a", "p", "r"]
+
     by_name = compiled.update_state(CONFIG, {}, goto="S")
+
     assert by_name.next_node == "S-p"
     assert logged(run(compiled, None, how=how)) == ["a", "p", "r", "p", "r"]
 
@@ -131,12 +135,15 @@ def test_an_update_as_one_of_its_nodes(saver):
 @both
 def test_a_fork_inside(saver, how):
     inside = StateGraph(LOG)
+
     for name in "abcd":
         inside.add_node(name, log_node(name))
+
     for source, target in ((START, "a"), ("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", END)):
         inside.add_edge(source, target)
     graph = chain(S=inside, z=log_node("z")).compile(checkpoint_saver=saver)
     outputs = run(graph, {}, how=how)
+
     assert nodes_of(outputs) == [START, "S-a", "__PARALLEL__(S-a)", "S-d", "z", END]
     assert logged(outputs) == ["a", "b", "c", "d", "z"]
 

@@ -247,6 +247,7 @@ def test_what_nobody_wants_is_not_made():
     outbox.close()
     assert [event.level for event in calm] == ["warning", "error"]
     assert [event.level for event in curious] == ["info", "warning", "error"]
+
     with pytest.raises(KeyError):
         outbox.post("x", "loud")
 
@@ -258,6 +259,7 @@ def test_multi_forwards_in_order_drops_none_and_survives_one_that_raises(caplog)
         lambda one: got.append((1, one.type)), None, lambda _: 1 / 0, lambda one: got.append((2, one.type))
     )
     assert len(observer.observers) == 3
+
     observer(event("a"))
     observer(event("b"))
     assert got == [(1, "a"), (2, "a"), (1, "b"), (2, "b")]

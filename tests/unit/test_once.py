@@ -92,6 +92,7 @@ def test_after_a_question_neither(saver, options, how):
     graph = make_chain(a=lambda state: {"log": "a"}, b=charge).compile(checkpoint_saver=saver, **options)
     invoke(graph, {}, how=how)
     invoke(graph, None, how=how)
+
     assert invoke(graph, GraphResume("ok"), how=how)["log"] == ["a", 1, "ok"]
     assert charge.effect.count == 1
     assert len(charge.keys) == 3
@@ -104,6 +105,7 @@ def test_after_a_retry_neither_and_all_attempts_have_one_key(saver, how):
     charge = Charge(lambda: raises(failures.pop())() if failures else None)
     graph = StateGraph(LOG).add_node("a", charge, retry=RetryPolicy(initial_delay=0, jitter=False))
     graph.add_edge(START, "a").add_edge("a", END)
+
     assert invoke(graph.compile(checkpoint_saver=saver), {}, how=how)["log"] == [1]
     assert charge.effect.count == 1
     assert len(charge.keys) == 3
@@ -159,6 +161,7 @@ def test_an_update_while_it_waits_keeps_it_and_another_next_node_does_not(saver)
     graph.update_state(CONFIG, {"log": "u"})
     assert graph.invoke(GraphResume("ok"), CONFIG)["log"] == ["u", 1, "ok"]
     assert len(set(charge.keys)) == 1
+
     graph.invoke({}, CONFIG)
     graph.update_state(CONFIG, {}, goto="a")
     graph.invoke(None, CONFIG)
@@ -293,6 +296,7 @@ def test_a_cancelled_run_waits_for_the_record_of_an_effect():
         await asyncio.to_thread(started.wait, 10)
         task.cancel()
         assert await asyncio.wait([task], timeout=0.1) == (set(), {task})
+
         free.set()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -58,15 +58,21 @@ def test_a_resume_tells_none_from_nothing():
 
 def test_interruption_metadata():
     one = InterruptionMetadata.builder("a", STATE).addMetadata("k", [1]).putMetadata("l", 2).build()
+
     assert (one.node_id, one.node, one.nodeId(), one.getNodeId()) == ("a",) * 4
-    assert (one.when, one.metadata, one.payload, one.reason()) == ("action", {"k": [1], "l": 2}, None, None)
+    assert one.when == "action"
+    assert one.metadata == {"k": [1], "l": 2}
+    assert one.payload is None
+    assert one.reason() is None
     assert one.interrupts == (one,)
     assert isinstance(one, NodeOutput)
     assert InterruptionMetadata("a", STATE, metadata={"reason": "r"}).reason() == "r"
     assert InterruptionMetadata("a", STATE, payload="p", metadata={"reason": "r"}).reason() == "p"
     assert one.id != InterruptionMetadata("a", STATE).id
+
     with pytest.raises(TypeError):
         one.metadata["k"].append(2)
+
     assert "action 'a'" in repr(one)
 
 
@@ -79,10 +85,16 @@ def test_a_snapshot():
         return ["w"]
 
     snapshot = StateSnapshot(checkpoint, RunnableConfig("t"), AgentState, waiting)
-    assert (snapshot.node, snapshot.next, snapshot.is_end) == ("a", "b", False)
-    assert (snapshot.getNodeId(), snapshot.getNextNodeId(), snapshot.nextNodeId()) == ("a", "b", "b")
+    assert snapshot.node == "a"
+    assert snapshot.next == "b"
+    assert snapshot.is_end is False
+    assert snapshot.getNodeId() == "a"
+    assert snapshot.getNextNodeId() == "b"
+    assert snapshot.nextNodeId() == "b"
     assert snapshot.checkpoint_id == snapshot.getCheckpointId() == snapshot.checkpointId() == checkpoint.id
-    assert (snapshot.parent_id, snapshot.metadata, snapshot.created_at) == ("p", {"k": 1}, checkpoint.created_at)
+    assert snapshot.parent_id == "p"
+    assert snapshot.metadata == {"k": 1}
+    assert snapshot.created_at == checkpoint.created_at
     assert snapshot.state == snapshot.getState() == {"x": [1]}
     assert type(snapshot.values) is dict
     assert snapshot.config == RunnableConfig("t", checkpoint.id, next_node="b")

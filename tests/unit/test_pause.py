@@ -11,7 +11,7 @@ import pytest
 
 from graphkit import END, START, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, LOG, both, log_node, make_chain, make_graph
+from tests.support.graphs import CONFIG, LOG, both, log_node, make_chain, make_graph, pending_ids, status_of
 from tests.support.sweeps import ALL
 
 pytestmark = pytest.mark.sweep(ALL)
@@ -41,12 +41,16 @@ def test_it_stops_before_the_next_node_and_goes_on_there(saver, options, how):
     a = Pauser("a")
     graph = a.graph = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver, **options)
     last = run(graph, {}, how=how)
+
     assert isinstance(last, InterruptionMetadata)
-    assert (last.node_id, last.when, last.metadata, last.state["log"]) == ("b", "before", {"reason": "pause"}, ["a"])
+    assert last.node_id == "b"
+    assert last.when == "before"
+    assert last.metadata == {"reason": "pause"}
+    assert last.state["log"] == ["a"]
     assert last.reason() == "pause"
     assert a.asked == [1]
-    assert saver.history(CONFIG)[0].status == "interrupted"
-    assert [stop.id for stop in saver.interrupts("t")] == [last.id]
+    assert status_of(saver) == "interrupted"
+    assert pending_ids(saver) == [last.id]
     assert run(graph, None, how=how).state["log"] == ["a", "b"]
 
 
@@ -109,6 +113,7 @@ def test_inside_a_subgraph_and_a_fork(saver, how):
     graph = make_graph(LOG, "j>END START>s,b s>j b>j", s=child, b=log_node("b"), j=log_node("j"))
     compiled = p.graph = graph.compile(checkpoint_saver=saver)
     last = run(compiled, {}, how=how)
+
     assert last.metadata == {"reason": "pause"}
     assert runs == []
     assert run(compiled, None, how=how).state["log"] == ["p", "q", "b", "j"]
@@ -120,15 +125,21 @@ def test_inside_a_subgraph_and_a_fork(saver, how):
 def test_inside_a_branch_and_between_items(saver, how):
     b, m = Pauser("b"), Pauser("m")
     branch = StateGraph(LOG).add_node("b", b).add_node("c", log_node("c")).add_node("d", log_node("d"))
+
     for source, target in ((START, "b"), (START, "d"), ("b", "c"), ("c", END), ("d", END)):
         branch.add_edge(source, target)
+
     compiled = b.graph = branch.compile(checkpoint_saver=saver)
+
     assert run(compiled, {}, how=how).metadata == {"reason": "pause"}
     assert run(compiled, None, how=how).state["log"] == ["b", "c", "d"]
+
     mapped = StateGraph(LOG).add_map_node("m", m, lambda state: range(3)).add_edge(START, "m").add_edge("m", END)
     compiled = m.graph = mapped.compile(checkpoint_saver=saver)
+
     for _ in range(3):
         last = run(compiled, {} if not m.asked else None, RunnableConfig("u"), how=how)
+
     assert last.state["log"] == ["m"] * 3
 
 
@@ -151,7 +162,7 @@ def test_ctrl_c_in_a_node_keeps_what_was_finished(saver, how):
     with pytest.raises(KeyboardInterrupt):
         run(graph, {}, how=how)
     assert saver.get(CONFIG).node_id == "a"
-    assert saver.history(CONFIG)[0].status == "stalled"
+    assert status_of(saver) == "stalled"
     presses.append(0)
     assert run(graph, None, how=how).state["log"] == ["a", "b"]
 
@@ -190,17 +201,23 @@ def test_a_signal_stops_a_process_with_everything_saved(tmp_path, durability):
     program.write_text(PROGRAM)
     command = [sys.executable, str(program), str(tmp_path / "store"), durability]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGUSR1)
         assert process.stdout.readline() == "a {'reason': 'pause'} [0, 1, 2, 3]\n"
+
     assert process.returncode == 0
+
     saver = FileSystemSaver(tmp_path / "store")
+
     assert saver.get(CONFIG).state["log"] == [0, 1, 2, 3]
-    assert saver.history(CONFIG)[0].status == "interrupted"
+    assert status_of(saver) == "interrupted"
+
     graph = StateGraph(LOG).add_node("a", lambda state: {"log": len(state["log"])}).add_edge(START, "a")
     graph.add_conditional_edges("a", lambda state: "a" if len(state["log"]) < 6 else END)
+
     assert graph.compile(checkpoint_saver=saver).resume("t")["log"] == [0, 1, 2, 3, 4, 5]
 
 

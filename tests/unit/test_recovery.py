@@ -159,12 +159,14 @@ def test_after_damaged_checkpoints_recovery_uses_the_one_before_and_logs_it(k, r
         saver.get(AT)
     with caplog.at_level(logging.WARNING, "graphkit.recovery"):
         good = last_good(saver, "t")
+
     assert good.id == ids[-k - 1]
     assert good.state["n"] == 5 - k
     assert {record.name for record in caplog.records} == {"graphkit.recovery"}
     assert "is damaged at byte" in caplog.text
     assert f"the newest checkpoint that can be read is {good.id}, after node 'n{5 - k}'" in caplog.text
     assert len(list(root.rglob("damaged-*"))) == 1, "the damaged bytes are kept"
+
     caplog.clear()
     assert last_good(FileSystemSaver(root, fsync="never"), "t").id == good.id
     assert not caplog.records
@@ -215,12 +217,14 @@ def test_damage_is_not_repaired_under_a_run(root):
 def test_damage_in_a_namespace_is_found_too(root):
     saver = FileSystemSaver(root, fsync="never")
     inner = AT.replace(checkpoint_ns="child")
+
     for n in range(3):
         for at in (AT, inner):
             saver.put(at, Checkpoint(node_id=f"n{n}", next_node_id=None, state={"n": n}))
     saver.close()
     damage(next(path for path in root.rglob("log") if "child" in str(path)), -1)
     fresh = FileSystemSaver(root, fsync="never")
+
     assert last_good(fresh, "t").state == {"n": 2}
     assert fresh.get(inner).state == {"n": 1}
 
@@ -249,6 +253,7 @@ def test_without_a_repair_the_history_is_walked_back_and_gone_on_from(k, list_sa
     history = saver.history(AT)
     saver.bad = {info.id for info in history[:k]}
     good, calls = history[k], []
+
     assert last_good(saver, AT).id == good.id
     assert all(f"checkpoint {info.id} cannot be read" in caplog.text for info in history[:k])
     assert recover(line(saver, calls), "t")["path"] == list("abcd")
@@ -273,6 +278,7 @@ def test_the_copy_of_the_good_one_has_its_own_creation_time(list_saver):
     saver.bad = {saver.put(AT, Checkpoint(node_id="b", next_node_id="c", state={})).checkpoint_id}
     recover(line(saver, []), "t")
     copy = next(info for info in saver.history(AT) if info.parent_id == good.id)
+
     assert copy.created_at > long_ago + timedelta(hours=23)
 
 
@@ -382,7 +388,9 @@ def test_save_and_restore(saver):
     assert manager.restore_from_checkpoint("run") == ({"at": "c"}, "c"), "no next node was named"
     assert manager.restore_from_checkpoint("run", first) == ({"at": "a/b"}, "a/b")
     checkpoint = manager.get_checkpoint("run", second)
-    assert (checkpoint.id, checkpoint.parent_id, checkpoint.node_id) == (second, first, "c")
+    assert checkpoint.id == second
+    assert checkpoint.parent_id == first
+    assert checkpoint.node_id == "c"
     assert checkpoint.created_at == datetime(2026, 1, 1, tzinfo=UTC)
     assert checkpoint.metadata["tokens"] == 1
     assert manager.get_checkpoint("run").id == second
@@ -426,9 +434,12 @@ def test_listing_is_filtered(saver):
     kinds = ["node_complete", "safe_point", "user_checkpoint", "pause", "loop_iteration", "edge_transition"]
     for kind in kinds:
         manager.save_checkpoint("run", f"at {kind}", {}, kind=kind, clean=kind != "safe_point")
+
     assert [info.metadata["source"] for info in manager.list_checkpoints("run")] == kinds
+
     for kind in kinds:
         assert [info.node_id for info in manager.list_checkpoints("run", kind=kind)] == [f"at {kind}"]
+
     assert len(manager.list_checkpoints("run", clean=True)) == 5
     assert [info.node_id for info in manager.list_checkpoints("run", clean=False)] == ["at safe_point"]
     assert len(manager.list_checkpoints("run", node_id="at pause")) == 1
@@ -439,11 +450,14 @@ def test_listing_is_filtered(saver):
 @pytest.mark.requirement("H20", "H40", "H44")
 def test_runs_are_listed_with_their_status(file_saver):
     manager = managing(file_saver, retention_strategy="all")
+
     assert manager.list_runs() == []
+
     for run, following in (("c", END), ("a", "next"), ("b", None)):
         saved(manager, 2, run=run)
         manager.save_checkpoint(run, "last", {}, next_node_id=following)
     failed_at(file_saver, "c")
+
     assert [(info.thread_id, info.node_id) for info in manager.list_runs()] == [
         ("a", "last"), ("b", "last"), ("c", "last"), ("t", "b"),
     ]  # fmt: skip
@@ -451,6 +465,7 @@ def test_runs_are_listed_with_their_status(file_saver):
     assert [info.thread_id for info in manager.list_runs(status="stalled")] == ["a", "b"]
     assert [info.thread_id for info in manager.list_runs(status="failed")] == ["t"]
     assert [info.thread_id for info in manager.list_runs(limit=2, offset=1)] == ["b", "c"]
+
     recover(line(file_saver, []), "t")
     assert manager.list_runs(status="failed") == [], "a failed run can be gone on with"
 
@@ -491,14 +506,19 @@ def test_compare(saver):
     first = manager.save_checkpoint("run", "a", {"same": 1, "gone": [1], "long": "x" * 2000, "n": 1})
     second = manager.save_checkpoint("run", "b", {"same": 1, "new": {"k": 2}, "long": "y" * 2000, "n": 2})
     added, removed, changed, new_nodes = manager.compare("run", first, second)
+
     assert new_nodes == ["b"]
-    assert (added, removed) == ({"new": "{'k': 2}"}, {"gone": "[1]"})
+    assert added == {"new": "{'k': 2}"}
+    assert removed == {"gone": "[1]"}
     assert list(changed) == ["long", "n"]
     assert changed["n"] == ("1", "2")
     assert changed["long"] == ("'" + "x" * 499 + "... (2002 characters)", "'" + "y" * 499 + "... (2002 characters)")
     assert manager.compare("run", first, first) == ({}, {}, {}, [])
+
     one = manager.get_checkpoint("run", first)
+
     assert compare(one, one) == ({}, {}, {}, ())
+
     with pytest.raises(CheckpointNotFoundError):
         manager.compare("run", first, "nowhere")
 
@@ -509,8 +529,11 @@ def test_pruning_by_age(saver, clock):
     for day in range(10):
         clock.now = datetime(2026, 1, 1 + day, tzinfo=UTC)
         manager.save_checkpoint("run", f"day{day}", {})
+
     assert [info.node_id for info in manager.list_checkpoints("run")] == [f"day{day}" for day in range(2, 10)]
+
     clock.now += timedelta(days=365)
+
     assert manager.prune("run") == 7
     assert [info.node_id for info in manager.list_checkpoints("run")] == ["day9"], "the latest never goes"
     assert manager.prune("run") == 0
@@ -598,6 +621,7 @@ def test_a_plan_goes_on_at_its_step(saver):
     def work(session, crash_in=None):
         todo = plan[plan.index(session["resume_from"]) :] if session else plan
         memory = dict(session["memory"]) if session else {}
+
         for step in todo:
             if step == crash_in:
                 raise RuntimeError(step)

@@ -145,7 +145,9 @@ def drivers_after(code):
 @pytest.mark.requirement("P9")
 def test_only_the_chosen_backend_is_imported(tmp_path):
     begin = "from graphkit.registry import get_saver"
+
     assert drivers_after("import graphkit, savers; from savers import FileSystemSaver, MemorySaver") == []
+
     for name in ("memory", "versioned_memory"):
         assert drivers_after(f"{begin}; get_saver({name!r})") == []
     for name in ("file", "disk", "filesystem"):

@@ -152,13 +152,16 @@ GROW = st.just("grow")
 def test_changes_replayed_on_the_base_give_the_state(first, updates):
     base, _ = merge(FrozenDict(), {"plain": [first, 1], "log": [first]}, CHANNELS)
     data, changes = base, Changes(base, {})
+
     for update in updates:
         if update == "grow":
             old = data.get("plain")
             update = {"plain": old + [2] if isinstance(old, FrozenList) else [1]}  # noqa: PLW2901, RUF005
         data, ops = merge(data, update, CHANNELS)
         changes = changes.compose(ops)
+
     assert json.dumps(replay(base, data, changes.ops), sort_keys=True) == json.dumps(data, sort_keys=True)
+
     for key in {*base, *data} - set(changes.ops):
         assert base[key] is data[key]
 
@@ -168,10 +171,17 @@ def test_changes_replayed_on_the_base_give_the_state(first, updates):
 
 def test_a_state_is_a_read_only_mapping():
     state = AgentState({"a": 1, "none": None})
-    assert (state["a"], state.get("b"), state.get("b", 2), len(state), list(state)) == (1, None, 2, 2, ["a", "none"])
+    assert state["a"] == 1
+    assert state.get("b") is None
+    assert state.get("b", 2) == 2
+    assert len(state) == 2
+    assert list(state) == ["a", "none"]
     assert "a" in state
     assert "b" not in state
-    assert (state.value("a"), state.value("none", 3), state.value("b"), state.value("b", 4)) == (1, 3, None, 4)
+    assert state.value("a") == 1
+    assert state.value("none", 3) == 3
+    assert state.value("b") is None
+    assert state.value("b", 4) == 4
     assert state == {"a": 1, "none": None} == dict(state) == {**state}
     assert state == AgentState(state.data)
     assert state != {"a": 1}
@@ -197,9 +207,11 @@ def test_the_caller_keeps_its_own():
 
 def test_lists_and_dicts_inside_are_lists_and_dicts():
     state = AgentState({"list": [1, [2]], "dict": {"k": [3]}})
+
     assert isinstance(state["list"], list)
     assert isinstance(state.data["dict"], dict)
     assert json.loads(json.dumps(state.data)) == state
+
     mine = list(state["list"])
     mine.append(4)
     assert dict(state["dict"]) == {"k": [3]}
@@ -358,6 +370,7 @@ def test_a_conversation_that_is_stored_goes_on_by_id(tmp_path):
     for _ in range(2):
         graph.compile(checkpoint_saver=FileSystemSaver(tmp_path)).invoke({}, RunnableConfig("t"))
     stored = FileSystemSaver(tmp_path).get(RunnableConfig("t")).state["messages"]
+
     assert stored == [{"id": "draft", "text": "draft 2"}, {"role": "user"}, {"role": "user"}]
 
 
@@ -382,8 +395,10 @@ def test_a_container_that_was_changed_in_place_is_found_at_the_next_update_of_it
     data, _ = merge(FrozenDict(), {"x": value, "y": 1}, channels)
     change(data["x"])
     update = {"the same": data["x"], "a copy": type(value)(data["x"]), "another": None}[given]
+
     with pytest.raises(ValueError, match=f"a {type(value).__name__} of the state was changed in place"):
         merge(data, {"x": update if update is not None else 5}, channels)
+
     merge(data, {"y": 2}, channels)  # other keys cost nothing
 
 

@@ -18,6 +18,7 @@ from graphkit import (
     interrupt,
 )
 from savers import MemorySaver
+from tests.support.graphs import nodes_of
 
 WAIT = 20
 """Seconds that a test waits for another thread before it fails."""
@@ -84,6 +85,7 @@ def test_each_mode_gets_what_it_shows_alone(read):
     items = read(app, {}, config=config, stream_mode=["updates", "snapshots"])
 
     step = [item for mode, item in items if item.node == "node"]
+
     assert [mode for mode, item in items if item.node == "node"] == [StreamMode.UPDATES, StreamMode.SNAPSHOTS]
     assert step[0].update == {"node": {"log": ["node"]}}
     assert step[1].checkpoint_id
@@ -95,7 +97,7 @@ def test_the_modes_of_the_config_count_and_the_argument_overrides_them(read):
     config = RunnableConfig(stream_mode=["custom", "custom"])
 
     assert read(app, {}, config=config) == [("custom", 1)]
-    assert [item.node for item in read(app, {}, config=config, stream_mode="values")][-1] == END
+    assert nodes_of(read(app, {}, config=config, stream_mode="values"))[-1] == END
 
 
 @both

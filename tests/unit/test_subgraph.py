@@ -40,10 +40,14 @@ from tests.support.graphs import (
     COUNTED as LOG,
     Killed,
     both,
+    ids_of,
     logged,
     make_chain,
     make_graph,
     outputs as run,
+    payloads_of,
+    pending_ids,
+    status_of,
     stored,
 )
 
@@ -105,12 +109,15 @@ def test_its_outputs_come_between_those_around_it_flagged(saver, how):
 def test_each_has_a_history_of_its_own_three_levels_deep(saver):
     graph = three_levels([], saver)
     graph.invoke({}, CONFIG)
+
     assert stored(saver) == [("__START__", "a"), ("a", "s"), ("s", "z"), ("z", "__END__")]
     assert stored(saver, INSIDE) == [("__START__", "p"), ("p", "t"), ("t", "q"), ("q", "__END__")]
     assert stored(saver, DEEP) == [("__START__", "x"), ("x", "y"), ("y", "__END__")]
     assert graph.get_state(DEEP).values == {"log": ["a", "p", "x", "y"], "n": 4}
     assert [s.node for s in graph.get_state_history(INSIDE)] == ["q", "t", "p", START]
+
     runs = {checkpoint.metadata["run_id"] for config in (CONFIG, INSIDE, DEEP) for checkpoint in saver.list(config)}
+
     assert len(runs) == 1
 
 
@@ -139,6 +146,7 @@ def test_a_visit_is_not_taken_for_the_one_before_it_when_nothing_can_be_stored(h
     saver = ScriptedSaver(MemorySaver())
     saver.on(method, lambda: is_parents(saver), times=None)
     compiled = graph.compile(checkpoint_saver=saver, on_save_error="warn")
+
     assert logged(run(compiled, {}, how=how)) == ["p", "p", "p"]
     assert runs == ["p", "p", "p"]
 
@@ -267,6 +275,7 @@ def go_on(graph, how, answer="yes"):
         while last.node != END:
             last = run(graph, GraphResume({stop.id: answer for stop in last.interrupts}), how=how)[-1]
         return last.state
+
     raise AssertionError("it never ends")
 
 
@@ -317,6 +326,7 @@ def test_a_death_at_any_write_repeats_nothing_and_ends_the_same(stores, kind, qu
     expected = [word if word not in questions else "yes" for word in WHOLE]
     undisturbed = stores("undisturbed", kind)
     go_on(make_graph([], undisturbed), how)
+
     for (at, late), runs, saver in sweep_deaths(make_graph, stores, kind, how, sweep, expected):
         assert len(runs) - len(WHOLE) <= (0 if late else 1), (at, late, runs)
         assert list(dict.fromkeys(runs)) == WHOLE
@@ -348,6 +358,7 @@ def test_a_death_at_any_write_of_subgraphs_side_by_side(stores, options, kind, h
         return branches(saver, ("s1", child("1", None)), ("s2", asks), ("b", Node("b", runs)), **options)
 
     expected = ["p1", "x1", "q1", "p2", "yes", "q2", "b", "j"]
+
     for store, runs, _ in sweep_deaths(make_graph, stores, kind, how, sweep, expected):
         if not options:
             # What runs side by side may be under way together; what is inside runs one by one.
@@ -366,12 +377,16 @@ def test_a_failure_inside_names_the_node_and_repeats_nothing(saver, options, how
     inner = {"checkpoint_interval": options.get("checkpoint_interval", 1)}
     middle = chain(p=Node("p", runs), t=chain(x=Node("x", runs), y=y).compile(**inner)).compile(**inner)
     graph = chain(a=Node("a", runs), s=middle).compile(checkpoint_saver=saver, **options)
+
     with pytest.raises(NodeExecutionError) as failed:
         run(graph, {}, how=how)
+
     assert failed.value.node_id == "y"
     assert isinstance(failed.value.__cause__, ValueError)
     assert [saver.history(config)[0].status for config in (CONFIG, INSIDE, DEEP)] == ["failed"] * 3
+
     y.fails = False
+
     assert logged(run(graph, None, how=how)) == ["a", "p", "x", "y"]
     assert runs == ["a", "p", "x", "y"]
     assert [saver.history(config)[0].status for config in (CONFIG, INSIDE, DEEP)] == ["finished"] * 3
@@ -411,13 +426,19 @@ def test_each_graph_counts_its_own_nodes_to_the_same_limit(saver, how):
     graph = StateGraph(LOG).add_node("p", Node("p", [])).add_edge(START, "p")
     child = graph.add_conditional_edges("p", lambda state: "p" if state["n"] < 5 else END).compile(max_iterations=2)
     compiled = chain(a=Node("a", []), s=child).compile(checkpoint_saver=saver, max_iterations=4)
+
     assert run(compiled, {}, how=how)[-1].state["n"] == 5
+
     with pytest.raises(MaxIterationsError):
         run(compiled, {"n": -7}, RunnableConfig("u"), how=how)
+
     inside = RunnableConfig("u", checkpoint_ns="s")
+
     assert saver.get(inside).metadata["step"] == 4
+
     with pytest.raises(MaxIterationsError):  # a crash does not reset the count
         run(compiled, None, RunnableConfig("u"), how=how)
+
     assert run(compiled, None, RunnableConfig("u", max_iterations=20), how=how)[-1].state["n"] == 5
 
 
@@ -466,14 +487,21 @@ def stopping(kind, saver, *, deep=False):
 def test_a_stop_inside_stops_the_run_and_is_answered_through_it(saver, kind, deep, how):
     graph, answer, log = stopping(kind, saver, deep=deep)
     last = run(graph, {}, how=how)[-1]
-    assert (last.is_subgraph, last.node_id, [stop.id for stop in last.interrupts]) == (True, "p", [last.id])
+
+    assert last.is_subgraph is True
+    assert last.node_id == "p"
+    assert [stop.id for stop in last.interrupts] == [last.id]
     assert last.when == ("after" if kind == "before_edge" else kind)
-    assert saver.history(CONFIG)[0].status == "interrupted"
+    assert status_of(saver) == "interrupted"
+
     waiting = graph.get_state(CONFIG).interrupts
+
     assert [(each.id, each.checkpoint_ns, each.node_id) for each in waiting] == [(last.id, "s/t" if deep else "s", "p")]
+
     state = run(graph, GraphResume(answer), how=how)[-1].state
+
     assert state["log"] == log
-    assert saver.history(CONFIG)[0].status == "finished"
+    assert status_of(saver) == "finished"
     assert saver.interrupts("t") == []
     assert [stop for snapshot in graph.get_state_history(CONFIG) for stop in snapshot.interrupts] == []
 
@@ -527,6 +555,7 @@ def test_a_wrong_value_is_refused_before_anything_runs_or_is_stored(saver, kind,
     for resume, reason in WRONG_RESUMES:
         with pytest.raises(GraphRunnerError, match=reason):
             run(graph, resume, how=how)
+
     assert everything(saver) == before
     assert logged(run(graph, GraphResume(answer), how=how)) == log
 
@@ -547,8 +576,10 @@ def test_a_question_at_every_visit_of_a_loop(saver, how):
     graph.add_conditional_edges("s", lambda state: "s" if len(state["log"]) < 3 else END)
     compiled = graph.compile(checkpoint_saver=saver)
     last = run(compiled, {}, how=how)[-1]
+
     while last.node != END:
         last = run(compiled, GraphResume(f"answer {last.payload}"), how=how)[-1]
+
     assert last.state["log"] == ["answer 0", "answer 1", "answer 2"]
 
 
@@ -560,6 +591,7 @@ def test_stops_of_the_graph_around_it_at_it(saver, how):
     )
     stops = [run(graph, {}, how=how)[-1]]
     stops += [run(graph, GraphResume(given), how=how)[-1] for given in ({"log": "b"}, "ok")]
+
     assert [(stop.when, stop.node_id) for stop in stops] == [("before", "s"), ("inside", "q"), ("after", "s")]
     assert logged(run(graph, GraphResume({"log": "a"}), how=how)) == ["b", "p", "ok", "a", "z"]
 
@@ -589,7 +621,7 @@ def test_a_question_asked_again_still_takes_its_answer_after_a_crash(saver, how)
     with pytest.raises(Killed):
         run(graph, GraphResume(), how=how)
     dies.clear()
-    assert saver.history(CONFIG)[0].status == "interrupted"
+    assert status_of(saver) == "interrupted"
     assert logged(run(graph, GraphResume("ok"), how=how)) == ["ok"]
 
 
@@ -629,15 +661,21 @@ def test_several_that_wait_in_a_fork_are_answered_each_by_its_id(saver, how):
     ]
     graph = branches(saver, *children, ("own", lambda state: {"log": interrupt("own")}))
     last = run(graph, {}, how=how)[-1]
-    ids = {stop.payload: stop.id for stop in last.interrupts}
+    ids = ids_of(last)
+
     assert sorted(ids) == ["own", "s1", "s2"]
-    assert {each.payload: each.id for each in graph.get_state(CONFIG).interrupts} == ids
+    assert ids_of(graph.get_state(CONFIG)) == ids
+
     before = everything(saver)
+
     for wrong in (GraphResume("x"), GraphResume({ids["s1"]: "A", "unknown": "B"})):
         with pytest.raises(GraphRunnerError, match="several interrupts"):
             run(graph, wrong, how=how)
+
     assert everything(saver) == before
+
     last = run(graph, GraphResume({ids["s2"]: "B", ids["own"]: "O"}), how=how)[-1]
+
     assert [stop.id for stop in last.interrupts] == [ids["s1"]]
     assert [each.id for each in graph.get_state(CONFIG).interrupts] == [ids["s1"]]
     assert logged(run(graph, GraphResume("A"), how=how)) == ["ps1", "A", "ps2", "B", "O", "j"]
@@ -660,11 +698,14 @@ def test_a_subgraph_that_fails_beside_one_that_waits(saver, how):
     x.fails = True
     fails = chain(p=Node("p1", runs), x=x).compile()
     graph = branches(saver, ("s1", fails), ("s2", chain(p=Node("p2", runs), q=asking).compile()))
+
     with pytest.raises(NodeExecutionError):
         run(graph, {}, how=how)
+
     x.fails = False
     last = run(graph, None, how=how)[-1]
-    assert [stop.payload for stop in last.interrupts] == ["ok?"]
+
+    assert payloads_of(last) == ["ok?"]
     assert logged(run(graph, GraphResume("ok"), how=how)) == ["p1", "x", "p2", "ok", "j"]
     assert sorted(runs) == ["p1", "p2", "x"]
 
@@ -680,10 +721,13 @@ def test_updates_of_either_history_while_it_waits(saver, kind):
     graph.update_state(INSIDE, {"log": "childs"})
     graph.update_state(INSIDE, {"log": "again"})
     if len(saver.namespaces("t")) > 1:
-        assert [stop.id for stop in saver.interrupts("t")] == [last.id]
+        assert pending_ids(saver) == [last.id]
+
     assert [stop.id for stop in graph.get_state(CONFIG).interrupts] == [last.id]
+
     at = log.index("p") + 1 if kind in {"after", "before_edge"} else 1
     expected = ["a", "parents", *log[1:at], "childs", "again", *log[at:]]
+
     assert graph.invoke(GraphResume(answer), CONFIG)["log"] == expected
 
 
@@ -693,6 +737,7 @@ def test_where_it_goes_on_inside_can_be_said(saver):
     graph.update_state(INSIDE, {"log": "by hand"}, "p")
     assert saver.interrupts("t") == []
     assert graph.get_state(CONFIG).interrupts == ()
+
     before = everything(saver)
     with pytest.raises(GraphRunnerError, match="nothing waits"):
         graph.invoke(GraphResume("ok"), CONFIG)
@@ -717,12 +762,15 @@ def test_time_travel_before_it_and_into_it(saver):
     graph.invoke({}, CONFIG)
     graph.invoke(GraphResume("ok"), CONFIG)
     before, into = [snapshot for snapshot in reversed(graph.get_state_history(CONFIG)) if snapshot.next in {"a", "s"}]
+
     for past in (before, into):
         last = graph.invoke_final(None, past.config)
         assert last.payload == "ok?"
         assert graph.invoke(GraphResume("other"), CONFIG)["log"] == ["a", "other", *log[2:]]
+
     question = next(snapshot for snapshot in graph.get_state_history(INSIDE) if snapshot.next == "p")
     changed = graph.update_state(question.config, {"log": "past"})
+
     assert changed.checkpoint_ns == "s"
     assert graph.get_state(CONFIG).next == END
 
@@ -734,6 +782,7 @@ def test_time_travel_inside_while_it_waits(saver):
     graph.invoke({}, CONFIG)
     past = next(snapshot for snapshot in graph.get_state_history(INSIDE) if snapshot.node == "p")
     graph.update_state(past.config, {"log": "changed"})
+
     assert graph.invoke_final(None, CONFIG).payload == "ok?"
     assert graph.invoke(GraphResume("ok"), CONFIG)["log"] == ["p", "changed", "q", "ok"]
     assert runs == ["p", "q", "q"]
@@ -744,8 +793,11 @@ def test_pruning_while_it_waits_loses_nothing(saver):
     last = graph.invoke_final({}, CONFIG)
     graph.update_state(CONFIG, {"log": "u"})
     saver.prune("t", keep_last=1)
+
     assert len(saver.list(CONFIG)) == 2  # the stop before the update is kept, too
+
     saver.prune("t", keep_last=1, keep_interrupted=False)
+
     assert len(saver.list(CONFIG)) == 1
     assert graph.invoke(GraphResume({last.id: "ok"}), CONFIG)["log"] == ["a", "u", *log[1:]]
 
@@ -766,10 +818,13 @@ def test_no_two_share_a_history_whatever_their_ids(saver, how):
     outer = chain(t=child("in s")).compile()
     graph = branches(saver, ("s", outer), ("s/t", child("s/t")), ("s%2Ft", child("s%2Ft")))
     last = run(graph, {}, how=how)[-1]
-    ids = {stop.payload: stop.id for stop in last.interrupts}
+    ids = ids_of(last)
+
     assert graph.get_state(RunnableConfig("t", checkpoint_ns="s/t")).values["log"] == ["in s"]
     assert graph.get_state(RunnableConfig("t", checkpoint_ns="s%2Ft")).values["log"] == ["s/t"]
+
     given = GraphResume({ids["in s"]: 1, ids["s/t"]: 2, ids["s%2Ft"]: 3})
+
     assert logged(run(graph, given, how=how)) == ["in s", 1, "s/t", 2, "s%2Ft", 3, "j"]
 
 
@@ -831,9 +886,11 @@ def test_the_namespace_of_a_subgraph_is_run_by_the_graph_around_it_only(saver, g
     graph = chain(a=Node("a", []), s=child).compile(checkpoint_saver=saver)
     run(graph, {}, how=how)
     before = everything(saver)
+
     for each in (graph, child):
         with pytest.raises(GraphRunnerError, match="subgraph"):
             run(each, given, INSIDE, how=how)
+
     assert everything(saver) == before
     assert logged(run(graph, GraphResume("ok"), how=how)) == ["a", "ok", "q"]
 
@@ -852,13 +909,18 @@ def test_a_saver_of_its_own(saver, how):
     own = VersionedMemorySaver()
     graph = with_own(own, saver).compile(checkpoint_saver=saver, release_thread=True)
     run(graph, {}, how=how)
-    assert (stored(saver, INSIDE), stored(own, INSIDE)) == ([], [("__START__", "p")])
+
+    assert stored(saver, INSIDE) == []
+    assert stored(own, INSIDE) == [("__START__", "p")]
     assert [stop.checkpoint_ns for stop in own.interrupts("t")] == ["s"]
     assert graph.get_state(CONFIG).interrupts == tuple(own.interrupts("t"))
+
     graph.update_state(INSIDE, {"log": "u"})
+
     assert graph.get_state(INSIDE).values["log"] == ["a", "u"]
     assert logged(run(graph, GraphResume("ok"), how=how)) == ["a", "u", "ok", "q", "z"]
-    assert (stored(own, INSIDE), stored(saver)) == ([], [])
+    assert stored(own, INSIDE) == []
+    assert stored(saver) == []
     assert [*own.versions_by_thread_id("t")] == [1]
 
 
@@ -896,8 +958,10 @@ def test_what_is_its_own_is_kept_until_the_run_around_it_has_taken_it_over(optio
     saver = ScriptedSaver(MemorySaver()).fail("put", Killed(), skip=2)
     child = chain(p=Node("p", runs)).compile(checkpoint_saver=own, **options)
     graph = chain(a=Node("a", runs), s=child).compile(checkpoint_saver=saver)
+
     with pytest.raises(Killed):
         graph.invoke({}, CONFIG)
+
     assert graph.invoke(None, CONFIG)["log"] == ["a", "p"]
     assert runs == ["a", "p"]
 
@@ -929,7 +993,9 @@ def test_without_checkpoints_of_its_own_it_starts_over(saver, how):
 def test_a_question_inside_one_without_checkpoints_cannot_be_answered(saver, how):
     child = chain(p=asking).compile(checkpoint_interval=0)
     graph = chain(s=child).compile(checkpoint_saver=saver)
+
     assert run(graph, {}, how=how)[-1].payload == "ok?"
+
     before = everything(saver)
     with pytest.raises(CheckpointerConfigurationError, match="checkpoint_interval"):
         run(graph, GraphResume("ok"), how=how)
@@ -946,6 +1012,7 @@ def test_a_validated_update_goes_up_validated():
     child = make_chain(Counted, a=lambda state: {"n": "3", "size": "1.5", "name": "x"})
     schema = {"n": Channels.base(operator.add, lambda: 10), "size": Channels.base(operator.add, lambda: 1.0)}
     graph = make_chain(schema, s=child.compile())
+
     assert dict(graph.compile().invoke({})) == {"n": 13, "size": 2.5, "name": "x"}
 
 
@@ -982,7 +1049,9 @@ def test_markers_are_allowed_in_a_resume_at_any_depth(saver, way, depth):
     else:
         app.update_state(CONFIG.replace(checkpoint_ns="/".join(["sub"] * depth)), UPDATE)
         state = app.invoke(GraphResume("yes"), CONFIG)
-    assert (state["n"], state["list"], "gone" in state) == (0, ["b", "c"], False)
+    assert state["n"] == 0
+    assert state["list"] == ["b", "c"]
+    assert ("gone" in state) is False
 
 
 @pytest.mark.parametrize("depth", [0, 1])

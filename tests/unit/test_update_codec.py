@@ -84,10 +84,13 @@ class RemoveEven(RemoveIdentifier):
 
 def test_an_identifier_of_the_applications_own_merges_and_is_refused_by_a_store(tmp_path):
     assert merged([{"log": [1, 2, 3, 4]}, unpack(pack({"log": RemoveEven()}))])["log"] == [1, 3]
+
     graph = StateGraph(SCHEMA)
     for name in "bc":
         graph.add_node(name, lambda state: {"log": RemoveEven()}).add_edge("__START__", name).add_edge(name, "__END__")
+
     assert graph.compile().invoke({"log": [1, 2, 3, 4]})["log"] == [1, 3]
+
     with pytest.raises(CheckpointSerializationError, match="RemoveEven"):
         graph.compile(checkpoint_saver=FileSystemSaver(tmp_path, fsync="never")).invoke(
             {"log": [1, 2]}, {"configurable": {"thread_id": "t"}}

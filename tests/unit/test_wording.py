@@ -38,6 +38,7 @@ def show(tmp_path):
                 config = RunnableConfig(f"{number:05}")
                 saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={}))
                 saver.put_writes(config, {"failure": {"type": "Error", "message": message}})
+
         rows = graphkit("threads", tmp_path, "--json", "--limit", str(len(messages))).json
         texts = {row["thread"]: describe_failure(row["failure"]).removeprefix("Error: ") for row in rows}
         return [text for _, text in sorted(texts.items())]

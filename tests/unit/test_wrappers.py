@@ -84,6 +84,7 @@ def assert_forwarded(wrapper, name, method):
 
 def test_a_wrapper_has_versions_if_its_delegate_has():
     assert not isinstance(SaverWrapper(MemorySaver()), HasVersions)
+
     wrapper = ValidatingSaver(SaverWrapper(VersionedMemorySaver()))
     assert isinstance(wrapper, HasVersions)
     assert isinstance(wrapper, ValidatingSaver)
@@ -191,8 +192,11 @@ class Shouting(SaverWrapper):
 def test_an_overridden_method_holds_for_its_twins_and_spellings():
     saver = Shouting(MemorySaver())
     saver.put(None, made({"text": "a"}))
+
     assert saver.get().state == {"text": "A"}
+
     asyncio.run(saver.aput(None, made({"text": "b"})))
+
     assert saver.get().state == {"text": "B"}
     assert saver.get_writes(None) == saver.getWrites(None) == {"shouted": True}
     assert asyncio.run(saver.aget_writes(None)) == asyncio.run(saver.agetWrites(None)) == {"shouted": True}

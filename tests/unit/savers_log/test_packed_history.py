@@ -23,6 +23,7 @@ BASE = "x" * 500
 def make_states(dice, count=80):
     """Yield states whose values are set, added, removed, appended to, spliced, and cut at their beginning."""
     state = {"list": [], "text": "", "window": [], "n": 0}
+
     for number in range(count):
         state = dict(state, n=number)
         change = dice.randrange(7)
@@ -156,6 +157,7 @@ def test_states_are_decoded_forward_with_what_changed(filled):
     log, states = filled
     decoder = log.decoder.make_empty()
     before = None
+
     for stored, state in zip(log.history.load_index().checkpoints, states, strict=True):
         ops = decoder.decode_next(log.packed.read(stored), stored.offset)
         assert decoder.last == state
@@ -170,8 +172,10 @@ def test_states_are_decoded_forward_with_what_changed(filled):
 
 def test_a_list_that_grows_has_its_items_once():
     log = new_log()
+
     for number in range(40):
         put(log, items=[{"id": n, "text": "x" * 50} for n in range(number)])
+
     reader = open_again(log)
     newest, *others = [reader.load_state(stored)["items"] for stored in reader.history.walk_back()]
     for items in others[:10]:

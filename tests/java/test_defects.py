@@ -86,6 +86,7 @@ def test_5_6_7_any_thread_id_is_a_place_of_its_own(saver, thread):
     saver.release(at("t"))
     put(saver, thread, n=1)
     put(saver, "abc", n=2)
+
     root = Path(saver.base_directory)
 
     assert {path.name for path in root.parent.iterdir()} == {root.name}

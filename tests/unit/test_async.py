@@ -20,7 +20,7 @@ from graphkit import (
 )
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError, ThreadBusyError
 from savers import MemorySaver, SaverWrapper
-from tests.support.graphs import CONFIG, LOG, make_chain, make_graph, nodes_of, payloads_of, stored
+from tests.support.graphs import CONFIG, LOG, make_chain, nodes_of, payloads_of, stored
 from tests.support.sweeps import ALL
 
 pytestmark = pytest.mark.sweep(ALL)
@@ -375,13 +375,13 @@ class NotOnTheLoop(SaverWrapper):
 
 
 def test_an_async_snapshot_reads_nothing_on_the_event_loop():
-    inner = make_graph(LOG, "START>ask ask>END", ask=lambda _: {"log": interrupt("sure?")})
-    graph = StateGraph(LOG).add_node("inner", inner.compile())
-    app = graph.add_edge(START, "inner").add_edge("inner", END).compile(checkpoint_saver=NotOnTheLoop(MemorySaver()))
+    inner = make_chain(LOG, ask=lambda _: {"log": interrupt("sure?")})
+    app = make_chain(LOG, inner=inner.compile()).compile(checkpoint_saver=NotOnTheLoop(MemorySaver()))
 
     async def main():
         await app.ainvoke({}, CONFIG)
-        for snapshot in (await app.aget_state(CONFIG), await app.astate_of(CONFIG), await app.alast_state_of(CONFIG)):
+        for look in (app.aget_state, app.astate_of, app.alast_state_of):
+            snapshot = await look(CONFIG)
             assert payloads_of(snapshot) == ["sure?"]
             assert snapshot.values["log"] == []
 

@@ -162,6 +162,7 @@ def test_hooks_of_every_kind_around_functions_of_every_kind(outer, kind, retry, 
     log = []
     node = make_nodes(lambda state: log.append("node") or {"done": True})[kind]
     hooks = [make_hooks(log, place)[hook] for place, hook in enumerate(outer)]
+
     result = run(node, *hooks, retry=retry, timeout=timeout)
 
     assert result.is_async == any(map(is_async, kinds))

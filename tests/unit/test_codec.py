@@ -219,6 +219,12 @@ def test_a_flat_list_is_packed_as_any_list(values):
     assert CODEC.pack_flat(tuple(frozen), "x") == CODEC.pack(frozen, "x")
 
 
+@pytest.mark.parametrize("odd", ["\ud800", 2**63, -(2**63) - 1])
+def test_a_flat_list_holds_what_msgpack_does_not(odd):
+    values = ("text", odd, None)
+    assert CODEC.pack_flat(values) == CODEC.pack(freeze([*values]))
+
+
 def test_plain_data_is_plain_msgpack():
     value = {"a": [1, "x", None, True, 2.5, b"b"], 1: {"c": {}}}
     assert CODEC.pack(freeze(value)) == msgpack.packb(value) == CODEC.pack(value)
@@ -237,9 +243,14 @@ def test_equal_sets_give_equal_bytes():
 
 
 def test_what_is_unpacked_is_frozen_and_knows_its_kind():
-    for value, kind in [
-        ([1], PLAIN), ({"a": [1]}, PLAIN), ([(1, [2])], VALUE), ({"a": {"b": dt.date(1, 1, 1)}}, VALUE), ([Note("x")], PRIVATE), ({(1,): 1}, VALUE),
-    ]:  # fmt: skip
+    for value, kind in (
+        ([1], PLAIN),
+        ({"a": [1]}, PLAIN),
+        ([(1, [2])], VALUE),
+        ({"a": {"b": dt.date(1, 1, 1)}}, VALUE),
+        ([Note("x")], PRIVATE),
+        ({(1,): 1}, VALUE),
+    ):
         made = CODEC.unpack(CODEC.pack(value))
         assert type(made) in {FrozenList, FrozenDict}
         assert made.kind == kind

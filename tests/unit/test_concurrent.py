@@ -155,6 +155,7 @@ def test_a_disturbed_run_ends_as_an_undisturbed_one(
         name for part in sequence if not isinstance(part, str) for branch in part[1] for name, _ in expected(branch, 0)
     }
     counts = {name: scene.finished.count(name) for name, _ in log}
+
     if interval == 1 and durability != "exit":
         assert set(counts.values()) == {1}
 

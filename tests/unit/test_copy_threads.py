@@ -12,7 +12,7 @@ from threading import Barrier
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from graphkit import END, START, Checkpoint, RunnableConfig, StateGraph
+from graphkit import END, START, Channels, Checkpoint, RunnableConfig
 from graphkit.codec import Codec
 from graphkit.errors import (
     CheckpointConflictError,
@@ -28,7 +28,7 @@ from graphkit.transfer import copy_threads
 from graphkit.values import FrozenDict
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, VersionedMemorySaver
 from tests.contract.test_minimal import FourMethods, Lists
-from tests.support.graphs import pending_ids
+from tests.support.graphs import make_graph, pending_ids
 from tests.support.sweeps import examples
 from tests.support.terminal import checkpoint
 from tests.support.threads import TYPES, assert_same, everything, exact
@@ -329,9 +329,11 @@ def test_the_runs_of_many_threads_are_not_waited_for_one_after_the_other():
         with pytest.raises(ThreadBusyError, match=r"cannot copy t01, t03, t04; all others are done\)$"):
             pool.submit(copy_threads, source, target).result()
 
-    timeouts = {call.args[0].thread: call.args[1] for call in target.calls if call.method == "run_lock"}
+    locks = [call.args for call in target.calls if call.method == "run_lock"]
 
-    assert {thread: timeouts[thread] for thread in target.threads()} == {"t00": None, "t02": 0, "t05": 0}
+    timeouts = {config.thread: timeout for config, timeout in locks if config.thread in target.threads()}
+
+    assert timeouts == {"t00": None, "t02": 0, "t05": 0}
 
 
 @pytest.mark.parametrize("named", [None, ["b", "c", "a"]])
@@ -352,6 +354,14 @@ def test_a_damaged_thread_is_left_out_of_the_copy(tmp_path, named):
     assert caught.value.path == str(log)
     assert caught.value.offset > 0
     assert sorted(target.threads()) == ["a", "c"]
+
+
+def test_many_threads_that_cannot_be_copied_are_counted():
+    source, target = make_threads(23), MemorySaver()
+    for thread in source.threads():
+        target.put(RunnableConfig(thread), checkpoint(99, "z", END, {}))
+    with pytest.raises(CheckpointConflictError, match=r"t19 and 3 more; no other is done\)$"):
+        copy_threads(source, target)
 
 
 def test_a_store_that_cannot_be_used_ends_the_copy():
@@ -521,13 +531,15 @@ def test_copies_in_opposite_directions_do_not_wait_for_each_other():
 
 def growing(saver, count):
     """A list that grows by one element at each step, as a run stores it."""
-    from graphkit import Channels
 
-    graph = StateGraph({"log": Channels.appender(list)})
-    graph.add_node("a", lambda state: {"log": [f"message {state['n']} " + "x" * 100], "n": state["n"] + 1})
-    graph.add_edge(START, "a").add_conditional_edges(
-        "a", lambda state: "more" if state["n"] < count else "end", {"more": "a", "end": END}
-    )
+    def grow(state):
+        return {"log": [f"message {state['n']} " + "x" * 100], "n": state["n"] + 1}
+
+    def choose(state):
+        return "a" if state["n"] < count else END
+
+    graph = make_graph({"log": Channels.appender(list)}, "START>a", a=grow)
+    graph.add_conditional_edges("a", choose, ["a", END])
     graph.compile(checkpoint_saver=saver, max_iterations=count + 5).invoke({"n": 0}, T)
 
 

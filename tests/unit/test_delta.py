@@ -159,16 +159,15 @@ def test_cutting_pieces_is_cutting_bytes(lengths, first, last):
     text = bytes(range(200))
     pieces = []
 
+    def read(pieces):
+        return b"".join(text[start : start + length] for start, length in zip(pieces[::2], pieces[1::2], strict=True))
+
     for number, length in enumerate(lengths):
         pieces += (7 + number * 13, length)
 
-    whole = b"".join(text[pieces[i] : pieces[i] + pieces[i + 1]] for i in range(0, len(pieces), 2))
     found = cut(pieces, first, last)
 
-    assert (
-        b"".join(text[found[i] : found[i] + found[i + 1]] for i in range(0, len(found), 2))
-        == whole[max(first, 0) : max(last, 0)]
-    )
+    assert read(found) == read(pieces)[max(first, 0) : max(last, 0)]
     assert all(length > 0 for length in found[1::2])
 
 

@@ -124,14 +124,17 @@ def test_a_save_that_fails_is_not_told_as_one(list_saver):  # only after success
 @both
 def test_a_conditional_edge_and_a_loop(how):
     recorder = Recorder()
-    graph = StateGraph(LOG).add_node("a", log_node("a")).add_edge(START, "a")
-    graph.add_conditional_edges(
-        "a", lambda state: "again" if len(state["log"]) < 2 else "done", {"again": "a", "done": END}
-    )
-    invoke(graph.compile(observers=[recorder]), {}, how=how)
-    asked = [(event.data["result"], event.data["target"]) for event in recorder.events if event.type == "edge.evaluate"]
 
-    assert asked == [("'again'", "a"), ("'done'", END)]
+    def choose(state):
+        return "again" if len(state["log"]) < 2 else "done"
+
+    graph = make_graph(LOG, "START>a").add_conditional_edges("a", choose, {"again": "a", "done": END})
+    invoke(graph.compile(observers=[recorder]), {}, how=how)
+
+    evaluated = [event.data for event in recorder.events if event.type == "edge.evaluate"]
+
+    assert [data["result"] for data in evaluated] == ["'again'", "'done'"]
+    assert [data["target"] for data in evaluated] == ["a", END]
     assert [event.data["visit_count"] for event in recorder.events if event.type == "cycle.detected"] == [2]
     assert recorder.take() == ["graph.start a", *node("a"), "cycle.detected a", *node("a"), "graph.complete __END__"]
 
@@ -268,17 +271,14 @@ def test_what_data_events_have():
     recorder = Recorder()
     saver = MemorySaver()
     chain("a").compile(checkpoint_saver=saver, observers=[recorder]).invoke({"log": "i"}, CONFIG)
-    run_id = saver.get(CONFIG).metadata["run_id"]
-    data = {(one.type, one.node_id, n): one.data for n, one in enumerate(recorder.events)}
-    started = next(given for (kind, *_), given in data.items() if kind == "graph.start")
 
-    assert started["run_id"] == run_id
+    def data_of(type_):
+        return [dict(event.data) for event in recorder.events if event.type == type_]
 
-    states = [given for (kind, *_), given in data.items() if kind == "node.state"]
-
-    assert [dict(given) for given in states] == [{"input": {"log": ["i"]}}, {"output": {"log": ["i", "a"]}}]
-    assert [given["target"] for (kind, *_), given in data.items() if kind == "edge.transition"] == [END]
-    assert [given["keys"] for (kind, *_), given in data.items() if kind == "state.merge"] == [["log"]]
+    assert data_of("graph.start")[0]["run_id"] == saver.get(CONFIG).metadata["run_id"]
+    assert data_of("node.state") == [{"input": {"log": ["i"]}}, {"output": {"log": ["i", "a"]}}]
+    assert data_of("edge.transition")[0]["target"] == END
+    assert data_of("state.merge")[0]["keys"] == ["log"]
 
 
 # --- observers cannot change a run ------------------------------------------------------------------------------------

@@ -301,6 +301,7 @@ def test_private_copies_share_all_but_the_private():
     assert type(made["t"][1]) is Pair
 
     made["m"][0].items.append(9)
+
     made["t"][1].right.items.append(9)
 
     assert frozen["m"] == [Mutable([1])]

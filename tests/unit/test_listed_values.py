@@ -82,6 +82,7 @@ def test_a_listed_value_is_read_whole_and_damage_is_noticed(spaced, seed):
     pieces = place(spaced)
     data = chance.randbytes(pieces[-2] + pieces[-1] + 10)
     body = cut_out(data, pieces)
+
     value = listed(pieces, body)
 
     assert delta.read_bodies([value], reading(data)) == [body]
@@ -149,14 +150,15 @@ def test_pieces_that_name_bytes_twice_are_refused():
 @pytest.mark.parametrize("count", [1, 40])
 @pytest.mark.parametrize("wrong", ["5", None, 5.0, b"5", [5]])
 def test_steps_that_are_not_numbers_are_refused_when_the_keyframe_is_read(count, wrong):
+    entry = [delta.LIST, 1, 5, 0, 0]
     steps = [5, 5] * count
-    delta.decode_entry([delta.LIST, 1, 5, 0, 0, *steps], FAR, None)
+    delta.decode_entry([*entry, *steps], FAR, None)
 
     for position in (0, -2, -1):
         bad = [*steps]
         bad[position] = wrong
         with pytest.raises((TypeError, ValueError)):
-            delta.decode_entry([delta.LIST, 1, 5, 0, 0, *bad], FAR, None)
+            delta.decode_entry([*entry, *bad], FAR, None)
 
     with pytest.raises((TypeError, ValueError)):
-        delta.decode_entry([delta.LIST, 1, 5, 0, 0, *steps, 5], FAR, None)
+        delta.decode_entry([*entry, *steps, 5], FAR, None)

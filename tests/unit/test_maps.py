@@ -214,12 +214,21 @@ def test_asynchronous_items(saver):
 
 def test_hooks_are_around_the_node_and_wraps_around_each_item(saver, go):
     calls = []
-    graph = mapped(double, lambda state: state["items"])
-    graph.add_before_call_node_hook("m", lambda node, state, config: calls.append("before") or {"items": [1, 2]})
-    graph.add_after_call_node_hook(
-        "m", lambda node, state, config, update: calls.append(("after", update)) or {"log": "!"}
-    )
-    graph.add_wrap_call_node_hook("m", lambda node, item, config, call: calls.append(item) or call())
+
+    def before(node, state, config):
+        calls.append("before")
+        return {"items": [1, 2]}
+
+    def after(node, state, config, update):
+        calls.append(("after", update))
+        return {"log": "!"}
+
+    def wrap(node, item, config, call):
+        calls.append(item)
+        return call()
+
+    graph = mapped(double, "items").add_before_call_node_hook("m", before)
+    graph.add_after_call_node_hook("m", after).add_wrap_call_node_hook("m", wrap)
 
     assert logged(go(graph.compile(checkpoint_saver=saver), {})) == [2, 4, "!"]
     assert calls[0] == "before"
@@ -475,6 +484,7 @@ def test_a_failing_item_is_named_by_its_index(fault):
     if fault == "raises":
         action = lambda n: {"log": 1 // (2 - n)}  # noqa: E731
     graph = StateGraph({**SCHEMA, "strict": Channels.base(lambda old, new: int(new))})
+
     graph.add_map_node("m", action, lambda state: range(4)).add_edge(START, "m").add_edge("m", END)
 
     with pytest.raises(GraphRunnerError, match=words) as failed:
@@ -572,8 +582,9 @@ def test_each_finished_item_is_reported_to_the_stream():
     assert all(isinstance(item, MapProgress) for item in items)
     assert sorted(item.index for item in items) == [0, 1, 2, 3]
     assert [item.done for item in items] == [1, 2, 3, 4]
-    assert {(item.node_id, item.total) for item in items} == {("read", 4)}
-    assert {item.index: item.label for item in items}[2] == "document c"
+    assert {item.node_id for item in items} == {"read"}
+    assert {item.total for item in items} == {4}
+    assert sorted(item.label for item in items)[2] == "document c"
 
 
 def test_progress_arrives_while_other_items_run():

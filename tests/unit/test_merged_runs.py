@@ -26,10 +26,10 @@ chain = partial(graphs.make_chain_of, LOG, {"n": 1})
 @pytest.mark.requirement("behaviour 12")
 @both
 def test_one_history_and_one_thread_however_deep(saver, how):
-    graph = chain("a", S=chain("p", T=chain("x", "y"), q=log_node("q")), z=log_node("z")).compile(
-        checkpoint_saver=saver
-    )
+    inside = chain("p", T=chain("x", "y"), q=log_node("q"))
+    graph = chain("a", S=inside, z=log_node("z")).compile(checkpoint_saver=saver)
     nodes = ["a", "S-p", "S-T-x", "S-T-y", "S-q", "z"]
+
     outputs = run(graph, {}, how=how)
 
     assert nodes_of(outputs) == [START, *nodes, END]
@@ -114,6 +114,7 @@ def test_commands_go_to_merged_nodes(saver, how):
     inside = chain(p=lambda state: Command("r", {"log": "p"}), q=log_node("q"), r=log_node("r"))
     graph = make_chain(LOG, a=lambda state: Command("S-p", {"log": "a"}), b=log_node("b"), S=inside)
     compiled = graph.compile(checkpoint_saver=saver)
+
     outputs = run(compiled, {}, how=how)
 
     assert nodes_of(outputs) == [START, "a", "S-p", "S-r", END]

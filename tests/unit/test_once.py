@@ -91,6 +91,7 @@ def test_after_a_question_neither(saver, options, how):
     charge = Charge(lambda: interrupt("ok?"))
     graph = make_chain(a=lambda state: {"log": "a"}, b=charge).compile(checkpoint_saver=saver, **options)
     invoke(graph, {}, how=how)
+
     invoke(graph, None, how=how)
 
     assert invoke(graph, GraphResume("ok"), how=how)["log"] == ["a", 1, "ok"]
@@ -103,10 +104,11 @@ def test_after_a_question_neither(saver, options, how):
 def test_after_a_retry_neither_and_all_attempts_have_one_key(saver, how):
     failures = [ValueError(), ValueError()]
     charge = Charge(lambda: raises(failures.pop())() if failures else None)
-    graph = StateGraph(LOG).add_node("a", charge, retry=RetryPolicy(initial_delay=0, jitter=False))
-    graph.add_edge(START, "a").add_edge("a", END)
+    retry = RetryPolicy(initial_delay=0, jitter=False)
 
-    assert invoke(graph.compile(checkpoint_saver=saver), {}, how=how)["log"] == [1]
+    graph = make_chain(LOG, a=charge).compile(checkpoint_saver=saver, retry=retry)
+
+    assert invoke(graph, {}, how=how)["log"] == [1]
     assert charge.effect.count == 1
     assert len(charge.keys) == 3
     assert len(set(charge.keys)) == 1

@@ -39,10 +39,13 @@ def test_node_outputs():
 
 def test_a_command():
     command = Command("b", {"x": 1})
-    assert (command.goto, command.gotoNode(), command.update) == ("b", "b", {"x": 1})
+    assert command.goto == "b"
+    assert command.gotoNode() == "b"
+    assert command.update == {"x": 1}
     assert command == Command("b", {"x": 1})
     assert command != Command("b")
     assert hash(command) == hash(Command("b"))
+    assert hash(Command(["a", "b"])) == hash(Command(["a"]))
     assert Command().update == {}
     assert repr(command) == "Command(goto='b', update={'x': 1})"
     assert command != "b"

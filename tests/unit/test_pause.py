@@ -112,6 +112,7 @@ def test_inside_a_subgraph_and_a_fork(saver, how):
     child = make_chain(p=p, q=lambda state: runs.append("q") or {"log": "q"}).compile()
     graph = make_graph(LOG, "j>END START>s,b s>j b>j", s=child, b=log_node("b"), j=log_node("j"))
     compiled = p.graph = graph.compile(checkpoint_saver=saver)
+
     last = run(compiled, {}, how=how)
 
     assert last.metadata == {"reason": "pause"}
@@ -124,11 +125,7 @@ def test_inside_a_subgraph_and_a_fork(saver, how):
 @both
 def test_inside_a_branch_and_between_items(saver, how):
     b, m = Pauser("b"), Pauser("m")
-    branch = StateGraph(LOG).add_node("b", b).add_node("c", log_node("c")).add_node("d", log_node("d"))
-
-    for source, target in ((START, "b"), (START, "d"), ("b", "c"), ("c", END), ("d", END)):
-        branch.add_edge(source, target)
-
+    branch = make_graph(LOG, "START>b,d b>c c>END d>END", b=b)
     compiled = b.graph = branch.compile(checkpoint_saver=saver)
 
     assert run(compiled, {}, how=how).metadata == {"reason": "pause"}

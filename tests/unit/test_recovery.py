@@ -252,6 +252,7 @@ def test_without_a_repair_the_history_is_walked_back_and_gone_on_from(k, list_sa
     failed_at(saver, "d")
     history = saver.history(AT)
     saver.bad = {info.id for info in history[:k]}
+
     good, calls = history[k], []
 
     assert last_good(saver, AT).id == good.id
@@ -274,9 +275,12 @@ def test_the_copy_of_the_good_one_has_its_own_creation_time(list_saver):
     saver = Spoilt(list_saver)
     long_ago = datetime.now(UTC) - timedelta(days=1)
     good = Checkpoint(node_id="a", next_node_id="b", state={"path": ["a"]}, created_at=long_ago)
+    bad = Checkpoint(node_id="b", next_node_id="c", state={})
     saver.put(AT, good)
-    saver.bad = {saver.put(AT, Checkpoint(node_id="b", next_node_id="c", state={})).checkpoint_id}
+    saver.put(AT, bad)
+    saver.bad = {bad.id}
     recover(line(saver, []), "t")
+
     copy = next(info for info in saver.history(AT) if info.parent_id == good.id)
 
     assert copy.created_at > long_ago + timedelta(hours=23)

@@ -54,6 +54,7 @@ def test_the_bytes_are_those_of_the_specification():
     extracted = hmac.digest(salt, KEYS["new"], "sha256")
     first = hmac.digest(extracted, info + b"\1", "sha256")
     second = hmac.digest(extracted, first + info + b"\2", "sha256")
+
     bound = struct.pack("<BIIIIBQ", 9, 0, 0, 2, FID, 2, 218)
 
     assert stored[1 : 1 + size] == b"new"

@@ -160,7 +160,9 @@ def test_changes_replayed_on_the_base_give_the_state(first, updates):
         data, ops = merge(data, update, CHANNELS)
         changes = changes.compose(ops)
 
-    assert json.dumps(replay(base, data, changes.ops), sort_keys=True) == json.dumps(data, sort_keys=True)
+    replayed = replay(base, data, changes.ops)
+
+    assert json.dumps(replayed, sort_keys=True) == json.dumps(data, sort_keys=True)
 
     for key in {*base, *data} - set(changes.ops):
         assert base[key] is data[key]
@@ -394,6 +396,7 @@ def test_a_container_that_was_changed_in_place_is_found_at_the_next_update_of_it
     channels = {} if channel is None else {"x": channel}
     data, _ = merge(FrozenDict(), {"x": value, "y": 1}, channels)
     change(data["x"])
+
     update = {"the same": data["x"], "a copy": type(value)(data["x"]), "another": None}[given]
 
     with pytest.raises(ValueError, match=f"a {type(value).__name__} of the state was changed in place"):

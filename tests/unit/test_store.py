@@ -371,6 +371,7 @@ def test_a_loaded_state_tells_the_observer_of_its_store(saver):
     got = []
     store = CheckpointStore(saver, observer=got.append)
     state = State({"k": 1})
+
     store.save(state)
 
     assert got == [], "saving is no change of a state"

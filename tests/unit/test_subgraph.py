@@ -116,9 +116,11 @@ def test_each_has_a_history_of_its_own_three_levels_deep(saver):
     assert graph.get_state(DEEP).values == {"log": ["a", "p", "x", "y"], "n": 4}
     assert [s.node for s in graph.get_state_history(INSIDE)] == ["q", "t", "p", START]
 
-    runs = {checkpoint.metadata["run_id"] for config in (CONFIG, INSIDE, DEEP) for checkpoint in saver.list(config)}
+    run_id = saver.get(CONFIG).metadata["run_id"]
 
-    assert len(runs) == 1
+    for config in (CONFIG, INSIDE, DEEP):
+        for checkpoint in saver.list(config):
+            assert checkpoint.metadata["run_id"] == run_id
 
 
 def test_without_a_saver_it_runs_too():
@@ -145,6 +147,7 @@ def test_a_visit_is_not_taken_for_the_one_before_it_when_nothing_can_be_stored(h
     graph.add_conditional_edges("s", lambda state: "s" if state["n"] < 3 else END)
     saver = ScriptedSaver(MemorySaver())
     saver.on(method, lambda: is_parents(saver), times=None)
+
     compiled = graph.compile(checkpoint_saver=saver, on_save_error="warn")
 
     assert logged(run(compiled, {}, how=how)) == ["p", "p", "p"]
@@ -376,6 +379,7 @@ def test_a_failure_inside_names_the_node_and_repeats_nothing(saver, options, how
     y.fails = True
     inner = {"checkpoint_interval": options.get("checkpoint_interval", 1)}
     middle = chain(p=Node("p", runs), t=chain(x=Node("x", runs), y=y).compile(**inner)).compile(**inner)
+
     graph = chain(a=Node("a", runs), s=middle).compile(checkpoint_saver=saver, **options)
 
     with pytest.raises(NodeExecutionError) as failed:
@@ -571,9 +575,14 @@ def everything(saver):
 
 @both
 def test_a_question_at_every_visit_of_a_loop(saver, how):
-    child = chain(p=lambda state: {"log": interrupt(len(state["log"]))}).compile()
-    graph = StateGraph(LOG).add_node("s", child).add_edge(START, "s")
-    graph.add_conditional_edges("s", lambda state: "s" if len(state["log"]) < 3 else END)
+    def ask(state):
+        return {"log": interrupt(len(state["log"]))}
+
+    def choose(state):
+        return "s" if len(state["log"]) < 3 else END
+
+    graph = make_graph(LOG, "START>s", s=chain(p=ask).compile())
+    graph.add_conditional_edges("s", choose)
     compiled = graph.compile(checkpoint_saver=saver)
     last = run(compiled, {}, how=how)[-1]
 
@@ -586,13 +595,18 @@ def test_a_question_at_every_visit_of_a_loop(saver, how):
 @both
 def test_stops_of_the_graph_around_it_at_it(saver, how):
     child = chain(p=Node("p", []), q=asking).compile()
-    graph = chain(s=child, z=Node("z", [])).compile(
-        checkpoint_saver=saver, interrupt_before=["s"], interrupt_after=["s"]
-    )
-    stops = [run(graph, {}, how=how)[-1]]
-    stops += [run(graph, GraphResume(given), how=how)[-1] for given in ({"log": "b"}, "ok")]
+    options = {"interrupt_before": ["s"], "interrupt_after": ["s"]}
+    graph = chain(s=child, z=Node("z", [])).compile(checkpoint_saver=saver, **options)
 
-    assert [(stop.when, stop.node_id) for stop in stops] == [("before", "s"), ("inside", "q"), ("after", "s")]
+    for given, when, node_id in (
+        ({}, "before", "s"),
+        (GraphResume({"log": "b"}), "inside", "q"),
+        (GraphResume("ok"), "after", "s"),
+    ):
+        stop = run(graph, given, how=how)[-1]
+        assert stop.when == when
+        assert stop.node_id == node_id
+
     assert logged(run(graph, GraphResume({"log": "a"}), how=how)) == ["b", "p", "ok", "a", "z"]
 
 
@@ -720,12 +734,14 @@ def test_updates_of_either_history_while_it_waits(saver, kind):
     graph.update_state(CONFIG, {"log": "parents"})
     graph.update_state(INSIDE, {"log": "childs"})
     graph.update_state(INSIDE, {"log": "again"})
+
     if len(saver.namespaces("t")) > 1:
         assert pending_ids(saver) == [last.id]
 
     assert [stop.id for stop in graph.get_state(CONFIG).interrupts] == [last.id]
 
     at = log.index("p") + 1 if kind in {"after", "before_edge"} else 1
+
     expected = ["a", "parents", *log[1:at], "childs", "again", *log[at:]]
 
     assert graph.invoke(GraphResume(answer), CONFIG)["log"] == expected
@@ -769,6 +785,7 @@ def test_time_travel_before_it_and_into_it(saver):
         assert graph.invoke(GraphResume("other"), CONFIG)["log"] == ["a", "other", *log[2:]]
 
     question = next(snapshot for snapshot in graph.get_state_history(INSIDE) if snapshot.next == "p")
+
     changed = graph.update_state(question.config, {"log": "past"})
 
     assert changed.checkpoint_ns == "s"
@@ -781,6 +798,7 @@ def test_time_travel_inside_while_it_waits(saver):
     graph = chain(s=child).compile(checkpoint_saver=saver)
     graph.invoke({}, CONFIG)
     past = next(snapshot for snapshot in graph.get_state_history(INSIDE) if snapshot.node == "p")
+
     graph.update_state(past.config, {"log": "changed"})
 
     assert graph.invoke_final(None, CONFIG).payload == "ok?"
@@ -818,6 +836,7 @@ def test_no_two_share_a_history_whatever_their_ids(saver, how):
     outer = chain(t=child("in s")).compile()
     graph = branches(saver, ("s", outer), ("s/t", child("s/t")), ("s%2Ft", child("s%2Ft")))
     last = run(graph, {}, how=how)[-1]
+
     ids = ids_of(last)
 
     assert graph.get_state(RunnableConfig("t", checkpoint_ns="s/t")).values["log"] == ["in s"]
@@ -957,6 +976,7 @@ def test_what_is_its_own_is_kept_until_the_run_around_it_has_taken_it_over(optio
     own, runs = MemorySaver(), []
     saver = ScriptedSaver(MemorySaver()).fail("put", Killed(), skip=2)
     child = chain(p=Node("p", runs)).compile(checkpoint_saver=own, **options)
+
     graph = chain(a=Node("a", runs), s=child).compile(checkpoint_saver=saver)
 
     with pytest.raises(Killed):

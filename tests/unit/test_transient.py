@@ -97,6 +97,7 @@ def test_its_default_is_there_after_a_resume_too(saver):
     graph.invoke({}, CONFIG)
     graph.invoke(GraphResume(None), CONFIG)
     graph.invoke({"token": "given"}, CONFIG)
+
     graph.invoke(GraphResume(None, update={"token": "again"}), CONFIG)
 
     assert seen == ["default", "default", "given", "again"]
@@ -232,6 +233,7 @@ def test_no_saver_is_ever_given_it():
     compiled.invoke({"token": SECRET}, CONFIG)
     compiled.invoke(GraphResume("x", update={"token": SECRET}), CONFIG)
     given = [argument for call in saver.calls if call.method.startswith("put") for argument in call.args]
+
     states = [dict(each.state) for each in given if hasattr(each, "state")]
 
     assert len(states) > 3

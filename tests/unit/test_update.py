@@ -69,6 +69,7 @@ def test_the_original_of_a_past_checkpoint_stays(compiled, saver):
     compiled.invoke(None, CONFIG)
     before = list(saver.list(CONFIG))
     past = before[-2]
+
     config = compiled.update_state(at_checkpoint(past), {"log": "u"})
 
     assert list(saver.list(CONFIG))[1:] == before

@@ -235,6 +235,7 @@ def test_sealed_records_are_opened_as_they_are_read(sealed_log):
     data = bytes(sealed_log.frames.bytes.data)
     fid = read_header("", data).fid
     opened = [*records.scan(HEADER_SIZE, len(data), 0)]
+
     stored = [*Records(sealed_log.frames.bytes, fid).scan(HEADER_SIZE, len(data), 0)]
 
     assert not any(frame.flags & SEALED for frame in opened)

@@ -170,6 +170,7 @@ def test_a_state_longer_than_a_record_is_in_data_records_before_its_keyframe(ref
     long = {f"k{n}": f"{n}" * 9000 for n in range(3)}
     put(refusing, **long)
     put(refusing, **long, n=1)
+
     put(refusing, **{**long, "k0": "other" * 3000})
 
     assert [frame.type for frame in frames_of(refusing)].count(DATA) >= 6

@@ -206,16 +206,6 @@ def test_close_in_an_observers_own_thread_does_not_wait_for_itself():
     assert done == [None]
 
 
-def test_posting_from_many_threads_loses_nothing():
-    got = []
-    outbox = Outbox([got.append], limit=10**6)
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: [outbox.post("x", "info", data={"n": n, "m": m}) for m in range(500)], range(8)))
-    outbox.close(60)
-    assert outbox.dropped == 0
-    assert sorted((each.data["n"], each.data["m"]) for each in got) == [(n, m) for n in range(8) for m in range(500)]
-
-
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers here")
 def test_a_signal_handler_may_post():
     got, posted = [], 0

@@ -157,23 +157,6 @@ def test_only_the_chosen_backend_is_imported(tmp_path):
     assert drivers_after("import savers; savers.SqliteSaver") in ([], ["sqlite3"])
 
 
-@pytest.mark.parametrize("key", ["db_file", "path"])
-def test_sqlite_works_from_a_configuration_alone(key, tmp_path):
-    saver = get_saver("sqlite", **{key: str(tmp_path / "new" / "runs.db")})
-    assert type(saver).__name__ == "SqliteSaver"
-    assert type(saver).__module__ == "savers"
-    saver.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
-    assert (tmp_path / "new" / "runs.db").is_file()
-
-
-@pytest.mark.parametrize(("name", "key"), [("sqlite", "db_file"), ("postgres", "connection_string")])
-def test_a_missing_key_of_a_database_is_named(name, key, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointerConfigurationError, match=key):
-        get_saver(name)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_savers_has_no_other_names():
     import savers
 

@@ -159,16 +159,6 @@ def test_branches_see_it_and_what_one_changes_stays_changed(watched, how):
 
 
 @both
-def test_the_record_of_a_finished_branch_is_without_it(watched, how):
-    def ends(state):
-        return {"log": "b", "token": SECRET}
-
-    graph = watched.compile(fork("b", "c", b=ends, c=lambda state: {"log": interrupt("?")}, j=lambda state: None))
-    run(graph, {"token": SECRET}, how=how)
-    assert logged(run(graph, GraphResume("c"), how=how)) == ["b", "c"]
-
-
-@both
 def test_the_record_of_an_item_is_without_it(watched, how):
     seen = []
 

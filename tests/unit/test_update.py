@@ -191,28 +191,6 @@ def test_a_process_that_dies_in_an_update_loses_no_stop(compiled, saver, goto):
         assert saver.interrupts("t") == []
 
 
-def test_an_answer_after_an_update_that_died_is_recorded_with_its_stop(saver):
-    fails = [True]
-
-    def ask(state):
-        answer = [interrupt("q1"), interrupt("q2")]
-        if fails:
-            raise KeyboardInterrupt
-        return {"log": answer}
-
-    built = make_chain(LOG, ask=ask).compile(checkpoint_saver=saver)
-    built.invoke({}, CONFIG)
-    built.invoke(GraphResume("a1"), CONFIG)
-    real, saver.put_writes = saver.put_writes, None
-    with pytest.raises(TypeError):
-        built.update_state(CONFIG, {"log": "u"})
-    saver.put_writes = real
-    with pytest.raises(KeyboardInterrupt):
-        built.invoke(GraphResume("a2"), CONFIG)
-    fails.clear()
-    assert built.invoke(None, CONFIG)["log"] == ["u", "a1", "a2"]
-
-
 def test_an_update_frees_no_stop_that_was_passed_but_not_left(saver):
     runs = []
 
@@ -249,17 +227,3 @@ def test_a_running_thread_cannot_be_updated_from_outside():
         compiled.update_state(CONFIG, {})
     stream.close()
     compiled.update_state(CONFIG, {})
-
-
-@pytest.mark.parametrize("end", ["stop", "finish"])
-def test_in_the_body_of_the_loop_at_the_last_item(end):
-    saver = MemorySaver(lock_timeout=0)
-    compiled = graph().compile(checkpoint_saver=saver, interrupt_before=["b"] if end == "stop" else [])
-    for output in compiled.stream({}, CONFIG):
-        pass_on = output.is_end if end == "finish" else hasattr(output, "when")
-        if pass_on:
-            compiled.update_state(CONFIG, {"log": "body"})
-            compiled.invoke(None, CONFIG)
-
-    assert "body" in saver.get(CONFIG).state["log"]
-    assert saver.get(CONFIG).next_node_id == END

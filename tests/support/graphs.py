@@ -27,6 +27,25 @@ def log_node(word, **update):
     return lambda state: {"log": word, **update}
 
 
+class FlakyNode:
+    """Lists its runs, raises `Boom` while `fails` is set, and otherwise logs its name."""
+
+    def __init__(self, name, runs=None, *, fails=False, begun=None):
+        self.name = name
+        self.runs = [] if runs is None else runs
+        self.fails = fails
+        self.begun = begun
+        """An event that is set when the node begins."""
+
+    def __call__(self, state):
+        self.runs.append(self.name)
+        if self.begun is not None:
+            self.begun.set()
+        if self.fails:
+            raise Boom(self.name)
+        return {"log": self.name}
+
+
 def make_chain(schema=LOG, /, **nodes):
     """Make a graph of nodes, one after the other."""
     graph = StateGraph(schema)

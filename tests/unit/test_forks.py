@@ -36,6 +36,7 @@ from tests.support.checkpoints import list_ids
 from tests.support.graphs import (
     CONFIG,
     Boom,
+    FlakyNode,
     at_checkpoint,
     close,
     close_at,
@@ -66,28 +67,6 @@ built = partial(make_graph, SCHEMA, make_node=log_node)
 
 def diamond(**nodes):
     return built("START>a a>b,c b>d c>d d>END", **nodes)
-
-
-class Failing:
-    """A node that fails while it is broken, and lists its runs."""
-
-    def __init__(self, name, runs, started=None, *, broken=True):
-        self.name = name
-        self.runs = runs
-        self.started = started
-        self.broken = broken
-
-    def __call__(self, state):
-        self.runs.append(self.name)
-        if self.started is not None:
-            self.started.set()
-        if self.broken:
-            raise Boom(self.name)
-        return {"log": self.name, "sum": 1, "last": self.name}
-
-
-def noting(name, runs):
-    return Failing(name, runs, broken=False)
 
 
 def asking(word, runs=None):
@@ -296,12 +275,12 @@ def test_chunks_of_branches_come_as_they_are_made(saver, go):
 
 def test_the_count_survives_a_crash_and_a_resume(saver, go):
     runs = []
-    c = Failing("c", runs)
+    c = FlakyNode("c", runs, fails=True)
     graph = built("START>a a>b,c b>b2 b2>d c>d d>END", c=c).compile(checkpoint_saver=saver)
     for _ in range(3):  # a failed attempt costs nothing
         with pytest.raises(NodeExecutionError):
             go(graph, {} if not runs else None, RunnableConfig("t", max_iterations=5))
-    c.broken = False
+    c.fails = False
     with pytest.raises(MaxIterationsError):
         go(graph, None, RunnableConfig("t", max_iterations=4))
     assert logged(go(graph, None, RunnableConfig("t", max_iterations=5))) == ["a", "b", "b2", "c", "d"]
@@ -310,12 +289,12 @@ def test_the_count_survives_a_crash_and_a_resume(saver, go):
 @pytest.mark.parametrize("interval", [1, 2, 3, 5])
 def test_interval_with_forks(saver, go, interval):
     runs = []
-    c = Failing("c", runs)
-    graph = built("START>a a>b,c b>d c>d d>e e>END", b=noting("b", runs), c=c)
+    c = FlakyNode("c", runs, fails=True)
+    graph = built("START>a a>b,c b>d c>d d>e e>END", b=FlakyNode("b", runs), c=c)
     compiled = graph.compile(checkpoint_saver=saver, checkpoint_interval=interval)
     with pytest.raises(NodeExecutionError):
         go(compiled, {})
-    c.broken = False
+    c.fails = False
     assert logged(go(compiled, None)) == ["a", "b", "c", "d", "e"]
     assert sorted(runs) == ["b", "c", "c"]
     places = [node for node, _ in stored(saver)]
@@ -348,14 +327,14 @@ def test_checkpoint_when_with_forks(saver, go):
 
 def test_a_failing_branch_lets_the_others_finish_and_a_resume_repeats_only_it(saver, go):
     runs, failed = [], threading.Event()
-    c = Failing("c", runs, failed)
+    c = FlakyNode("c", runs, fails=True, begun=failed)
 
     def b(state):
         assert failed.wait(PATIENCE)
         runs.append("b")
         return {"log": "b"}
 
-    graph = diamond(a=noting("a", runs), b=b, c=c).compile(checkpoint_saver=saver)
+    graph = diamond(a=FlakyNode("a", runs), b=b, c=c).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError) as error:
         go(graph, {})
     assert error.value.node_id == "c"
@@ -363,7 +342,7 @@ def test_a_failing_branch_lets_the_others_finish_and_a_resume_repeats_only_it(sa
     assert error.value.thread_id == "t"
     assert list(error.value.path) == ["a"] or list(error.value.path) == ["a", "b"]
     assert status_of(saver) == "failed"
-    c.broken = False
+    c.fails = False
     final = go(graph, None)[-1].state
     assert final["log"] == ["a", "b", "c", "d"]
     assert sorted(runs) == ["a", "b", "c", "c"]
@@ -410,7 +389,7 @@ class Watched(ThreadPoolExecutor):
 def test_what_has_not_started_does_not_start(saver, go):
     runs = []
     edges = "START>b,c,e,f,g b>d c>d e>d f>d g>d d>END"
-    b = Failing("b", runs)
+    b = FlakyNode("b", runs, fails=True)
 
     def node(name):  # its thread is not free before the others were taken back
         def run(state):
@@ -425,8 +404,8 @@ def test_what_has_not_started_does_not_start(saver, go):
         with pytest.raises(NodeExecutionError):
             go(graph, {}, CONFIG.replace(executor=pool))
         assert (runs[0], len(runs) <= 2) == ("b", True)
-    b.broken = False
-    graph = built(edges, b=b, **{name: noting(name, runs) for name in "cefg"}).compile(checkpoint_saver=saver)
+    b.fails = False
+    graph = built(edges, b=b, **{name: FlakyNode(name, runs) for name in "cefg"}).compile(checkpoint_saver=saver)
     assert logged(go(graph, None)) == ["b", "c", "e", "f", "g", "d"]
     assert sorted(runs) == ["b", "b", "c", "e", "f", "g"]
 
@@ -435,7 +414,7 @@ def test_an_update_that_cannot_be_stored_fails_its_branch_alone(tmp_path, go):
     saver = FileSystemSaver(tmp_path, fsync="never")
     runs, values = [], [object(), "fine"]
     b = lambda s: {"last": values[0]}  # noqa: E731
-    graph = diamond(b=b, c=noting("c", runs)).compile(checkpoint_saver=saver)
+    graph = diamond(b=b, c=FlakyNode("c", runs)).compile(checkpoint_saver=saver)
     with pytest.raises(CheckpointSerializationError, match="last"):
         go(graph, {})
     values.pop(0)
@@ -445,19 +424,19 @@ def test_an_update_that_cannot_be_stored_fails_its_branch_alone(tmp_path, go):
 
 def test_an_embedded_graph_in_a_branch_is_stopped_by_another_branchs_failure(saver, go):
     runs, failed = [], threading.Event()
-    c = Failing("c", runs, failed)
+    c = FlakyNode("c", runs, fails=True, begun=failed)
 
     def p(state):
         assert failed.wait(PATIENCE)
         runs.append("p")
         return {"log": "p"}
 
-    child = built("START>p p>q q>END", p=p, q=noting("q", runs)).compile()
+    child = built("START>p p>q q>END", p=p, q=FlakyNode("q", runs)).compile()
     graph = built("START>s,c s>d c>d d>END", s=child, c=c).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError) as error:
         go(graph, {})
     assert error.value.node_id == "c"
-    c.broken = False
+    c.fails = False
     assert logged(go(graph, None)) == ["p", "q", "c", "d"]
     assert sorted(runs) == ["c", "c", "p", "q"]
 
@@ -486,7 +465,7 @@ def test_a_store_that_fails_at_any_of_its_calls(go, durability, on_save_error, l
         runs = []
         refused = CheckpointStorageError("x", "write", "refused")
         saver = ScriptedSaver(MemorySaver()).fail(method, refused, skip=at, late=late)
-        graph = built(edges, **{name: noting(name, runs) for name in ("a", "b", "b2", "c", "d")})
+        graph = built(edges, **{name: FlakyNode(name, runs) for name in ("a", "b", "b2", "c", "d")})
         compiled = graph.compile(checkpoint_saver=saver, durability=durability, on_save_error=on_save_error)
         try:
             final = go(compiled, {})[-1]
@@ -648,7 +627,7 @@ def test_an_interruptable_action_in_a_branch(saver, go):
             return {"log": "b"}
 
     runs = []
-    graph = diamond(b=Careful(), c=noting("c", runs)).compile(checkpoint_saver=saver)
+    graph = diamond(b=Careful(), c=FlakyNode("c", runs)).compile(checkpoint_saver=saver)
     stop = go(graph, {})[-1]
     assert (stop.when, stop.node_id, stop.metadata) == ("action", "b", {"why": "b"})
     assert go(graph, GraphResume())[-1].when == "action"  # asks again
@@ -661,7 +640,7 @@ def test_an_interruptable_action_in_a_branch(saver, go):
 def test_a_declared_stop_at_a_branch_node_is_at_its_fork(saver, go, kind, node):
     runs = []
     names = ["b", "b2", "c", "e", "f", "g"]
-    graph = built("START>a a>b,c b>b2 b2>e,f e>g f>g g>d c>d d>END", **{name: noting(name, runs) for name in names})
+    graph = built("START>a a>b,c b>b2 b2>e,f e>g f>g g>d c>d d>END", **{name: FlakyNode(name, runs) for name in names})
     compiled = graph.compile(checkpoint_saver=saver, **{f"interrupt_{kind}": [node]})
 
     stop = go(compiled, {})[-1]
@@ -721,7 +700,7 @@ def test_update_state_that_leads_into_a_branch(saver, go):
 
 def test_time_travel_to_a_forks_checkpoint_runs_its_branches_again(saver, go):
     runs = []
-    graph = diamond(b=noting("b", runs), c=noting("c", runs)).compile(checkpoint_saver=saver)
+    graph = diamond(b=FlakyNode("b", runs), c=FlakyNode("c", runs)).compile(checkpoint_saver=saver)
     go(graph, {})
     before = list_ids(saver, CONFIG)
     fork = next(checkpoint for checkpoint in saver.list(CONFIG) if checkpoint.next_node_id == "__PARALLEL__(a)")
@@ -767,7 +746,11 @@ def two_of_chunks(runs, both=None):
         return run
 
     return built(
-        "START>a a>b,c,e b>d c>d e>f f>d d>END", b=node("b"), c=node("c"), e=noting("e", runs), f=noting("f", runs)
+        "START>a a>b,c,e b>d c>d e>f f>d d>END",
+        b=node("b"),
+        c=node("c"),
+        e=FlakyNode("e", runs),
+        f=FlakyNode("f", runs),
     )
 
 
@@ -873,9 +856,9 @@ def test_a_cancelled_task_keeps_what_finished(saver):
         "START>b,c,e b>d c>c2 c2>d e>e2 e2>d d>END",
         b=slow,
         c=thread,
-        c2=noting("c2", runs),
+        c2=FlakyNode("c2", runs),
         e=quick,
-        e2=noting("e2", runs),
+        e2=FlakyNode("e2", runs),
     )
     compiled = graph.compile(checkpoint_saver=saver)
 
@@ -960,7 +943,7 @@ def test_keyboard_interrupt_while_branches_run(saver):
         main.set()
         return {"log": "c"}
 
-    graph = built("START>b,c b>b2 b2>d c>d d>END", b=b, b2=noting("b2", runs), c=c).compile(checkpoint_saver=saver)
+    graph = built("START>b,c b>b2 b2>d c>d d>END", b=b, b2=FlakyNode("b2", runs), c=c).compile(checkpoint_saver=saver)
     with pytest.raises(KeyboardInterrupt):
         graph.invoke({}, CONFIG)
     assert sorted(runs) == ["b", "c"]
@@ -974,8 +957,8 @@ def test_keyboard_interrupt_while_branches_run(saver):
 def test_names_with_dots_and_colons_do_not_meet(saver, go):
     """The second node of `a`, a map, has the items a.1.0, ...; the branch `a.1` has the node a.1.0."""
     runs = []
-    graph = StateGraph(SCHEMA).add_node("a", noting("a", runs)).add_node("a.1", noting("a.1", runs))
-    last = Failing("d", runs)
+    graph = StateGraph(SCHEMA).add_node("a", FlakyNode("a", runs)).add_node("a.1", FlakyNode("a.1", runs))
+    last = FlakyNode("d", runs, fails=True)
     graph.add_map_node("m", lambda item: runs.append(item) or {"log": item}, lambda state: [1, 2]).add_node("d", last)
     graph.add_edge(START, "a").add_edge(START, "a.1").add_edge("a", "m").add_edge("m", "d").add_edge("a.1", END)
     graph.add_edge("d", END)
@@ -985,14 +968,14 @@ def test_names_with_dots_and_colons_do_not_meet(saver, go):
     with pytest.raises(NodeExecutionError):
         go(compiled, {})
 
-    last.broken = False
+    last.fails = False
 
     assert logged(go(compiled, None)) == ["a", 1, 2, "d", "a.1"]
     assert sorted(map(str, runs)) == ["1", "2", "a", "a.1", "d", "d"]
 
 
 def test_idempotency_keys_are_the_same_again_and_no_others(saver, go):
-    keys, c = {}, Failing("c", [])
+    keys, c = {}, FlakyNode("c", [], fails=True)
 
     def node(name):
         def run(state, config):
@@ -1009,7 +992,7 @@ def test_idempotency_keys_are_the_same_again_and_no_others(saver, go):
     )
     with pytest.raises(NodeExecutionError):
         go(graph, {})
-    c.broken = False
+    c.fails = False
     stop = go(graph, None)[-1]
     with pytest.raises(NodeExecutionError):
         go(graph, GraphResume("again"))

@@ -2,6 +2,7 @@
 
 import asyncio
 import operator
+import threading
 
 import pytest
 
@@ -44,6 +45,25 @@ class FlakyNode:
         if self.fails:
             raise Boom(self.name)
         return {"log": self.name}
+
+
+class ConcurrentCalls:
+    """A function that counts how many of its calls run at the same time; they wait for each other in groups."""
+
+    def __init__(self, together):
+        self.barrier = threading.Barrier(together)
+        self.lock = threading.Lock()
+        self.running = 0
+        self.most = 0
+
+    def __call__(self, item):
+        with self.lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        self.barrier.wait(60)
+        with self.lock:
+            self.running -= 1
+        return item
 
 
 def make_chain(schema=LOG, /, **nodes):

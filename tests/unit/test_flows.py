@@ -24,7 +24,7 @@ from graphkit.compat.go_agents import (
 )
 from graphkit.errors import GraphRunnerError
 from savers import MemorySaver
-from tests.support.graphs import make_chain
+from tests.support.graphs import ConcurrentCalls, make_chain
 
 
 def events_of(action, state=None, expected=None):
@@ -392,32 +392,15 @@ def test_in_a_graph():
     assert in_graph(process_parallel(place, "items", "to")).invoke({"items": [1]}, RunnableConfig("t"))["to"] == ["t"]
 
 
-class Running:
-    """Counts how many run at once; each waits for the others."""
-
-    def __init__(self, together):
-        self.barrier = threading.Barrier(together)
-        self.guard, self.now, self.most = threading.Lock(), 0, 0
-
-    def __call__(self, item):
-        with self.guard:
-            self.now += 1
-            self.most = max(self.most, self.now)
-        self.barrier.wait(60)
-        with self.guard:
-            self.now -= 1
-        return item
-
-
 @pytest.mark.requirement("G31")
 @pytest.mark.parametrize(
     ("workers", "items", "expected"),
     [(3, 9, 3), (100, 4, 4), (None, 2, 2), (None, 64, min(2 * os.cpu_count(), 16)), (1, 3, 1)],
 )
 def test_how_many_run_at_once(workers, items, expected):
-    running = Running(expected)
-    called(process_parallel(running, "items", "out", workers=workers), {"items": list(range(items))})
-    assert running.most == expected
+    calls = ConcurrentCalls(expected)
+    called(process_parallel(calls, "items", "out", workers=workers), {"items": list(range(items))})
+    assert calls.most == expected
 
 
 @pytest.mark.requirement("G31")

@@ -252,18 +252,20 @@ def has_same_versions(source, target):
     )
 
 
+def make_transfer(way, source):
+    """Return a function that copies the source, or imports what it exports, to a saver."""
+    if way == "copy":
+        return lambda saver: copy_threads(source, saver)
+    lines = lines_of(source)
+    return lambda saver: import_threads(saver, lines)
+
+
 @pytest.mark.sweep(1, of="way", in_turn=True)
 @pytest.mark.parametrize("stop", ["finished", "waiting", "crashed"])
 @pytest.mark.parametrize("way", ["copy", "import"])
 def test_no_moment_of_a_copy_to_another_store_leaves_a_thread_that_runs(store, way, stop, sweep, caplog):
     source = make_source(store, stop)
-    lines = lines_of(source)
-
-    def bring(saver):
-        if way == "copy":
-            copy_threads(source, saver)
-        else:
-            import_threads(saver, lines)
+    bring = make_transfer(way, source)
 
     def is_whole(saver):
         if status_of(saver, "t") in {None, "incomplete"}:
@@ -283,13 +285,7 @@ def test_no_moment_of_bringing_what_is_new_leaves_a_thread_that_runs(store, way,
     early_lines = lines_of(source)
     make_app(source, Effects()).invoke(None, T)
     source.add_tags(T.with_check_point_id(source.history(T)[-1].id), "late")
-    lines = lines_of(source)
-
-    def bring(saver):
-        if way == "copy":
-            copy_threads(source, saver)
-        else:
-            import_threads(saver, lines)
+    bring = make_transfer(way, source)
 
     def is_whole(saver):
         if status_of(saver, "t") in {None, "incomplete"}:

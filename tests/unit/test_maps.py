@@ -30,7 +30,18 @@ from graphkit.errors import (
     MaxIterationsError,
 )
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
-from tests.support.graphs import CONFIG, Boom, at_checkpoint, logged, make_chain, make_graph, nodes_of, payloads_of
+from tests.support.graphs import (
+    CONFIG,
+    Boom,
+    ConcurrentCalls,
+    at_checkpoint,
+    logged,
+    make_chain,
+    make_graph,
+    nodes_of,
+    payloads_of,
+)
+from tests.support.sweeps import ALL
 
 SCHEMA = {"log": Channels.appender_with_duplicate(), "items": Channels.base(list)}
 PATIENCE = 60
@@ -394,48 +405,28 @@ def squares(items, action=None, **options):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
-@pytest.mark.parametrize("how", ["sync", "async"])
-def test_max_concurrency_bounds_how_many_items_run_at_the_same_time(limit, how):
-    lock, running, most = threading.Lock(), [], []
-    full = threading.Barrier(limit) if limit <= 3 else None
-
-    def action(n):
-        with lock:
-            running.append(n)
-            most.append(len(running))
-        if full is not None and n < limit:
-            full.wait(PATIENCE)  # the first ones meet, so as many do run at the same time
-        with lock:
-            running.remove(n)
-        return {"log": n}
-
-    app = squares(range(12), action, max_concurrency=limit).compile()
-    state = app.invoke({}) if how == "sync" else asyncio.run(app.ainvoke({}))
-    assert state["log"] == list(range(12))
-    assert max(most) <= limit
+@pytest.mark.sweep(ALL)
+def test_max_concurrency_bounds_how_many_items_run_at_the_same_time(limit, go):
+    calls = ConcurrentCalls(min(limit, 12))
+    graph = squares(range(12), lambda n: {"log": calls(n)}, max_concurrency=limit)
+    assert logged(go(graph.compile(), {})) == [*range(12)]
+    assert calls.most == min(limit, 12)
 
 
 @pytest.mark.parametrize("shape", ["map", "map with a higher limit", "fork"])
 def test_the_max_concurrency_of_a_config_bounds_branches_and_items(go, shape):
-    lock, running, most = threading.Lock(), [], []
-    pair = threading.Barrier(2)
-
-    def action(_):
-        with lock:
-            running.append(None)
-            most.append(len(running))
-        pair.wait(PATIENCE)  # two do run at the same time
-        with lock:
-            running.pop()
-
+    calls = ConcurrentCalls(2)
     if shape == "fork":
         graph = StateGraph(SCHEMA)
         for name in "abcdef":
-            graph.add_node(name, action).add_edge(START, name).add_edge(name, END)
+            graph.add_node(name, lambda state: {"log": calls("x")}).add_edge(START, name).add_edge(name, END)
     else:
-        graph = squares(range(6), action, max_concurrency=5 if "higher" in shape else None)
+        limit = 5 if "higher" in shape else None
+        graph = squares(range(6), lambda n: {"log": calls(n)}, max_concurrency=limit)
+
     go(graph.compile(), {}, {"configurable": {"thread_id": "t"}, "max_concurrency": 2})
-    assert max(most) == 2
+
+    assert calls.most == 2
 
 
 def test_max_concurrency_starts_nothing_after_a_failure_and_repeats_nothing(saver):

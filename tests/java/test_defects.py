@@ -9,7 +9,7 @@ import pytest
 
 from graphkit import END, START, Checkpoint, CompileConfig, RunnableConfig, StateGraph, StateSerializer
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import nodes_of
+from tests.support.graphs import connect, nodes_of
 
 
 def at(thread):
@@ -36,8 +36,7 @@ def test_constants():
     """START, END, the default thread, and the ids of forks and merged nodes."""
     assert (START, END, MemorySaver.THREAD_ID_DEFAULT) == ("__START__", "__END__", "$default")
     child = StateGraph({}).add_node("a", lambda state: None).add_edge(START, "a").add_edge("a", END)
-    graph = StateGraph({}).add_node("s", child).add_node("b", lambda state: None)
-    graph.add_edge(START, "s").add_edge(START, "b").add_edge("s", END).add_edge("b", END)
+    graph = connect(StateGraph({}).add_node("s", child).add_node("b", lambda state: None), "START>s,b s>END b>END")
     nodes = nodes_of(graph.compile().stream({}))
     assert nodes == [START, "__PARALLEL__(__START__)", END]
     assert set(graph.compile().topology.nodes) == {"s-a", "b"}

@@ -82,20 +82,30 @@ def make_chain_of(schema, update, /, *names, **nodes):
     return make_chain(schema, **{name: nodes.get(name, log_node(name, **update)) for name in all_names})
 
 
+def parse_edges(text):
+    """Return the pairs of edges like "START>a a>b,c b>d"."""
+    places = {"START": START, "END": END}
+    pairs = []
+    for part in text.split():
+        source, _, targets = part.partition(">")
+        pairs += [(places.get(source, source), places.get(target, target)) for target in targets.split(",")]
+    return pairs
+
+
+def connect(graph, edges):
+    """Add edges like "START>a a>b,c b>d" to a graph, and return it."""
+    for source, target in parse_edges(edges):
+        graph.add_edge(source, target)
+    return graph
+
+
 def make_graph(schema, edges, make_node=log_node, **nodes):
     """Make a graph of edges like "START>a a>b,c b>d"; `make_node` makes the nodes that are only named."""
-    pairs = []
-    for part in edges.split():
-        source, _, targets = part.partition(">")
-        pairs += [(source, target) for target in targets.split(",")]
-    names = dict.fromkeys(name for pair in pairs for name in pair if name not in {"START", "END"})
     graph = StateGraph(schema)
+    names = dict.fromkeys(name for pair in parse_edges(edges) for name in pair if name not in {START, END})
     for name in names:
         graph.add_node(name, nodes[name] if name in nodes else make_node(name))
-    places = {"START": START, "END": END}
-    for source, target in pairs:
-        graph.add_edge(places.get(source, source), places.get(target, target))
-    return graph
+    return connect(graph, edges)
 
 
 def outputs(graph, given, config=CONFIG, *, how="sync", on_output=None):

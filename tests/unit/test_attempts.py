@@ -4,10 +4,9 @@ import asyncio
 import contextvars
 import functools
 import itertools
-import multiprocessing
 import pickle
 import threading
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
@@ -32,7 +31,7 @@ from graphkit._plan.topology import TwoForms
 from graphkit.compat.go_agents import process_chain
 from graphkit.errors import GraphRunnerError
 from savers import MemorySaver
-from tests.support.graphs import CONFIG, close_at, is_chunk
+from tests.support.graphs import CONFIG, close_at, connect, is_chunk
 from tests.support.sweeps import examples
 
 AT_ONCE = RetryPolicy(initial_delay=0)
@@ -115,7 +114,7 @@ def make_graph(node, *hooks, retry=None, timeout=None):
     for hook in hooks:
         graph.add_wrap_call_node_hook("n", hook)
     graph.add_node("other", lambda state: {"other": True})
-    return graph.add_edge(START, "n").add_edge("n", END).add_edge("other", END)
+    return connect(graph, "START>n n>END other>END")
 
 
 async def collect(outputs):
@@ -724,30 +723,6 @@ def test_no_thread_is_left_behind():
     thread.join(LONG)
     assert thread.daemon
     assert set(threading.enumerate()) <= before
-
-
-# --- In another process -----------------------------------------------------------------------------------------------
-
-
-def fail_twice(state, config, calls=itertools.count(1)):  # noqa: B008 - counts in the process it runs in
-    if next(calls) < 3:
-        raise ValueError
-    return {"seen": [state["x"], config.thread_id]}
-
-
-def note_node(node_id, state, config, call):
-    return {**call(), "by": node_id}
-
-
-@pytest.mark.requirement("behaviour 18")
-def test_a_composed_call_travels_to_another_process():
-    graph = make_graph(fail_twice, note_node, retry=AT_ONCE, timeout=LONG)
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        state = graph.compile(executor=pool).invoke({"x": 1}, CONFIG)
-    assert state == {"x": 1, "seen": [1, "t"], "by": "n"}
-
-
-# --- the policy -------------------------------------------------------------------------------------------------------
 
 
 def is_odd(error):

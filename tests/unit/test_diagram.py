@@ -7,7 +7,7 @@ import pytest
 
 from graphkit import END, START, GraphRepresentation, StateGraph
 from graphkit._diagram import draw
-from tests.support.graphs import make_chain
+from tests.support.graphs import connect, make_chain
 
 MERMAID, PLANTUML = GraphRepresentation.Type.MERMAID, GraphRepresentation.Type.PLANTUML
 FORK = "__PARALLEL__(A)"
@@ -35,9 +35,7 @@ def forked():
     graph = StateGraph({})
     for name in "ABCEJ":
         graph.add_node(name, node)
-    graph.add_edge(START, "A").add_edge("A", "B").add_edge("A", "C").add_edge("B", "E").add_edge("E", "J").add_edge(
-        "C", "J"
-    )
+    connect(graph, "START>A A>B,C B>E E>J C>J")
     return graph.add_conditional_edges("J", node, {"again": "A", "end": END})
 
 
@@ -187,9 +185,7 @@ def test_of_conditions_in_branches_only_what_the_path_names_is_passed():
     graph = StateGraph({})
     for name in "ABCXYJ":
         graph.add_node(name, node)
-    graph.add_edge(START, "A").add_edge("A", "B").add_edge("A", "C").add_edge("C", "J").add_edge("X", "J").add_edge(
-        "Y", "J"
-    )
+    connect(graph, "START>A A>B,C C>J X>J Y>J")
     graph.add_conditional_edges("B", node, ["X", "Y"]).add_edge("J", END)
     names, _ = passed(graph, [START, "A", FORK, "J", END])
 

@@ -48,13 +48,6 @@ def test_a_second_run_of_a_thread_is_refused_and_others_are_not(saver):
     compiled.invoke({}, CONFIG)
 
 
-def test_readers_never_wait(saver):
-    compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
-    for _ in compiled.stream({}, CONFIG):
-        assert compiled.get_state(CONFIG).checkpoint_id == saver.list(CONFIG)[0].id
-        assert len(compiled.get_state_history(CONFIG)) == len(saver.history(CONFIG))
-
-
 def test_at_the_last_item_all_is_stored_and_the_thread_is_free(saver):
     compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
 

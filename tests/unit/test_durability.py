@@ -575,6 +575,3 @@ def test_resume_takes_a_thread_or_the_id_of_a_run(how):
         resume("neither")
     with pytest.raises(CheckpointNotFoundError):
         resume("t", "no such checkpoint")
-
-
-# --- a directory that is deleted under a run --------------------------------------------------------------------------

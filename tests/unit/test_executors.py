@@ -28,7 +28,7 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, at_checkpoint, logged, pending_payloads
+from tests.support.graphs import CONFIG, at_checkpoint, connect, logged, pending_payloads
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
@@ -326,8 +326,7 @@ def _appended(path):
 def test_once_is_found_again_whatever_is_stored_when(go, processes, store, tmp_path, options):
     """What is recorded there belongs to where the run stands, also if that was not stored yet."""
     graph = StateGraph(SCHEMA).add_node("a", lambda s: {"log": "a"}).add_node("n", once_then_fail, executor=processes)
-    graph.add_node("z", once_there, executor=processes)
-    graph.add_edge(START, "a").add_edge("a", "n").add_edge("n", "z").add_edge("z", END)
+    connect(graph.add_node("z", once_there, executor=processes), "START>a a>n n>z z>END")
     compiled = graph.compile(checkpoint_saver=store, **options)
 
     with pytest.raises(NodeExecutionError):

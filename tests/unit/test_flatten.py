@@ -4,7 +4,7 @@ import pytest
 
 from graphkit import END, START, Command, StateGraph
 from graphkit.errors import GraphStateError
-from tests.support.graphs import LOG, make_graph, nodes_of
+from tests.support.graphs import LOG, connect, make_graph, nodes_of
 
 
 def logs(name):
@@ -64,7 +64,7 @@ def test_a_graph_that_is_added_to_itself_is_added_as_it_was():
 
 
 def test_a_loop_over_a_merged_graph():
-    graph = StateGraph(LOG).add_node("S", CHILD).add_edge(START, "S").add_edge("S", "X").add_edge("X", "S")
+    graph = connect(StateGraph(LOG).add_node("S", CHILD), "START>S S>X X>S")
     graph.add_node("X", logs("X"), destinations=[END])
     assert edges(graph) == {START: "S-a", "S-a": "S-b", "S-b": "X", "X": "S-a"}
 

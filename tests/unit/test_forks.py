@@ -40,6 +40,7 @@ from tests.support.graphs import (
     at_checkpoint,
     close,
     close_at,
+    connect,
     ids_of,
     is_chunk,
     logged,
@@ -960,8 +961,7 @@ def test_names_with_dots_and_colons_do_not_meet(saver, go):
     graph = StateGraph(SCHEMA).add_node("a", FlakyNode("a", runs)).add_node("a.1", FlakyNode("a.1", runs))
     last = FlakyNode("d", runs, fails=True)
     graph.add_map_node("m", lambda item: runs.append(item) or {"log": item}, lambda state: [1, 2]).add_node("d", last)
-    graph.add_edge(START, "a").add_edge(START, "a.1").add_edge("a", "m").add_edge("m", "d").add_edge("a.1", END)
-    graph.add_edge("d", END)
+    connect(graph, "START>a,a.1 a>m m>d a.1>END d>END")
 
     compiled = graph.compile(checkpoint_saver=saver)
 
@@ -1149,7 +1149,6 @@ def test_a_chosen_fork_inside_a_branch():
         inner.add_edge(name, "meet")
     inner.add_edge("meet", END)
     graph = StateGraph({"log": Channels.appender(list)}).add_node("left", inner).add_node("right", log_list("right"))
-    graph.add_node("join", log_list("join"))
-    graph.add_edge(START, "left").add_edge(START, "right").add_edge("left", "join").add_edge("right", "join")
+    connect(graph.add_node("join", log_list("join")), "START>left,right left>join right>join")
 
     assert log_of(graph.add_edge("join", END).compile()) == ["split", "a", "c", "meet", "right", "join"]

@@ -20,7 +20,7 @@ from graphkit import (
 from graphkit._plan.schema import StateSchema
 from graphkit._plan.topology import Call, Condition, Fork, Node, Topology, fork_id
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError, GraphStateError, NodeExecutionError
-from tests.support.graphs import make_chain, make_graph, nodes_of
+from tests.support.graphs import connect, make_chain, make_graph, nodes_of
 
 
 def node(state):
@@ -75,8 +75,7 @@ def test_a_late_node_fails_after_its_own_timeout_or_that_of_the_graph(own, secon
 
 def test_the_graphs_retry_and_timeout_are_for_nodes_without_their_own(graph):
     graph.add_node("own", node, retry=RetryPolicy(max_attempts=2), timeout=3)
-    graph.add_node("S", StateGraph({}).add_edge(START, END).compile())
-    graph.add_edge("a", "own").add_edge("own", "S").add_edge("S", END)
+    connect(graph.add_node("S", StateGraph({}).add_edge(START, END).compile()), "a>own own>S S>END")
     nodes = graph.compile(retry=RetryPolicy(), timeout=5).topology.nodes
     assert (nodes["own"].timeout, nodes["S"].action) == (3, None)
     tries = []
@@ -124,8 +123,7 @@ def test_a_compiled_graph_is_one_node(graph):
 
 def test_add_subgraph_is_add_node(graph):
     inner = graph.add_edge("a", END)
-    outer = StateGraph({}).add_subgraph("S", inner).add_subgraph("T", inner.compile())
-    outer.add_edge(START, "S").add_edge("S", "T").add_edge("T", END)
+    outer = connect(StateGraph({}).add_subgraph("S", inner).add_subgraph("T", inner.compile()), "START>S S>T T>END")
     assert list(outer.compile().topology.nodes) == ["S-a", "T"]
     with pytest.raises(GraphStateError, match="'x'"):
         outer.add_subgraph("x", node)
@@ -184,9 +182,7 @@ def test_plain_and_conditional_edges_exclude_each_other(graph):
 @pytest.mark.requirement("G30")
 def test_all_problems_are_reported_at_once():
     graph = StateGraph({}).add_node("a", node).add_node("b", node).add_node("c", node).add_node("d", node)
-    graph.add_edge("a", "gone").add_edge("ghost", "a").add_edge("b", "a").add_edge("b", "a").add_edge(
-        "d", "a"
-    ).add_edge("d", "d")
+    connect(graph, "a>gone ghost>a b>a,a d>a,d")
     graph.add_conditional_edges("c", node, {"k": "lost", "start": START})
 
     with pytest.raises(GraphStateError) as failed:
@@ -224,7 +220,7 @@ def test_each_problem_alone(graph, build, word):
 
 def test_a_fork_needs_its_own_id():
     graph = StateGraph({}).add_node("a", node).add_node("b", node).add_node("__PARALLEL__(__START__)", node)
-    graph.add_edge(START, "a").add_edge(START, "b").add_edge("a", END).add_edge("b", END)
+    connect(graph, "START>a,b a>END b>END")
     with pytest.raises(GraphStateError, match="the fork has it"):
         graph.compile()
 
@@ -248,8 +244,8 @@ def test_every_way_in_which_a_graph_cannot_end_is_reported_at_once():
     graph = StateGraph({})
     for name in ("fork", "left", "right", "spin", "dead", "island"):
         graph.add_node(name, node)
-    graph.add_conditional_edges(START, node, ["fork", "dead"]).add_edge("fork", "left").add_edge("fork", "right")
-    graph.add_edge("left", "fork").add_edge("right", "spin").add_edge("spin", "right").add_edge("island", "island")
+    graph.add_conditional_edges(START, node, ["fork", "dead"])
+    connect(graph, "fork>left,right left>fork right>spin spin>right island>island")
     assert find_problems(graph) == (
         "the branches out of 'fork' cannot be joined: no path leads from the branch 'right' to 'fork', where the other branches meet",
         "'dead' has no outgoing edge: add_edge('dead', ...), or destinations=[...] if it returns Commands",
@@ -317,8 +313,7 @@ def test_destinations_count_as_edges():
 
 def test_destinations_lead_within_a_branch():
     graph = StateGraph({}).add_node("a", lambda state: Command("c"), destinations=["c", "j"]).add_node("b", node)
-    graph.add_node("c", lambda state: {"c": 1}).add_node("j", node).add_edge("j", END)
-    graph.add_edge(START, "a").add_edge(START, "b").add_edge("b", "j").add_edge("c", "j")
+    connect(graph.add_node("c", lambda state: {"c": 1}).add_node("j", node), "j>END START>a,b b>j c>j")
     app = graph.compile()
     assert app.topology.forks["__PARALLEL__(__START__)"].branches["a"] == {"a", "c"}
     assert app.invoke({}) == {"c": 1}
@@ -328,13 +323,13 @@ def test_destinations_of_a_merged_graph_go_with_it():
     child = StateGraph({}).add_node("x", lambda state: Command("y"), destinations=["y"]).add_edge(START, "x")
     child.add_node("y", lambda state: Command(END), destinations=[END])
     graph = StateGraph({}).add_node("go", lambda state: Command("S"), destinations=["S"]).add_node("S", child)
-    graph.add_node("z", node).add_edge(START, "go").add_edge("S", "z").add_edge("z", END)
+    connect(graph.add_node("z", node), "START>go S>z z>END")
     assert nodes_of(graph.compile().stream({})) == [START, "go", "S-x", "S-y", "z", END]
 
 
 def test_a_command_may_go_where_an_edge_leads_too():
     graph = StateGraph({}).add_node("a", lambda state: Command("b"), destinations=["c"]).add_edge("a", "b")
-    graph.add_node("b", node).add_node("c", node).add_edge(START, "a").add_edge("b", END).add_edge("c", END)
+    connect(graph.add_node("b", node).add_node("c", node), "START>a b>END c>END")
     assert nodes_of(graph.compile().stream({})) == [START, "a", "b", END]
 
 
@@ -434,7 +429,7 @@ def test_a_slip_in_a_name_that_checkpoint_when_has_is_found_at_compile():
 
 
 def test_the_node_that_forks_is_no_slip():
-    graph = StateGraph({}).add_edge(START, "a").add_edge(START, "b").add_edge("a", END).add_edge("b", END)
+    graph = connect(StateGraph({}), "START>a,b a>END b>END")
     for node_id in "ab":
         graph.add_node(node_id, lambda state: None)
     graph.compile(checkpoint_when=when.after("__PARALLEL__(__START__)"))

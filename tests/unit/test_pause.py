@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from graphkit import END, START, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph
+from graphkit import END, START, InterruptionMetadata, RunnableConfig, StateGraph
 from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import CONFIG, LOG, both, log_node, make_chain, make_graph, pending_ids, status_of
 from tests.support.sweeps import ALL
@@ -83,18 +83,6 @@ def test_a_run_that_is_about_to_end_ends(saver):
     a = Pauser("a")
     graph = a.graph = make_chain(a=a).compile(checkpoint_saver=saver)
     assert graph.invoke_final({}, CONFIG).is_end
-
-
-def test_an_update_may_come_with_the_resume(saver):
-    a = Pauser("a")
-    graph = a.graph = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver)
-    graph.invoke({}, CONFIG)
-    assert graph.invoke(GraphResume({"log": "value"}, update={"log": "update"}), CONFIG)["log"] == [
-        "a",
-        "value",
-        "update",
-        "b",
-    ]
 
 
 def test_where_the_run_stops_anyway_there_is_one_stop(saver):

@@ -544,15 +544,6 @@ def test_pruning_by_age(saver, clock):
     assert managing(saver, clock, retention_strategy="all").prune("run") == 0
 
 
-@pytest.mark.requirement("H37")
-def test_pruning_all_runs_by_age(file_saver, clock):
-    manager = managing(file_saver, clock, retention_strategy="all", max_age=timedelta(days=7))
-    for run in "ab":
-        saved(manager, 3, run=run)
-    clock.now += timedelta(days=8)
-    assert manager.prune() == 4
-
-
 class Broken(SaverWrapper):
     """A store whose disk is full and that cannot be read."""
 

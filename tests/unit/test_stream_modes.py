@@ -18,7 +18,7 @@ from graphkit import (
     interrupt,
 )
 from savers import MemorySaver
-from tests.support.graphs import make_chain, make_graph, nodes_of
+from tests.support.graphs import connect, make_chain, make_graph, nodes_of
 
 WAIT = 20
 """Seconds that a test waits for another thread before it fails."""
@@ -166,8 +166,7 @@ def test_branches_items_and_nested_graphs_dispatch_too(read):
 
     inner = make_chain({}, nested=dispatch_id).compile()
     graph = make_graph({}, "START>left,right inner>END", left=dispatch_id, right=dispatch_id, inner=inner)
-    graph.add_map_node("map", dispatch_item, lambda state: ["x", "y"])
-    graph.add_edge("left", "map").add_edge("right", "map").add_edge("map", "inner")
+    connect(graph.add_map_node("map", dispatch_item, lambda state: ["x", "y"]), "left>map right>map map>inner")
 
     items = read(graph.compile(), {}, stream_mode="custom")
 

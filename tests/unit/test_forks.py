@@ -479,43 +479,6 @@ def test_a_store_that_fails_at_any_of_its_calls(go, durability, on_save_error, l
         assert final.state["log"] == ["a", "b", "b2", "c", "d"]
 
 
-@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-@pytest.mark.parametrize("last", ["b", "c", "e2", None])
-def test_durability_with_interrupted_branches(saver, go, durability, last):
-    """The last branch ends after another has asked: everything is stored at one checkpoint."""
-    runs, asked, together = [], threading.Event(), threading.Barrier(2)
-
-    def node(name, *, asks):
-        def run(state):
-            runs.append(name)
-            if name == last:
-                assert asked.wait(PATIENCE)
-            elif asks and last is None and runs.count(name) == 1:
-                together.wait(PATIENCE)
-            return {"log": interrupt(name) if asks else name}
-
-        return run
-
-    def observe(event):
-        if event.type == "interrupt.raised":
-            asked.set()
-
-    nodes = {
-        "b": node("b", asks=True),
-        "c": node("c", asks=True),
-        "e": node("e", asks=False),
-        "e2": node("e2", asks=False),
-    }
-    built_one = built("START>a a>b,c,e b>d c>d e>e2 e2>d d>END", **nodes)
-    graph = built_one.compile(checkpoint_saver=saver, durability=durability, observers=[observe])
-    stop = go(graph, {})[-1]
-    assert sorted(payloads_of(stop)) == ["b", "c"]
-    assert sorted(each.payload for each in graph.get_state(CONFIG).interrupts) == ["b", "c"]
-    answers = {id_: payload.upper() for payload, id_ in ids_of(stop).items()}
-    assert logged(go(graph, GraphResume(answers))) == ["a", "B", "C", "e", "e2", "d"]
-    assert [runs.count(name) for name in ("e", "e2", "b", "c")] == [1, 1, 2, 2]
-
-
 def test_what_is_first_stored_by_two_at_once_is_stored_once(tmp_path, go):
     """Under "exit" the first question, or result of once, stores where the run stands; here they come together."""
 
@@ -773,29 +736,6 @@ def test_closing_the_stream_in_the_middle_of_chunks(saver, go):
     assert [runs.count("e"), runs.count("f")] == [1, 1]
     assert status_of(saver) == "finished"
     assert before.count("f") <= 1
-
-
-def test_closing_where_something_was_dispatched_loses_nothing(saver, go):
-    runs = []
-
-    def node(name):
-        def run(state, config):
-            runs.append(name)
-            config.dispatch(name)
-            return {"log": name}
-
-        return run
-
-    graph = built("START>a a>b,c b>d c>d d>END", **{name: node(name) for name in "abcd"}).compile(
-        checkpoint_saver=saver
-    )
-    given = {}
-    while saver.get(CONFIG) is None or saver.get(CONFIG).next_node_id != END:
-        close_at(graph, is_chunk, given, how=go.kind)
-        given = None
-    go(graph, None)
-    assert sorted(runs) == list("abcd")
-    assert saver.get(CONFIG).state["log"] == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])

@@ -19,7 +19,6 @@ from graphkit import (
     interrupt,
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
-from savers import MemorySaver
 from tests.support.graphs import CONFIG, LOG, at_checkpoint, make_chain, payloads_of, pending_ids, pending_payloads
 
 
@@ -288,21 +287,6 @@ def test_a_question_after_the_node_updated_its_own_thread_is_found(saver):
     run(compiled, {})
     assert pending_payloads(saver) == ["q"]
     assert run(compiled, GraphResume("yes")).is_end
-
-
-def test_a_question_after_the_node_released_its_own_thread_is_found():
-    saver = MemorySaver()
-    done = []
-
-    def ask(state):
-        if not done:
-            done.append(saver.release(CONFIG))
-        return {"log": interrupt("q")}
-
-    compiled = make_chain(LOG, ask=ask).compile(checkpoint_saver=saver)
-    run(compiled, {"x": 1})
-    end = run(compiled, GraphResume("yes"))
-    assert dict(end.state) == {"log": ["yes"], "x": 1}
 
 
 def test_a_stop_pickles_with_its_payload():

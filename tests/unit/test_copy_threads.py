@@ -7,6 +7,7 @@ import pickle
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from threading import Barrier
 
 import pytest
@@ -28,6 +29,7 @@ from graphkit.transfer import copy_threads
 from graphkit.values import FrozenDict
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, VersionedMemorySaver
 from tests.contract.test_minimal import FourMethods, Lists
+from tests.support.checkpoints import with_lazy_state
 from tests.support.graphs import make_graph, pending_ids
 from tests.support.sweeps import examples
 from tests.support.terminal import checkpoint
@@ -565,28 +567,27 @@ class Tracked:
     n: int
 
 
+class TrackedStates:
+    """Makes states whose values are counted while they are in memory."""
+
+    def __init__(self):
+        self.alive = weakref.WeakSet()
+        self.most = 0
+
+    def make(self, checkpoint):
+        gc.collect()
+        value = Tracked(checkpoint.state["n"])
+        self.alive.add(value)
+        self.most = max(self.most, len(self.alive))
+        return FrozenDict({"x": value})
+
+
 def test_one_state_is_in_memory_at_a_time():
-    alive = weakref.WeakSet()
-    most = 0
+    states = TrackedStates()
 
     class Loads(Lists):
         def list(self, config=None):
-            return [self.lazy(checkpoint) for checkpoint in super().list(config)]
-
-        def lazy(self, one):
-            def load():
-                nonlocal most
-                value = Tracked(one.state["n"])
-                alive.add(value)
-                gc.collect()
-                most = max(most, len(alive))
-                return FrozenDict({"x": value})
-
-            fields = {
-                name: getattr(one, name)
-                for name in ("id", "node_id", "next_node_id", "parent_id", "created_us", "metadata")
-            }
-            return Checkpoint.from_stored(**fields, state=None, load=load)
+            return [with_lazy_state(each, partial(states.make, each)) for each in super().list(config)]
 
     source, target = Loads(), MemorySaver()
     target.register_types(Tracked)
@@ -594,33 +595,24 @@ def test_one_state_is_in_memory_at_a_time():
         source.put(T, checkpoint(n, "a", "b", {"n": n}))
     copy_threads(source, target)
     assert [each.state["x"].n for each in target.list(T)] == [*range(29, -1, -1)]
-    assert 1 <= most <= 3
+    assert 1 <= states.most <= 3
 
 
 def test_threads_that_cannot_be_copied_keep_no_states_in_memory():
-    alive = weakref.WeakSet()
-    most = 0
+    states = TrackedStates()
 
     class Loads(MemorySaver):
         """Its states hold an object of a type that the target does not know."""
 
         def list(self, config=None):
-            return [self.load(checkpoint) for checkpoint in super().list(config)]
-
-        def load(self, one):
-            nonlocal most
-            gc.collect()
-            most = max(most, len(alive))
-            value = Tracked(one.state["n"])
-            alive.add(value)
-            return one.with_state(FrozenDict({"x": value}))
+            return [each.with_state(states.make(each)) for each in super().list(config)]
 
     source = Loads()
     for number in range(20):
         source.put(RunnableConfig(f"t{number:02}"), checkpoint(number, START, "a", {"n": number}))
     with pytest.raises(CheckpointSerializationError, match="no other is done"):
         copy_threads(source, MemorySaver())
-    assert 1 <= most <= 3
+    assert 1 <= states.most <= 3
 
 
 # Any history

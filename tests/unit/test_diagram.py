@@ -18,12 +18,7 @@ def node(state):
 
 
 def chain(*names):
-    graph = StateGraph({})
-    before = START
-    for name in names:
-        graph.add_node(name, node).add_edge(before, name)
-        before = name
-    return graph.add_edge(before, END)
+    return make_chain({}, **dict.fromkeys(names, node))
 
 
 def agent():
@@ -32,10 +27,9 @@ def agent():
 
 
 def forked():
-    graph = StateGraph({})
+    graph = connect(StateGraph({}), "START>A A>B,C B>E E>J C>J")
     for name in "ABCEJ":
         graph.add_node(name, node)
-    connect(graph, "START>A A>B,C B>E E>J C>J")
     return graph.add_conditional_edges("J", node, {"again": "A", "end": END})
 
 

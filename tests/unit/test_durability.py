@@ -535,11 +535,9 @@ def test_a_value_that_the_store_refuses_is_a_failure_of_its_node(tmp_path, durab
         assert saver.get_writes(CONFIG)["failure"]["node_id"] == "b"
     good.append(1)
     run(graph, None if saver.list(CONFIG) else {}, how=how)
-    state = (
-        run(graph, GraphResume(2), how=how)[-1].state if how_it_is_refused == "question" else graph.get_state(CONFIG)
-    )
+    if how_it_is_refused == "question":
+        run(graph, GraphResume(2), how=how)
     assert status_of(saver) == "finished"
-    assert state is not None
 
 
 # --- resume -----------------------------------------------------------------------------------------------------------

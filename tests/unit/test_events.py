@@ -239,8 +239,8 @@ def test_retries(how):
         if failures:
             raise failures.pop(0)
 
-    graph = StateGraph(LOG).add_node("a", a, retry=RetryPolicy(max_attempts=2, initial_delay=0, jitter=False))
-    compiled = graph.add_edge(START, "a").add_edge("a", END).compile(observers=[recorder])
+    retry = RetryPolicy(max_attempts=2, initial_delay=0, jitter=False)
+    compiled = chain(a=a).compile(observers=[recorder], retry=retry)
     with pytest.raises(NodeExecutionError):
         invoke(compiled, {}, how=how)
     assert recorder.take() == [

@@ -28,7 +28,7 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, at_checkpoint, connect, logged, pending_payloads
+from tests.support.graphs import CONFIG, FlakyNode, at_checkpoint, connect, logged, pending_payloads
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
@@ -115,14 +115,10 @@ def test_the_nearest_executor_counts(go, threads):
 
 
 def test_an_executor_by_the_id_of_the_forking_node(go, threads):  # addParallelNodeExecutor
-    graph = StateGraph(SCHEMA).add_map_node("m", where, lambda s: "x")
-
-    for name in "abcde":
-        graph.add_node(name, where if name in "bcde" else lambda s: None)
-
-    for edge in ["ab", "ac", "bd", "be", "dm", "em", "cm"]:
-        graph.add_edge(*edge)
-    graph.add_edge(START, "a").add_edge("m", END)
+    graph = StateGraph(SCHEMA).add_map_node("m", where, lambda s: "x").add_node("a", lambda s: None)
+    for name in "bcde":
+        graph.add_node(name, where)
+    connect(graph, "START>a a>b,c b>d,e d>m e>m c>m m>END")
     config = RunnableConfig.builder().addParallelNodeExecutor("a", threads["mine"]).build()
     more = RunnableConfig.builder(config).addParallelNodeExecutor("m", threads["other"]).build()
     names = logged(go(graph.compile(), {}, more))
@@ -354,15 +350,9 @@ def dies(state):
 
 
 def test_a_broken_pool_is_an_error_and_a_new_one_goes_on(go, store, threads, tmp_path, caplog):
-    runs = []
-
-    def here(state):
-        runs.append(1)
-        return {"log": "n0"}
-
+    here = FlakyNode("n0")
     graph = StateGraph(SCHEMA).add_node("n0", here, executor=threads["mine"]).add_node("n1", dies)
-    for name in ("n0", "n1"):
-        graph.add_edge(START, name).add_edge(name, END)
+    connect(graph, "START>n0,n1 n0>END n1>END")
     compiled = graph.compile(checkpoint_saver=store)
     with new_pool(1) as pool, pytest.raises(NodeExecutionError, match="BrokenProcessPool") as failed:
         go(compiled, {"folder": str(tmp_path)}, CONFIG.replace(executor=pool))
@@ -371,7 +361,7 @@ def test_a_broken_pool_is_an_error_and_a_new_one_goes_on(go, store, threads, tmp
     (tmp_path / "repaired").touch()
     with new_pool(1) as pool:
         assert logged(go(compiled, None, CONFIG.replace(executor=pool))) == ["n0", "n1"]
-    assert len(runs) == 1
+    assert here.runs == ["n0"]
     assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 

@@ -7,6 +7,7 @@ store in memory, one that has only what a saver must have, one in files, one in 
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypedDict
 
 import pytest
@@ -19,6 +20,7 @@ from graphkit.transfer import copy_threads, export_threads, import_threads
 from graphkit.worker import Worker
 from savers import FileSystemSaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
 from tests.contract.test_minimal import Lists
+from tests.support.checkpoints import with_lazy_state
 from tests.support.graphs import make_chain
 from tests.support.threads import TYPES, assert_same, everything
 
@@ -586,21 +588,14 @@ class DecodingOnFirstUse(Lists):
     """A saver whose states are decoded when they are first read, from a store that a release empties."""
 
     def list(self, config=None):
-        return [self._lazy(checkpoint, config) for checkpoint in super().list(config)]
+        return [with_lazy_state(each, partial(self._load, each.id, config)) for each in super().list(config)]
 
     def put(self, config, checkpoint):
         return super().put(config, checkpoint.with_state(checkpoint.state))
 
-    def _lazy(self, checkpoint, config):
-        def load():
-            stored = {kept.id: kept for kept in Lists.list(self, config)}
-            return stored[checkpoint.id].state
-
-        fields = {name: getattr(checkpoint, name) for name in FIELDS}
-        return Checkpoint.from_stored(**fields, state=None, load=load)
-
-
-FIELDS = ("id", "node_id", "next_node_id", "parent_id", "created_us", "metadata")
+    def _load(self, checkpoint_id, config):
+        stored = {kept.id: kept for kept in super().list(config)}
+        return stored[checkpoint_id].state
 
 
 def test_the_default_prune_reads_all_states_before_it_releases_them():

@@ -400,8 +400,7 @@ def test_a_map_in_a_merged_and_in_an_embedded_graph(saver, go):
 
 
 def squares(items, action=None, **options):
-    graph = StateGraph(SCHEMA).add_map_node("m", action or (lambda n: {"log": n * n}), lambda state: items, **options)
-    return graph.add_edge(START, "m").add_edge("m", END)
+    return mapped(action or (lambda n: {"log": n * n}), lambda state: items, **options)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])

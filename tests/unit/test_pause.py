@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -65,16 +66,14 @@ def test_from_another_thread(saver):
 
     graph = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver)
 
-    def pause():
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(graph.invoke_final, {}, CONFIG)
         assert at_work.wait(60)
         assert graph.pause("other") == 0
         assert graph.pause("t") == 1
         go_on.set()
+        assert run.result(60).metadata == {"reason": "pause"}
 
-    pausing = threading.Thread(target=pause)
-    pausing.start()
-    assert graph.invoke_final({}, CONFIG).metadata == {"reason": "pause"}
-    pausing.join()
     assert graph.pause() == 0
     assert graph.resume("t")["log"] == ["a", "b"]
 
@@ -207,7 +206,6 @@ def test_a_signal_stops_a_process_with_everything_saved(tmp_path, durability):
 
 
 def test_several_runs_are_asked_at_once():
-    asked = []
     inside = threading.Barrier(3, timeout=60)
 
     def a(state):
@@ -216,17 +214,10 @@ def test_several_runs_are_asked_at_once():
         return {"log": "a"}
 
     graph = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=MemorySaver())
-    lasts = []
-    runs = [
-        threading.Thread(target=lambda n=n: lasts.append(graph.invoke_final({}, RunnableConfig(str(n)))))
-        for n in range(2)
-    ]
-    for one in runs:
-        one.start()
-    inside.wait()
-    asked.append(graph.pause())
-    inside.wait()
-    for one in runs:
-        one.join()
-    assert asked == [2]
-    assert [last.metadata for last in lasts] == [{"reason": "pause"}] * 2
+
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(graph.invoke_final, {}, RunnableConfig(thread)) for thread in ("t", "u")]
+        inside.wait()
+        assert graph.pause() == 2
+        inside.wait()
+        assert [run.result(60).metadata for run in runs] == [{"reason": "pause"}] * 2

@@ -147,34 +147,21 @@ def test_a_command_comes_last(saver, how, kind):
     assert logged(outputs) == ["g", "z"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "extra"),  # an asynchronous generator cannot return a value
-    [("plain", "chunk"), ("plain", "command"), ("plain", "value"), ("async", "chunk"), ("async", "command")],
-)
-def test_nothing_may_come_after_it(saver, extra, kind):
-    closed = []
-
-    def node(state):
-        try:
-            yield Command(update={"log": "lost?"})
-            if extra != "value":
-                yield "late" if extra == "chunk" else Command()
-            return {"log": "value"} if extra == "value" else None
-        finally:
-            closed.append(1)
-
-    async def later(state):
-        try:
-            yield Command(update={"log": "lost?"})
-            yield "late" if extra == "chunk" else Command()
-        finally:
-            closed.append(1)
-
-    graph = make_chain(g=node if kind == "plain" else later).compile(checkpoint_saver=saver)
+@pytest.mark.parametrize("kind", ["plain", "async"])
+@pytest.mark.parametrize("late", ["chunk", Command()], ids=["chunk", "command"])
+def test_nothing_may_come_after_it(saver, kind, late):
+    talker = Talker(Command(update={"log": "lost?"}), late)
+    graph = make_chain(g=talker.node(kind)).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError, match="Command last"):
         run(graph, {}, how="async" if kind == "async" else "sync")
     assert stored_nodes(saver) == [START]
-    assert closed == [1]
+    assert talker.closed == 1
+
+
+def test_no_value_may_be_returned_after_it():
+    graph = make_chain(g=Talker(Command(update={"log": "lost?"})).plain)
+    with pytest.raises(NodeExecutionError, match="Command last"):
+        graph.compile().invoke({})
 
 
 @kinds

@@ -660,10 +660,10 @@ def test_an_answer_that_was_accepted_is_not_asked_for_again_after_a_crash(saver,
 
 def branches(saver, *nodes, **options):
     """Subgraphs side by side, which meet in j."""
-    graph = StateGraph(LOG).add_node("j", Node("j", [])).add_edge("j", END)
-    for name, node in nodes:
-        graph.add_node(name, node).add_edge(START, name).add_edge(name, "j")
-    return graph.compile(checkpoint_saver=saver, **options)
+    edges = [f"START>{name} {name}>j" for name, _ in nodes]
+    return make_graph(LOG, " ".join([*edges, "j>END"]), j=Node("j", []), **dict(nodes)).compile(
+        checkpoint_saver=saver, **options
+    )
 
 
 @both

@@ -10,7 +10,7 @@ from graphkit.errors import NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
 from tests.support import graphs
-from tests.support.graphs import CONFIG, LOG as PLAIN, both, logged, outputs as run
+from tests.support.graphs import CONFIG, LOG as PLAIN, both, logged, make_graph, outputs as run
 
 SECRET = "hunter2-hunter2"
 SCHEMA = {"log": Channels.appender_with_duplicate(), "token": Channels.transient()}
@@ -140,13 +140,9 @@ def test_in_errors_neither(watched):
     assert failed.value.state == {"log": ["i"]}
 
 
-def fork(*heads, schema=SCHEMA, **nodes):
-    graph = StateGraph(schema)
-    for name, node in nodes.items():
-        graph.add_node(name, node)
-    for head in heads:
-        graph.add_edge(START, head).add_edge(head, "j")
-    return graph.add_edge("j", END)
+def fork(*heads, **nodes):
+    edges = [f"START>{head} {head}>j" for head in heads]
+    return make_graph(SCHEMA, " ".join([*edges, "j>END"]), **nodes)
 
 
 @both

@@ -116,6 +116,7 @@ def test_the_nearest_executor_counts(go, threads):
 
 def test_an_executor_by_the_id_of_the_forking_node(go, threads):  # addParallelNodeExecutor
     graph = StateGraph(SCHEMA).add_map_node("m", where, lambda s: "x").add_node("a", lambda s: None)
+
     for name in "bcde":
         graph.add_node(name, where)
     connect(graph, "START>a a>b,c b>d,e d>m e>m c>m m>END")
@@ -356,11 +357,14 @@ def test_a_broken_pool_is_an_error_and_a_new_one_goes_on(go, store, threads, tmp
     compiled = graph.compile(checkpoint_saver=store)
     with new_pool(1) as pool, pytest.raises(NodeExecutionError, match="BrokenProcessPool") as failed:
         go(compiled, {"folder": str(tmp_path)}, CONFIG.replace(executor=pool))
+
     assert failed.value.node_id == "n1"
     assert isinstance(failed.value.__cause__, BrokenProcessPool)
+
     (tmp_path / "repaired").touch()
     with new_pool(1) as pool:
         assert logged(go(compiled, None, CONFIG.replace(executor=pool))) == ["n0", "n1"]
+
     assert here.runs == ["n0"]
     assert [record for record in caplog.records if record.name == "asyncio"] == []
 

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import os
 import pickle
-import threading
 from contextlib import nullcontext
 
 import pytest
@@ -208,27 +207,6 @@ def test_an_asynchronous_chain():
     assert seen == [0, 1, 2]
     with pytest.raises(GraphRunnerError, match="astream"):
         in_graph(chain).invoke({"n": 3})
-
-
-def test_a_cancelled_chain_waits_for_the_step_on_a_thread():
-    started, free, ended = threading.Event(), threading.Event(), []
-
-    def step(value):
-        started.set()
-        free.wait(10)
-        ended.append(value["n"])
-
-    async def cancel():
-        task = asyncio.ensure_future(in_graph(process_chain(increment, step)).ainvoke({"n": 3}))
-        await asyncio.to_thread(started.wait, 10)
-        task.cancel()
-        assert await asyncio.wait([task], timeout=0.1) == (set(), {task})
-        free.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert ended == [4]
-
-    asyncio.run(cancel())
 
 
 @pytest.mark.requirement("G31")

@@ -664,6 +664,7 @@ def test_time_travel_to_a_forks_checkpoint_runs_its_branches_again(saver, go):
     graph = diamond(b=FlakyNode("b", runs), c=FlakyNode("c", runs)).compile(checkpoint_saver=saver)
     go(graph, {})
     before = list_ids(saver, CONFIG)
+
     fork = next(checkpoint for checkpoint in saver.list(CONFIG) if checkpoint.next_node_id == "__PARALLEL__(a)")
 
     assert logged(go(graph, None, at_checkpoint(fork))) == ["a", "b", "c", "d"]

@@ -150,6 +150,20 @@ class Calls:
         return True
 
 
+class FailingCall(Calls):
+    """Lets one of these calls fail, as a full disk does; what is removed makes room."""
+
+    def watch(self, method):
+        def stores(*arguments, **options):
+            if method.__name__ != "delete":
+                self.count += 1
+                if self.count == self.last:
+                    raise CheckpointStorageError("store", "write to", "the disk is full")
+            return method(*arguments, **options)
+
+        return stores
+
+
 def status_of(saver, thread):
     summary = saver.summary(RunnableConfig(thread))
     return None if summary is None else summary.latest.status
@@ -487,39 +501,12 @@ def test_a_fork_that_fails_leaves_no_thread(store):
     run_until(saver, "t", "finished")
     calls = Calls()
     assert calls.during(lambda target: operations.fork(target, "t", "counted"), saver)
+
     for call in range(1, calls.count):
-        fails = ScriptedFailure(saver, call)
         with pytest.raises(CheckpointStorageError, match="disk is full"):
-            fails.during(lambda target: operations.fork(target, "t", "new"))
+            FailingCall(call).during(lambda target: operations.fork(target, "t", "new"), saver)
         assert [*saver.namespaces("new")] == []
     operations.fork(saver, "t", "new")
-
-
-class ScriptedFailure:
-    """Lets one put fail, as a full disk does; what is removed makes room."""
-
-    def __init__(self, saver, call):
-        self.saver = saver
-        self.left = call
-
-    def during(self, action):
-        def fails(method):
-            def stores(*arguments, **options):
-                self.left -= 1
-                if self.left == 0:
-                    raise CheckpointStorageError("store", "write to", "the disk is full")
-                return method(*arguments, **options)
-
-            return stores
-
-        names = [name for name in STORING if name != "delete" and hasattr(self.saver, name)]
-        for name in names:
-            setattr(self.saver, name, fails(getattr(self.saver, name)))
-        try:
-            action(self.saver)
-        finally:
-            for name in names:
-                self.saver.__dict__.pop(name, None)
 
 
 def test_a_fork_that_cannot_read_a_type_changes_nothing(tmp_path):
@@ -536,7 +523,7 @@ def test_a_fork_into_a_thread_with_versions_keeps_them_when_it_fails(tmp_path):
     run_until(saver, "new", "finished")
     saver.release(NEW)
     with pytest.raises(CheckpointStorageError) as caught:
-        ScriptedFailure(saver, 3).during(lambda target: operations.fork(target, "t", "new"))
+        FailingCall(3).during(lambda target: operations.fork(target, "t", "new"), saver)
     assert "has released versions" in "".join(caught.value.__notes__)
     assert [*saver.versions_by_thread_id("new")] == [1]
     assert status_of(saver, "new") == "incomplete"

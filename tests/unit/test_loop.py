@@ -27,6 +27,7 @@ from graphkit.errors import (
     MaxIterationsError,
     NodeExecutionError,
 )
+from graphkit.testing import ScriptedSaver
 from savers import MemorySaver
 from tests.support.graphs import (
     CONFIG,
@@ -674,23 +675,16 @@ def test_any_value_is_refused_when_nothing_waits(saver):
     assert compiled.invoke(GraphResume(update={"log": "x"}), CONFIG)["log"] == ["a", "x", "b"]
 
 
-def fails_once(saver, method):
-    """Make a method of a saver fail the next time it is called."""
-    real = getattr(saver, method)
-
-    def failing(*args):
-        setattr(saver, method, real)
-        raise KeyboardInterrupt
-
-    setattr(saver, method, failing)
+def fail_once(saver):
+    """Return a saver that dies at the first record of pending writes."""
+    return ScriptedSaver(saver).fail("put_writes", KeyboardInterrupt())
 
 
 @pytest.mark.parametrize("option", ["interrupt_before", "interrupt_after"])
 def test_a_crash_between_the_checkpoint_and_the_record_of_the_stop_still_stops(saver, option):
     node = "b" if option == "interrupt_before" else "a"
     graph, nodes = chain("a", "b")
-    compiled = graph.compile(checkpoint_saver=saver, **{option: [node]})
-    fails_once(saver, "put_writes")
+    compiled = graph.compile(checkpoint_saver=fail_once(saver), **{option: [node]})
 
     with pytest.raises(KeyboardInterrupt):
         compiled.invoke({}, CONFIG)
@@ -704,8 +698,7 @@ def test_a_crash_between_the_checkpoint_and_the_record_of_the_stop_still_stops(s
 
 
 def test_a_crash_before_the_record_of_a_stop_under_before_edge_still_stops(saver):
-    compiled = steered(checkpoint_saver=saver, interrupt_after=["a"], interrupt_before_edge=True)
-    fails_once(saver, "put_writes")
+    compiled = steered(checkpoint_saver=fail_once(saver), interrupt_after=["a"], interrupt_before_edge=True)
     with pytest.raises(KeyboardInterrupt):
         compiled.invoke({}, CONFIG)
     assert stops(compiled) == ([], ("a", "after"))
@@ -786,9 +779,9 @@ def test_an_open_edge_is_decided_by_as_node_too(saver):
 
 
 def test_a_graph_that_no_longer_stops_takes_an_open_edge(saver):
-    fails_once(saver, "put_writes")
+    stopping = steered(checkpoint_saver=fail_once(saver), interrupt_after=["a"], interrupt_before_edge=True)
     with pytest.raises(KeyboardInterrupt):
-        steered(checkpoint_saver=saver, interrupt_after=["a"], interrupt_before_edge=True).invoke({"go": "b"}, CONFIG)
+        stopping.invoke({"go": "b"}, CONFIG)
     assert stops(steered(checkpoint_saver=saver)) == (["b", END], None)
 
 

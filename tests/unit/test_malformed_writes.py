@@ -105,23 +105,25 @@ def asking():
     return make_chain({}, a=lambda state: {"answer": interrupt("why?")}, b=lambda state: None)
 
 
-def test_a_run_goes_on(saver, open_door):
+@pytest.fixture
+def waiting(saver, open_door):
+    """A graph whose thread waits for an answer, with malformed writes beside the interrupt."""
     app = asking().compile(checkpoint_saver=saver)
     app.invoke({}, T)
     saver.put_writes(T, MALFORMED)
     open_door.undo()
-    assert app.invoke(GraphResume("because"), T)["answer"] == "because"
+    return app
 
 
-def test_an_update_and_a_recovery_go_on(saver, open_door):
-    app = asking().compile(checkpoint_saver=saver)
-    app.invoke({}, T)
-    saver.put_writes(T, MALFORMED)
-    open_door.undo()
-    app.update_state(T, {"n": 1})
+def test_a_run_goes_on(waiting):
+    assert waiting.invoke(GraphResume("because"), T)["answer"] == "because"
+
+
+def test_an_update_and_a_recovery_go_on(waiting, saver):
+    waiting.update_state(T, {"n": 1})
     assert pending_payloads(saver) == ["why?"]
-    recover(app, "t")
-    assert app.invoke(GraphResume("because"), T) == {"n": 1, "answer": "because"}
+    recover(waiting, "t")
+    assert waiting.invoke(GraphResume("because"), T) == {"n": 1, "answer": "because"}
 
 
 @pytest.mark.parametrize("words", [("threads",), ("show", "t"), ("interrupts",), ("history", "t"), ("stats",)])

@@ -77,7 +77,9 @@ def test_json_keeps_all_and_merge_takes_what_was_said(first, second):
 def test_merge_can_switch_off():
     config = CheckpointConfig(store="disk", interval=5, preserve=True)
 
-    assert config.merge(CheckpointConfig(preserve=False)) == CheckpointConfig(store="disk", interval=5)
+    kept = config.merge(CheckpointConfig(preserve=False))
+
+    assert kept == CheckpointConfig(store="disk", interval=5)
     assert config.merge(CheckpointConfig(interval=0)).interval == 0
     assert config.merge(CheckpointConfig()) == config
 

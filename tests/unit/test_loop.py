@@ -276,14 +276,17 @@ def test_input_on_a_stopped_thread_starts_anew_and_nothing_waits_any_more(saver)
 def test_input_with_a_checkpoint_id_starts_from_that_state(saver):
     compiled = chain("a")[0].compile(checkpoint_saver=saver)
     compiled.invoke({"log": "1"}, CONFIG)
-    first = saver.list(CONFIG)[-1]
     before = list(saver.list(CONFIG))
+    first = before[-1]
 
     final = compiled.invoke({"log": "2"}, at_checkpoint(first))
 
     assert final["log"] == ["1", "2", "a"]
-    assert list(saver.list(CONFIG))[2:] == before
-    assert saver.list(CONFIG)[1].parent_id == first.id
+
+    _, begun, *rest = saver.list(CONFIG)
+
+    assert rest == before
+    assert begun.parent_id == first.id
 
 
 def test_input_with_an_unknown_checkpoint_id_stores_nothing(saver):

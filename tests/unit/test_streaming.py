@@ -250,10 +250,7 @@ def test_branches_and_subgraphs_stream(saver, how, kind):
 
     assert [word for word in said if word in {"x", "y"}] == ["x", "y"]
     assert [word for word in said if word in {"u", "v", "g"}] == ["u", "v", "g"]
-    assert {output.chunk for output in outputs if isinstance(output, StreamingOutput) and output.is_subgraph} == {
-        "u",
-        "v",
-    }
+    assert [output.chunk for output in outputs if is_chunk(output) and output.is_subgraph] == ["u", "v"]
     assert logged(outputs) == ["done", "done"]
 
 

@@ -10,14 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
-from typing import TypedDict
 
 import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 from graphkit import (
-    END,
-    START,
     Command,
     GraphInterrupt,
     GraphResume,
@@ -725,11 +722,11 @@ def test_no_thread_is_left_behind():
     assert set(threading.enumerate()) <= before
 
 
+# --- The policy -------------------------------------------------------------------------------------------------------
+
+
 def is_odd(error):
     return error.args[0] % 2 == 1
-
-
-# --- The policy -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("behaviour 18")
@@ -862,13 +859,6 @@ def test_the_builder_builds_what_keywords_make():
 # --- an action in two forms -------------------------------------------------------------------------------------------
 
 
-class Outcome(TypedDict):
-    done: bool
-
-
-FAST = RetryPolicy(max_attempts=2, initial_delay=0)
-
-
 def make_action(failures=0):
     used = []
 
@@ -885,23 +875,15 @@ def make_action(failures=0):
     return TwoForms(lambda state: note("sync"), acall), used
 
 
-def graph_of(action, **options):
-    graph = StateGraph(Outcome)
-    graph.add_node("act", action, **options)
-    graph.add_edge(START, "act")
-    graph.add_edge("act", END)
-    return graph
-
-
 def run_both(graph):
     assert graph.invoke({})["done"]
     assert asyncio.run(graph.ainvoke({}))["done"]
 
 
-@pytest.mark.parametrize("options", [{}, {"timeout": 60}, {"retry": FAST}, {"retry": FAST, "timeout": 60}])
+@pytest.mark.parametrize("options", [{}, {"timeout": LONG}, {"retry": AT_ONCE}, {"retry": AT_ONCE, "timeout": LONG}])
 def test_each_run_uses_its_form(options):
     action, used = make_action()
-    graph = graph_of(action, **options).compile()
+    graph = make_graph(action, **options).compile()
     assert not graph.topology.asynchronous
     run_both(graph)
     assert used == ["sync", "async"]
@@ -909,7 +891,7 @@ def test_each_run_uses_its_form(options):
 
 def test_the_asynchronous_form_is_tried_again():
     action, used = make_action(failures=1)
-    asyncio.run(graph_of(action, retry=FAST).compile().ainvoke({}))
+    asyncio.run(make_graph(action, retry=AT_ONCE).compile().ainvoke({}))
     assert used == ["async", "async"]
 
 
@@ -923,8 +905,8 @@ def test_the_asynchronous_form_is_cancelled_at_its_timeout():
             cancelled.append(True)
             raise
 
-    graph = graph_of(TwoForms(lambda state: {"done": True}, wait_forever), timeout=0.01).compile()
-    with pytest.raises(Exception, match="longer than its timeout"):
+    graph = make_graph(TwoForms(lambda state: {"done": True}, wait_forever), timeout=SHORT).compile()
+    with pytest.raises(NodeExecutionError, match="longer than its timeout"):
         asyncio.run(graph.ainvoke({}))
     assert cancelled == [True]
 
@@ -938,9 +920,7 @@ def test_an_asynchronous_hook_awaits_and_a_synchronous_one_calls():
 
     for wrap, expected in ((ahook, "async"), (hook, "sync")):
         action, used = make_action()
-        graph = graph_of(action)
-        graph.add_wrap_call_node_hook("act", wrap)
-        asyncio.run(graph.compile().ainvoke({}))
+        asyncio.run(make_graph(action, wrap).compile().ainvoke({}))
         assert used == [expected]
 
 
@@ -952,16 +932,13 @@ def test_branches_await_it_at_the_same_time():
             await barrier.wait()
         return {}
 
-    graph = StateGraph(Outcome)
-    for name in ("left", "right"):
-        graph.add_node(name, TwoForms(lambda state: pytest.fail("called on a thread"), meet))
-        graph.add_edge(START, name)
-        graph.add_edge(name, END)
+    action = TwoForms(lambda state: pytest.fail("called on a thread"), meet)
+    graph = connect(StateGraph({}).add_node("a", action).add_node("b", action), "START>a,b a>END b>END")
     assert asyncio.run(graph.compile().ainvoke({"done": True}))["done"]
 
 
 def test_an_executor_runs_the_synchronous_form():
     action, used = make_action()
     with ThreadPoolExecutor(1) as executor:
-        run_both(graph_of(action, executor=executor).compile())
+        run_both(connect(StateGraph({}).add_node("n", action, executor=executor), "START>n n>END").compile())
     assert used == ["sync", "sync"]

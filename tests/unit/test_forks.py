@@ -740,6 +740,29 @@ def test_closing_the_stream_in_the_middle_of_chunks(saver, go):
     assert before.count("f") <= 1
 
 
+def test_closing_where_something_was_dispatched_loses_nothing(saver, go):
+    runs = []
+
+    def node(name):
+        def run(state, config):
+            runs.append(name)
+            config.dispatch(name)
+            return {"log": name}
+
+        return run
+
+    graph = built("START>a a>b,c b>d c>d d>END", **{name: node(name) for name in "abcd"}).compile(
+        checkpoint_saver=saver
+    )
+    given = {}
+    while saver.get(CONFIG) is None or saver.get(CONFIG).next_node_id != END:
+        close_at(graph, is_chunk, given, how=go.kind)
+        given = None
+    go(graph, None)
+    assert sorted(runs) == list("abcd")
+    assert saver.get(CONFIG).state["log"] == ["a", "b", "c", "d"]
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_something_thrown_in_among_chunks(saver, go, error):
     runs = []

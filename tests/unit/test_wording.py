@@ -67,6 +67,11 @@ def test_a_validation_error_in_one_line(fields, text, show):
     assert shown.startswith(f"the input cannot be merged: {text}")
 
 
+def test_other_text_stays_as_it_is(show):
+    texts = ["no such item", "1 validation error for X", "Value error: 1"]
+    assert show(*texts) == texts
+
+
 def test_a_configuration_names_the_field_and_what_is_wrong():
     with pytest.raises(CheckpointerConfigurationError) as raised:
         CheckpointConfig(interval=-1, colour="red")

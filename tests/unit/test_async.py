@@ -96,7 +96,7 @@ def test_a_synchronous_run_of_an_asynchronous_graph_is_refused_before_anything(s
     assert saver.get(CONFIG) is None
 
 
-def test_an_awaitable_that_could_not_be_foreseen_is_refused_too():
+def test_an_awaitable_of_a_plain_function_is_refused_too():
     compiled = make_chain(a=functools.partial(call, log_node("a"))).compile()
     with pytest.raises(GraphRunnerError, match="astream"):
         compiled.invoke({})

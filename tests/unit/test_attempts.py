@@ -189,7 +189,7 @@ def test_a_hook_may_answer_instead(around, hook_kind, kind):
     assert (result.chunks, result.state) == ([], {"cached": True})
 
 
-def test_a_hook_may_answer_nothing_where_chunks_were_foreseen():
+def test_a_hook_may_return_nothing_in_place_of_chunks():
     async def hook(node_id, state, config, call):
         return None
 
@@ -571,7 +571,7 @@ def test_an_attempt_that_is_late_fails_and_is_retried_as_any_error_is(kind, retr
     assert retries == ([] if retry is None else ["retry.attempt", "retry.attempt", "retry.exhausted"])
 
 
-def test_an_awaitable_that_could_not_be_foreseen_is_late_too(released):
+def test_an_awaitable_of_a_plain_function_is_late_too(released):
     node = functools.partial(lambda function, state: function(state), make_late("later", released))
     compiled = make_graph(node, retry=AT_ONCE, timeout=SHORT).compile()
     with pytest.raises(NodeExecutionError, match="node 'n' took longer"):
@@ -790,7 +790,7 @@ def test_jitter_adds_up_to_the_delay_and_is_capped(chance, delays):
     assert RetryPolicy(initial_delay=2, jitter=False).delay_after(1, chance=lambda: chance) == 2
 
 
-def test_jitter_is_thrown_anew_each_time():
+def test_jitter_differs_each_time():
     delays = {RetryPolicy(initial_delay=1).delay_after(1) for _ in range(50)}
     assert len(delays) > 1
     assert all(1 <= delay <= 2 for delay in delays)

@@ -152,7 +152,7 @@ def test_it_is_immutable():
             change()
 
 
-def test_a_state_object_will_do():
+def test_a_state_object_is_accepted():
     assert made(state=AgentState({"x": 1})).state == {"x": 1}
 
 

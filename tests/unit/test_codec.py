@@ -371,7 +371,7 @@ REFUSED = [
 
 @pytest.mark.requirement("P61")
 @pytest.mark.parametrize(("value", "path", "where", "name", "advice"), REFUSED)
-def test_refusals_say_where_what_and_what_to_do(value, path, where, name, advice):
+def test_refusals_have_the_path_the_type_and_the_advice(value, path, where, name, advice):
     for form in (value, freeze(value)):
         with pytest.raises(CheckpointSerializationError, match=advice) as caught:
             CODEC.pack(form, path)

@@ -76,7 +76,7 @@ def test_an_empty_config_is_the_default_thread(graph, saver):
     assert len(saver.list(RunnableConfig("$default"))) == 12
 
 
-def test_invoke_final_tells_an_end_from_a_stop(graph, saver):
+def test_invoke_final_distinguishes_an_end_from_a_stop(graph, saver):
     compiled = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
     assert compiled.invoke_final({}, CONFIG).when == "before"
     assert compiled.invoke_final(None, CONFIG).is_end

@@ -386,7 +386,7 @@ ORDER = "test_list_is_ordered_by_put_not_by_clock_or_id"
 @pytest.mark.parametrize(
     "command", [["unittest", f"test_sorted.TestSorted.{ORDER}"], ["pytest", "-pno:cacheprovider", "-k", ORDER]]
 )
-def test_a_failure_says_what_was_expected_and_what_was_found(tmp_path, command):
+def test_a_failure_shows_the_expected_and_the_actual_value(tmp_path, command):
     tmp_path.joinpath("test_sorted.py").write_text(PROGRAM)
     root = str(Path(__file__).parents[2])
     done = subprocess.run(
@@ -422,7 +422,7 @@ def test_the_contract_runs_under_unittest():
     assert all(any(part in reason for part in reasons) for _, reason in result.skipped)
 
 
-def test_a_contract_without_a_saver_says_so():
+def test_a_contract_without_a_saver_is_an_error():
     with pytest.raises(NotImplementedError):
         SaverContract().test_get_by_id()
     with pytest.raises(AssertionError, match="ValueError was not raised"), SaverContract().raises(ValueError):

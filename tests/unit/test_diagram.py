@@ -47,7 +47,7 @@ def arrows(graph, **more):
     return [line for line in shown if (" -->" in line or " -.->" in line) and not line.startswith("%%")]
 
 
-def test_a_representation_says_what_it_is():
+def test_a_representation_has_its_type():
     drawn = chain("A").get_graph("plantuml")
     assert (drawn.type, drawn.content.splitlines()[-1]) == (PLANTUML, "@enduml")
     assert (MERMAID, PLANTUML) == ("mermaid", "plantuml")

@@ -72,7 +72,7 @@ def test_a_node_cannot_run_its_own_thread(saver):
     assert len(saver.list(CONFIG)) == 1
 
 
-def test_nor_through_another_run(saver):
+def test_a_node_cannot_run_its_own_thread_through_another_run(saver):
     def start_other(state):
         other.invoke({}, RunnableConfig("other"))
 

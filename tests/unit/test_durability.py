@@ -168,7 +168,7 @@ def test_what_a_node_reads_of_its_own_thread_is_there(saver, how):
     assert len(seen) == 2
 
 
-def test_a_node_that_takes_the_failure_for_its_own_hides_it_from_nobody():
+def test_a_node_that_catches_the_failure_does_not_hide_it():
     saver = ScriptedSaver(MemorySaver()).fail("put", full(), skip=1)
 
     def b(state, config):
@@ -282,7 +282,7 @@ def test_at_exit_a_finished_branch_is_kept_at_a_failure(saver, how):
     assert runs == ["b"]
 
 
-def test_an_update_by_hand_is_stored_at_once_whatever_the_graph_says(list_saver):
+def test_an_update_by_hand_is_stored_at_once_under_each_durability(list_saver):
     for durability in ("async", "exit"):
         config = RunnableConfig(durability)
         graph = chain("a").compile(checkpoint_saver=list_saver, durability=durability, on_save_error="warn")

@@ -116,6 +116,6 @@ def test_savers_errors_have_one_root():
     assert all(issubclass(cls, CheckpointerError) for cls in savers_own)
 
 
-def test_exit_codes_tell_kinds_apart():
+def test_exit_codes_of_kinds_differ():
     codes = [cls.exit_code for cls in classes() if not issubclass(cls, GraphRunnerError)]
     assert len(set(codes)) == len(codes)

@@ -147,7 +147,7 @@ def test_mappings_that_name_a_merged_graph_lead_to_its_entry():
     assert log(graph.compile()) == ["a", "b"]
 
 
-def test_a_condition_without_mappings_says_what_its_own_graph_calls_it():
+def test_a_condition_without_mappings_uses_the_names_of_its_own_graph():
     child = make_graph(LOG, "START>a I>END", a=logs("a"), I=CHILD)
     child.add_conditional_edges("a", lambda state: state["way"])
     app = chain(("S", child), "Z").compile()

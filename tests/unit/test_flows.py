@@ -145,7 +145,7 @@ def test_each_answer_is_an_event():
 
 
 @pytest.mark.requirement("G28")
-def test_no_true_predicate_is_an_error_that_says_so():
+def test_no_true_predicate_is_an_error():
     branch = branch_on((key_exists("a"), "A"), (no, "B"))
     with pytest.raises(GraphRunnerError, match=r"no valid transition: none of key_exists\('a'\), no is true"):
         branch({})

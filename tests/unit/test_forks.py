@@ -191,7 +191,7 @@ def test_a_branch_sees_the_forks_input_and_no_other_branch(go):
 
 
 @pytest.mark.parametrize("first", ["b", "c", "e"])
-def test_the_order_is_that_of_the_edges_whoever_finishes_first(saver, go, first):
+def test_the_order_is_that_of_the_edges_whichever_branch_finishes_first(saver, go, first):
     done = threading.Event()
 
     def node(name):
@@ -210,7 +210,7 @@ def test_the_order_is_that_of_the_edges_whoever_finishes_first(saver, go, first)
     assert (final["sum"], final["last"]) == (18, "e")
 
 
-def test_a_hundred_branches_and_only_so_many_threads(go):
+def test_a_hundred_branches_take_a_bounded_number_of_threads(go):
     most, now, lock = [0], set(), threading.Lock()
 
     def node(state):
@@ -378,9 +378,9 @@ class Watched(ThreadPoolExecutor):
     def wait_for_the_rest(self, count):
         while len(self.futures) < count:
             os.sched_yield()
-        for one in [future for future in self.futures if not future.running()]:
+        for waiting in [future for future in self.futures if not future.running()]:
             done = threading.Event()
-            one.add_done_callback(lambda _, done=done: done.set())
+            waiting.add_done_callback(lambda _, done=done: done.set())
             assert done.wait(PATIENCE)
 
 

@@ -485,7 +485,7 @@ def test_fingerprints_that_older_versions_stored_hold_on():
     assert topology([], {START: END}).fingerprint == "3b3b310b88d5d070"
 
 
-def test_forks_and_embedded_graphs_tell_graphs_apart():
+def test_forks_and_embedded_graphs_change_the_fingerprint():
     def forked(*heads):
         branches = {head: head for head in heads}
         return topology("ABCJ", {"A": fork_id("A"), fork_id("A"): "J"}, [fork("A", "J", **branches)]).fingerprint
@@ -535,7 +535,7 @@ def test_an_attribute_called_interrupt_that_cannot_be_called_asks_nothing():
     assert make_chain({}, a=node_of).compile().invoke({}) == {"x": 1}
 
 
-def test_an_interruptable_action_has_to_say_both():
+def test_an_interruptable_action_needs_both_methods():
     with pytest.raises(TypeError):
         InterruptableAction()
 

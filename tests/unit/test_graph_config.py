@@ -64,7 +64,7 @@ graphs = st.fixed_dictionaries(
 
 @pytest.mark.requirement("G11", "G12")
 @given(graphs, graphs)
-def test_json_keeps_all_and_merge_takes_what_was_said(first, second):
+def test_json_keeps_all_and_merge_takes_what_is_set(first, second):
     one, other = GraphConfig(**first), GraphConfig(**second)
     assert GraphConfig.from_json(one.to_json()) == one
     inner = {**first.get("checkpoint", {}), **second.get("checkpoint", {})}

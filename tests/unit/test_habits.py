@@ -167,7 +167,7 @@ Foreign.__module__ = "langgraph.types"
 Foreign.__qualname__ = "Command"
 
 
-def test_a_command_of_another_library_is_told_apart():
+def test_a_command_of_another_library_is_recognized():
     graph = make_graph().add_node("a", lambda state: Foreign(), destinations=[END]).set_entry_point("a")
 
     with pytest.raises(NodeExecutionError, match=r"langgraph\.types\.Command.*a graphkit\.Command"):
@@ -236,7 +236,7 @@ def test_an_unknown_node_is_answered_with_the_nearest_one():
         routed.compile().invoke({})
 
 
-def test_a_graph_that_is_not_compiled_says_so():
+def test_a_graph_that_is_not_compiled_is_explained():
     with pytest.raises(AttributeError, match="compile"):
         _ = chain().invoke
     with pytest.raises(AttributeError, match="add_edge"):

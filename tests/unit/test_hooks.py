@@ -119,7 +119,7 @@ def test_a_run_calls_them_in_this_order():
     assert seen == [*around[0], "a", *around[1], *around[0], "edge", *around[1]]
 
 
-def test_both_ways_to_say_it():
+def test_hooks_by_position_and_by_keyword():
     graph = chain("a")
     graph.add_before_call_node_hook(hook("h1")).add_before_call_node_hook(hook=hook("h2"))
     graph.add_before_call_node_hook("a", hook("h3")).add_before_call_node_hook(node_id="a", hook=hook("h4"))

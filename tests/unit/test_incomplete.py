@@ -367,7 +367,7 @@ def test_the_history_of_a_nested_graph_is_incomplete_with_its_thread(store):
             attempt()
 
 
-def test_every_listing_says_that_a_thread_is_incomplete(store):
+def test_every_listing_shows_that_a_thread_is_incomplete(store):
     saver = make_incomplete(store, 5)
     assert saver.history(T)[0].status == "incomplete"
     assert [info.status for info in saver.recent(T, limit=1)] == ["incomplete"]

@@ -160,7 +160,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in REFUSED.items()])
-def test_shapes_that_do_not_join_and_what_is_said(case):
+def test_shapes_that_do_not_join_and_their_messages(case):
     edges, words = case
     forks, problems = find_forks(edges)
     assert not forks

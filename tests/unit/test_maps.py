@@ -60,7 +60,7 @@ def double(item):
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 1000])
-def test_so_many_items(saver, go, count):
+def test_any_number_of_items(saver, go, count):
     graph = mapped(double, lambda state: range(count)).compile(checkpoint_saver=saver)
     outputs = go(graph, {})
 
@@ -256,7 +256,7 @@ def test_a_map_counts_as_one_node(go):
         go(graph, {}, RunnableConfig(max_iterations=1))
 
 
-def test_updates_mode_tells_a_maps_update(saver, go):
+def test_updates_mode_has_the_update_of_a_map(saver, go):
     outputs = go(
         mapped(double, lambda state: [1]).compile(checkpoint_saver=saver),
         {},
@@ -489,7 +489,7 @@ def branches_of(events):
     ]
 
 
-def test_every_branch_tells_its_index_and_how_many_there_are():
+def test_the_event_of_a_branch_has_its_index_and_the_total():
     events = []
     graph = make_graph({}, "START>a,b a>END b>END", a=lambda state: None, b=lambda state: None)
     graph.compile(observers=[events.append]).invoke({})
@@ -521,7 +521,7 @@ def test_branches_that_write_the_same_plain_key_are_reported_and_the_last_edge_w
     ]
 
 
-def test_a_branch_that_writes_a_key_twice_overwrites_nobody():
+def test_a_branch_that_writes_a_key_twice_overwrites_no_other():
     events = []
     graph = make_graph(
         {}, "START>a,b a>a2 a2>END b>END", a=lambda state: {"n": 1}, a2=lambda state: {"n": 2}, b=lambda state: {"m": 1}

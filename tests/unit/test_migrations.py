@@ -80,7 +80,7 @@ def test_histories_and_updates_see_the_new_shape_and_the_stored_past_stays(saver
     assert new.invoke(GraphResume("x"), CONFIG) == {"new": 2, "log": ["x"]}
 
 
-def test_an_old_checkpoint_beside_new_ones(saver):
+def test_an_old_checkpoint_among_new_ones(saver):
     graph = make_chain(a=lambda state: {"log": "a"})
     graph.compile(checkpoint_saver=saver).invoke({"old": 1}, CONFIG)
     first = saver.list(CONFIG)[-1]
@@ -111,7 +111,7 @@ def test_a_state_of_a_newer_version_is_refused_before_anything(saver, given):
     assert runs == []
 
 
-def test_a_migration_that_fails_says_so_and_changes_nothing(saver):
+def test_a_migration_that_fails_is_an_error_and_changes_nothing(saver):
     graph = make_chain(a=ask)
     graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
 

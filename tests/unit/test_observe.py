@@ -135,7 +135,7 @@ def test_events_come_in_order_from_one_thread_that_ends_with_close():
 
 
 @pytest.mark.requirement("G26")
-def test_a_blocked_observer_holds_up_nobody_and_is_given_up_on(blocked, caplog):
+def test_a_blocked_observer_delays_no_other_and_is_abandoned(blocked, caplog):
     got = SimpleQueue()
     outbox = Outbox([blocked, got.put])
     for _ in range(5):
@@ -210,7 +210,7 @@ def test_a_signal_handler_may_post():
 
 
 @pytest.mark.requirement("G33")
-def test_what_nobody_wants_is_not_made():
+def test_events_below_every_level_are_not_made():
     calm, curious = [], []
     outbox = Outbox([filtered(calm.append, "warning"), filtered(curious.append, "info")])
     for level in Level:
@@ -363,7 +363,7 @@ def test_metrics_of_runs_within_runs():
 
 
 @pytest.mark.requirement("G38")
-def test_metrics_tell_runs_apart_that_go_on_at_once():
+def test_metrics_distinguish_concurrent_runs():
     metrics = Metrics()
     starts = [event("graph.start", thread_id=f"t{n}") for n in range(2)]
     ends = [event("graph.complete", thread_id=f"t{n}") for n in range(2)]
@@ -380,7 +380,7 @@ def test_metrics_count_from_many_threads():
 
 
 @pytest.mark.requirement("G38")
-def test_metrics_say_so_where_a_saver_cannot_tell_sizes(list_saver):
+def test_metrics_refuse_sizes_of_a_saver_without_them(list_saver):
     with pytest.raises(CheckpointerConfigurationError):
         Metrics().bytes(list_saver)
     assert Metrics().bytes(MemorySaver()) >= 0

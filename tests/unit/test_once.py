@@ -65,7 +65,7 @@ stored_somehow = pytest.mark.parametrize(
 @pytest.mark.requirement("P82")
 @stored_somehow
 @both
-def test_after_a_death_that_stores_nothing_more_neither(options, how):
+def test_a_death_does_not_repeat_it(options, how):
     store = MemorySaver()
     charge = Charge()
     graph = make_chain(a=lambda state: {"log": "a"}, b=charge)
@@ -87,7 +87,7 @@ def test_after_a_death_that_stores_nothing_more_neither(options, how):
 
 @stored_somehow
 @both
-def test_after_a_question_neither(saver, options, how):
+def test_a_question_does_not_repeat_it(saver, options, how):
     charge = Charge(lambda: interrupt("ok?"))
     graph = make_chain(a=lambda state: {"log": "a"}, b=charge).compile(checkpoint_saver=saver, **options)
     invoke(graph, {}, how=how)
@@ -101,7 +101,7 @@ def test_after_a_question_neither(saver, options, how):
 
 
 @both
-def test_after_a_retry_neither_and_all_attempts_have_one_key(saver, how):
+def test_a_retry_does_not_repeat_it_and_keeps_its_key(saver, how):
     failures = [ValueError(), ValueError()]
     charge = Charge(lambda: raises(failures.pop())() if failures else None)
     retry = RetryPolicy(initial_delay=0, jitter=False)

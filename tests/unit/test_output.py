@@ -51,7 +51,7 @@ def test_a_command():
     assert command != "b"
 
 
-def test_a_resume_tells_none_from_nothing():
+def test_a_resume_distinguishes_none_from_no_value():
     assert not GraphResume().has_value
     assert GraphResume(None).has_value
     assert GraphResume(update={"x": 1}).update == {"x": 1}

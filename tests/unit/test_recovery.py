@@ -263,7 +263,7 @@ def test_without_a_repair_the_history_is_walked_back_and_gone_on_from(k, list_sa
 
 
 @pytest.mark.requirement("H45")
-def test_what_waits_beside_the_good_one_goes_along(list_saver):
+def test_pending_writes_of_the_good_one_go_along(list_saver):
     saver = Spoilt(list_saver)
     first = saver.put(AT, Checkpoint(node_id="a", next_node_id="b", state={"path": ["a"]}))
     saver.put_writes(first, {"update:0": {"x": 1}})
@@ -636,7 +636,7 @@ def test_a_plan_goes_on_at_its_step(saver):
 
 
 @pytest.mark.requirement("H35")
-def test_the_engine_says_what_is_clean(tmp_path):
+def test_the_engine_marks_what_is_clean(tmp_path):
     """After a retry, or a failure that was resumed, checkpoints are not clean; those before are."""
     broken = [True]
 
@@ -699,7 +699,7 @@ def test_the_traceback_ends_in_the_line_that_raised():
     assert isinstance(error.__cause__, ConnectionError)
 
 
-def test_so_it_does_in_async_runs_branches_and_maps():
+def test_the_traceback_in_async_runs_branches_and_maps():
     async def acheck(state):
         ask_warehouse()
 

@@ -41,7 +41,7 @@ def resumed(saver, at=AT):
     return [info.node_id for info in reversed(saver.history(at)) if "resumed_at" in info.metadata]
 
 
-def test_the_first_checkpoint_after_an_answer_says_when_the_run_resumed(saver):
+def test_the_first_checkpoint_after_an_answer_has_the_time_of_the_resume(saver):
     graph = line(a=step, ask=ask, b=step, c=step).compile(checkpoint_saver=saver)
     graph.invoke({"n": 0}, AT)
 
@@ -84,7 +84,7 @@ def test_a_nested_graph_notes_it_in_its_own_history(saver):
     assert resumed(saver) == ["inner"]
 
 
-def test_a_resume_from_a_past_checkpoint_says_it_once(saver):
+def test_a_resume_from_a_past_checkpoint_notes_it_once(saver):
     graph = line(a=step, b=step, c=step).compile(checkpoint_saver=saver)
     graph.invoke({"n": 0}, AT)
     past = next(info for info in saver.history(AT) if info.node_id == "a")
@@ -101,7 +101,7 @@ def test_a_new_run_of_the_thread_does_not_carry_it_on(saver):
 
 
 @pytest.mark.parametrize("kind", ["memory", "files"])
-def test_a_watch_tells_when_a_change_was_stored(tmp_path, kind):
+def test_a_watch_reports_when_a_change_was_stored(tmp_path, kind):
     saver = MemorySaver() if kind == "memory" else FileSystemSaver(tmp_path / "runs", fsync="never")
     graph = line(a=step, ask=ask).compile(checkpoint_saver=saver)
     graph.invoke({"n": 0}, AT)

@@ -48,7 +48,7 @@ def test_a_wrong_value_is_named_and_leaves_nothing(make, name, option, value, di
 
 
 @pytest.mark.parametrize(("name", "option"), [("file", "fsync"), ("sqlite", "fsync"), ("postgres", "lease")])
-def test_the_error_for_too_long_a_time_says_how_long_it_may_be(name, option):
+def test_the_error_for_too_long_a_time_has_the_limit(name, option):
     check_saver_options(name, **REQUIRED[name] | {option: 2_147_483})
     with pytest.raises(CheckpointerConfigurationError, match=r"at most 2147483, not 2147484$"):
         check_saver_options(name, **REQUIRED[name] | {option: 2_147_484})

@@ -94,7 +94,7 @@ def test_what_did_not_change_is_shared():
         ({"log": REMOVE}, REMOVED),
     ],
 )
-def test_what_is_said_to_have_changed(update, op):
+def test_the_recorded_changes(update, op):
     data = freeze({"list": [0, [1]], "log": [0, [1]]})
     _, ops = merge(data, update, CHANNELS)
     assert ops == ({} if op is None else {next(iter(update)): op})

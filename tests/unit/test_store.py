@@ -313,7 +313,7 @@ def test_list(listing_store):
 
 
 @pytest.mark.requirement("G7")
-def test_a_saver_that_knows_no_threads_says_so(list_saver):
+def test_a_saver_that_knows_no_threads_cannot_list_them(list_saver):
     with pytest.raises(CheckpointerConfigurationError, match="cannot list"):
         CheckpointStore(list_saver).list()
 
@@ -367,7 +367,7 @@ def test_ten_thousand_runs_leave_nothing(sweep):
 
 
 @pytest.mark.requirement("G24")
-def test_a_loaded_state_tells_the_observer_of_its_store(saver):
+def test_a_loaded_state_posts_to_the_observer_of_its_store(saver):
     got = []
     store = CheckpointStore(saver, observer=got.append)
     state = State({"k": 1})

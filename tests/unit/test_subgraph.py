@@ -409,7 +409,7 @@ def test_at_exit_each_history_is_stored_at_its_end_only(saver, how):
 
 
 @both
-def test_at_exit_the_visits_of_a_loop_are_told_apart(saver, how):
+def test_at_exit_the_executions_of_a_loop_are_distinguished(saver, how):
     runs, fails = [], []
 
     def q(state):
@@ -710,7 +710,7 @@ def test_an_update_for_several_that_wait_is_for_none_of_them(saver):
 
 
 @both
-def test_a_subgraph_that_fails_beside_one_that_waits(saver, how):
+def test_a_subgraph_fails_while_another_one_waits(saver, how):
     runs = []
     x = Node("x", runs)
     x.fails = True
@@ -751,7 +751,7 @@ def test_updates_of_either_history_while_it_waits(saver, kind):
     assert graph.invoke(GraphResume(answer), CONFIG)["log"] == expected
 
 
-def test_where_it_goes_on_inside_can_be_said(saver):
+def test_an_update_inside_may_set_where_it_goes_on(saver):
     graph, _, _ = stopping("inside", saver)
     graph.invoke({}, CONFIG)
     graph.update_state(INSIDE, {"log": "by hand"}, "p")
@@ -768,7 +768,7 @@ def test_where_it_goes_on_inside_can_be_said(saver):
     assert graph.invoke(None, CONFIG)["log"] == ["a", "z"]
 
 
-def test_the_run_goes_past_it_when_its_own_next_node_is_said(saver):
+def test_an_update_of_the_parent_may_lead_past_it(saver):
     graph, _, _ = stopping("inside", saver)
     graph.invoke({}, CONFIG)
     graph.update_state(CONFIG, {"log": "instead"}, "s")

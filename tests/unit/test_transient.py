@@ -128,7 +128,7 @@ def test_an_update_by_hand_leaves_it_out(watched):
     assert graph.get_state(CONFIG).values == {"log": ["u"]}
 
 
-def test_in_errors_neither(watched):
+def test_errors_do_not_show_it(watched):
     def fails(state):
         raise ValueError(state["log"])
 

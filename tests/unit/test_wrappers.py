@@ -218,7 +218,7 @@ def test_the_run_lock_is_entered_again_through_wrappers():
     ("checkpoint", "reason"),
     [(made({"n": 1}, node_id=""), "node_id is empty"), (made({}), "state is empty")],
 )
-def test_a_validating_saver_stores_nothing_that_says_nothing(checkpoint, reason):
+def test_a_validating_saver_refuses_empty_nodes_and_states(checkpoint, reason):
     inner = ScriptedSaver(MemorySaver())
     saver = ValidatingSaver(inner)
     with pytest.raises(CheckpointerConfigurationError, match=reason) as caught:

@@ -202,7 +202,7 @@ def test_zeros_behind_other_bytes_are_not():
     assert back.step() is None
 
 
-def test_the_records_say_up_to_where_a_power_loss_takes_nothing():
+def test_the_records_show_up_to_where_a_power_loss_takes_nothing():
     data = make_data(3)
     end = len(data)
     data += pack_frame(end, FID, 3, WRITE, b"", unsynced=512, boot=1)

@@ -2,8 +2,6 @@
 
 from datetime import UTC, datetime
 from functools import partial
-from itertools import count
-from types import SimpleNamespace
 from typing import TypedDict
 
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from graphkit import GraphResume, RunnableConfig, interrupt
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, at_checkpoint, log_node, make_chain
+from tests.support.graphs import make_chain
 
 AT = RunnableConfig("t")
 
@@ -128,57 +126,3 @@ def test_a_release_on_files_has_the_time_of_the_last_write(tmp_path):
 
     assert change.kind == "release"
     assert change.at == datetime.fromtimestamp(version.stat().st_mtime, UTC)
-
-
-# --- the clock --------------------------------------------------------------------------------------------------------
-
-
-NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
-
-
-@pytest.fixture
-def ids(monkeypatch):
-    """Let it always be noon; return the ids that were made, in order."""
-    made = []
-    numbers = count()
-
-    def new_id(milliseconds):
-        assert milliseconds == int(NOON.timestamp() * 1000)
-        made.append(f"id {next(numbers)}")
-        return made[-1]
-
-    nanoseconds = int(NOON.timestamp()) * 1_000_000_000
-    clock = SimpleNamespace(now=lambda: nanoseconds, measure=lambda: 0.0, new_id=new_id)
-    monkeypatch.setattr("graphkit._engine.driver.CLOCK", clock)
-    return made
-
-
-def test_checkpoints_and_interrupts(ids):
-    saver = MemorySaver()
-    compiled = make_chain(a=log_node("a"), ask=lambda state: {"log": interrupt("?")}).compile(checkpoint_saver=saver)
-    compiled.invoke({}, CONFIG)
-    (stop,) = saver.interrupts("t")
-
-    assert stop.id in ids
-    assert stop.created_at == NOON
-
-    compiled.update_state(CONFIG, {"log": "b"})
-    history = saver.list(CONFIG)
-    assert {(checkpoint.id in ids, checkpoint.created_at) for checkpoint in history} == {(True, NOON)}
-    assert history[-1].metadata["run_id"] in ids
-
-
-def test_failures_and_resumes(ids):
-    def fail(state):
-        raise KeyError(state)
-
-    saver = MemorySaver()
-    compiled = make_chain(a=fail).compile(checkpoint_saver=saver)
-    for again in ({}, None):
-        with pytest.raises(NodeExecutionError):
-            compiled.invoke(again, CONFIG)
-    config = at_checkpoint(saver.get(CONFIG))
-    assert saver.get_writes(config)["failure"]["at"] == NOON
-    compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
-    compiled.invoke(None, CONFIG)
-    assert saver.get(CONFIG).metadata["resumed_at"] == NOON.isoformat()

@@ -26,15 +26,6 @@ def test_the_inputs_of_a_run_by_name():
     assert isinstance(GraphInput.resume(), GraphResume)
 
 
-def test_a_resume_with_an_update_of_the_state():
-    app = graph_of(lambda state: {"seen": state["approval"]}).compile(
-        checkpoint_saver=MemorySaver(), interrupt_before="node"
-    )
-    app.invoke(GraphInput.no_args(), "t")
-
-    assert app.invoke(GraphInput.resume({"approval": "APPROVED"}), "t")["seen"] == "APPROVED"
-
-
 def test_an_exception_stops_the_run_and_a_resume_runs_the_node_again():
     def node(state, config):
         if "approval" not in state:
@@ -62,6 +53,7 @@ def test_the_last_released_history(tmp_path, kind):
     saver = kind(tmp_path) if kind is FileSystemSaver else kind()
     app = graph_of(lambda state: {"n": state["n"] + 1}).compile(checkpoint_saver=saver)
     assert saver.lastTag("t") is None
+
     for n in (1, 5):
         app.invoke({"n": n}, "t")
         saver.release("t")
@@ -69,10 +61,6 @@ def test_the_last_released_history(tmp_path, kind):
     assert saver.last_tag("t").version == saver.lastVersionByThreadId("t")
     assert saver.lastTag("t").lastCheckpoint().state["n"] == 6
     assert saver.tag("t", 1).last_checkpoint().state["n"] == 2
-
-
-def test_the_tag_of_an_empty_history_has_no_checkpoint():
-    assert MemorySaver().release("t").lastCheckpoint() is None
 
 
 class PlainSerializer(StateSerializer):

@@ -42,3 +42,10 @@ def list_ids(saver, config):
 def list_states(saver, config):
     """Return the states of all checkpoints of a history as dictionaries, the newest first."""
     return [dict(checkpoint.state) for checkpoint in saver.list(config)]
+
+
+def with_lazy_state(checkpoint, load):
+    """Return a checkpoint whose state is loaded when it is first read."""
+    names = ("id", "node_id", "next_node_id", "parent_id", "created_us", "metadata")
+    fields = {name: getattr(checkpoint, name) for name in names}
+    return Checkpoint.from_stored(**fields, state=None, load=load)

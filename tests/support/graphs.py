@@ -2,6 +2,7 @@
 
 import asyncio
 import operator
+import threading
 
 import pytest
 
@@ -27,6 +28,44 @@ def log_node(word, **update):
     return lambda state: {"log": word, **update}
 
 
+class FlakyNode:
+    """Lists its runs, raises `Boom` while `fails` is set, and otherwise logs its name."""
+
+    def __init__(self, name, runs=None, *, fails=False, begun=None):
+        self.name = name
+        self.runs = [] if runs is None else runs
+        self.fails = fails
+        self.begun = begun
+        """An event that is set when the node begins."""
+
+    def __call__(self, state):
+        self.runs.append(self.name)
+        if self.begun is not None:
+            self.begun.set()
+        if self.fails:
+            raise Boom(self.name)
+        return {"log": self.name}
+
+
+class ConcurrentCalls:
+    """A function that counts how many of its calls run at the same time; they wait for each other in groups."""
+
+    def __init__(self, together):
+        self.barrier = threading.Barrier(together)
+        self.lock = threading.Lock()
+        self.running = 0
+        self.most = 0
+
+    def __call__(self, item):
+        with self.lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        self.barrier.wait(60)
+        with self.lock:
+            self.running -= 1
+        return item
+
+
 def make_chain(schema=LOG, /, **nodes):
     """Make a graph of nodes, one after the other."""
     graph = StateGraph(schema)
@@ -43,20 +82,30 @@ def make_chain_of(schema, update, /, *names, **nodes):
     return make_chain(schema, **{name: nodes.get(name, log_node(name, **update)) for name in all_names})
 
 
+def parse_edges(text):
+    """Return the pairs of edges like "START>a a>b,c b>d"."""
+    places = {"START": START, "END": END}
+    pairs = []
+    for part in text.split():
+        source, _, targets = part.partition(">")
+        pairs += [(places.get(source, source), places.get(target, target)) for target in targets.split(",")]
+    return pairs
+
+
+def connect(graph, edges):
+    """Add edges like "START>a a>b,c b>d" to a graph, and return it."""
+    for source, target in parse_edges(edges):
+        graph.add_edge(source, target)
+    return graph
+
+
 def make_graph(schema, edges, make_node=log_node, **nodes):
     """Make a graph of edges like "START>a a>b,c b>d"; `make_node` makes the nodes that are only named."""
-    pairs = []
-    for part in edges.split():
-        source, _, targets = part.partition(">")
-        pairs += [(source, target) for target in targets.split(",")]
-    names = dict.fromkeys(name for pair in pairs for name in pair if name not in {"START", "END"})
     graph = StateGraph(schema)
+    names = dict.fromkeys(name for pair in parse_edges(edges) for name in pair if name not in {START, END})
     for name in names:
         graph.add_node(name, nodes[name] if name in nodes else make_node(name))
-    places = {"START": START, "END": END}
-    for source, target in pairs:
-        graph.add_edge(places.get(source, source), places.get(target, target))
-    return graph
+    return connect(graph, edges)
 
 
 def outputs(graph, given, config=CONFIG, *, how="sync", on_output=None):
@@ -149,3 +198,33 @@ def close_at(graph, is_last, given=None, config=CONFIG, *, how="sync", act=close
 
 def is_node(node_id):
     return lambda output: output.node == node_id
+
+
+def status_of(saver, config=CONFIG):
+    return saver.history(config)[0].status
+
+
+def stored_nodes(saver, config=CONFIG):
+    """Return the nodes of the stored checkpoints, the newest first."""
+    return [checkpoint.node_id for checkpoint in saver.list(config)]
+
+
+def at_checkpoint(checkpoint, config=CONFIG):
+    return config.replace(checkpoint_id=checkpoint.id)
+
+
+def pending_ids(saver, thread="t"):
+    return [stop.id for stop in saver.interrupts(thread)]
+
+
+def pending_payloads(saver, thread="t"):
+    return [stop.payload for stop in saver.interrupts(thread)]
+
+
+def payloads_of(stop):
+    return [each.payload for each in stop.interrupts]
+
+
+def ids_of(stop):
+    """Return the ids of the interrupts of a stop, or of a snapshot, by their payloads."""
+    return {each.payload: each.id for each in stop.interrupts}

@@ -4,18 +4,17 @@ import asyncio
 import contextvars
 import functools
 import itertools
-import multiprocessing
+import pickle
 import threading
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from time import monotonic
 
 import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 from graphkit import (
-    END,
-    START,
     Command,
     GraphInterrupt,
     GraphResume,
@@ -25,10 +24,11 @@ from graphkit import (
     StreamingOutput,
     interrupt,
 )
+from graphkit._plan.topology import TwoForms
 from graphkit.compat.go_agents import process_chain
 from graphkit.errors import GraphRunnerError
 from savers import MemorySaver
-from tests.support.graphs import CONFIG, close_at, is_chunk
+from tests.support.graphs import CONFIG, close_at, connect, is_chunk
 from tests.support.sweeps import examples
 
 AT_ONCE = RetryPolicy(initial_delay=0)
@@ -111,7 +111,7 @@ def make_graph(node, *hooks, retry=None, timeout=None):
     for hook in hooks:
         graph.add_wrap_call_node_hook("n", hook)
     graph.add_node("other", lambda state: {"other": True})
-    return graph.add_edge(START, "n").add_edge("n", END).add_edge("other", END)
+    return connect(graph, "START>n n>END other>END")
 
 
 async def collect(outputs):
@@ -158,7 +158,9 @@ def test_hooks_of_every_kind_around_functions_of_every_kind(outer, kind, retry, 
     log = []
     node = make_nodes(lambda state: log.append("node") or {"done": True})[kind]
     hooks = [make_hooks(log, place)[hook] for place, hook in enumerate(outer)]
+
     result = run(node, *hooks, retry=retry, timeout=timeout)
+
     assert result.is_async == any(map(is_async, kinds))
     assert result.chunks == (["chunk"] if is_generator(kind) else [])
     assert result.state == {"done": True}
@@ -187,7 +189,7 @@ def test_a_hook_may_answer_instead(around, hook_kind, kind):
     assert (result.chunks, result.state) == ([], {"cached": True})
 
 
-def test_a_hook_may_answer_nothing_where_chunks_were_foreseen():
+def test_a_hook_may_return_nothing_in_place_of_chunks():
     async def hook(node_id, state, config, call):
         return None
 
@@ -297,31 +299,6 @@ def test_what_is_raised_on_a_thread_comes_through(raised):
     assert run(node, hook).state == {"done": True}
 
 
-def test_a_cancellation_waits_for_a_thread():
-    started, released, log = threading.Event(), threading.Event(), []
-
-    def node(state):
-        started.set()
-        assert released.wait(LONG)
-        log.append("node ended")
-
-    async def cancel():
-        compiled = make_graph(node, make_hooks([], "hook")["later"]).compile()
-        task = asyncio.ensure_future(compiled.ainvoke({}))
-        await asyncio.to_thread(started.wait, LONG)
-        for _ in range(2):  # once is as good as twice
-            task.cancel()
-            await asyncio.sleep(0)
-        assert not task.done()
-        released.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        log.append("cancelled")
-
-    asyncio.run(cancel())
-    assert log == ["node ended", "cancelled"]
-
-
 @with_and_without_timeout
 @pytest.mark.parametrize(
     ("kind", "hook"), [("chunks", "plain"), ("chunks", "chunks"), ("chunks", "later"), ("later_chunks", "plain")]
@@ -388,6 +365,7 @@ def test_what_failed_is_run_again_inside_the_hooks(kind, timeout, use):
     hook = make_hooks(log, "hook")["plain"]
     started = monotonic()
     result = run(make_nodes(failing)[kind], hook, *hooks, retry=retry, timeout=timeout)
+
     assert monotonic() - started >= 0.006
     assert result.state == {"calls": 3}
     # A generator starts over, so what it emitted comes again.
@@ -406,11 +384,14 @@ def test_the_last_failure_is_raised(kind, use):
     last = ValueError("last")
     failing, events = Failing(ValueError("first"), last, ValueError("never")), []
     hooks, retry = use(RetryPolicy(max_attempts=2, initial_delay=0))
+
     with pytest.raises(ValueError, match="last") as raised:
         run(make_nodes(failing)[kind], *hooks, retry=retry, events=events)
     assert raised.value is last
     assert failing.calls == 2
+
     (exhausted,) = [event for event in events if event.type == "retry.exhausted"]
+
     assert dict(exhausted.data) == {"attempt": 2, "error_type": "ValueError", "error": "last"}
 
 
@@ -463,17 +444,6 @@ def test_a_policy_inside_a_policy():
         ("retry.attempt", 1),
         ("retry.attempt", 1),
     ]
-
-
-def test_a_hook_may_call_again_by_itself():
-    def insist(node_id, state, config, call):
-        while True:
-            try:
-                return call()
-            except ValueError:
-                pass
-
-    assert run(make_nodes(Failing(ValueError(), ValueError()))["plain"], insist).state == {"calls": 3}
 
 
 @with_and_without_timeout
@@ -536,13 +506,6 @@ def test_a_stop_is_not_retried(raised, timeout):
         with pytest.raises(type(raised)):
             graph.invoke({}, CONFIG)
     assert len(runs) == 1
-
-
-def test_executions_of_a_node_count_their_own_attempts():
-    failing = Failing(ValueError())
-    result = run(make_nodes(failing)["plain"], retry=AT_ONCE)
-    failing.errors.append(ValueError())
-    assert result.retries == run(make_nodes(failing)["plain"], retry=AT_ONCE).retries == [("retry.attempt", 1)]
 
 
 def test_a_cancelled_delay_ends_the_retries():
@@ -608,7 +571,7 @@ def test_an_attempt_that_is_late_fails_and_is_retried_as_any_error_is(kind, retr
     assert retries == ([] if retry is None else ["retry.attempt", "retry.attempt", "retry.exhausted"])
 
 
-def test_an_awaitable_that_could_not_be_foreseen_is_late_too(released):
+def test_an_awaitable_of_a_plain_function_is_late_too(released):
     node = functools.partial(lambda function, state: function(state), make_late("later", released))
     compiled = make_graph(node, retry=AT_ONCE, timeout=SHORT).compile()
     with pytest.raises(NodeExecutionError, match="node 'n' took longer"):
@@ -759,22 +722,223 @@ def test_no_thread_is_left_behind():
     assert set(threading.enumerate()) <= before
 
 
-# --- In another process -----------------------------------------------------------------------------------------------
+# --- The policy -------------------------------------------------------------------------------------------------------
 
 
-def fail_twice(state, config, calls=itertools.count(1)):  # noqa: B008 - counts in the process it runs in
-    if next(calls) < 3:
-        raise ValueError
-    return {"seen": [state["x"], config.thread_id]}
-
-
-def note_node(node_id, state, config, call):
-    return {**call(), "by": node_id}
+def is_odd(error):
+    return error.args[0] % 2 == 1
 
 
 @pytest.mark.requirement("behaviour 18")
-def test_a_composed_call_travels_to_another_process():
-    graph = make_graph(fail_twice, note_node, retry=AT_ONCE, timeout=LONG)
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        state = graph.compile(executor=pool).invoke({"x": 1}, CONFIG)
-    assert state == {"x": 1, "seen": [1, "t"], "by": "n"}
+def test_the_defaults_are_those_of_java():
+    policy = RetryPolicy()
+    assert (policy.max_attempts, policy.initial_delay, policy.backoff, policy.max_delay) == (3, 0.5, 2.0, 128.0)
+    assert (policy.jitter, policy.retry_on) == (True, (Exception,))
+
+
+def test_a_policy_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        RetryPolicy().max_attempts = 5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "says"),
+    [
+        ({"max_attempts": 0}, ValueError, "max_attempts must be at least 1"),
+        ({"max_attempts": -1}, ValueError, "max_attempts"),
+        ({"max_attempts": 2.5}, TypeError, "max_attempts must be an int"),
+        ({"max_attempts": "3"}, TypeError, "max_attempts must be an int"),
+        ({"initial_delay": -0.1}, ValueError, "initial_delay must be finite and at least 0"),
+        ({"initial_delay": float("nan")}, ValueError, "initial_delay"),
+        ({"initial_delay": timedelta(seconds=1)}, TypeError, "initial_delay must be a number"),
+        ({"max_delay": -1}, ValueError, "max_delay"),
+        ({"max_delay": float("inf")}, ValueError, "max_delay must be finite"),
+        ({"max_delay": None}, TypeError, "max_delay"),
+        ({"backoff": 0.9}, ValueError, "backoff must be finite and at least 1"),
+        ({"backoff": "2"}, TypeError, "backoff"),
+        ({"retry_on": ()}, ValueError, "retry_on is empty"),
+        ({"retry_on": "ValueError"}, TypeError, "not 'V"),
+        ({"retry_on": 500}, TypeError, "not 500"),
+        ({"retry_on": [ValueError, None]}, TypeError, "not None"),
+        ({"retry_on": str}, TypeError, "subclasses of Exception"),
+        ({"retry_on": BaseException}, TypeError, "BaseException, which is never retried"),
+        ({"retry_on": (ValueError, KeyboardInterrupt)}, TypeError, "KeyboardInterrupt"),
+        ({"retry_on": asyncio.CancelledError}, TypeError, "CancelledError"),
+        ({"retry_on": GraphInterrupt}, TypeError, "GraphInterrupt"),
+    ],
+)
+def test_what_is_refused(wrong, error, says):
+    with pytest.raises(error, match=says):
+        RetryPolicy(**wrong)
+
+
+@pytest.mark.requirement("behaviour 18")
+def test_the_delay_grows_up_to_the_maximum():
+    policy = RetryPolicy(jitter=False)
+    assert [policy.delay_after(n) for n in range(1, 12)] == [0.5, 1, 2, 4, 8, 16, 32, 64, 128, 128, 128]
+    assert [RetryPolicy(jitter=False, backoff=1).delay_after(n) for n in (1, 2, 9)] == [0.5, 0.5, 0.5]
+    assert RetryPolicy(jitter=False, initial_delay=10, max_delay=3).delay_after(1) == 3
+    assert policy.delay_after(100_000) == 128
+    assert RetryPolicy(initial_delay=0, max_attempts=10**6).delay_after(100_000) == 0
+
+
+@pytest.mark.requirement("behaviour 18")
+@pytest.mark.parametrize(("chance", "delays"), [(0.0, [2, 6, 10]), (0.5, [3, 9, 10]), (1.0, [4, 10, 10])])
+def test_jitter_adds_up_to_the_delay_and_is_capped(chance, delays):
+    policy = RetryPolicy(initial_delay=2, backoff=3, max_delay=10)
+    assert [policy.delay_after(n, chance=lambda: chance) for n in (1, 2, 3)] == delays
+    assert RetryPolicy(initial_delay=2, jitter=False).delay_after(1, chance=lambda: chance) == 2
+
+
+def test_jitter_differs_each_time():
+    delays = {RetryPolicy(initial_delay=1).delay_after(1) for _ in range(50)}
+    assert len(delays) > 1
+    assert all(1 <= delay <= 2 for delay in delays)
+
+
+@pytest.mark.requirement("behaviour 18")
+@pytest.mark.parametrize(
+    ("retry_on", "error", "expected"),
+    [
+        (Exception, ValueError(), True),
+        (ValueError, ValueError(), True),
+        (ValueError, UnicodeError(), True),
+        (ValueError, KeyError(), False),
+        ((ValueError, KeyError), KeyError(), True),
+        ([OSError], TimeoutError(), True),
+        (is_odd, ValueError(3), True),
+        (is_odd, ValueError(2), False),
+        ([KeyError, is_odd], ValueError(3), True),
+        ([KeyError, is_odd], KeyError(2), True),
+        ([KeyError, is_odd], ValueError(2), False),
+    ],
+)
+def test_which_errors_are_retried(retry_on, error, expected):
+    assert RetryPolicy(retry_on=retry_on).retries(error, 1) is expected
+
+
+@pytest.mark.parametrize(
+    "error", [GraphInterrupt("q"), asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(), GeneratorExit()]
+)
+def test_what_is_no_exception_is_never_retried(error):
+    assert not RetryPolicy(retry_on=lambda error: True).retries(error, 1)
+
+
+def test_the_last_attempt_is_not_retried():
+    policy = RetryPolicy(max_attempts=2)
+    assert [policy.retries(ValueError(), attempt) for attempt in (1, 2, 3)] == [True, False, False]
+    assert not RetryPolicy(max_attempts=1).retries(ValueError(), 1)
+
+
+def test_a_policy_pickles_and_compares():
+    policy = RetryPolicy(max_attempts=7, retry_on=[ValueError, is_odd])
+    assert pickle.loads(pickle.dumps(policy)) == policy
+    assert hash(policy) == hash(policy.replace(jitter=True))
+    assert policy != policy.replace(jitter=False)
+    assert pickle.loads(pickle.dumps(policy.as_hook())) == policy.as_hook()
+
+
+# --- Java's builder ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("behaviour 18")
+def test_the_builder_builds_what_keywords_make():
+    built = (
+        RetryPolicy.builder().maxAttempts(5).retryDelay(timedelta(milliseconds=250)).backoffFactor(1.5)
+        .maxInterval(timedelta(minutes=1)).jitter(False).retryOn(ValueError, KeyError).build()
+    )  # fmt: skip
+
+    assert built == RetryPolicy(
+        max_attempts=5, initial_delay=0.25, backoff=1.5, max_delay=60, jitter=False, retry_on=(ValueError, KeyError)
+    )
+    assert RetryPolicy.builder().retryDelay(2).maxInterval(3.5).build() == RetryPolicy(initial_delay=2, max_delay=3.5)
+    assert RetryPolicy.builder(built).build() == built
+    assert RetryPolicy.builder().build() == RetryPolicy()
+
+
+# --- an action in two forms -------------------------------------------------------------------------------------------
+
+
+def make_action(failures=0):
+    used = []
+
+    def note(form):
+        used.append(form)
+        if len(used) <= failures:
+            raise OSError(form)
+        return {"done": True}
+
+    async def acall(state):
+        asyncio.get_running_loop()
+        return note("async")
+
+    return TwoForms(lambda state: note("sync"), acall), used
+
+
+def run_both(graph):
+    assert graph.invoke({})["done"]
+    assert asyncio.run(graph.ainvoke({}))["done"]
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout": LONG}, {"retry": AT_ONCE}, {"retry": AT_ONCE, "timeout": LONG}])
+def test_each_run_uses_its_form(options):
+    action, used = make_action()
+    graph = make_graph(action, **options).compile()
+    assert not graph.topology.asynchronous
+    run_both(graph)
+    assert used == ["sync", "async"]
+
+
+def test_the_asynchronous_form_is_tried_again():
+    action, used = make_action(failures=1)
+    asyncio.run(make_graph(action, retry=AT_ONCE).compile().ainvoke({}))
+    assert used == ["async", "async"]
+
+
+def test_the_asynchronous_form_is_cancelled_at_its_timeout():
+    cancelled = []
+
+    async def wait_forever(state):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    graph = make_graph(TwoForms(lambda state: {"done": True}, wait_forever), timeout=SHORT).compile()
+    with pytest.raises(NodeExecutionError, match="longer than its timeout"):
+        asyncio.run(graph.ainvoke({}))
+    assert cancelled == [True]
+
+
+def test_an_asynchronous_hook_awaits_and_a_synchronous_one_calls():
+    async def ahook(node_id, state, config, call):
+        return await call()
+
+    def hook(node_id, state, config, call):
+        return {"done": call()["done"]}
+
+    for wrap, expected in ((ahook, "async"), (hook, "sync")):
+        action, used = make_action()
+        asyncio.run(make_graph(action, wrap).compile().ainvoke({}))
+        assert used == [expected]
+
+
+def test_branches_await_it_at_the_same_time():
+    barrier = asyncio.Barrier(2)
+
+    async def meet(state):
+        async with asyncio.timeout(60):
+            await barrier.wait()
+        return {}
+
+    action = TwoForms(lambda state: pytest.fail("called on a thread"), meet)
+    graph = connect(StateGraph({}).add_node("a", action).add_node("b", action), "START>a,b a>END b>END")
+    assert asyncio.run(graph.compile().ainvoke({"done": True}))["done"]
+
+
+def test_an_executor_runs_the_synchronous_form():
+    action, used = make_action()
+    with ThreadPoolExecutor(1) as executor:
+        run_both(connect(StateGraph({}).add_node("n", action, executor=executor), "START>n n>END").compile())
+    assert used == ["sync", "sync"]

@@ -7,10 +7,13 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from uuid import RFC_4122, UUID
 
 import pytest
+from hypothesis import example, given, strategies as st
 
 from graphkit import AgentState, Channels, Checkpoint, CheckpointSerializationError, Tag
 from graphkit.saver_kit import generate_id
+from savers import FileSystemSaver
 from tests.support.forked import run_in_child
+from tests.support.graphs import CONFIG
 
 
 def made(**fields):
@@ -26,6 +29,7 @@ def test_what_is_filled_in():
     assert (one.parent_id, one.metadata, one.state) == (None, {}, {"x": [1]})
 
 
+@pytest.mark.requirement("H34")
 def test_ids_are_of_version_7_and_differ_in_their_random_part():
     with ThreadPoolExecutor(4) as threads:
         ids = [UUID(thread) for thread in threads.map(lambda _: generate_id(), range(2000))]
@@ -148,7 +152,7 @@ def test_it_is_immutable():
             change()
 
 
-def test_a_state_object_will_do():
+def test_a_state_object_is_accepted():
     assert made(state=AgentState({"x": 1})).state == {"x": 1}
 
 
@@ -171,19 +175,6 @@ def test_update_state_keeps_the_id():
     assert one.state == {"log": ["a"], "x": 1}
 
 
-@pytest.mark.requirement("L4")
-def test_the_builder():
-    when = datetime(2026, 1, 1, tzinfo=UTC)
-    one = (
-        Checkpoint.builder().id("i").nodeId("n").nextNodeId("m").parentId("p").createdAt(when).metadata({"k": 1})
-        .state({"x": 1}).build()
-    )  # fmt: skip
-    assert (one.getId(), one.getNodeId(), one.getNextNodeId(), one.getState()) == ("i", "n", "m", {"x": 1})
-    assert (one.parent_id, one.created_at, one.metadata) == ("p", when, {"k": 1})
-    with pytest.raises(TypeError, match="next_node_id, state"):
-        Checkpoint.builder().nodeId("n").build()
-
-
 def test_equality_hash_text_and_pickle():
     one = made(id="i", metadata={"k": (1,)})
     twin = pickle.loads(pickle.dumps(one))
@@ -200,3 +191,32 @@ def test_a_tag():
     tag = Tag("t", (made(),), 3)
     assert (tag.threadId(), len(tag.checkpoints), tag.version) == ("t", 1, 3)
     assert Tag("t", ()).version is None
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EXACT = EPOCH + timedelta(seconds=1 << 32)
+"""From here on, the microseconds of a timestamp take more than the bits of a double."""
+SMALLEST = timedelta(microseconds=1)
+LIMITS = [
+    datetime.min.replace(tzinfo=UTC),
+    EPOCH - SMALLEST,
+    EPOCH,
+    EPOCH + SMALLEST,
+    EXACT - SMALLEST,
+    EXACT,
+    datetime.max.replace(tzinfo=UTC),
+]
+
+
+@given(st.lists(st.datetimes(timezones=st.just(UTC)), min_size=1, max_size=20))
+@example(LIMITS)
+def test_a_time_is_exact_to_the_microsecond(tmp_path_factory, times):
+    saver = FileSystemSaver(tmp_path_factory.mktemp("store"), fsync="never")
+    for time in times:
+        saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={}, created_at=time))
+    found = [info.created_at for info in saver.history(CONFIG)]
+    assert found[::-1] == times
+    assert {time.tzinfo for time in found} == {UTC}

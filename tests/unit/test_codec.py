@@ -138,6 +138,7 @@ def canonical(value):
 def same(a, b):  # noqa: C901, PLR0912 - a case per type
     """Compares as strictly as it gets: types, order, signs of zero, NaN, zones, folds."""
     assert BUILTIN.get(type(a), type(a)) is BUILTIN.get(type(b), type(b)), (type(a), type(b))
+
     if isinstance(a, float):
         assert struct.pack(">d", a) == struct.pack(">d", b) or (math.isnan(a) and math.isnan(b))
     elif isinstance(a, complex):
@@ -164,7 +165,8 @@ def same(a, b):  # noqa: C901, PLR0912 - a case per type
     else:
         assert a == b
         if isinstance(a, (dt.datetime, dt.time)):
-            assert (a.fold, repr(a.tzinfo)) == (b.fold, repr(b.tzinfo))
+            assert a.fold == b.fold
+            assert repr(a.tzinfo) == repr(b.tzinfo)
 
 
 ZONES = st.sampled_from(
@@ -217,10 +219,8 @@ def test_a_flat_list_is_packed_as_any_list(values):
     assert CODEC.pack_flat(tuple(frozen), "x") == CODEC.pack(frozen, "x")
 
 
-@pytest.mark.parametrize(
-    "odd", ["\ud800", 2**63, -(2**63) - 1, float("nan"), True, b"\xff", uuid.UUID(int=1), ("a", 1)]
-)
-def test_a_flat_list_holds_what_any_list_holds(odd):
+@pytest.mark.parametrize("odd", ["\ud800", 2**63, -(2**63) - 1])
+def test_a_flat_list_holds_what_msgpack_does_not(odd):
     values = ("text", odd, None)
     assert CODEC.pack_flat(values) == CODEC.pack(freeze([*values]))
 
@@ -236,11 +236,6 @@ def test_integers_of_any_size(big):
         same(CODEC.unpack(CODEC.pack(freeze(value))), value)
 
 
-def test_items_beyond_msgpack_are_appended_alike():
-    items = [2**70, "\ud800", 1]
-    assert array_header(3) + CODEC.pack_items(items) == CODEC.pack(freeze(items))
-
-
 def test_equal_sets_give_equal_bytes():
     a, b = {0, 8}, {8, 0}
     assert list(a) != list(b)
@@ -248,13 +243,19 @@ def test_equal_sets_give_equal_bytes():
 
 
 def test_what_is_unpacked_is_frozen_and_knows_its_kind():
-    for value, kind in [
-        ([1], PLAIN), ({"a": [1]}, PLAIN), ([(1, [2])], VALUE), ({"a": {"b": dt.date(1, 1, 1)}}, VALUE), ([Note("x")], PRIVATE), ({(1,): 1}, VALUE),
-    ]:  # fmt: skip
+    for value, kind in (
+        ([1], PLAIN),
+        ({"a": [1]}, PLAIN),
+        ([(1, [2])], VALUE),
+        ({"a": {"b": dt.date(1, 1, 1)}}, VALUE),
+        ([Note("x")], PRIVATE),
+        ({(1,): 1}, VALUE),
+    ):
         made = CODEC.unpack(CODEC.pack(value))
         assert type(made) in {FrozenList, FrozenDict}
         assert made.kind == kind
         assert freeze(made) is made
+
     assert type(CODEC.unpack(CODEC.pack(([1],)))[0]) is FrozenList
     assert type(CODEC.unpack(CODEC.pack([{"a": {1}}]))[0]["a"]) is FrozenSet
 
@@ -370,7 +371,7 @@ REFUSED = [
 
 @pytest.mark.requirement("P61")
 @pytest.mark.parametrize(("value", "path", "where", "name", "advice"), REFUSED)
-def test_refusals_say_where_what_and_what_to_do(value, path, where, name, advice):
+def test_refusals_have_the_path_the_type_and_the_advice(value, path, where, name, advice):
     for form in (value, freeze(value)):
         with pytest.raises(CheckpointSerializationError, match=advice) as caught:
             CODEC.pack(form, path)
@@ -438,19 +439,17 @@ def test_a_root_model_can_be_stored_again_after_it_was_read():
 def test_registering():
     codec = Codec([Outer])
     assert set(codec.types.values()) == {Outer, Colour, Note, Point}
+
     codec.register(Outer, Outer)
     codec.register(Strict, names={Strict: "strict"})
     assert codec.types["strict"] is Strict
     assert b"strict" in codec.pack(Strict(a=1))
+
     codec.register_as("old.Strict", Strict)
     assert b"old" not in codec.pack(Strict(a=1))
     assert codec.unpack(codec.pack(Strict(a=1)).replace(b"\xa6strict", b"\xaaold.Strict")) == Strict(a=1)
     with pytest.raises(CheckpointerConfigurationError, match="two classes are called 'strict'"):
         codec.register_as("strict", Model)
-
-
-class Sub(dict):
-    pass
 
 
 @pytest.mark.parametrize(
@@ -472,9 +471,11 @@ def test_unknown_types_are_named_and_their_fields_are_at_hand():
     with pytest.raises(CheckpointSerializationError, match="not registered") as caught:
         Codec().unpack(data, "messages")
     assert caught.value.path == "messages"
+
     name, fields = caught.value.raw
     assert name.endswith("Note")
-    assert (fields["text"], fields["tags"]) == ("x", [1])
+    assert fields["text"] == "x"
+    assert fields["tags"] == [1]
     with pytest.raises(CheckpointSerializationError, match="unknown ext") as caught:
         CODEC.unpack(msgpack.packb([msgpack.ExtType(77, b"ab")]))
     assert caught.value.raw == (77, b"ab")
@@ -486,13 +487,20 @@ def record(mark, *rest):
 
 def test_changed_classes():
     codec = Codec()
+
     for name, cls in {"e": Colour, "n": Pair, "d": Note, "p": Strict, "s": Point}.items():
         codec.register_as(name, cls)
+
     assert codec.unpack(record(5, "n", {"left": 1})) == Pair(1, 7)
+
     made = codec.unpack(record(6, "d", {"text": "x"}))
-    assert (made.text, made.tags, hasattr(made, "late")) == ("x", [], False)
+
+    assert made.text == "x"
+    assert made.tags == []
+    assert hasattr(made, "late") is False
     assert codec.unpack(record(6, "s", {"x": 1.0})) == Point(1.0, None)
     assert codec.unpack(record(7, "p", {"a": 1}, ["a"], None, None)) == Strict(a=1, b=5)
+
     for data, reason in [
         (record(4, "e", "GREEN"), "no member 'GREEN'"), (record(4, "e", 1), "no member 1"), (record(5, "n", {}), "lack its field 'left'"),
         (record(6, "d", {"text": "x", "gone": 1}), "no field 'gone'"), (record(6, "d", {}), "lack its field 'text'"),

@@ -5,7 +5,7 @@ import pytest
 from graphkit import END, START, CompileConfig, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
 from savers import MemorySaver
-from tests.support.graphs import LOG, make_chain
+from tests.support.graphs import LOG, make_chain, nodes_of
 
 CONFIG = RunnableConfig("t", metadata={"k": 1})
 
@@ -15,7 +15,7 @@ def graph():
     return make_chain(LOG, a=lambda s: {"log": "a"}, b=lambda s: {"log": "b"})
 
 
-@pytest.mark.requirement("P31")
+@pytest.mark.requirement("P31", "behaviour 11")
 def test_an_unknown_thread(graph, saver):
     compiled = graph.compile(checkpoint_saver=saver)
     assert compiled.state_of(CONFIG) is compiled.last_state_of(CONFIG) is None
@@ -40,12 +40,16 @@ def test_history_is_newest_first_and_each_snapshot_addresses_itself(graph, saver
     compiled = graph.compile(checkpoint_saver=saver)
     compiled.invoke({}, CONFIG)
     history = compiled.get_state_history(CONFIG)
+
     assert [(each.node, each.next) for each in history] == [("b", END), ("a", "b"), (START, "a")]
+
     for snapshot, checkpoint in zip(history, saver.list(CONFIG), strict=True):
         assert snapshot.config == CONFIG.replace(checkpoint_id=checkpoint.id, next_node=checkpoint.next_node_id)
         assert compiled.get_state(snapshot.config).checkpoint_id == checkpoint.id
-        assert (snapshot.parent_id, snapshot.created_at) == (checkpoint.parent_id, checkpoint.created_at)
+        assert snapshot.parent_id == checkpoint.parent_id
+        assert snapshot.created_at == checkpoint.created_at
         assert snapshot.metadata["k"] == 1
+
     assert compiled.last_state_of(history[-1].config).checkpoint_id == history[0].checkpoint_id
 
 
@@ -54,8 +58,11 @@ def test_every_method_takes_langgraphs_config(graph, saver):
     compiled = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
     config = {"configurable": {"thread_id": "t", "user": "ann"}}
     compiled.invoke({}, config)
+
     assert compiled.get_state(config).metadata["user"] == "ann"
+
     new = compiled.update_state(config, {"log": "u"})
+
     assert new["configurable"]["checkpoint_id"] == compiled.get_state(config).checkpoint_id
     assert compiled.get_state({"configurable": {"thread_id": "t", "checkpoint_id": new.checkpoint_id}}).next == "b"
     assert list(compiled.stream(None, config))[-1].is_end
@@ -69,7 +76,7 @@ def test_an_empty_config_is_the_default_thread(graph, saver):
     assert len(saver.list(RunnableConfig("$default"))) == 12
 
 
-def test_invoke_final_tells_an_end_from_a_stop(graph, saver):
+def test_invoke_final_distinguishes_an_end_from_a_stop(graph, saver):
     compiled = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
     assert compiled.invoke_final({}, CONFIG).when == "before"
     assert compiled.invoke_final(None, CONFIG).is_end
@@ -85,5 +92,5 @@ def test_the_options_of_a_compiled_graph(graph):
 def test_a_compiled_graph_does_not_change_with_its_builder(graph):
     compiled = graph.compile()
     graph.add_node("c", lambda s: None).add_edge("b", "c").add_edge("c", END)
-    assert [output.node for output in compiled.stream({})] == [START, "a", "b", END]
+    assert nodes_of(compiled.stream({})) == [START, "a", "b", END]
     assert graph.compile().topology.fingerprint != compiled.topology.fingerprint

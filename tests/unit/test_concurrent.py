@@ -1,4 +1,4 @@
-"""Strands side by side: what the round asks its driver for, and, on random graphs, what comes of it."""
+"""Strands side by side, on random graphs."""
 
 import asyncio
 import itertools
@@ -6,9 +6,9 @@ import itertools
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from graphkit import END, START, Channels, Checkpoint, GraphResume, InterruptionMetadata, StateGraph, interrupt
+from graphkit import END, START, Channels, GraphResume, InterruptionMetadata, StateGraph, interrupt
 from graphkit._engine.concurrent import run_concurrently
-from graphkit._engine.requests import Emit, Load, Record, Save, Start, Stop, Task, Wait, Withdraw
+from graphkit._engine.requests import Start, Task, Wait, Withdraw
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import CONFIG, Boom
@@ -16,212 +16,18 @@ from tests.support.savers import ListSaver
 from tests.support.sweeps import examples
 
 
-class Work(Task):
-    """A task by name."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name):
-        self.name = name
-
-
-class Desk:
-    """Answers a round: tasks end in the order, and with the outcome, that a test says; notes what it was asked."""
-
-    def __init__(self, *ends, **outcomes):
-        self.ends = list(ends)
-        self.outcomes = outcomes
-        self.tickets = {}
-        self.asked = []
-        self.emits = []
-
-    def run(self, strands):
-        steps = run_concurrently(strands)
-        answer = error = None
-        try:
-            while True:
-                request = steps.send(answer) if error is None else steps.throw(error)
-                answer, error = self.answer(request)
-        except StopIteration:
-            return self.asked
-
-    def answer(self, request):
-        if isinstance(request, Start):
-            self.tickets[len(self.tickets)] = request.task.name
-            self.asked.append(f"start {request.task.name}")
-            return len(self.tickets) - 1, None
-        if isinstance(request, Wait):
-            return self.wait(request)
-        if isinstance(request, Withdraw):
-            self.asked.append("withdraw " + " ".join(self.tickets[each] for each in sorted(request.tickets)))
-            return None, None
-        if isinstance(request, Emit):
-            outcome = self.outcomes.get(request.output)
-            self.asked.append(f"emit {request.output}")
-            return None, outcome
-        self.asked.append(
-            f"record {' '.join(request.writes)}" if isinstance(request, Record) else type(request).__name__
-        )
-        return None, None
-
-    def wait(self, request):
-        end = self.ends.pop(0)
-        if isinstance(end, BaseException):
-            return None, end
-        names = end.split()
-        waited = {self.tickets[each]: each for each in request.tickets}
-        outcomes = [self.outcomes.get(name, name) for name in names]
-        return [
-            (waited[name], None, one) if isinstance(one, BaseException) else (waited[name], one, None)
-            for name, one in zip(names, outcomes, strict=True)
-        ], None
-
-
-def record(name):
-    return Record("saver", CONFIG, {name: 1})
-
-
-def strand(*names, then=()):
-    for name in names:
-        yield Work(name)
-        yield record(name)
-    yield from then
-
-
-def test_all_start_at_once_and_each_goes_on_when_it_can():
-    asked = Desk("b", "a", "c a2").run([strand("a", "a2"), strand("b"), strand("c")])
-    assert asked == ["start a", "start b", "start c", "record b", "record a", "start a2", "record c a2"]
-
-
-def test_what_ends_at_once_is_recorded_together():
-    names = [f"n{n}" for n in range(100)]
-    asked = Desk(" ".join(names)).run([strand(name) for name in names])
-    assert asked[100:] == ["record " + " ".join(names)]
-
-
-def test_records_of_different_places_are_kept_apart():
-    def other():
-        yield Work("b")
-        yield Record("another saver", CONFIG, {"b": 1})
-
-    assert Desk("a b").run([strand("a"), other()])[2:] == ["record a", "record b"]
-
-
-def test_a_strand_is_not_left_in_the_middle_of_storing():
-    stored = []
-
-    def saves(name):
-        yield Work(name)
-        if not stored:
-            yield Load("saver", CONFIG)
-            yield Save("saver", CONFIG, Checkpoint(node_id="n", next_node_id=None, state={}))
-            stored.append(name)
-        yield record(name)
-
-    asked = Desk("a b").run([saves("a"), saves("b")])
-    assert asked[2:] == ["Load", "Save", "record a b"]
-
-
-def test_a_failure_lets_what_runs_end_and_nothing_start():
-    desk = Desk("b", "a", "c", b=Boom("b"))
-    with pytest.raises(Boom):
-        desk.run([strand("a", "a2"), strand("b"), strand("c", "c2")])
-    assert desk.asked == ["start a", "start b", "start c", "withdraw a c", "record a", "withdraw c", "record c"]
-
-
-def test_the_first_failure_in_order_is_raised_and_no_stop():
-    first, second = Boom("a"), Boom("b")
-    for ends in itertools.permutations("abc"):
-        with pytest.raises(Boom) as failed:
-            Desk(*ends, a=Stop(), b=first, c=second).run([strand("a"), strand("b"), strand("c")])
-        assert failed.value is first
-
-
-def test_a_strand_may_have_strands_of_its_own():
-    def outer():
-        yield from run_concurrently([strand("x", "x2"), strand("y")])
-        yield Work("z")
-
-    asked = Desk("a", "y", "x", "x2", "z").run([strand("a"), outer()])
-    assert [each for each in asked if each.startswith("start")] == [
-        "start a",
-        "start x",
-        "start y",
-        "start x2",
-        "start z",
-    ]
-    assert [each for each in asked if each.startswith("record")] == ["record a", "record y", "record x", "record x2"]
-
-
-def test_a_failure_outside_stops_what_is_inside_and_is_the_one_that_is_raised():
-    def outer():
-        yield from run_concurrently([strand("x", "x2"), strand("y", "y2")])
-
-    desk = Desk("a", "x y", a=Boom("a"))
-    with pytest.raises(Boom):
-        desk.run([outer(), strand("a")])
-    assert desk.asked == ["start x", "start y", "start a", "withdraw x y", "record x y"]
-
-
-def test_a_failure_inside_is_not_hidden_by_the_stop_of_its_neighbour():
-    def outer():
-        yield from run_concurrently([strand("x"), strand("y", "y2")])
-
-    inside, outside = Boom("x"), Boom("a")
-    desk = Desk("a", "x y", a=outside, x=inside)
-    with pytest.raises(Boom) as failed:
-        desk.run([outer(), strand("a")])
-    assert failed.value is inside  # the first in order
-
-
-@pytest.mark.parametrize("thrown", [Stop(), KeyboardInterrupt(), asyncio.CancelledError()])
-def test_what_ends_the_run_at_an_output_ends_it_for_all(thrown):
-    def talks(name):
-        yield Work(name)
-        yield Emit(f"{name}!")
-        yield record(name)
-        yield Work(f"{name}2")
-
-    desk = Desk("a", "b c", c=Boom("c"), **{"a!": thrown})
-    with pytest.raises(type(thrown)) as failed:
-        desk.run([talks("a"), talks("b"), talks("c")])
-    assert failed.value is thrown
-    assert desk.asked == ["start a", "start b", "start c", "emit a!", "withdraw b c", "record b"]
-
-
-def test_interrupted_while_it_waits():
-    desk = Desk("a", KeyboardInterrupt(), "b", "c a2")
-    with pytest.raises(KeyboardInterrupt):
-        desk.run([strand("a", "a2"), strand("b", "b2"), strand("c", "c2")])
-    assert desk.asked[3:] == ["record a", "start a2", "withdraw b c a2", "record b", "withdraw c a2", "record c a2"]
-
-
 def test_interrupted_again_it_waits_no_longer():
-    desk = Desk(KeyboardInterrupt("once"), KeyboardInterrupt("twice"))
+    def strand():
+        yield Task()
+
+    steps = run_concurrently([strand(), strand()])
+    assert isinstance(next(steps), Start)
+    assert isinstance(steps.send(0), Start)
+    assert isinstance(steps.send(1), Wait)
+    assert isinstance(steps.throw(KeyboardInterrupt("once")), Withdraw)
+    assert isinstance(steps.send(None), Wait)
     with pytest.raises(KeyboardInterrupt, match="twice"):
-        desk.run([strand("a"), strand("b")])
-    assert desk.asked == ["start a", "start b", "withdraw a b"]
-
-
-def test_an_executor_that_takes_nothing_fails_the_strand_that_asked():
-    caught = []
-
-    class Closed(Desk):
-        def answer(self, request):
-            if isinstance(request, Start) and request.task.name == "b":
-                return None, RuntimeError("shut down")
-            return super().answer(request)
-
-    def careful():
-        try:
-            yield Work("b")
-        except RuntimeError as error:
-            caught.append(str(error))
-            raise Boom from error
-
-    with pytest.raises(Boom):
-        Closed("a").run([strand("a"), careful()])
-    assert caught == ["shut down"]
+        steps.throw(KeyboardInterrupt("twice"))
 
 
 # --- random graphs against an interpreter that shares nothing with the engine -----------------------------------------
@@ -285,7 +91,9 @@ class DiagramModel:
         def run(state):
             seen = len(state["log"])
             answers = [interrupt((name, n)) for n in range(self.questions.get(name, 0))]
+
             assert answers == [(name, n) for n in range(len(answers))]
+
             if self.failures.get(name, 0) > 0:
                 self.failures[name] -= 1
                 raise Boom(name)
@@ -340,12 +148,16 @@ def test_a_disturbed_run_ends_as_an_undisturbed_one(
         return compiled.invoke_final(given, CONFIG)
 
     final = run_through(run, lambda: data.draw(st.booleans(), "answer all"))
+
     assert [tuple(word) for word in final.state["log"]] == log
+
     within = {
         name for part in sequence if not isinstance(part, str) for branch in part[1] for name, _ in expected(branch, 0)
     }
     counts = {name: scene.finished.count(name) for name, _ in log}
+
     if interval == 1 and durability != "exit":
         assert set(counts.values()) == {1}
+
     assert all(counts[name] == 1 for name in within) or durability == "exit"
     assert saver.get(CONFIG).next_node_id == END

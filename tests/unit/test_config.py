@@ -1,12 +1,12 @@
 """RunnableConfig and CompileConfig: frozen objects, builders, and LangGraph's mappings."""
 
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import RunnableConfig, StreamMode
+from graphkit import CompileConfig, RunnableConfig, StreamMode
 from graphkit.errors import CheckpointerConfigurationError
+from savers import MemorySaver
 
 
 def test_defaults():
@@ -96,25 +96,33 @@ def test_with_methods_return_the_same_object_if_nothing_changes():
         RunnableConfig(stream_mode="chunks")
 
 
-def test_the_builder():
-    with ThreadPoolExecutor() as executor:
-        config = (
-            RunnableConfig.builder().threadId("t").checkPointId("c").checkPointNs("n").nextNode("b")
-            .streamMode(StreamMode.SNAPSHOTS).maxIterations(4).executor(executor).metadata({"a": 1})
-            .addMetadata("b", 2).putMetadata("c", 3).build()
-        )  # fmt: skip
-    assert (config.threadId(), config.checkPointId(), config.checkpoint_ns, config.nextNode()) == ("t", "c", "n", "b")
-    assert (config.streamMode(), config.max_iterations, config.executor) == (StreamMode.SNAPSHOTS, 4, executor)
-    assert (config.get_metadata("a"), config.getMetadata("b"), config.getMetadata("c"), config.getMetadata("d")) == (
-        1,
-        2,
-        3,
-        None,
-    )
-    more = RunnableConfig.builder(config).addMetadata("a", 9).recursionLimit(5).build()
-    assert (more.thread_id, more.metadata["a"], config.metadata["a"], more.max_iterations) == ("t", 9, 1, 5)
-
-
 def test_it_pickles():
     config = RunnableConfig("t", "c", metadata={"k": [1]}, stream_mode="snapshots")
     assert pickle.loads(pickle.dumps(config)) == config
+
+
+# --- CompileConfig ----------------------------------------------------------------------------------------------------
+
+
+def test_defaults_of_compile():
+    config = CompileConfig()
+    assert (config.checkpoint_saver, config.interrupt_before, config.interrupt_after) == (None, (), ())
+    assert (config.interrupt_before_edge, config.release_thread, config.checkpoint_interval) == (False, False, 1)
+    assert (config.max_iterations, config.graph_id, config.saver) == (1000, None, None)
+
+
+def test_stops_are_kept_once_and_in_order():
+    config = CompileConfig(interrupt_before="abc", interrupt_after=["b", "a", "b"])
+    assert (config.interrupt_before, config.interrupt_after) == (("abc",), ("b", "a"))
+
+
+@pytest.mark.parametrize("wrong", [{"max_iterations": 0}, {"max_iterations": -1}, {"checkpoint_interval": -1}])
+def test_numbers_that_are_refused(wrong):
+    with pytest.raises(ValueError):
+        CompileConfig(**wrong)
+
+
+def test_no_saver_is_used_when_checkpoints_are_off():
+    saver = MemorySaver()
+    assert CompileConfig(checkpoint_saver=saver).saver is saver
+    assert CompileConfig(checkpoint_saver=saver, checkpoint_interval=0).saver is None

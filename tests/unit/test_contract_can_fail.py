@@ -12,13 +12,13 @@ from unittest import SkipTest
 import pytest
 from hypothesis import Phase, settings
 
-from graphkit import BaseCheckpointSaver, Checkpoint, RunnableConfig, Tag, testing
-from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
-from graphkit.saver_kit import resolve_thread_id
+from graphkit import Checkpoint, RunnableConfig, Tag, testing
+from graphkit.errors import CheckpointSerializationError
 from graphkit.testing import SaverContract, made
 from graphkit.testing.stateful import SaverMachine
 from graphkit.values import FrozenDict
 from savers import MemorySaver, VersionedMemorySaver
+from tests.contract.test_minimal import FourMethods, Lists
 
 BROKEN = {}
 
@@ -233,35 +233,11 @@ class LosesEveryTenth(MemorySaver):
         return stored
 
 
-class Declares(BaseCheckpointSaver):
+class Declares(FourMethods):
     """Has the four methods only; each subclass declares a capability that it does not have."""
 
     def __init__(self, *, lock_timeout):
-        self.histories = {}
-
-    def list(self, config=None):
-        config = RunnableConfig.of(config)
-        return self.histories.get((config.thread, config.checkpoint_ns), [])[::-1]
-
-    def get(self, config=None):
-        wanted = RunnableConfig.of(config).checkpoint_id
-        return next((checkpoint for checkpoint in self.list(config) if wanted in (None, checkpoint.id)), None)
-
-    def put(self, config, checkpoint):
-        config = RunnableConfig.of(config)
-        if config.checkpoint_id is not None and self.get(config) is None:
-            raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id}")
-        history = self.histories.setdefault((config.thread, config.checkpoint_ns), [])
-        if config.checkpoint_id is None:
-            history.append(checkpoint)
-            return config.replace(checkpoint_id=checkpoint.id)
-        history[[each.id for each in history].index(config.checkpoint_id)] = checkpoint
-        return config
-
-    def release(self, config=None):
-        thread = RunnableConfig.of(config).thread
-        released = {where: self.histories.pop(where) for where in list(self.histories) if where[0] == thread}
-        return Tag(thread, released.get((thread, ""), [])[::-1])
+        super().__init__()
 
 
 @breaks(
@@ -272,7 +248,7 @@ class DeclaresIsolation(Declares):
     isolates_values = True
 
 
-class CopiesValues(DeclaresIsolation):
+class CopiesValues(DeclaresIsolation, Lists):
     """Keeps what it declares; its default `put_writes` and `add_tags` keep theirs in the metadata."""
 
     def list(self, config=None):
@@ -280,12 +256,6 @@ class CopiesValues(DeclaresIsolation):
 
     def put(self, config, checkpoint):
         return super().put(config, copy.deepcopy(checkpoint))
-
-    def threads(self, *, released=False):
-        return list({thread for thread, _ in self.histories})
-
-    def namespaces(self, thread=None):
-        return [namespace for owner, namespace in self.histories if owner == resolve_thread_id(thread)]
 
 
 @breaks(
@@ -415,7 +385,7 @@ ORDER = "test_list_is_ordered_by_put_not_by_clock_or_id"
 @pytest.mark.parametrize(
     "command", [["unittest", f"test_sorted.TestSorted.{ORDER}"], ["pytest", "-pno:cacheprovider", "-k", ORDER]]
 )
-def test_a_failure_says_what_was_expected_and_what_was_found(tmp_path, command):
+def test_a_failure_shows_the_expected_and_the_actual_value(tmp_path, command):
     tmp_path.joinpath("test_sorted.py").write_text(PROGRAM)
     root = str(Path(__file__).parents[2])
     done = subprocess.run(
@@ -451,7 +421,7 @@ def test_the_contract_runs_under_unittest():
     assert all(any(part in reason for part in reasons) for _, reason in result.skipped)
 
 
-def test_a_contract_without_a_saver_says_so():
+def test_a_contract_without_a_saver_is_an_error():
     with pytest.raises(NotImplementedError):
         SaverContract().test_get_by_id()
     with pytest.raises(AssertionError, match="ValueError not raised"), SaverContract().raises(ValueError):

@@ -1,11 +1,13 @@
 """Diagrams: every kind of edge and node, clusters, the way of a run, and ids that no syntax likes."""
 
 import re
+from typing import Any, TypedDict
 
 import pytest
 
 from graphkit import END, START, GraphRepresentation, StateGraph
-from tests.support.graphs import make_chain
+from graphkit._diagram import draw
+from tests.support.graphs import connect, make_chain
 
 MERMAID, PLANTUML = GraphRepresentation.Type.MERMAID, GraphRepresentation.Type.PLANTUML
 FORK = "__PARALLEL__(A)"
@@ -16,12 +18,7 @@ def node(state):
 
 
 def chain(*names):
-    graph = StateGraph({})
-    before = START
-    for name in names:
-        graph.add_node(name, node).add_edge(before, name)
-        before = name
-    return graph.add_edge(before, END)
+    return make_chain({}, **dict.fromkeys(names, node))
 
 
 def agent():
@@ -30,12 +27,9 @@ def agent():
 
 
 def forked():
-    graph = StateGraph({})
+    graph = connect(StateGraph({}), "START>A A>B,C B>E E>J C>J")
     for name in "ABCEJ":
         graph.add_node(name, node)
-    graph.add_edge(START, "A").add_edge("A", "B").add_edge("A", "C").add_edge("B", "E").add_edge("E", "J").add_edge(
-        "C", "J"
-    )
     return graph.add_conditional_edges("J", node, {"again": "A", "end": END})
 
 
@@ -53,7 +47,7 @@ def arrows(graph, **more):
     return [line for line in shown if (" -->" in line or " -.->" in line) and not line.startswith("%%")]
 
 
-def test_a_representation_says_what_it_is():
+def test_a_representation_has_its_type():
     drawn = chain("A").get_graph("plantuml")
     assert (drawn.type, drawn.content.splitlines()[-1]) == (PLANTUML, "@enduml")
     assert (MERMAID, PLANTUML) == ("mermaid", "plantuml")
@@ -168,16 +162,6 @@ def test_the_way_is_marked_and_its_steps_are_numbered():
     ]
 
 
-def test_the_way_without_conditions_as_shapes():
-    _, links = passed(agent(), [START, "agent", END], conditions=False)
-    assert links == ["__START__ -->|1| agent", "agent -.->|2| __END__"]
-
-
-def test_what_was_not_passed_is_not_marked():
-    names, links = passed(agent(), [START, "agent"])
-    assert (names, links) == (["__START__", "agent"], ["__START__ -->|1| agent"])
-
-
 def test_all_branches_of_a_fork_are_passed_with_it():
     path = [START, "A", FORK, "J", "A", FORK, "J", END]
     names, links = passed(forked(), path)
@@ -195,12 +179,12 @@ def test_of_conditions_in_branches_only_what_the_path_names_is_passed():
     graph = StateGraph({})
     for name in "ABCXYJ":
         graph.add_node(name, node)
-    graph.add_edge(START, "A").add_edge("A", "B").add_edge("A", "C").add_edge("C", "J").add_edge("X", "J").add_edge(
-        "Y", "J"
-    )
+    connect(graph, "START>A A>B,C C>J X>J Y>J")
     graph.add_conditional_edges("B", node, ["X", "Y"]).add_edge("J", END)
     names, _ = passed(graph, [START, "A", FORK, "J", END])
+
     assert "X" not in names
+
     names, links = passed(graph, [START, "A", "B", "X", "C", FORK, "J", END])
     assert {"X", "C"} <= set(names)
     assert "Y" not in names
@@ -338,6 +322,129 @@ def test_titles(title, mermaid, plantuml):
     assert lines(chain("A"), PLANTUML, title=title)[:2] == plantuml
 
 
-def test_no_title():
-    assert lines(chain("A"))[0] == "flowchart TD"
-    assert lines(chain("A"), PLANTUML)[:2] == ["@startuml unnamed", 'circle "start" as __START__<<input>>']
+# --- as text ----------------------------------------------------------------------------------------------------------
+
+
+class State(TypedDict):
+    x: Any
+
+
+def make_graph(*names, **edges):
+    graph = StateGraph(State)
+    for name in names:
+        graph.add_node(name, lambda _: {})
+    graph.add_edge(START, names[0])
+    for source, targets in edges.items():
+        for target in targets:
+            graph.add_edge(source, target)
+    return graph
+
+
+def lines_of(graph, **options):
+    return draw(graph.compile().topology, "text", None, **options).content.splitlines()
+
+
+def test_a_chain_with_the_path_and_the_node_that_is_next():
+    graph = make_graph("a", "bb", a=["bb"], bb=[END])
+    assert lines_of(graph, path=[START, "a"], current="bb") == [
+        "╭─────────╮",
+        "│ ✓ start │",
+        "╰────┬────╯",
+        "     │ 1",
+        "     ▼",
+        "  ┌─────┐",
+        "  │ ✓ a │",
+        "  └──┬──┘",
+        "     ▼",
+        " ┏━━━━━━┓",
+        " ┃ ▶ bb ┃",
+        " ┗━━━┯━━┛",
+        "     ▼",
+        " ╭──────╮",
+        " │ stop │",
+        " ╰──────╯",
+    ]
+
+
+def test_conditional_targets_are_named():
+    graph = make_graph("check", "ship", "refuse", ship=[END], refuse=[END])
+    graph.add_conditional_edges("check", lambda _: "yes", {"yes": "ship", "no": "refuse", "again": "check"})
+    text = "\n".join(lines_of(graph))
+    assert "├┄ no ┄▶ refuse\n" in text
+    assert "├┄ again ┄▶ check\n" in text
+    assert "┆ yes\n" in text
+    assert text.count("▶ refuse") == 1
+
+
+def test_a_condition_that_may_return_any_node():
+    graph = make_graph("a")
+    graph.add_conditional_edges("a", lambda _: END)
+    assert "╰┄▶ (decided at run time)" in "\n".join(lines_of(graph))
+
+
+def test_branches_stand_side_by_side():
+    graph = make_graph("a", "b", "c", "d", "j", a=["b", "c"], b=["d"], d=["j"], c=["j"], j=[END])
+    assert lines_of(graph, current="__PARALLEL__(a)")[6:-4] == [
+        "      └─┬─┘",
+        "   ╭────┴───╮",
+        "   ▼        ▼",
+        "┏━━━━━┓  ┏━━━━━┓",
+        "┃ ▶ b ┃  ┃ ▶ c ┃",
+        "┗━━┯━━┛  ┗━━┯━━┛",
+        "   ▼        │",
+        " ┌───┐      │",
+        " │ d │      │",
+        " └─┬─┘      │",
+        "   ╰────┬───╯",
+        "        ▼",
+        "      ┌───┐",
+        "      │ j │",
+        "      └─┬─┘",
+    ]
+
+
+def test_branches_that_are_too_wide_are_listed():
+    heads = [f"branch-with-a-long-name-{number}" for number in range(4)]
+    graph = make_graph("a", *heads, "j", a=heads, j=[END], **{head: ["j"] for head in heads})
+    text = "\n".join(lines_of(graph))
+    assert max(map(len, lines_of(graph))) < 80
+    for head in heads[1:]:
+        assert f"├─▶ {head}" in text
+
+
+def test_every_edge_is_drawn_once():
+    """In a graph with loops, jumps over a node and a branch of conditions."""
+    graph = make_graph("a", "b", "c", "d", a=["b"], c=["d"], d=[END])
+    graph.add_conditional_edges("b", lambda _: "c", {"c": "c", "d": "d", "back": "a"})
+    lines = lines_of(graph)
+    assert sum("▼" in line for line in lines) == 5  # start-a, a-b, b-c, c-d, d-stop
+    assert sum("▶" in line for line in lines) == 2
+
+
+def test_wide_letters_and_control_characters():
+    graph = make_graph("\u6ce8\u6587", "a\x1b[31m", **{"\u6ce8\u6587": ["a\x1b[31m"], "a\x1b[31m": [END]})
+    lines = lines_of(graph)
+    assert "│ \u6ce8\u6587 │" in lines[5]
+    assert len(lines[5].strip()) + 2 == len(lines[4].strip())
+    assert "\\x1b[31m" in lines[9]
+
+
+def test_a_long_chain_needs_no_deep_stack():
+    names = [f"n{number}" for number in range(1_500)]
+    graph = make_graph(*names, **{source: [target] for source, target in zip(names, [*names[1:], END], strict=True)})
+    assert len(graph.get_graph("text").content.splitlines()) > 4 * len(names)
+
+
+def test_a_graph_inside_is_drawn_below():
+    inner = make_graph("one", one=[END])
+    graph = make_graph("a", a=["nested"]).add_node("nested", inner.compile()).add_edge("nested", END)
+    lines = lines_of(graph, current="nested")
+    assert "┃ ▶ nested (graph) ┃" in "\n".join(lines)
+    below = lines.index("nested:")
+    assert any("│ one │" in line for line in lines[below:])
+
+
+@pytest.mark.parametrize("form", ["mermaid", "plantuml"])
+def test_only_text_marks_the_node_that_is_next(form):
+    topology = make_graph("a", a=[END]).compile().topology
+    assert draw(topology, form, current="a") == draw(topology, form)

@@ -1,12 +1,17 @@
 """What observers receive, in order, for each kind of graph; and that no observer changes a run."""
 
+import subprocess
+import sys
 import threading
 from functools import partial
 
 import pytest
 
-from graphkit import END, START, GraphResume, RetryPolicy, StateGraph, interrupt
-from graphkit.errors import NodeExecutionError
+from graphkit import END, START, GraphResume, NodeExecutionError, RetryPolicy, RunnableConfig, StateGraph, interrupt
+from graphkit.compat.go_agents import CheckpointConfig, GraphConfig, branch_on, key_exists, process_chain
+from graphkit.observers import EVENTS, Metrics
+from graphkit.recovery import recover
+from graphkit.registry import register_checkpoint_store
 from savers import MemorySaver
 from tests.support import graphs
 from tests.support.graphs import CONFIG, LOG, both, fail_once, invoke, log_node, make_graph
@@ -119,13 +124,17 @@ def test_a_save_that_fails_is_not_told_as_one(list_saver):  # only after success
 @both
 def test_a_conditional_edge_and_a_loop(how):
     recorder = Recorder()
-    graph = StateGraph(LOG).add_node("a", log_node("a")).add_edge(START, "a")
-    graph.add_conditional_edges(
-        "a", lambda state: "again" if len(state["log"]) < 2 else "done", {"again": "a", "done": END}
-    )
+
+    def choose(state):
+        return "again" if len(state["log"]) < 2 else "done"
+
+    graph = make_graph(LOG, "START>a").add_conditional_edges("a", choose, {"again": "a", "done": END})
     invoke(graph.compile(observers=[recorder]), {}, how=how)
-    asked = [(event.data["result"], event.data["target"]) for event in recorder.events if event.type == "edge.evaluate"]
-    assert asked == [("'again'", "a"), ("'done'", END)]
+
+    evaluated = [event.data for event in recorder.events if event.type == "edge.evaluate"]
+
+    assert [data["result"] for data in evaluated] == ["'again'", "'done'"]
+    assert [data["target"] for data in evaluated] == ["a", END]
     assert [event.data["visit_count"] for event in recorder.events if event.type == "cycle.detected"] == [2]
     assert recorder.take() == ["graph.start a", *node("a"), "cycle.detected a", *node("a"), "graph.complete __END__"]
 
@@ -230,8 +239,8 @@ def test_retries(how):
         if failures:
             raise failures.pop(0)
 
-    graph = StateGraph(LOG).add_node("a", a, retry=RetryPolicy(max_attempts=2, initial_delay=0, jitter=False))
-    compiled = graph.add_edge(START, "a").add_edge("a", END).compile(observers=[recorder])
+    retry = RetryPolicy(max_attempts=2, initial_delay=0, jitter=False)
+    compiled = chain(a=a).compile(observers=[recorder], retry=retry)
     with pytest.raises(NodeExecutionError):
         invoke(compiled, {}, how=how)
     assert recorder.take() == [
@@ -262,14 +271,14 @@ def test_what_data_events_have():
     recorder = Recorder()
     saver = MemorySaver()
     chain("a").compile(checkpoint_saver=saver, observers=[recorder]).invoke({"log": "i"}, CONFIG)
-    run_id = saver.get(CONFIG).metadata["run_id"]
-    data = {(one.type, one.node_id, n): one.data for n, one in enumerate(recorder.events)}
-    started = next(given for (kind, *_), given in data.items() if kind == "graph.start")
-    assert started["run_id"] == run_id
-    states = [given for (kind, *_), given in data.items() if kind == "node.state"]
-    assert [dict(given) for given in states] == [{"input": {"log": ["i"]}}, {"output": {"log": ["i", "a"]}}]
-    assert [given["target"] for (kind, *_), given in data.items() if kind == "edge.transition"] == [END]
-    assert [given["keys"] for (kind, *_), given in data.items() if kind == "state.merge"] == [["log"]]
+
+    def data_of(type_):
+        return [dict(event.data) for event in recorder.events if event.type == type_]
+
+    assert data_of("graph.start")[0]["run_id"] == saver.get(CONFIG).metadata["run_id"]
+    assert data_of("node.state") == [{"input": {"log": ["i"]}}, {"output": {"log": ["i", "a"]}}]
+    assert data_of("edge.transition")[0]["target"] == END
+    assert data_of("state.merge")[0]["keys"] == ["log"]
 
 
 # --- observers cannot change a run ------------------------------------------------------------------------------------
@@ -289,20 +298,6 @@ def test_one_that_raises(saver, error, how, caplog):
     assert "failed at" in caplog.text
 
 
-@pytest.mark.requirement("G26")
-@pytest.mark.sweep(2)
-@pytest.mark.usefixtures("impatient_observers")
-@both
-def test_one_that_blocks(saver, how, caplog):
-    free = threading.Event()
-    graph = chain("a", "b").compile(checkpoint_saver=saver, observers=[lambda event: free.wait(60)])
-    try:
-        assert invoke(graph, {}, how=how)["log"] == ["a", "b"]
-    finally:
-        free.set()
-    assert "is abandoned" in caplog.text
-
-
 def test_one_that_changes_what_it_is_told(saver):
     def spoils(event):
         if event.type == "node.state":
@@ -320,3 +315,128 @@ def test_one_that_looks_at_the_thread_finds_it_stored(saver):
 
     chain("a").compile(checkpoint_saver=saver, observers=[looks]).invoke({}, CONFIG)
     assert seen == [START, "a"]
+
+
+# --- the events of the other systems ----------------------------------------------------------------------------------
+
+
+AT = RunnableConfig("t")
+
+
+def failing_once():
+    failures = [ValueError("no")]
+
+    def node(state):
+        if failures:
+            raise failures.pop()
+        return {"b": True}
+
+    return node
+
+
+def pipeline(b, **options):
+    graph = StateGraph({}).add_node("a", process_chain(lambda state: {"a": True})).add_node("b", b)
+    branch = branch_on((key_exists("a"), "b"), otherwise=END)
+    graph.add_edge(START, "a").add_conditional_edges("a", branch, branch.mappings).add_edge("b", END)
+    return graph.compile(**options)
+
+
+def seen(observer):
+    """The events of a run that fails in b, and of its recovery."""
+    app = pipeline(failing_once(), checkpoint_saver=MemorySaver(), observers=[observer])
+    with pytest.raises(NodeExecutionError):
+        app.invoke({}, AT)
+    assert dict(recover(app, "t")) == {"a": True, "b": True}
+
+
+@pytest.mark.requirement("G26", "G33")
+def test_every_event_of_a_run_is_in_the_table():
+    got = []
+    seen(got.append)
+    assert {event.type for event in got} <= set(EVENTS)
+    assert {"node.state", "state.merge", "edge.evaluate", "edge.transition"} <= {event.type for event in got}
+    unusual = {event.type for event in got if event.level != EVENTS[event.type].level}
+    assert unusual <= {"node.complete"}
+
+
+@pytest.mark.requirement("G26")
+def test_an_observer_that_blocks_holds_up_no_node():
+    go, got = threading.Event(), []
+
+    def observer(event):
+        go.wait(60)
+        got.append(event.type)
+
+    def release(state):
+        assert got == [], "the observer is still in its first event"
+        go.set()
+
+    pipeline(release, observers=observer).invoke({})
+    assert got[-1] == "graph.complete"
+
+
+@pytest.mark.requirement("G38")
+def test_metrics_of_real_runs():
+    metrics = Metrics()
+    seen(metrics)
+    figures = metrics.as_dict()
+    seconds, rate = figures.pop("seconds"), figures.pop("checkpoints_per_second")
+    assert figures == {
+        "runs": 2, "nodes": 3, "checkpoints": 3, "failures": 1, "resumes": 1, "interrupts": 0, "retries": 0,
+        "resume_success": 1.0,
+    }  # fmt: skip
+    assert rate == 3 / seconds
+
+
+@pytest.mark.requirement("G20", "G10", "G12")
+def test_a_graph_made_of_a_configuration():
+    saver, text = MemorySaver(), '{"name": "g", "observer": "noop", "checkpoint": {"store": "test-run", "interval": 1}}'
+    register_checkpoint_store("test-run", saver)
+    app = pipeline(failing_once(), **GraphConfig.from_json(text).compile_options())
+    with pytest.raises(NodeExecutionError):
+        app.invoke({}, AT)
+    assert [checkpoint.node_id for checkpoint in saver.list(AT)] == ["a", START], "kept after a failure"
+    assert recover(app, "t")["b"]
+    assert not saver.threads(), "gone after success: preserve is false"
+
+    off = GraphConfig("g", observer=None, checkpoint=CheckpointConfig(store="nowhere")).compile_options()
+
+    assert pipeline(lambda state: {"b": 1}, **off).invoke({})["b"] == 1
+
+
+PIPELINE = """
+import sys
+from graphkit import END, START, StateGraph
+from graphkit.compat.go_agents import GraphConfig
+
+directory, call = sys.argv[1:]
+config = GraphConfig("pipeline", observer=None, checkpoint={
+    "store": "disk", "path": f"{directory}/store", "interval": 1, "preserve": True,
+})
+stages = ["ingest", "preprocess", "analyze", "report"]
+graph = StateGraph({})
+for stage, following in zip(stages, [*stages[1:], END]):
+    def work(state, stage=stage):
+        print(stage)
+        if stage == "analyze" and call == "first":
+            sys.exit("the power went")
+        return {stage: len(state)}
+    graph.add_node(stage, work).add_edge(stage, following)
+app = graph.add_edge(START, "ingest").compile(**config.compile_options())
+thread = {"configurable": {"thread_id": "run-1"}}
+state = app.invoke({"rows": 3}, thread) if call == "first" else app.resume("run-1")
+print(dict(state), len(app.get_state_history(thread)))
+"""
+
+
+@pytest.mark.requirement("G34", "G35")
+def test_the_data_pipeline_goes_on_in_another_process(tmp_path):
+    def process(call):
+        command = [sys.executable, "-W", "error", "-c", PIPELINE, str(tmp_path), call]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    first, second = process("first"), process("second")
+    assert (first.returncode, first.stdout.split()) == (1, ["ingest", "preprocess", "analyze"]), first.stderr
+    assert second.stdout.splitlines() == [
+        "analyze", "report", "{'rows': 3, 'ingest': 1, 'preprocess': 2, 'analyze': 3, 'report': 4} 5",
+    ], second.stderr  # fmt: skip

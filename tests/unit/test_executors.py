@@ -5,8 +5,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -30,12 +28,11 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, logged
+from tests.support.graphs import CONFIG, FlakyNode, at_checkpoint, connect, logged, pending_payloads
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
 SCHEMA = {"log": Channels.appender_with_duplicate(), "sum": Channels.base(lambda a, b: a + b, lambda: 10)}
-PATIENCE = 60
 CALLER = ContextVar("caller", default="unset")
 
 
@@ -118,18 +115,20 @@ def test_the_nearest_executor_counts(go, threads):
 
 
 def test_an_executor_by_the_id_of_the_forking_node(go, threads):  # addParallelNodeExecutor
-    graph = StateGraph(SCHEMA).add_map_node("m", where, lambda s: "x")
-    for name in "abcde":
-        graph.add_node(name, where if name in "bcde" else lambda s: None)
-    for edge in ["ab", "ac", "bd", "be", "dm", "em", "cm"]:
-        graph.add_edge(*edge)
-    graph.add_edge(START, "a").add_edge("m", END)
+    graph = StateGraph(SCHEMA).add_map_node("m", where, lambda s: "x").add_node("a", lambda s: None)
+
+    for name in "bcde":
+        graph.add_node(name, where)
+    connect(graph, "START>a a>b,c b>d,e d>m e>m c>m m>END")
     config = RunnableConfig.builder().addParallelNodeExecutor("a", threads["mine"]).build()
     more = RunnableConfig.builder(config).addParallelNodeExecutor("m", threads["other"]).build()
     names = logged(go(graph.compile(), {}, more))
+
     assert names == ["mine"] * 4 + ["other"]  # a nested fork runs where the one around it does
+
     more = RunnableConfig.builder(config).addParallelNodeExecutor("b", threads["third"]).build()
     names = logged(go(graph.compile(), {}, more))
+
     assert names == ["mine", "third", "third", "mine", "graphkit"]
 
 
@@ -151,6 +150,7 @@ def test_asynchronous_nodes_stay_in_the_event_loop(threads, processes):
         return {"log": threading.current_thread() is threading.main_thread()}
 
     graph = fork_of(node, where)
+
     for pool in (threads["mine"], processes):
         assert asyncio.run(graph.compile(executor=pool).ainvoke({}))["log"][0] is True
     for pool in (threads["mine"], processes):
@@ -230,10 +230,13 @@ def lock(state):
 def test_errors_come_back(go, processes, store):
     with pytest.raises(NodeExecutionError, match="Boom") as failed:
         go(fork_of(process_of, fails, executor=processes).compile(checkpoint_saver=store), {})
-    assert (failed.value.node_id, failed.value.__cause__.what) == ("n1", "what")
+    assert failed.value.node_id == "n1"
+    assert failed.value.__cause__.what == "what"
     assert "in fails" in "".join(failed.value.__cause__.__notes__)  # where it was raised, over there
+
     with pytest.raises(NodeExecutionError, match=r"Unpicklable: what"):
         go(alone(fails_badly, executor=processes).compile(), {})
+
     with pytest.raises(NodeExecutionError, match="pickle"):
         go(alone(lock, executor=processes).compile(), {})
     with pytest.raises(NodeExecutionError, match=r"[Pp]ickle|local object"):
@@ -247,7 +250,7 @@ def asks(state):
 def test_interrupt_inside_a_process(go, processes, store):
     graph = fork_of(asks, process_of, executor=processes).compile(checkpoint_saver=store)
     assert go(graph, {})[-1].payload == {"first": 0}
-    assert [stop.payload for stop in store.interrupts("t")] == [{"first": 0}]
+    assert pending_payloads(store) == [{"first": 0}]
     assert go(graph, GraphResume(1))[-1].payload == "second"
     assert logged(go(graph, GraphResume(2)))[:2] == [1, 2]
 
@@ -298,7 +301,7 @@ def test_once_inside_a_process_is_recorded_there(go, processes, store):
     (pid,) = logged(go(graph, {}))
     assert pid != os.getpid()
     start = store.list(CONFIG)[1]
-    assert list(store.get_writes(CONFIG.replace(checkpoint_id=start.id)).values()) == [pid]
+    assert list(store.get_writes(at_checkpoint(start)).values()) == [pid]
 
 
 def once_then_fail(state, config):
@@ -320,12 +323,14 @@ def _appended(path):
 def test_once_is_found_again_whatever_is_stored_when(go, processes, store, tmp_path, options):
     """What is recorded there belongs to where the run stands, also if that was not stored yet."""
     graph = StateGraph(SCHEMA).add_node("a", lambda s: {"log": "a"}).add_node("n", once_then_fail, executor=processes)
-    graph.add_node("z", once_there, executor=processes)
-    graph.add_edge(START, "a").add_edge("a", "n").add_edge("n", "z").add_edge("z", END)
+    connect(graph.add_node("z", once_there, executor=processes), "START>a a>n n>z z>END")
     compiled = graph.compile(checkpoint_saver=store, **options)
+
     with pytest.raises(NodeExecutionError):
         go(compiled, {"folder": str(tmp_path)})
+
     (tmp_path / "repaired").touch()
+
     assert logged(go(compiled, None))[:2] == ["a", 1]
     assert (tmp_path / "effects").read_text() == "x"
 
@@ -346,74 +351,22 @@ def dies(state):
 
 
 def test_a_broken_pool_is_an_error_and_a_new_one_goes_on(go, store, threads, tmp_path, caplog):
-    runs = []
-
-    def here(state):
-        runs.append(1)
-        return {"log": "n0"}
-
+    here = FlakyNode("n0")
     graph = StateGraph(SCHEMA).add_node("n0", here, executor=threads["mine"]).add_node("n1", dies)
-    for name in ("n0", "n1"):
-        graph.add_edge(START, name).add_edge(name, END)
+    connect(graph, "START>n0,n1 n0>END n1>END")
     compiled = graph.compile(checkpoint_saver=store)
     with new_pool(1) as pool, pytest.raises(NodeExecutionError, match="BrokenProcessPool") as failed:
         go(compiled, {"folder": str(tmp_path)}, CONFIG.replace(executor=pool))
+
     assert failed.value.node_id == "n1"
     assert isinstance(failed.value.__cause__, BrokenProcessPool)
+
     (tmp_path / "repaired").touch()
     with new_pool(1) as pool:
         assert logged(go(compiled, None, CONFIG.replace(executor=pool))) == ["n0", "n1"]
-    assert len(runs) == 1
+
+    assert here.runs == ["n0"]
     assert [record for record in caplog.records if record.name == "asyncio"] == []
-
-
-KILLED = """
-import multiprocessing, os, signal, sys
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
-from graphkit import END, START, Channels, RunnableConfig, StateGraph
-from savers import FileSystemSaver
-
-store, work, kill = sys.argv[1:]
-
-
-def effect():
-    with open(work, "a") as file:
-        file.write("x")
-    return "done"
-
-
-def node(state, config):
-    result = config.once("effect", effect)
-    if kill:
-        os.kill(os.getppid(), signal.SIGKILL)
-        os._exit(0)
-    return {"log": result}
-
-
-if __name__ == "__main__":
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        graph = StateGraph({"log": Channels.appender_with_duplicate()})
-        graph.add_node("n", node, executor=pool).add_edge(START, "n").add_edge("n", END)
-        compiled = graph.compile(checkpoint_saver=FileSystemSaver(store, fsync="never"))
-        print(list(compiled.invoke({} if kill else None, RunnableConfig("t"))["log"]))
-"""
-
-
-def test_once_of_another_process_outlives_the_run(tmp_path):
-    program, work = tmp_path / "program.py", tmp_path / "work"
-    program.write_text(KILLED)
-
-    def run(kill):
-        # To files: an orphan that still held a pipe would be waited for.
-        with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
-            command = [sys.executable, "-W", "error", program, tmp_path / "store", work, kill]
-            return subprocess.run(command, stdout=out, stderr=err, check=False, timeout=120).returncode
-
-    assert run("kill") == -signal.SIGKILL
-    assert run("") == 0, (tmp_path / "err").read_text()
-    assert (tmp_path / "out").read_text().strip() == "['done']"
-    assert work.read_text() == "x"
 
 
 # --- what is left behind ----------------------------------------------------------------------------------------------

@@ -1,10 +1,18 @@
 import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from enum import IntEnum
+from typing import NamedTuple
 
 import pytest
+from pydantic import BaseModel
 
 from graphkit import HasVersions
 from graphkit.errors import CheckpointStorageError
-from graphkit.testing import Call, ScriptedSaver, made
+from graphkit.testing import Call, ScriptedSaver, made, same
+from graphkit.values import freeze
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
 
 FULL = CheckpointStorageError("/disk", "write to", "No space left on device")
@@ -35,6 +43,7 @@ def test_a_failure_comes_when_it_is_due():
         with pytest.raises(CheckpointStorageError):
             saver.put(None, made({"n": 2}))
     saver.put(None, made({"n": 3}))
+
     assert [checkpoint.state["n"] for checkpoint in saver.list()] == [3, 1]
     assert saver.count("put") == 4
 
@@ -44,6 +53,7 @@ def test_a_late_failure_comes_after_the_deed():
     with pytest.raises(CheckpointStorageError):
         saver.put(None, made({"n": 1}))
     assert len(saver.list()) == 1
+
     saver.fail("put", FULL, late=True)
     with pytest.raises(CheckpointStorageError):
         asyncio.run(saver.aput(None, made({"n": 2})))
@@ -95,3 +105,79 @@ def test_it_is_durable_if_the_delegate_is(tmp_path):
     assert ScriptedSaver(files).is_durable
     assert not ScriptedSaver(MemorySaver()).is_durable
     files.close()
+
+
+# --- what the contract compares with ----------------------------------------------------------------------------------
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Point(NamedTuple):
+    x: float
+    tags: tuple[str, ...] = ()
+
+
+@dataclass
+class Note:
+    text: str
+    lines: tuple = ()
+
+
+@dataclass(frozen=True)
+class Money:
+    amount: Decimal
+
+
+class Answer(BaseModel):
+    text: str
+    score: float = 0.5
+
+
+NAIVE = datetime(2026, 10, 25, 2, 30)  # noqa: DTZ001 - naive ones are values too
+PLAIN = {"list": [1, 1.0, True, None, b"a", "a"], "nested": [{"k": [[]]}], 1: -0.0}
+VALUES = [PLAIN, {1, "1"}, frozenset({1}), (1, [2]), NAIVE, Point(1.5), Note("a"), Answer(text="a"), float("nan")]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_equal_values_are_the_same(value):
+    same(freeze(value), value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, True),
+        (1, 1.0),
+        (0.0, -0.0),
+        (1, Level.LOW),
+        (0j, complex(0.0, -0.0)),
+        ("a", b"a"),
+        ([1], (1,)),
+        ([1], [1, 2]),
+        ([1, 2], []),
+        ([], None),
+        ({}, []),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        ({1: "x"}, {True: "x"}),
+        ({"a": 1}, OrderedDict(a=1)),
+        ({1}, frozenset({1})),
+        ({1}, {True}),
+        ((1.5, ("a",)), Point(1.5, ("a",))),
+        (Decimal("1.0"), Decimal("1.00")),
+        (NAIVE, NAIVE.replace(fold=1)),
+        (NAIVE, NAIVE.replace(tzinfo=UTC)),
+        (NAIVE.replace(tzinfo=UTC), NAIVE.replace(tzinfo=timezone(timedelta(0), "other"))),
+        (Note("a"), Note("b")),
+        (Note("a", [1]), Note("a", [True])),
+        (Money(Decimal(1)), Money(Decimal("1.0"))),
+        (Answer(text="a", score=1.0), Answer(text="a", score=2.0)),
+    ],
+)
+def test_a_difference_is_found_and_its_place_named(one, other):
+    for got, expected in ((one, other), (other, one)):
+        with pytest.raises(AssertionError):
+            same(got, expected)
+        with pytest.raises(AssertionError, match=r"^value\[0\]\[1\]"):
+            same([{"deep": got}], [{"deep": expected}])

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import os
 import pickle
-import threading
 from contextlib import nullcontext
 
 import pytest
@@ -24,7 +23,7 @@ from graphkit.compat.go_agents import (
 )
 from graphkit.errors import GraphRunnerError
 from savers import MemorySaver
-from tests.support.graphs import make_chain
+from tests.support.graphs import ConcurrentCalls, make_chain
 
 
 def events_of(action, state=None, expected=None):
@@ -125,11 +124,13 @@ def test_a_predicate_is_no_coroutine():
 @pytest.mark.requirement("G29")
 def test_the_first_true_predicate_decides():
     branch = branch_on((key_exists("a"), "A"), (key_exists("b"), "B"), otherwise=END)
+
     assert [branch({"a": 1, "b": 1}), branch({"b": 1}), branch({})] == ["A", "B", END]
     assert branch.mappings == {"A": "A", "B": "B", END: END}
     assert branch.name == "branch_on(key_exists('a'), key_exists('b'))"
     assert pickle.loads(pickle.dumps(branch))({"b": 1}) == "B"
     assert branch_on(otherwise="x")({}) == "x"
+
     with pytest.raises(ValueError):
         branch_on()
 
@@ -144,7 +145,7 @@ def test_each_answer_is_an_event():
 
 
 @pytest.mark.requirement("G28")
-def test_no_true_predicate_is_an_error_that_says_so():
+def test_no_true_predicate_is_an_error():
     branch = branch_on((key_exists("a"), "A"), (no, "B"))
     with pytest.raises(GraphRunnerError, match=r"no valid transition: none of key_exists\('a'\), no is true"):
         branch({})
@@ -157,11 +158,14 @@ def in_graph(action, *, saver=None, observers=()):
 @pytest.mark.requirement("G29")
 def test_branches_in_a_graph():
     graph = StateGraph({})
+
     for name in ("a", "b"):
         graph.add_node(name, lambda state, name=name: {"went": name}).add_edge(name, END)
     branch = branch_on((key_equals("to", "a"), "a"), (key_exists("to"), "b"))
     app = graph.add_conditional_edges(START, branch, branch.mappings).compile()
+
     assert [app.invoke({"to": to})["went"] for to in ("a", "b")] == ["a", "b"]
+
     with pytest.raises(GraphRunnerError, match="no valid transition"):
         app.invoke({})
 
@@ -205,27 +209,6 @@ def test_an_asynchronous_chain():
         in_graph(chain).invoke({"n": 3})
 
 
-def test_a_cancelled_chain_waits_for_the_step_on_a_thread():
-    started, free, ended = threading.Event(), threading.Event(), []
-
-    def step(value):
-        started.set()
-        free.wait(10)
-        ended.append(value["n"])
-
-    async def cancel():
-        task = asyncio.ensure_future(in_graph(process_chain(increment, step)).ainvoke({"n": 3}))
-        await asyncio.to_thread(started.wait, 10)
-        task.cancel()
-        assert await asyncio.wait([task], timeout=0.1) == (set(), {task})
-        free.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert ended == [4]
-
-    asyncio.run(cancel())
-
-
 @pytest.mark.requirement("G31")
 def test_actions_pickle():
     actions = [
@@ -250,6 +233,7 @@ def test_a_chain_posts_events():
         ("step.complete", {"chain": "double > double", "step": "double", "index": 1, "error": None}),
         ("chain.complete", {"chain": "double > double", "steps": 2, "error": None}),
     ]
+
     failed = events_of(process_chain(double, fails), {"n": 1}, "no")
     assert [type_ for type_, _ in failed[-2:]] == ["step.complete", "chain.complete"]
     assert errors_of(failed) == [None, "ValueError: no", "ValueError: no"]
@@ -324,6 +308,7 @@ def test_what_no_action_can_be_made_of():
 @pytest.mark.requirement("G31")
 def test_conditional():
     choice = process_conditional(key_exists("n"), double, lambda state, config: {"n": config})
+
     assert choice({"n": 2}, None) == {"n": 4}
     assert choice({}, 7) == {"n": 7}
     assert process_conditional(no, double)({}, None) is None
@@ -375,6 +360,7 @@ def test_results_come_in_the_order_of_the_items(function):
 @pytest.mark.requirement("G31")
 def test_in_a_graph():
     assert in_graph(process_parallel(square, "items", "squares")).invoke({"items": [1, 2]})["squares"] == [1, 4]
+
     app = in_graph(process_parallel(asquare, "items", "squares"))
     assert asyncio.run(app.ainvoke({"items": [1, 2]}))["squares"] == [1, 4]
 
@@ -384,32 +370,15 @@ def test_in_a_graph():
     assert in_graph(process_parallel(place, "items", "to")).invoke({"items": [1]}, RunnableConfig("t"))["to"] == ["t"]
 
 
-class Running:
-    """Counts how many run at once; each waits for the others."""
-
-    def __init__(self, together):
-        self.barrier = threading.Barrier(together)
-        self.guard, self.now, self.most = threading.Lock(), 0, 0
-
-    def __call__(self, item):
-        with self.guard:
-            self.now += 1
-            self.most = max(self.most, self.now)
-        self.barrier.wait(60)
-        with self.guard:
-            self.now -= 1
-        return item
-
-
 @pytest.mark.requirement("G31")
 @pytest.mark.parametrize(
     ("workers", "items", "expected"),
     [(3, 9, 3), (100, 4, 4), (None, 2, 2), (None, 64, min(2 * os.cpu_count(), 16)), (1, 3, 1)],
 )
 def test_how_many_run_at_once(workers, items, expected):
-    running = Running(expected)
-    called(process_parallel(running, "items", "out", workers=workers), {"items": list(range(items))})
-    assert running.most == expected
+    calls = ConcurrentCalls(expected)
+    called(process_parallel(calls, "items", "out", workers=workers), {"items": list(range(items))})
+    assert calls.most == expected
 
 
 @pytest.mark.requirement("G31")

@@ -6,9 +6,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import END, START, Command, CompileConfig, RetryPolicy, RunnableConfig, StateGraph, when
+from graphkit import (
+    END,
+    START,
+    Command,
+    CompileConfig,
+    InterruptableAction,
+    RetryPolicy,
+    RunnableConfig,
+    StateGraph,
+    when,
+)
+from graphkit._plan.schema import StateSchema
+from graphkit._plan.topology import Call, Condition, Fork, Node, Topology, fork_id
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError, GraphStateError, NodeExecutionError
-from tests.support.graphs import make_chain, make_graph
+from tests.support.graphs import connect, make_chain, make_graph, nodes_of
 
 
 def node(state):
@@ -51,18 +63,6 @@ def test_options_of_a_node_that_are_refused(graph, options, word):
     graph.add_node("x", node)  # what was refused left nothing behind
 
 
-def test_what_a_node_keeps_of_its_options(graph):
-    with ThreadPoolExecutor() as pool:
-        policy = RetryPolicy(max_attempts=2)
-        graph.add_node("x", node, retry=policy, executor=pool, timeout=2, metadata={"note": 1})
-        graph.add_edge("a", "x").add_edge("x", END)
-        kept = graph.compile().topology.nodes["x"]
-        assert (kept.retry, kept.executor, kept.timeout, kept.metadata) == (policy, pool, 2, {"note": 1})
-        assert kept.action.takes_config, "the retry and the timeout are around it"
-    plain = graph.compile().topology.nodes["a"]
-    assert (plain.action.function, plain.retry, plain.executor, plain.timeout) == (node, None, None, None)
-
-
 @pytest.mark.parametrize(("own", "seconds"), [(None, "0.01"), (0.02, "0.02")])
 def test_a_late_node_fails_after_its_own_timeout_or_that_of_the_graph(own, seconds):
     free = threading.Event()
@@ -75,8 +75,7 @@ def test_a_late_node_fails_after_its_own_timeout_or_that_of_the_graph(own, secon
 
 def test_the_graphs_retry_and_timeout_are_for_nodes_without_their_own(graph):
     graph.add_node("own", node, retry=RetryPolicy(max_attempts=2), timeout=3)
-    graph.add_node("S", StateGraph({}).add_edge(START, END).compile())
-    graph.add_edge("a", "own").add_edge("own", "S").add_edge("S", END)
+    connect(graph.add_node("S", StateGraph({}).add_edge(START, END).compile()), "a>own own>S S>END")
     nodes = graph.compile(retry=RetryPolicy(), timeout=5).topology.nodes
     assert (nodes["own"].timeout, nodes["S"].action) == (3, None)
     tries = []
@@ -93,17 +92,6 @@ def test_the_graphs_retry_and_timeout_are_for_nodes_without_their_own(graph):
 
 
 # Map nodes
-
-
-def test_a_map_node_knows_its_items(graph):
-    graph.add_map_node("m", node, "k").add_map_node("n", node, lambda state, config: [config])
-    graph.add_edge("a", "m").add_edge("m", "n").add_edge("n", END)
-    nodes = graph.compile().topology.nodes
-    by_key, by_call = nodes["m"].items, nodes["n"].items
-    assert (by_key.function({"k": [1]}), by_key.takes_config) == ([1], False)
-    assert (by_call.function(None, 1), by_call.takes_config) == ([1], True)
-    assert nodes["m"].action.function is node
-    assert nodes["a"].items is None
 
 
 @pytest.mark.parametrize(
@@ -135,8 +123,7 @@ def test_a_compiled_graph_is_one_node(graph):
 
 def test_add_subgraph_is_add_node(graph):
     inner = graph.add_edge("a", END)
-    outer = StateGraph({}).add_subgraph("S", inner).add_subgraph("T", inner.compile())
-    outer.add_edge(START, "S").add_edge("S", "T").add_edge("T", END)
+    outer = connect(StateGraph({}).add_subgraph("S", inner).add_subgraph("T", inner.compile()), "START>S S>T T>END")
     assert list(outer.compile().topology.nodes) == ["S-a", "T"]
     with pytest.raises(GraphStateError, match="'x'"):
         outer.add_subgraph("x", node)
@@ -161,6 +148,7 @@ def test_ids_of_graphs_that_are_refused(graph, id):
             graph.add_node(id, action)
 
 
+@pytest.mark.requirement("behaviour 3")
 @pytest.mark.parametrize(
     ("source", "target"),
     [(END, "a"), ("a", START), ("", "a"), (None, "a"), (["a"], "a"), ("a", None), ("a", ""), ("a", ["b"])],
@@ -170,6 +158,7 @@ def test_edges_that_are_refused(graph, source, target):
         graph.add_edge(source, target)
 
 
+@pytest.mark.requirement("behaviour 3")
 @pytest.mark.parametrize(
     ("source", "condition", "mappings"),
     [
@@ -200,20 +189,21 @@ def test_plain_and_conditional_edges_exclude_each_other(graph):
 @pytest.mark.requirement("G30")
 def test_all_problems_are_reported_at_once():
     graph = StateGraph({}).add_node("a", node).add_node("b", node).add_node("c", node).add_node("d", node)
-    graph.add_edge("a", "gone").add_edge("ghost", "a").add_edge("b", "a").add_edge("b", "a").add_edge(
-        "d", "a"
-    ).add_edge("d", "d")
+    connect(graph, "a>gone ghost>a b>a,a d>a,d")
     graph.add_conditional_edges("c", node, {"k": "lost", "start": START})
+
     with pytest.raises(GraphStateError) as failed:
         graph.compile(interrupt_before=["x", "a"], interrupt_after=["y"])
     words = ["entry point", "'gone'", "'ghost'", "'b'", "cannot be joined", "'lost'", "'__START__'", "'x'", "'y'"]
+
     assert len(failed.value.problems) == len(words)
+
     for word in words:
         assert any(word in problem for problem in failed.value.problems), word
         assert word in str(failed.value)
 
 
-@pytest.mark.requirement("G30")
+@pytest.mark.requirement("G30", "behaviour 3")
 @pytest.mark.parametrize(
     ("build", "word"),
     [
@@ -235,22 +225,9 @@ def test_each_problem_alone(graph, build, word):
     assert len(failed.value.problems) == 1
 
 
-@pytest.mark.requirement("G30")
-def test_the_checks_of_a_graph():
-    """Known targets, an entry, an exit; several exits are allowed."""
-    built = StateGraph({}).add_node("a", node).add_node("b", node)
-    built.add_conditional_edges(START, node, ["a", "b"]).add_edge("a", END).add_edge("b", END).compile()
-    with pytest.raises(GraphStateError, match="already exists"):
-        built.add_node("a", node)  # unique
-    with pytest.raises(GraphStateError, match="non-empty"):
-        built.add_node("", node)  # named
-    with pytest.raises(GraphStateError, match="'gone'"):
-        built.add_node("c", node).add_edge("c", "gone").compile()
-
-
 def test_a_fork_needs_its_own_id():
     graph = StateGraph({}).add_node("a", node).add_node("b", node).add_node("__PARALLEL__(__START__)", node)
-    graph.add_edge(START, "a").add_edge(START, "b").add_edge("a", END).add_edge("b", END)
+    connect(graph, "START>a,b a>END b>END")
     with pytest.raises(GraphStateError, match="the fork has it"):
         graph.compile()
 
@@ -259,11 +236,6 @@ def test_a_fork_is_a_place_between_its_source_and_its_join():
     topology = make_graph({}, "a>END b>END START>a,b", a=node, b=node).compile().topology
     assert topology.edges == {"__PARALLEL__(__START__)": END, START: "__PARALLEL__(__START__)", "a": END, "b": END}
     assert topology.forks["__PARALLEL__(__START__)"].heads == ("a", "b")
-
-
-def test_no_entry_point():
-    with pytest.raises(GraphStateError, match="entry point"):
-        StateGraph({}).compile()
 
 
 # Graphs that cannot end
@@ -279,8 +251,8 @@ def test_every_way_in_which_a_graph_cannot_end_is_reported_at_once():
     graph = StateGraph({})
     for name in ("fork", "left", "right", "spin", "dead", "island"):
         graph.add_node(name, node)
-    graph.add_conditional_edges(START, node, ["fork", "dead"]).add_edge("fork", "left").add_edge("fork", "right")
-    graph.add_edge("left", "fork").add_edge("right", "spin").add_edge("spin", "right").add_edge("island", "island")
+    graph.add_conditional_edges(START, node, ["fork", "dead"])
+    connect(graph, "fork>left,right left>fork right>spin spin>right island>island")
     assert find_problems(graph) == (
         "the branches out of 'fork' cannot be joined: no path leads from the branch 'right' to 'fork', where the other branches meet",
         "'dead' has no outgoing edge: add_edge('dead', ...), or destinations=[...] if it returns Commands",
@@ -342,14 +314,13 @@ def test_destinations_count_as_edges():
     graph = StateGraph({}).add_node("a", lambda state: Command("b"), destinations=["b", END]).add_edge(START, "a")
     graph.add_node("b", lambda state: Command(END), destinations=(END,))
     app = graph.compile()
-    assert [output.node for output in app.stream({})] == [START, "a", "b", END]
+    assert nodes_of(app.stream({})) == [START, "a", "b", END]
     assert app.topology.nodes["a"].destinations == ("b", END)
 
 
 def test_destinations_lead_within_a_branch():
     graph = StateGraph({}).add_node("a", lambda state: Command("c"), destinations=["c", "j"]).add_node("b", node)
-    graph.add_node("c", lambda state: {"c": 1}).add_node("j", node).add_edge("j", END)
-    graph.add_edge(START, "a").add_edge(START, "b").add_edge("b", "j").add_edge("c", "j")
+    connect(graph.add_node("c", lambda state: {"c": 1}).add_node("j", node), "j>END START>a,b b>j c>j")
     app = graph.compile()
     assert app.topology.forks["__PARALLEL__(__START__)"].branches["a"] == {"a", "c"}
     assert app.invoke({}) == {"c": 1}
@@ -359,14 +330,14 @@ def test_destinations_of_a_merged_graph_go_with_it():
     child = StateGraph({}).add_node("x", lambda state: Command("y"), destinations=["y"]).add_edge(START, "x")
     child.add_node("y", lambda state: Command(END), destinations=[END])
     graph = StateGraph({}).add_node("go", lambda state: Command("S"), destinations=["S"]).add_node("S", child)
-    graph.add_node("z", node).add_edge(START, "go").add_edge("S", "z").add_edge("z", END)
-    assert [output.node for output in graph.compile().stream({})] == [START, "go", "S-x", "S-y", "z", END]
+    connect(graph.add_node("z", node), "START>go S>z z>END")
+    assert nodes_of(graph.compile().stream({})) == [START, "go", "S-x", "S-y", "z", END]
 
 
 def test_a_command_may_go_where_an_edge_leads_too():
     graph = StateGraph({}).add_node("a", lambda state: Command("b"), destinations=["c"]).add_edge("a", "b")
-    graph.add_node("b", node).add_node("c", node).add_edge(START, "a").add_edge("b", END).add_edge("c", END)
-    assert [output.node for output in graph.compile().stream({})] == [START, "a", "b", END]
+    connect(graph.add_node("b", node).add_node("c", node), "START>a b>END c>END")
+    assert nodes_of(graph.compile().stream({})) == [START, "a", "b", END]
 
 
 @pytest.mark.parametrize("in_a_branch", [False, True])
@@ -455,11 +426,6 @@ def test_drawing_needs_no_whole_graph(graph):
         graph.get_graph("svg")
 
 
-def test_java_names(graph):
-    twin = StateGraph({}).addNode("a", node).addEdge(START, "a").addConditionalEdges("a", lambda s: "k", {"k": END})
-    assert [output.node for output in twin.compile().stream({})] == [START, "a", END]
-
-
 @pytest.mark.requirement("G37", "H51")
 def test_a_slip_in_a_name_that_checkpoint_when_has_is_found_at_compile():
     """Otherwise it would store nothing, without a message."""
@@ -470,7 +436,110 @@ def test_a_slip_in_a_name_that_checkpoint_when_has_is_found_at_compile():
 
 
 def test_the_node_that_forks_is_no_slip():
-    graph = StateGraph({}).add_edge(START, "a").add_edge(START, "b").add_edge("a", END).add_edge("b", END)
+    graph = connect(StateGraph({}), "START>a,b a>END b>END")
     for node_id in "ab":
         graph.add_node(node_id, lambda state: None)
     graph.compile(checkpoint_when=when.after("__PARALLEL__(__START__)"))
+
+
+# --- fingerprints -----------------------------------------------------------------------------------------------------
+
+
+def chunks(state):
+    yield 1
+
+
+# A topology by hand
+
+
+def node_of(node_id, **more):
+    return Node(id=node_id, action=Call(lambda s: None), **more)
+
+
+def fork(source, join, **inside):
+    branches = {head: frozenset(nodes) for head, nodes in inside.items()}
+    return Fork(id=fork_id(source), source=source, heads=tuple(branches), join=join, branches=branches)
+
+
+def topology(nodes, edges, forks=(), schema=None, **aliases):
+    made = {each.id: each for each in (node_of(each) if isinstance(each, str) else each for each in nodes)}
+    return Topology(made, {each.id: each for each in forks}, edges, schema or StateSchema({}), aliases)
+
+
+class Embedded:
+    def __init__(self, inner):
+        self.topology = inner
+
+
+# Fingerprints
+
+
+def test_fingerprints_that_older_versions_stored_hold_on():
+    schema = StateSchema({}, keys=["x", "y"])
+    edges = {
+        START: "a",
+        "a": Condition(call=Call(chunks), mappings={"k": "b", 1: END}),
+        "b": Condition(call=Call(chunks)),
+    }
+    assert topology("ab", edges, schema=schema).fingerprint == "90e57f750437b8a7"
+    assert topology([], {START: END}).fingerprint == "3b3b310b88d5d070"
+
+
+def test_forks_and_embedded_graphs_change_the_fingerprint():
+    def forked(*heads):
+        branches = {head: head for head in heads}
+        return topology("ABCJ", {"A": fork_id("A"), fork_id("A"): "J"}, [fork("A", "J", **branches)]).fingerprint
+
+    def embedding(*inner):
+        return topology([Node(id="S", graph=Embedded(topology(inner, {})))], {}).fingerprint
+
+    assert forked("B", "C") == forked("B", "C")
+    assert embedding("x") == embedding("x")
+    prints = {
+        forked("B", "C"),
+        forked("C", "B"),
+        forked("B"),
+        embedding("x"),
+        embedding("y"),
+        topology("S", {}).fingerprint,
+    }
+    assert len(prints) == 6
+
+
+def fingerprint(build):
+    graph = StateGraph({}).add_node("a", lambda s: None).add_edge(START, "a")
+    build(graph)
+    return graph.compile().topology.fingerprint
+
+
+def test_the_fingerprint_follows_nodes_and_edges_and_nothing_else():
+    plain = fingerprint(lambda g: g.add_edge("a", END))
+
+    assert plain == fingerprint(lambda g: g.add_edge("a", END).add_before_call_node_hook(lambda *all: None))
+
+    others = {
+        fingerprint(lambda g: g.add_conditional_edges("a", lambda s: "a", ["a", END])),
+        fingerprint(lambda g: g.add_conditional_edges("a", lambda s: END)),
+        fingerprint(lambda g: g.add_conditional_edges("a", lambda s: 1, {1: END})),
+        fingerprint(lambda g: g.add_edge("a", "b").add_node("b", lambda s: None).add_edge("b", END)),
+        plain,
+    }
+    assert len(others) == 5
+
+
+def test_an_attribute_called_interrupt_that_cannot_be_called_asks_nothing():
+    def node_of(state):
+        return {"x": 1}
+
+    node_of.interrupt = "a note"
+    assert make_chain({}, a=node_of).compile().invoke({}) == {"x": 1}
+
+
+def test_an_interruptable_action_needs_both_methods():
+    with pytest.raises(TypeError):
+        InterruptableAction()
+
+
+def test_an_unhashable_source():
+    with pytest.raises(GraphStateError):
+        StateGraph({}).add_conditional_edges({}, lambda s: END)

@@ -64,7 +64,7 @@ graphs = st.fixed_dictionaries(
 
 @pytest.mark.requirement("G11", "G12")
 @given(graphs, graphs)
-def test_json_keeps_all_and_merge_takes_what_was_said(first, second):
+def test_json_keeps_all_and_merge_takes_what_is_set(first, second):
     one, other = GraphConfig(**first), GraphConfig(**second)
     assert GraphConfig.from_json(one.to_json()) == one
     inner = {**first.get("checkpoint", {}), **second.get("checkpoint", {})}
@@ -76,10 +76,15 @@ def test_json_keeps_all_and_merge_takes_what_was_said(first, second):
 @pytest.mark.requirement("G11")
 def test_merge_can_switch_off():
     config = CheckpointConfig(store="disk", interval=5, preserve=True)
-    assert config.merge(CheckpointConfig(preserve=False)) == CheckpointConfig(store="disk", interval=5)
+
+    kept = config.merge(CheckpointConfig(preserve=False))
+
+    assert kept == CheckpointConfig(store="disk", interval=5)
     assert config.merge(CheckpointConfig(interval=0)).interval == 0
     assert config.merge(CheckpointConfig()) == config
+
     loud = GraphConfig("g", observer="slog", checkpoint=config)
+
     assert loud.merge(GraphConfig(observer=None)).observer is None
     assert loud.merge(GraphConfig(checkpoint=CheckpointConfig(interval=1))).checkpoint.store == "disk"
     assert loud.merge(GraphConfig(max_iterations=3)).merge(GraphConfig("h")).max_iterations == 3

@@ -1,6 +1,6 @@
-"""Rows of hive's list that no other test names: what its on-disk layout got wrong, or promised."""
+"""Requirements of hive and go-agents-orchestration about stores and runs as a whole, which no other test has."""
 
-from pathlib import Path
+from functools import partial
 
 import pytest
 
@@ -17,6 +17,7 @@ from graphkit import (
     interrupt,
 )
 from graphkit.codec import Codec
+from graphkit.errors import GraphRunnerError, NodeExecutionError
 from graphkit.saver_kit import copy_thread
 from savers import FileSystemSaver
 from tests.support.graphs import CONFIG, make_chain
@@ -81,25 +82,6 @@ def test_a_checkpoint_takes_what_changed(tmp_path):
     assert max(sizes[:-1]) < 1_000
 
 
-HIVE = {
-    "schema": ["test_the_policy_of_hive", "test_should_checkpoint", "test_save_and_restore", "test_ids_are_distinct_under_a_frozen_clock", "test_the_session_state"],
-    "storage": ["test_what_is_kept", "test_listing_reads_no_memory", "test_a_save_cut_short_leaves_the_one_before", "test_pruning_by_age"],
-    "manager": ["test_listing_is_filtered", "test_runs_are_listed_with_their_status", "test_delete", "test_failing_is_loud_or_quiet", "test_two_managers_in_two_processes", "test_a_loop_gives_the_same_with_and_without_a_manager"],
-    "executor": ["test_after_a_failure_what_had_finished_is_not_run_again", "test_a_graph_goes_on_where_it_can"],
-    "flexible": ["test_a_plan_goes_on_at_its_step"],
-    "recovery": ["test_recovery_with_an_empty_state", "test_after_damaged_checkpoints_recovery_uses_the_one_before_and_logs_it"],
-}  # fmt: skip
-"""What hive's twenty tests are about, and ours of the same, in test_recovery.py."""
-
-
-@pytest.mark.requirement("H16")
-def test_hives_twenty_tests_have_their_like_here():
-    """The parity list: schema 5, storage 4, manager 6, executor 2, flexible 1, recovery 2."""
-    source = Path(__file__).with_name("test_recovery.py").read_text(encoding="utf-8")
-    assert [len(names) for names in HIVE.values()] == [5, 4, 6, 2, 1, 2]
-    assert [name for names in HIVE.values() for name in names if f"def {name}(" not in source] == []
-
-
 class BlobSaver(BaseCheckpointSaver):
     """A saver of four methods on a mapping of names to bytes, which is what an object store is."""
 
@@ -137,12 +119,71 @@ def test_an_object_store_is_a_saver_of_four_methods_and_old_threads_move_there(t
     """A run goes on from the blobs in another object; a finished thread is archived by `copy_thread`."""
     blobs = {}
     graph = make_chain({}, ask=lambda state: {"answer": interrupt("?")})
+
     assert graph.compile(checkpoint_saver=BlobSaver(blobs)).invoke_final({}, CONFIG).payload == "?"
+
     app = graph.compile(checkpoint_saver=BlobSaver(blobs))
     assert app.invoke(GraphResume("yes"), CONFIG)["answer"] == "yes"
+
     files = FileSystemSaver(tmp_path)
     counting(3).compile(checkpoint_saver=files).invoke({"n": 0}, RunnableConfig("old"))
     copy_thread(files, "old", BlobSaver(blobs), "archive-of-old")
     files.delete("old")
     archived = BlobSaver(blobs).list(RunnableConfig("archive-of-old"))
     assert [each.state["n"] for each in archived] == [3, 2, 1, 0]
+
+
+# --- one run as a whole -----------------------------------------------------------------------------------------------
+
+
+chain = partial(make_chain, {})
+
+
+@pytest.mark.requirement("G22")
+def test_a_resume_at_the_end_gives_the_final_state_though_an_edge_leads_on(tmp_path):
+    """In go-agents, an exit point with an outgoing edge ran on past the end."""
+    runs = []
+    graph = StateGraph({}).add_node("a", lambda state: runs.append("a")).add_edge(START, "a")
+    graph.add_conditional_edges("a", lambda state: END if len(runs) == 1 else "a", ["a", END])
+    app = graph.compile(checkpoint_saver=FileSystemSaver(tmp_path))
+    app.invoke({"x": 1}, CONFIG)
+
+    for _ in range(2):
+        assert app.resume("t")["x"] == 1
+
+    assert runs == ["a"]
+
+
+@pytest.mark.requirement("G23", "H32")
+def test_a_resume_goes_where_the_edge_led_when_it_was_taken(tmp_path):
+    """The chosen next node is stored; an edge that would choose another one now is not asked again."""
+    choices, runs = iter(["left", "right"]), []
+
+    def left(state):
+        runs.append("left")
+        if len(runs) == 1:
+            raise ValueError("once")
+
+    graph = StateGraph({}).add_node("a", lambda state: None).add_node("left", left)
+    graph.add_node("right", lambda state: runs.append("right")).add_edge(START, "a")
+    graph.add_conditional_edges("a", lambda state: next(choices), ["left", "right"])
+    app = graph.add_edge("left", END).add_edge("right", END).compile(checkpoint_saver=FileSystemSaver(tmp_path))
+    with pytest.raises(NodeExecutionError):
+        app.invoke({}, CONFIG)
+    app.resume("t")
+    assert runs == ["left", "left"]
+
+
+def test_a_thread_of_another_engine_is_left_alone(tmp_path):
+    saver = FileSystemSaver(tmp_path)
+    theirs = Checkpoint(node_id="x", next_node_id="a", state={}, metadata={"graphkit:made_by": "langgraph"})
+    saver.put(CONFIG, theirs)
+    app = chain(a=lambda state: None).compile(checkpoint_saver=saver)
+
+    for call in (lambda: app.invoke({}, CONFIG), lambda: app.resume("t"), lambda: app.update_state(CONFIG, {"x": 1})):
+        with pytest.raises(GraphRunnerError, match="belongs to langgraph"):
+            call()
+
+    (kept,) = saver.list(CONFIG)
+
+    assert kept.id == theirs.id

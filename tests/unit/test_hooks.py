@@ -18,7 +18,17 @@ from graphkit import (
     interrupt,
 )
 from graphkit.errors import GraphRunnerError, GraphStateError, MaxIterationsError, NodeExecutionError
-from tests.support.graphs import CONFIG, LOG, both, invoke, make_chain, make_chain_of, make_graph
+from tests.support.graphs import (
+    CONFIG,
+    LOG,
+    both,
+    invoke,
+    make_chain,
+    make_chain_of,
+    make_graph,
+    pending_payloads,
+    stored_nodes,
+)
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
@@ -66,34 +76,6 @@ def test_the_first_added_is_outermost_and_those_of_all_nodes_outside_those_of_on
     assert around(nodes["b"]) == ("all1 all2", "all1 all2", "all2 all1")
 
 
-def test_edge_hooks_in_the_same_order():
-    graph = (
-        StateGraph({})
-        .add_node("a", node)
-        .add_conditional_edges("a", node, [END])
-        .add_conditional_edges(START, node, ["a"])
-    )
-    add(graph, "edge", "one", "a")
-    add(graph, "edge", "all")
-    add(graph, "edge", "start", START)
-    edges = graph.compile().topology.edges
-    assert around(edges["a"]) == ("all one", "all one", "one all")
-    assert around(edges[START]) == ("all start", "all start", "start all")
-
-
-def test_a_merged_graphs_hooks_go_with_its_nodes_inside_those_of_its_parent():
-    child = add(add(chain("a", "b"), "node", "child"), "node", "child-a", "a")
-    child = add(add(child, "edge", "childs"), "node", "child-b", "b")
-    parent = make_chain({}, Z=node, S=child)
-    add(parent, "node", "one", "S-a")
-    add(parent, "node", "all")
-    nodes = parent.compile().topology.nodes
-    assert around(nodes["S-a"])[0] == "all one child child-a"
-    assert around(nodes["S-a"])[2] == "child-a child one all"
-    assert around(nodes["S-b"])[1] == "all child child-b"
-    assert around(nodes["Z"])[1] == "all"
-
-
 def test_edge_hooks_on_a_merged_graph_are_on_the_bridge_it_is_left_by():
     child = StateGraph({}).add_node("a", node).add_edge("a", END).add_conditional_edges(START, node, ["a"])
     add(child, "edge", "child", START)
@@ -110,26 +92,6 @@ def test_an_embedded_graph_is_not_wrapped():
     assert around(graph.compile().topology.nodes["S"]) == ("all", "", "all")
     with pytest.raises(GraphStateError, match="wrap hook is on 'S', a compiled graph"):
         graph.add_wrap_call_node_hook("S", hook("x")).compile()
-
-
-def test_wrap_hooks_are_composed_into_what_runs():
-    seen = []
-
-    def wrap(name):
-        def called(node_id, state, config, call):
-            seen.append((name, node_id))
-            return call()
-
-        return called
-
-    graph = StateGraph({}).add_node("a", node, destinations=["b"]).add_edge(START, "a").add_edge("a", END)
-    graph.add_wrap_call_node_hook(wrap("first")).add_wrap_call_node_hook("a", wrap("second"))
-    graph.add_node("b", node).add_conditional_edges("b", lambda state: END).add_wrap_call_edge_hook(wrap("edge"))
-    topology = graph.compile().topology
-    topology.nodes["a"].action.function({}, None)
-    assert topology.edges["b"].call.function({}, None) == END
-    assert seen == [("first", "a"), ("second", "a"), ("edge", "b")]
-    assert topology.nodes["a"].action.takes_config
 
 
 def test_a_run_calls_them_in_this_order():
@@ -153,10 +115,11 @@ def test_a_run_calls_them_in_this_order():
             getattr(graph, f"add_wrap_call_{part}_hook")(wrap(name))
     graph.compile().invoke({})
     around = ["before 1 a", "before 2 a", "wrap 1 a", "wrap 2 a"], ["after 2 a", "after 1 a"]
+
     assert seen == [*around[0], "a", *around[1], *around[0], "edge", *around[1]]
 
 
-def test_both_ways_to_say_it():
+def test_hooks_by_position_and_by_keyword():
     graph = chain("a")
     graph.add_before_call_node_hook(hook("h1")).add_before_call_node_hook(hook=hook("h2"))
     graph.add_before_call_node_hook("a", hook("h3")).add_before_call_node_hook(node_id="a", hook=hook("h4"))
@@ -286,7 +249,7 @@ def test_a_wrap_hook_may_ask_a_human_as_the_node_may(saver, how):
 
     compiled = logs("a").add_wrap_call_node_hook(wrap).compile(checkpoint_saver=saver)
     invoke(compiled, {}, how=how)
-    assert [stop.payload for stop in saver.interrupts("t")] == ["really?"]
+    assert pending_payloads(saver) == ["really?"]
     assert invoke(compiled, GraphResume(False), how=how)["log"] == ["no"]
 
 
@@ -307,8 +270,9 @@ def test_a_hook_that_fails_fails_the_step_and_stores_nothing_of_it(saver, kind, 
     compiled = graph.compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError, match=r"'a'.*broken") as failed:
         invoke(compiled, {}, how=how)
-    assert (failed.value.node_id, type(failed.value.__cause__)) == ("a", ValueError)
-    assert [checkpoint.node_id for checkpoint in saver.list(CONFIG)] == [START]
+    assert failed.value.node_id == "a"
+    assert type(failed.value.__cause__) is ValueError
+    assert stored_nodes(saver) == [START]
     fails.clear()
     assert invoke(compiled, None, how=how)["log"] == ["a"]
 
@@ -396,7 +360,9 @@ def test_hooks_of_the_graph_inside_and_of_the_one_it_is_merged_into(saver, how):
 
     child = logs("p").add_before_call_node_hook(before("child"))
     merged = logs(S=child).add_before_call_node_hook(before("parent")).compile(checkpoint_saver=saver)
+
     assert invoke(merged, {}, how=how)["log"] == ["parent S-p", "child S-p", "p"]
+
     embedded = logs(S=child.compile()).compile()
     assert invoke(embedded, {}, how=how)["log"] == ["child p", "p"]
 
@@ -455,6 +421,7 @@ def test_a_wrap_hook_may_run_the_node_with_another_state_and_config(way, options
 
     graph = StateGraph({}).add_node("a", node, **options).add_edge(START, "a").add_edge("a", END)
     graph.add_wrap_call_node_hook(hook).add_wrap_call_node_hook(lambda node_id, state, config, call: call())
+
     assert graph.compile().invoke({"n": 1}, RunnableConfig("t"))["seen"] == SEEN[way]
 
 

@@ -7,6 +7,7 @@ store in memory, one that has only what a saver must have, one in files, one in 
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypedDict
 
 import pytest
@@ -19,6 +20,7 @@ from graphkit.transfer import copy_threads, export_threads, import_threads
 from graphkit.worker import Worker
 from savers import FileSystemSaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
 from tests.contract.test_minimal import Lists
+from tests.support.checkpoints import with_lazy_state
 from tests.support.graphs import make_chain
 from tests.support.threads import TYPES, assert_same, everything
 
@@ -148,6 +150,20 @@ class Calls:
         return True
 
 
+class FailingCall(Calls):
+    """Lets one of these calls fail, as a full disk does; what is removed makes room."""
+
+    def watch(self, method):
+        def stores(*arguments, **options):
+            if method.__name__ != "delete":
+                self.count += 1
+                if self.count == self.last:
+                    raise CheckpointStorageError("store", "write to", "the disk is full")
+            return method(*arguments, **options)
+
+        return stores
+
+
 def status_of(saver, thread):
     summary = saver.summary(RunnableConfig(thread))
     return None if summary is None else summary.latest.status
@@ -252,18 +268,20 @@ def has_same_versions(source, target):
     )
 
 
+def make_transfer(way, source):
+    """Return a function that copies the source, or imports what it exports, to a saver."""
+    if way == "copy":
+        return lambda saver: copy_threads(source, saver)
+    lines = lines_of(source)
+    return lambda saver: import_threads(saver, lines)
+
+
 @pytest.mark.sweep(1, of="way", in_turn=True)
 @pytest.mark.parametrize("stop", ["finished", "waiting", "crashed"])
 @pytest.mark.parametrize("way", ["copy", "import"])
 def test_no_moment_of_a_copy_to_another_store_leaves_a_thread_that_runs(store, way, stop, sweep, caplog):
     source = make_source(store, stop)
-    lines = lines_of(source)
-
-    def bring(saver):
-        if way == "copy":
-            copy_threads(source, saver)
-        else:
-            import_threads(saver, lines)
+    bring = make_transfer(way, source)
 
     def is_whole(saver):
         if status_of(saver, "t") in {None, "incomplete"}:
@@ -283,13 +301,7 @@ def test_no_moment_of_bringing_what_is_new_leaves_a_thread_that_runs(store, way,
     early_lines = lines_of(source)
     make_app(source, Effects()).invoke(None, T)
     source.add_tags(T.with_check_point_id(source.history(T)[-1].id), "late")
-    lines = lines_of(source)
-
-    def bring(saver):
-        if way == "copy":
-            copy_threads(source, saver)
-        else:
-            import_threads(saver, lines)
+    bring = make_transfer(way, source)
 
     def is_whole(saver):
         if status_of(saver, "t") in {None, "incomplete"}:
@@ -355,7 +367,7 @@ def test_the_history_of_a_nested_graph_is_incomplete_with_its_thread(store):
             attempt()
 
 
-def test_every_listing_says_that_a_thread_is_incomplete(store):
+def test_every_listing_shows_that_a_thread_is_incomplete(store):
     saver = make_incomplete(store, 5)
     assert saver.history(T)[0].status == "incomplete"
     assert [info.status for info in saver.recent(T, limit=1)] == ["incomplete"]
@@ -406,6 +418,7 @@ def test_no_moment_of_the_default_prune_leaves_a_thread_that_runs(sweep, caplog)
     run_until(source, "t", "waiting")
     calls = Calls()
     assert calls.during(lambda saver: saver.prune("t", keep_last=1), source)
+
     for call in sweep.some(range(1, calls.count + 1), 5):
         run_until(saver := Lists(), "t", "waiting")
         before = [*saver.history(T)]
@@ -426,6 +439,7 @@ def test_no_moment_of_the_default_prune_leaves_a_thread_that_runs(sweep, caplog)
 def test_a_fork_and_a_copy_take_the_place_of_an_incomplete_thread(store):
     saver = store.opened
     run_until(saver, "whole", "finished")
+
     for bring in (lambda: operations.fork(saver, "whole", "t"), lambda: saver.copy("whole", "t")):
         run_until(half := Lists(), "t", "finished")
         assert not Calls(5).during(lambda target, half=half: copy_threads(half, target, ["t"]), saver)
@@ -468,9 +482,12 @@ def test_a_thread_that_was_complete_is_never_removed(store):
 def test_if_the_source_is_lost_a_checkpoint_of_the_half_can_be_forked(store):
     saver = make_incomplete(store, 5)
     latest, *others = saver.history(T)
+
     with pytest.raises(CheckpointConflictError, match="it is incomplete"):
         operations.fork(saver, T.with_check_point_id(latest.id), "saved")
+
     forked = operations.fork(saver, T.with_check_point_id(others[0].id), "saved")
+
     assert forked.checkpoints == len(others)
     assert make_app(saver, effects := Effects()).resume("saved") is not None
     assert effects[:1] in (["first"], ["one"])
@@ -484,39 +501,12 @@ def test_a_fork_that_fails_leaves_no_thread(store):
     run_until(saver, "t", "finished")
     calls = Calls()
     assert calls.during(lambda target: operations.fork(target, "t", "counted"), saver)
+
     for call in range(1, calls.count):
-        fails = ScriptedFailure(saver, call)
         with pytest.raises(CheckpointStorageError, match="disk is full"):
-            fails.during(lambda target: operations.fork(target, "t", "new"))
+            FailingCall(call).during(lambda target: operations.fork(target, "t", "new"), saver)
         assert [*saver.namespaces("new")] == []
     operations.fork(saver, "t", "new")
-
-
-class ScriptedFailure:
-    """Lets one put fail, as a full disk does; what is removed makes room."""
-
-    def __init__(self, saver, call):
-        self.saver = saver
-        self.left = call
-
-    def during(self, action):
-        def fails(method):
-            def stores(*arguments, **options):
-                self.left -= 1
-                if self.left == 0:
-                    raise CheckpointStorageError("store", "write to", "the disk is full")
-                return method(*arguments, **options)
-
-            return stores
-
-        names = [name for name in STORING if name != "delete" and hasattr(self.saver, name)]
-        for name in names:
-            setattr(self.saver, name, fails(getattr(self.saver, name)))
-        try:
-            action(self.saver)
-        finally:
-            for name in names:
-                self.saver.__dict__.pop(name, None)
 
 
 def test_a_fork_that_cannot_read_a_type_changes_nothing(tmp_path):
@@ -533,7 +523,7 @@ def test_a_fork_into_a_thread_with_versions_keeps_them_when_it_fails(tmp_path):
     run_until(saver, "new", "finished")
     saver.release(NEW)
     with pytest.raises(CheckpointStorageError) as caught:
-        ScriptedFailure(saver, 3).during(lambda target: operations.fork(target, "t", "new"))
+        FailingCall(3).during(lambda target: operations.fork(target, "t", "new"), saver)
     assert "has released versions" in "".join(caught.value.__notes__)
     assert [*saver.versions_by_thread_id("new")] == [1]
     assert status_of(saver, "new") == "incomplete"
@@ -554,6 +544,7 @@ def test_a_watch_sees_a_copy_end_and_nothing_deleted(store):
             "finished",
         ):
             seen.append(changes.get(60))
+
     assert {change.kind for change in seen} <= {"checkpoint", "interrupt", "answer", "idle", "progress"}
     assert {change.checkpoint.id for change in seen if change.checkpoint} >= {info.id for info in source.history(T)}
 
@@ -584,21 +575,14 @@ class DecodingOnFirstUse(Lists):
     """A saver whose states are decoded when they are first read, from a store that a release empties."""
 
     def list(self, config=None):
-        return [self._lazy(checkpoint, config) for checkpoint in super().list(config)]
+        return [with_lazy_state(each, partial(self._load, each.id, config)) for each in super().list(config)]
 
     def put(self, config, checkpoint):
         return super().put(config, checkpoint.with_state(checkpoint.state))
 
-    def _lazy(self, checkpoint, config):
-        def load():
-            stored = {kept.id: kept for kept in Lists.list(self, config)}
-            return stored[checkpoint.id].state
-
-        fields = {name: getattr(checkpoint, name) for name in FIELDS}
-        return Checkpoint.from_stored(**fields, state=None, load=load)
-
-
-FIELDS = ("id", "node_id", "next_node_id", "parent_id", "created_us", "metadata")
+    def _load(self, checkpoint_id, config):
+        stored = {kept.id: kept for kept in super().list(config)}
+        return stored[checkpoint_id].state
 
 
 def test_the_default_prune_reads_all_states_before_it_releases_them():

@@ -160,7 +160,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in REFUSED.items()])
-def test_shapes_that_do_not_join_and_what_is_said(case):
+def test_shapes_that_do_not_join_and_their_messages(case):
     edges, words = case
     forks, problems = find_forks(edges)
     assert not forks
@@ -210,16 +210,19 @@ def forking_graph(seed):
     dice = random.Random(seed)
     names = "ABCDEFGHI"[: dice.randint(4, 9)]
     edges = {}
+
     for place, name in enumerate(names):
         further = [*(names[place + 1 :] if dice.random() < 0.85 else names), END]
         goals = list(dict.fromkeys(dice.choices(further, k=dice.choice([0, 1, 1, 1, 2, 2, 3]))))
         if goals:
             edges[name] = to(**{goal: goal for goal in goals}) if len(goals) > 1 and dice.random() < 0.4 else goals
+
     return edges
 
 
 def test_a_fork_in_a_branch_joins_within_it_or_where_the_branch_ends():
     within = 0
+
     for seed in range(5000):
         forks, problems = find_forks(forking_graph(seed))
         for outer in forks.values() if not problems else ():
@@ -228,11 +231,13 @@ def test_a_fork_in_a_branch_joins_within_it_or_where_the_branch_ends():
                     within += 1
                     assert inner.join in {*inside, outer.join}, seed
                     assert all(branch <= inside for branch in inner.branches.values()), seed
+
     assert within > 50
 
 
 def test_against_trying_every_place():
     joined = 0
+
     for seed in range(3000):
         edges = random_graph(seed)
         if len(edges["A"]) < 2:
@@ -252,25 +257,7 @@ def test_against_trying_every_place():
             joined += 1
             join = forks["__PARALLEL__(A)"].join
             nearer = [place for place in passed if place in set().union(*forks["__PARALLEL__(A)"].branches.values())]
-            assert (join in passed, nearer) == (True, []), (seed, edges)
+            assert join in passed, (seed, edges)
+            assert nearer == [], (seed, edges)
+
     assert joined > 100
-
-
-def test_a_hundred_branches_of_ten_nodes_cost_what_is_there():
-    """Counted in looks at edges, not in time."""
-
-    class Counting(dict):
-        looks = 0
-
-        def get(self, key, default=None):
-            Counting.looks += 1
-            return super().get(key, default)
-
-    edges = {"A": [f"b{n}.0" for n in range(100)], "J": [END]}
-    edges |= {f"b{n}.{m}": [f"b{n}.{m + 1}" if m < 9 else "J"] for n in range(100) for m in range(10)}
-    from graphkit._build import joins
-
-    leads = Counting({source: tuple(targets) for source, targets in edges.items()})
-    fork = joins._JoinSearch("A", edges, leads).find_fork()
-    assert (fork.join, len(fork.branches["b42.0"])) == ("J", 10)
-    assert Counting.looks < 5 * len(edges)

@@ -56,6 +56,7 @@ def test_pieces_are_those_that_were_listed(early, late, is_reversed, was_used):
         whole = [*whole[-2:], *whole[:-2]]
     base = listed(whole[: len(first)])
     assert isinstance(base, ListedValue)
+
     if was_used:
         assert base.pieces == whole[: len(first)]
     value = listed(whole, base=base)
@@ -63,13 +64,15 @@ def test_pieces_are_those_that_were_listed(early, late, is_reversed, was_used):
     before = value.copy()
     value.add_piece(7, 5)
     assert [*copy.pieces] == whole
+
     copy.add_piece(9, 3)
     assert value.count_pieces() == copy.count_pieces() == len(whole) // 2 + 1
     assert value.pieces == [*whole, 7, 5]
     assert copy.pieces == [*whole, 9, 3]
     assert before.pieces == whole
     assert base.pieces == whole[: len(first)]
-    assert (value.shared, value.depth) == (base.shared, base.depth + 1)
+    assert value.shared == base.shared
+    assert value.depth == base.depth + 1
 
 
 @settings(max_examples=examples(100))
@@ -79,13 +82,17 @@ def test_a_listed_value_is_read_whole_and_damage_is_noticed(spaced, seed):
     pieces = place(spaced)
     data = chance.randbytes(pieces[-2] + pieces[-1] + 10)
     body = cut_out(data, pieces)
+
     value = listed(pieces, body)
+
     assert delta.read_bodies([value], reading(data)) == [body]
+
     inside = [i for start, length in zip(pieces[::2], pieces[1::2], strict=True) for i in range(start, start + length)]
     if not inside:
         return
     damaged = bytearray(data)
     damaged[chance.choice(inside)] ^= 1 << chance.randrange(8)
+
     for wrong in (bytes(damaged), data[: max(inside)]):
         with pytest.raises(delta.Mismatch):
             delta.read_bodies([value], reading(wrong))
@@ -102,6 +109,7 @@ def test_a_long_value_is_read_in_short_ranges_in_their_order():
         return reading(data)(wanted)
 
     value = listed(pieces, body)
+
     assert delta.read_bodies([value], read) == [body]
     assert isinstance(value, ListedValue)
     assert value.steps is not None
@@ -142,12 +150,15 @@ def test_pieces_that_name_bytes_twice_are_refused():
 @pytest.mark.parametrize("count", [1, 40])
 @pytest.mark.parametrize("wrong", ["5", None, 5.0, b"5", [5]])
 def test_steps_that_are_not_numbers_are_refused_when_the_keyframe_is_read(count, wrong):
+    entry = [delta.LIST, 1, 5, 0, 0]
     steps = [5, 5] * count
-    delta.decode_entry([delta.LIST, 1, 5, 0, 0, *steps], FAR, None)
+    delta.decode_entry([*entry, *steps], FAR, None)
+
     for position in (0, -2, -1):
         bad = [*steps]
         bad[position] = wrong
         with pytest.raises((TypeError, ValueError)):
-            delta.decode_entry([delta.LIST, 1, 5, 0, 0, *bad], FAR, None)
+            delta.decode_entry([*entry, *bad], FAR, None)
+
     with pytest.raises((TypeError, ValueError)):
-        delta.decode_entry([delta.LIST, 1, 5, 0, 0, *steps, 5], FAR, None)
+        delta.decode_entry([*entry, *steps, 5], FAR, None)

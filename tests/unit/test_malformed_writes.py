@@ -10,7 +10,7 @@ from graphkit.errors import CheckpointSerializationError
 from graphkit.recovery import recover
 from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import make_chain
+from tests.support.graphs import make_chain, pending_ids, pending_payloads
 from tests.support.sweeps import ALL
 from tests.support.terminal import graphkit as command
 
@@ -55,7 +55,7 @@ def warned_of(caplog):
 
 def test_what_waits_is_read_and_the_rest_is_named(old, caplog):
     with caplog.at_level(logging.WARNING, "graphkit"):
-        assert [stop.id for stop in old.interrupts("t")] == ["good"]
+        assert pending_ids(old) == ["good"]
     assert {"interrupt:text", "interrupt:empty", "interrupt:when"} <= warned_of(caplog)
 
 
@@ -105,23 +105,25 @@ def asking():
     return make_chain({}, a=lambda state: {"answer": interrupt("why?")}, b=lambda state: None)
 
 
-def test_a_run_goes_on(saver, open_door):
+@pytest.fixture
+def waiting(saver, open_door):
+    """A graph whose thread waits for an answer, with malformed writes beside the interrupt."""
     app = asking().compile(checkpoint_saver=saver)
     app.invoke({}, T)
     saver.put_writes(T, MALFORMED)
     open_door.undo()
-    assert app.invoke(GraphResume("because"), T)["answer"] == "because"
+    return app
 
 
-def test_an_update_and_a_recovery_go_on(saver, open_door):
-    app = asking().compile(checkpoint_saver=saver)
-    app.invoke({}, T)
-    saver.put_writes(T, MALFORMED)
-    open_door.undo()
-    app.update_state(T, {"n": 1})
-    assert [stop.payload for stop in saver.interrupts("t")] == ["why?"]
-    recover(app, "t")
-    assert app.invoke(GraphResume("because"), T) == {"n": 1, "answer": "because"}
+def test_a_run_goes_on(waiting):
+    assert waiting.invoke(GraphResume("because"), T)["answer"] == "because"
+
+
+def test_an_update_and_a_recovery_go_on(waiting, saver):
+    waiting.update_state(T, {"n": 1})
+    assert pending_payloads(saver) == ["why?"]
+    recover(waiting, "t")
+    assert waiting.invoke(GraphResume("because"), T) == {"n": 1, "answer": "because"}
 
 
 @pytest.mark.parametrize("words", [("threads",), ("show", "t"), ("interrupts",), ("history", "t"), ("stats",)])
@@ -150,8 +152,11 @@ def test_the_command_line_shows_what_has_no_time_and_no_reason(words, tmp_path):
             saver.put(RunnableConfig(thread), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
         saver.put_writes(T, {"interrupt:i": GOOD, "interrupt:j": {**GOOD, "created_at": 1}})
         saver.put_writes(RunnableConfig("u"), {"failure": {}})
+
     done = command(words[0], tmp_path / "store", *words[1:])
-    assert (done.code, done.err) == (0, "")
+
+    assert done.code == 0
+    assert done.err == ""
     assert "why?" in done.out
 
 

@@ -12,7 +12,7 @@ from graphkit import END, START, Channels, GraphResume, StateGraph, interrupt
 from graphkit.agents.testing import RecordingSaver
 from graphkit.errors import CheckpointSerializationError, NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, logged
+from tests.support.graphs import CONFIG, connect, logged
 from tests.support.sweeps import ALL
 
 pytestmark = pytest.mark.sweep(ALL)
@@ -58,7 +58,7 @@ class Items:
 
 def mapped(action, items, **options):
     graph = StateGraph(SCHEMA).add_node("a", lambda state: {"log": "a"}).add_map_node("m", action, items, **options)
-    return graph.add_edge(START, "a").add_edge("a", "m").add_edge("m", END)
+    return connect(graph, "START>a a>m m>END")
 
 
 @pytest.mark.parametrize(

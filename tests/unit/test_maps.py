@@ -1,9 +1,10 @@
 """Map nodes: an action per item, side by side; items decided once, results recorded one by one, merged in order."""
 
 import asyncio
+import operator
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, TypedDict
 
 import pytest
 
@@ -13,6 +14,10 @@ from graphkit import (
     Channels,
     Command,
     GraphResume,
+    GraphStateError,
+    MapFailure,
+    MapProgress,
+    NodeExecutionError,
     RetryPolicy,
     RunnableConfig,
     StateGraph,
@@ -22,12 +27,21 @@ from graphkit import (
 from graphkit.errors import (
     CheckpointSerializationError,
     GraphRunnerError,
-    GraphStateError,
     MaxIterationsError,
-    NodeExecutionError,
 )
-from savers import FileSystemSaver, SaverWrapper
-from tests.support.graphs import CONFIG, Boom, logged, make_chain, make_graph
+from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
+from tests.support.graphs import (
+    CONFIG,
+    Boom,
+    ConcurrentCalls,
+    at_checkpoint,
+    logged,
+    make_chain,
+    make_graph,
+    nodes_of,
+    payloads_of,
+)
+from tests.support.sweeps import ALL
 
 SCHEMA = {"log": Channels.appender_with_duplicate(), "items": Channels.base(list)}
 PATIENCE = 60
@@ -46,10 +60,11 @@ def double(item):
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 1000])
-def test_so_many_items(saver, go, count):
+def test_any_number_of_items(saver, go, count):
     graph = mapped(double, lambda state: range(count)).compile(checkpoint_saver=saver)
     outputs = go(graph, {})
-    assert [output.node for output in outputs] == [START, "m", END]
+
+    assert nodes_of(outputs) == [START, "m", END]
     assert logged(outputs) == [2 * n for n in range(count)]
     assert [(checkpoint.node_id, checkpoint.next_node_id) for checkpoint in saver.list(CONFIG)] == [
         ("m", END),
@@ -72,13 +87,6 @@ ITEMS = {
 def test_items(saver, go, items):
     graph = mapped(double, ITEMS[items]).compile(checkpoint_saver=saver)
     assert logged(go(graph, {"items": [1, 2]})) == [2, 4]
-
-
-def test_a_generator_function_gives_items(saver, go):
-    def items(state):
-        yield from (1, 2)
-
-    assert logged(go(mapped(double, items).compile(checkpoint_saver=saver), {})) == [2, 4]
 
 
 def test_items_may_be_found_asynchronously(saver):
@@ -200,14 +208,6 @@ def test_an_item_may_be_a_generator(saver, go):
     assert logged(outputs) == [1, 2]
 
 
-def test_items_dispatch(saver, go):
-    def action(item, config):
-        config.dispatch(item)
-
-    outputs = go(mapped(action, lambda state: [1, 2]).compile(checkpoint_saver=saver), {})
-    assert sorted(output.chunk for output in outputs if hasattr(output, "chunk")) == [1, 2]
-
-
 def test_asynchronous_items(saver):
     met = asyncio.Event()
 
@@ -225,14 +225,26 @@ def test_asynchronous_items(saver):
 
 def test_hooks_are_around_the_node_and_wraps_around_each_item(saver, go):
     calls = []
-    graph = mapped(double, lambda state: state["items"])
-    graph.add_before_call_node_hook("m", lambda node, state, config: calls.append("before") or {"items": [1, 2]})
-    graph.add_after_call_node_hook(
-        "m", lambda node, state, config, update: calls.append(("after", update)) or {"log": "!"}
-    )
-    graph.add_wrap_call_node_hook("m", lambda node, item, config, call: calls.append(item) or call())
+
+    def before(node, state, config):
+        calls.append("before")
+        return {"items": [1, 2]}
+
+    def after(node, state, config, update):
+        calls.append(("after", update))
+        return {"log": "!"}
+
+    def wrap(node, item, config, call):
+        calls.append(item)
+        return call()
+
+    graph = mapped(double, "items").add_before_call_node_hook("m", before)
+    graph.add_after_call_node_hook("m", after).add_wrap_call_node_hook("m", wrap)
+
     assert logged(go(graph.compile(checkpoint_saver=saver), {})) == [2, 4, "!"]
-    assert (calls[0], sorted(calls[1:3]), calls[3]) == ("before", [1, 2], ("after", None))
+    assert calls[0] == "before"
+    assert sorted(calls[1:3]) == [1, 2]
+    assert calls[3] == ("after", None)
 
 
 def test_a_map_counts_as_one_node(go):
@@ -244,7 +256,7 @@ def test_a_map_counts_as_one_node(go):
         go(graph, {}, RunnableConfig(max_iterations=1))
 
 
-def test_updates_mode_tells_a_maps_update(saver, go):
+def test_updates_mode_has_the_update_of_a_map(saver, go):
     outputs = go(
         mapped(double, lambda state: [1]).compile(checkpoint_saver=saver),
         {},
@@ -277,32 +289,6 @@ def test_a_failing_item_repeats_alone(saver, go):
     assert sorted(runs) == [0, 1, 1, 2, 3]
 
 
-def test_items_that_wait_for_a_thread_are_taken_back(saver, go):
-    runs = []
-
-    class Watched(ThreadPoolExecutor):
-        def submit(self, *call):
-            self.futures = [*getattr(self, "futures", ()), super().submit(*call)]
-            return self.futures[-1]
-
-    def action(item):
-        runs.append(item)
-        while len(pool.futures) < 100:
-            os.sched_yield()
-        if item == 0:
-            raise Boom
-        for one in [future for future in pool.futures if not future.running()]:
-            done = threading.Event()
-            one.add_done_callback(lambda _, done=done: done.set())
-            assert done.wait(PATIENCE)
-
-    with Watched(1) as pool:
-        graph = mapped(action, lambda state: range(100)).compile(checkpoint_saver=saver, executor=pool)
-        with pytest.raises(NodeExecutionError):
-            go(graph, {})
-    assert len(runs) <= 2
-
-
 def test_retries_per_item(saver, go):
     runs = []
 
@@ -315,40 +301,6 @@ def test_retries_per_item(saver, go):
     graph = mapped(action, lambda state: range(3), retry=QUICK).compile(checkpoint_saver=saver)
     assert logged(go(graph, {})) == [0, 1, 2]
     assert [runs.count(n) for n in range(3)] == [1, 2, 3]
-
-
-def test_questions_per_item(saver, go):
-    runs = []
-
-    def action(item):
-        runs.append(item)
-        return {"log": interrupt(f"{item}?") if item else "none"}
-
-    graph = mapped(action, lambda state: range(4)).compile(checkpoint_saver=saver)
-    stop = go(graph, {})[-1]
-    assert sorted(each.payload for each in stop.interrupts) == ["1?", "2?", "3?"]
-    ids = {each.payload: each.id for each in stop.interrupts}
-    stop = go(graph, GraphResume({ids["3?"]: "three", ids["1?"]: "one"}))[-1]
-    assert [each.payload for each in stop.interrupts] == ["2?"]
-    assert logged(go(graph, GraphResume("two"))) == ["none", "one", "two", "three"]
-    assert runs.count(0) == 1
-
-
-def test_once_per_item(saver, go):
-    effects, broken = [], [True]
-
-    def action(item, config):
-        result = config.once("send", lambda: effects.append(item) or f"sent {item}")
-        if broken:
-            raise Boom
-        return {"log": result}
-
-    graph = mapped(action, lambda state: range(3)).compile(checkpoint_saver=saver)
-    with pytest.raises(NodeExecutionError):
-        go(graph, {})
-    broken.clear()
-    assert logged(go(graph, None)) == ["sent 0", "sent 1", "sent 2"]
-    assert sorted(effects) == [0, 1, 2]
 
 
 class OneAtATime(SaverWrapper):
@@ -382,8 +334,9 @@ def test_many_threads_record_at_once_and_none_is_lost(saver, go):
     with pytest.raises(NodeExecutionError):
         go(graph, {})
     broken.clear()
-    kept = saver.get_writes(CONFIG.replace(checkpoint_id=saver.get(CONFIG).id))
+    kept = saver.get_writes(at_checkpoint(saver.get(CONFIG)))
     assert sum(key.startswith("once:") for key in kept) == len(effects)
+
     go(graph, None)
     assert len(effects) == len(set(effects)) == 60
 
@@ -429,30 +382,6 @@ def test_durability(saver, go, durability):
 # --- inside other things ----------------------------------------------------------------------------------------------
 
 
-def test_a_map_in_a_branch(saver, go):
-    runs, broken = [], [True]
-
-    def action(item):
-        runs.append(item)
-        if item == 1 and broken:
-            raise Boom
-        return {"log": item}
-
-    graph = StateGraph(SCHEMA).add_map_node("m", action, lambda state: range(3))
-    for name in "bcd":
-        graph.add_node(name, lambda state, name=name: {"log": name})
-    graph.add_edge(START, "b").add_edge("b", "m").add_edge("m", "d").add_edge(START, "c").add_edge("c", "d").add_edge(
-        "d", END
-    )
-    compiled = graph.compile(checkpoint_saver=saver)
-    with pytest.raises(NodeExecutionError):
-        go(compiled, {})
-    broken.clear()
-    assert logged(go(compiled, None)) == ["b", 0, 1, 2, "c", "d"]
-    assert runs.count(1) == 2
-    assert max(runs.count(0), runs.count(2)) == 1
-
-
 def test_a_map_visited_again_asks_for_its_items_again(saver, go):
     graph = (
         StateGraph(SCHEMA).add_map_node("m", double, lambda state: range(len(state["log"]) + 1)).add_edge(START, "m")
@@ -471,53 +400,32 @@ def test_a_map_in_a_merged_and_in_an_embedded_graph(saver, go):
 
 
 def squares(items, action=None, **options):
-    graph = StateGraph(SCHEMA).add_map_node("m", action or (lambda n: {"log": n * n}), lambda state: items, **options)
-    return graph.add_edge(START, "m").add_edge("m", END)
+    return mapped(action or (lambda n: {"log": n * n}), lambda state: items, **options)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
-@pytest.mark.parametrize("how", ["sync", "async"])
-def test_max_concurrency_bounds_how_many_items_run_at_the_same_time(limit, how):
-    lock, running, most = threading.Lock(), [], []
-    full = threading.Barrier(limit) if limit <= 3 else None
-
-    def action(n):
-        with lock:
-            running.append(n)
-            most.append(len(running))
-        if full is not None and n < limit:
-            full.wait(PATIENCE)  # the first ones meet, so as many do run at the same time
-        with lock:
-            running.remove(n)
-        return {"log": n}
-
-    app = squares(range(12), action, max_concurrency=limit).compile()
-    state = app.invoke({}) if how == "sync" else asyncio.run(app.ainvoke({}))
-    assert state["log"] == list(range(12))
-    assert max(most) <= limit
+@pytest.mark.sweep(ALL)
+def test_max_concurrency_bounds_how_many_items_run_at_the_same_time(limit, go):
+    calls = ConcurrentCalls(min(limit, 12))
+    graph = squares(range(12), lambda n: {"log": calls(n)}, max_concurrency=limit)
+    assert logged(go(graph.compile(), {})) == [*range(12)]
+    assert calls.most == min(limit, 12)
 
 
 @pytest.mark.parametrize("shape", ["map", "map with a higher limit", "fork"])
 def test_the_max_concurrency_of_a_config_bounds_branches_and_items(go, shape):
-    lock, running, most = threading.Lock(), [], []
-    pair = threading.Barrier(2)
-
-    def action(_):
-        with lock:
-            running.append(None)
-            most.append(len(running))
-        pair.wait(PATIENCE)  # two do run at the same time
-        with lock:
-            running.pop()
-
+    calls = ConcurrentCalls(2)
     if shape == "fork":
         graph = StateGraph(SCHEMA)
         for name in "abcdef":
-            graph.add_node(name, action).add_edge(START, name).add_edge(name, END)
+            graph.add_node(name, lambda state: {"log": calls("x")}).add_edge(START, name).add_edge(name, END)
     else:
-        graph = squares(range(6), action, max_concurrency=5 if "higher" in shape else None)
+        limit = 5 if "higher" in shape else None
+        graph = squares(range(6), lambda n: {"log": calls(n)}, max_concurrency=limit)
+
     go(graph.compile(), {}, {"configurable": {"thread_id": "t"}, "max_concurrency": 2})
-    assert max(most) == 2
+
+    assert calls.most == 2
 
 
 def test_max_concurrency_starts_nothing_after_a_failure_and_repeats_nothing(saver):
@@ -541,7 +449,7 @@ def test_max_concurrency_starts_nothing_after_a_failure_and_repeats_nothing(save
 def test_max_concurrency_with_items_that_wait_for_a_human(saver):
     app = squares([0, 1, 2], lambda n: {"log": interrupt(n)}, max_concurrency=1).compile(checkpoint_saver=saver)
     stop = app.invoke_final({}, CONFIG)
-    assert [each.payload for each in stop.interrupts] == [0, 1, 2]
+    assert payloads_of(stop) == [0, 1, 2]
     answers = {each.id: each.payload * 10 for each in stop.interrupts}
     assert app.invoke(GraphResume(answers), CONFIG)["log"] == [0, 10, 20]
 
@@ -566,9 +474,12 @@ def test_a_failing_item_is_named_by_its_index(fault):
     if fault == "raises":
         action = lambda n: {"log": 1 // (2 - n)}  # noqa: E731
     graph = StateGraph({**SCHEMA, "strict": Channels.base(lambda old, new: int(new))})
+
     graph.add_map_node("m", action, lambda state: range(4)).add_edge(START, "m").add_edge("m", END)
+
     with pytest.raises(GraphRunnerError, match=words) as failed:
         graph.compile().invoke({})
+
     assert failed.value.node_id == "m"
 
 
@@ -578,13 +489,7 @@ def branches_of(events):
     ]
 
 
-def test_every_item_tells_its_index_and_how_many_there_are():
-    events = []
-    squares("abc", lambda item: {"log": item}, max_concurrency=1).compile(observers=[events.append]).invoke({})
-    assert branches_of(events) == [("m", 0, 3), ("m", 1, 3), ("m", 2, 3)]
-
-
-def test_every_branch_tells_its_index_and_how_many_there_are():
+def test_the_event_of_a_branch_has_its_index_and_the_total():
     events = []
     graph = make_graph({}, "START>a,b a>END b>END", a=lambda state: None, b=lambda state: None)
     graph.compile(observers=[events.append]).invoke({})
@@ -606,7 +511,9 @@ def test_branches_that_write_the_same_plain_key_are_reported_and_the_last_edge_w
         graph.add_node(name, lambda state, name=name: {"plain": name, "list": [name], "log": name, f"only {name}": 1})
         graph.add_edge(START, name).add_edge(name, END)
     state = graph.compile(observers=[events.append]).invoke({})
-    assert (state["plain"], state["list"], state["log"]) == ("b", ["b"], ["a", "b"])
+    assert state["plain"] == "b"
+    assert state["list"] == ["b"]
+    assert state["log"] == ["a", "b"]
     fork = "__PARALLEL__(__START__)"
     assert overwrites_of(events) == [
         (fork, {"key": "plain", "branches": ["a", "b"]}, "warning"),
@@ -614,7 +521,7 @@ def test_branches_that_write_the_same_plain_key_are_reported_and_the_last_edge_w
     ]
 
 
-def test_a_branch_that_writes_a_key_twice_overwrites_nobody():
+def test_a_branch_that_writes_a_key_twice_overwrites_no_other():
     events = []
     graph = make_graph(
         {}, "START>a,b a>a2 a2>END b>END", a=lambda state: {"n": 1}, a2=lambda state: {"n": 2}, b=lambda state: {"m": 1}
@@ -628,3 +535,175 @@ def test_items_that_write_the_same_plain_key_are_reported_too():
     app = squares([1, 2], lambda n: {"plain": n, "log": n}).compile(observers=[events.append])
     assert app.invoke({})["plain"] == 2
     assert overwrites_of(events) == [("m", {"key": "plain", "branches": ["0", "1"]}, "warning")]
+
+
+# --- maps for real work -----------------------------------------------------------------------------------------------
+
+
+class Batch(TypedDict):
+    documents: list[str]
+    read: Annotated[list[str], operator.add]
+    failed: list[MapFailure]
+
+
+DOCUMENTS = ["a", "b", "c", "d"]
+
+
+def graph_of(action, **options):
+    graph = StateGraph(Batch).add_map_node("read", action, "documents", **options)
+    return graph.set_entry_point("read").set_finish_point("read")
+
+
+def collecting(action, **options):
+    return graph_of(action, on_error="collect", failures="failed", **options)
+
+
+def read(document):
+    if document in ("b", "d"):
+        raise OSError(f"no {document}")
+    return {"read": [document]}
+
+
+def test_each_finished_item_is_reported_to_the_stream():
+    app = graph_of(lambda document: {"read": [document]}, label=lambda document: f"document {document}").compile()
+
+    items = list(app.stream({"documents": DOCUMENTS}, stream_mode="custom"))
+
+    assert all(isinstance(item, MapProgress) for item in items)
+    assert sorted(item.index for item in items) == [0, 1, 2, 3]
+    assert [item.done for item in items] == [1, 2, 3, 4]
+    assert {item.node_id for item in items} == {"read"}
+    assert {item.total for item in items} == {4}
+    assert sorted(item.label for item in items)[2] == "document c"
+
+
+def test_progress_arrives_while_other_items_run():
+    async def main():
+        seen = asyncio.Event()
+
+        async def wait_for_the_first(document):
+            if document != "a":
+                await asyncio.wait_for(seen.wait(), 20)
+
+        async for item in (
+            graph_of(wait_for_the_first).compile().astream({"documents": DOCUMENTS}, stream_mode="custom")
+        ):
+            if item.index == 0:
+                seen.set()
+        assert seen.is_set()
+
+    asyncio.run(main())
+
+
+def test_observers_get_index_total_and_label():
+    events = []
+    app = graph_of(read, label=str.upper).compile(observers=events.append)
+    app.invoke({"documents": ["a"]})
+
+    (event,) = [event for event in events if event.type == "parallel.branch"]
+    assert (event.data["index"], event.data["total"], event.data["label"]) == (0, 1, "A")
+
+
+@pytest.mark.parametrize("make", [lambda path: MemorySaver(), FileSystemSaver, lambda path: SqliteSaver(path / "db")])
+def test_failures_are_handed_over_and_the_others_finish(tmp_path, make):
+    saver = make(tmp_path)
+    state = collecting(read).compile(checkpointer=saver).invoke({"documents": DOCUMENTS}, "t")
+
+    assert state["read"] == ["a", "c"]
+    assert state["failed"] == [MapFailure(1, "b", "OSError: no b"), MapFailure(3, "d", "OSError: no d")]
+    assert saver.get("t").state["failed"] == state["failed"]
+
+
+def test_a_store_that_was_opened_again_knows_the_failures(tmp_path):
+    with FileSystemSaver(tmp_path) as saver:
+        collecting(read).compile(checkpointer=saver).invoke({"documents": ["b"]}, "t")
+    with FileSystemSaver(tmp_path) as saver:
+        assert saver.get("t").state["failed"] == [MapFailure(0, "b", "OSError: no b")]
+
+
+def test_without_failures_the_list_is_empty():
+    assert collecting(read).compile().invoke({"documents": ["a"]})["failed"] == []
+
+
+def test_retries_come_before_a_failure_is_collected():
+    attempts = []
+
+    def flaky(document):
+        attempts.append(document)
+        raise OSError("busy")
+
+    policy = RetryPolicy(max_attempts=3, initial_delay=0)
+    state = collecting(flaky, retry=policy).compile().invoke({"documents": ["a"]})
+
+    assert (len(attempts), len(state["failed"])) == (3, 1)
+
+
+def test_a_collected_failure_does_not_run_again_after_a_stop():
+    ran = []
+
+    def action(document):
+        ran.append(document)
+        if document == "a":
+            interrupt("go on?")
+        return read(document)
+
+    app = collecting(action).compile(checkpointer=MemorySaver())
+    app.invoke({"documents": DOCUMENTS}, "t")
+    state = app.invoke(GraphResume(True), "t")
+
+    assert sorted(ran) == ["a", "a", "b", "c", "d"]
+    assert [failure.index for failure in state["failed"]] == [1, 3]
+
+
+def test_by_default_a_failure_ends_the_run():
+    with pytest.raises(NodeExecutionError, match="no b"):
+        graph_of(read).compile().invoke({"documents": DOCUMENTS})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"on_error": "collect"}, {"failures": "failed"}, {"on_error": "ignore"}, {"on_error": "collect", "failures": ""}],
+)
+def test_options_that_do_not_fit_together_are_refused(options):
+    with pytest.raises(GraphStateError, match="read"):
+        graph_of(read, **options)
+
+
+def test_a_failing_label_fails_the_node():
+    with pytest.raises(NodeExecutionError, match="label"):
+        graph_of(lambda document: {}, label=lambda document: 1 / 0).compile().invoke({"documents": ["a"]})
+
+
+def test_an_item_that_waits_does_not_run_again_while_others_are_answered():
+    ran = []
+
+    def action(document):
+        ran.append(document)
+        return {"read": [f"{document}: {interrupt(document)}"]}
+
+    app = graph_of(action).compile(checkpointer=MemorySaver())
+    waiting = app.invoke({"documents": ["a", "b", "c"]}, "t").interrupts
+    ids = {interrupt.payload: interrupt.id for interrupt in waiting}
+    assert sorted(ran) == ["a", "b", "c"]
+
+    state = app.invoke(GraphResume({ids["a"]: "yes", ids["c"]: "no"}), "t")
+    assert sorted(ran[3:]) == ["a", "c"]
+    assert payloads_of(state) == ["b"]
+
+    state = app.invoke(GraphResume("maybe"), "t")
+    assert ran[5:] == ["b"]
+    assert state["read"] == ["a: yes", "b: maybe", "c: no"]
+
+
+def test_a_resume_without_an_answer_asks_again():
+    ran = []
+
+    def action(document):
+        ran.append(document)
+        interrupt(document)
+
+    app = graph_of(action).compile(checkpointer=MemorySaver())
+    app.invoke({"documents": ["a", "b"]}, "t")
+    app.invoke(None, "t")
+
+    assert sorted(ran) == ["a", "a", "b", "b"]

@@ -1,11 +1,9 @@
-import threading
 from dataclasses import dataclass
-from decimal import Decimal
 
 import pytest
 
-from graphkit import Channels, RunnableConfig
-from graphkit.errors import CheckpointSerializationError, ThreadBusyError
+from graphkit import Channels
+from graphkit.errors import CheckpointSerializationError
 from graphkit.testing import made
 from savers import MemorySaver, VersionedMemorySaver
 from tests.support.graphs import CONFIG, make_chain
@@ -27,48 +25,6 @@ def run_nodes(*updates):
     return saver.puts[1:]
 
 
-@pytest.fixture
-def looked_at(monkeypatch):
-    """The values that a saver looks at to see whether they can be stored."""
-    seen = []
-
-    class Looking:
-        def pack(self, value, path=""):
-            seen.append((path, value))
-            return b""
-
-        def pack_items(self, items, path="", start=0):
-            seen.append((path, start, list(items)))
-            return b""
-
-    saver = MemorySaver()
-    saver._codec = Looking()
-    return saver, seen
-
-
-def test_plain_states_are_not_looked_at(looked_at):
-    saver, seen = looked_at
-    saver.put(None, made({"list": [1, {"a": b"x"}], "text": "x"}))
-    assert seen == []
-
-
-def test_only_what_changed_is_looked_at(looked_at):
-    saver, seen = looked_at
-    first, second = run_nodes({"list": [(1,)], "other": Decimal(1)}, {"list": [(2,)], "text": "x", "third": (3,)})
-    saver.put(None, first)
-    assert [path for path, _ in seen] == ["list", "other"]
-    seen.clear()
-    saver.put(None, second)
-    assert seen == [("list", 1, [(2,)]), ("third", (3,))]
-
-
-def test_a_change_of_what_is_not_stored_is_looked_at_in_full(looked_at):
-    saver, seen = looked_at
-    _, second = run_nodes({"list": [(1,)], "other": Decimal(1)}, {"other": 2})
-    saver.put(None, second)
-    assert [path for path, _ in seen] == ["list"]
-
-
 def test_a_stored_checkpoint_does_not_hold_its_parents_state():
     saver = MemorySaver()
     for checkpoint in run_nodes({"list": [1]}, {"list": [2]}):
@@ -84,44 +40,12 @@ def test_a_plain_checkpoint_is_handed_out_as_it_is():
     assert saver.list()[0] is saver.get()
 
 
-def test_application_objects_are_copied_when_somebody_looks():
-    saver = MemorySaver()
-    saver.register_types(Note)
-    saver.put(None, made({"note": Note("n")}))
-    assert saver.get().state["note"] is not saver.get().state["note"]
-    assert saver.get().state == {"note": Note("n")}
-
-
 def test_an_unregistered_type_is_refused_until_it_is_registered():
     saver = MemorySaver()
     with pytest.raises(CheckpointSerializationError, match=r"notes\[0\]"):
         saver.put(None, made({"notes": [Note("n")]}))
     saver.registerTypes(Note)
     saver.put(None, made({"notes": [Note("n")]}))
-
-
-def test_refused_metadata_is_named():
-    with pytest.raises(CheckpointSerializationError) as caught:
-        MemorySaver().put(None, made({}, metadata={"who": object()}))
-    assert caught.value.path == "metadata.who"
-
-
-def test_the_lock_timeout_is_the_savers_own():
-    saver = MemorySaver(lock_timeout=0.01)
-    failed = []
-
-    def release():
-        try:
-            saver.release(RunnableConfig("t"))
-        except ThreadBusyError as error:
-            failed.append(error.waited)
-
-    with saver.run_lock(RunnableConfig("t")):
-        thread = threading.Thread(target=release)
-        thread.start()
-        thread.join()
-    assert failed
-    assert failed[0] < 5
 
 
 def test_the_size_counts_versions():

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from graphkit import Event, Observer
+from graphkit import Observer
 from graphkit._plan.events import Outbox
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.observers import (
@@ -135,26 +135,7 @@ def test_events_come_in_order_from_one_thread_that_ends_with_close():
 
 
 @pytest.mark.requirement("G26")
-def test_an_observer_that_raises_is_logged_and_called_again(caplog):
-    got, others = [], []
-
-    def observer(event):
-        got.append(event.type)
-        raise SystemExit if event.type == "exit" else RuntimeError(f"no {event.type}")
-
-    outbox = Outbox([observer, others.append])
-    for type_ in ("a", "exit", "b"):
-        outbox.post(type_, "info")
-    outbox.close()
-    assert got == ["a", "exit", "b"]
-    assert [each.type for each in others] == got
-    assert [record.name for record in caplog.records] == ["graphkit.observers"] * 3
-    assert "RuntimeError: no a" in caplog.text
-    assert "Traceback" in caplog.text
-
-
-@pytest.mark.requirement("G26")
-def test_a_blocked_observer_holds_up_nobody_and_is_given_up_on(blocked, caplog):
+def test_a_blocked_observer_delays_no_other_and_is_abandoned(blocked, caplog):
     got = SimpleQueue()
     outbox = Outbox([blocked, got.put])
     for _ in range(5):
@@ -197,15 +178,6 @@ def test_what_does_not_fit_is_dropped_counted_and_logged_once(blocked, caplog):
     assert caplog.text.count("events are dropped") == 1
 
 
-def test_what_is_posted_after_close_is_dropped():
-    got = []
-    outbox = Outbox([got.append])
-    outbox.close()
-    outbox.post("late", "error")
-    outbox.close()
-    assert got == []
-
-
 def test_close_in_an_observers_own_thread_does_not_wait_for_itself():
     done = []
     outbox = Outbox([lambda _: done.append(outbox.close(60))])
@@ -213,16 +185,6 @@ def test_close_in_an_observers_own_thread_does_not_wait_for_itself():
     (line,) = outbox._subscriptions
     line.thread.join(60)
     assert done == [None]
-
-
-def test_posting_from_many_threads_loses_nothing():
-    got = []
-    outbox = Outbox([got.append], limit=10**6)
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: [outbox.post("x", "info", data={"n": n, "m": m}) for m in range(500)], range(8)))
-    outbox.close(60)
-    assert outbox.dropped == 0
-    assert sorted((each.data["n"], each.data["m"]) for each in got) == [(n, m) for n in range(8) for m in range(500)]
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers here")
@@ -248,7 +210,7 @@ def test_a_signal_handler_may_post():
 
 
 @pytest.mark.requirement("G33")
-def test_what_nobody_wants_is_not_made():
+def test_events_below_every_level_are_not_made():
     calm, curious = [], []
     outbox = Outbox([filtered(calm.append, "warning"), filtered(curious.append, "info")])
     for level in Level:
@@ -256,34 +218,9 @@ def test_what_nobody_wants_is_not_made():
     outbox.close()
     assert [event.level for event in calm] == ["warning", "error"]
     assert [event.level for event in curious] == ["info", "warning", "error"]
+
     with pytest.raises(KeyError):
         outbox.post("x", "loud")
-
-
-@pytest.mark.requirement("G33")
-def test_an_observer_with_a_level_is_spared_what_is_below():
-    got = []
-
-    class Calm:
-        level = Level.WARNING
-
-        def __call__(self, event):
-            got.append(event.level)
-
-    outbox = Outbox([Calm(), lambda _: None])
-    for level in Level:
-        outbox.post("x", level)
-    outbox.close()
-    assert got == ["warning", "error"]
-
-
-@pytest.mark.requirement("G33")
-def test_filtered_holds_without_an_outbox_too():
-    got = []
-    observer = filtered(filtered(got.append, Level.WARNING), "info")
-    for level in Level:
-        observer(event("x", level))
-    assert [each.level for each in got] == ["warning", "error"]
 
 
 @pytest.mark.requirement("G27")
@@ -293,6 +230,7 @@ def test_multi_forwards_in_order_drops_none_and_survives_one_that_raises(caplog)
         lambda one: got.append((1, one.type)), None, lambda _: 1 / 0, lambda one: got.append((2, one.type))
     )
     assert len(observer.observers) == 3
+
     observer(event("a"))
     observer(event("b"))
     assert got == [(1, "a"), (2, "a"), (1, "b"), (2, "b")]
@@ -365,10 +303,6 @@ def test_what_may_be_given_as_observers():
             observers_of(wrong)
 
 
-def test_noop_takes_everything():
-    assert NoOpObserver()(event()) is None
-
-
 def lived(metrics, *events):
     """Pass events to the metrics, one second apart."""
     start = event().timestamp
@@ -429,7 +363,7 @@ def test_metrics_of_runs_within_runs():
 
 
 @pytest.mark.requirement("G38")
-def test_metrics_tell_runs_apart_that_go_on_at_once():
+def test_metrics_distinguish_concurrent_runs():
     metrics = Metrics()
     starts = [event("graph.start", thread_id=f"t{n}") for n in range(2)]
     ends = [event("graph.complete", thread_id=f"t{n}") for n in range(2)]
@@ -446,14 +380,10 @@ def test_metrics_count_from_many_threads():
 
 
 @pytest.mark.requirement("G38")
-def test_metrics_say_so_where_a_saver_cannot_tell_sizes(list_saver):
+def test_metrics_refuse_sizes_of_a_saver_without_them(list_saver):
     with pytest.raises(CheckpointerConfigurationError):
         Metrics().bytes(list_saver)
     assert Metrics().bytes(MemorySaver()) >= 0
-
-
-def test_event_is_what_observers_are_typed_with():
-    assert Event._fields == ("type", "level", "thread_id", "node_id", "checkpoint_id", "timestamp", "data")
 
 
 @pytest.mark.requirement("G26")

@@ -194,12 +194,17 @@ def test_a_fork_has_the_path_to_its_checkpoint(app, waiting):
 
     forked = fork(waiting, RunnableConfig("t", stop.id), "new", created_at=NOON)
 
-    assert (forked.origin.id, forked.checkpoints) == (stop.id, 2)
+    assert forked.origin.id == stop.id
+    assert forked.checkpoints == 2
     assert forked.config == RunnableConfig("new", stop.id)
     assert contents(waiting)[: len(before)] == before
+
     head, start = waiting.history(NEW)
-    assert (head.created_at, head.metadata["source"], head.parent_id) == (NOON, "fork", start.id)
-    assert (start.node_id, start.tags) == (START, ("begin",))
+    assert head.created_at == NOON
+    assert head.metadata["source"] == "fork"
+    assert head.parent_id == start.id
+    assert start.node_id == START
+    assert start.tags == ("begin",)
     assert len(waiting.interrupts("new")) == 1
     answer(waiting, "new", "no")
     app.invoke(None, NEW)
@@ -247,8 +252,12 @@ def test_a_rollback_appends_a_copy_to_resume_from(app, waiting):
 
     assert [info.id for info in waiting.history(T)[1:]] == [info.id for info in history]
     head = waiting.history(T)[0]
-    assert (head.id, head.parent_id, head.created_at) == (config.checkpoint_id, stop.id, NOON)
-    assert (head.node_id, head.next_node_id, head.metadata["source"]) == ("first", "ask", "fork")
+    assert head.id == config.checkpoint_id
+    assert head.parent_id == stop.id
+    assert head.created_at == NOON
+    assert head.node_id == "first"
+    assert head.next_node_id == "ask"
+    assert head.metadata["source"] == "fork"
     (pending,) = waiting.interrupts("t")
     assert pending.checkpoint_id == head.id
     answer(waiting, "t", "no")

@@ -9,14 +9,20 @@ from graphkit import (
     START,
     AgentState,
     Checkpoint,
+    CheckpointStorageError,
     Command,
     GraphResume,
     InterruptionMetadata,
     NodeOutput,
     RunnableConfig,
+    StateGraph,
     StateSnapshot,
     StreamingOutput,
+    interrupt,
 )
+from graphkit.abc import BaseCheckpointSaver
+from graphkit.testing.fakes import ScriptedSaver
+from savers import FileSystemSaver, MemorySaver, SqliteSaver, ValidatingSaver
 
 STATE = AgentState({"x": 1})
 
@@ -33,16 +39,19 @@ def test_node_outputs():
 
 def test_a_command():
     command = Command("b", {"x": 1})
-    assert (command.goto, command.gotoNode(), command.update) == ("b", "b", {"x": 1})
+    assert command.goto == "b"
+    assert command.gotoNode() == "b"
+    assert command.update == {"x": 1}
     assert command == Command("b", {"x": 1})
     assert command != Command("b")
     assert hash(command) == hash(Command("b"))
+    assert hash(Command(["a", "b"])) == hash(Command(["a"]))
     assert Command().update == {}
     assert repr(command) == "Command(goto='b', update={'x': 1})"
     assert command != "b"
 
 
-def test_a_resume_tells_none_from_nothing():
+def test_a_resume_distinguishes_none_from_no_value():
     assert not GraphResume().has_value
     assert GraphResume(None).has_value
     assert GraphResume(update={"x": 1}).update == {"x": 1}
@@ -52,15 +61,21 @@ def test_a_resume_tells_none_from_nothing():
 
 def test_interruption_metadata():
     one = InterruptionMetadata.builder("a", STATE).addMetadata("k", [1]).putMetadata("l", 2).build()
+
     assert (one.node_id, one.node, one.nodeId(), one.getNodeId()) == ("a",) * 4
-    assert (one.when, one.metadata, one.payload, one.reason()) == ("action", {"k": [1], "l": 2}, None, None)
+    assert one.when == "action"
+    assert one.metadata == {"k": [1], "l": 2}
+    assert one.payload is None
+    assert one.reason() is None
     assert one.interrupts == (one,)
     assert isinstance(one, NodeOutput)
     assert InterruptionMetadata("a", STATE, metadata={"reason": "r"}).reason() == "r"
     assert InterruptionMetadata("a", STATE, payload="p", metadata={"reason": "r"}).reason() == "p"
     assert one.id != InterruptionMetadata("a", STATE).id
+
     with pytest.raises(TypeError):
         one.metadata["k"].append(2)
+
     assert "action 'a'" in repr(one)
 
 
@@ -73,10 +88,16 @@ def test_a_snapshot():
         return ["w"]
 
     snapshot = StateSnapshot(checkpoint, RunnableConfig("t"), AgentState, waiting)
-    assert (snapshot.node, snapshot.next, snapshot.is_end) == ("a", "b", False)
-    assert (snapshot.getNodeId(), snapshot.getNextNodeId(), snapshot.nextNodeId()) == ("a", "b", "b")
+    assert snapshot.node == "a"
+    assert snapshot.next == "b"
+    assert snapshot.is_end is False
+    assert snapshot.getNodeId() == "a"
+    assert snapshot.getNextNodeId() == "b"
+    assert snapshot.nextNodeId() == "b"
     assert snapshot.checkpoint_id == snapshot.getCheckpointId() == snapshot.checkpointId() == checkpoint.id
-    assert (snapshot.parent_id, snapshot.metadata, snapshot.created_at) == ("p", {"k": 1}, checkpoint.created_at)
+    assert snapshot.parent_id == "p"
+    assert snapshot.metadata == {"k": 1}
+    assert snapshot.created_at == checkpoint.created_at
     assert snapshot.state == snapshot.getState() == {"x": [1]}
     assert type(snapshot.values) is dict
     assert snapshot.config == RunnableConfig("t", checkpoint.id, next_node="b")
@@ -86,3 +107,59 @@ def test_a_snapshot():
     assert repr(snapshot) == f"StateSnapshot('a' -> 'b', id={checkpoint.id!r})"
     with pytest.raises(AttributeError):
         snapshot.nothing  # noqa: B018
+
+
+# --- what objects show of themselves ----------------------------------------------------------------------------------
+
+
+def ask(state):
+    return {"answer": interrupt("Ship it?")}
+
+
+def make_graph():
+    graph = StateGraph({}).add_node("ask", ask).add_edge(START, "ask")
+    return graph.add_conditional_edges("ask", lambda state: END, [END])
+
+
+def test_a_graph_shows_its_nodes_and_edges():
+    assert repr(make_graph()) == "StateGraph(nodes: ask; edges: __START__ -> ask, ask -> ?)"
+    assert repr(StateGraph({})) == "StateGraph(nodes: none; edges: none)"
+
+
+def test_a_compiled_graph_shows_its_saver_and_interrupts():
+    app = make_graph().compile(checkpoint_saver=MemorySaver(), interrupt_before=["ask"])
+
+    assert repr(app) == (
+        "CompiledGraph(nodes: ask; CompileConfig(checkpoint_saver=MemorySaver(0 threads), interrupt_before=('ask',)))"
+    )
+
+
+def test_a_stopped_state_shows_what_it_waits_for():
+    saver = MemorySaver()
+    state = make_graph().compile(checkpoint_saver=saver).invoke({}, "order-1")
+
+    assert "'Ship it?'" in str(state)
+    assert state.interrupts == tuple(saver.interrupts())
+
+
+@pytest.mark.parametrize("kind", [FileSystemSaver, SqliteSaver])
+def test_a_saver_shows_its_place_and_its_threads(tmp_path, kind):
+    place = tmp_path / "runs"
+    with kind(place) as saver:
+        assert repr(saver).startswith(kind.__name__)
+        assert "0 threads" in repr(saver)
+        assert not place.exists() or kind is FileSystemSaver  # nothing is made to be shown
+
+        make_graph().compile(checkpoint_saver=saver).invoke({}, "order-1")
+        assert str(place) in repr(saver)
+        assert "1 thread)" in repr(saver)
+
+
+def test_a_wrapper_shows_the_saver_that_it_wraps():
+    assert repr(ValidatingSaver(MemorySaver())) == "ValidatingSaver(MemorySaver(0 threads))"
+
+
+def test_a_store_that_fails_is_shown_as_such():
+    saver = ScriptedSaver(MemorySaver()).fail("threads", CheckpointStorageError("x", "read", "no disk"))
+
+    assert "CheckpointStorageError" in BaseCheckpointSaver.__repr__(saver)  # as a saver that is no wrapper

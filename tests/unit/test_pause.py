@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import END, START, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph
+from graphkit import END, START, InterruptionMetadata, RunnableConfig, StateGraph
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, LOG, both, log_node, make_chain, make_graph
+from tests.support.graphs import CONFIG, LOG, both, log_node, make_chain, make_graph, pending_ids, status_of
 from tests.support.sweeps import ALL
 
 pytestmark = pytest.mark.sweep(ALL)
@@ -41,12 +42,16 @@ def test_it_stops_before_the_next_node_and_goes_on_there(saver, options, how):
     a = Pauser("a")
     graph = a.graph = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver, **options)
     last = run(graph, {}, how=how)
+
     assert isinstance(last, InterruptionMetadata)
-    assert (last.node_id, last.when, last.metadata, last.state["log"]) == ("b", "before", {"reason": "pause"}, ["a"])
+    assert last.node_id == "b"
+    assert last.when == "before"
+    assert last.metadata == {"reason": "pause"}
+    assert last.state["log"] == ["a"]
     assert last.reason() == "pause"
     assert a.asked == [1]
-    assert saver.history(CONFIG)[0].status == "interrupted"
-    assert [stop.id for stop in saver.interrupts("t")] == [last.id]
+    assert status_of(saver) == "interrupted"
+    assert pending_ids(saver) == [last.id]
     assert run(graph, None, how=how).state["log"] == ["a", "b"]
 
 
@@ -61,16 +66,14 @@ def test_from_another_thread(saver):
 
     graph = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver)
 
-    def pause():
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(graph.invoke_final, {}, CONFIG)
         assert at_work.wait(60)
         assert graph.pause("other") == 0
         assert graph.pause("t") == 1
         go_on.set()
+        assert run.result(60).metadata == {"reason": "pause"}
 
-    pausing = threading.Thread(target=pause)
-    pausing.start()
-    assert graph.invoke_final({}, CONFIG).metadata == {"reason": "pause"}
-    pausing.join()
     assert graph.pause() == 0
     assert graph.resume("t")["log"] == ["a", "b"]
 
@@ -79,18 +82,6 @@ def test_a_run_that_is_about_to_end_ends(saver):
     a = Pauser("a")
     graph = a.graph = make_chain(a=a).compile(checkpoint_saver=saver)
     assert graph.invoke_final({}, CONFIG).is_end
-
-
-def test_an_update_may_come_with_the_resume(saver):
-    a = Pauser("a")
-    graph = a.graph = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver)
-    graph.invoke({}, CONFIG)
-    assert graph.invoke(GraphResume({"log": "value"}, update={"log": "update"}), CONFIG)["log"] == [
-        "a",
-        "value",
-        "update",
-        "b",
-    ]
 
 
 def test_where_the_run_stops_anyway_there_is_one_stop(saver):
@@ -108,7 +99,9 @@ def test_inside_a_subgraph_and_a_fork(saver, how):
     child = make_chain(p=p, q=lambda state: runs.append("q") or {"log": "q"}).compile()
     graph = make_graph(LOG, "j>END START>s,b s>j b>j", s=child, b=log_node("b"), j=log_node("j"))
     compiled = p.graph = graph.compile(checkpoint_saver=saver)
+
     last = run(compiled, {}, how=how)
+
     assert last.metadata == {"reason": "pause"}
     assert runs == []
     assert run(compiled, None, how=how).state["log"] == ["p", "q", "b", "j"]
@@ -119,16 +112,18 @@ def test_inside_a_subgraph_and_a_fork(saver, how):
 @both
 def test_inside_a_branch_and_between_items(saver, how):
     b, m = Pauser("b"), Pauser("m")
-    branch = StateGraph(LOG).add_node("b", b).add_node("c", log_node("c")).add_node("d", log_node("d"))
-    for source, target in ((START, "b"), (START, "d"), ("b", "c"), ("c", END), ("d", END)):
-        branch.add_edge(source, target)
+    branch = make_graph(LOG, "START>b,d b>c c>END d>END", b=b)
     compiled = b.graph = branch.compile(checkpoint_saver=saver)
+
     assert run(compiled, {}, how=how).metadata == {"reason": "pause"}
     assert run(compiled, None, how=how).state["log"] == ["b", "c", "d"]
+
     mapped = StateGraph(LOG).add_map_node("m", m, lambda state: range(3)).add_edge(START, "m").add_edge("m", END)
     compiled = m.graph = mapped.compile(checkpoint_saver=saver)
+
     for _ in range(3):
         last = run(compiled, {} if not m.asked else None, RunnableConfig("u"), how=how)
+
     assert last.state["log"] == ["m"] * 3
 
 
@@ -151,7 +146,7 @@ def test_ctrl_c_in_a_node_keeps_what_was_finished(saver, how):
     with pytest.raises(KeyboardInterrupt):
         run(graph, {}, how=how)
     assert saver.get(CONFIG).node_id == "a"
-    assert saver.history(CONFIG)[0].status == "stalled"
+    assert status_of(saver) == "stalled"
     presses.append(0)
     assert run(graph, None, how=how).state["log"] == ["a", "b"]
 
@@ -190,22 +185,27 @@ def test_a_signal_stops_a_process_with_everything_saved(tmp_path, durability):
     program.write_text(PROGRAM)
     command = [sys.executable, str(program), str(tmp_path / "store"), durability]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGUSR1)
         assert process.stdout.readline() == "a {'reason': 'pause'} [0, 1, 2, 3]\n"
+
     assert process.returncode == 0
+
     saver = FileSystemSaver(tmp_path / "store")
+
     assert saver.get(CONFIG).state["log"] == [0, 1, 2, 3]
-    assert saver.history(CONFIG)[0].status == "interrupted"
+    assert status_of(saver) == "interrupted"
+
     graph = StateGraph(LOG).add_node("a", lambda state: {"log": len(state["log"])}).add_edge(START, "a")
     graph.add_conditional_edges("a", lambda state: "a" if len(state["log"]) < 6 else END)
+
     assert graph.compile(checkpoint_saver=saver).resume("t")["log"] == [0, 1, 2, 3, 4, 5]
 
 
 def test_several_runs_are_asked_at_once():
-    asked = []
     inside = threading.Barrier(3, timeout=60)
 
     def a(state):
@@ -214,17 +214,10 @@ def test_several_runs_are_asked_at_once():
         return {"log": "a"}
 
     graph = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=MemorySaver())
-    lasts = []
-    runs = [
-        threading.Thread(target=lambda n=n: lasts.append(graph.invoke_final({}, RunnableConfig(str(n)))))
-        for n in range(2)
-    ]
-    for one in runs:
-        one.start()
-    inside.wait()
-    asked.append(graph.pause())
-    inside.wait()
-    for one in runs:
-        one.join()
-    assert asked == [2]
-    assert [last.metadata for last in lasts] == [{"reason": "pause"}] * 2
+
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(graph.invoke_final, {}, RunnableConfig(thread)) for thread in ("t", "u")]
+        inside.wait()
+        assert graph.pause() == 2
+        inside.wait()
+        assert [run.result(60).metadata for run in runs] == [{"reason": "pause"}] * 2

@@ -6,7 +6,7 @@ import pytest
 
 from graphkit import END, START, StateGraph
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, LOG, Killed, make_graph
+from tests.support.graphs import CONFIG, LOG, Killed, connect, make_graph
 from tests.support.terminal import graphkit
 
 
@@ -32,7 +32,7 @@ def make_fork():
 def make_map_in_a_branch():
     graph = StateGraph(LOG).add_node("a", lambda state: None)
     graph.add_map_node("m", process_item, lambda state: range(5), max_concurrency=1)
-    return graph.add_edge(START, "a").add_edge(START, "m").add_edge("a", END).add_edge("m", END)
+    return connect(graph, "START>a,m a>END m>END")
 
 
 @pytest.mark.parametrize(

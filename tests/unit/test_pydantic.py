@@ -96,6 +96,7 @@ def test_a_bad_input_is_an_error_and_is_not_stored(given):
 def test_a_bad_update_names_node_and_field_and_is_not_stored(update, field):
     saver = MemorySaver()
     graph = compiled(Model, {"count": 1}, {"count": 2, **update}, checkpoint_saver=saver)
+
     with pytest.raises(NodeExecutionError, match=field) as failed:
         graph.invoke({"name": "n"}, CONFIG)
     assert failed.value.node_id == "n1"
@@ -181,7 +182,11 @@ class Span(BaseModel):
 
 def test_model_validators_see_the_whole_update_at_once():
     final = run(Span, {"low": 1, "high": 2}, {"low": 5, "high": 9}, {"notes": ["x"]})
-    assert (final.low, final.high, final.width, final.notes) == (5, 9, 4, ["x"])
+    assert final.low == 5
+    assert final.high == 9
+    assert final.width == 4
+    assert final.notes == ["x"]
+
     with pytest.raises(NodeExecutionError, match="low is above high"):
         run(Span, {"low": 1, "high": 2}, {"low": 5})
     with pytest.raises(NodeExecutionError, match="unknown"):
@@ -214,20 +219,6 @@ def test_extra_fields_are_kept_where_the_model_allows_them(one_piece):
         n: int = 0
 
     assert run(Open, {"x": 1}, {"y": [2]}, {"n": "3", "x": REMOVE}) == {"n": 3, "y": [2]}
-
-
-def test_extra_fields_of_an_input_are_refused_and_the_nearest_field_is_named():
-    with pytest.raises(GraphRunnerError, match="Model has no key 'nmae'; did you mean 'name'"):
-        run(Model, {"nmae": "n"})
-
-
-def test_extra_fields_of_an_input_are_refused_where_the_model_forbids_them():
-    class Closed(BaseModel):
-        model_config = ConfigDict(extra="forbid")
-        n: int = 0
-
-    with pytest.raises(GraphRunnerError, match="x"):
-        run(Closed, {"x": 1})
 
 
 def test_nested_models_come_back_from_a_saver():
@@ -295,9 +286,11 @@ def test_a_resume_and_an_update_are_validated_too():
     saver = MemorySaver()
     graph = compiled(Model, {"count": 1}, checkpoint_saver=saver, interrupt_before=["n0"])
     graph.invoke({"name": "n"}, CONFIG)
+
     for wrong in (GraphResume({"count": "x"}), GraphResume(update={"count": "x"})):
         with pytest.raises(GraphRunnerError, match="count"):
             graph.invoke(wrong, CONFIG)
+
     with pytest.raises(NodeExecutionError, match="the values of update_state cannot be merged") as caught:
         graph.update_state(CONFIG, {"count": "x"})
     assert "count" in str(caught.value)

@@ -145,7 +145,9 @@ def drivers_after(code):
 @pytest.mark.requirement("P9")
 def test_only_the_chosen_backend_is_imported(tmp_path):
     begin = "from graphkit.registry import get_saver"
+
     assert drivers_after("import graphkit, savers; from savers import FileSystemSaver, MemorySaver") == []
+
     for name in ("memory", "versioned_memory"):
         assert drivers_after(f"{begin}; get_saver({name!r})") == []
     for name in ("file", "disk", "filesystem"):
@@ -153,23 +155,6 @@ def test_only_the_chosen_backend_is_imported(tmp_path):
     assert drivers_after(f"{begin}; get_saver('sqlite', path={str(tmp_path / 'x.db')!r})") == ["sqlite3"]
     assert drivers_after(f"{begin}; get_saver('postgres', path='host=h')") == ["psycopg", "psycopg_pool"]
     assert drivers_after("import savers; savers.SqliteSaver") in ([], ["sqlite3"])
-
-
-@pytest.mark.parametrize("key", ["db_file", "path"])
-def test_sqlite_works_from_a_configuration_alone(key, tmp_path):
-    saver = get_saver("sqlite", **{key: str(tmp_path / "new" / "runs.db")})
-    assert type(saver).__name__ == "SqliteSaver"
-    assert type(saver).__module__ == "savers"
-    saver.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
-    assert (tmp_path / "new" / "runs.db").is_file()
-
-
-@pytest.mark.parametrize(("name", "key"), [("sqlite", "db_file"), ("postgres", "connection_string")])
-def test_a_missing_key_of_a_database_is_named(name, key, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointerConfigurationError, match=key):
-        get_saver(name)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_savers_has_no_other_names():

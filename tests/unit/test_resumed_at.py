@@ -39,13 +39,16 @@ def resumed(saver, at=AT):
     return [info.node_id for info in reversed(saver.history(at)) if "resumed_at" in info.metadata]
 
 
-def test_the_first_checkpoint_after_an_answer_says_when_the_run_resumed(saver):
+def test_the_first_checkpoint_after_an_answer_has_the_time_of_the_resume(saver):
     graph = line(a=step, ask=ask, b=step, c=step).compile(checkpoint_saver=saver)
     graph.invoke({"n": 0}, AT)
+
     assert resumed(saver) == []
+
     before = datetime.now(UTC)
     graph.invoke(GraphResume(3), AT)
     assert resumed(saver) == ["ask"]
+
     info = next(info for info in saver.history(AT) if info.node_id == "ask")
     assert before <= datetime.fromisoformat(info.metadata["resumed_at"]) <= info.created_at
 
@@ -79,7 +82,7 @@ def test_a_nested_graph_notes_it_in_its_own_history(saver):
     assert resumed(saver) == ["inner"]
 
 
-def test_a_resume_from_a_past_checkpoint_says_it_once(saver):
+def test_a_resume_from_a_past_checkpoint_notes_it_once(saver):
     graph = line(a=step, b=step, c=step).compile(checkpoint_saver=saver)
     graph.invoke({"n": 0}, AT)
     past = next(info for info in saver.history(AT) if info.node_id == "a")
@@ -96,16 +99,20 @@ def test_a_new_run_of_the_thread_does_not_carry_it_on(saver):
 
 
 @pytest.mark.parametrize("kind", ["memory", "files"])
-def test_a_watch_tells_when_a_change_was_stored(tmp_path, kind):
+def test_a_watch_reports_when_a_change_was_stored(tmp_path, kind):
     saver = MemorySaver() if kind == "memory" else FileSystemSaver(tmp_path / "runs", fsync="never")
     graph = line(a=step, ask=ask).compile(checkpoint_saver=saver)
     graph.invoke({"n": 0}, AT)
     (waiting,) = saver.interrupts("t")
     latest = saver.history(AT)[0]
+
     with saver.watch(AT, latest=True, interval=0.01) as watch:
         first, second = watch.get(30), watch.get(30)
-    assert (first.kind, first.at) == ("checkpoint", latest.created_at)
-    assert (second.kind, second.at) == ("interrupt", waiting.created_at)
+
+    assert first.kind == "checkpoint"
+    assert first.at == latest.created_at
+    assert second.kind == "interrupt"
+    assert second.at == waiting.created_at
 
 
 def test_a_release_on_files_has_the_time_of_the_last_write(tmp_path):
@@ -116,4 +123,6 @@ def test_a_release_on_files_has_the_time_of_the_last_write(tmp_path):
         saver.release(AT)
         change = watch.get(30)
     (version,) = (tmp_path / "runs").glob("t-*/v*.log")
-    assert (change.kind, change.at) == ("release", datetime.fromtimestamp(version.stat().st_mtime, UTC))
+
+    assert change.kind == "release"
+    assert change.at == datetime.fromtimestamp(version.stat().st_mtime, UTC)

@@ -25,16 +25,6 @@ def app(saver):
     return make_chain({}, a=lambda state: {"n": state["n"] + 1}).compile(checkpoint_saver=saver)
 
 
-def test_a_run_an_update_and_a_release_inside_the_lock_that_the_caller_holds(saver, app):
-    with saver.run_lock(CONFIG):
-        assert app.invoke({"n": 1}, CONFIG)["n"] == 2
-        app.update_state(CONFIG, {"n": 5})
-        with saver.run_lock(CONFIG):
-            assert app.get_state(CONFIG).state["n"] == 5
-        saver.release(CONFIG)
-    assert app.state_of(CONFIG) is None
-
-
 def test_an_asynchronous_run_inside_the_lock(saver, app):
     async def main():
         with saver.run_lock(CONFIG):
@@ -106,12 +96,6 @@ def is_busy(saver):
             return False
     except ThreadBusyError:
         return True
-
-
-def test_a_failure_inside_lets_it_go(saver, app):
-    with pytest.raises(KeyError), saver.run_lock(CONFIG):
-        raise KeyError
-    assert app.invoke({"n": 1}, CONFIG)["n"] == 2
 
 
 def test_another_saver_on_the_same_store_is_another_party(tmp_path):

@@ -2,6 +2,7 @@
 
 import inspect
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_a_wrong_value_is_named_and_leaves_nothing(make, name, option, value, di
 
 
 @pytest.mark.parametrize(("name", "option"), [("file", "fsync"), ("sqlite", "fsync"), ("postgres", "lease")])
-def test_the_error_for_too_long_a_time_says_how_long_it_may_be(name, option):
+def test_the_error_for_too_long_a_time_has_the_limit(name, option):
     check_saver_options(name, **REQUIRED[name] | {option: 2_147_483})
     with pytest.raises(CheckpointerConfigurationError, match=r"at most 2147483, not 2147484$"):
         check_saver_options(name, **REQUIRED[name] | {option: 2_147_484})
@@ -126,20 +127,19 @@ def test_a_factory_that_takes_any_keyword_is_not_asked_for_names(monkeypatch):
 def test_an_infinite_lock_timeout_waits_for_the_other_run(name):
     saver = get_saver(name, **REQUIRED[name], lock_timeout=float("inf"))
     thread = RunnableConfig("t")
-    is_held = threading.Event()
-    may_end = threading.Event()
+    is_held, may_end = threading.Event(), threading.Event()
 
     def hold():
         with saver.run_lock(thread):
             is_held.set()
             may_end.wait(60)
 
-    holder = threading.Thread(target=hold)
-    holder.start()
-    assert is_held.wait(60)
-    threading.Timer(0, may_end.set).start()
-    with saver.run_lock(thread):
-        saver.put(thread, Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
-    holder.join()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(hold)
+        assert is_held.wait(60)
+        threading.Timer(0, may_end.set).start()
+        with saver.run_lock(thread):
+            saver.put(thread, Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+
     assert saver.get(thread).state["n"] == 1
     saver.close()

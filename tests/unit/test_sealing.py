@@ -54,8 +54,11 @@ def test_the_bytes_are_those_of_the_specification():
     extracted = hmac.digest(salt, KEYS["new"], "sha256")
     first = hmac.digest(extracted, info + b"\1", "sha256")
     second = hmac.digest(extracted, first + info + b"\2", "sha256")
+
     bound = struct.pack("<BIIIIBQ", 9, 0, 0, 2, FID, 2, 218)
-    assert (stored[1 : 1 + size], second[:4]) == (b"new", check)
+
+    assert stored[1 : 1 + size] == b"new"
+    assert second[:4] == check
     assert AESGCM(first).decrypt(nonce, ciphertext + tag, bound) == PAYLOAD
     assert len(ciphertext) == len(PAYLOAD)
 

@@ -15,15 +15,11 @@ from graphkit import (
     AgentState,
     Channels,
     MessagesState,
-    NodeExecutionError,
     RemoveByHash,
     ReplaceAllWith,
-    RunnableConfig,
 )
 from graphkit._values.state import merge
 from graphkit.values import REMOVED, SET, Changes, FrozenDict, FrozenList, freeze
-from savers import FileSystemSaver
-from tests.support.graphs import make_chain
 
 CHANNELS = {
     "log": Channels.appender_with_duplicate(),
@@ -38,6 +34,7 @@ def merged(data, update):
     return dict(merge(freeze(data), update, CHANNELS)[0])
 
 
+@pytest.mark.requirement("behaviour 2")
 @pytest.mark.parametrize(
     ("data", "update", "expected"),
     [
@@ -97,7 +94,7 @@ def test_what_did_not_change_is_shared():
         ({"log": REMOVE}, REMOVED),
     ],
 )
-def test_what_is_said_to_have_changed(update, op):
+def test_the_recorded_changes(update, op):
     data = freeze({"list": [0, [1]], "log": [0, [1]]})
     _, ops = merge(data, update, CHANNELS)
     assert ops == ({} if op is None else {next(iter(update)): op})
@@ -151,13 +148,18 @@ GROW = st.just("grow")
 def test_changes_replayed_on_the_base_give_the_state(first, updates):
     base, _ = merge(FrozenDict(), {"plain": [first, 1], "log": [first]}, CHANNELS)
     data, changes = base, Changes(base, {})
+
     for update in updates:
         if update == "grow":
             old = data.get("plain")
             update = {"plain": old + [2] if isinstance(old, FrozenList) else [1]}  # noqa: PLW2901, RUF005
         data, ops = merge(data, update, CHANNELS)
         changes = changes.compose(ops)
-    assert json.dumps(replay(base, data, changes.ops), sort_keys=True) == json.dumps(data, sort_keys=True)
+
+    replayed = replay(base, data, changes.ops)
+
+    assert json.dumps(replayed, sort_keys=True) == json.dumps(data, sort_keys=True)
+
     for key in {*base, *data} - set(changes.ops):
         assert base[key] is data[key]
 
@@ -167,10 +169,17 @@ def test_changes_replayed_on_the_base_give_the_state(first, updates):
 
 def test_a_state_is_a_read_only_mapping():
     state = AgentState({"a": 1, "none": None})
-    assert (state["a"], state.get("b"), state.get("b", 2), len(state), list(state)) == (1, None, 2, 2, ["a", "none"])
+    assert state["a"] == 1
+    assert state.get("b") is None
+    assert state.get("b", 2) == 2
+    assert len(state) == 2
+    assert list(state) == ["a", "none"]
     assert "a" in state
     assert "b" not in state
-    assert (state.value("a"), state.value("none", 3), state.value("b"), state.value("b", 4)) == (1, 3, None, 4)
+    assert state.value("a") == 1
+    assert state.value("none", 3) == 3
+    assert state.value("b") is None
+    assert state.value("b", 4) == 4
     assert state == {"a": 1, "none": None} == dict(state) == {**state}
     assert state == AgentState(state.data)
     assert state != {"a": 1}
@@ -185,24 +194,6 @@ def test_a_state_is_a_read_only_mapping():
         del state["a"]
     with pytest.raises(TypeError):
         hash(state)
-
-
-def test_the_caller_keeps_its_own():
-    given_ = {"list": [1]}
-    state = AgentState(given_)
-    given_["list"].append(2)
-    assert state["list"] == [1]
-
-
-def test_lists_and_dicts_inside_are_lists_and_dicts():
-    state = AgentState({"list": [1, [2]], "dict": {"k": [3]}})
-    assert isinstance(state["list"], list)
-    assert isinstance(state.data["dict"], dict)
-    assert json.loads(json.dumps(state.data)) == state
-    mine = list(state["list"])
-    mine.append(4)
-    assert dict(state["dict"]) == {"k": [3]}
-    assert state["list"] == [1, [2]]
 
 
 @dataclass
@@ -349,17 +340,6 @@ def test_two_histories_that_grow_from_one_list_do_not_know_each_others_ids():
     assert two["messages"] == [{"id": "a"}, {"id": "c"}, {"id": "b", "n": 2}]
 
 
-def test_a_conversation_that_is_stored_goes_on_by_id(tmp_path):
-    def answers(state):
-        return {"messages": [{"id": "draft", "text": f"draft {len(state.messages())}"}, {"role": "user"}]}
-
-    graph = make_chain(MessagesState, a=answers)
-    for _ in range(2):
-        graph.compile(checkpoint_saver=FileSystemSaver(tmp_path)).invoke({}, RunnableConfig("t"))
-    stored = FileSystemSaver(tmp_path).get(RunnableConfig("t")).state["messages"]
-    assert stored == [{"id": "draft", "text": "draft 2"}, {"role": "user"}, {"role": "user"}]
-
-
 # What gets around the read-only classes
 
 
@@ -380,20 +360,13 @@ def test_a_container_that_was_changed_in_place_is_found_at_the_next_update_of_it
     channels = {} if channel is None else {"x": channel}
     data, _ = merge(FrozenDict(), {"x": value, "y": 1}, channels)
     change(data["x"])
+
     update = {"the same": data["x"], "a copy": type(value)(data["x"]), "another": None}[given]
+
     with pytest.raises(ValueError, match=f"a {type(value).__name__} of the state was changed in place"):
         merge(data, {"x": update if update is not None else 5}, channels)
+
     merge(data, {"y": 2}, channels)  # other keys cost nothing
-
-
-def test_a_node_that_gets_around_the_read_only_classes_is_refused():
-    def push(state):
-        heapq.heappush(state["queue"], "a")
-        return {"queue": state["queue"]}
-
-    graph = make_chain({}, push=push)
-    with pytest.raises(NodeExecutionError, match="'push' cannot be merged: a list of the state was changed in place"):
-        graph.compile().invoke({"queue": ["b"]})
 
 
 def test_a_list_that_grows_step_by_step_keeps_its_size():

@@ -18,6 +18,7 @@ from graphkit import (
     interrupt,
 )
 from savers import MemorySaver
+from tests.support.graphs import connect, make_chain, make_graph, nodes_of
 
 WAIT = 20
 """Seconds that a test waits for another thread before it fails."""
@@ -84,6 +85,7 @@ def test_each_mode_gets_what_it_shows_alone(read):
     items = read(app, {}, config=config, stream_mode=["updates", "snapshots"])
 
     step = [item for mode, item in items if item.node == "node"]
+
     assert [mode for mode, item in items if item.node == "node"] == [StreamMode.UPDATES, StreamMode.SNAPSHOTS]
     assert step[0].update == {"node": {"log": ["node"]}}
     assert step[1].checkpoint_id
@@ -95,7 +97,7 @@ def test_the_modes_of_the_config_count_and_the_argument_overrides_them(read):
     config = RunnableConfig(stream_mode=["custom", "custom"])
 
     assert read(app, {}, config=config) == [("custom", 1)]
-    assert [item.node for item in read(app, {}, config=config, stream_mode="values")][-1] == END
+    assert nodes_of(read(app, {}, config=config, stream_mode="values"))[-1] == END
 
 
 @both
@@ -156,20 +158,19 @@ def test_a_value_arrives_while_a_sync_node_of_an_async_run_runs():
 
 @both
 def test_branches_items_and_nested_graphs_dispatch_too(read):
-    def tell(item, config):
+    def dispatch_item(item, config):
         config.dispatch(item)
 
-    inner = StateGraph({}).add_node("in", lambda state, config: config.dispatch("nested"))
-    inner.set_entry_point("in").set_finish_point("in")
-    graph = StateGraph({}).add_node("left", lambda state, config: config.dispatch("left"))
-    graph.add_node("right", lambda state, config: config.dispatch("right"))
-    graph.add_map_node("map", tell, lambda state: ["x", "y"]).add_node("nested", inner.compile())
-    graph.add_edge(START, "left").add_edge(START, "right").add_edge("left", "map").add_edge("right", "map")
-    graph.add_edge("map", "nested").add_edge("nested", END)
+    def dispatch_id(state, config):
+        config.dispatch(config.node_id)
+
+    inner = make_chain({}, nested=dispatch_id).compile()
+    graph = make_graph({}, "START>left,right inner>END", left=dispatch_id, right=dispatch_id, inner=inner)
+    connect(graph.add_map_node("map", dispatch_item, lambda state: ["x", "y"]), "left>map right>map map>inner")
 
     items = read(graph.compile(), {}, stream_mode="custom")
-    items = [item for item in items if not isinstance(item, MapProgress)]
 
+    items = [item for item in items if not isinstance(item, MapProgress)]
     assert sorted(items[:2]) == ["left", "right"]
     assert sorted(items[2:4]) == ["x", "y"]
     assert items[4:] == ["nested"]

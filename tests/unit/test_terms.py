@@ -26,6 +26,7 @@ def make_metadata(seed):
 def test_each_checkpoint_of_a_run_is_found_by_its_metadata(seed, most_known, tmp_path, monkeypatch):
     monkeypatch.setattr("savers._sql.terms._MOST_KNOWN", most_known)
     ids = {}
+
     with SqliteSaver(tmp_path / "store.db") as saver:
         for number, metadata in enumerate(make_metadata(seed)):
             config = RunnableConfig(f"t{number % 2}")

@@ -130,7 +130,7 @@ def test_the_commands_read_what_a_script_stored(run):
     assert run(*IMPORTED, "show", "v") == "new!"
 
 
-def test_the_commands_say_which_types_an_app_has_registered(run, tmp_path):
+def test_the_commands_show_which_types_an_app_has_registered(run, tmp_path):
     assert run(*SCRIPT, "store", "t") == "new!"
     fork = ["-m", "graphkit", "fork", "runs", "t", "u"]
     assert "its module is not known: import that file as a module, take its class" in run(*fork)
@@ -187,7 +187,7 @@ def test_a_name_of_main_is_not_given_to_one_of_several_classes():
     assert type(codec.unpack(data)[0]) is exact
 
 
-def test_the_error_of_an_unknown_name_of_main_says_what_to_do():
+def test_the_error_of_an_unknown_name_of_main_has_the_advice():
     with pytest.raises(CheckpointSerializationError) as caught:
         Codec([make_class("other")]).unpack(pack_as("__main__.Note"))
     assert "import that file as a module, take its class Note" in caught.value.reason

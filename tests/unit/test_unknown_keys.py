@@ -124,6 +124,7 @@ def test_what_was_stored_without_the_graph_is_refused_by_the_resume_and_dropped_
         with pytest.raises(GraphRunnerError, match=f"{REFUSED}; it was stored for this resume, and a rollback"):
             app.invoke(None, CONFIG)
     operations.rollback(saver, RunnableConfig("t", saver.get(CONFIG).id))
+
     assert app.invoke(None, CONFIG)["item"] == "lamp"
 
 

@@ -133,7 +133,9 @@ def test_a_sealed_log_has_room_for_the_seal(monkeypatch):
     monkeypatch.setattr(MemoryLogBytes, "max_payload", 500)
     frames = make(key_ring=KeyRing({"k" * 255: bytes(32)}))
     frames.append(WRITE, b"x" * frames.max_payload)
+
     with pytest.raises(CheckpointSerializationError):
         frames.append(WRITE, b"x" * (frames.max_payload + 1))
+
     with pytest.raises(CheckpointKeyError):
         [*read_again(frames).records.scan(HEADER_SIZE, len(frames.bytes.data), 0)]

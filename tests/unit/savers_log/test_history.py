@@ -33,6 +33,7 @@ def fill(log, seed, count=80, *, replaces=False):
     dice = random.Random(seed)
     ids = []
     now = EPOCH
+
     for number in range(count):
         now += timedelta(microseconds=dice.randrange(-1000, 5000))
         new = Checkpoint(
@@ -80,9 +81,11 @@ def test_a_checkpoint_is_found_by_its_id_as_in_the_index(log, seed, replaces):
     ids = fill(log, seed, replaces=replaces)
     known = dict(zip(ids, outline(log.history.load_index().checkpoints), strict=True))
     reader = open_again(log)
+
     for each in random.Random(seed).sample(ids, 12):
         assert outline([reader.history.find(each)]) == [known[each]]
         assert outline([open_again(log).history.find(each)]) == [known[each]]
+
     assert reader.history.find("unknown") is None
     assert reader.history.find(None).id == ids[-1]
 
@@ -110,12 +113,15 @@ def test_a_reader_takes_in_what_other_writers_append(log, knows_all):
     reader = open_again(log)
     if knows_all:
         reader.history.load_index()
+
     for number in range(2, 6):
         fill(log, number, 10, replaces=number == 4)
         assert reader.refresh()
         assert outline([reader.history.find(None)]) == outline([log.history.find(None)])
-        assert (reader.frames.end, reader.frames.seq) == (log.frames.end, log.frames.seq)
+        assert reader.frames.end == log.frames.end
+        assert reader.frames.seq == log.frames.seq
         assert reader.history.scan.depth == log.history.scan.depth
+
     assert outline(reader.history.load_index().checkpoints) == outline(log.history.load_index().checkpoints)
 
 
@@ -155,6 +161,7 @@ def test_whether_an_id_is_new(log):
 def test_early_writes_wait_for_their_checkpoint_wherever_it_comes(log, between):
     put(log)
     log.writer.put_early("late", {"a": b"\x01"})
+
     for number in range(between):
         put(log, n=number)
     log.writer.put_early("late", {"a": b"\x02", "b": b"\x03"})
@@ -288,6 +295,7 @@ def test_a_lost_replacement_is_refused(log):
     put(log, first, n=2)
     reader = open_again(log)
     assert [stored.id for stored in reader.history.load_index().checkpoints][1] == second
+
     good = last_frame(log)
     end = log.frames.end
     append_raw(log, good.payload, flags=good.flags, back=end - good.offset, key=end - good.offset + good.key)

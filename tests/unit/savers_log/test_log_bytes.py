@@ -98,6 +98,7 @@ def test_ranges_are_read_at_their_places(make):
     medium = make()
     end = write(medium, b"one", b"two", b"three")
     start = len(BEGINNING)
+
     for each in (medium, open_other(make)):
         assert each.read_at(start + 3, 3) == b"two"
         assert each.read_at(end - 2, 100) == b"ee", "fewer at the end"

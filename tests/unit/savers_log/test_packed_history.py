@@ -3,14 +3,18 @@
 import random
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
+from graphkit import Checkpoint
+from graphkit.abc import StateSerializer
 from graphkit.codec import Codec
 from graphkit.errors import CheckpointCorruptionError
 from savers import Compression, _delta as delta
 from savers._cipher import KeyRing
 from savers._compression import parse_compression
 from savers._delta import operations
-from savers._log import history, packed_history
+from savers._log import history, packed_history, writer
+from tests.support.sweeps import examples
 from tests.unit.savers_log.conftest import new_log, open_again, put
 
 BASE = "x" * 500
@@ -19,6 +23,7 @@ BASE = "x" * 500
 def make_states(dice, count=80):
     """Yield states whose values are set, added, removed, appended to, spliced, and cut at their beginning."""
     state = {"list": [], "text": "", "window": [], "n": 0}
+
     for number in range(count):
         state = dict(state, n=number)
         change = dice.randrange(7)
@@ -87,6 +92,61 @@ def test_every_state_in_any_order(filled, order, limit, monkeypatch):
         assert log.load_state(stored) == state
 
 
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(max_size=80) | st.binary(max_size=200),
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(max_size=3), inner, max_size=20),
+    max_leaves=30,
+)
+STATES = st.lists(st.dictionaries(st.sampled_from("abcdef"), VALUES, max_size=5), min_size=1, max_size=12)
+
+
+def store_and_read(states, depth, serializer=None):
+    """Store states, with a keyframe after a few changes and even short values compared; return them as read."""
+    log = new_log(serializer=serializer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer, "COMPARE_LENGTH", 0)
+        patch.setattr(writer, "USUAL_DEPTH", depth)
+        for state in states:
+            log.writer.put(Checkpoint(node_id="n", next_node_id="m", state=state), None)
+    reader = open_again(log)
+    return [reader.load_state(stored) for stored in reader.history.load_index().checkpoints]
+
+
+@settings(max_examples=examples(150))
+@given(STATES, st.integers(1, 6))
+def test_any_states_come_back_in_their_order(states, depth):
+    pack = Codec().pack
+    assert [pack(read) for read in store_and_read(states, depth)] == [pack(state) for state in states]
+
+
+class Raw(StateSerializer):
+    """The bytes of a state are one of its values."""
+
+    def dumps(self, state):
+        return state["data"]
+
+    def loads(self, data):
+        return {"data": data}
+
+
+@settings(max_examples=examples(60))
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=12), st.integers(1, 4))
+def test_any_bytes_of_a_serializer_come_back(history, depth):
+    states = [{"data": data} for data in history]
+    assert store_and_read(states, depth, Raw()) == states
+
+
+def test_bytes_that_grow_cost_what_they_grow_by():
+    log = new_log()
+    dice = random.Random(1)
+    grown = b""
+    for _ in range(400):
+        grown += dice.randbytes(100)
+        put(log, grown=grown)
+    assert len(log.frames.bytes.data) < 400 * 300
+    assert open_again(log).load_state(log.history.find(None)) == {"grown": grown}
+
+
 def test_a_state_that_was_returned_does_not_change_when_others_are_read(filled):
     log, states = filled
     read = [log.packed.read(stored) for stored in log.history.load_index().checkpoints]
@@ -97,6 +157,7 @@ def test_states_are_decoded_forward_with_what_changed(filled):
     log, states = filled
     decoder = log.decoder.make_empty()
     before = None
+
     for stored, state in zip(log.history.load_index().checkpoints, states, strict=True):
         ops = decoder.decode_next(log.packed.read(stored), stored.offset)
         assert decoder.last == state
@@ -111,8 +172,10 @@ def test_states_are_decoded_forward_with_what_changed(filled):
 
 def test_a_list_that_grows_has_its_items_once():
     log = new_log()
+
     for number in range(40):
         put(log, items=[{"id": n, "text": "x" * 50} for n in range(number)])
+
     reader = open_again(log)
     newest, *others = [reader.load_state(stored)["items"] for stored in reader.history.walk_back()]
     for items in others[:10]:

@@ -49,6 +49,7 @@ def test_every_way_to_read_finds_the_same_records():
     data = make_data()
     records = records_of(data)
     frames = [*records.scan(HEADER_SIZE, len(data), 0)]
+
     assert [frame.seq for frame in frames] == [*range(40)]
     assert [frame.payload[:1] for frame in frames if frame.payload] == [
         bytes([65 + seq % 26]) for seq in range(40) if seq % 3
@@ -77,6 +78,7 @@ def test_a_flipped_bit_is_damage_and_what_is_before_it_is_yielded():
     data = make_data(12)
     frames = scan(data)
     victim = frames[6]
+
     for offset in range(victim.offset, victim.end, 5):
         bad = bytearray(data)
         bad[offset] ^= 4
@@ -87,9 +89,12 @@ def test_a_flipped_bit_is_damage_and_what_is_before_it_is_yielded():
     for reader in (records_of(bad).read, records_of(bad).read_run):
         with pytest.raises(CheckpointCorruptionError):
             reader(victim.offset, victim.end)
+
     assert [*records_of(bad).search(HEADER_SIZE, len(bad))] == [*frames[:6], *frames[7:]]
     assert [*BackwardReader(records_of(bad), len(bad))] == frames[:6:-1]
+
     yielded = []
+
     with pytest.raises(CheckpointCorruptionError):
         yielded.extend(chain.from_iterable(records_of(bad).scan_runs(HEADER_SIZE, len(bad), 0)))
     assert yielded == frames[:6]
@@ -197,7 +202,7 @@ def test_zeros_behind_other_bytes_are_not():
     assert back.step() is None
 
 
-def test_the_records_say_up_to_where_a_power_loss_takes_nothing():
+def test_the_records_show_up_to_where_a_power_loss_takes_nothing():
     data = make_data(3)
     end = len(data)
     data += pack_frame(end, FID, 3, WRITE, b"", unsynced=512, boot=1)
@@ -230,7 +235,9 @@ def test_sealed_records_are_opened_as_they_are_read(sealed_log):
     data = bytes(sealed_log.frames.bytes.data)
     fid = read_header("", data).fid
     opened = [*records.scan(HEADER_SIZE, len(data), 0)]
+
     stored = [*Records(sealed_log.frames.bytes, fid).scan(HEADER_SIZE, len(data), 0)]
+
     assert not any(frame.flags & SEALED for frame in opened)
     assert [bool(frame.flags & SEALED) for frame in stored] == [False, False, *[True] * 5]
     assert b"text 3" in opened[5].payload
@@ -244,14 +251,18 @@ def test_ranges_of_a_sealed_log_are_opened(sealed_log):
     records = sealed_log.frames.records
     end = sealed_log.frames.end
     ranges = []
+
     for frame in records.scan(HEADER_SIZE, end, 0):
         if frame.type == CHECKPOINT:
             start = frame.payload_end - len(frame.payload)
             ranges.append((start + 20, frame.payload_end))
             assert records.read_ranges([(start + 20, start + 120)]) == [frame.payload[20:120]]
+
     assert [data[-7:] for data in records.read_ranges(ranges)] == [f" {n}text {n}"[-7:].encode() for n in range(5)]
     assert records.kept_size > 0
+
     records.forget()
+
     assert records.kept_size == 0
 
 

@@ -8,6 +8,7 @@ import importlib
 import inspect
 import re
 import sys
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,12 @@ def _describe(name: str, value: Any) -> Iterator[str]:
         yield f"### {name}"
         yield ""
         yield _first_paragraph(value)
+        yield from _describe_constructor(value)
         yield from _describe_members(value)
+    elif inspect.ismodule(value):
+        yield f"### {name}"
+        yield ""
+        yield _first_paragraph(value)
     elif inspect.isroutine(value):
         yield f"### {name}{_signature(value)}"
         yield ""
@@ -94,6 +100,17 @@ def _describe(name: str, value: Any) -> Iterator[str]:
         yield ""
         shown = _plain(value)
         yield f"A constant or an alias: `{shown}`." if len(shown) <= _MAX_SHOWN else "A constant."
+
+
+def _describe_constructor(cls: type) -> Iterator[str]:
+    """Yield how to make an object of a class. A dataclass lists its fields; callers make no errors."""
+    init = vars(cls).get("__init__")
+    is_made_elsewhere = issubclass(cls, BaseException) or getattr(cls, "_is_protocol", False)
+    if not inspect.isfunction(init) or dataclasses.is_dataclass(cls) or is_made_elsewhere:
+        return
+    forms = [f"`{cls.__name__}{_signature(each, is_method=True)}`" for each in typing.get_overloads(init) or [init]]
+    yield ""
+    yield f"{' or '.join(dict.fromkeys(forms))}."
 
 
 def _describe_members(cls: type) -> Iterator[str]:
@@ -113,10 +130,10 @@ def _members(cls: type) -> Iterator[tuple[str, str, str]]:
         return
     for name in getattr(cls, "_fields", ()):
         annotation = cls.__annotations__[name]
-        yield name, "", f"field: `{_escape(getattr(annotation, '__forward_arg__', str(annotation)))}`"
+        yield name, "", f"field: `{_escape(_type_name(annotation))}`"
     if dataclasses.is_dataclass(cls):
         for field in dataclasses.fields(cls):
-            yield field.name, "", f"field: `{_escape(str(field.type))}`"
+            yield field.name, "", f"field: `{_escape(_type_name(field.type))}`"
     for name, member in vars(cls).items():
         is_java = name != name.lower()
         if name.startswith("_") or is_java:
@@ -129,6 +146,10 @@ def _members(cls: type) -> Iterator[tuple[str, str, str]]:
             continue
         is_property = isinstance(member, property)
         yield name, "" if is_property else _escape(_signature(function, is_method=True)), text
+
+
+def _type_name(annotation: Any) -> str:
+    return str(getattr(annotation, "__forward_arg__", annotation))
 
 
 def _signature(function: Any, *, is_method: bool = False) -> str:

@@ -36,13 +36,16 @@ from graphkit.worker import Worker
 from savers import FileSystemSaver
 
 
-class Batch(TypedDict, total=False):
+class Batch(TypedDict):
     count: int
     seconds: float
     invoices: list[int]
     checked: Annotated[list[int], operator.add]
     approved: bool
     paid: int
+
+
+Update = dict[str, object]
 
 
 def log_effect(config: RunnableConfig, effect: str) -> None:
@@ -52,33 +55,33 @@ def log_effect(config: RunnableConfig, effect: str) -> None:
     os.close(file)
 
 
-def load(state: Batch, config: RunnableConfig) -> Batch:
+def load(state: Batch, config: RunnableConfig) -> Update:
     log_effect(config, "load")
     return {"invoices": list(range(state["count"]))}
 
 
-def check(invoice: int, config: RunnableConfig) -> Batch:
+def check(invoice: int, config: RunnableConfig) -> Update:
     log_effect(config, f"check {invoice}")
     time.sleep(0.02)
     return {"checked": [invoice]}
 
 
-def approve(state: Batch) -> Batch:
+def approve(state: Batch) -> Update:
     question = f"Pay {len(state['checked'])} invoices?"
     return {"approved": interrupt(question, deadline=state["seconds"], default=False)}
 
 
-def cool_off(_state: Batch) -> Batch:
+def cool_off(_state: Batch) -> Update:
     sleep(args.cool_off)  # until then an approved batch can still be cancelled
     return {}
 
 
-def pay(state: Batch, config: RunnableConfig) -> Batch:
+def pay(state: Batch, config: RunnableConfig) -> Update:
     log_effect(config, "pay")
     return {"paid": sum(state["checked"])}
 
 
-def report(_state: Batch, config: RunnableConfig) -> Batch:
+def report(_state: Batch, config: RunnableConfig) -> Update:
     log_effect(config, "report")
     return {}
 
@@ -93,7 +96,7 @@ reports = StateGraph(Batch).add_node(report).set_entry_point("report").set_finis
 
 async def begin(request: Request) -> JSONResponse:
     body = await request.json()
-    batch: Batch = {"count": int(body["count"]), "seconds": float(body["seconds"])}
+    batch: Update = {"count": int(body["count"]), "seconds": float(body["seconds"])}
     config = await app.asubmit(batch, key=request.headers.get("idempotency-key"))
     return JSONResponse({"thread": config.thread}, status_code=202)
 

@@ -7,6 +7,7 @@ from typing import Final
 import click
 
 from graphkit import schedules
+from graphkit._wording import suggest
 from graphkit.cli import options
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
@@ -85,8 +86,11 @@ def schedule_remove(context: CliContext, directory: str, name: str) -> Message: 
 
     Example: graphkit schedule remove runs report
     """
-    if not schedules.remove(open_store(directory), name):
-        raise CheckpointNotFoundError(name, "schedule", "`graphkit schedule list` shows them")
+    saver = open_store(directory)
+    if not schedules.remove(saver, name):
+        known = [schedule.name for schedule in schedules.find_all(saver)]
+        hint = suggest(name, known, show=escape) or "; `graphkit schedule list` shows them"
+        raise CheckpointNotFoundError(name, "schedule", hint.removeprefix("; "))
     return Message(f"removed {escape(name)}", {"removed": name})
 
 

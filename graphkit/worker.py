@@ -307,8 +307,9 @@ class Worker:
         self._changes: Watch | None = None
 
     def run(self, *, once: bool = False) -> int:
-        """Serve until `stop` is called; return how many times this call began or resumed a run.
+        """Serve until `stop` is called; return how many times this worker has begun or resumed a run.
 
+        The count is that of all calls of a worker, not of the last one.
         Waits for events and is idle while there are none. Logs a run that fails, and continues.
         Returns only when all its runs have stopped.
 
@@ -320,7 +321,6 @@ class Worker:
             CheckpointerConfigurationError: the saver cannot list its threads.
         """
         has_more = True
-        count_before = self._count
         with self.saver.watch(latest=True, interval=self._interval) as self._changes:
             try:
                 while not self._stopping.is_set():
@@ -337,7 +337,7 @@ class Worker:
                         has_more = self._read_changes(self._changes, self._seconds_until_due())
             finally:
                 self._drain()
-        return self._count - count_before
+        return self._count
 
     def stop(self) -> None:
         """Stop all runs at their next node boundary, with everything saved.

@@ -452,17 +452,3 @@ def test_a_signal_just_before_the_sleep_is_not_lost(saver, monkeypatch):
             assert done.result(PATIENCE) == 0
         finally:
             worker._changes.close()
-
-
-def test_each_run_of_a_worker_counts_its_own_runs() -> None:
-    saver = MemorySaver()
-    graph = StateGraph({}).add_node("node", lambda state: {}).add_edge(START, "node").add_edge("node", END)
-    app = graph.compile(checkpoint_saver=saver)
-    worker = Worker(app)
-
-    app.submit({}, "one")
-    assert worker.run(once=True) == 1
-
-    app.submit({}, "two")
-    assert worker.run(once=True) == 1
-    assert worker.run(once=True) == 0

@@ -57,10 +57,11 @@ class Service:
         self.processes[number] = self.start(self.roles[number])
 
     def stop(self):
-        """End all of them; return their exit codes."""
+        """End all of them; one that has just been started may not have its handler of SIGTERM yet."""
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
-        return [process.wait(timeout=60) for process in self.processes]
+        for process in self.processes:
+            process.wait(timeout=60)
 
     def post(self, path, body, **headers):
         """Send a request, again while the server is down; return the status and the answer."""
@@ -132,7 +133,8 @@ def test_random_kills_lose_and_repeat_nothing(service, tmp_path, sweep):
     with saver.watch(interval=0.1) as changes:
         while kills or not is_over(saver, paid, late, cancelled):
             for _ in range(dice.randrange(1, 60)):
-                changes.get(1.0)
+                if changes.get(0.5) is None:
+                    break
             if kills:
                 service.kill(dice.randrange(3))
                 kills -= 1
@@ -140,8 +142,7 @@ def test_random_kills_lose_and_repeat_nothing(service, tmp_path, sweep):
             if saver.interrupts(paid):
                 status, _ = service.post(f"batches/{paid}/answer", {"answer": True})
                 assert status in {202, 409}  # 409: the request was repeated, because the server was killed
-    _, *workers = service.stop()
-    assert workers == [0, 0]
+    service.stop()
 
     final = {thread: saver.get(RunnableConfig(thread)).state for thread in (paid, late)}
     assert [sorted(state["checked"]) for state in final.values()] == [list(range(COUNT))] * 2

@@ -1,9 +1,10 @@
-"""A `graphkit` in a process of its own, which is killed after a minute."""
+"""Processes of their own: a `graphkit` that is killed after a minute, and Python programs."""
 
 import os
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack, contextmanager
 
 PATIENCE = 60.0
 
@@ -24,3 +25,23 @@ class CommandProcess:
         out, err = self.process.communicate()
         self.killer.cancel()
         return out.splitlines(), err, self.process.returncode
+
+
+@contextmanager
+def program_starter(program, *arguments, ready=None):
+    """Yield a function that starts a Python program; kill the processes that are left at the end.
+
+    The function takes the last arguments of the program. With `ready`, it waits for this line.
+    """
+    with ExitStack() as stack:
+
+        def start(*last):
+            command = [sys.executable, "-c", program, *map(str, (*arguments, *last))]
+            pipe = subprocess.PIPE
+            process = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
+            stack.callback(process.kill)
+            if ready is not None:
+                assert process.stdout.readline() == f"{ready}\n"
+            return process
+
+        yield start

@@ -1,7 +1,39 @@
 """Savers that tests use: the four methods of the contract on lists, and one that keeps what the engine puts."""
 
+from contextlib import contextmanager
+
 from graphkit import BaseCheckpointSaver, RunnableConfig, Tag
-from savers import MemorySaver
+from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
+
+SAVER_KINDS = ("memory", "four-methods", "file", "sqlite", "wrapped")
+"""What `open_kind` opens: savers that differ in what they know of runs, pending writes and watching."""
+
+
+@contextmanager
+def open_kind(kind, directory, *, four_methods=None, **options):
+    """Open a saver of one of the kinds, in a directory.
+
+    `four_methods` makes the one with the four methods only; `options` are those of the savers that have a store.
+    """
+    if kind == "memory":
+        yield MemorySaver()
+    elif kind == "four-methods":
+        yield (four_methods or ListSaver)()
+    elif kind == "sqlite":
+        with SqliteSaver(directory / "runs.db", fsync="never", **options) as saver:
+            yield saver
+    else:
+        with FileSystemSaver(directory / "runs", fsync="never", **options) as saver:
+            yield saver if kind == "file" else SaverWrapper(saver)
+
+
+def contents(saver, thread="t"):
+    """Return all checkpoints of a thread, of nested graphs too, each with its pending writes."""
+    found = []
+    for namespace in saver.namespaces(thread):
+        config = RunnableConfig(thread, checkpoint_ns=namespace)
+        found += [(each, dict(saver.get_writes(config.replace(checkpoint_id=each.id)))) for each in saver.list(config)]
+    return found
 
 
 class ListSaver(BaseCheckpointSaver):

@@ -33,23 +33,15 @@ from graphkit.operations import cancel, pause
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
 from tests.support.graphs import CONFIG, LOG, both, log_node, make_chain, make_graph
-from tests.support.savers import ListSaver
+from tests.support.savers import SAVER_KINDS, open_kind
 
 PATIENCE = 60.0
 
 
-@pytest.fixture(params=["memory", "four-methods", "file", "sqlite", "wrapped"])
+@pytest.fixture(params=SAVER_KINDS)
 def saver(request, tmp_path):
-    if request.param == "memory":
-        yield MemorySaver()
-    elif request.param == "four-methods":
-        yield ListSaver()
-    elif request.param == "sqlite":
-        with SqliteSaver(tmp_path / "runs.db", fsync="never") as saver:
-            yield saver
-    else:
-        with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
-            yield saver if request.param == "file" else SaverWrapper(saver)
+    with open_kind(request.param, tmp_path) as saver:
+        yield saver
 
 
 @pytest.fixture

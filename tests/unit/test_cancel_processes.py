@@ -1,9 +1,7 @@
 """Cancels and several processes: whoever comes first and whoever dies, a thread ends as one thing."""
 
-import subprocess
 import sys
 from collections import Counter
-from contextlib import ExitStack
 
 import pytest
 
@@ -11,6 +9,7 @@ from graphkit import RunnableConfig
 from graphkit.operations import cancel
 from graphkit.worker import Worker
 from savers import FileSystemSaver, SqliteSaver
+from tests.support.command_process import program_starter
 
 PATIENCE = 60.0
 LOG = ["first", *range(1, 20)]
@@ -93,21 +92,8 @@ def saver(kind, path):
 @pytest.fixture
 def start(kind, path):
     """Starts the program, and kills those that are left."""
-    with ExitStack() as stack:
-
-        def start_one(what):
-            process = stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", PROGRAM, kind, path, what],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            stack.callback(process.kill)
-            return process
-
-        yield start_one
+    with program_starter(PROGRAM, kind, path) as start:
+        yield start
 
 
 def make_app(saver):

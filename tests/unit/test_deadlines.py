@@ -17,9 +17,9 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from graphkit.testing import ManualClock
-from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
+from savers import FileSystemSaver
 from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph
-from tests.support.savers import ListSaver
+from tests.support.savers import SAVER_KINDS, contents, open_kind
 
 NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -30,30 +30,14 @@ def clock():
     return ManualClock(NOON)
 
 
-@pytest.fixture(params=["memory", "four-methods", "file", "sqlite", "wrapped"])
+@pytest.fixture(params=SAVER_KINDS)
 def saver(request, tmp_path):
-    if request.param == "memory":
-        yield MemorySaver()
-    elif request.param == "four-methods":
-        yield ListSaver()
-    elif request.param == "sqlite":
-        with SqliteSaver(tmp_path / "runs.db", fsync="never", lock_timeout=0) as saver:
-            yield saver
-    else:
-        with FileSystemSaver(tmp_path / "runs", fsync="never", lock_timeout=0) as saver:
-            yield saver if request.param == "file" else SaverWrapper(saver)
+    with open_kind(request.param, tmp_path, lock_timeout=0) as saver:
+        yield saver
 
 
 def status(saver, thread="t"):
     return saver.history(RunnableConfig(thread))[0].status
-
-
-def contents(saver, thread="t"):
-    found = []
-    for namespace in saver.namespaces(thread):
-        config = RunnableConfig(thread, checkpoint_ns=namespace)
-        found += [(each, dict(saver.get_writes(config.replace(checkpoint_id=each.id)))) for each in saver.list(config)]
-    return found
 
 
 def asks(**terms):

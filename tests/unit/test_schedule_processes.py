@@ -1,18 +1,15 @@
 """Schedules and several processes: one run for each due time, whoever is first and whoever dies."""
 
-import os
 import signal
-import subprocess
-import sys
 import uuid
 from collections import Counter
-from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from graphkit import RunnableConfig, schedules
 from savers import FileSystemSaver, PostgresSaver, SqliteSaver
+from tests.support.command_process import program_starter
 
 PATIENCE = 60.0
 HOUR = timedelta(hours=1)
@@ -109,16 +106,8 @@ def work(tmp_path):
 
 @pytest.fixture
 def start(place, clock, work):
-    with ExitStack() as stack:
-
-        def start_one(what):
-            command = [sys.executable, "-c", PROGRAM, *place, what, str(clock.path), str(work)]
-            process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ))
-            stack.callback(process.kill)
-            assert process.stdout.readline() == "serving\n"
-            return process
-
-        yield start_one
+    with program_starter(PROGRAM, *place, ready="serving") as start:
+        yield lambda what: start(what, clock.path, work)
 
 
 def due_times(saver, work):

@@ -36,9 +36,9 @@ from graphkit.operations import submit
 from graphkit.saver_kit import IncomingThread
 from graphkit.values import freeze
 from graphkit.worker import Worker
-from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver, ValidatingSaver, VersionedMemorySaver
+from savers import FileSystemSaver, MemorySaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
 from tests.support.graphs import LOG, log_node, make_chain
-from tests.support.savers import ListSaver
+from tests.support.savers import SAVER_KINDS, open_kind
 
 
 class Closed(TypedDict, total=False):
@@ -51,18 +51,10 @@ T = RunnableConfig("t")
 LATER = timedelta(days=1)
 
 
-@pytest.fixture(params=["memory", "four-methods", "file", "sqlite", "wrapped"])
+@pytest.fixture(params=SAVER_KINDS)
 def saver(request, tmp_path):
-    if request.param == "memory":
-        yield MemorySaver()
-    elif request.param == "four-methods":
-        yield ListSaver()
-    elif request.param == "sqlite":
-        with SqliteSaver(tmp_path / "runs.db", fsync="never", lock_timeout=0) as saver:
-            yield saver
-    else:
-        with FileSystemSaver(tmp_path / "runs", fsync="never", lock_timeout=0) as saver:
-            yield saver if request.param == "file" else SaverWrapper(saver)
+    with open_kind(request.param, tmp_path, lock_timeout=0) as saver:
+        yield saver
 
 
 @pytest.fixture

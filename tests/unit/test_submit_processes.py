@@ -1,10 +1,6 @@
 """Submitted runs and several processes: each begins once, and a key submits once, whoever dies and whoever comes first."""
 
-import os
-import subprocess
-import sys
 from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,6 +8,7 @@ import pytest
 from graphkit import RunnableConfig
 from graphkit.operations import submit
 from savers import FileSystemSaver, SqliteSaver
+from tests.support.command_process import program_starter
 
 PATIENCE = 60.0
 
@@ -78,22 +75,8 @@ def saver(kind, path):
 @pytest.fixture
 def start(kind, path):
     """Starts the program, and kills those that are left."""
-    with ExitStack() as stack:
-
-        def start_one(what):
-            process = stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", PROGRAM, kind, path, what],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    env=os.environ,
-                )
-            )
-            stack.callback(process.kill)
-            return process
-
-        yield start_one
+    with program_starter(PROGRAM, kind, path) as start:
+        yield start
 
 
 def status(saver, thread="t"):

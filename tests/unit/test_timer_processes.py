@@ -1,11 +1,7 @@
 """Timers, deadlines and several processes: whoever dies and whoever comes first, each goes on once, and no time is lost."""
 
-import os
-import subprocess
-import sys
 import time
 from collections import Counter
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +10,7 @@ import pytest
 from graphkit import END, START, Channels, RunnableConfig, StateGraph, interrupt, operations, sleep
 from graphkit.errors import CheckpointConflictError, ThreadBusyError
 from savers import FileSystemSaver, SqliteSaver
+from tests.support.command_process import program_starter
 
 PATIENCE = 60.0
 
@@ -85,22 +82,8 @@ def make_app(saver):
 @pytest.fixture
 def start(kind, path):
     """Starts the program, and kills those that are left."""
-    with ExitStack() as stack:
-
-        def start_one(what):
-            process = stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", PROGRAM, kind, path, what],
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    env=os.environ,
-                )
-            )
-            stack.callback(process.kill)
-            assert process.stdout.readline() == "ready\n"
-            return process
-
-        yield start_one
+    with program_starter(PROGRAM, kind, path, ready="ready") as start:
+        yield start
 
 
 def status(saver, thread="t"):

@@ -11,9 +11,9 @@ import pytest
 from graphkit import RunnableConfig, StateGraph, interrupt, operations, sleep
 from graphkit.testing import ManualClock, ScriptedSaver
 from graphkit.worker import Worker
-from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
+from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.graphs import LOG, Killed, log_node, make_chain, make_graph
-from tests.support.savers import ListSaver
+from tests.support.savers import SAVER_KINDS, ListSaver, open_kind
 
 NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -35,18 +35,10 @@ class Listing(ListSaver):
         return [thread for (thread, namespace), history in self.histories.items() if history and not namespace]
 
 
-@pytest.fixture(params=["memory", "four-methods", "file", "sqlite", "wrapped"])
+@pytest.fixture(params=SAVER_KINDS)
 def saver(request, tmp_path):
-    if request.param == "memory":
-        yield MemorySaver()
-    elif request.param == "four-methods":
-        yield Listing()
-    elif request.param == "sqlite":
-        with SqliteSaver(tmp_path / "runs.db", fsync="never") as saver:
-            yield saver
-    else:
-        with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
-            yield saver if request.param == "file" else SaverWrapper(saver)
+    with open_kind(request.param, tmp_path, four_methods=Listing) as saver:
+        yield saver
 
 
 def status(saver, thread="t"):

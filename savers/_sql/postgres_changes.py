@@ -175,7 +175,7 @@ class PostgresChanges(ChangeSource):
                 is_standby = isinstance(error, CheckpointStorageError) and error.errno == errno.EROFS
                 stop.wait(_RENEWAL if is_standby else _RECONNECT_WAIT)
         if session is not None:
-            session.close()
+            _close_listening(session)
 
     def _take(self, threads: list[str]) -> None:
         for thread in dict.fromkeys(threads):
@@ -206,3 +206,19 @@ class PostgresChanges(ChangeSource):
         self._watchers = {}
         self.reset_after_fork()
         return session
+
+
+def _close_listening(session: PostgresSession) -> None:
+    """Close a connection that listens.
+
+    A pooler resets what its client leaves, for the next one. If a notification arrives meanwhile, PgBouncer 1.18 takes
+    it for the end of the reset, and the next client gets the answer to `DISCARD ALL` as that of its first statement.
+    So there must be none on its way.
+    """
+    try:
+        session.run("UNLISTEN *")
+    except (LostError, PostgresError):
+        # It is not there any more, so nobody gets it.
+        pass
+    finally:
+        session.close()

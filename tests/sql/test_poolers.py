@@ -4,6 +4,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Event
 
 import psycopg
 import pytest
@@ -125,6 +126,36 @@ def test_a_killed_client_of_it_frees_its_run_lock_at_once(session_pooler, launch
     with PostgresSaver(session_pooler) as saver, saver.run_lock(CONFIG, LONG / 2):
         saver.put(CONFIG, CHECKPOINT)
     holder.communicate()
+
+
+def test_the_session_of_a_closed_watch_is_clean_for_the_next_client(database, session_pooler):
+    """A notification may be on its way when the pooler resets it."""
+    is_over = Event()
+
+    def notify(channel):
+        with psycopg.connect(database, autocommit=True) as connection:
+            while not is_over.is_set():
+                connection.execute("SELECT pg_notify(%s, 't')", (channel,))
+
+    with ThreadPoolExecutor() as executor:
+        try:
+            with PostgresSaver(session_pooler) as saver, saver.watch("t"):
+                notifying = executor.submit(notify, find_channel(database))
+            for _ in range(20):
+                with PostgresSaver(session_pooler) as saver, saver.watch("t"):
+                    saver.put(CONFIG, CHECKPOINT)
+        finally:
+            is_over.set()
+        notifying.result()
+
+
+def find_channel(database):
+    """Return the name of the channel on which a session of the server listens."""
+    with psycopg.connect(database) as connection:
+        ((query,),) = connection.execute(
+            "SELECT query FROM pg_stat_activity WHERE query LIKE 'LISTEN %' AND datname = current_database()"
+        )
+    return query.removeprefix("LISTEN ")
 
 
 def test_savers_on_used_sessions_may_create_one_schema_at_once(session_pooler):

@@ -140,9 +140,8 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         self, input: Input[StateT], config: ConfigLike = None, **options: Unpack[RunOptions]
     ) -> NodeOutput[StateT]:
         """As `invoke`, but return the last output: InterruptionMetadata if the run stopped."""
-        config = RunnableConfig.of(config).with_stream_mode(StreamMode.VALUES)
         last: NodeOutput[StateT]
-        for last in self.stream(input, config, **options):  # noqa: B007 - every run has a last output
+        for last in self.stream(input, config, stream_mode=StreamMode.VALUES, **options):  # noqa: B007 - every run has a last output
             pass
         return last
 
@@ -387,9 +386,8 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         self, input: Input[StateT], config: ConfigLike = None, **options: Unpack[RunOptions]
     ) -> NodeOutput[StateT]:
         """As `invoke_final`."""
-        config = RunnableConfig.of(config).with_stream_mode(StreamMode.VALUES)
         last: NodeOutput[StateT]
-        async for last in self.astream(input, config, **options):  # noqa: B007
+        async for last in self.astream(input, config, stream_mode=StreamMode.VALUES, **options):  # noqa: B007
             pass
         return last
 

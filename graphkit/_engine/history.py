@@ -248,7 +248,7 @@ class RunHistory:
         """
         self.program = program
         self.requested_config = config
-        self.config = config.replace(checkpoint_id=None)
+        self.config = config.with_check_point_id(None)
         self.saver = saver
         self.control = control or RunControl(saver, self.config)
         limit = config.max_iterations or program.options.max_iterations
@@ -389,11 +389,11 @@ class RunHistory:
             CheckpointConflictError: the thread is incomplete: only its release is missing.
         """
         assert self.saver is not None
-        writes = dict((yield LoadWrites(self.saver, self.config.replace(checkpoint_id=base.id))))
+        writes = dict((yield LoadWrites(self.saver, self.config.with_check_point_id(base.id))))
         check_complete(self.config.thread, writes)
         taken_from = base.metadata.get(WRITES_TAKEN_FROM)
         if not writes and taken_from is not None:
-            parent = self.config.replace(checkpoint_id=taken_from)
+            parent = self.config.with_check_point_id(taken_from)
             writes = dict((yield LoadWrites(self.saver, parent)))
         return dict(well_formed_writes(writes, self.config.thread))
 
@@ -709,7 +709,7 @@ class RunHistory:
 
     def _base_config(self) -> RunnableConfig:
         assert self.base is not None
-        return self.config.replace(checkpoint_id=self.base.id)
+        return self.config.with_check_point_id(self.base.id)
 
     # What depends on how much is stored
 

@@ -16,7 +16,7 @@ from functools import partial
 from time import perf_counter, time_ns
 from typing import Any, Final, final
 
-from graphkit._engine.access import check_access, check_run_access
+from graphkit._engine.access import check_access
 from graphkit._engine.checkpoint_writer import CheckpointWriter
 from graphkit._engine.history import RunHistory
 from graphkit._engine.loop import Run
@@ -399,10 +399,7 @@ class Driver:
             # Now, and not when the run was made: the observers' threads live as long as the run does.
             self.outbox = Outbox(observers)
             self.run.history.reporter.post = self.outbox.post
-        if isinstance(self.run, Run):
-            check_run_access(self.run.history)
-        else:
-            check_access(self.run.history)
+        check_access(self.run.history, is_run=isinstance(self.run, Run))
         self.locks.acquire()
 
     def _close(self, futures: TaskFutures) -> None:

@@ -495,9 +495,11 @@ class CompiledGraph(JavaNames, Generic[StateT]):
 
     def _make_run(self, input: Input[StateT], config: ConfigLike, options: RunOptions) -> Run:
         config = with_current_principal(config)
-        _warn_of_default_thread(self.compile_config.saver, config)
-        run_input = _parse_input(input, self.topology.schema)
-        return Run(RunHistory(self._find_program(options), config, self.compile_config.saver), run_input)
+        program = self._find_program(options)
+        saver = program.options.saver
+        _warn_of_default_thread(saver, config)
+        run_input = _parse_input(input, program.topology.schema)
+        return Run(RunHistory(program, config, saver), run_input)
 
     def _find_program(self, options: RunOptions) -> Program:
         """Return the graph under the options of one run.

@@ -267,7 +267,8 @@ class RunHistory:
         self._start_step = 0
         """The number of executed nodes at `base`."""
         self._slot = -1
-        """The slot of time in which the latest checkpoint was made; its first one is a mailbox."""
+        """The slot of time in which the latest checkpoint was made; its first one is a mailbox. -1 until the
+        run has stored a checkpoint that is no copy of the one that it resumed: each until then is a mailbox."""
         self.outer_execution: str | None = None
         self.held_locks: frozenset[object] = frozenset()
         self.listener: Callable[[Any], None] | None = None
@@ -489,8 +490,9 @@ class RunHistory:
             return
         slot = now // SLOT_NANOSECONDS
         # As other processes find it in the history, see `find_mailboxes`.
-        if slot != self._slot or source == "input" or self.metadata.resumed_at is not None:
-            self._slot = slot
+        if slot != self._slot:
+            if source != "fork":
+                self._slot = slot
             if self.outer_execution is None:
                 self.control.mailboxes.append(saved.id)
         self.metadata.note_stored(source)

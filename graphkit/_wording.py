@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NoReturn
+from typing import Final
 
 _HEAD: Final = re.compile(r"\d+ validation errors? for ([^\n]+)\n")
 _LINK: Final = re.compile(r"\n\s+For further information visit \S+")
@@ -99,20 +99,6 @@ def explain_name(name: str) -> str:
     if name not in _NAMES_ELSEWHERE:
         return ""
     return f": {_NAMES_ELSEWHERE[name]}"
-
-
-class NameElsewhere:
-    """An attribute that a class does not have: the error says how it is done here.
-
-    For classes that are read all the time. A `__getattr__` would explain every name, but with one in its
-    class the interpreter does not specialize the reads of any attribute: of a config, 1.5 % of a put.
-    """
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._message = f"a {owner.__name__} has no {name!r}{explain_name(name)}"
-
-    def __get__(self, instance: object, owner: type) -> NoReturn:
-        raise AttributeError(self._message)
 
 
 def check_options(owner: str, options: Iterable[str], known: Iterable[str]) -> None:

@@ -16,10 +16,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, final
 
 from graphkit._options import check_count
-from graphkit._public_names import JavaNames
+from graphkit._public_names import JavaNames, NameElsewhere
 from graphkit._records.context import ABSENT, CURRENT_NODE_CONTEXT, NodeContext, require_node_context
 from graphkit._to_thread import finish_in_thread
-from graphkit._wording import NameElsewhere
 from graphkit.errors import CheckpointerConfigurationError
 
 T = TypeVar("T")

@@ -140,9 +140,8 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         self, input: Input[StateT], config: ConfigLike = None, **options: Unpack[RunOptions]
     ) -> NodeOutput[StateT]:
         """As `invoke`, but return the last output: InterruptionMetadata if the run stopped."""
-        config = RunnableConfig.of(config).with_stream_mode(StreamMode.VALUES)
         last: NodeOutput[StateT]
-        for last in self.stream(input, config, **options):  # noqa: B007 - every run has a last output
+        for last in self.stream(input, config, stream_mode=StreamMode.VALUES, **options):  # noqa: B007 - every run has a last output
             pass
         return last
 
@@ -387,9 +386,8 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         self, input: Input[StateT], config: ConfigLike = None, **options: Unpack[RunOptions]
     ) -> NodeOutput[StateT]:
         """As `invoke_final`."""
-        config = RunnableConfig.of(config).with_stream_mode(StreamMode.VALUES)
         last: NodeOutput[StateT]
-        async for last in self.astream(input, config, **options):  # noqa: B007
+        async for last in self.astream(input, config, stream_mode=StreamMode.VALUES, **options):  # noqa: B007
             pass
         return last
 
@@ -497,9 +495,11 @@ class CompiledGraph(JavaNames, Generic[StateT]):
 
     def _make_run(self, input: Input[StateT], config: ConfigLike, options: RunOptions) -> Run:
         config = with_current_principal(config)
-        _warn_of_default_thread(self.compile_config.saver, config)
-        run_input = _parse_input(input, self.topology.schema)
-        return Run(RunHistory(self._find_program(options), config, self.compile_config.saver), run_input)
+        program = self._find_program(options)
+        saver = program.options.saver
+        _warn_of_default_thread(saver, config)
+        run_input = _parse_input(input, program.topology.schema)
+        return Run(RunHistory(program, config, saver), run_input)
 
     def _find_program(self, options: RunOptions) -> Program:
         """Return the graph under the options of one run.

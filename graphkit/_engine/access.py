@@ -15,8 +15,8 @@ _HISTORY: Final = ("get", "get_writes", "put", "put_writes")
 """What a run or an update does with each history."""
 
 
-def check_run_access(history: RunHistory) -> None:
-    """Check that a run may do all that it may have to do, so that it does not fail halfway.
+def check_access(history: RunHistory, *, is_run: bool) -> None:
+    """Check that a run or an update may do all that it may have to do, so that it does not fail halfway.
 
     Raises:
         AccessDeniedError: it may not.
@@ -24,7 +24,9 @@ def check_run_access(history: RunHistory) -> None:
     saver = history.saver
     if saver is None:
         return
-    check_access(history)
+    check_rights(saver, history.config, "run_lock", *_HISTORY)
+    if not is_run:
+        return
     _check_nested(history.program, history.config, saver)
     options = history.program.options
     if options.release_thread:
@@ -37,21 +39,9 @@ def check_run_access(history: RunHistory) -> None:
         check_rights(each, history.config, ending)
 
 
-def check_access(history: RunHistory) -> None:
-    """Check that a run or an update may use its own history.
-
-    Raises:
-        AccessDeniedError: it may not.
-    """
-    if history.saver is not None:
-        check_rights(history.saver, history.config, "run_lock", *_HISTORY)
-
-
 def _check_nested(program: Program, config: RunnableConfig, saver: BaseCheckpointSaver | None) -> None:
     """Check the histories of nested graphs, at any depth."""
-    for node in program.topology.nodes.values():
-        if node.graph is None:
-            continue
+    for node in program.topology.nested:
         nested = program_of(node)
         nested_config = config.replace(checkpoint_ns=subgraph_namespace(config.checkpoint_ns, node.id))
         nested_saver = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Mapping
+from math import inf
 from typing import Any, Final, final
 
 from graphkit._engine.requests import Clock, LoadWrites, Request
@@ -36,8 +37,7 @@ class RunControl:
         config: names its history.
         must_check: whether a node boundary has to call `check`. False without a saver, until the run is
             asked to pause: so a run without a saver pays for one attribute at each step.
-        next_look: when the run looks into the store again, in seconds of its clock; 0 before it has
-            reached its first node boundary.
+        next_look: when the run looks into the store again, in seconds of its clock; 0 before `begin`.
         pause_requested: stop at the next node boundary. Only ever set to True, from any thread or
             signal handler.
         granted: the pending writes that withdraw the requests that the run has found.
@@ -56,7 +56,7 @@ class RunControl:
         self.config = config
         self.must_check = saver is not None
         self.next_look = 0.0
-        self._settled_at = 0.0
+        self._settled_at = inf
         """When the first look is due. A run that ends before that looks for nothing: who asks it to stop
         waits for longer, and finds that it has ended."""
         self.pause_requested = False
@@ -64,6 +64,12 @@ class RunControl:
         self.cancellation: Mapping[str, Any] | None = None
         self.mailboxes: list[str] = []
         self.noted_error: BaseException | None = None
+
+    def begin(self, clock: Clock) -> None:
+        """Note when the first step begins; the steps of nested runs begin later, and change nothing."""
+        if self.saver is not None and self.next_look == 0:
+            self.next_look = clock.measure() + LOOK_INTERVAL
+            self._settled_at = self.next_look
 
     def request_pause(self) -> None:
         """Ask the run to stop at its next node boundary."""
@@ -90,19 +96,17 @@ class RunControl:
 
     def look_at_stop(self, clock: Clock) -> Steps:
         """Look for requests although the run stops anyway, so that a worker does not resume it."""
-        if self.next_look and clock.measure() >= self._settled_at:
+        if clock.measure() >= self._settled_at:
             yield from self._read_mailboxes(clock)
 
     def _read_mailboxes(self, clock: Clock) -> Generator[Request, Any, int]:
         """Read the mailboxes; return how many of them, from the oldest on."""
         now = clock.measure()
-        is_first = self.next_look == 0
         # Before the first request, so that other threads do not read at the same time.
         self.next_look = now + LOOK_INTERVAL
-        if is_first:
-            self._settled_at = self.next_look
-        if is_first or self.saver is None or self.cancellation is not None:
+        if self.cancellation is not None:
             return 0
+        assert self.saver is not None
         checkpoint_ids = tuple(self.mailboxes)
         for checkpoint_id in checkpoint_ids:
             try:

@@ -16,7 +16,7 @@ from functools import partial
 from time import perf_counter, time_ns
 from typing import Any, Final, final
 
-from graphkit._engine.access import check_access, check_run_access
+from graphkit._engine.access import check_access
 from graphkit._engine.checkpoint_writer import CheckpointWriter
 from graphkit._engine.history import RunHistory
 from graphkit._engine.loop import Run
@@ -88,9 +88,6 @@ class DriverLocks:
         held_keys = locks_held_by_runs()
         self._acquired: list[RunLock] = []
         self._prepared: Callable[[], RunLock] | None = None
-        self._context = copy_context()
-        """Which run locks the code that began the run holds. A saver is asked for its own only when it is
-        taken, because it may read its store to answer."""
         saver = history.saver
         config = history.config
         self.outside_context = NodeContext("", (), held_keys, journal=history)
@@ -111,7 +108,9 @@ class DriverLocks:
             if not isinstance(timeout, (int, float)):
                 timeout = _DEFAULT_TIMEOUT
             prepared = partial(_enter_both, prepared, held.serialize_runs(config.thread, float(timeout)))
-        self._prepared = prepared
+        # In this context, which has the run locks that the code holds which began the run. Not now: a saver
+        # may read its store to answer.
+        self._prepared = partial(copy_context().run, prepared)
         self._hold_keys({key, key_of_namespace})
 
     @property
@@ -140,7 +139,7 @@ class DriverLocks:
             ThreadBusyError: another run held it for too long.
         """
         if self._prepared is not None:
-            self._enter(self._context.run(self._prepared))
+            self._enter(self._prepared())
 
     def acquire_another(self, request: Hold) -> None:
         """Take the lock of another saver too, unless it is held already."""
@@ -400,10 +399,7 @@ class Driver:
             # Now, and not when the run was made: the observers' threads live as long as the run does.
             self.outbox = Outbox(observers)
             self.run.history.reporter.post = self.outbox.post
-        if isinstance(self.run, Run):
-            check_run_access(self.run.history)
-        else:
-            check_access(self.run.history)
+        check_access(self.run.history, is_run=isinstance(self.run, Run))
         self.locks.acquire()
 
     def _close(self, futures: TaskFutures) -> None:

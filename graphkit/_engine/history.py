@@ -248,7 +248,7 @@ class RunHistory:
         """
         self.program = program
         self.requested_config = config
-        self.config = config.replace(checkpoint_id=None)
+        self.config = config.with_check_point_id(None)
         self.saver = saver
         self.control = control or RunControl(saver, self.config)
         limit = config.max_iterations or program.options.max_iterations
@@ -267,7 +267,8 @@ class RunHistory:
         self._start_step = 0
         """The number of executed nodes at `base`."""
         self._slot = -1
-        """The slot of time in which the latest checkpoint was made; its first one is a mailbox."""
+        """The slot of time in which the latest checkpoint was made; its first one is a mailbox. -1 until the
+        run has stored a checkpoint that is no copy of the one that it resumed: each until then is a mailbox."""
         self.outer_execution: str | None = None
         self.held_locks: frozenset[object] = frozenset()
         self.listener: Callable[[Any], None] | None = None
@@ -389,11 +390,11 @@ class RunHistory:
             CheckpointConflictError: the thread is incomplete: only its release is missing.
         """
         assert self.saver is not None
-        writes = dict((yield LoadWrites(self.saver, self.config.replace(checkpoint_id=base.id))))
+        writes = dict((yield LoadWrites(self.saver, self.config.with_check_point_id(base.id))))
         check_complete(self.config.thread, writes)
         taken_from = base.metadata.get(WRITES_TAKEN_FROM)
         if not writes and taken_from is not None:
-            parent = self.config.replace(checkpoint_id=taken_from)
+            parent = self.config.with_check_point_id(taken_from)
             writes = dict((yield LoadWrites(self.saver, parent)))
         return dict(well_formed_writes(writes, self.config.thread))
 
@@ -489,8 +490,9 @@ class RunHistory:
             return
         slot = now // SLOT_NANOSECONDS
         # As other processes find it in the history, see `find_mailboxes`.
-        if slot != self._slot or source == "input" or self.metadata.resumed_at is not None:
-            self._slot = slot
+        if slot != self._slot:
+            if source != "fork":
+                self._slot = slot
             if self.outer_execution is None:
                 self.control.mailboxes.append(saved.id)
         self.metadata.note_stored(source)
@@ -709,7 +711,7 @@ class RunHistory:
 
     def _base_config(self) -> RunnableConfig:
         assert self.base is not None
-        return self.config.replace(checkpoint_id=self.base.id)
+        return self.config.with_check_point_id(self.base.id)
 
     # What depends on how much is stored
 

@@ -166,14 +166,10 @@ class Run:
         else:
             yield from self._load_and_merge(run_input)
         history.begin()
-        yield from self._enter()
+        self.next_node_id = yield from follow_edge(self.state, START)
+        history.mark(START, self.next_node_id)
         if history.saver is not None and not history.stores_at_exit:
             yield from history.save("input")
-
-    def _enter(self) -> Steps:
-        """Take the edge from START, with the input merged."""
-        self.next_node_id = yield from follow_edge(self.state, START)
-        self.history.move_on(START, self.next_node_id)
 
     def _load_and_merge(self, run_input: Mapping[str, Any]) -> Steps:
         """Merge the input into the latest state of the thread, or into an initial state."""
@@ -200,7 +196,8 @@ class Run:
             merge_updates(self.state, plan)
             if self.step_updates is not None:
                 self.step_updates.clear()
-            yield from self._enter()
+            self.next_node_id = yield from follow_edge(self.state, START)
+            history.move_on(START, self.next_node_id)
         except Exception as error:
             # The caller that resumes has not given the input, and may be a worker.
             yield from self._fail(error)
@@ -279,6 +276,7 @@ class Run:
         step_updates = self.step_updates
         state_of = state.schema.state_factory
         control = self.control
+        control.begin(history.clock)
         measure = history.clock.measure
         node_id = history.position.node_id
         while True:

@@ -476,12 +476,13 @@ class _Branch:
             return self._require_inside(node_id, task["next"])
         if runner.control.must_check:
             yield from runner.control.check(history.clock)
-        fork = topology.find_fork(node_id)
-        if fork is not None:  # its own branches record what they do
+        node = topology.nodes.get(node_id)
+        if node is None:  # a fork: its own branches record what they do
+            fork = topology.find_fork(node_id)
+            assert fork is not None
             yield from execute_fork(runner, fork, key)
             return self._require_inside(fork.id, fork.join)
         first = len(self.updates)
-        node = topology.nodes[node_id]
         goto = yield from runner.execute(node, key)
         next_node_id = yield from self._find_next(node, goto)
         task = {

@@ -69,8 +69,8 @@ def find_programs(program: Program, namespace: str) -> list[Program] | None:
     """Find the programs on the path to a namespace, the outermost first; or None."""
     programs = [program]
     for name in namespace.split("/") if namespace else ():
-        nodes = programs[-1].topology.nodes.values()
-        found = [node for node in nodes if node.graph is not None and subgraph_namespace("", node.id) == name]
+        nested = programs[-1].topology.nested
+        found = [node for node in nested if subgraph_namespace("", node.id) == name]
         if not found:
             return None
         programs.append(program_of(found[0]))
@@ -81,11 +81,10 @@ def iter_savers(topology: Topology, saver: BaseCheckpointSaver) -> Iterator[Base
     """Yield the saver of a graph and those that its nested graphs have of their own, once each."""
     seen = [saver]
     yield saver
-    for node in topology.nodes.values():
-        if node.graph is None:
-            continue
-        own_saver = program_of(node).options.checkpoint_saver or saver
-        for nested_saver in iter_savers(node.graph.topology, own_saver):
+    for node in topology.nested:
+        nested = program_of(node)
+        own_saver = nested.options.checkpoint_saver or saver
+        for nested_saver in iter_savers(nested.topology, own_saver):
             if not any(nested_saver is known for known in seen):
                 seen.append(nested_saver)
                 yield nested_saver

@@ -351,9 +351,7 @@ def _check_nested(history: RunHistory, plan: ResumePlan) -> Generator[Request, A
     Raises:
         GraphRunnerError: a nested graph refuses it, or no longer waits.
     """
-    for node in history.program.topology.nodes.values():
-        if node.graph is None:
-            continue
+    for node in history.program.topology.nested:
         resume = plan.nested.get(subgraph_namespace(history.config.checkpoint_ns, node.id))
         if resume is None:
             continue

@@ -46,7 +46,14 @@ def evaluate_edge(state: RunState, source: str, edge: Condition) -> Generator[Re
     if isinstance(result, Command):
         state.merge(source, result.update)
         result = result.goto
-    return _resolve_result(state, source, edge, result)
+    mappings = edge.mappings
+    if result.__class__ is not str and _is_collection(result) and not _has_key(mappings, result):
+        next_node_id = _resolve_several(state, source, mappings, result)
+    else:
+        next_node_id = _resolve_one(state, source, mappings, result)
+    if state.reporter.post is not None:
+        state.reporter.post_event("edge.evaluate", source, {"result": repr(result), "target": next_node_id})
+    return next_node_id
 
 
 def call_user(
@@ -58,17 +65,6 @@ def call_user(
     except (Exception, GraphInterrupt) as error:  # only actions can interrupt the run
         reason = f"{failure_message}: {describe_error(error)}"
         raise state.make_error(NodeExecutionError, reason, node_id) from error
-
-
-def _resolve_result(state: RunState, source: str, edge: Condition, result: Any) -> str:
-    """Find the node, or the fork of several nodes, that the result of a condition leads to."""
-    if result.__class__ is not str and _is_collection(result) and not _has_key(edge.mappings, result):
-        next_node_id = _resolve_several(state, source, edge.mappings, result)
-    else:
-        next_node_id = _resolve_one(state, source, edge.mappings, result)
-    if state.reporter.post is not None:
-        state.reporter.post_event("edge.evaluate", source, {"result": repr(result), "target": next_node_id})
-    return next_node_id
 
 
 def _has_key(mappings: Mapping[Any, str] | None, result: Any) -> bool:

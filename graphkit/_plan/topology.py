@@ -194,6 +194,7 @@ class Topology:
 
     Attributes:
         nodes: by id, in the order in which they were added; includes those of inlined subgraphs.
+        nested: the nodes that are graphs themselves.
         forks: by id.
         edges: by source, START and forks included. The edge of a forking node leads to its fork.
         aliases: the id of an inlined subgraph -> the node at which a run enters it.
@@ -220,6 +221,7 @@ class Topology:
         self._choose = choose
         self._chosen: dict[str, Fork] = {}
         self.nodes = dict(nodes)
+        self.nested = tuple(node for node in self.nodes.values() if node.graph is not None)
         self.forks = dict(forks)
         self.edges = dict(edges)
         self.schema = schema

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, final
 
 from graphkit._options import check_count
-from graphkit._public_names import JavaNames
+from graphkit._public_names import JavaNames, NameElsewhere
 from graphkit._records.context import ABSENT, CURRENT_NODE_CONTEXT, NodeContext, require_node_context
 from graphkit._to_thread import finish_in_thread
 from graphkit.errors import CheckpointerConfigurationError
@@ -259,13 +259,10 @@ class RunnableConfig(JavaNames):
             result = await finish_in_thread(_record, context, key, await function())
         return result
 
-    if not TYPE_CHECKING:  # type checkers are to report such names
-
-        def __getattr__(self, name: str) -> NoReturn:
-            """Say where nodes find what LangGraph's Runtime has."""
-            from graphkit._wording import explain_name  # an error may take its time
-
-            raise AttributeError(f"a RunnableConfig has no {name!r}{explain_name(name)}")
+    if not TYPE_CHECKING:  # type checkers are to report these names of LangGraph's Runtime
+        context = NameElsewhere()
+        store = NameElsewhere()
+        stream_writer = NameElsewhere()
 
     def dispatch(self, output: Any) -> None:
         """Add an output to the stream of the run. It does not change the state.

@@ -73,14 +73,13 @@ def _find_run() -> RunnableConfig | None:
 
 
 def with_current_principal(config: ConfigLike) -> RunnableConfig:
-    """Return a config that names the principal of the calling code, for use outside its context.
+    """Return a copy of a config that names the principal of a call with it, for use outside the caller's context.
 
-    If there is none, it names nobody: the code that reads a stream lends nothing to the run.
+    If there is none, it names nobody: the code that reads a stream lends nothing to the run. Always a
+    copy: `acting_as` tells runs apart by their configs.
     """
     config = RunnableConfig.of(config)
-    if config.principal is not ABSENT:
-        return config
-    return config.with_principal(get_principal())
+    return config.with_principal(get_principal(config))
 
 
 def acts_for(parameter: str) -> Callable[[Callable[P, T]], Callable[P, T]]:

@@ -32,7 +32,6 @@ from graphkit._saver.writes import (
     is_incomplete,
     time_or_none,
 )
-from graphkit._wording import suggest
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerConfigurationError,
@@ -159,6 +158,8 @@ class WatchEnd:
             CheckpointerConfigurationError: there is no such status.
         """
         if until not in STATUSES:
+            from graphkit._wording import suggest  # an error may take its time
+
             hint = suggest(until, STATUSES, most=1) or f"; it is one of {', '.join(STATUSES)}"
             raise CheckpointerConfigurationError(f"until={until!r} is not a status of a thread{hint}")
         self.reached: str | None = None

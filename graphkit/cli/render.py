@@ -117,8 +117,9 @@ def _format_column(context: CliContext, column: Column, rows: Sequence[Mapping[s
 
 def _format_field(context: CliContext, column: Column, row: Mapping[str, Any]) -> str:
     for other in (column, *column.instead):
-        if row.get(other.key) is not None:
-            return format_cell(context, other.kind, row[other.key])
+        value = row.get(other.key)
+        if value is not None:
+            return format_cell(context, other.kind, value)
     return ""
 
 
@@ -127,13 +128,14 @@ def _pad_column(context: CliContext, column: Column, texts: Sequence[str]) -> li
     lines = (column.title, *texts)
     plain = _DIM if column.kind in _SECONDARY_KINDS else None
     styles = (_BOLD, *(_COLOURS.get(text, plain) for text in texts))
-    width = max(map(count_cells, lines))
+    widths = [count_cells(line) for line in lines]
+    width = max(widths)
     is_right_aligned = context.is_pretty and column.kind in _RIGHT_ALIGNED
 
     padded: list[str] = []
-    for text, style in zip(lines, styles, strict=True):
+    for text, style, cells in zip(lines, styles, widths, strict=True):
         shown = _paint(context, text, style)
-        gap = " " * (width - count_cells(text))
+        gap = " " * (width - cells)
         if is_right_aligned:
             padded.append(gap + shown)
         else:

@@ -385,8 +385,9 @@ class FileCatalogue(LogCatalogue[FileLogBytes]):
 
     def shared_log(self, thread_id: str, namespace: str, version: int = 0) -> FileLog:
         log = super().shared_log(thread_id, namespace, version)
-        medium = log.frames.bytes
-        if isinstance(medium, ReleasedFileBytes):
+        if version:
+            medium = log.frames.bytes
+            assert isinstance(medium, ReleasedFileBytes)
             # The release may have been finished since the log was opened.
             medium.is_ending = self._is_ending(thread_id, version)
         return log

@@ -36,11 +36,13 @@ def refresh_to_read(store: Store, log: FileLog) -> bool:
         root's decides for the namespaces.
     """
     is_found = log.refresh()
-    medium = log.frames.bytes
-    if isinstance(medium, ReleasedFileBytes):
-        has_ended = log.history.scan.closed_by is not None
-        medium.check_release(log.frames.end, is_found=is_found, has_ended=has_ended)
-    if not is_found or log.expects_release or not log.namespace:
+    if log.expects_release:
+        medium = log.frames.bytes
+        if isinstance(medium, ReleasedFileBytes):
+            has_ended = log.history.scan.closed_by is not None
+            medium.check_release(log.frames.end, is_found=is_found, has_ended=has_ended)
+        return is_found
+    if not is_found or not log.namespace:
         return is_found
     return catalog.find_begun_end(store, store.locate(log.thread_id)) is None
 

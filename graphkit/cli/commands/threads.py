@@ -50,6 +50,7 @@ _COLUMNS: Final = (
         instead=(Column("failure", "", "cause"), Column("progress", ""), Column("reason", ""), Column("problem", "")),
     ),
 )
+_EMPTY_ROW: Final[Row] = dict.fromkeys(column.key for column in (*_COLUMNS, *_COLUMNS[-1].instead))
 _FAILURE_KEYS: Final = ("node_id", "type", "message", "cause")
 
 
@@ -164,9 +165,7 @@ def _time_ago(context: CliContext, age: str | None) -> datetime | None:
 
 def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
     """Return a thread as plain data; one that cannot be read with the reason as its problem."""
-    keys = [column.key for column in (*_COLUMNS, *_COLUMNS[-1].instead)]
-    row: Row = dict.fromkeys(keys)
-    row["thread"] = thread_id
+    row: Row = {**_EMPTY_ROW, "thread": thread_id}
     try:
         row["size"] = size_of(saver, thread_id)
         summary = saver.summary(RunnableConfig(thread_id)) or _summarize_any_namespace(saver, thread_id)

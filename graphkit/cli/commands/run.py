@@ -101,12 +101,17 @@ def submit(
     """
     graph = load_app(app, directory, create=True)
     values = parse_json_object(context.read_value(given), "--input")
-    config = RunnableConfig(thread, metadata=parse_assignments(meta, "--meta"))
-    time = None if at is None else parse_time(at, "--at", context.zone)
-    thread_id = graph.submit(values, config, at=time, key=key).thread
-    status = status_of(require_saver(graph), thread_id)
-    data = {"thread": thread_id, "status": status, "at": time, "key": key}
-    return Message(f"{escape(thread_id)} is {status}", data)
+    metadata = parse_assignments(meta, "--meta")
+    begin = None
+    if at is not None:
+        begin = parse_time(at, "--at", context.zone)
+
+    submitted = graph.submit(values, RunnableConfig(thread, metadata=metadata), at=begin, key=key)
+
+    # Not always queued: a run with this key may have been submitted before, and have ended.
+    status = status_of(require_saver(graph), submitted.thread)
+    data = {"thread": submitted.thread, "status": status, "at": begin, "key": key}
+    return Message(f"{escape(submitted.thread)} is {status}", data)
 
 
 @click.command("resume", cls=Command)

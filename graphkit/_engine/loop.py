@@ -249,7 +249,7 @@ class Run:
             yield from self._begin_submitted(plan, plan.submission)
             return True
         run_id = history.metadata.run_id
-        self.reporter.post_resume(plan.base, self.next_node_id, run_id, plan.added)
+        self.reporter.post_resume(plan.base, self.next_node_id, run_id, plan.recorded, plan.added)
         if self.next_node_id is None:  # `interrupt_before_edge` left the edge open
             stops_here = self.may_stop and self._find_declared_stop() is not None
             if not stops_here:

@@ -124,7 +124,7 @@ def wait_for(saver, count):
             change = changes.get(PATIENCE)
             assert change is not None
             latest = change.checkpoint
-            if latest is not None and latest.status == "finished" and change.thread_id.startswith("key-"):
+            if latest is not None and latest.status == "finished" and change.thread_id.startswith("hourly-"):
                 finished.add(change.thread_id)
 
 
@@ -145,12 +145,12 @@ def test_a_worker_that_is_killed_between_the_due_time_and_its_record(saver, star
     schedules.add(saver, "hourly", "0 * * * *", {}, created_at=BEGIN)
     clock.set(BEGIN + HOUR)
     assert start(moment).wait(PATIENCE) == -signal.SIGKILL
-    submitted = [thread for thread in saver.threads() if thread.startswith("key-")]
+    submitted = [thread for thread in saver.threads() if thread.startswith("hourly-")]
     assert len(submitted) == (moment == "die before the record")
     for _ in range(2):
         assert start("once").wait(PATIENCE) == 0
     assert due_times(saver, work) == ["2026-11-30T09:00:00+00:00"]
-    (thread,) = [thread for thread in saver.threads() if thread.startswith("key-")]
+    (thread,) = [thread for thread in saver.threads() if thread.startswith("hourly-")]
     assert saver.recent(RunnableConfig(thread), limit=1)[0].status == "finished"
     (schedule,) = schedules.find_all(saver)
     assert schedule.last_due == BEGIN + HOUR / 2

@@ -100,6 +100,7 @@ class Canceller:
 # A run that is going on
 
 
+@pytest.mark.requirement("W6")
 @both
 @pytest.mark.parametrize("options", [{}, {"durability": "async"}, {"checkpoint_interval": 5}])
 def test_it_ends_before_the_next_node(saver, options, how):
@@ -549,6 +550,7 @@ class Late(SaverWrapper):
         super().put_writes(config, writes)
 
 
+@pytest.mark.requirement("W6")
 @pytest.mark.parametrize("late", [0, 2, 5, 12])
 @pytest.mark.parametrize("before", [0, 3, 11])
 def test_a_request_reaches_a_run_that_stores_meanwhile(saver, real_times, monkeypatch, before, late):

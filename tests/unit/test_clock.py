@@ -60,6 +60,7 @@ def test_failures_and_resumes(ids):
     assert saver.get(CONFIG).metadata["resumed_at"] == NOON.isoformat()
 
 
+@pytest.mark.requirement("W16")
 def test_a_graph_with_a_clock_of_its_own():
     saver = MemorySaver()
     clock = ManualClock(NOON)
@@ -75,6 +76,7 @@ def test_a_graph_with_a_clock_of_its_own():
     assert (newest, set(older)) == (NOON + timedelta(weeks=1), {NOON})
 
 
+@pytest.mark.requirement("W16")
 def test_what_a_run_calls_reads_its_clock():
     clock = ManualClock(NOON)
     times = []

@@ -143,6 +143,7 @@ def wait_for(saver, count):
                 finished.add(change.thread_id)
 
 
+@pytest.mark.requirement("W11")
 def test_two_workers_submit_one_run_for_a_due_time(saver, start, clock, work, sweep):
     schedules.add(saver, "hourly", "0 * * * *", {}, created_at=BEGIN)
     for _ in range(2):
@@ -188,6 +189,7 @@ def find_stage(saver, thread, due):
     return "recorded" if latest[0].status != "finished" else "finished"
 
 
+@pytest.mark.requirement("W11")
 def test_a_worker_is_restarted_around_a_due_time(saver, start_quickly, clock, sweep):
     """It ends at any moment; its successor begins before or after that."""
     schedules.add(saver, "hourly", "0 * * * *", {}, created_at=BEGIN)

@@ -84,6 +84,7 @@ def times(cron, zone, after, count):
 # When runs are due
 
 
+@pytest.mark.requirement("W13")
 def test_a_skipped_time_is_due_after_the_skip_and_once():
     start = datetime(2027, 3, 27, 12, tzinfo=UTC)  # the clock skips 2:00 to 3:00 on the 28th
     assert times("30 2 * * *", ZURICH, start, 2) == ["2027-03-28T03:00:00+02:00", "2027-03-29T02:30:00+02:00"]
@@ -91,6 +92,7 @@ def test_a_skipped_time_is_due_after_the_skip_and_once():
     assert times("0 9 * * *", ZURICH, start, 2) == ["2027-03-28T09:00:00+02:00", "2027-03-29T09:00:00+02:00"]
 
 
+@pytest.mark.requirement("W13")
 def test_a_repeated_time_is_due_the_first_time_only():
     start = datetime(2026, 10, 24, 12, tzinfo=UTC)  # the clock repeats 2:00 to 3:00 on the 25th
     assert times("30 2 * * *", ZURICH, start, 2) == ["2026-10-25T02:30:00+02:00", "2026-10-26T02:30:00+01:00"]
@@ -118,6 +120,7 @@ def test_the_times_are_the_same_wherever_the_search_begins(cron):
 # What a worker submits
 
 
+@pytest.mark.requirement("W11")
 def test_each_due_time_gets_a_thread_of_its_own(saver, app, clock):
     Worker(saver, app, clock=clock).schedule("report", "0 9 * * 1-5", {}, timezone=ZURICH)
     assert serve(saver, app, clock) == 0
@@ -133,6 +136,7 @@ def test_each_due_time_gets_a_thread_of_its_own(saver, app, clock):
     assert schedule.last_due == datetime(2026, 12, 2, 8, tzinfo=UTC)
 
 
+@pytest.mark.requirement("W12")
 def test_of_the_missed_times_the_latest_is_submitted(saver, app, clock):
     schedules.add(saver, "hourly", "0 * * * *", {}, created_at=clock())
     clock.time += 10 * DAY
@@ -232,6 +236,7 @@ def test_many_due_times_leave_a_short_history(saver, app, clock):
 # What is stored
 
 
+@pytest.mark.requirement("W14")
 def test_the_same_definition_changes_nothing_and_another_one_replaces_it(saver, app, clock):
     first = schedules.add(saver, "x", "0 9 * * *", {"log": ["a"]}, created_at=clock())
     clock.time += DAY

@@ -95,6 +95,7 @@ def fail(state):
 # What is stored
 
 
+@pytest.mark.requirement("W2")
 def test_a_submitted_run_is_queued_until_it_begins(saver):
     app = make_app(saver)
     config = app.submit({"log": "in"}, T)
@@ -421,6 +422,7 @@ def test_an_incomplete_thread_takes_none(saver):
 # Keys
 
 
+@pytest.mark.requirement("W3")
 def test_the_same_key_submits_once(saver):
     app = make_app(saver)
     first = app.submit({"log": "one"}, key="order-17")
@@ -480,6 +482,7 @@ def test_a_worker_begins_what_is_submitted_while_it_serves(store):
         assert served.result(PATIENCE) == 1
 
 
+@pytest.mark.requirement("W3")
 def test_a_worker_waits_until_a_run_is_due(store, monkeypatch):
     monkeypatch.setattr(graphkit.worker, "_LONGEST_WAIT", 0.05)  # it looks at the clock again
     done = threading.Event()
@@ -517,6 +520,7 @@ def test_a_worker_does_not_read_a_run_again_that_is_not_due(store, monkeypatch):
     assert set(read) == {T.thread}
 
 
+@pytest.mark.requirement("W4")
 def test_threads_are_taken_in_the_order_in_which_they_became_due(store, monkeypatch):
     taken = []
     app = make_chain(LOG, a=lambda state, config: taken.append(config.thread)).compile(checkpoint_saver=store)
@@ -544,6 +548,7 @@ def test_several_runs_at_once(store):
     assert {status(store, thread) for thread in "abc"} == {"finished"}
 
 
+@pytest.mark.requirement("W5")
 def test_no_more_runs_at_once_than_allowed(store):
     lock = threading.Lock()
     current, most = 0, 0
@@ -567,6 +572,7 @@ def test_no_more_runs_at_once_than_allowed(store):
         Worker(store, app, concurrency=0)
 
 
+@pytest.mark.requirement("W5")
 def test_stopping_drains_all_runs(store):
     meeting, go_on = threading.Barrier(3), threading.Event()
 

@@ -285,7 +285,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         return self._make_snapshot(config, checkpoint)
 
     def get_state(self, config: ConfigLike = None) -> StateSnapshot[StateT]:
-        """As `state_of`.
+        """As `state_of`, but an error if there is none.
 
         Raises:
             CheckpointNotFoundError: there is none.

@@ -18,6 +18,7 @@ from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.langgraph_writes import MADE_BY
 from graphkit._saver.status import ENDED
 from graphkit._saver.submissions import GRAPH_ID, SUBMIT, Submission
+from graphkit._saver.writes import time_or_none
 from graphkit._values.frozen import freeze
 from graphkit.errors import (
     CheckpointConflictError,
@@ -64,12 +65,12 @@ def submit(
         CheckpointConflictError: the thread is incomplete, or belongs to LangGraph.
         CheckpointNotFoundError: the config names a checkpoint that does not exist.
         CheckpointerConfigurationError: the config names the namespace of a nested graph.
-        ValueError: `at` has no time zone, or the key is empty.
+        ValueError: `at` is no aware datetime, or the key is empty.
 
         None of them changes the store.
     """
-    if at is not None and at.tzinfo is None:
-        raise ValueError(f"at must have a time zone, such as UTC: {at!r}")
+    if at is not None and time_or_none(at) is None:
+        raise ValueError(f"at must be an aware datetime, such as datetime.now(UTC) + timedelta(hours=1), not {at!r}")
     if key == "":
         raise ValueError("a key must not be empty")
     own_thread = None if key is None else _name_by_key(key)

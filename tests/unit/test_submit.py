@@ -352,7 +352,8 @@ def test_what_the_graph_cannot_begin_with_is_refused(saver):
 
 
 def test_arguments_are_checked_before_anything_is_stored(saver):
-    for options in ({"at": datetime(2026, 1, 1)}, {"key": ""}):  # noqa: DTZ001 - naive on purpose
+    naive = datetime(2026, 1, 1)  # noqa: DTZ001 - on purpose
+    for options in ({"at": naive}, {"at": "2026-01-01"}, {"at": timedelta(days=1)}, {"key": ""}):
         with pytest.raises(ValueError, match="must"):
             submit(saver, {}, "t", **options)
     assert saver.summary(T) is None

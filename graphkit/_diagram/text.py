@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, final
 
-from graphkit._diagram.layout import Arrow, DiagramModel
+from graphkit._diagram.layout import Arrow, DiagramModel, Shape
 from graphkit._wording import count_cells
 
 _MAX_WIDTH: Final = 76
@@ -87,6 +87,20 @@ class _Box(NamedTuple):
         return count_cells(self.text) + 4
 
 
+def _box_of_shape(shape: Shape) -> _Box:
+    label = shape.label
+    if shape.kind == "map":
+        label = f"{label} (map)"
+    border = _ROUND if shape.kind in {"start", "stop"} else _PLAIN
+    return _make_box(label, border, shape)
+
+
+def _make_box(label: str, border: _Border, part: Shape | DiagramModel) -> _Box:
+    if part.is_current:
+        border = _HEAVY
+    return _Box(_escape(label), border, part.is_passed, part.is_current)
+
+
 class _Fork(NamedTuple):
     """Branches that are drawn side by side: chains of nodes that meet in one node."""
 
@@ -101,17 +115,11 @@ class _Drawing:
         self.boxes: dict[str, _Box] = {}
         """By the name of the shape or the subgraph."""
         for shape in model.shapes:
-            if shape.kind == "condition":
-                continue
-            border = _ROUND if shape.kind in {"start", "stop"} else _PLAIN
-            if shape.is_current:
-                border = _HEAVY
-            label = f"{shape.label} (map)" if shape.kind == "map" else shape.label
-            self.boxes[shape.name] = _Box(_escape(label), border, shape.is_passed, shape.is_current)
+            if shape.kind != "condition":
+                self.boxes[shape.name] = _box_of_shape(shape)
         for subgraph in model.subgraphs:
-            label = _escape(f"{subgraph.label} (graph)")
-            border = _HEAVY if subgraph.is_current else _PLAIN
-            self.boxes[subgraph.name] = _Box(label, border, subgraph.is_passed, subgraph.is_current)
+            label = f"{subgraph.label} (graph)"
+            self.boxes[subgraph.name] = _make_box(label, _PLAIN, subgraph)
         self._arrows: dict[str, list[Arrow]] = {name: [] for name in self.boxes}
         for arrow in _direct_arrows(model):
             self._arrows[arrow.source].append(arrow)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import enum
+import functools
 import importlib
 import inspect
+import itertools
 import re
 import sys
 import typing
@@ -115,6 +118,10 @@ def _describe_constructor(cls: type) -> Iterator[str]:
 
 def _describe_members(cls: type) -> Iterator[str]:
     """Yield a table of what a class itself adds to its bases outside graphkit."""
+    bases = [base.__name__ for base in cls.__mro__[1:] if base.__module__ in MODULES and [*_members(base)]]
+    if bases and not issubclass(cls, BaseException):
+        yield ""
+        yield f"It has the members of `{'`, `'.join(bases)}`, too."
     rows = [f"| `{name}{signature}` | {text} |" for name, signature, text in _members(cls)]
     if rows:
         yield ""
@@ -128,12 +135,7 @@ def _members(cls: type) -> Iterator[tuple[str, str, str]]:
         for member in cls:
             yield member.name, "", f"`{member.value!r}`"
         return
-    for name in getattr(cls, "_fields", ()):
-        annotation = cls.__annotations__[name]
-        yield name, "", f"field: `{_escape(_type_name(annotation))}`"
-    if dataclasses.is_dataclass(cls):
-        for field in dataclasses.fields(cls):
-            yield field.name, "", f"field: `{_escape(_type_name(field.type))}`"
+    yield from _attributes(cls)
     for name, member in vars(cls).items():
         is_java = name != name.lower()
         if name.startswith("_") or is_java:
@@ -146,6 +148,55 @@ def _members(cls: type) -> Iterator[tuple[str, str, str]]:
             continue
         is_property = isinstance(member, property)
         yield name, "" if is_property else _escape(_signature(function, is_method=True)), text
+
+
+def _attributes(cls: type) -> Iterator[tuple[str, str, str]]:
+    """Yield the fields of a class, and the attributes that its docstring lists."""
+    explained = _explained_fields(cls)
+    fields = {name: cls.__annotations__[name] for name in getattr(cls, "_fields", ())}
+    if dataclasses.is_dataclass(cls):
+        fields.update({field.name: field.type for field in dataclasses.fields(cls)})
+    for name, annotation in fields.items():
+        described = f"field: `{_escape(_type_name(annotation))}`"
+        if name in explained:
+            described += f". {explained[name]}"
+        yield name, "", described
+    for name, text in _listed_attributes(cls):
+        if name not in fields:
+            yield name, "", text
+
+
+def _explained_fields(cls: type) -> dict[str, str]:
+    """Return the first sentences of the texts that stand below the fields of a class."""
+    explained: dict[str, str] = {}
+    definition = _class_definitions().get(cls.__name__)
+    statements = [] if definition is None else definition.body
+    for field, text in itertools.pairwise(statements):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            explained[ast.unparse(field.target)] = _shorten(str(text.value.value))
+    return explained
+
+
+@functools.cache
+def _class_definitions() -> dict[str, ast.ClassDef]:
+    """Return the classes of the packages by name; a public class does not say in which module it is defined."""
+    definitions: dict[str, ast.ClassDef] = {}
+    for package in ("graphkit", "savers"):
+        for path in sorted((PAGE.parents[1] / package).rglob("*.py")):
+            for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(statement, ast.ClassDef):
+                    definitions[statement.name] = statement
+    return definitions
+
+
+def _listed_attributes(cls: type) -> Iterator[tuple[str, str]]:
+    """Yield the attributes that the docstring of a class lists, with the first sentence of each."""
+    _, _, section = inspect.cleandoc(vars(cls).get("__doc__") or "").partition("\n\nAttributes:\n")
+    listed = section.partition("\n\n")[0]
+    for entry in re.split(r"^    (?=\w)", listed, flags=re.MULTILINE)[1:]:
+        name, _, text = entry.partition(":")
+        sentence = _shorten(text)
+        yield name, sentence[:1].upper() + sentence[1:]
 
 
 def _type_name(annotation: Any) -> str:
@@ -172,7 +223,12 @@ def _first_paragraph(thing: Any) -> str:
 
 
 def _first_sentence(thing: Any) -> str:
-    paragraph = " ".join(_first_paragraph(thing).split())
+    return _shorten(_first_paragraph(thing))
+
+
+def _shorten(text: str) -> str:
+    """Return the first sentence of a text, for a cell of a table."""
+    paragraph = " ".join(text.split())
     return _escape(re.split(r"(?<=\.)\s", paragraph, maxsplit=1)[0])
 
 

@@ -21,6 +21,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, TypedDict
 
@@ -114,13 +115,20 @@ async def answer(request: Request) -> JSONResponse:
 
 async def cancel(request: Request) -> JSONResponse:
     thread, reason = request.path_params["thread"], (await request.json()).get("reason")
-    return JSONResponse({"cancelled": await operations.acancel(saver, thread, reason=reason)})
+    try:
+        return JSONResponse({"cancelled": await operations.acancel(saver, thread, reason=reason)})
+    except CheckpointNotFoundError as error:
+        return JSONResponse({"error": str(error)}, status_code=404)
 
 
-async def follow(request: Request) -> StreamingResponse:
+async def follow(request: Request) -> JSONResponse | StreamingResponse:
+    thread = request.path_params["thread"]
+    if await asyncio.to_thread(saver.summary, thread) is None:  # the watch would wait until it exists
+        return JSONResponse({"error": f"there is no thread {thread!r}"}, status_code=404)
+
     async def events() -> AsyncIterator[str]:
-        with saver.watch(request.path_params["thread"], latest=True, until="finished") as changes:
-            while (change := await asyncio.to_thread(changes.get)) is not None:
+        async with aclosing(saver.awatch(thread, latest=True, until="finished")) as changes:
+            async for change in changes:
                 yield f"data: {json.dumps(change.to_dict())}\n\n"
 
     return StreamingResponse(events(), media_type="text/event-stream")

@@ -33,6 +33,7 @@ from graphkit._engine.history import RunHistory, checkpoint_not_found
 from graphkit._engine.loop import Run
 from graphkit._engine.program import Program, find_programs
 from graphkit._engine.reporter import RunReporter
+from graphkit._engine.resume import HOW_TO_ANSWER
 from graphkit._engine.state import RunState
 from graphkit._engine.streams import STEP_MODES, aselect_items, select_items
 from graphkit._engine.update import Update
@@ -285,7 +286,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         return self._make_snapshot(config, checkpoint)
 
     def get_state(self, config: ConfigLike = None) -> StateSnapshot[StateT]:
-        """As `state_of`.
+        """As `state_of`, but an error if there is none.
 
         Raises:
             CheckpointNotFoundError: there is none.
@@ -558,8 +559,14 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         *outer, program = programs
         return _History(program=program, saver=saver, outer=outer[-1] if outer else None)
 
-    def _resolve_config(self, thread: str | ConfigLike, checkpoint_id: str | None) -> RunnableConfig:
-        """Return the config of a thread, from a config, a thread id or the id of a run on it."""
+    def _resolve_config(self, thread: str | ConfigLike, checkpoint_id: Any) -> RunnableConfig:
+        """Return the config of a thread, from a config, a thread id or the id of a run on it.
+
+        Raises:
+            TypeError: the id of the checkpoint is none, but perhaps an answer.
+        """
+        if not isinstance(checkpoint_id, str | None):
+            raise TypeError(f"checkpoint_id must be the id of a checkpoint, not {checkpoint_id!r}; {HOW_TO_ANSWER}")
         if isinstance(thread, str):
             config = RunnableConfig(thread)
             saver = self.compile_config.saver

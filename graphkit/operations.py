@@ -46,6 +46,7 @@ from graphkit._saver.writes import (
     TIMER,
     can_answer,
     has_expired,
+    interrupts_in,
     next_update_key,
     without_passed_deadlines,
 )
@@ -53,6 +54,7 @@ from graphkit._to_thread import finish_in_thread
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
+    CheckpointerError,
     CheckpointNotFoundError,
     CheckpointSerializationError,
     ThreadBusyError,
@@ -209,8 +211,8 @@ def answer(
     with saver.run_lock(RunnableConfig(thread_id)):
         refuse_incomplete(saver, thread_id)
         pending = saver.interrupts(thread_id)
-        if not pending and not saver.recent(RunnableConfig(thread_id), limit=1):
-            raise CheckpointNotFoundError(thread_id)
+        if not pending:
+            raise _nothing_to_answer(saver, thread_id)
         stop = _find_interrupt(thread_id, pending, interrupt)
         # Under the lock that a resume holds when it looks whether the deadline has passed: one of the two wins.
         if has_expired(stop.deadline, datetime.now(UTC) if clock is None else clock()):
@@ -543,14 +545,23 @@ def _has_finished(latest: CheckpointInfo) -> bool:
     return not latest.stopped and latest.next_node_id == END
 
 
+def _nothing_to_answer(saver: BaseCheckpointSaver, thread_id: str) -> CheckpointerError:
+    """Make the error of an answer to a thread that waits for none."""
+    config = RunnableConfig(thread_id)
+    for latest in saver.recent(config, limit=1):
+        reason = f"no interrupt is pending, because the thread is {latest.status}"
+        writes = saver.get_writes(config.with_check_point_id(latest.id))
+        if any(ANSWER + interrupt_id in writes for interrupt_id in interrupts_in(writes)):
+            reason += f"; if an answer was wrong, rollback to checkpoint {latest.id} asks again"
+        return CheckpointConflictError(thread_id, reason)
+    return CheckpointNotFoundError(thread_id)
+
+
 def _find_interrupt(
     thread_id: str,
     pending: Sequence[WaitingInterrupt],
     wanted: str | None,
 ) -> WaitingInterrupt:
-    if not pending:
-        hint = "if an answer was wrong, rollback to its checkpoint asks again"
-        raise CheckpointConflictError(thread_id, f"no interrupt is pending, so there is nothing to answer; {hint}")
     if wanted is None and len(pending) == 1:
         return pending[0]
     for stop in pending:

@@ -10,20 +10,18 @@ a store through its run locks: one of them at a time runs a thread.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from contextvars import copy_context
 from datetime import UTC, datetime
-from heapq import heappop, heappush
-from itertools import count
 from time import monotonic
 from typing import Any, Final, TypeAlias, final, overload
 
 from graphkit import operations, schedules
 from graphkit._compiled import CompiledGraph, parse_submitted
+from graphkit._engine.agenda import NEVER, Agenda, Candidate, DueQueue
 from graphkit._engine.schedules import ScheduleAgenda
 from graphkit._options import check_clock
 from graphkit._plan.events import Outbox, level_of
@@ -49,7 +47,6 @@ _BUSY: Final = RetryPolicy(initial_delay=0.02, backoff=2.0, max_delay=5.0)
 run."""
 _BATCH: Final = 1000
 """How many changes the worker reads before it looks for work."""
-_NEVER: Final = float("inf")
 _LONGEST_WAIT: Final = 60.0
 """Seconds after which the worker looks at the clock again while a run is not due: the clock may be set, and the
 machine may sleep."""
@@ -64,131 +61,6 @@ the worker looks again when it is free."""
 
 Graphs: TypeAlias = CompiledGraph | Mapping[str, CompiledGraph]
 """One graph, or several by their ids."""
-
-
-@final
-@dataclasses.dataclass(slots=True)
-class _Candidate:
-    """A thread that may have something to run. Times are those of `monotonic`."""
-
-    due: float
-    """When to look at the thread; in the past: since when it could run."""
-    busy_count: int = 0
-    """How many times in a row another process was running it."""
-    false_reports: int = 0
-    """How many times the store reported it idle although another process was running it."""
-    failed_at: str | None = None
-    """The checkpoint at which its run failed; the worker does not resume it there before
-    `retry_at`."""
-    retry_at: float = 0.0
-    failures: int = 0
-    """How many times in a row the run failed at that checkpoint."""
-    was_alarmed: bool = False
-    """Whether its alarm has brought it here, so that reminders may be due."""
-
-
-@final
-class _Agenda:
-    """The candidates by the time at which they are due. The lock of the worker guards it."""
-
-    def __init__(self) -> None:
-        self._candidates: dict[str, _Candidate] = {}
-        self._queue: list[tuple[float, int, str]] = []
-        """A heap of (due, number, thread). An entry counts if its candidate is due at that time."""
-        self._numbers = count()
-        self._taken: set[str] = set()
-        """The threads that the worker serves now. What happens to them is looked at when they are
-        done."""
-
-    @property
-    def taken_count(self) -> int:
-        """How many threads are taken."""
-        return len(self._taken)
-
-    def get(self, thread: str) -> _Candidate | None:
-        """Return a candidate."""
-        return self._candidates.get(thread)
-
-    def put(self, thread: str, candidate: _Candidate) -> None:
-        """Add a candidate, or one whose time has changed."""
-        self._candidates[thread] = candidate
-        heappush(self._queue, (candidate.due, next(self._numbers), thread))
-
-    def discard(self, thread: str) -> None:
-        """Remove a candidate, if there is one."""
-        self._candidates.pop(thread, None)
-
-    def take(self) -> tuple[str, _Candidate] | None:
-        """Remove and return the candidate that has been due for longest; None if none is due."""
-        due = self.next_due()
-        if due > monotonic():
-            return None
-        _, _, thread = heappop(self._queue)
-        self._taken.add(thread)
-        return thread, self._candidates.pop(thread)
-
-    def next_due(self) -> float:
-        """Return when the next candidate is due."""
-        queue = self._queue
-        while queue:
-            due, _, thread = queue[0]
-            candidate = self._candidates.get(thread)
-            if candidate is not None and candidate.due == due and thread not in self._taken:
-                return due
-            heappop(queue)
-        return _NEVER
-
-    def finish(self, thread: str) -> None:
-        """Note that the worker has served a thread that was taken."""
-        self._taken.discard(thread)
-        candidate = self._candidates.get(thread)
-        if candidate is not None:
-            self.put(thread, candidate)
-
-
-@final
-class _Alarms:
-    """When to look at the threads that wait for a time, the earliest time of each. The lock of the worker guards it.
-
-    This is the index of due times. It is built from the changes that the worker watches, and is only a
-    hint: whether a thread can run, the worker decides when it looks at it. Times are those of the
-    worker's clock, and not of `monotonic`, because they may be weeks away.
-    """
-
-    def __init__(self) -> None:
-        self._times: dict[str, datetime] = {}
-        self._queue: list[tuple[datetime, str]] = []
-        """A heap. An entry counts if it is the time of its thread."""
-
-    def set(self, thread: str, time: datetime) -> None:
-        """Look at a thread at this time, too."""
-        known = self._times.get(thread)
-        if known is None or time < known:
-            self._times[thread] = time
-            heappush(self._queue, (time, thread))
-
-    def discard(self, thread: str) -> None:
-        """Forget the alarm of a thread, if it has one."""
-        self._times.pop(thread, None)
-
-    def next_time(self) -> datetime | None:
-        """Return the time of the next alarm; None if there is none."""
-        queue = self._queue
-        while queue:
-            time, thread = queue[0]
-            if self._times.get(thread) == time:
-                return time
-            heappop(queue)
-        return None
-
-    def take(self, now: datetime) -> tuple[str, datetime] | None:
-        """Remove and return an alarm whose time has come; None if there is none."""
-        time = self.next_time()
-        if time is None or time > now:
-            return None
-        _, thread = heappop(self._queue)
-        del self._times[thread]
-        return thread, time
 
 
 @final
@@ -292,10 +164,14 @@ class Worker:
         self._on_output = on_output
         self._interval = interval
         self._lock = threading.RLock()
-        """Guards the agenda and the count, because the threads of runs change them, too. Never held
+        """Guards the agenda, the alarms and the count, because the threads of runs change them, too. Never held
         while a store is read."""
-        self._agenda = _Agenda()
-        self._alarms = _Alarms()
+        self._agenda = Agenda()
+        self._alarms = DueQueue[datetime]()
+        """When to look at the threads that wait for a time, the earliest time of each, by the worker's clock and
+        not by `monotonic`: the time may be weeks away. This is the index of due times. It is built from the
+        changes that the worker watches, and is only a hint: whether a thread can run, the worker decides
+        when it looks at it."""
         self._longest_wait = _LONGEST_WAIT if self._clock is None else _OWN_CLOCK_WAIT
         self._schedules = ScheduleAgenda(self.saver, self._now, self._longest_wait)
         self._count = 0
@@ -404,10 +280,10 @@ class Worker:
         with self._lock:
             for thread in submitted:
                 if self._agenda.get(thread) is None:
-                    self._agenda.put(thread, _Candidate(monotonic()))
+                    self._agenda.put(thread, Candidate(monotonic()))
         return bool(submitted)
 
-    def _take_due_thread(self) -> tuple[str, _Candidate] | None:
+    def _take_due_thread(self) -> tuple[str, Candidate] | None:
         with self._lock:
             if self._agenda.taken_count == self._concurrency:
                 return None
@@ -415,7 +291,7 @@ class Worker:
             while (alarm := self._alarms.take(now)) is not None:
                 thread, time = alarm
                 due = self._measure_since(time)
-                candidate = self._agenda.get(thread) or _Candidate(due)
+                candidate = self._agenda.get(thread) or Candidate(due)
                 candidate.due = min(candidate.due, due)
                 candidate.was_alarmed = True
                 self._agenda.put(thread, candidate)
@@ -427,14 +303,14 @@ class Worker:
         with self._lock:
             if self._agenda.taken_count < self._concurrency:
                 seconds = min(seconds, self._agenda.next_due() - monotonic(), self._seconds_until_alarm())
-        if seconds == _NEVER:
+        if seconds == NEVER:
             return None
         return max(0.0, seconds)
 
     def _seconds_until_alarm(self) -> float:
-        alarm = self._alarms.next_time()
+        alarm = self._alarms.next_due()
         if alarm is None:
-            return _NEVER
+            return NEVER
         return min(self._longest_wait, (alarm - self._now()).total_seconds())
 
     def _measure_since(self, time: datetime | None) -> float:
@@ -463,12 +339,12 @@ class Worker:
         if change.kind == "answer":
             known = self._agenda.get(change.thread_id)
             was_alarmed = known is not None and known.was_alarmed
-            candidate = _Candidate(self._measure_since(change.at), was_alarmed=was_alarmed)
+            candidate = Candidate(self._measure_since(change.at), was_alarmed=was_alarmed)
             self._agenda.put(change.thread_id, candidate)
         elif change.kind in {"timer", "interrupt"}:
             time = _time_of_stop(change.value)
             if time is not None:
-                self._alarms.set(change.thread_id, time)
+                self._alarms.set_earlier(change.thread_id, time)
         elif change.kind == "idle":
             self._handle_idle(change.thread_id)
         elif not change.checkpoint_ns:
@@ -488,11 +364,11 @@ class Worker:
             submission = Submission.find(info.next_node_id, info.metadata)
             if submission is not None and submission.at is not None:
                 if not submission.is_due(self._now()):
-                    self._alarms.set(thread, submission.at)
+                    self._alarms.set_earlier(thread, submission.at)
                     self._agenda.discard(thread)
                     return
                 due = max(due, self._measure_since(submission.at))
-            candidate = self._agenda.get(thread) or _Candidate(due)
+            candidate = self._agenda.get(thread) or Candidate(due)
             if not candidate.busy_count:
                 candidate.due = due
             self._agenda.put(thread, candidate)
@@ -538,7 +414,7 @@ class Worker:
             )
         return None
 
-    def _find_runnable_graph(self, config: RunnableConfig, candidate: _Candidate) -> CompiledGraph | None:
+    def _find_runnable_graph(self, config: RunnableConfig, candidate: Candidate) -> CompiledGraph | None:
         """Return the graph of a thread whose run needs no answer and no input, and is due; otherwise None."""
         latest = self._find_latest(config)
         # A placeholder names no graph.
@@ -552,7 +428,7 @@ class Worker:
             is_runnable = _needs_finalizing(graph, self.saver.get_writes(config.with_check_point_id(latest.id)))
         return graph if is_runnable else None
 
-    def _postpone_if_early(self, latest: CheckpointInfo, candidate: _Candidate) -> bool:
+    def _postpone_if_early(self, latest: CheckpointInfo, candidate: Candidate) -> bool:
         """Postpone a thread whose run has just failed, or was submitted for later; return whether it is one."""
         submission = Submission.find(latest.next_node_id, latest.metadata)
         if submission is not None and submission.at is not None and not submission.is_due(self._now()):
@@ -578,14 +454,14 @@ class Worker:
 
     def _set_alarm(self, thread: str, time: datetime) -> None:
         with self._lock:
-            self._alarms.set(thread, time)
+            self._alarms.set_earlier(thread, time)
 
     def _find_latest(self, config: RunnableConfig) -> CheckpointInfo | None:
         return next(iter(self.saver.recent(config, limit=1)), None)
 
     # Serving a thread
 
-    def _start(self, thread: str, candidate: _Candidate) -> None:
+    def _start(self, thread: str, candidate: Candidate) -> None:
         """Serve a thread that was taken: here, or on a thread of its own if several may run at once."""
         if self._concurrency == 1:
             self._serve(thread, candidate)
@@ -608,7 +484,7 @@ class Worker:
         for thread in self._threads:
             thread.join()
 
-    def _serve(self, thread: str, candidate: _Candidate) -> None:
+    def _serve(self, thread: str, candidate: Candidate) -> None:
         """Run a thread if it can run and its lock is free."""
         config = RunnableConfig(thread)
         try:
@@ -632,13 +508,13 @@ class Worker:
             if self._concurrency > 1 and self._changes is not None:
                 self._changes.wake()
 
-    def _postpone(self, thread: str, candidate: _Candidate, due: float) -> None:
+    def _postpone(self, thread: str, candidate: Candidate, due: float) -> None:
         candidate.due = due
         candidate.retry_at = due
         with self._lock:
             self._agenda.put(thread, candidate)
 
-    def _take_lock(self, lock: ExitStack, config: RunnableConfig, candidate: _Candidate) -> bool:
+    def _take_lock(self, lock: ExitStack, config: RunnableConfig, candidate: Candidate) -> bool:
         """Take the run lock; if another process holds it, look at the thread again later."""
         try:
             lock.enter_context(self.saver.run_lock(config, 0))
@@ -682,7 +558,7 @@ class Worker:
                     self._set_alarm(config.thread, time)
         _LOG.info("thread %r: %s", config.thread, last)
 
-    def _remind(self, config: RunnableConfig, candidate: _Candidate) -> None:
+    def _remind(self, config: RunnableConfig, candidate: Candidate) -> None:
         """Post the reminders that are due of the questions of a thread, each by one worker."""
         latest = self._find_latest(config)
         if latest is None or latest.status != "interrupted" or not self._next_reminders(config):
@@ -758,7 +634,7 @@ class Worker:
         if self._stopping.is_set():  # perhaps since before this run could be paused
             graph.pause(config)
 
-    def _handle_failure(self, config: RunnableConfig, candidate: _Candidate, error: Exception) -> None:
+    def _handle_failure(self, config: RunnableConfig, candidate: Candidate, error: Exception) -> None:
         """Postpone a thread that failed or cannot be read, or leave it until it changes."""
         checkpoint_id, is_recorded = self._find_failure(config)
         if checkpoint_id == candidate.failed_at:
@@ -770,12 +646,12 @@ class Worker:
             outcome = "it waits for a human"
         else:
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-            delay = _NEVER
+            delay = NEVER
             if self._retry.retries(cause, candidate.failures):
                 delay = self._retry.delay_after(candidate.failures)
             self._postpone(config.thread, candidate, monotonic() + delay)
             outcome = f"the next attempt is in {delay:.3g} s"
-            if delay == _NEVER:
+            if delay == NEVER:
                 outcome = "the worker leaves it until its thread changes"
         times = "once"
         if candidate.failures > 1:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from graphkit import Checkpoint, CheckpointInfo, RunnableConfig, Tag
@@ -126,15 +127,21 @@ class MemorySaver(BaseCheckpointSaver):
             return tuple(self._get_thread(resolve_thread_id(thread)).live)
 
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
-        config = RunnableConfig.of(config)
+        return self._list_with_status(RunnableConfig.of(config), None)
+
+    def _recent(self, config: RunnableConfig, limit: int) -> Sequence[CheckpointInfo]:
+        return self._list_with_status(config, limit)
+
+    def _list_with_status(self, config: RunnableConfig, limit: int | None) -> Sequence[CheckpointInfo]:
         with self._lock:
-            infos = self._list_infos(config)
+            infos = self._list_infos(config, limit)
             if not infos:
                 return []
             return [with_status(self, infos[0]), *infos[1:]]
 
-    def _list_infos(self, config: RunnableConfig) -> Sequence[CheckpointInfo]:
-        return [_make_info(config, stored) for stored in reversed(self._get_history(config).checkpoints)]
+    def _list_infos(self, config: RunnableConfig, limit: int | None = None) -> Sequence[CheckpointInfo]:
+        newest_first = reversed(self._get_history(config).checkpoints)
+        return [_make_info(config, stored) for stored in islice(newest_first, limit)]
 
     def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
         """Record pending writes with the checkpoint that the config names, or with the latest.

@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, final
 
-from graphkit._diagram.layout import Arrow, DiagramModel
+from graphkit._diagram.layout import Arrow, DiagramModel, Shape
 from graphkit._wording import count_cells
 
 _MAX_WIDTH: Final = 76
 """Branches that need more columns are listed, not drawn side by side."""
 _GAP: Final = 2
 """Columns between two branches."""
-_BOX_HEIGHT: Final = 4
-"""With the arrow into it."""
+_BOX_HEIGHT: Final = 3
+_STEP_HEIGHT: Final = 1 + _BOX_HEIGHT
+"""A box in a branch, with the arrow into it."""
 _ANYWHERE: Final = "(decided at run time)"
 
 
@@ -56,6 +57,10 @@ class _Border(NamedTuple):
     bottom: tuple[str, str, str]
     way_out: str
 
+    def enclose(self, text: str, width: int) -> tuple[str, str, str]:
+        """Return the rows of a box."""
+        return _fill(self.top, width), f"{self.side} {text} {self.side}", _fill(self.bottom, width)
+
 
 _ROUND: Final = _Border(("╭", "─", "╮"), "│", ("╰", "─", "╯"), "┬")
 _PLAIN: Final = _Border(("┌", "─", "┐"), "│", ("└", "─", "┘"), "┬")
@@ -82,6 +87,20 @@ class _Box(NamedTuple):
         return count_cells(self.text) + 4
 
 
+def _box_of_shape(shape: Shape) -> _Box:
+    label = shape.label
+    if shape.kind == "map":
+        label = f"{label} (map)"
+    border = _ROUND if shape.kind in {"start", "stop"} else _PLAIN
+    return _make_box(label, border, shape)
+
+
+def _make_box(label: str, border: _Border, part: Shape | DiagramModel) -> _Box:
+    if part.is_current:
+        border = _HEAVY
+    return _Box(_escape(label), border, part.is_passed, part.is_current)
+
+
 class _Fork(NamedTuple):
     """Branches that are drawn side by side: chains of nodes that meet in one node."""
 
@@ -96,14 +115,11 @@ class _Drawing:
         self.boxes: dict[str, _Box] = {}
         """By the name of the shape or the subgraph."""
         for shape in model.shapes:
-            if shape.kind == "condition":
-                continue
-            border = _ROUND if shape.kind in {"start", "stop"} else _PLAIN
-            label = f"{shape.label} (map)" if shape.kind == "map" else shape.label
-            self.boxes[shape.name] = _Box(_escape(label), border, shape.is_passed, shape.is_current)
+            if shape.kind != "condition":
+                self.boxes[shape.name] = _box_of_shape(shape)
         for subgraph in model.subgraphs:
-            label = _escape(f"{subgraph.label} (graph)")
-            self.boxes[subgraph.name] = _Box(label, _PLAIN, subgraph.is_passed, subgraph.is_current)
+            label = f"{subgraph.label} (graph)"
+            self.boxes[subgraph.name] = _make_box(label, _PLAIN, subgraph)
         self._arrows: dict[str, list[Arrow]] = {name: [] for name in self.boxes}
         for arrow in _direct_arrows(model):
             self._arrows[arrow.source].append(arrow)
@@ -118,7 +134,7 @@ class _Drawing:
         waiting = self._order()
         while waiting:
             name = waiting.pop(0)
-            self._add_box(name, 0, self._new_rows(_BOX_HEIGHT - 1))
+            self._add_box(name, 0, self._new_rows(_BOX_HEIGHT))
             fork = self._find_fork(name, waiting)
             if fork is not None:
                 self._add_fork(name, fork)
@@ -184,14 +200,14 @@ class _Drawing:
             column += width
 
     def _add_box(self, name: str, centre: int, row: int) -> None:
+        """Draw a box around a column, from a row downwards."""
         box = self.boxes[name]
-        border = _HEAVY if box.is_current else box.border
-        start = centre - box.width // 2
-        self._write(row, start, _fill(border.top, box.width))
-        self._write(row + 1, start, f"{border.side} {box.text} {border.side}")
-        self._write(row + 2, start, _fill(border.bottom, box.width))
+        left = centre - box.width // 2
+        for line in box.border.enclose(box.text, box.width):
+            self._write(row, left, line)
+            row += 1
         if self._arrows[name]:
-            self._write(row + 2, centre, border.way_out)
+            self._write(row - 1, centre, box.border.way_out)
 
     def _add_arrows(self, name: str, following: Sequence[str]) -> None:
         """Draw the edge to the box that follows, and list the others."""
@@ -267,14 +283,14 @@ class _Drawing:
         # A step of the run takes all branches at once, so that the first arrow has the numbers of all.
         self._add_line(self._arrows[source][0])
         self._add_bus(centres, _SPLIT, "┴")
-        height = _BOX_HEIGHT * max(map(len, fork.chains))
+        height = _STEP_HEIGHT * max(map(len, fork.chains))
         top = self._new_rows(height)
         for chain, centre in zip(fork.chains, centres, strict=True):
             row = top
             for name in chain:
                 self._write(row, centre, "▼")
                 self._add_box(name, centre, row + 1)
-                row += _BOX_HEIGHT
+                row += _STEP_HEIGHT
             for below in range(row, top + height):
                 self._write(below, centre, "│")
         self._add_bus(centres, _MERGE, "┬")

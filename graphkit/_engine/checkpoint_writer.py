@@ -15,9 +15,8 @@ from functools import partial
 from queue import Queue
 from typing import Any, Final, NamedTuple, final
 
-from graphkit._engine.history import Steps
 from graphkit._engine.reporter import RunReporter
-from graphkit._engine.requests import Discard, Load, LoadWrites, Record, Release, Save
+from graphkit._engine.requests import Discard, Load, LoadWrites, Record, Release, Save, Steps
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig

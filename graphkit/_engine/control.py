@@ -7,14 +7,13 @@ from collections.abc import Generator, Mapping
 from math import inf
 from typing import Any, Final, final
 
-from graphkit._engine.requests import Clock, LoadWrites, Request
+from graphkit._engine.requests import Clock, LoadWrites, Request, Steps
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.stop_requests import CANCEL_REQUEST, LOOK_INTERVAL, PAUSE_REQUEST
 from graphkit.errors import CheckpointerError
 
 _LOG: Final = logging.getLogger("graphkit.engine")
-Steps = Generator[Request, Any, None]
 _REST: Final = 20
 """A look that takes long makes the next one later, so that looks take a twentieth of the run's time at most.
 A map of 10,000 items records its results where requests are recorded, and a look reads them all."""

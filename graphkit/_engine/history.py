@@ -24,7 +24,7 @@ from graphkit._engine.control import RunControl
 from graphkit._engine.failures import make_failure
 from graphkit._engine.program import Program, program_of
 from graphkit._engine.reporter import RunReporter
-from graphkit._engine.requests import Clock, Load, LoadWrites, Record, Request, Save
+from graphkit._engine.requests import Clock, Load, LoadWrites, Record, Request, Save, Steps
 from graphkit._engine.state import EMPTY, SCHEMA_VERSION, RunState, include_subgraph_updates
 from graphkit._plan.topology import Node
 from graphkit._records.checkpoint import Checkpoint, to_datetime
@@ -56,7 +56,6 @@ from graphkit._values.frozen import FrozenDict, FrozenList, freeze
 from graphkit._values.state import Changes
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError
 
-Steps = Generator[Request, Any, None]
 ONCE: Final = "once:"
 """Prefix: `once:<key of the node execution>:<key>` -> the result of a side effect."""
 WRITES_TAKEN_FROM: Final = "keeps"

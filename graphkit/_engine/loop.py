@@ -31,10 +31,22 @@ from typing import Any, Final, NamedTuple, final
 
 from graphkit._engine.control import Halt
 from graphkit._engine.failures import note_place
-from graphkit._engine.history import WRITES_TAKEN_FROM, ResumePlan, RunHistory, Steps, checkpoint_not_found
+from graphkit._engine.history import WRITES_TAKEN_FROM, ResumePlan, RunHistory, checkpoint_not_found
 from graphkit._engine.nodes import NodeRunner, execute_fork
 from graphkit._engine.program import iter_savers
-from graphkit._engine.requests import Discard, Emit, Finish, Hold, Load, LoadWrites, Record, Release, Request, Save
+from graphkit._engine.requests import (
+    Discard,
+    Emit,
+    Finish,
+    Hold,
+    Load,
+    LoadWrites,
+    Record,
+    Release,
+    Request,
+    Save,
+    Steps,
+)
 from graphkit._engine.resume import merge_updates, prepare_resume
 from graphkit._engine.routing import evaluate_edge, follow_edge, no_edge_error, resolve_goto
 from graphkit._engine.state import EMPTY, RunState, strip_subgraph_updates
@@ -237,7 +249,7 @@ class Run:
             yield from self._begin_submitted(plan, plan.submission)
             return True
         run_id = history.metadata.run_id
-        self.reporter.post_resume(plan.base, self.next_node_id, run_id, plan.added)
+        self.reporter.post_resume(plan.base, self.next_node_id, run_id, plan.recorded, plan.added)
         if self.next_node_id is None:  # `interrupt_before_edge` left the edge open
             stops_here = self.may_stop and self._find_declared_stop() is not None
             if not stops_here:

@@ -36,8 +36,8 @@ from typing import Any, Final, final
 from graphkit._engine.concurrent import run_concurrently
 from graphkit._engine.control import Halt
 from graphkit._engine.failures import describe_cause, find_user_traceback
-from graphkit._engine.history import RunHistory, Steps
-from graphkit._engine.requests import Close, Collected, Emit, Ended, Next, Request, RunNode
+from graphkit._engine.history import RunHistory
+from graphkit._engine.requests import Close, Collected, Emit, Ended, Next, Request, RunNode, Steps
 from graphkit._engine.routing import call_user, follow_edge, resolve_goto
 from graphkit._engine.state import RunState
 from graphkit._engine.update_codec import pack, unpack

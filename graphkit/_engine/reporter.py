@@ -8,7 +8,7 @@ from typing import Any, Final, final
 from graphkit._plan.events import level_of
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
-from graphkit._saver.writes import ANSWER, RESUMED
+from graphkit._saver.writes import ANSWER, RESUMED, interrupts_in
 from graphkit._values.frozen import FrozenDict, private_copy
 from graphkit._wording import message_of
 from graphkit.errors import GraphRunnerError, MaxIterationsError
@@ -143,23 +143,30 @@ class RunReporter:
         self.post_event("checkpoint.save", saved.node_id, data)
 
     def post_resume(
-        self, base: Checkpoint, next_node_id: str | None, run_id: str | None, added: Mapping[str, Any]
+        self,
+        base: Checkpoint,
+        next_node_id: str | None,
+        run_id: str | None,
+        recorded: Mapping[str, Any],
+        added: Mapping[str, Any],
     ) -> None:
-        """Post that the run resumes, and which interrupts the resume answers.
+        """Post that the run resumes, and with which answers: those of the resume, and those that were stored before.
 
         Args:
             base: the checkpoint.
             next_node_id: the node that the run continues with.
             run_id: the id of the run.
-            added: the pending writes that the resume adds.
+            recorded: the pending writes of the checkpoint.
+            added: those that the resume adds.
         """
         data = {"run_id": run_id, "checkpoint_node": base.node_id, "resume_node": next_node_id}
         self.post_event("checkpoint.resume", next_node_id, data)
-        for key, answer in added.items():
-            if not key.startswith(ANSWER):
+        for interrupt_id, interrupt in interrupts_in(recorded).items():
+            taken = added.get(RESUMED + interrupt_id)
+            if taken is None:  # it waits, or an earlier resume took its answer
                 continue
-            interrupt_id = key.removeprefix(ANSWER)
-            is_by_deadline = isinstance(added.get(RESUMED + interrupt_id), Mapping)
-            if answer is not None or is_by_deadline:
-                by = "deadline" if is_by_deadline else "human"
-                self.post_event("interrupt.answered", next_node_id, {"id": interrupt_id, "by": by})
+            answer = added.get(ANSWER + interrupt_id, recorded.get(ANSWER + interrupt_id))
+            if answer is None and interrupt["when"] != "inside":  # a declared stop, passed without an answer
+                continue
+            by = "deadline" if isinstance(taken, Mapping) else "human"
+            self.post_event("interrupt.answered", next_node_id, {"id": interrupt_id, "by": by})

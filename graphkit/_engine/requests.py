@@ -6,7 +6,7 @@ the error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from graphkit._plan.topology import Call
@@ -259,3 +259,7 @@ class Emit(Request):
 
     def __init__(self, output: NodeOutput) -> None:
         self.output = output
+
+
+Steps = Generator[Request, Any, None]
+"""A part of a run: yields its requests, and returns nothing."""

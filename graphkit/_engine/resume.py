@@ -45,6 +45,7 @@ from graphkit._values.frozen import freeze
 from graphkit._wording import message_of
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError, NodeExecutionError
 
+HOW_TO_ANSWER: Final = "an answer is an input: invoke(GraphResume(answer), thread)"
 _SOURCES_OF_LOOP: Final = frozenset({"input", "loop"})
 """Values of `source` in the metadata of checkpoints at which a resume still makes the declared
 stops; it does not after an update, a fork or an answer."""
@@ -67,7 +68,9 @@ def prepare_resume(history: RunHistory, resume: GraphResume) -> Generator[Reques
         )
     base = yield from history.load_base()
     if base is None:
-        hint = "see get_state_history" if history.requested_config.checkpoint_id else "invoke it with an input first"
+        hint = "invoke it with an input first"
+        if history.requested_config.checkpoint_id:
+            hint = f"see get_state_history; {HOW_TO_ANSWER}"
         raise checkpoint_not_found(history.requested_config, hint)
     history.move_to(base)
     history.reporter.post_load(base)

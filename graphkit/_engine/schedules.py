@@ -5,9 +5,9 @@ has the definition and the last time for which a run was submitted, in its state
 Every saver stores that, and every worker sees it among the changes that it watches anyway.
 docs/adr/0058-schedules-in-the-store.md has the reasons.
 
-Submitting is two steps under the run lock of the schedule: the run is submitted with a key that
+Submitting is two steps under the run lock of the schedule: the run is submitted to a thread whose id
 follows from the name and the time, then the time is recorded. The lock lets one worker at a time do
-both. If it dies in between, the next one submits with the same key, which changes nothing.
+both. If it dies in between, the next one finds the thread, and submits nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any, Final, final
 
-from graphkit._engine.submit import freeze_update, name_by_key, submit
-from graphkit._engine.update_codec import unpack_if_marked
+from graphkit._engine.submit import freeze_update, submit_once
 from graphkit._plan.retry import RetryPolicy
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.submissions import SCHEDULE_THREADS
+from graphkit._saver.submissions import SCHEDULE_THREADS, Submission, is_schedule
 from graphkit._saver.watch import Change
 from graphkit._wording import suggest
 from graphkit.errors import (
@@ -239,6 +238,8 @@ def _check_name(name: object) -> str:
         raise CheckpointerConfigurationError(
             f"the name of a schedule is printable text of at most {_LONGEST_NAME} characters, not {name!r}"
         )
+    if is_schedule(name):  # the threads of its runs would be taken for schedules
+        raise CheckpointerConfigurationError(f"the name of a schedule must not begin with {SCHEDULE_THREADS}: {name!r}")
     return name
 
 
@@ -428,8 +429,10 @@ class ScheduleAgenda:
 
 def _submit_run(saver: BaseCheckpointSaver, schedule: Schedule, due: datetime) -> str:
     """Submit the run of a due time, if it was not submitted before; return its thread."""
-    key = f"schedule:{schedule.name}:{due:%Y-%m-%dT%H:%M:%SZ}"
+    # Two schedules never make the same id: what follows the name has a fixed length. A cron expression counts
+    # in minutes.
+    thread = f"{schedule.name}-{due:%Y-%m-%dT%H:%MZ}"
     metadata = {"schedule": schedule.name, "due": due.isoformat()}
-    thread = RunnableConfig(name_by_key(key), metadata=metadata)
-    values = unpack_if_marked(schedule.input)
-    return submit(saver, values, thread, graph_id=schedule.graph_id, key=key).thread
+    submission = Submission(schedule.input, at=None, key=thread, is_new=False)
+    config = RunnableConfig(thread, metadata=metadata)
+    return submit_once(saver, config, submission, schedule.graph_id, is_own=True).thread

@@ -18,6 +18,7 @@ from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.langgraph_writes import MADE_BY
 from graphkit._saver.status import ENDED
 from graphkit._saver.submissions import GRAPH_ID, SUBMIT, Submission
+from graphkit._saver.writes import time_or_none
 from graphkit._values.frozen import freeze
 from graphkit.errors import (
     CheckpointConflictError,
@@ -64,45 +65,69 @@ def submit(
         CheckpointConflictError: the thread is incomplete, or belongs to LangGraph.
         CheckpointNotFoundError: the config names a checkpoint that does not exist.
         CheckpointerConfigurationError: the config names the namespace of a nested graph.
-        ValueError: `at` has no time zone, or the key is empty.
+        ValueError: `at` is no aware datetime, or the key is empty.
 
         None of them changes the store.
     """
-    if at is not None and at.tzinfo is None:
-        raise ValueError(f"at must have a time zone, such as UTC: {at!r}")
+    if at is not None and time_or_none(at) is None:
+        raise ValueError(f"at must be an aware datetime, such as datetime.now(UTC) + timedelta(hours=1), not {at!r}")
     if key == "":
         raise ValueError("a key must not be empty")
+    own_thread = None if key is None else _name_by_key(key)
     if thread_id is not None:
         config = require_root(thread_id)
-    elif key is not None:
-        config = RunnableConfig(name_by_key(key))
+    elif own_thread is not None:
+        config = RunnableConfig(own_thread)
     else:
         config = RunnableConfig(generate_id())
-    recorded = freeze_update("input", input)
-    thread = RunnableConfig(config.thread, principal=config.principal)
-    if _is_submitted(saver, thread, key):
-        return thread
-    try:
-        _refuse_unfinished(saver, thread)
-        with saver.run_lock(thread):
-            # Again, because another process may have submitted since.
-            if not _is_submitted(saver, thread, key):
-                _refuse_unfinished(saver, thread)
-                submission = Submission(recorded, at, key, is_new=False)
-                saver.put(thread, _make_submission(saver, config, submission, graph_id))
-    except ThreadBusyError:
-        # It is perhaps the run with this key that another process has submitted since.
-        if not _is_submitted(saver, thread, key):
-            raise
-    return thread
+    submission = Submission(freeze_update("input", input), at, key, is_new=False)
+    return submit_once(saver, config, submission, graph_id, is_own=config.thread == own_thread)
 
 
 # Helpers that `graphkit.operations` and schedules use, too
 
 
-def name_by_key(key: str) -> str:
-    """Return the thread that a key makes."""
-    return f"key-{blake2b(key.encode(), digest_size=16).hexdigest()}"
+def submit_once(
+    saver: BaseCheckpointSaver,
+    config: RunnableConfig,
+    submission: Submission,
+    graph_id: str | None,
+    *,
+    is_own: bool,
+) -> RunnableConfig:
+    """Store a submission, unless a run with its key was submitted before; return the config of the thread.
+
+    Args:
+        saver: the store.
+        config: names the thread, and has the metadata of the run.
+        submission: the run.
+        graph_id: the graph, for a worker that serves several.
+        is_own: whether the thread is there for this key only, so that it tells enough if it exists.
+
+    Raises:
+        As `submit`.
+    """
+    thread = RunnableConfig(config.thread, principal=config.principal)
+
+    def is_submitted() -> bool:
+        if is_own:
+            return _exists(saver, thread)
+        return submission.key is not None and _has_key(saver, thread, submission.key)
+
+    if is_submitted():
+        return thread
+    try:
+        _refuse_unfinished(saver, thread)
+        with saver.run_lock(thread):
+            # Again, because another process may have submitted since.
+            if not is_submitted():
+                _refuse_unfinished(saver, thread)
+                saver.put(thread, _make_submission(saver, config, submission, graph_id))
+    except ThreadBusyError:
+        # It is perhaps the run with this key that another process has submitted since.
+        if not is_submitted():
+            raise
+    return thread
 
 
 def refuse_other_engine(metadata: Mapping[str, Any], thread_id: str) -> None:
@@ -152,17 +177,21 @@ def require_root(thread: ThreadLike) -> RunnableConfig:
 # Helpers
 
 
-def _is_submitted(saver: BaseCheckpointSaver, thread: RunnableConfig, key: str | None) -> bool:
-    """Return whether a run with this key was submitted to a thread before."""
-    if key is None:
-        return False
-    history = saver.history(thread)
-    if thread.thread == name_by_key(key):
-        # No other run makes this thread, so it tells enough: the submission itself may be pruned.
-        if history:
-            return history[0].status != "incomplete"
-        return isinstance(saver, HasVersions) and bool(saver.versions_by_thread_id(thread.thread))
-    for info in history:
+def _name_by_key(key: str) -> str:
+    """Return the thread that a key makes."""
+    return f"key-{blake2b(key.encode(), digest_size=16).hexdigest()}"
+
+
+def _exists(saver: BaseCheckpointSaver, thread: RunnableConfig) -> bool:
+    """Return whether a thread has a history or a version; an incomplete one has neither yet."""
+    for latest in saver.recent(thread, limit=1):
+        return latest.status != "incomplete"
+    return isinstance(saver, HasVersions) and bool(saver.versions_by_thread_id(thread.thread))
+
+
+def _has_key(saver: BaseCheckpointSaver, thread: RunnableConfig, key: str) -> bool:
+    """Return whether the history of a thread has a submission with this key; `prune` may have removed it."""
+    for info in saver.history(thread):
         submission = Submission.find(info.next_node_id, info.metadata)
         if submission is not None and submission.key == key:
             return True

@@ -139,7 +139,7 @@ EVENTS: Final[Mapping[str, EventType]] = _make_table(
         "checkpoint.delete": "preserve=False deleted the thread of a successful run; error, if that failed.",
         "interrupt.raised": "A run stops for a human: id, when.",
         "graph.cancel": "A run ends because it was cancelled: reason.",
-        "interrupt.answered": "An answer was recorded: id, by (human, or deadline).",
+        "interrupt.answered": "A run goes on with an answer: id, by (human, or deadline).",
         "interrupt.reminder": "A question has no answer yet: id, payload, created_at, deadline, number, total.",
         "timer.set": "A run sleeps: id, due.",
         "parallel.start": "Branches begin: tasks; or the items of process_parallel: items, workers.",

@@ -11,6 +11,7 @@ import operator
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, final
@@ -19,7 +20,7 @@ from graphkit._options import check_count
 from graphkit._public_names import JavaNames, NameElsewhere
 from graphkit._records.context import ABSENT, CURRENT_NODE_CONTEXT, NodeContext, require_node_context
 from graphkit._to_thread import finish_in_thread
-from graphkit.errors import CheckpointerConfigurationError
+from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError
 
 T = TypeVar("T")
 
@@ -226,6 +227,20 @@ class RunnableConfig(JavaNames):
         """
         journal = require_node_context("is_cancelled").journal
         return journal is not None and journal.is_cancelled()
+
+    def now(self) -> datetime:
+        """Return the time of the run, aware: that of `compile(clock=)` or `Worker(clock=)`, else of the system.
+
+        A node that is executed again, after a question or a crash, gets a later time. In a node that runs
+        in another process, it is the time of the system there.
+
+        Raises:
+            GraphRunnerError: called outside a run.
+        """
+        context = CURRENT_NODE_CONTEXT.get()
+        if context is None:
+            raise GraphRunnerError("now() works inside a running graph only")
+        return context.now()
 
     def once(self, key: str, function: Callable[[], T]) -> T:
         """Call a function with a side effect once in this execution of the node.

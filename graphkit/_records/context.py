@@ -152,6 +152,10 @@ class NodeContext:
         """Whether this attempt made a call that had no answer, and so raised GraphInterrupt."""
         return self.interrupt_calls > len(self.answers)
 
+    def now(self) -> datetime:
+        """Return the time of the run."""
+        return datetime.now(UTC) if self.journal is None else self.journal.now()
+
     def dispatch(self, output: Any) -> None:
         """Pass an output to the stream: at once, or when the node is done."""
         is_passed = self.journal is not None and self.journal.dispatch(output)
@@ -253,8 +257,7 @@ def wait_until(time: datetime) -> None:
     """
     context = require_node_context("wait_until()")
     time = _to_utc("wait_until()", time)
-    now = datetime.now(UTC) if context.journal is None else context.journal.now()
-    _wait(context, time, is_over=time <= now)
+    _wait(context, time, is_over=time <= context.now())
 
 
 def _wait(context: NodeContext, due: timedelta | datetime, *, is_over: bool) -> None:

@@ -258,6 +258,8 @@ class InterruptionMetadata(NodeOutput[StateT]):
     def __repr__(self) -> str:
         if self.is_cancelled:
             return f"InterruptionMetadata({self.when} {self.node!r}, cancelled: {self.reason()!r})"
+        if self.due is not None:
+            return f"InterruptionMetadata({self.when} {self.node!r}, sleeps until {self.due.isoformat()})"
         return f"InterruptionMetadata({self.when} {self.node!r}, payload={self.payload!r}, id={self.id!r})"
 
     # Java names

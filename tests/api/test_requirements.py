@@ -12,7 +12,7 @@ TESTS = ROOT / "tests"
 PAGE = (ROOT / "docs" / "requirements.md").read_text(encoding="utf-8")
 FILES = [path for path in sorted(TESTS.rglob("*.py")) if path != Path(__file__).resolve()]
 
-ID = r"\b(?:[PGHL]\d{1,2}|(?:promise|behaviour) \d+)\b"
+ID = r"\b(?:[PGHLW]\d{1,2}|(?:promise|behaviour) \d+)\b"
 ROW = re.compile(rf"- ({ID})(?: \((\w+)\))?: (.+)")
 ELSEWHERE = re.compile(r"\bDESIGN\b|[Rr]eference, section|[Bb]ehaviour, section")
 """Documents that the repository does not have."""

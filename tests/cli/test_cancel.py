@@ -46,7 +46,7 @@ def test_a_thread_that_waits_is_cancelled_at_once(store, shop):
     assert graphkit("history", store, "t", "--json").json[0]["status"] == "cancelled"
     assert graphkit("stats", store, "--json").json["statuses"] == {"cancelled": 1}
     assert graphkit("interrupts", store, "--json").json == []
-    waited = graphkit("wait", store, "t", "--until", "stopped")
+    waited = graphkit("wait", store, "t", "--until", "interrupted")
     assert (waited.out, waited.code) == ("t is cancelled\n", 6)
     assert graphkit("worker", store, "--app", shop, "--once").out.endswith("resumed 0 runs\n")
 

@@ -23,8 +23,31 @@ def test_a_schedule_is_added_listed_and_removed(tmp_path):
     assert "report" in graphkit("schedule", "list", store).out
     assert graphkit("schedule", "remove", store, "report").out == "removed report\n"
     assert graphkit("schedule", "list", store, "--json").json == []
-    missing = graphkit("schedule", "remove", store, "report")
-    assert (missing.code, "report" in missing.err) == (11, True)
+
+
+def test_an_unknown_schedule_is_not_found_and_the_known_ones_are_named(tmp_path):
+    store = tmp_path / "runs"
+    add(store)
+    schedules.remove(FileSystemSaver(store), "report")
+
+    def remove(name):
+        done = graphkit("schedule", "remove", store, name)
+        assert done.code == 11
+        return done.err.partition("graphkit: ")[2]
+
+    assert remove("x") == "there is no schedule x; the store has none\n"
+    add(store)
+    add(store, name="nightly", cron="0 2 * * *")
+    assert remove("reprot") == "there is no schedule reprot; did you mean report?\n"
+    assert remove("x") == "there is no schedule x; there are nightly, report\n"
+
+
+def test_the_list_at_a_terminal_has_whole_expressions_and_inputs_with_their_keys(tmp_path):
+    store = tmp_path / "runs"
+    add(store, "--input", '{"kind": "daily"}', "--timezone", "Europe/Zurich", name="a name of some length")
+    listed = graphkit("schedule", "list", store, terminal=True, width=80).out
+    assert CRON in listed
+    assert '{"kind": ' in listed
 
 
 def test_a_schedule_is_not_among_the_threads(tmp_path):

@@ -54,7 +54,8 @@ def test_a_time_and_a_key(tmp_path, shop):
     at = (datetime.now(UTC) + timedelta(days=1)).isoformat(timespec="seconds")
     first = submit(store, "--key", "order-17", "--at", at, "--json").json
     assert (first["status"], first["at"], first["key"]) == ("queued", at, "order-17")
-    assert submit(store, "--key", "order-17", "--json").json["thread"] == first["thread"]
+    again = submit(store, "--key", "order-17", "--json").json
+    assert (again["thread"], again["at"]) == (first["thread"], at)
     assert f"not before {at}" in graphkit("threads", store).out
     assert graphkit("worker", store, "--app", shop, "--once").out == "resumed 0 runs\n"
     early = graphkit("resume", store, first["thread"], "--app", shop)

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from graphkit import END, Checkpoint, RunnableConfig
+from graphkit import END, Checkpoint, RunnableConfig, operations
 from savers import FileSystemSaver
 from tests.support.command_process import CommandProcess
 from tests.support.terminal import NOW, checkpoint, damage, graphkit, minutes_ago
@@ -233,8 +233,8 @@ def test_wait_ends_when_the_thread_has_finished(store):
     assert (done.code, done.json) == (0, {"thread": "order-17", "status": "finished", "timed_out": False})
 
 
-def test_wait_until_stopped_says_how(store):
-    done = graphkit("wait", store, "order-17", "--until", "stopped")
+def test_wait_until_a_question_says_how(store):
+    done = graphkit("wait", store, "order-17", "--until", "interrupted")
     assert (done.code, done.out) == (5, "order-17 is interrupted\n")
 
     def fail():
@@ -243,9 +243,16 @@ def test_wait_until_stopped_says_how(store):
             other.put_writes(RunnableConfig("import-a"), {"failure": failure})
 
     timer = later(fail)
-    done = graphkit("wait", store, "import-a", "--until", "stopped", "--timeout", "30")
+    done = graphkit("wait", store, "import-a", "--until", "interrupted", "--timeout", "30")
     timer.join()
     assert (done.code, done.out) == (4, "import-a is failed\n")
+
+
+def test_wait_until_any_other_status(store):
+    with FileSystemSaver(store, fsync="never") as other:
+        operations.submit(other, {}, "order-20")
+    done = graphkit("wait", store, "order-20", "--until", "queued")
+    assert (done.code, done.out) == (0, "order-20 is queued\n")
 
 
 def test_wait_gives_up_after_the_timeout(store):

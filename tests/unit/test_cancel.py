@@ -100,6 +100,7 @@ class Canceller:
 # A run that is going on
 
 
+@pytest.mark.requirement("W6")
 @both
 @pytest.mark.parametrize("options", [{}, {"durability": "async"}, {"checkpoint_interval": 5}])
 def test_it_ends_before_the_next_node(saver, options, how):
@@ -499,27 +500,75 @@ def test_a_run_that_asks_a_human_after_the_request_is_cancelled(saver):
 # Where a run looks
 
 
-@pytest.mark.parametrize(
-    "make_saver", [lambda _: MemorySaver(), FileSystemSaver, lambda path: SqliteSaver(path / "db")]
-)
-def test_a_request_reaches_a_fast_run(tmp_path, make_saver, real_times):
-    began = threading.Event()
-    until = time.monotonic() + PATIENCE
+class SteppedRun:
+    """A run whose node executes when the test says so, and takes a twentieth of a second by the clock of the run."""
 
-    def step(state):
-        began.set()
-        assert time.monotonic() < until
-        return {"n": state.get("n", 0) + 1}
+    def __init__(self, monkeypatch):
+        self.nanoseconds = 10**18 + 130_000_000  # in the middle of a slot
+        clock = graphkit._engine.driver.CLOCK._replace(
+            now=lambda: self.nanoseconds, measure=lambda: self.nanoseconds / 10**9
+        )
+        monkeypatch.setattr(graphkit._engine.driver, "CLOCK", clock)
+        self.arrived, self.permits = threading.Semaphore(0), threading.Semaphore(0)
+        self.count = 0
+        self.last = None
 
-    graph = StateGraph({}).add_node("a", step).add_edge(START, "a").add_conditional_edges("a", lambda state: "a")
-    with make_saver(tmp_path) as saver, ThreadPoolExecutor(1) as pool:
-        app = graph.compile(checkpoint_saver=saver)
-        for _ in range(3):
-            done = pool.submit(app.invoke_final, {}, RunnableConfig("t", max_iterations=10**9))
-            assert began.wait(PATIENCE)
-            assert cancel(saver, "t")
+    def node(self, state):
+        self.arrived.release()
+        assert self.permits.acquire(timeout=PATIENCE)
+        self.nanoseconds += 50_000_000
+        self.count += 1
+
+    def next_node(self, state):
+        return END if self.count == self.last else "a"
+
+    def wait(self):
+        """Wait until the run has begun, and is about to execute the node."""
+        assert self.arrived.acquire(timeout=PATIENCE)
+
+    def advance(self, count):
+        for _ in range(count):
+            self.permits.release()
+            self.wait()
+
+    def let_go(self, count):
+        """Let the run go on, for so many steps."""
+        self.last = self.count + count
+        self.permits.release(count)
+
+
+class Late(SaverWrapper):
+    """Lets a run go on before the first pending write arrives."""
+
+    def __init__(self, inner, run, steps):
+        super().__init__(inner)
+        self.run, self.steps = run, steps
+
+    def put_writes(self, config, writes):
+        self.run.advance(self.steps)
+        self.steps = 0
+        super().put_writes(config, writes)
+
+
+@pytest.mark.requirement("W6")
+@pytest.mark.parametrize("late", [0, 2, 5, 12])
+@pytest.mark.parametrize("before", [0, 3, 11])
+def test_a_request_reaches_a_run_that_stores_meanwhile(saver, real_times, monkeypatch, before, late):
+    monkeypatch.setattr(operations, "_PATIENCE", 0.01)
+    run = SteppedRun(monkeypatch)
+    graph = StateGraph({}).add_node("a", run.node).add_edge(START, "a").add_conditional_edges("a", run.next_node)
+    app = graph.compile(checkpoint_saver=saver)
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(2):
+            done = pool.submit(app.invoke_final, {}, RunnableConfig("t", max_iterations=100))
+            run.wait()
+            run.advance(before)
+            assert cancel(Late(saver, run, late), "t")
+            asked_at = run.count
+            run.let_go(20)
             assert done.result(PATIENCE).is_cancelled
-            began.clear()
+            assert run.count - asked_at <= 5  # it looks each fifth of a second
+            run.last, run.permits, run.arrived = None, threading.Semaphore(0), threading.Semaphore(0)
 
 
 def test_a_run_that_has_resumed_and_stored_nothing_finds_it_at_its_base(saver):

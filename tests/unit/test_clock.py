@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from graphkit import interrupt
-from graphkit.errors import NodeExecutionError
+from graphkit import END, START, StateGraph, interrupt, wait_until
+from graphkit.errors import GraphRunnerError, NodeExecutionError
 from graphkit.testing import ManualClock
 from savers import MemorySaver
 from tests.support.graphs import CONFIG, log_node, make_chain
@@ -60,6 +60,7 @@ def test_failures_and_resumes(ids):
     assert saver.get(CONFIG).metadata["resumed_at"] == NOON.isoformat()
 
 
+@pytest.mark.requirement("W16")
 def test_a_graph_with_a_clock_of_its_own():
     saver = MemorySaver()
     clock = ManualClock(NOON)
@@ -73,6 +74,43 @@ def test_a_graph_with_a_clock_of_its_own():
     assert stop.created_at == NOON
     newest, *older = [checkpoint.created_at for checkpoint in saver.list(CONFIG)]
     assert (newest, set(older)) == (NOON + timedelta(weeks=1), {NOON})
+
+
+@pytest.mark.requirement("W16")
+def test_what_a_run_calls_reads_its_clock():
+    clock = ManualClock(NOON)
+    times = []
+
+    def edge(state, config):
+        times.append(config.now())
+        return "b"
+
+    def hook(node_id, state, config):
+        times.append(config.now())
+
+    def node(state, config):
+        clock.advance(1)
+        times.append(config.now())
+        wait_until(config.now() + timedelta(weeks=1))
+
+    graph = StateGraph({}).add_node("a", node).add_node("b", log_node("b")).add_edge(START, "a").add_edge("b", END)
+    graph = graph.add_conditional_edges("a", edge, ["b"]).add_before_call_node_hook("a", hook)
+    app = graph.compile(checkpoint_saver=MemorySaver(), clock=clock)
+    app.invoke({}, CONFIG)
+    clock.advance(timedelta(weeks=1))
+    app.invoke(None, CONFIG)
+    later = NOON + timedelta(weeks=1, seconds=1)
+    second = timedelta(seconds=1)
+    assert times == [NOON, NOON + second, later, later + second, later + second]
+
+
+def test_a_run_without_a_clock_reads_that_of_the_system():
+    before = datetime.now(UTC)
+    app = make_chain(a=lambda state, config: {"log": config.now()}).compile()
+    (time,) = app.invoke({}, CONFIG)["log"]
+    assert before <= time <= datetime.now(UTC)
+    with pytest.raises(GraphRunnerError, match="inside a running graph"):
+        CONFIG.now()
 
 
 @pytest.mark.parametrize("clock", [datetime.now, lambda: 1.5, NOON])

@@ -94,3 +94,11 @@ def test_a_compiled_graph_does_not_change_with_its_builder(graph):
     graph.add_node("c", lambda s: None).add_edge("b", "c").add_edge("c", END)
     assert nodes_of(compiled.stream({})) == [START, "a", "b", END]
     assert graph.compile().topology.fingerprint != compiled.topology.fingerprint
+
+
+@pytest.mark.parametrize("answer", [{"decision": "yes"}, 1, True])
+def test_an_answer_is_no_checkpoint_to_resume_from(graph, answer):
+    compiled = graph.compile(checkpoint_saver=MemorySaver(), interrupt_before=["b"])
+    compiled.invoke({}, CONFIG)
+    with pytest.raises(TypeError, match="GraphResume"):
+        compiled.resume("t", answer)

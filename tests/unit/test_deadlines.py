@@ -44,6 +44,7 @@ def asks(**terms):
     return lambda state: {"log": [interrupt("pay?", **terms)]}
 
 
+@pytest.mark.requirement("W8")
 @pytest.mark.parametrize("deadline", [3600, HOUR, NOON + HOUR])
 def test_the_default_answers_when_the_deadline_has_passed(saver, clock, deadline):
     app = make_chain(ask=asks(deadline=deadline, default="no"), b=log_node("b"))
@@ -76,6 +77,7 @@ WAYS_TO_ANSWER = {
 }
 
 
+@pytest.mark.requirement("W8")
 @pytest.mark.parametrize("by", WAYS_TO_ANSWER)
 def test_a_late_answer_is_refused(saver, clock, by):
     app = make_chain(ask=asks(deadline=HOUR, default="no")).compile(checkpoint_saver=saver, clock=clock)
@@ -97,6 +99,7 @@ def test_answers_are_refused_by_the_time_of_the_system(saver):
         operations.answer(saver, "t", "yes")
 
 
+@pytest.mark.requirement("W8")
 def test_a_run_without_a_default_fails(saver, clock):
     app = make_chain(ask=asks(deadline=HOUR)).compile(checkpoint_saver=saver, clock=clock)
     app.invoke({}, CONFIG)
@@ -244,6 +247,7 @@ def test_records_that_no_reader_could_use(saver, record):
             saver.put_writes(config, {key: value})
 
 
+@pytest.mark.requirement("W9")
 @pytest.mark.parametrize("default", [True, False])
 def test_exactly_one_of_a_late_human_and_the_deadline_wins(saver, sweep, default):
     """Around the deadline a human answers, while two resumes run as workers would."""

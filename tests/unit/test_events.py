@@ -7,7 +7,17 @@ from functools import partial
 
 import pytest
 
-from graphkit import END, START, GraphResume, NodeExecutionError, RetryPolicy, RunnableConfig, StateGraph, interrupt
+from graphkit import (
+    END,
+    START,
+    GraphResume,
+    NodeExecutionError,
+    RetryPolicy,
+    RunnableConfig,
+    StateGraph,
+    interrupt,
+    operations,
+)
 from graphkit.compat.go_agents import CheckpointConfig, GraphConfig, branch_on, key_exists, process_chain
 from graphkit.observers import EVENTS, Metrics
 from graphkit.recovery import recover
@@ -160,6 +170,26 @@ def test_a_question_and_its_answer(how):
         "checkpoint.save a",
         "graph.complete __END__",
     ]
+
+
+@pytest.mark.parametrize("answer", ["x", None])
+def test_a_run_posts_an_answer_that_was_stored_before_it_once(answer):
+    recorder = Recorder()
+    failing = fail_once(lambda state: {"log": "done"})
+
+    def ask(state):
+        interrupt("?")
+        return failing(state)
+
+    graph = chain(a=ask).compile(checkpoint_saver=(saver := MemorySaver()), observers=[recorder])
+    invoke(graph, {})
+    operations.answer(saver, CONFIG, answer)
+    recorder.take()
+    with pytest.raises(NodeExecutionError):
+        invoke(graph, None)
+    assert recorder.take().count("interrupt.answered a") == 1
+    invoke(graph, None)
+    assert "interrupt.answered a" not in recorder.take()
 
 
 @pytest.mark.requirement("G26")

@@ -1,9 +1,11 @@
 """Schedules and several processes: one run for each due time, whoever is first and whoever dies."""
 
 import signal
+import time
 import uuid
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from random import Random
 
 import pytest
 
@@ -52,6 +54,7 @@ elif what == "die before the record":
     engine._put = kill_before(engine._put)
 graph = StateGraph({}).add_node("note", note).add_edge(START, "note").add_edge("note", END)
 worker = Worker(saver, graph.compile(), clock=clock, interval=0.01)
+signal.signal(signal.SIGTERM, lambda *_: worker.stop())
 print("serving", flush=True)
 worker.run(once=what == "once")
 """
@@ -110,6 +113,18 @@ def start(place, clock, work):
         yield lambda what: start(what, clock.path, work)
 
 
+@pytest.fixture
+def start_quickly(launcher, place, clock, work):
+    """Starts a worker, in a process that has its packages imported."""
+
+    def start():
+        worker = launcher.start("-c", PROGRAM, *place, "serve", clock.path, work)
+        assert worker.stdout.readline() == "serving\n"
+        return worker
+
+    return start
+
+
 def due_times(saver, work):
     """The due times of the runs whose node was executed, each as often as it was."""
     threads = work.read_text().split()
@@ -124,10 +139,11 @@ def wait_for(saver, count):
             change = changes.get(PATIENCE)
             assert change is not None
             latest = change.checkpoint
-            if latest is not None and latest.status == "finished" and change.thread_id.startswith("key-"):
+            if latest is not None and latest.status == "finished" and change.thread_id.startswith("hourly-"):
                 finished.add(change.thread_id)
 
 
+@pytest.mark.requirement("W11")
 def test_two_workers_submit_one_run_for_a_due_time(saver, start, clock, work, sweep):
     schedules.add(saver, "hourly", "0 * * * *", {}, created_at=BEGIN)
     for _ in range(2):
@@ -145,12 +161,66 @@ def test_a_worker_that_is_killed_between_the_due_time_and_its_record(saver, star
     schedules.add(saver, "hourly", "0 * * * *", {}, created_at=BEGIN)
     clock.set(BEGIN + HOUR)
     assert start(moment).wait(PATIENCE) == -signal.SIGKILL
-    submitted = [thread for thread in saver.threads() if thread.startswith("key-")]
+    submitted = [thread for thread in saver.threads() if thread.startswith("hourly-")]
     assert len(submitted) == (moment == "die before the record")
     for _ in range(2):
         assert start("once").wait(PATIENCE) == 0
     assert due_times(saver, work) == ["2026-11-30T09:00:00+00:00"]
-    (thread,) = [thread for thread in saver.threads() if thread.startswith("key-")]
+    (thread,) = [thread for thread in saver.threads() if thread.startswith("hourly-")]
     assert saver.recent(RunnableConfig(thread), limit=1)[0].status == "finished"
     (schedule,) = schedules.find_all(saver)
     assert schedule.last_due == BEGIN + HOUR / 2
+
+
+def end(worker, how):
+    worker.send_signal(how)
+    with worker:
+        pass
+
+
+def find_stage(saver, thread, due):
+    """How far the workers have got with a due time."""
+    latest = saver.recent(RunnableConfig(thread), limit=1)
+    if not latest:
+        return "missing"
+    (schedule,) = schedules.find_all(saver)
+    if schedule.last_due != due:
+        return "submitted"
+    return "recorded" if latest[0].status != "finished" else "finished"
+
+
+@pytest.mark.requirement("W11")
+def test_a_worker_is_restarted_around_a_due_time(saver, start_quickly, clock, sweep):
+    """It ends at any moment; its successor begins before or after that."""
+    schedules.add(saver, "hourly", "0 * * * *", {}, created_at=BEGIN)
+    random = Random(58)
+    rounds = sweep.count(500, 12)
+    stages = Counter()
+    due = BEGIN - HOUR / 2
+    threads = []
+    worker = start_quickly()
+    try:
+        with saver.watch(interval=0.002) as changes:
+            for number in range(rounds):
+                due += HOUR
+                threads.append(f"hourly-{due:%Y-%m-%dT%H:%MZ}")
+                successor = start_quickly() if number % 2 else None
+                clock.set(due)
+                if number % 3 == 0:
+                    while changes.get(PATIENCE).thread_id != threads[-1]:
+                        pass
+                else:
+                    time.sleep(random.uniform(0.0, 0.08))
+                end(worker, signal.SIGTERM if number % 5 == 0 else signal.SIGKILL)
+                stages[find_stage(saver, threads[-1], due)] += 1
+                worker = successor or start_quickly()
+                while find_stage(saver, threads[-1], due) != "finished":
+                    assert changes.get(PATIENCE) is not None
+    finally:
+        end(worker, signal.SIGKILL)
+    assert sorted(thread for thread in saver.threads() if thread.startswith("hourly-")) == threads
+    for thread in threads:
+        sources = [info.metadata["source"] for info in saver.history(RunnableConfig(thread))]
+        assert sources == ["loop", "input", "submit"]
+    if sweep.is_full:
+        assert stages.keys() == {"missing", "submitted", "recorded", "finished"}

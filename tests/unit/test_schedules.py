@@ -11,6 +11,7 @@ import pytest
 from graphkit import RunnableConfig, schedules
 from graphkit._engine import schedules as engine
 from graphkit._engine.schedules import Schedule, iter_due_times
+from graphkit.abc import HasVersions
 from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointSerializationError,
@@ -83,6 +84,7 @@ def times(cron, zone, after, count):
 # When runs are due
 
 
+@pytest.mark.requirement("W13")
 def test_a_skipped_time_is_due_after_the_skip_and_once():
     start = datetime(2027, 3, 27, 12, tzinfo=UTC)  # the clock skips 2:00 to 3:00 on the 28th
     assert times("30 2 * * *", ZURICH, start, 2) == ["2027-03-28T03:00:00+02:00", "2027-03-29T02:30:00+02:00"]
@@ -90,6 +92,7 @@ def test_a_skipped_time_is_due_after_the_skip_and_once():
     assert times("0 9 * * *", ZURICH, start, 2) == ["2027-03-28T09:00:00+02:00", "2027-03-29T09:00:00+02:00"]
 
 
+@pytest.mark.requirement("W13")
 def test_a_repeated_time_is_due_the_first_time_only():
     start = datetime(2026, 10, 24, 12, tzinfo=UTC)  # the clock repeats 2:00 to 3:00 on the 25th
     assert times("30 2 * * *", ZURICH, start, 2) == ["2026-10-25T02:30:00+02:00", "2026-10-26T02:30:00+01:00"]
@@ -117,6 +120,7 @@ def test_the_times_are_the_same_wherever_the_search_begins(cron):
 # What a worker submits
 
 
+@pytest.mark.requirement("W11")
 def test_each_due_time_gets_a_thread_of_its_own(saver, app, clock):
     Worker(saver, app, clock=clock).schedule("report", "0 9 * * 1-5", {}, timezone=ZURICH)
     assert serve(saver, app, clock) == 0
@@ -125,12 +129,14 @@ def test_each_due_time_gets_a_thread_of_its_own(saver, app, clock):
     clock.time += DAY
     assert [serve(saver, app, clock), serve(saver, app, clock)] == [1, 0]
     assert runs(saver) == ["2026-12-01T08:00:00+00:00", "2026-12-02T08:00:00+00:00"]
-    threads = [thread for thread in saver.threads() if not thread.startswith("graphkit:")]
+    threads = {thread for thread in saver.threads() if not thread.startswith("graphkit:")}
+    assert threads == {"report-2026-12-01T08:00Z", "report-2026-12-02T08:00Z"}
     assert {saver.recent(RunnableConfig(thread), limit=1)[0].status for thread in threads} == {"finished"}
     (schedule,) = schedules.find_all(saver)
     assert schedule.last_due == datetime(2026, 12, 2, 8, tzinfo=UTC)
 
 
+@pytest.mark.requirement("W12")
 def test_of_the_missed_times_the_latest_is_submitted(saver, app, clock):
     schedules.add(saver, "hourly", "0 * * * *", {}, created_at=clock())
     clock.time += 10 * DAY
@@ -174,7 +180,7 @@ def test_a_schedule_of_another_graph_is_submitted_for_its_worker(saver, clock):
     Worker(saver, {"two": two}, clock=clock).schedule("x", "0 9 * * *", {"log": "in"})
     clock.time += DAY
     assert [serve(saver, one, clock), serve(saver, two, clock)] == [0, 1]
-    (thread,) = [thread for thread in saver.threads() if thread.startswith("key-")]
+    (thread,) = [thread for thread in saver.threads() if thread.startswith("x-")]
     assert saver.get(RunnableConfig(thread)).state["log"] == ["in", "two"]
 
 
@@ -195,6 +201,28 @@ def test_a_serving_worker_notices_what_others_add_and_remove(saver):
     assert len(runs(saver)) == 1
 
 
+@pytest.mark.parametrize("after", ["prune", "release"])
+def test_a_run_that_was_submitted_but_not_recorded_is_not_submitted_again(saver, app, clock, monkeypatch, after):
+    """Not even if its submission is gone by then."""
+    if after == "release" and not isinstance(saver, HasVersions):
+        pytest.skip("the saver keeps no versions")
+    schedules.add(saver, "x", "0 9 * * *", {}, created_at=clock())
+    clock.time += HOUR
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_put", None)  # which the worker calls for the record
+        for _ in range(2):  # the second time it runs what it has submitted, if it has not yet
+            serve(saver, app, clock)
+    thread = "x-2026-11-30T09:00Z"
+    assert saver.recent(thread, limit=1)[0].status == "finished"
+    if after == "release":
+        saver.release(thread)
+    else:
+        saver.prune(thread, keep_last=1)
+    assert serve(saver, app, clock) == 0
+    (schedule,) = schedules.find_all(saver)
+    assert schedule.last_due == clock() - HOUR / 2
+
+
 def test_many_due_times_leave_a_short_history(saver, app, clock):
     schedules.add(saver, "often", "* * * * *", {}, created_at=clock())
     schedule = saver.get(RunnableConfig("graphkit:schedule:often"))
@@ -208,6 +236,7 @@ def test_many_due_times_leave_a_short_history(saver, app, clock):
 # What is stored
 
 
+@pytest.mark.requirement("W14")
 def test_the_same_definition_changes_nothing_and_another_one_replaces_it(saver, app, clock):
     first = schedules.add(saver, "x", "0 9 * * *", {"log": ["a"]}, created_at=clock())
     clock.time += DAY
@@ -239,6 +268,7 @@ def test_a_schedule_is_no_idle_thread_and_survives_a_prune(saver):
         ("", "0 9 * * *", {}, None, CheckpointerConfigurationError),
         (" x", "0 9 * * *", {}, None, CheckpointerConfigurationError),
         ("x" * 201, "0 9 * * *", {}, None, CheckpointerConfigurationError),
+        ("graphkit:schedule:x", "0 9 * * *", {}, None, CheckpointerConfigurationError),
         ("x", "0 9 * *", {}, None, CheckpointerConfigurationError),
         ("x", "0 0 9 * * *", {}, None, CheckpointerConfigurationError),
         ("x", "0 25 * * *", {}, None, CheckpointerConfigurationError),

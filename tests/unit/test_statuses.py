@@ -54,6 +54,7 @@ def die(run):
 # Runs without interrupts
 
 
+@pytest.mark.requirement("W1")
 def test_a_run_is_running_while_its_lock_is_held(saver):
     seen = []
     app = chain(saver, a=lambda: "a", b=lambda: seen.append(status(saver)))

@@ -95,6 +95,7 @@ def fail(state):
 # What is stored
 
 
+@pytest.mark.requirement("W2")
 def test_a_submitted_run_is_queued_until_it_begins(saver):
     app = make_app(saver)
     config = app.submit({"log": "in"}, T)
@@ -351,7 +352,8 @@ def test_what_the_graph_cannot_begin_with_is_refused(saver):
 
 
 def test_arguments_are_checked_before_anything_is_stored(saver):
-    for options in ({"at": datetime(2026, 1, 1)}, {"key": ""}):  # noqa: DTZ001 - naive on purpose
+    naive = datetime(2026, 1, 1)  # noqa: DTZ001 - on purpose
+    for options in ({"at": naive}, {"at": "2026-01-01"}, {"at": timedelta(days=1)}, {"key": ""}):
         with pytest.raises(ValueError, match="must"):
             submit(saver, {}, "t", **options)
     assert saver.summary(T) is None
@@ -421,6 +423,7 @@ def test_an_incomplete_thread_takes_none(saver):
 # Keys
 
 
+@pytest.mark.requirement("W3")
 def test_the_same_key_submits_once(saver):
     app = make_app(saver)
     first = app.submit({"log": "one"}, key="order-17")
@@ -480,6 +483,7 @@ def test_a_worker_begins_what_is_submitted_while_it_serves(store):
         assert served.result(PATIENCE) == 1
 
 
+@pytest.mark.requirement("W3")
 def test_a_worker_waits_until_a_run_is_due(store, monkeypatch):
     monkeypatch.setattr(graphkit.worker, "_LONGEST_WAIT", 0.05)  # it looks at the clock again
     done = threading.Event()
@@ -517,6 +521,7 @@ def test_a_worker_does_not_read_a_run_again_that_is_not_due(store, monkeypatch):
     assert set(read) == {T.thread}
 
 
+@pytest.mark.requirement("W4")
 def test_threads_are_taken_in_the_order_in_which_they_became_due(store, monkeypatch):
     taken = []
     app = make_chain(LOG, a=lambda state, config: taken.append(config.thread)).compile(checkpoint_saver=store)
@@ -544,6 +549,7 @@ def test_several_runs_at_once(store):
     assert {status(store, thread) for thread in "abc"} == {"finished"}
 
 
+@pytest.mark.requirement("W5")
 def test_no_more_runs_at_once_than_allowed(store):
     lock = threading.Lock()
     current, most = 0, 0
@@ -567,6 +573,7 @@ def test_no_more_runs_at_once_than_allowed(store):
         Worker(store, app, concurrency=0)
 
 
+@pytest.mark.requirement("W5")
 def test_stopping_drains_all_runs(store):
     meeting, go_on = threading.Barrier(3), threading.Event()
 

@@ -83,6 +83,7 @@ def status(saver, thread="t"):
     return saver.recent(RunnableConfig(thread), limit=1)[0].status
 
 
+@pytest.mark.requirement("W2")
 def test_a_process_that_dies_after_the_submit_leaves_a_queued_run(saver, start):
     assert start("submit and die").wait(PATIENCE) == 9
     assert status(saver) == "queued"
@@ -99,6 +100,7 @@ def test_a_process_that_dies_while_it_begins_the_run(saver, start, where, left):
     assert saver.get(RunnableConfig("t")).state["log"] == ["in", "a"]
 
 
+@pytest.mark.requirement("W4")
 def test_one_of_two_workers_begins_a_run(saver, start, path, sweep):
     workers = [start("serve") for _ in range(2)]
     for worker in workers:

@@ -290,6 +290,7 @@ def asks(state):
     return {"log": answer}
 
 
+@pytest.mark.requirement("W10")
 @pytest.mark.parametrize("embedded", [False, True])
 def test_each_reminder_is_posted_once(saver, clock, embedded):
     events = []

@@ -75,6 +75,7 @@ def run(app, given, how="sync"):
 # One timer
 
 
+@pytest.mark.requirement("W7")
 @pytest.mark.parametrize("time", [3600, HOUR, NOON + HOUR, (NOON + HOUR).astimezone(timezone(HOUR))])
 def test_a_run_sleeps_until_its_timer_is_due(saver, clock, time):
     node = nap(time)
@@ -272,6 +273,7 @@ def test_an_attempt_sleeps_although_the_one_before_did_not(clock):
 # Branches, maps, nested graphs
 
 
+@pytest.mark.requirement("W7")
 def test_a_branch_sleeps_while_another_goes_on(saver, clock):
     nodes = {"nap": nap(60), "b": log_node("b"), "c": log_node("c")}
     app = make_graph(LOG, "START>s s>nap,b b>c c>j nap>j j>END", **nodes).compile(checkpoint_saver=saver, clock=clock)
@@ -316,6 +318,7 @@ def test_a_timer_goes_on_while_a_human_is_asked(saver, clock):
     assert sorted(app.invoke(GraphResume("yes"), CONFIG)["log"]) == ["awake", "j", "s", "yes"]
 
 
+@pytest.mark.requirement("W7")
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_items_of_a_map_sleep(saver, clock, how):
     runs = []
@@ -340,6 +343,7 @@ def test_items_of_a_map_sleep(saver, clock, how):
     assert sorted(runs) == [0, 1, 1, 1, 1, 2, 2]
 
 
+@pytest.mark.requirement("W7")
 @pytest.mark.parametrize("how", ["sync", "async"])
 @pytest.mark.parametrize("embedded", [False, True])
 def test_a_nested_graph_sleeps(saver, clock, how, embedded):

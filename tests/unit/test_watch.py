@@ -24,6 +24,7 @@ def watching_threads():
     return [thread for thread in threading.enumerate() if thread.name.startswith("graphkit-watch")]
 
 
+@pytest.mark.requirement("W15")
 @pytest.mark.parametrize("wrap", [lambda saver: saver, SaverWrapper])
 def test_async_code_follows_a_thread_until_it_has_finished(wrap):
     saver = wrap(MemorySaver())

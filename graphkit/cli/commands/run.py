@@ -14,6 +14,7 @@ from graphkit._records.config import RunnableConfig, StreamMode
 from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.submissions import Submission
 from graphkit.cli import options
 from graphkit.cli.apps import load_app, require_saver
 from graphkit.cli.command import Command
@@ -101,12 +102,33 @@ def submit(
     """
     graph = load_app(app, directory, create=True)
     values = parse_json_object(context.read_value(given), "--input")
-    config = RunnableConfig(thread, metadata=parse_assignments(meta, "--meta"))
-    time = None if at is None else parse_time(at, "--at", context.zone)
-    thread_id = graph.submit(values, config, at=time, key=key).thread
-    status = status_of(require_saver(graph), thread_id)
-    data = {"thread": thread_id, "status": status, "at": time, "key": key}
-    return Message(f"{escape(thread_id)} is {status}", data)
+    metadata = parse_assignments(meta, "--meta")
+    begin = None
+    if at is not None:
+        begin = parse_time(at, "--at", context.zone)
+    submitted = graph.submit(values, RunnableConfig(thread, metadata=metadata), at=begin, key=key)
+
+    return _describe_submitted(context, require_saver(graph), submitted, key)
+
+
+def _describe_submitted(
+    context: CliContext, saver: BaseCheckpointSaver, submitted: RunnableConfig, key: str | None
+) -> Message:
+    """Return what the thread is by now.
+
+    A run with its key may have been submitted before, for another time. It may have ended, and its graph may
+    preserve no threads.
+    """
+    data: dict[str, Any] = {"thread": submitted.thread, "status": None, "at": None, "key": key}
+    sentence = f"{escape(submitted.thread)} has ended"
+    for latest in saver.recent(submitted, limit=1):
+        data["status"] = latest.status
+        sentence = f"{escape(submitted.thread)} is {latest.status}"
+        stored = Submission.find(latest.next_node_id, latest.metadata)
+        if stored is not None and stored.at is not None:
+            data["at"] = stored.at
+            sentence += f", and begins at {context.to_local_time(stored.at):%Y-%m-%d %H:%M %Z}"
+    return Message(sentence, data)
 
 
 @click.command("resume", cls=Command)

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import click
 
 from graphkit import schedules
+from graphkit._engine.schedules import find_name
 from graphkit._wording import suggest
 from graphkit.cli import options
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.placeholder_types import with_placeholder_types
+from graphkit.cli.resolve import join_some
 from graphkit.cli.rows import Row
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import escape, parse_json_object, pluralize
 from graphkit.cli.views import Column, Message, Table
-from graphkit.errors import CheckpointNotFoundError
+from graphkit.errors import CheckpointNotFoundError, GraphKitError
 from graphkit.schedules import Schedule
 
 _COLUMNS: Final = (
     Column("name", "NAME", "name"),
-    Column("cron", "CRON"),
+    Column("cron", "CRON", "whole"),
     Column("timezone", "ZONE"),
     Column("graph_id", "GRAPH"),
-    Column("next_due", "NEXT", "time"),
-    Column("last_due", "LAST", "time"),
-    Column("input", "INPUT", "payload"),
+    Column("next_due", "NEXT", "age"),
+    Column("last_due", "LAST", "age"),
+    Column("input", "INPUT", "value"),
 )
 _name = click.argument("name", metavar="NAME", help="The name of the schedule.")
+
+
+class _UnknownScheduleError(GraphKitError):
+    exit_code = CheckpointNotFoundError.exit_code
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        hint = suggest(name, known, show=escape)
+        if not hint:
+            hint = f"; there are {join_some(known)}" if known else "; the store has none"
+        super().__init__(f"there is no schedule {escape(name)}{hint}")
 
 
 @click.command("schedule-add", cls=Command)
@@ -88,9 +101,8 @@ def schedule_remove(context: CliContext, directory: str, name: str) -> Message: 
     """
     saver = open_store(directory)
     if not schedules.remove(saver, name):
-        known = [schedule.name for schedule in schedules.find_all(saver)]
-        hint = suggest(name, known, show=escape) or "; `graphkit schedule list` shows them"
-        raise CheckpointNotFoundError(name, "schedule", hint.removeprefix("; "))
+        names = map(find_name, sorted(saver.threads()))
+        raise _UnknownScheduleError(name, [known for known in names if known is not None])
     return Message(f"removed {escape(name)}", {"removed": name})
 
 

@@ -13,6 +13,7 @@ import click
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.status import STATUSES
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import problem_with_interrupt, time_or_none
 from graphkit.cli import options
@@ -40,12 +41,10 @@ _MAX_ROWS: Final = 20
 _REFRESH_SECONDS: Final = 1.0
 """The time between two refreshes of the ages in that table."""
 _FAILURE_LIMIT: Final = 80
-_EXIT_CODES: Final[Mapping[str, int]] = {"finished": 0, "failed": 4, "interrupted": 5, "cancelled": 6}
-"""How `wait` says in which way a run stopped."""
+_EXIT_CODES: Final[Mapping[str, int]] = {"failed": 4, "interrupted": 5, "cancelled": 6}
+"""How `wait` says in which way a run stopped; 0 if it has finished, and for the other statuses that --until names."""
 _TIMED_OUT: Final = 124
 """The exit code of timeout(1)."""
-_UNTIL: Final = {"finished": "finished", "stopped": "interrupted"}
-"""The values of --until, and those of `watch`, which also ends when a run is over."""
 _DESCRIPTIONS: Final = {
     "answer": "continues",
     "idle": "no process runs it now",
@@ -133,25 +132,26 @@ def _change_views(context: CliContext, saver: BaseCheckpointSaver, changes: Watc
 @options.thread
 @click.option(
     "--until",
-    type=click.Choice(list(_UNTIL)),
+    metavar="STATUS",
+    type=click.Choice(STATUSES),
     default="finished",
-    help="What to wait for: stopped is also interrupted.",
+    help="The status to wait for, such as interrupted; or the end of the run.",
 )
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up after this time. Default: never.")
 def wait(context: CliContext, directory: str, thread: str, until: str, timeout: float | None) -> Message:
     """Wait until a thread has finished, or its run is over, whichever processes run it.
 
-    It is over, too, when it has failed or was cancelled. With --until stopped, the command also ends when
-    the run asks a human. The exit code says how it ended: 0 finished, 4 failed, 5 interrupted,
-    6 cancelled, 124 for the timeout.
+    It is over, too, when it has failed or was cancelled. With --until, the command also ends when the
+    thread has that status: --until interrupted ends when the run asks a human. The exit code says how it
+    ended: 4 failed, 5 interrupted, 6 cancelled, 124 for the timeout, 0 for any other status.
 
-    Example: graphkit wait runs order-17 --until stopped --timeout 60
+    Example: graphkit wait runs order-17 --until interrupted --timeout 60
     """
     saver = open_store(directory)
     config = RunnableConfig(find_thread(saver, thread))
     start = monotonic()
     with (
-        saver.watch(config, until=_UNTIL[until]) as changes,
+        saver.watch(config, until=until) as changes,
         context.progress(f"waiting for {escape(config.thread)}"),
     ):
         seconds = timeout
@@ -160,7 +160,7 @@ def wait(context: CliContext, directory: str, thread: str, until: str, timeout: 
                 seconds = max(0.0, start + timeout - monotonic())
         reached = changes.reached
     if reached is not None:
-        return _end_of_wait(config.thread, reached, _EXIT_CODES[reached])
+        return _end_of_wait(config.thread, reached, _EXIT_CODES.get(reached, 0))
     status = status_of(saver, config.thread)
     if status is None:
         raise CheckpointNotFoundError(config.thread, hint="it was deleted while `wait` waited for it")

@@ -19,6 +19,7 @@ MODULES = {
     "graphkit.operations": "Stored threads, without their graph",
     "graphkit.worker": "Workers",
     "graphkit.schedules": "Schedules",
+    "graphkit.retention": "Retention policies",
     "graphkit.recovery": "Going on after damage",
     "graphkit.transfer": "Copies, exports and imports",
     "graphkit.when": "When to store a checkpoint",

@@ -1,13 +1,35 @@
-"""What options may be: numbers within limits, clocks, and objects that are named by a string."""
+"""What options may be: numbers within limits, ages, clocks, and objects that are named by a string."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
-from datetime import datetime
-from typing import Generic, TypeVar, final
+from datetime import datetime, timedelta
+from typing import Final, Generic, TypeVar, final
 
 from graphkit.errors import CheckpointerConfigurationError
+
+_AGE_UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+_AGE: Final = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(s|min|h|d|w)\s*")
+_MAX_AGE: Final = 1000 * 365.25 * 86400
+"""Seconds; datetime has no earlier times."""
+
+
+def parse_age(text: str) -> timedelta:
+    """Parse an age: `90s`, `30min`, `12h`, `7d`, `2w`.
+
+    Raises:
+        ValueError: it is not an age, or not between 0 and a thousand years.
+    """
+    match = _AGE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"an age is a number and s, min, h, d or w, such as 30min, not {text!r}")
+    number, unit = match.groups()
+    seconds = float(number) * _AGE_UNITS[unit]
+    if not 0 <= seconds <= _MAX_AGE:
+        raise ValueError(f"an age is at least 0 and at most a thousand years, not {text!r}")
+    return timedelta(seconds=seconds)
 
 
 def check_seconds(name: str, value: object, error: type[Exception] = ValueError) -> None:

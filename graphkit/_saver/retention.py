@@ -6,6 +6,9 @@ always stays. Released versions are not touched.
 A checkpoint that stays keeps the ancestors that it needs: with a DeltaChannel, LangGraph stores a
 value whole only now and then, and reads the other values from the pending writes of the ancestors,
 back to the one that stores the value.
+
+The pending writes of LangGraph's tasks may come before their checkpoint. A saver without a log keeps
+them in a history of their own, which `prune` does not count: they stay as long as their checkpoint.
 """
 
 from __future__ import annotations
@@ -13,14 +16,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import TypedDict, final
+from typing import TYPE_CHECKING, TypedDict, final
 
+from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
-from graphkit._saver.langgraph_writes import list_unstored_channels
+from graphkit._saver.langgraph_writes import EARLY_WRITES, list_unstored_channels
+
+if TYPE_CHECKING:
+    from graphkit._saver.base import BaseCheckpointSaver
 
 
 class RetentionOptions(TypedDict, total=False):
-    """The keywords of `prune`: the fields of a `Retention`."""
+    """The keywords of `prune`; see the fields of `Retention`."""
 
     keep_last: int | None
     older_than: datetime | None
@@ -45,6 +52,8 @@ class Retention:
     """Checkpoints with one of these tags stay."""
     keep_interrupted: bool = True
     """Whether checkpoints with pending interrupts stay."""
+    keep_ids: Collection[str] = ()
+    """Checkpoints with one of these ids stay."""
 
     def __post_init__(self) -> None:
         if self.keep_last is None and self.older_than is None:
@@ -52,6 +61,25 @@ class Retention:
         if self.keep_last is not None and self.keep_last < 1:
             raise ValueError(f"keep_last must be at least 1, not {self.keep_last}: delete() removes a whole thread")
         object.__setattr__(self, "keep_tags", frozenset(self.keep_tags))
+        object.__setattr__(self, "keep_ids", frozenset(self.keep_ids))
+
+    def for_early_writes(self, owners: Sequence[CheckpointInfo]) -> Retention:
+        """Return what stays in the history of the early writes of another one.
+
+        Args:
+            owners: what is left of the other history, newest first.
+        """
+        if not owners:
+            return self
+        # The checkpoint of early writes that are as new as the newest one may still be put. Whether a task waits for
+        # a human, its own checkpoint says: these writes are not changed by the answer.
+        newest = owners[0].created_at
+        return dataclasses.replace(
+            self,
+            older_than=min(newest, self.older_than or newest),
+            keep_interrupted=False,
+            keep_ids={info.id for info in owners},
+        )
 
     def select_removable(self, history: Sequence[CheckpointInfo]) -> Sequence[CheckpointInfo]:
         """Return the checkpoints of a history that `prune` removes.
@@ -59,17 +87,35 @@ class Retention:
         Args:
             history: all checkpoints of one namespace, newest first.
         """
+        is_early = bool(history) and is_of_early_writes(history[0].checkpoint_ns)
+        if is_early and not self.keep_ids:
+            return []  # without their owners, nobody knows which are still needed
         kept = [*history[: self.keep_last or 1]]
         old = history[self.keep_last or 1 :]
         for info in old:
             is_young = self.older_than is not None and info.created_at >= self.older_than
             is_tagged = not set(info.tags).isdisjoint(self.keep_tags)
             waits = self.keep_interrupted and info.stopped == "interrupted"
-            if is_young or is_tagged or waits:
+            if is_young or is_tagged or waits or info.id in self.keep_ids:
                 kept.append(info)
         kept_ids = {info.id for info in kept}
         needed_ids = _find_needed(kept, history)
         return [info for info in old if info.id not in kept_ids and info.id not in needed_ids]
+
+
+def count_removable(saver: BaseCheckpointSaver, thread_id: str, retention: Retention) -> int:
+    """Return how many checkpoints of a thread `prune` would remove."""
+    count = 0
+    for namespace in saver.namespaces(thread_id):
+        if not is_of_early_writes(namespace):
+            history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
+            count += len(retention.select_removable(history))
+    return count
+
+
+def is_of_early_writes(namespace: str) -> bool:
+    """Return whether a namespace holds the early writes of another one, and no checkpoints of a run."""
+    return namespace.startswith(EARLY_WRITES)
 
 
 def _find_needed(kept: Sequence[CheckpointInfo], history: Sequence[CheckpointInfo]) -> Collection[str]:

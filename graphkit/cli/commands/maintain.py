@@ -10,7 +10,7 @@ import click
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import SupportsCompact, SupportsDeleteIdle, SupportsRotate
-from graphkit._saver.retention import Retention
+from graphkit._saver.retention import Retention, count_removable
 from graphkit._saver.retention_policy import RetentionPolicy, apply_policy
 from graphkit.cli import options
 from graphkit.cli.cells import format_bytes
@@ -134,12 +134,10 @@ def prune(
     threads = find_threads(saver, thread)
     count = 0
     for thread_id in context.track("pruning", threads):
-        if not dry_run:
+        if dry_run:
+            count += count_removable(saver, thread_id, Retention(**criteria))
+        else:
             count += saver.prune(thread_id, **criteria)
-            continue
-        for namespace in saver.namespaces(thread_id):
-            history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
-            count += len(Retention(**criteria).select_removable(history))
 
     verb = "would remove" if dry_run else "removed"
     return Message(

@@ -134,7 +134,8 @@ def _members(cls: type) -> Iterator[tuple[str, str, str]]:
         yield name, "", f"field: `{_escape(_type_name(annotation))}`"
     if dataclasses.is_dataclass(cls):
         for field in dataclasses.fields(cls):
-            yield field.name, "", f"field: `{_escape(_type_name(field.type))}`"
+            if not field.name.startswith("_"):
+                yield field.name, "", f"field: `{_escape(_type_name(field.type))}`"
     for name, member in vars(cls).items():
         is_java = name != name.lower()
         if name.startswith("_") or is_java:

@@ -7,11 +7,8 @@
 """
 
 from graphkit._public_names import set_public_module
-from graphkit._saver.retention_policy import (
-    OverLimit,
-    RetentionPolicy,
-    RetentionReport,
-)
+from graphkit._saver.reports import OverLimit, RetentionReport
+from graphkit._saver.retention_policy import RetentionPolicy
 
 __all__ = ["OverLimit", "RetentionPolicy", "RetentionReport"]
 

@@ -502,17 +502,14 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     def _prune_thread(self, thread_id: str, retention: Retention) -> int:
         """Prune the histories of a thread, each with its early writes; return how many checkpoints were removed."""
         removed = 0
-        early: list[RunnableConfig] = []
-        for namespace in self.namespaces(thread_id):
+        # Early writes last, because what is left of their owners decides.
+        for namespace in sorted(self.namespaces(thread_id), key=is_of_early_writes):
             config = RunnableConfig(thread_id, checkpoint_ns=namespace)
             if is_of_early_writes(namespace):
-                early.append(config)
+                owners = self.history(config.replace(checkpoint_ns=namespace.removeprefix(EARLY_WRITES)))
+                self._prune(config, retention.for_early_writes(owners))
             else:
                 removed += self._prune(config, retention)
-        # Last, because what is left decides.
-        for config in early:
-            owners = self.history(config.replace(checkpoint_ns=config.checkpoint_ns.removeprefix(EARLY_WRITES)))
-            self._prune(config, retention.for_early_writes(owners))
         return removed
 
     def _prune(self, config: RunnableConfig, retention: Retention) -> int:

@@ -103,14 +103,20 @@ class Retention:
         return [info for info in old if info.id not in kept_ids and info.id not in needed_ids]
 
 
-def count_removable(saver: BaseCheckpointSaver, thread_id: str, retention: Retention) -> int:
-    """Return how many checkpoints of a thread `prune` would remove."""
-    count = 0
-    for namespace in saver.namespaces(thread_id):
-        if not is_of_early_writes(namespace):
-            history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
-            count += len(retention.select_removable(history))
-    return count
+def list_removable(saver: BaseCheckpointSaver, thread_id: str, retention: Retention) -> Sequence[CheckpointInfo]:
+    """Return what `prune` would remove from a thread: checkpoints, and then the early writes of removed ones."""
+    removable: list[CheckpointInfo] = []
+    left: dict[str, Sequence[CheckpointInfo]] = {}
+    for namespace in sorted(saver.namespaces(thread_id), key=is_of_early_writes):
+        history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
+        chosen = retention
+        if is_of_early_writes(namespace):
+            chosen = retention.for_early_writes(left.get(namespace.removeprefix(EARLY_WRITES), ()))
+        found = chosen.select_removable(history)
+        removed_ids = {info.id for info in found}
+        left[namespace] = [info for info in history if info.id not in removed_ids]
+        removable += found
+    return removable
 
 
 def is_of_early_writes(namespace: str) -> bool:

@@ -102,8 +102,8 @@ def test_a_thousand_threads(tmp_path, sweep):
         ("p.json", '{"keep_last": 1, "keep_last": 2}', "'keep_last' occurs twice"),
         ("p.yaml", "keep_lats: 1", "did you mean 'keep_last'"),
         ("p.yaml", "keep_tags: [a]", "needs keep_last"),
-        ("p.yaml", "", "is a mapping"),
-        ("p.json", "[]", "is a mapping"),
+        ("p.yaml", "", "must be a mapping"),
+        ("p.json", "[]", "must be a mapping"),
         ("p.json", "{", "is not JSON"),
         ("p.yaml", "{", "is not YAML"),
         ("p.yaml", "max_age: soon", "max_age: an age is"),
@@ -127,5 +127,7 @@ def test_the_command_applies_a_file(tmp_path):
     (tmp_path / "policy.yaml").write_text("keep_last: 2\nmax_bytes: 1\n")
     command = ("prune", tmp_path / "store", "--policy", tmp_path / "policy.yaml")
     assert graphkit(*command, "--dry-run").out == "would remove 3 checkpoints of 1 thread\n"
-    assert graphkit(*command, "--json").json["removed"] == 3
+    done = graphkit(*command, "--json")
+    assert done.json["removed"] == 3
+    assert done.err.count("its limit is 1 B") == 1
     assert graphkit(*command, "--keep-last", "1").code == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import click
@@ -10,8 +10,9 @@ import click
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import SupportsCompact, SupportsDeleteIdle, SupportsRotate
-from graphkit._saver.retention import Retention, count_removable
-from graphkit._saver.retention_policy import RetentionPolicy, apply_policy
+from graphkit._saver.retention import Retention, is_of_early_writes, list_removable
+from graphkit._saver.retention_pass import apply_policy
+from graphkit._saver.retention_policy import RetentionPolicy
 from graphkit.cli import options
 from graphkit.cli.cells import format_bytes
 from graphkit.cli.command import Command
@@ -135,7 +136,8 @@ def prune(
     count = 0
     for thread_id in context.track("pruning", threads):
         if dry_run:
-            count += count_removable(saver, thread_id, Retention(**criteria))
+            removable = list_removable(saver, thread_id, Retention(**criteria))
+            count += sum(not is_of_early_writes(info.checkpoint_ns) for info in removable)
         else:
             count += saver.prune(thread_id, **criteria)
 
@@ -148,9 +150,13 @@ def prune(
 
 def _apply_policy(context: CliContext, saver: BaseCheckpointSaver, file: str, *, dry_run: bool) -> Message:
     """Apply the policy of a file; the exit code is 1 if a thread failed."""
-    report = apply_policy(RetentionPolicy.from_file(file), saver, now=context.now(), dry_run=dry_run)
+    # What is over its limit is printed below, in a dry run, too.
+    policy = replace(RetentionPolicy.from_file(file), on_limit=lambda *_: None)
+    report = apply_policy(policy, saver, now=context.now(), dry_run=dry_run)
     for thread_id, error in report.failed.items():
         context.warn(f"{escape(thread_id)}: {error}")
+    for thread_id in report.busy:
+        context.warn(f"{escape(thread_id)} has a run and was left alone")
     for found in report.over_limit:
         what = "the store" if found.thread_id is None else escape(found.thread_id)
         context.warn(f"{what} takes {format_bytes(found.size)}; its limit is {format_bytes(found.limit)}")

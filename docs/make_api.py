@@ -133,9 +133,8 @@ def _members(cls: type) -> Iterator[tuple[str, str, str]]:
         annotation = cls.__annotations__[name]
         yield name, "", f"field: `{_escape(_type_name(annotation))}`"
     if dataclasses.is_dataclass(cls):
-        for field in dataclasses.fields(cls):
-            if not field.name.startswith("_"):
-                yield field.name, "", f"field: `{_escape(_type_name(field.type))}`"
+        for field in filter(_is_public, dataclasses.fields(cls)):
+            yield field.name, "", f"field: `{_escape(_type_name(field.type))}`"
     for name, member in vars(cls).items():
         is_java = name != name.lower()
         if name.startswith("_") or is_java:
@@ -148,6 +147,10 @@ def _members(cls: type) -> Iterator[tuple[str, str, str]]:
             continue
         is_property = isinstance(member, property)
         yield name, "" if is_property else _escape(_signature(function, is_method=True)), text
+
+
+def _is_public(field: dataclasses.Field[Any]) -> bool:
+    return not field.name.startswith("_")
 
 
 def _type_name(annotation: Any) -> str:

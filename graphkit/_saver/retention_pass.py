@@ -50,7 +50,7 @@ def apply_policy(
         saver: as for `RetentionPolicy.apply`.
         now: the time from which ages count.
         dry_run: only return what would be done.
-        is_stopped: called after each thread; True ends the pass, without a look at the sizes.
+        is_stopped: called after each thread; True ends the pass, without an alert.
 
     Raises:
         CheckpointerConfigurationError: as `RetentionPolicy.apply`; and so the others.
@@ -62,7 +62,13 @@ def apply_policy(
             current.prune(thread_id)
             if is_stopped():
                 return current.report()
-    current.measure()
+    if policy.max_bytes_per_thread is not None:
+        for thread_id in current.chosen:
+            current.measure(thread_id, policy.max_bytes_per_thread)
+            if is_stopped():
+                return current.report()
+    if policy.max_bytes is not None:
+        current.compare(None, policy.max_bytes)
     if not dry_run:
         current.alert()
     return current.report()
@@ -116,7 +122,7 @@ class _Pass:
         self._store = store
         self._dry_run = dry_run
         self._options = _make_options(policy, now)
-        self._chosen: list[str] = []
+        self.chosen: list[str] = []
         self._removed = 0
         self._pruned: list[str] = []
         self._busy: list[str] = []
@@ -125,7 +131,7 @@ class _Pass:
 
     def report(self) -> RetentionReport:
         return RetentionReport(
-            threads=len(self._chosen),
+            threads=len(self.chosen),
             removed=self._removed,
             pruned=tuple(self._pruned),
             busy=tuple(self._busy),
@@ -139,7 +145,7 @@ class _Pass:
         with self._noting_errors(thread_id):
             if not self._has_status(thread_id):
                 return
-            self._chosen.append(thread_id)
+            self.chosen.append(thread_id)
             removed = self._remove(thread_id)
             if removed:
                 self._removed += removed
@@ -162,17 +168,13 @@ class _Pass:
             return self._store.prune(thread_id, **self._options)
         return sum(not is_of_early_writes(info.checkpoint_ns) for info in removable)
 
-    def measure(self) -> None:
-        """Compare the sizes with their limits."""
-        limit = self._policy.max_bytes_per_thread
-        if limit is not None:
-            for thread_id in self._chosen:
-                with self._noting_errors(thread_id):
-                    self._compare(thread_id, limit)
-        if self._policy.max_bytes is not None:
-            self._compare(None, self._policy.max_bytes)
+    def measure(self, thread_id: str, limit: int) -> None:
+        """Compare the size of a thread with its limit, unless it has an error."""
+        with self._noting_errors(thread_id):
+            self.compare(thread_id, limit)
 
-    def _compare(self, thread_id: str | None, limit: int) -> None:
+    def compare(self, thread_id: str | None, limit: int) -> None:
+        """Compare the size of a thread, or of the store (None), with its limit."""
         size = self._store.size(thread_id)
         if size > limit:
             self._over_limit.append(OverLimit(thread_id, size, limit))

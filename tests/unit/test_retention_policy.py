@@ -4,9 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointerConfigurationError, RunnableConfig
+from graphkit import CheckpointerConfigurationError, RunnableConfig
 from graphkit.retention import RetentionPolicy
 from savers import FileSystemSaver, MemorySaver, SqliteSaver
+from tests.support.retention import fill, ids
 from tests.support.terminal import graphkit
 
 
@@ -19,25 +20,6 @@ def saver(request, tmp_path):
     }
     with kinds[request.param]() as saver:
         yield saver
-
-
-def fill(saver, thread, count=5, next_node="b", days=0):
-    now = datetime.now(UTC)
-    for number in range(count):
-        saver.put(
-            RunnableConfig(thread),
-            Checkpoint(
-                id=f"c{number}",
-                node_id="a",
-                next_node_id=next_node,
-                state={"n": number},
-                created_at=now - timedelta(days=days),
-            ),
-        )
-
-
-def ids(saver, thread):
-    return [info.id for info in saver.history(RunnableConfig(thread))]
 
 
 def test_a_checkpoint_stays_if_any_rule_keeps_it(saver):

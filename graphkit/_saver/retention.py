@@ -52,8 +52,8 @@ class Retention:
     """Checkpoints with one of these tags stay."""
     keep_interrupted: bool = True
     """Whether checkpoints with pending interrupts stay."""
-    keep_ids: Collection[str] = ()
-    """Checkpoints with one of these ids stay."""
+    owner_ids: Collection[str] = ()
+    """For a history of early writes: the ids of the checkpoints that its owner has. See `is_of_early_writes`."""
 
     def __post_init__(self) -> None:
         if self.keep_last is None and self.older_than is None:
@@ -61,25 +61,11 @@ class Retention:
         if self.keep_last is not None and self.keep_last < 1:
             raise ValueError(f"keep_last must be at least 1, not {self.keep_last}: delete() removes a whole thread")
         object.__setattr__(self, "keep_tags", frozenset(self.keep_tags))
-        object.__setattr__(self, "keep_ids", frozenset(self.keep_ids))
+        object.__setattr__(self, "owner_ids", frozenset(self.owner_ids))
 
     def for_early_writes(self, owners: Sequence[CheckpointInfo]) -> Retention:
-        """Return what stays in the history of the early writes of another one.
-
-        Args:
-            owners: what is left of the other history, newest first.
-        """
-        if not owners:
-            return self
-        # The checkpoint of early writes that are as new as the newest one may still be put. Whether a task waits for
-        # a human, its own checkpoint says: these writes are not changed by the answer.
-        newest = owners[0].created_at
-        return dataclasses.replace(
-            self,
-            older_than=min(newest, self.older_than or newest),
-            keep_interrupted=False,
-            keep_ids={info.id for info in owners},
-        )
+        """Return what stays in the history of the early writes of another one, which has these checkpoints."""
+        return dataclasses.replace(self, owner_ids={info.id for info in owners})
 
     def select_removable(self, history: Sequence[CheckpointInfo]) -> Sequence[CheckpointInfo]:
         """Return the checkpoints of a history that `prune` removes.
@@ -87,20 +73,25 @@ class Retention:
         Args:
             history: all checkpoints of one namespace, newest first.
         """
-        is_early = bool(history) and is_of_early_writes(history[0].checkpoint_ns)
-        if is_early and not self.keep_ids:
-            return []  # without their owners, nobody knows which are still needed
+        if history and is_of_early_writes(history[0].checkpoint_ns):
+            return self._select_early_writes(history)
         kept = [*history[: self.keep_last or 1]]
         old = history[self.keep_last or 1 :]
         for info in old:
             is_young = self.older_than is not None and info.created_at >= self.older_than
             is_tagged = not set(info.tags).isdisjoint(self.keep_tags)
             waits = self.keep_interrupted and info.stopped == "interrupted"
-            if is_young or is_tagged or waits or info.id in self.keep_ids:
+            if is_young or is_tagged or waits:
                 kept.append(info)
         kept_ids = {info.id for info in kept}
         needed_ids = _find_needed(kept, history)
         return [info for info in old if info.id not in kept_ids and info.id not in needed_ids]
+
+    def _select_early_writes(self, history: Sequence[CheckpointInfo]) -> Sequence[CheckpointInfo]:
+        # LangGraph's ids ascend: a checkpoint whose id is above all others may still be put. A saver that does not
+        # say which checkpoints there are keeps all early writes.
+        newest = max(self.owner_ids, default="")
+        return [info for info in history[1:] if info.id not in self.owner_ids and info.id < newest]
 
 
 def list_removable(saver: BaseCheckpointSaver, thread_id: str, retention: Retention) -> Sequence[CheckpointInfo]:
@@ -120,7 +111,7 @@ def list_removable(saver: BaseCheckpointSaver, thread_id: str, retention: Retent
 
 
 def is_of_early_writes(namespace: str) -> bool:
-    """Return whether a namespace holds the early writes of another one, and no checkpoints of a run."""
+    """Return whether a namespace holds the early writes of another one, its owner, and no checkpoints of a run."""
     return namespace.startswith(EARLY_WRITES)
 
 

@@ -99,7 +99,7 @@ def test_a_policy_that_was_killed_is_applied_again(tmp_path, launcher, store, wh
         ("u", ""): ["c4", "c3", "c1"],
     }
     seen = set()
-    for number in sweep.some(range(1, int(done.stdout) + 1), 8):
+    for number in sweep.some(range(1, int(done.stdout) + 1), 12):
         directory, killed = apply_and_die(number)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         with FileSystemSaver(directory, fsync="never") as saver:

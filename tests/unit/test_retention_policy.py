@@ -1,25 +1,30 @@
 """Retention policies: what stays, which threads they choose, alerts, and files that are wrong."""
 
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from graphkit import CheckpointerConfigurationError, RunnableConfig
 from graphkit.retention import RetentionPolicy
-from savers import FileSystemSaver, MemorySaver, SqliteSaver
+from savers import FileSystemSaver, MemorySaver, PostgresSaver
 from tests.support.retention import fill, ids
-from tests.support.terminal import graphkit
+from tests.support.savers import SAVER_KINDS, ListingSaver, ListSaver, open_kind
+from tests.support.terminal import damage, graphkit
 
 
-@pytest.fixture(params=["memory", "file", "sqlite"])
+@pytest.fixture(params=[*SAVER_KINDS, "postgres"])
 def saver(request, tmp_path):
-    kinds = {
-        "memory": MemorySaver,
-        "file": lambda: FileSystemSaver(tmp_path / "store", fsync="never"),
-        "sqlite": lambda: SqliteSaver(tmp_path / "store.db", fsync="never"),
-    }
-    with kinds[request.param]() as saver:
+    if request.param != "postgres":
+        with open_kind(request.param, tmp_path, four_methods=ListingSaver) as saver:
+            yield saver
+        return
+    server = request.getfixturevalue("server")
+    schema = f"test {uuid.uuid4().hex}"
+    with PostgresSaver(server.connection_string, schema=schema) as saver:
         yield saver
+    server.drop_schema(schema)
 
 
 def test_a_checkpoint_stays_if_any_rule_keeps_it(saver):
@@ -54,6 +59,11 @@ def test_pattern_and_status_choose_threads_and_schedules_are_left_alone(saver):
 
 def test_limits_alert_once_per_crossing(saver):
     fill(saver, "t")
+    if not saver.measures_size:
+        with pytest.raises(CheckpointerConfigurationError, match="ListingSaver cannot measure sizes"):
+            RetentionPolicy(keep_last=1, max_bytes=1).apply(saver)
+        assert len(ids(saver, "t")) == 5
+        return
     alerts = []
     policy = RetentionPolicy(max_bytes_per_thread=1, max_bytes=1, on_limit=lambda *found: alerts.append(found))
     assert len(policy.apply(saver, dry_run=True).over_limit) == 2
@@ -67,6 +77,64 @@ def test_limits_alert_once_per_crossing(saver):
     fill(saver, "t")
     policy.apply(saver)
     assert [thread for thread, _, _ in alerts if thread] == ["t", "t"]
+
+
+def test_an_alert_that_fails_ends_no_pass_and_without_on_limit_there_is_a_warning(caplog):
+    saver = MemorySaver()
+    for thread in ("one", "two"):
+        fill(saver, thread)
+    alerts = []
+
+    def fail(*found):
+        alerts.append(found)
+        raise RuntimeError("no connection")
+
+    report = RetentionPolicy(keep_last=1, max_bytes_per_thread=1, on_limit=fail).apply(saver)
+    assert report.removed == 8
+    assert [found[0] for found in alerts] == ["one", "two"]
+    assert "on_limit failed" in caplog.text
+    RetentionPolicy(max_bytes=1).apply(saver)
+    assert "the store takes" in caplog.text
+
+
+def test_a_thread_that_a_run_holds_is_busy_where_prune_waits_for_runs():
+    class Impatient(ListingSaver):
+        def _run_lock(self, config, timeout):
+            return super()._run_lock(config, 0.0)
+
+    saver = Impatient()
+    fill(saver, "held")
+    fill(saver, "free")
+    policy = RetentionPolicy(keep_last=1)
+    with ThreadPoolExecutor(1) as pool, saver.run_lock("held"):
+        report = pool.submit(policy.apply, saver).result()
+    assert (report.busy, report.pruned, report.ok) == (("held",), ("free",), True)
+    assert len(ids(saver, "held")) == 5
+    assert policy.apply(saver).pruned == ("held",)
+
+
+def test_a_thread_that_cannot_be_read_is_named_and_the_others_are_pruned(tmp_path):
+    with FileSystemSaver(tmp_path / "store", fsync="never") as saver:
+        for thread in ("damaged", "good", "plain"):
+            fill(saver, thread)
+        damage(tmp_path / "store", "damaged", -200)
+    with FileSystemSaver(tmp_path / "store", fsync="never") as saver:
+        report = RetentionPolicy(keep_last=1, max_bytes_per_thread=10**6).apply(saver)
+        assert (report.pruned, [*report.failed], report.ok) == (("good", "plain"), ["damaged"], False)
+        assert "CheckpointCorruptionError" in report.failed["damaged"]
+
+
+def test_a_policy_that_names_no_saver_is_refused():
+    with pytest.raises(CheckpointerConfigurationError, match="needs a saver"):
+        RetentionPolicy(keep_last=1).apply("store")
+    with pytest.raises(CheckpointerConfigurationError, match="cannot list its threads"):
+        RetentionPolicy(keep_last=1).apply(ListSaver())
+
+
+@pytest.mark.parametrize("age", [timedelta(days=-1), timedelta.max, 30, "30"])
+def test_an_age_that_is_none_is_refused(age):
+    with pytest.raises(CheckpointerConfigurationError, match="max_age"):
+        RetentionPolicy(max_age=age)
 
 
 def test_a_thousand_threads(tmp_path, sweep):

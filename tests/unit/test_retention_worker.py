@@ -15,7 +15,7 @@ from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.graphs import LOG, make_chain
 from tests.support.retention import fill, ids
-from tests.support.savers import SAVER_KINDS, ListSaver, open_kind
+from tests.support.savers import SAVER_KINDS, ListingSaver, ListSaver, open_kind
 
 PATIENCE = 60.0
 KEEP_TWO = RetentionPolicy(keep_last=2, threads="old*")
@@ -72,13 +72,6 @@ def test_a_worker_applies_the_policy_and_begins_runs(tmp_path, kind):
         assert ids(saver, "old") == ["c4", "c3"]
         assert saver.history(RunnableConfig("new"))[0].status == "finished"
         assert sorted(saver.threads()) == ["new", "old"]
-
-
-class ListingSaver(ListSaver):
-    """Four methods, and a list of the threads."""
-
-    def threads(self, *, released=False):
-        return sorted({thread for thread, _ in self.histories})
 
 
 def test_a_run_begins_while_a_thread_is_pruned():

@@ -12,7 +12,7 @@ from graphkit import CheckpointerConfigurationError, CheckpointStorageError, Run
 from graphkit._saver import retention_thread
 from graphkit.retention import RetentionPolicy
 from graphkit.worker import Worker
-from savers import FileSystemSaver, MemorySaver, SaverWrapper
+from savers import AccessControlledSaver, FileSystemSaver, MemorySaver, SaverWrapper, acting_as
 from tests.support.graphs import LOG, make_chain
 from tests.support.retention import fill, ids
 from tests.support.savers import SAVER_KINDS, ListingSaver, ListSaver, open_kind
@@ -164,6 +164,20 @@ def test_a_worker_stops_in_the_middle_of_a_pass():
         saver.may_prune.set()
     assert [len(ids(saver, f"old {number}")) for number in range(3)] == [2, 5, 5]
     assert "graphkit-retention" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_the_policy_is_applied_as_the_principal_of_the_worker(caplog):
+    store = MemorySaver()
+    fill(store, "old")
+    saver = AccessControlledSaver(store, lambda principal, operation, thread, namespace: principal == "robot")
+    worker = Worker(saver, make_app(store), policy=KEEP_TWO)
+    with caplog.at_level(logging.WARNING, logger="graphkit.worker"):
+        worker.run(once=True)
+        assert "not allowed" in caplog.text
+        assert len(ids(store, "old")) == 5
+        with acting_as("robot"):
+            worker.run(once=True)
+    assert ids(store, "old") == ["c4", "c3"]
 
 
 def test_a_worker_refuses_what_it_could_never_apply():

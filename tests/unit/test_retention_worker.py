@@ -173,7 +173,7 @@ def test_the_policy_is_applied_as_the_principal_of_the_worker(caplog):
     worker = Worker(saver, make_app(store), policy=KEEP_TWO)
     with caplog.at_level(logging.WARNING, logger="graphkit.worker"):
         worker.run(once=True)
-        assert "not allowed" in caplog.text
+        assert "may not run_lock" in caplog.text
         assert len(ids(store, "old")) == 5
         with acting_as("robot"):
             worker.run(once=True)

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -178,6 +178,21 @@ def test_the_policy_is_applied_as_the_principal_of_the_worker(caplog):
         with acting_as("robot"):
             worker.run(once=True)
     assert ids(store, "old") == ["c4", "c3"]
+
+
+def test_with_once_a_worker_ends_when_the_policy_is_applied():
+    saver = Passes(MemorySaver())
+    for number in range(3):
+        fill(saver, f"old {number}")
+    saver.may_prune.clear()
+    worker = Worker(saver, make_app(saver), policy=KEEP_TWO)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(worker.run, once=True)
+        assert saver.pruning.wait(PATIENCE)
+        assert not wait([running], 0.2).done
+        saver.may_prune.set()
+        assert running.result(PATIENCE) == 0
+    assert [len(ids(saver, f"old {number}")) for number in range(3)] == [2, 2, 2]
 
 
 def test_a_worker_refuses_what_it_could_never_apply():

@@ -273,8 +273,8 @@ class Worker:
                 `BaseCheckpointSaver.watch`.
             clock: returns the time, aware, in place of the clocks of the graphs. By default that of the
                 graphs, and of the system.
-            policy: what stays in the store. `run` applies it in the background, when it begins and
-                then every ten minutes, with pauses for the runs, to all threads of the store: those of
+            policy: what stays in the store. `run` applies it in the background, when it has read the
+                store and then every ten minutes, with pauses for the runs, to all threads of the store: those of
                 other graphs and of LangGraph, too. Of several workers with a policy, one applies its
                 own; another takes over when that one has ended. Errors are logged.
 
@@ -345,6 +345,9 @@ class Worker:
                         self._start(*taken)
                     elif has_more:
                         has_more = self._read_changes(self._changes, 0.0)
+                        if self._retention is not None and not has_more:
+                            # Not before: the first reading of a large store would take several times as long.
+                            self._retention.start()
                     elif self._submit_scheduled():
                         continue
                     elif once and not self._agenda.taken_count:
@@ -418,14 +421,13 @@ class Worker:
 
     @contextmanager
     def _apply_policy(self) -> Iterator[None]:
-        """Apply the policy in the background, if there is one, until the block ends."""
+        """Let `run` apply the policy in the background, if there is one, until the block ends."""
         if self._policy is None:
             yield
             return
         self._retention = RetentionThread(self._policy, self.saver, self._now)
         if self._stopping.is_set():  # before `stop` could reach it
             self._retention.request_stop()
-        self._retention.start()
         try:
             yield
         finally:

@@ -67,8 +67,9 @@ class RetentionThread:
         )
 
     def start(self) -> None:
-        """Start the thread; the first pass begins at once."""
-        self._thread.start()
+        """Start the thread unless it runs; the first pass begins at once."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def wait(self) -> None:
         """Wait until the policy was applied once, or the attempt has failed, or another worker applies it."""
@@ -79,9 +80,10 @@ class RetentionThread:
         self._stopping.set()
 
     def stop(self) -> None:
-        """End the thread, and wait until it has ended."""
+        """End the thread if it runs, and wait until it has ended."""
         self._stopping.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         pause = 0.0

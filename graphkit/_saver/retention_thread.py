@@ -22,13 +22,15 @@ _LOG: Final = getLogger("graphkit.worker")
 _LOCK: Final = "graphkit:retention"
 """The thread whose run lock the worker holds that applies the policy. It has no checkpoints."""
 _PAUSE: Final = 600.0
-"""The fewest seconds between two passes, and between two attempts."""
-_PAUSE_PER_WORK: Final = 50.0
-"""A pass over a large store takes minutes. The pause after it is at least so many times as long."""
-_BURST: Final = 0.01
-"""Seconds of work after which a pass rests, so that runs in this process get the interpreter and the store."""
-_REST_PER_WORK: Final = 4.0
-"""How many times as long as the work a rest is."""
+"""Seconds between two passes, and between two attempts."""
+_BURST: Final = 1.0
+"""Seconds of work after which a pass rests, so that runs in this process get the interpreter and the store.
+
+Not shorter: on SQLite, a watch cannot tell which history was rewritten, and lists all of them at each look.
+With a rest after every ten milliseconds, a worker on 10,000 threads did little else for as long as a pass took, and
+three runs in ten began a second late."""
+_REST_PER_WORK: Final = 9.0
+"""How many times as long as the work a rest is: a pass takes at most a tenth of a core."""
 _MAX_NAMES: Final = 20
 """How many threads a warning names."""
 
@@ -107,14 +109,14 @@ class RetentionThread:
         """Apply the policy until the worker stops; its lock is held."""
         pause = 0.0
         while not self._stopping.wait(pause):
-            started = self._rested_at = monotonic()
+            self._rested_at = monotonic()
             report = apply_policy(self._policy, self._store, now=self._now(), is_stopped=self._rest)
             if report.removed:
                 _LOG.info("retention: removed %d checkpoints of %d threads", report.removed, len(report.pruned))
             if report.failed:
                 _warn(report.failed)
             self._has_tried.set()
-            pause = max(_PAUSE, (monotonic() - started) * _PAUSE_PER_WORK)
+            pause = _PAUSE
 
     def _rest(self) -> bool:
         """Rest if the pass has worked for a while; return whether the worker stops."""

@@ -79,6 +79,7 @@ def read(saver):
     return found
 
 
+@pytest.mark.requirement("P59")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_policy_that_was_killed_is_applied_again(tmp_path, launcher, store, when, sweep):
     def apply_and_die(number):

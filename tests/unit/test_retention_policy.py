@@ -27,6 +27,7 @@ def saver(request, tmp_path):
     server.drop_schema(schema)
 
 
+@pytest.mark.requirement("P59")
 def test_a_checkpoint_stays_if_any_rule_keeps_it(saver):
     fill(saver, "t", days=3)
     saver.add_tags(RunnableConfig("t", "c0"), "golden")
@@ -57,6 +58,7 @@ def test_pattern_and_status_choose_threads_and_schedules_are_left_alone(saver):
     assert len(ids(saver, "graphkit:schedule:x")) == 5
 
 
+@pytest.mark.requirement("P60")
 def test_limits_alert_once_per_crossing(saver):
     fill(saver, "t")
     if not saver.measures_size:

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,15 @@ from graphkit import CheckpointerConfigurationError, CheckpointStorageError, Run
 from graphkit._saver import retention_thread
 from graphkit.retention import RetentionPolicy
 from graphkit.worker import Worker
-from savers import AccessControlledSaver, FileSystemSaver, MemorySaver, SaverWrapper, acting_as
+from savers import (
+    AccessControlledSaver,
+    FileSystemSaver,
+    MemorySaver,
+    PostgresSaver,
+    SaverWrapper,
+    SqliteSaver,
+    acting_as,
+)
 from tests.support.graphs import LOG, make_chain
 from tests.support.retention import fill, ids
 from tests.support.savers import SAVER_KINDS, ListingSaver, ListSaver, open_kind
@@ -88,9 +97,25 @@ def test_a_run_begins_while_a_thread_is_pruned():
         saver.may_prune.set()
 
 
-def test_of_two_workers_one_applies_the_policy_and_the_other_takes_over(tmp_path, monkeypatch):
+@pytest.fixture(params=["file", "sqlite", "postgres"])
+def two_savers(request, tmp_path):
+    """Two savers on one store, as two processes have them."""
+    options = {"base_directory": tmp_path / "store"}
+    if request.param == "sqlite":
+        options = {"db_file": tmp_path / "store.db"}
+    if request.param == "postgres":
+        server = request.getfixturevalue("server")
+        options = {"connection_string": server.connection_string, "schema": f"test {uuid.uuid4().hex}"}
+    kind = {"file": FileSystemSaver, "sqlite": SqliteSaver, "postgres": PostgresSaver}[request.param]
+    with kind(**options) as one, kind(**options) as other:
+        yield [Passes(one), Passes(other)]
+    if request.param == "postgres":
+        server.drop_schema(options["schema"])
+
+
+def test_of_two_workers_one_applies_the_policy_and_the_other_takes_over(two_savers, monkeypatch):
     monkeypatch.setattr(retention_thread, "_PAUSE", 0.02)
-    savers = [Passes(FileSystemSaver(tmp_path, fsync="never")) for _ in range(2)]
+    savers = two_savers
     workers = [Worker(saver, make_app(saver), policy=KEEP_TWO) for saver in savers]
     fill(savers[0], "old")
     with serving(workers[0]):

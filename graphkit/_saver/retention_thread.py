@@ -31,6 +31,8 @@ With a rest after every ten milliseconds, a worker on 10,000 threads did little 
 three runs in ten began a second late."""
 _REST_PER_WORK: Final = 9.0
 """How many times as long as the work a rest is: a pass takes at most a tenth of a core."""
+_LOOK: Final = 0.05
+"""Seconds after which a rest looks whether the worker has nothing else to do."""
 _MAX_NAMES: Final = 20
 """How many threads a warning names."""
 
@@ -60,6 +62,7 @@ class RetentionThread:
         self._stopping = threading.Event()
         self._has_tried = threading.Event()
         self._rested_at = 0.0
+        self._is_awaited = False
         # A daemon: a second Ctrl-C ends the process, which a history survives unchanged or pruned.
         self._thread = threading.Thread(
             target=copy_context().run,  # as the principal that runs the worker
@@ -75,6 +78,7 @@ class RetentionThread:
 
     def wait(self) -> None:
         """Wait until the policy was applied once, or the attempt has failed, or another worker applies it."""
+        self._is_awaited = True
         self._has_tried.wait()
 
     def request_stop(self) -> None:
@@ -119,13 +123,14 @@ class RetentionThread:
             pause = _PAUSE
 
     def _rest(self) -> bool:
-        """Rest if the pass has worked for a while; return whether the worker stops."""
+        """Rest if the pass has worked for a while, unless the worker waits for it; return whether the worker stops."""
         worked = monotonic() - self._rested_at
-        if worked < _BURST:
-            return self._stopping.is_set()
-        is_stopping = self._stopping.wait(worked * _REST_PER_WORK)
-        self._rested_at = monotonic()
-        return is_stopping
+        if worked >= _BURST:
+            end = monotonic() + worked * _REST_PER_WORK
+            while not self._is_awaited and monotonic() < end and not self._stopping.wait(_LOOK):
+                pass
+            self._rested_at = monotonic()
+        return self._stopping.is_set()
 
 
 def _warn(failed: Mapping[str, str]) -> None:
@@ -133,4 +138,4 @@ def _warn(failed: Mapping[str, str]) -> None:
     unnamed = len(failed) - _MAX_NAMES
     if unnamed > 0:
         names = f"{names} and {unnamed} more"
-    _LOG.warning("retention: cannot prune %s; all others are done: %s", names, next(iter(failed.values())))
+    _LOG.warning("retention: cannot prune %s: %s", names, next(iter(failed.values())))

@@ -20,7 +20,7 @@ from savers import FileSystemSaver, SaverWrapper
 from savers._filesystem import layout
 from tests.support.command_process import PATIENCE, CommandProcess
 from tests.support.retention import fill, ids
-from tests.support.terminal import damage, graphkit
+from tests.support.terminal import damage, graphkit as run_command
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
 
@@ -357,8 +357,8 @@ def test_a_worker_applies_the_policy_of_a_file(shop, tmp_path):
         fill(saver, "old")
         (tmp_path / "policy.yaml").write_text("keep_last: 2\nthreads: old*\n")
         command = ("worker", tmp_path / "runs", "--app", shop, "--once", "--policy")
-        assert graphkit(*command, tmp_path / "policy.yaml").out == "resumed 0 runs\n"
+        assert run_command(*command, tmp_path / "policy.yaml").out == "resumed 0 runs\n"
         assert ids(saver, "old") == ["c4", "c3"]
         (tmp_path / "policy.yaml").write_text("keep_lats: 2\n")
-        refused = graphkit(*command, tmp_path / "policy.yaml")
+        refused = run_command(*command, tmp_path / "policy.yaml")
         assert (refused.code, "did you mean 'keep_last'" in refused.err) == (18, True)

@@ -22,6 +22,7 @@ MODULES = {
     "graphkit.operations": "Stored threads, without their graph",
     "graphkit.worker": "Workers",
     "graphkit.schedules": "Schedules",
+    "graphkit.retention": "Retention policies",
     "graphkit.recovery": "Going on after damage",
     "graphkit.transfer": "Copies, exports and imports",
     "graphkit.when": "When to store a checkpoint",
@@ -155,7 +156,7 @@ def _attributes(cls: type) -> Iterator[tuple[str, str, str]]:
     explained = _explained_fields(cls)
     fields = {name: cls.__annotations__[name] for name in getattr(cls, "_fields", ())}
     if dataclasses.is_dataclass(cls):
-        fields.update({field.name: field.type for field in dataclasses.fields(cls)})
+        fields.update({field.name: field.type for field in dataclasses.fields(cls) if not field.name.startswith("_")})
     for name, annotation in fields.items():
         described = f"field: `{_escape(_type_name(annotation))}`"
         if name in explained:

@@ -1,13 +1,54 @@
-"""What options may be: numbers within limits, clocks, and objects that are named by a string."""
+"""What options may be: numbers within limits, ages, clocks, objects that a string names; and files of options."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from datetime import datetime
-from typing import Generic, TypeVar, final
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, Generic, TypeAlias, TypeVar, final
 
-from graphkit.errors import CheckpointerConfigurationError
+from graphkit._wording import suggest
+from graphkit.errors import CheckpointerConfigurationError, MissingDependencyError
+
+_AGE_UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+_AGE: Final = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(s|min|h|d|w)\s*")
+_MAX_AGE: Final = 1000 * 365.25 * 86400
+"""Seconds; datetime has no earlier times."""
+
+
+def parse_age(text: str) -> timedelta:
+    """Parse an age: `90s`, `30min`, `12h`, `7d`, `2w`.
+
+    Raises:
+        ValueError: it is not an age, or not between 0 and a thousand years.
+    """
+    match = _AGE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"an age is a number and s, min, h, d or w, such as 30min, not {text!r}")
+    number, unit = match.groups()
+    seconds = float(number) * _AGE_UNITS[unit]
+    if not 0 <= seconds <= _MAX_AGE:
+        raise ValueError(f"an age is at least 0 and at most a thousand years, not {text!r}")
+    return timedelta(seconds=seconds)
+
+
+def check_age(name: str, value: object, error: type[Exception] = ValueError) -> timedelta:
+    """Return an age that is given as a timedelta, or as text for `parse_age`.
+
+    Raises:
+        error: it is something else, or not between 0 and a thousand years.
+    """
+    if isinstance(value, str):
+        try:
+            return parse_age(value)
+        except ValueError as reason:
+            raise error(f"{name}: {reason}") from reason
+    if not isinstance(value, timedelta) or not 0 <= value.total_seconds() <= _MAX_AGE:
+        raise error(f"{name} must be an age such as '30d', or a timedelta up to a thousand years, not {value!r}")
+    return value
 
 
 def check_seconds(name: str, value: object, error: type[Exception] = ValueError) -> None:
@@ -42,6 +83,83 @@ def check_clock(clock: object) -> None:
     if not isinstance(time, datetime) or time.tzinfo is None:
         raise TypeError(f"clock must be a callable that returns an aware datetime, not {clock!r}")
 
+
+# Files
+
+_Pairs: TypeAlias = Sequence[tuple[Any, Any]]
+"""The keys and values of a mapping, in order: a dict would hide that a key occurs twice."""
+
+
+def read_options(path: str | os.PathLike[str], known: Sequence[str]) -> dict[str, Any]:
+    """Return the options in a file that is a mapping: JSON if its name ends in `.json`, else YAML.
+
+    Args:
+        path: the file, in UTF-8.
+        known: the keys that it may have.
+
+    Raises:
+        CheckpointerConfigurationError: the file cannot be read or parsed; it is no mapping; or a key is
+            unknown or occurs twice. The message names the file.
+        MissingDependencyError: the file is YAML, and PyYAML is not installed.
+    """
+    file = Path(os.fsdecode(path))
+    language, parse = "YAML", _parse_yaml
+    if file.suffix == ".json":
+        language, parse = "JSON", _parse_json
+    try:
+        pairs = parse(file.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise CheckpointerConfigurationError(f"{file} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointerConfigurationError(f"{file} is not {language}: {error}") from error
+    if pairs is None:
+        raise CheckpointerConfigurationError(f"{file} must be a mapping; its keys are {', '.join(known)}")
+    options: dict[str, Any] = {}
+    for key, value in pairs:
+        if key not in known:
+            hint = suggest(str(key), known, most=1) or f"; the keys are {', '.join(known)}"
+            raise CheckpointerConfigurationError(f"{file}: there is no key {key!r}{hint}")
+        if key in options:
+            raise CheckpointerConfigurationError(f"{file}: the key {key!r} occurs twice")
+        options[key] = value
+    return options
+
+
+def _parse_json(text: str) -> _Pairs | None:
+    """Return the root of a JSON document; None if it is no object.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    import json
+
+    root = json.loads(text, object_pairs_hook=tuple)
+    return root if isinstance(root, tuple) else None
+
+
+def _parse_yaml(text: str) -> _Pairs | None:
+    """Return the root of a YAML document; None if it is no mapping.
+
+    Raises:
+        ValueError: it is not YAML.
+    """
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingDependencyError("PyYAML", "agents") from error
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        if not isinstance(root, yaml.MappingNode):
+            return None
+        return [tuple(loader.construct_object(node, deep=True) for node in pair) for pair in root.value]
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+    finally:
+        loader.dispose()
+
+
+# Names
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from graphkit._records.config import check_limit, resolve_thread_id
 from graphkit._records.principal import acting_as, get_principal
 from graphkit._saver.failed_threads import FailedThreads, is_out_of_resources
 from graphkit._saver.incomplete import IncomingThread, check_complete, check_copy, copy_thread, read_history
-from graphkit._saver.langgraph_writes import LANGGRAPH, MADE_BY, WRITE as LANGGRAPH_WRITE
+from graphkit._saver.langgraph_writes import EARLY_WRITES, LANGGRAPH, MADE_BY, WRITE as LANGGRAPH_WRITE
 from graphkit._saver.retention import Retention
 from graphkit._saver.run_lock import get_held_run_locks
 from graphkit._saver.status import make_checkpoint_info, with_status, with_status_when_stored
@@ -32,6 +32,7 @@ from graphkit._saver.writes import (
 from graphkit._to_thread import run_in_thread
 
 __all__ = [
+    "EARLY_WRITES",
     "LANGGRAPH",
     "LANGGRAPH_WRITE",
     "MADE_BY",

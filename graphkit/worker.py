@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import copy_context
 from datetime import UTC, datetime
 from time import monotonic
@@ -30,6 +30,8 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import CheckpointInfo, InterruptionMetadata, NodeOutput, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.retention_pass import find_store
+from graphkit._saver.retention_thread import RetentionThread
 from graphkit._saver.run_lock import get_held_run_locks
 from graphkit._saver.status import find_next_time
 from graphkit._saver.stop_requests import grant_cancel_request
@@ -37,6 +39,7 @@ from graphkit._saver.submissions import GRAPH_ID, Submission
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import ANSWER, INTERRUPT, REMINDED, UPDATE, time_or_none
 from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError
+from graphkit.retention import RetentionPolicy
 from graphkit.schedules import Schedule
 
 __all__ = ["Worker"]
@@ -91,6 +94,7 @@ class Worker:
         on_output: Callable[[str, NodeOutput], object] | None = None,
         interval: float = 1.0,
         clock: Callable[[], datetime] | None = None,
+        policy: RetentionPolicy | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -104,6 +108,7 @@ class Worker:
         on_output: Callable[[str, NodeOutput], object] | None = None,
         interval: float = 1.0,
         clock: Callable[[], datetime] | None = None,
+        policy: RetentionPolicy | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -117,6 +122,7 @@ class Worker:
         on_output: Callable[[str, NodeOutput], object] | None = None,
         interval: float = 1.0,
         clock: Callable[[], datetime] | None = None,
+        policy: RetentionPolicy | None = None,
     ) -> None:
         """Prepare a worker.
 
@@ -139,9 +145,14 @@ class Worker:
                 `BaseCheckpointSaver.watch`.
             clock: returns the time, aware, in place of the clocks of the graphs. By default that of the
                 graphs, and of the system.
+            policy: what stays in the store. `run` applies it in the background, when it has read the
+                store and then every ten minutes, with pauses for the runs, to all threads of the store: those of
+                other graphs and of LangGraph, too. Of several workers with a policy, one applies its
+                own; another takes over when that one has ended. Errors are logged.
 
         Raises:
-            CheckpointerConfigurationError: there is no saver, or no graph.
+            CheckpointerConfigurationError: there is no saver, or no graph; or the policy is none, or the
+                saver cannot do what it needs.
             TypeError: the clock is none.
             ValueError: `concurrency` is below one.
         """
@@ -181,6 +192,10 @@ class Worker:
         self._foreign_graphs: set[object] = set()
         self._stopping = threading.Event()
         self._changes: Watch | None = None
+        if policy is not None:
+            _check_policy(policy, self.saver)
+        self._policy = policy
+        self._retention: RetentionThread | None = None
 
     def run(self, *, once: bool = False) -> int:
         """Serve until `stop` is called; return how many times this worker has begun or resumed a run.
@@ -190,14 +205,15 @@ class Worker:
         Returns only when all its runs have stopped.
 
         Args:
-            once: return when there is nothing to do at the moment.
+            once: return when there is nothing to do at the moment, and the policy has been applied, if
+                there is one.
 
         Raises:
             CheckpointStorageError: the store cannot be read.
             CheckpointerConfigurationError: the saver cannot list its threads.
         """
         has_more = True
-        with self.saver.watch(latest=True, interval=self._interval) as self._changes:
+        with self._apply_policy(), self.saver.watch(latest=True, interval=self._interval) as self._changes:
             try:
                 while not self._stopping.is_set():
                     taken = self._take_due_thread()
@@ -205,9 +221,14 @@ class Worker:
                         self._start(*taken)
                     elif has_more:
                         has_more = self._read_changes(self._changes, 0.0)
+                        if self._retention is not None and not has_more:
+                            # Not before: the first reading of a large store would take several times as long.
+                            self._retention.start()
                     elif self._submit_scheduled():
                         continue
                     elif once and not self._agenda.taken_count:
+                        if self._retention is not None:
+                            self._retention.wait()
                         break
                     else:
                         has_more = self._read_changes(self._changes, self._seconds_until_due())
@@ -224,6 +245,8 @@ class Worker:
         self._stopping.set()
         for graph in self._graphs.values():
             graph.pause()
+        if self._retention is not None:
+            self._retention.request_stop()
         if self._changes is not None:
             self._changes.wake()
 
@@ -271,6 +294,20 @@ class Worker:
 
     def _now(self) -> datetime:
         return _now() if self._clock is None else self._clock()
+
+    @contextmanager
+    def _apply_policy(self) -> Iterator[None]:
+        """Let `run` apply the policy in the background, if there is one, until the block ends."""
+        if self._policy is None:
+            yield
+            return
+        self._retention = RetentionThread(self._policy, self.saver, self._now)
+        if self._stopping.is_set():  # before `stop` could reach it
+            self._retention.request_stop()
+        try:
+            yield
+        finally:
+            self._retention.stop()
 
     # Which threads there are to serve
 
@@ -695,6 +732,12 @@ def _adopt_graphs(
             options = options.replace(clock=clock)
         adopted[graph_id] = CompiledGraph(graph.topology, options)
     return adopted, saver
+
+
+def _check_policy(policy: object, saver: BaseCheckpointSaver) -> None:
+    if not isinstance(policy, RetentionPolicy):
+        raise CheckpointerConfigurationError(f"policy must be a graphkit.retention.RetentionPolicy, not {policy!r}")
+    find_store(policy, saver)
 
 
 def _needs_finalizing(graph: CompiledGraph, writes: Mapping[str, Any]) -> bool:

@@ -28,8 +28,8 @@ from graphkit._saver.incomplete import (
     is_thread_incomplete,
     read_history,
 )
-from graphkit._saver.langgraph_writes import is_langgraph, waiting_interrupts as langgraph_interrupts
-from graphkit._saver.retention import Retention, RetentionOptions
+from graphkit._saver.langgraph_writes import EARLY_WRITES, is_langgraph, waiting_interrupts as langgraph_interrupts
+from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_writes
 from graphkit._saver.run_lock import (
     HeldRunLock,
     find_held_lock,
@@ -497,11 +497,20 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             ThreadBusyError: by default, if a run holds the thread. The thread was not changed.
         """
         chosen = Retention(**retention)
-        return sum(
-            self._prune(RunnableConfig(thread_id, checkpoint_ns=namespace), chosen)
-            for thread_id in self._select_threads(thread)
-            for namespace in self.namespaces(thread_id)
-        )
+        return sum(self._prune_thread(thread_id, chosen) for thread_id in self._select_threads(thread))
+
+    def _prune_thread(self, thread_id: str, retention: Retention) -> int:
+        """Prune the histories of a thread, each with its early writes; return how many checkpoints were removed."""
+        removed = 0
+        # Early writes last, because what is left of their owners decides.
+        for namespace in sorted(self.namespaces(thread_id), key=is_of_early_writes):
+            config = RunnableConfig(thread_id, checkpoint_ns=namespace)
+            if is_of_early_writes(namespace):
+                owners = self.history(config.replace(checkpoint_ns=namespace.removeprefix(EARLY_WRITES)))
+                self._prune(config, retention.for_early_writes(owners))
+            else:
+                removed += self._prune(config, retention)
+        return removed
 
     def _prune(self, config: RunnableConfig, retention: Retention) -> int:
         """Prune one history and return the number of checkpoints removed. For implementers.

@@ -1,9 +1,10 @@
-"""The reports of verify, repair and rotate."""
+"""The reports of verify, repair, rotate and retention policies."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, final
 
 FileState = Literal["ok", "torn", "damaged", "newer", "foreign", "sealed"]
 Unfinished = Literal["", "release", "delete"]
@@ -174,3 +175,40 @@ class RotationReport:
     set_aside: tuple[str, ...] = ()
     """Salvaged files, made by recovery and `repair`. They still hold bytes as they were, sealed
     with earlier keys or plain; the user may inspect and remove them."""
+
+
+class OverLimit(NamedTuple):
+    """A thread, or a store, that takes more bytes than a policy allows."""
+
+    thread_id: str | None
+    """None: the whole store, with the threads that the policy does not choose."""
+    size: int
+    """Bytes."""
+    limit: int
+    """Bytes."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetentionReport:
+    """What a retention policy did with a store, or would do."""
+
+    threads: int = 0
+    """How many threads the policy chose."""
+    removed: int = 0
+    """How many checkpoints were removed, or would be."""
+    pruned: tuple[str, ...] = ()
+    """The threads that lost checkpoints, or would."""
+    busy: tuple[str, ...] = ()
+    """The threads that a run held, on a saver whose `prune` takes the run lock. Nothing of them was changed."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """The error of each thread that could not be read, pruned or measured; the others are done."""
+    over_limit: tuple[OverLimit, ...] = ()
+    """What takes more bytes than its limit after the removals, whether or not `on_limit` was called now."""
+    dry_run: bool = False
+    """Whether nothing was changed."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether no thread failed."""
+        return not self.failed

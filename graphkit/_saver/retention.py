@@ -6,6 +6,9 @@ always stays. Released versions are not touched.
 A checkpoint that stays keeps the ancestors that it needs: with a DeltaChannel, LangGraph stores a
 value whole only now and then, and reads the other values from the pending writes of the ancestors,
 back to the one that stores the value.
+
+The pending writes of LangGraph's tasks may come before their checkpoint. A saver without a log keeps
+them in a history of their own, which `prune` does not count: they stay as long as their checkpoint.
 """
 
 from __future__ import annotations
@@ -13,14 +16,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import TypedDict, final
+from typing import TYPE_CHECKING, TypedDict, final
 
+from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
-from graphkit._saver.langgraph_writes import list_unstored_channels
+from graphkit._saver.langgraph_writes import EARLY_WRITES, list_unstored_channels
+
+if TYPE_CHECKING:
+    from graphkit._saver.base import BaseCheckpointSaver
 
 
 class RetentionOptions(TypedDict, total=False):
-    """The keywords of `prune`: the fields of a `Retention`."""
+    """The keywords of `prune`; see the fields of `Retention`."""
 
     keep_last: int | None
     older_than: datetime | None
@@ -45,6 +52,8 @@ class Retention:
     """Checkpoints with one of these tags stay."""
     keep_interrupted: bool = True
     """Whether checkpoints with pending interrupts stay."""
+    owner_ids: Collection[str] = ()
+    """For a history of early writes: the ids of the checkpoints that its owner has. See `is_of_early_writes`."""
 
     def __post_init__(self) -> None:
         if self.keep_last is None and self.older_than is None:
@@ -52,6 +61,11 @@ class Retention:
         if self.keep_last is not None and self.keep_last < 1:
             raise ValueError(f"keep_last must be at least 1, not {self.keep_last}: delete() removes a whole thread")
         object.__setattr__(self, "keep_tags", frozenset(self.keep_tags))
+        object.__setattr__(self, "owner_ids", frozenset(self.owner_ids))
+
+    def for_early_writes(self, owners: Sequence[CheckpointInfo]) -> Retention:
+        """Return what stays in the history of the early writes of another one, which has these checkpoints."""
+        return dataclasses.replace(self, owner_ids={info.id for info in owners})
 
     def select_removable(self, history: Sequence[CheckpointInfo]) -> Sequence[CheckpointInfo]:
         """Return the checkpoints of a history that `prune` removes.
@@ -59,6 +73,8 @@ class Retention:
         Args:
             history: all checkpoints of one namespace, newest first.
         """
+        if history and is_of_early_writes(history[0].checkpoint_ns):
+            return self._select_early_writes(history)
         kept = [*history[: self.keep_last or 1]]
         old = history[self.keep_last or 1 :]
         for info in old:
@@ -70,6 +86,33 @@ class Retention:
         kept_ids = {info.id for info in kept}
         needed_ids = _find_needed(kept, history)
         return [info for info in old if info.id not in kept_ids and info.id not in needed_ids]
+
+    def _select_early_writes(self, history: Sequence[CheckpointInfo]) -> Sequence[CheckpointInfo]:
+        # LangGraph's ids ascend: a checkpoint whose id is above all others may still be put. A saver that does not
+        # say which checkpoints there are keeps all early writes.
+        newest = max(self.owner_ids, default="")
+        return [info for info in history[1:] if info.id not in self.owner_ids and info.id < newest]
+
+
+def list_removable(saver: BaseCheckpointSaver, thread_id: str, retention: Retention) -> Sequence[CheckpointInfo]:
+    """Return what `prune` would remove from a thread: checkpoints, and then the early writes of removed ones."""
+    removable: list[CheckpointInfo] = []
+    left: dict[str, Sequence[CheckpointInfo]] = {}
+    for namespace in sorted(saver.namespaces(thread_id), key=is_of_early_writes):
+        history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
+        chosen = retention
+        if is_of_early_writes(namespace):
+            chosen = retention.for_early_writes(left.get(namespace.removeprefix(EARLY_WRITES), ()))
+        found = chosen.select_removable(history)
+        removed_ids = {info.id for info in found}
+        left[namespace] = [info for info in history if info.id not in removed_ids]
+        removable += found
+    return removable
+
+
+def is_of_early_writes(namespace: str) -> bool:
+    """Return whether a namespace holds the early writes of another one, its owner, and no checkpoints of a run."""
+    return namespace.startswith(EARLY_WRITES)
 
 
 def _find_needed(kept: Sequence[CheckpointInfo], history: Sequence[CheckpointInfo]) -> Collection[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, tzinfo
-from typing import Any, Final
+from typing import Any
 
+from graphkit import _options as options
 from graphkit._values.plain import to_plain
 from graphkit.errors import GraphKitError
 
@@ -88,12 +88,6 @@ def parse_json_or_text(text: str, name: str) -> Any:
         raise UsageError(f"{name} is nested too deeply") from error
 
 
-_AGE_UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
-_AGE: Final = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(s|min|h|d|w)\s*")
-_MAX_AGE: Final = 1000 * 365.25 * 86400
-"""Seconds; datetime has no earlier times."""
-
-
 def parse_time(text: str, name: str, zone: tzinfo | None) -> datetime:
     """Parse a time, such as 2026-12-01T08:00 or 2026-12-01T08:00+01:00.
 
@@ -120,14 +114,10 @@ def parse_age(text: str) -> timedelta:
     Raises:
         UsageError: it is not an age, or not between 0 and a thousand years.
     """
-    match = _AGE.fullmatch(text)
-    if match is None:
-        raise UsageError(f"an age is a number and s, min, h, d or w, such as 30min, not {text!r}")
-    number, unit = match.groups()
-    seconds = float(number) * _AGE_UNITS[unit]
-    if not 0 <= seconds <= _MAX_AGE:
-        raise UsageError(f"an age is at least 0 and at most a thousand years, not {text!r}")
-    return timedelta(seconds=seconds)
+    try:
+        return options.parse_age(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 # Text

@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Unpack
 
@@ -660,12 +661,9 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
                 prune.
         """
         chosen = Retention(**retention)
-
-        def prune(thread_id: str) -> int:
-            configs = [RunnableConfig(thread_id, checkpoint_ns=name) for name in self.namespaces(thread_id)]
-            return sum(self._prune(config, chosen) for config in configs)
-
-        return sum(self._change_threads("prune", self._select_threads(thread), prune, None, goes_on=thread is None))
+        thread_ids = self._select_threads(thread)
+        prune = partial(self._prune_thread, retention=chosen)
+        return sum(self._change_threads("prune", thread_ids, prune, None, goes_on=thread is None))
 
     def _prune(self, config: RunnableConfig, retention: Retention) -> int:
         return self._remove(config, lambda infos: {info.id for info in retention.select_removable(infos)})

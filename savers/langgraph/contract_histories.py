@@ -20,11 +20,11 @@ from graphkit import END, Checkpoint, CheckpointInfo, RunnableConfig
 from graphkit.abc import BaseCheckpointSaver, HasVersions, SupportsRemove
 from graphkit.codec import Codec
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
-from graphkit.saver_kit import LANGGRAPH, MADE_BY, make_checkpoint_info, read_history
+from graphkit.saver_kit import EARLY_WRITES, LANGGRAPH, MADE_BY, make_checkpoint_info, read_history
 from graphkit.values import FrozenDict, freeze
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph.encoding import Successor, TaskWrites, Write
-from savers.langgraph.histories import EARLY, FoundCheckpoint, GrowingHistory, Histories, Result, Seen, Take
+from savers.langgraph.histories import FoundCheckpoint, GrowingHistory, Histories, Result, Seen, Take
 from savers.langgraph.steps import UNKNOWN
 
 _MIN_READ: Final = 16
@@ -264,7 +264,7 @@ def _place_early(saver: BaseCheckpointSaver, history: RunnableConfig, checkpoint
 
 def _make_early_config(config: RunnableConfig) -> RunnableConfig:
     """Return the config for the early writes of a checkpoint, or of a history."""
-    return config.replace(checkpoint_ns=EARLY + config.checkpoint_ns)
+    return config.replace(checkpoint_ns=EARLY_WRITES + config.checkpoint_ns)
 
 
 def _merge(early: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:

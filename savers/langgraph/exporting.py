@@ -26,12 +26,11 @@ from graphkit.errors import (
     CheckpointStorageError,
     MissingDependencyError,
 )
-from graphkit.saver_kit import LANGGRAPH, MADE_BY
+from graphkit.saver_kit import EARLY_WRITES, LANGGRAPH, MADE_BY
 from savers._cipher import Cipher
 from savers._filesystem.layout import MARKER
 from savers.langgraph.checkpoint_savers import FileSystemCheckpointSaver
 from savers.langgraph.encoding import Write
-from savers.langgraph.histories import EARLY
 from savers.langgraph.metadata import make_langgraph_config
 from savers.langgraph.saver import CheckpointSaver
 from savers.langgraph.sources import (
@@ -177,7 +176,7 @@ def _list_histories(saver: CheckpointSaver, thread_id: str) -> dict[HistoryKey, 
     """Return the ids of the checkpoints of a thread; None if it holds a run of graphkit's own."""
     histories: dict[HistoryKey, Sequence[str]] = {}
     for namespace in saver.store.namespaces(thread_id):
-        if namespace.startswith(EARLY):
+        if namespace.startswith(EARLY_WRITES):
             continue
         infos = saver.store.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
         if any(info.metadata.get(MADE_BY) != LANGGRAPH for info in infos):

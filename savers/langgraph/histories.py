@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from graphkit import RunnableConfig
 from graphkit.abc import BaseCheckpointSaver, ThreadLike
 from graphkit.errors import CheckpointerConfigurationError
-from graphkit.saver_kit import LANGGRAPH, MADE_BY
+from graphkit.saver_kit import EARLY_WRITES, LANGGRAPH, MADE_BY
 from graphkit.values import FrozenDict
 from savers._delta import PackedState
 from savers._log.catalogue import Head
@@ -27,8 +27,6 @@ from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph.encoding import Successor, TaskWrites
 from savers.langgraph.metadata import matches
 
-EARLY: Final = "#early:"
-"""The prefix of the namespace in which a saver without a log keeps the early writes of another one."""
 Result = TypeVar("Result")
 
 
@@ -138,7 +136,7 @@ class Histories(ABC):
                 f"{type(self.saver).__name__} cannot list the namespaces of a thread, and LangGraph's subgraphs have"
                 " namespaces; give `namespaces` to the saver"
             )
-        return [name for name in self.saver.namespaces(thread) if not name.startswith(EARLY)]
+        return [name for name in self.saver.namespaces(thread) if not name.startswith(EARLY_WRITES)]
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:  # noqa: ARG002 - for savers with an index
         """Return the histories that may have a checkpoint whose metadata have these keys with these values."""

@@ -10,12 +10,13 @@ from datetime import datetime
 from typing import Any, Final, final
 
 from graphkit import RunnableConfig
+from graphkit.saver_kit import EARLY_WRITES
 from graphkit.values import FrozenDict
 from savers._log.catalogue import Head
 from savers._log.log import AnyLog
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph.encoding import Successor, TaskWrites
-from savers.langgraph.histories import EARLY, FoundCheckpoint, GrowingHistory, Histories, Result, Seen, Take
+from savers.langgraph.histories import FoundCheckpoint, GrowingHistory, Histories, Result, Seen, Take
 
 _NOTHING: Final = (0, 0)
 """What was seen of a history that does not exist."""
@@ -49,7 +50,7 @@ class LogHistories(Histories):
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
         heads = self.saver.list_heads(metadata, with_newest=with_newest)
         # A copy of another store, or a saver around this one, may have left such namespaces.
-        return (head for head in heads if not head.namespace.startswith(EARLY))
+        return (head for head in heads if not head.namespace.startswith(EARLY_WRITES))
 
     def select(
         self,

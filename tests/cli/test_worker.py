@@ -19,7 +19,8 @@ from graphkit.errors import ThreadBusyError
 from savers import FileSystemSaver, SaverWrapper
 from savers._filesystem import layout
 from tests.support.command_process import PATIENCE, CommandProcess
-from tests.support.terminal import damage
+from tests.support.retention import fill, ids
+from tests.support.terminal import damage, graphkit as run_command
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
 
@@ -349,3 +350,15 @@ def test_people_read_lines(place, saver):
     *said, last = lines
     assert [line[10:] for line in said] == [f"{'t':24} draft", f"{'t':24} waits inside review: ok?"]
     assert last == "resumed 1 run"
+
+
+def test_a_worker_applies_the_policy_of_a_file(shop, tmp_path):
+    with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
+        fill(saver, "old")
+        (tmp_path / "policy.yaml").write_text("keep_last: 2\nthreads: old*\n")
+        command = ("worker", tmp_path / "runs", "--app", shop, "--once", "--policy")
+        assert run_command(*command, tmp_path / "policy.yaml").out == "resumed 0 runs\n"
+        assert ids(saver, "old") == ["c4", "c3"]
+        (tmp_path / "policy.yaml").write_text("keep_lats: 2\n")
+        refused = run_command(*command, tmp_path / "policy.yaml")
+        assert (refused.code, "did you mean 'keep_last'" in refused.err) == (18, True)

@@ -12,8 +12,9 @@ pytest.importorskip("langgraph")
 
 from langgraph.checkpoint.base import empty_checkpoint
 
+from graphkit import RunnableConfig
 from graphkit.transfer import copy_threads
-from savers import MemorySaver, SaverWrapper
+from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from savers.langgraph import CheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, parametrize
 
@@ -85,3 +86,64 @@ def test_the_namespace_of_early_writes_is_not_listed(reopen):
         for limit in (None, 5):
             listed = [one.config["configurable"]["checkpoint_id"] for one in saver.list(config, limit=limit)]
             assert listed == ids[::-1]
+
+
+# What a prune leaves of them
+
+
+class Died(BaseException):
+    """The process dies here."""
+
+
+def put_and_die(saver):
+    """Put a checkpoint that has an early write, and die before the write is recorded with the checkpoint."""
+
+    class Dying(SaverWrapper):
+        def put_writes(self, config, writes, **options):
+            if not config.checkpoint_ns:
+                raise Died
+            return super().put_writes(config, writes, **options)
+
+    with pytest.raises(Died):
+        put(CheckpointSaver(Dying(saver.store)), early=7)
+    return saver.store.history("t")[0].id
+
+
+@pytest.fixture(params=["memory", "wrapped file"])
+def without_log(request, tmp_path):
+    """A checkpointer on a saver that has no log, or hides it."""
+    if request.param == "memory":
+        yield CheckpointSaver(MemorySaver())
+        return
+    with FileSystemSaver(tmp_path / "store", fsync="never") as files:
+        yield CheckpointSaver(SaverWrapper(files))
+
+
+def list_early(saver):
+    return [info.id for info in saver.store.history(RunnableConfig("t", checkpoint_ns="#early:"))]
+
+
+def test_a_prune_keeps_the_early_writes_of_an_old_checkpoint_that_it_keeps(without_log):
+    store = without_log.store
+    old = put_and_die(without_log)
+    ids = put(without_log, early=8)
+    store.add_tags(RunnableConfig("t", old), "golden")
+    assert store.prune("t", keep_last=1, keep_tags=["golden"]) == 1
+    assert without_log.get_tuple(thread(checkpoint_id=old)).pending_writes == [("task", "n", 7)]
+    assert without_log.get_tuple(thread(checkpoint_id=ids[1])).pending_writes == [("task", "n", 9)]
+
+
+def test_a_prune_removes_the_early_writes_of_what_it_removes(without_log):
+    put(without_log, early=7)
+    ids = put(without_log, early=8)
+    assert len(list_early(without_log)) == 4
+    assert without_log.store.prune("t", keep_last=1) == 3
+    assert list_early(without_log) == ids[1:]
+
+
+def test_a_prune_keeps_the_writes_of_a_checkpoint_that_is_still_to_come(without_log):
+    put(without_log, early=7)
+    for number in range(2):
+        without_log.put_writes(thread(checkpoint_id=f"later {number}"), [("n", number)], "task")
+    without_log.store.prune("t", keep_last=1)
+    assert {"later 0", "later 1"} < {*list_early(without_log)}

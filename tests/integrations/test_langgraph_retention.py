@@ -20,13 +20,17 @@ from graphkit import (
     CheckpointStorageError,
     RunnableConfig,
 )
+from graphkit.retention import RetentionPolicy
 from graphkit.saver_kit import Retention
+from graphkit.worker import Worker
 from savers import FileSystemSaver
 from savers.langgraph import FileSystemCheckpointSaver
 from savers.langgraph.log_histories import LogHistories
 from savers.langgraph.opening import PeriodicSweep
 from savers.langgraph.sweeping import start_sweeper
 from tests.integrations import langgraph_graphs as graphs
+from tests.integrations.langgraph_stores import OTHERS, parametrize
+from tests.support.graphs import LOG, make_chain
 from tests.support.langgraph import find_log
 from tests.support.terminal import graphkit
 
@@ -108,9 +112,68 @@ def test_parents_in_a_circle_or_missing_end_the_search():
     assert Retention(keep_last=1).select_removable([malformed, first]) == [first]
 
 
-# ttl=
+# Policies
 
 DAY = timedelta(days=1)
+
+
+@parametrize("file", *OTHERS)
+def test_a_policy_keeps_what_its_rules_keep_and_what_these_need(opener):
+    saver = opener.new()
+    app = run_delta(saver)
+    before = read_states(app)
+    names = [*before]
+    saver.store.add_tags(RunnableConfig("t", names[-3]), "golden")
+    policy = RetentionPolicy(keep_last=2, keep_tags=["golden"])
+    would = policy.apply(saver, dry_run=True)
+    report = policy.apply(saver)
+    assert report.removed == would.removed > 0
+    after = read_states(app)
+    for name in (*names[:2], names[-3]):
+        assert after[name] == before[name]
+    assert len(after) == len(before) - report.removed
+    assert policy.apply(saver).removed == 0
+    app.update_state(THREAD, {"log": ["more"], "n": 12}, as_node="b")
+    assert app.get_state(THREAD).values["log"] == [*after[names[0]]["log"], "more"]
+
+
+@parametrize("file", *OTHERS)
+def test_a_policy_keeps_a_question_in_a_subgraph_and_chooses_by_status(opener):
+    saver = opener.new()
+    app = graphs.nested().compile(checkpointer=saver)
+    app.invoke({"log": []}, THREAD)
+    graphs.loop().compile(checkpointer=saver).invoke({"log": [], "n": 0}, thread("done"))
+    assert RetentionPolicy(keep_last=1, statuses=["finished"]).apply(saver).pruned == ("done",)
+    assert RetentionPolicy(keep_last=1).apply(saver).pruned == ("t",)
+    assert app.invoke(Command(resume="yes"), THREAD)["log"][-1] == "asked yes"
+
+
+def test_a_policy_by_age_keeps_what_is_young(saver):
+    app = run_delta(saver)
+    before = read_states(app)
+    policy = RetentionPolicy(max_age=DAY)
+    assert policy.apply(saver).removed == 0
+    later = datetime.now(UTC) + 2 * DAY
+    own = make_chain(LOG, a=lambda state: None).compile(checkpoint_saver=saver.store)
+    assert Worker(own, policy=policy, clock=lambda: later).run(once=True) == 0
+    after = read_states(app)
+    assert 1 <= len(after) < len(before)
+    newest = next(iter(before))
+    assert after[newest] == before[newest]
+
+
+def test_a_worker_applies_its_policy_to_the_threads_of_langgraph_that_run(saver):
+    own = make_chain(LOG, a=lambda state: None).compile(checkpoint_saver=saver.store)
+    app = graphs.delta(4, turns=40).compile(checkpointer=saver)
+    for _ in app.stream({"log": ["in"], "n": 0}, {**THREAD, "recursion_limit": 200}):
+        Worker(own, policy=RetentionPolicy(keep_last=1)).run(once=True)
+    assert len(app.get_state(THREAD).values["log"]) == 81
+    assert len(read_states(app)) < 8
+    assert saver.store.verify().ok
+
+
+# ttl=
+
 WAIT = 60  # seconds, for what takes milliseconds
 
 

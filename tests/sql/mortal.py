@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from random import Random
 
 from graphkit import Checkpoint, RunnableConfig
+from graphkit.retention import RetentionPolicy
 from tests.support.databases import PostgresSession, SqliteConnection
 
 FAILED = 255
@@ -95,6 +96,10 @@ OPERATIONS = {
     "prune": lambda saver: saver.prune("t", keep_last=2),
 }
 
+POLICY = "retention policy"
+STEPS = {POLICY: lambda saver: RetentionPolicy(keep_last=2).apply(saver)}
+"""Operations on several histories, each of which is changed at once."""
+
 
 def execute(opener, name, nth):
     """Execute an operation; return the number of its statements."""
@@ -102,7 +107,7 @@ def execute(opener, name, nth):
     saver.info(T)  # connects
     mortal = Mortal(nth)
     mortal.attach(saver._database)
-    OPERATIONS[name](saver)
+    (OPERATIONS | STEPS)[name](saver)
     return mortal.count
 
 

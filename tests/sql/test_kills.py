@@ -9,7 +9,7 @@ from signal import SIGKILL
 import pytest
 
 from graphkit import RunnableConfig
-from tests.sql.mortal import FAILED, OPERATIONS, begin, checkpoint
+from tests.sql.mortal import FAILED, OPERATIONS, POLICY, STEPS, begin, checkpoint
 
 T = RunnableConfig("t")
 
@@ -111,3 +111,27 @@ def test_a_killed_client_leaves_all_or_nothing(open_saver, run, name, sweep):
     # Nothing until the commit, and everything from then on.
     assert outcomes == sorted(outcomes)
     assert outcomes[-1] or name == "release"
+
+
+def test_a_retention_policy_that_was_killed_is_applied_again(open_saver, run, sweep):
+    saver = open_saver()
+    begin(saver)
+    before = describe(saver)
+    statements = run(open_saver.opener, POLICY, 0)
+    after = describe(saver)
+    assert {name: len(history) for name, (history, _) in after.items()} == {("t", "", 0): 2, ("other", "", 0): 2}
+    seen = set()
+    for number in sweep.some(range(1, statements + 1), 8):
+        for thread in saver.threads():
+            saver.delete(thread)
+        begin(saver)
+        assert not run(open_saver.opener, POLICY, number)
+        wait_for_the_end(saver)
+        found = describe(saver)
+        for name, history in found.items():
+            assert history in (before[name], after[name])
+        seen.add(tuple(history == after[name] for name, history in found.items()))
+        assert saver.verify().ok
+        STEPS[POLICY](saver)
+        assert describe(saver) == after
+    assert len(seen) > 1

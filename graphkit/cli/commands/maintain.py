@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import Any
 
 import click
@@ -9,7 +10,9 @@ import click
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import SupportsCompact, SupportsDeleteIdle, SupportsRotate
-from graphkit._saver.retention import Retention
+from graphkit._saver.retention import Retention, is_of_early_writes, list_removable
+from graphkit._saver.retention_pass import apply_policy
+from graphkit._saver.retention_policy import RetentionPolicy
 from graphkit.cli import options
 from graphkit.cli.cells import format_bytes
 from graphkit.cli.command import Command
@@ -88,6 +91,7 @@ def rotate(context: CliContext, directory: str, thread: str | None) -> Message:
     help="Delete whole threads that no process has written to for this long: 12h, 30d.",
 )
 @click.option("--yes", "-y", is_flag=True, help="With --idle: do not ask for confirmation.")
+@click.option("--policy", metavar="FILE", help="Apply the retention policy of this YAML or JSON file.")
 @options.dry_run
 def prune(
     context: CliContext,
@@ -99,6 +103,7 @@ def prune(
     interrupted: bool,
     idle: str | None,
     yes: bool,
+    policy: str | None,
     dry_run: bool,
 ) -> Message:
     """Remove old checkpoints, or delete idle threads.
@@ -106,10 +111,15 @@ def prune(
     With --keep-last, --older-than or both, the command never removes the latest checkpoint of a
     history. With --idle, it deletes whole threads with all their versions. A thread with a run
     stays, also one that is queued, and so does one that waits for a human, unless --interrupted is
-    given. The command asks for confirmation; in a script, pass --yes.
+    given. The command asks for confirmation; in a script, pass --yes. With --policy, the rules of a
+    file decide.
 
     Example: graphkit prune runs --keep-last 10 --older-than 30d --keep-tag golden
     """
+    if policy is not None:
+        if thread is not None or keep_last is not None or older_than is not None or keep_tags or interrupted or idle:
+            raise UsageError("--policy decides alone: give it without a thread and without the other options")
+        return _apply_policy(context, open_store(directory), policy, dry_run=dry_run)
     if idle is not None:
         if keep_last is not None or older_than is not None or keep_tags:
             raise UsageError("--idle deletes whole threads: give it without the options that select checkpoints")
@@ -125,17 +135,38 @@ def prune(
     threads = find_threads(saver, thread)
     count = 0
     for thread_id in context.track("pruning", threads):
-        if not dry_run:
+        if dry_run:
+            removable = list_removable(saver, thread_id, Retention(**criteria))
+            count += sum(not is_of_early_writes(info.checkpoint_ns) for info in removable)
+        else:
             count += saver.prune(thread_id, **criteria)
-            continue
-        for namespace in saver.namespaces(thread_id):
-            history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
-            count += len(Retention(**criteria).select_removable(history))
 
     verb = "would remove" if dry_run else "removed"
     return Message(
         f"{verb} {pluralize(count, 'checkpoint')} of {pluralize(len(threads), 'thread')}",
         {"removed": count, "threads": len(threads), "dry_run": dry_run},
+    )
+
+
+def _apply_policy(context: CliContext, saver: BaseCheckpointSaver, file: str, *, dry_run: bool) -> Message:
+    """Apply the policy of a file; the exit code is 1 if a thread failed."""
+    # What is over its limit is printed below, in a dry run, too.
+    policy = replace(RetentionPolicy.from_file(file), on_limit=lambda *_: None)
+    report = apply_policy(policy, saver, now=context.now(), dry_run=dry_run)
+    for thread_id, error in report.failed.items():
+        context.warn(f"{escape(thread_id)}: {error}")
+    for thread_id in report.busy:
+        context.warn(f"{escape(thread_id)} has a run and was left alone")
+    for found in report.over_limit:
+        what = "the store" if found.thread_id is None else escape(found.thread_id)
+        context.warn(f"{what} takes {format_bytes(found.size)}; its limit is {format_bytes(found.limit)}")
+    data = {each.name: getattr(report, each.name) for each in fields(report)}
+    data["over_limit"] = [found._asdict() for found in report.over_limit]
+    verb = "would remove" if dry_run else "removed"
+    return Message(
+        f"{verb} {pluralize(report.removed, 'checkpoint')} of {pluralize(report.threads, 'thread')}",
+        data,
+        exit_code=0 if report.ok else 1,
     )
 
 

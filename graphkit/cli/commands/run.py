@@ -349,9 +349,17 @@ def _interrupt_row(interrupt: InterruptionMetadata) -> dict[str, Any]:
 @click.option("--failed", is_flag=True, help="Also resume failed runs, with growing pauses.")
 @click.option("--once", is_flag=True, help="Exit when there is currently nothing to do.")
 @click.option("--concurrency", type=click.IntRange(1), default=1, metavar="N", help="How many threads to run at once.")
+@click.option("--policy", metavar="FILE", help="Apply the retention policy of this YAML or JSON file meanwhile.")
 @options.interval
 def worker(
-    context: CliContext, directory: str, app: str, failed: bool, once: bool, concurrency: int, interval: float
+    context: CliContext,
+    directory: str,
+    app: str,
+    failed: bool,
+    once: bool,
+    concurrency: int,
+    policy: str | None,
+    interval: float,
 ) -> Message:
     """Serve the runs of a directory.
 
@@ -361,18 +369,21 @@ def worker(
     Start as many workers as you need; only one of them at a time runs a thread. A worker ignores
     the threads of other graphs. The directory may be missing or empty. SIGTERM and Ctrl-C stop a
     worker before the next node of each of its runs, with everything stored; another worker
-    continues at once.
+    continues at once. With --policy, one of the workers removes what the rules of the file do not
+    keep, from all threads of the directory.
 
     Example: graphkit worker runs --app shop:app
     """
+    from graphkit.retention import RetentionPolicy
     from graphkit.worker import Worker
 
     def report(thread: str, output: NodeOutput) -> None:
         if not (output.is_start or isinstance(output, StreamingOutput)):
             show(context, _output_view(context, thread, output))
 
+    rules = None if policy is None else RetentionPolicy.from_file(policy)
     graph = load_app(app, directory, create=True)
-    serving = Worker(graph, concurrency=concurrency, failed=failed, on_output=report, interval=interval)
+    serving = Worker(graph, concurrency=concurrency, failed=failed, on_output=report, interval=interval, policy=rules)
     with context.stop_on_signal(serving.stop):
         context.warn("serving; Ctrl-C or SIGTERM stops before the next node")
         count = serving.run(once=once)

@@ -1,0 +1,246 @@
+"""A worker applies a retention policy in the background: one of several, beside the runs, whatever fails."""
+
+import logging
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from graphkit import CheckpointerConfigurationError, CheckpointStorageError, RunnableConfig
+from graphkit._saver import retention_thread
+from graphkit.retention import RetentionPolicy
+from graphkit.worker import Worker
+from savers import (
+    AccessControlledSaver,
+    FileSystemSaver,
+    MemorySaver,
+    PostgresSaver,
+    SaverWrapper,
+    SqliteSaver,
+    acting_as,
+)
+from tests.support.graphs import LOG, make_chain
+from tests.support.retention import fill, ids
+from tests.support.savers import SAVER_KINDS, ListingSaver, ListSaver, open_kind
+
+PATIENCE = 60.0
+KEEP_TWO = RetentionPolicy(keep_last=2, threads="old*")
+
+
+def make_app(saver, **nodes):
+    return make_chain(LOG, **(nodes or {"a": lambda state: {"log": "a"}})).compile(checkpoint_saver=saver)
+
+
+@contextmanager
+def serving(*workers):
+    """Run workers in threads, and stop them."""
+    with ThreadPoolExecutor(len(workers)) as pool:
+        running = [pool.submit(worker.run) for worker in workers]
+        try:
+            yield
+        finally:
+            for worker in workers:
+                worker.stop()
+            for done in running:
+                done.result(PATIENCE)
+
+
+class Passes(SaverWrapper):
+    """Notes when a policy lists the threads, which is where a pass begins, and how long a prune may take."""
+
+    def __init__(self, delegate):
+        super().__init__(delegate)
+        self.begun = threading.Semaphore(0)
+        self.pruning = threading.Event()
+        self.may_prune = threading.Event()
+        self.may_prune.set()
+        self.count = 0
+
+    def threads(self, **options):
+        if threading.current_thread().name == "graphkit-retention":
+            self.count += 1
+            self.begun.release()
+        return self.delegate.threads(**options)
+
+    def prune(self, *arguments, **options):
+        self.pruning.set()
+        assert self.may_prune.wait(PATIENCE)
+        return self.delegate.prune(*arguments, **options)
+
+
+@pytest.mark.parametrize("kind", SAVER_KINDS)
+def test_a_worker_applies_the_policy_and_begins_runs(tmp_path, kind):
+    with open_kind(kind, tmp_path, four_methods=ListingSaver) as saver:
+        fill(saver, "old")
+        app = make_app(saver)
+        app.submit({}, RunnableConfig("new"))
+        assert Worker(saver, app, policy=KEEP_TWO).run(once=True) == 1
+        assert ids(saver, "old") == ["c4", "c3"]
+        assert saver.history(RunnableConfig("new"))[0].status == "finished"
+        assert sorted(saver.threads()) == ["new", "old"]
+
+
+def test_a_run_begins_while_a_thread_is_pruned():
+    saver = Passes(MemorySaver())
+    fill(saver, "old")
+    saver.may_prune.clear()
+    has_run = threading.Event()
+    app = make_app(saver, a=lambda state: has_run.set())
+    with serving(Worker(app, policy=KEEP_TWO)):
+        assert saver.pruning.wait(PATIENCE)
+        app.submit({}, RunnableConfig("new"))
+        assert has_run.wait(PATIENCE)
+        assert len(ids(saver, "old")) == 5
+        saver.may_prune.set()
+
+
+@pytest.fixture(params=["file", "sqlite", "postgres"])
+def two_savers(request, tmp_path):
+    """Two savers on one store, as two processes have them."""
+    options = {"base_directory": tmp_path / "store"}
+    if request.param == "sqlite":
+        options = {"db_file": tmp_path / "store.db"}
+    if request.param == "postgres":
+        server = request.getfixturevalue("server")
+        options = {"connection_string": server.connection_string, "schema": f"test {uuid.uuid4().hex}"}
+    kind = {"file": FileSystemSaver, "sqlite": SqliteSaver, "postgres": PostgresSaver}[request.param]
+    with kind(**options) as one, kind(**options) as other:
+        yield [Passes(one), Passes(other)]
+    if request.param == "postgres":
+        server.drop_schema(options["schema"])
+
+
+def test_of_two_workers_one_applies_the_policy_and_the_other_takes_over(two_savers, monkeypatch):
+    monkeypatch.setattr(retention_thread, "_PAUSE", 0.02)
+    savers = two_savers
+    workers = [Worker(saver, make_app(saver), policy=KEEP_TWO) for saver in savers]
+    fill(savers[0], "old")
+    with serving(workers[0]):
+        assert all(savers[0].begun.acquire(timeout=PATIENCE) for _ in range(2))
+        with serving(workers[1]):
+            assert all(savers[0].begun.acquire(timeout=PATIENCE) for _ in range(5))
+            assert savers[1].count == 0
+            workers[0].stop()
+            assert savers[1].begun.acquire(timeout=PATIENCE)
+
+
+def test_an_error_is_logged_and_the_policy_is_applied_again(monkeypatch, caplog):
+    monkeypatch.setattr(retention_thread, "_PAUSE", 0.02)
+    has_failed = threading.Event()
+
+    class Failing(Passes):
+        def threads(self, **options):
+            threads = super().threads(**options)
+            if self.count == 1:
+                has_failed.set()
+                raise CheckpointStorageError("store", "list", "gone for a moment")
+            return threads
+
+    saver = Failing(MemorySaver())
+    fill(saver, "old")
+    app = make_app(saver)
+    with caplog.at_level(logging.WARNING, logger="graphkit.worker"), serving(Worker(app, policy=KEEP_TWO)):
+        assert saver.pruning.wait(PATIENCE)
+    assert has_failed.is_set()
+    assert "the retention policy failed here" in caplog.text
+    assert "gone for a moment" in caplog.text
+    assert ids(saver, "old") == ["c4", "c3"]
+
+
+def test_a_thread_that_fails_is_named_and_the_others_are_pruned(caplog):
+    class Damaged(MemorySaver):
+        def prune(self, thread=None, **options):
+            if thread == "old 1":
+                raise CheckpointStorageError("old 1", "prune", "read-only")
+            return super().prune(thread, **options)
+
+    saver = Damaged()
+    fill(saver, "old 1")
+    fill(saver, "old 2")
+    with caplog.at_level(logging.WARNING, logger="graphkit.worker"):
+        assert Worker(saver, make_app(saver), policy=KEEP_TWO).run(once=True) == 0
+    assert "cannot prune old 1: " in caplog.text
+    assert ids(saver, "old 2") == ["c4", "c3"]
+
+
+def test_ages_count_from_the_clock_of_the_worker():
+    saver = MemorySaver()
+    fill(saver, "old")
+    policy = RetentionPolicy(max_age="1d")
+    app = make_app(saver)
+    assert Worker(app, policy=policy).run(once=True) == 0
+    assert len(ids(saver, "old")) == 5
+    Worker(app, policy=policy, clock=lambda: datetime.now(UTC) + timedelta(days=2)).run(once=True)
+    assert ids(saver, "old") == ["c4"]
+
+
+def test_a_worker_stops_in_the_middle_of_a_pass():
+    saver = Passes(MemorySaver())
+    for number in range(3):
+        fill(saver, f"old {number}")
+    saver.may_prune.clear()
+    worker = Worker(saver, make_app(saver), policy=KEEP_TWO)
+    with serving(worker):
+        assert saver.pruning.wait(PATIENCE)
+        worker.stop()
+        saver.may_prune.set()
+    assert [len(ids(saver, f"old {number}")) for number in range(3)] == [2, 5, 5]
+    assert "graphkit-retention" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_the_policy_is_applied_as_the_principal_of_the_worker(caplog):
+    store = MemorySaver()
+    fill(store, "old")
+    saver = AccessControlledSaver(store, lambda principal, operation, thread, namespace: principal == "robot")
+    worker = Worker(saver, make_app(store), policy=KEEP_TWO)
+    with caplog.at_level(logging.WARNING, logger="graphkit.worker"):
+        worker.run(once=True)
+        assert "may not run_lock" in caplog.text
+        assert len(ids(store, "old")) == 5
+        with acting_as("robot"):
+            worker.run(once=True)
+    assert ids(store, "old") == ["c4", "c3"]
+
+
+def test_with_once_a_worker_ends_when_the_policy_is_applied():
+    saver = Passes(MemorySaver())
+    for number in range(3):
+        fill(saver, f"old {number}")
+    saver.may_prune.clear()
+    worker = Worker(saver, make_app(saver), policy=KEEP_TWO)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(worker.run, once=True)
+        assert saver.pruning.wait(PATIENCE)
+        assert not wait([running], 0.2).done
+        saver.may_prune.set()
+        assert running.result(PATIENCE) == 0
+    assert [len(ids(saver, f"old {number}")) for number in range(3)] == [2, 2, 2]
+
+
+def test_a_policy_rests_only_while_the_worker_has_something_else_to_do(monkeypatch):
+    monkeypatch.setattr(retention_thread, "_BURST", 0.0)
+    monkeypatch.setattr(retention_thread, "_REST_PER_WORK", 1e9)
+    saver = MemorySaver()
+    for number in range(3):
+        fill(saver, f"old {number}")
+    with ThreadPoolExecutor(1) as pool:
+        worker = Worker(saver, make_app(saver), policy=KEEP_TWO)
+        running = pool.submit(worker.run, once=True)
+        try:
+            assert running.result(PATIENCE) == 0
+        finally:
+            worker.stop()
+    assert [len(ids(saver, f"old {number}")) for number in range(3)] == [2, 2, 2]
+
+
+def test_a_worker_refuses_what_it_could_never_apply():
+    app = make_app(MemorySaver())
+    with pytest.raises(CheckpointerConfigurationError, match="must be a graphkit"):
+        Worker(app, policy={"keep_last": 1})
+    with pytest.raises(CheckpointerConfigurationError, match="cannot measure sizes"):
+        Worker(ListingSaver(), app, policy=RetentionPolicy(max_bytes=1))
+    with pytest.raises(CheckpointerConfigurationError, match="cannot list its threads"):
+        Worker(ListSaver(), app, policy=RetentionPolicy(keep_last=1))

@@ -21,6 +21,7 @@ from graphkit.cli.stores import KEY_FILE, open_store
 from graphkit.cli.values import UsageError, escape, parse_age, pluralize
 from graphkit.cli.views import Message
 from graphkit.errors import (
+    CheckpointErasedError,
     CheckpointerConfigurationError,
     CheckpointerError,
     CheckpointKeyError,
@@ -69,6 +70,8 @@ def rotate(context: CliContext, directory: str, thread: str | None) -> Message:
         report = saver.rotate(only, progress=progress)
     count = pluralize(len(report.rewritten), "log")
     text = f"sealed {count} with the current key"
+    if report.erased:
+        text += f"; {pluralize(len(report.erased), 'log')} stayed, because their keys were destroyed"
     if report.set_aside:
         names = ", ".join(map(escape, report.set_aside))
         text = f"{text}; these still hold bytes as they were, remove what you do not need: {names}"
@@ -125,18 +128,28 @@ def prune(
     threads = find_threads(saver, thread)
     count = 0
     for thread_id in context.track("pruning", threads):
-        if not dry_run:
-            count += saver.prune(thread_id, **criteria)
-            continue
-        for namespace in saver.namespaces(thread_id):
-            history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
-            count += len(Retention(**criteria).select_removable(history))
+        try:
+            count += _prune(saver, thread_id, criteria, dry_run=dry_run)
+        except CheckpointErasedError:
+            if thread is not None:
+                raise
 
     verb = "would remove" if dry_run else "removed"
     return Message(
         f"{verb} {pluralize(count, 'checkpoint')} of {pluralize(len(threads), 'thread')}",
         {"removed": count, "threads": len(threads), "dry_run": dry_run},
     )
+
+
+def _prune(saver: BaseCheckpointSaver, thread_id: str, criteria: dict[str, Any], *, dry_run: bool) -> int:
+    """Prune a thread; return how many checkpoints were, or would be, removed."""
+    if not dry_run:
+        return saver.prune(thread_id, **criteria)
+    count = 0
+    for namespace in saver.namespaces(thread_id):
+        history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
+        count += len(Retention(**criteria).select_removable(history))
+    return count
 
 
 def _prune_idle(
@@ -186,9 +199,11 @@ def _prune_idle(
 
 
 def _find_status(saver: BaseCheckpointSaver, thread_id: str) -> str | None:
-    """Return the status of a thread; None if it is damaged."""
+    """Return the status of a thread; None if it is damaged or erased."""
     try:
         return status_of(saver, thread_id)
+    except CheckpointErasedError:
+        return None
     except CheckpointKeyError:
         raise
     except CheckpointerError:

@@ -19,6 +19,7 @@ __all__ = [
     "AgentFileSyntaxError",
     "CheckpointConflictError",
     "CheckpointCorruptionError",
+    "CheckpointErasedError",
     "CheckpointFormatError",
     "CheckpointKeyError",
     "CheckpointNotFoundError",
@@ -385,6 +386,18 @@ class CheckpointKeyError(CheckpointerError):
         self.reason = reason
         self.has_keys = has_keys
         super().__init__(f"{self.path} is sealed with key {_quote(key_id)}: {reason}")
+
+
+class CheckpointErasedError(CheckpointKeyError):
+    """A key was destroyed, so what it sealed is erased for good. Nothing was changed.
+
+    The attributes are those of CheckpointKeyError.
+    """
+
+    exit_code = 28
+
+    def __init__(self, path: str, key_id: str) -> None:
+        super().__init__(path, key_id, "the key was destroyed, so this is erased for good; only `delete` is left")
 
 
 class AgentConfigurationError(GraphKitError, ValueError):

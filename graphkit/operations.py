@@ -34,7 +34,13 @@ from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._records.principal import acts_for
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import check_rights
-from graphkit._saver.incomplete import StoredCheckpoint, check_complete, fill_new_thread, refuse_incomplete
+from graphkit._saver.incomplete import (
+    StoredCheckpoint,
+    check_complete,
+    fill_new_thread,
+    find_own_key,
+    refuse_incomplete,
+)
 from graphkit._saver.run_lock import locks_held_by_runs
 from graphkit._saver.status import public_metadata
 from graphkit._saver.stop_requests import CANCEL_REQUEST, PAUSE_REQUEST, RESUMED_AT, find_mailboxes
@@ -51,6 +57,7 @@ from graphkit._saver.writes import (
     without_passed_deadlines,
 )
 from graphkit._to_thread import finish_in_thread
+from graphkit._values.frozen import FrozenDict
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -323,9 +330,12 @@ def fork(
         _copy_as_fork(original, created_at, id=original.id, parent_id=original.parent_id),
         writes=_read_interrupts(saver, source, created_at),
     )
+    # A copy without the first state, which is not needed: the last one will do.
+    first = original.with_metadata(FrozenDict(path[0].metadata))
+    key = find_own_key(saver, source)
     with (
         saver.run_lock(new),
-        fill_new_thread(saver, new.thread, source.thread, [""], original.state) as incoming,
+        fill_new_thread(saver, new.thread, source.thread, [""], first, key) as incoming,
     ):
         for info in path[:-1]:
             incoming.put("", _read_for_fork(saver, info))

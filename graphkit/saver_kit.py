@@ -11,7 +11,14 @@ from graphkit._records.checkpoint import generate_id
 from graphkit._records.config import check_limit, resolve_thread_id
 from graphkit._records.principal import acting_as, get_principal
 from graphkit._saver.failed_threads import FailedThreads, is_out_of_resources
-from graphkit._saver.incomplete import IncomingThread, check_complete, check_copy, copy_thread, read_history
+from graphkit._saver.incomplete import (
+    IncomingThread,
+    check_complete,
+    check_copy,
+    copy_thread,
+    find_copied_key,
+    read_history,
+)
 from graphkit._saver.langgraph_writes import EARLY_WRITES, LANGGRAPH, MADE_BY, WRITE as LANGGRAPH_WRITE
 from graphkit._saver.retention import Retention
 from graphkit._saver.run_lock import get_held_run_locks
@@ -50,6 +57,7 @@ __all__ = [
     "copy_thread",
     "derive_status",
     "derive_stop",
+    "find_copied_key",
     "find_failure",
     "find_waiting_interrupts",
     "generate_id",

@@ -20,6 +20,8 @@ damage are exported, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from logging import getLogger
 from typing import Final, NamedTuple
 
 from graphkit._records.config import RunnableConfig
@@ -37,6 +39,7 @@ from graphkit.errors import (
     AccessDeniedError,
     CheckpointConflictError,
     CheckpointCorruptionError,
+    CheckpointErasedError,
     CheckpointerConfigurationError,
     CheckpointFormatError,
     CheckpointKeyError,
@@ -52,6 +55,7 @@ Progress = Callable[[int, int, str], object]
 id."""
 
 
+_LOGGER: Final = getLogger("graphkit")
 _OF_ONE_THREAD: Final = (
     AccessDeniedError,
     CheckpointConflictError,
@@ -113,7 +117,8 @@ def copy_threads(
     Args:
         source: where the threads are.
         target: where to copy them.
-        threads: their ids; None copies all.
+        threads: their ids; None copies all but those whose keys were destroyed, and logs a warning
+            about these.
         versions: also copy released histories. Their pending writes and tags are not copied: the
             contract of savers does not show them.
         plaintext: allow a copy from a saver that seals its records to one that does not.
@@ -131,7 +136,8 @@ def copy_threads(
             The error names the namespace, the checkpoint and what differs. All other threads are
             copied.
         CheckpointCorruptionError, CheckpointKeyError: a thread of the source is damaged, or cannot be
-            opened. All other threads are copied.
+            opened; or the target lacks the key that a history of the source has of its own. All other
+            threads are copied.
         CheckpointSerializationError: a value has a type that is not registered with one of the
             savers; the error names it. All other threads are copied, and what precedes the value.
         CheckpointStorageError: one of the stores cannot be used. The threads before are copied.
@@ -145,18 +151,32 @@ def copy_threads(
             ThreadCopier(source, target, thread_id, versions=versions).check_exists()
     failed = FailedThreads("copy", total=len(chosen), catches=_OF_ONE_THREAD)
     skipped: list[str] = []
+    copied: list[str] = []
     counts = CopyCounts()
     for done, thread_id in enumerate(chosen, 1):
         with failed.catch(thread_id):
             # Runs of many threads must not be waited for one after the other.
             lock_timeout = 0.0 if failed.has_waited else None
             copier = ThreadCopier(source, target, thread_id, versions=versions)
-            if not copier.copy(counts, lock_timeout):
-                skipped.append(thread_id)
+            with _pass_over_erased(thread_id, is_one_of_all=threads is None):
+                if not copier.copy(counts, lock_timeout):
+                    skipped.append(thread_id)
+                copied.append(thread_id)
         if progress is not None:
             progress(done, len(chosen), thread_id)
     failed.raise_if_any()
-    return Copied(threads=chosen, skipped_threads=skipped, **vars(counts))
+    return Copied(threads=copied, skipped_threads=skipped, **vars(counts))
+
+
+@contextmanager
+def _pass_over_erased(thread_id: str, *, is_one_of_all: bool) -> Iterator[None]:
+    """Log a warning instead of raising the error of one of all threads, because its key was destroyed."""
+    try:
+        yield
+    except CheckpointErasedError as error:
+        if not is_one_of_all:
+            raise
+        _LOGGER.warning("thread %.80r is passed over: %s", thread_id, error)
 
 
 def _check_copy(
@@ -210,7 +230,7 @@ def export_threads(
 
     Args:
         saver: where the threads are.
-        threads: their ids.
+        threads: their ids. All threads (None) are those whose keys were not destroyed; of logs, all.
         format: "lines" is readable, and every saver can import it. "logs" has everything as it is,
             from a directory and for one.
         types: the application types that states hold. Logs need none.
@@ -245,7 +265,12 @@ def export_threads(
         if format == "logs":
             yield from export_log_lines(saver, thread_id)
         else:
-            refuse_incomplete(saver, thread_id)
+            is_erased = True
+            with _pass_over_erased(thread_id, is_one_of_all=threads is None):
+                refuse_incomplete(saver, thread_id)
+                is_erased = False
+            if is_erased:
+                continue
             yield format_line({"thread": thread_id})
             reader = ThreadReader(saver, thread_id, JsonValueCodec(types))
             reader.check_namespaces_known()

@@ -7,6 +7,7 @@ from graphkit.saver_kit import set_public_module
 if TYPE_CHECKING:
     from graphkit.saver_kit import acting_as as acting_as
     from savers import policies as policies
+    from savers._cipher import DESTROYED as DESTROYED, KeyFile as KeyFile, SubjectKeys as SubjectKeys
     from savers._compression import Compression as Compression
     from savers._filesystem import FileSystemSaver as FileSystemSaver
     from savers._memory import MemorySaver as MemorySaver, VersionedMemorySaver as VersionedMemorySaver
@@ -17,14 +18,17 @@ if TYPE_CHECKING:
     from savers._wrappers.access import AccessControlledSaver as AccessControlledSaver
 
 __all__ = [
+    "DESTROYED",
     "AccessControlledSaver",
     "Compression",
     "FileSystemSaver",
+    "KeyFile",
     "MemorySaver",
     "ObjectStoreSaver",
     "PostgresSaver",
     "SaverWrapper",
     "SqliteSaver",
+    "SubjectKeys",
     "ValidatingSaver",
     "VersionedMemorySaver",
     "acting_as",
@@ -32,14 +36,17 @@ __all__ = [
 ]
 
 _MODULES: Final = {
+    "DESTROYED": "savers._cipher",
     "AccessControlledSaver": "savers._wrappers.access",
     "Compression": "savers._compression",
     "FileSystemSaver": "savers._filesystem",
+    "KeyFile": "savers._cipher",
     "MemorySaver": "savers._memory",
     "ObjectStoreSaver": "savers._objects.saver",
     "PostgresSaver": "savers._sql.postgres_saver",
     "SaverWrapper": "savers._wrappers",
     "SqliteSaver": "savers._sql.sqlite_saver",
+    "SubjectKeys": "savers._cipher",
     "ValidatingSaver": "savers._wrappers",
     "VersionedMemorySaver": "savers._memory",
     "acting_as": "graphkit.saver_kit",

@@ -19,7 +19,7 @@ __all__ = ["READING", "Owner", "Prefix", "ReadOnly", "owner", "prefix", "read_on
 
 READING: Final = frozenset({
     "copy", "get", "get_version", "get_writes", "history", "interrupts", "is_run_locked", "last_tag",
-    "last_version_by_thread_id", "list", "namespaces", "recent", "replay", "search", "size", "summary",
+    "last_version_by_thread_id", "list", "namespaces", "own_key", "recent", "replay", "search", "size", "summary",
     "tag", "tags_of", "threads", "verify", "version_namespaces", "versions_by_thread_id",
     "wait_for_resume", "watch",
 })  # fmt: skip

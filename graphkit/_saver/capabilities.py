@@ -87,6 +87,22 @@ class SupportsRotate(Protocol):
 
 
 @runtime_checkable
+class SupportsOwnKeys(Protocol):
+    """A saver that can seal a history with a key of its own."""
+
+    def own_key(self, config: ConfigLike = None, *, version: int | None = None) -> str | None:
+        """Return the id of the key that a history has of its own; None if it has none.
+
+        A copy must be sealed with the same key, so that destroying the key erases it, too.
+
+        Args:
+            config: names the history.
+            version: a released version; None: the live history.
+        """
+        ...
+
+
+@runtime_checkable
 class SupportsCompact(Protocol):
     """A saver that frees space taken by replaced data."""
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import CheckpointInfo
-from graphkit._saver.capabilities import SupportsCompact, SupportsFlush, check_rights
+from graphkit._saver.capabilities import SupportsCompact, SupportsFlush, SupportsOwnKeys, check_rights
 from graphkit._saver.status import public_metadata
 from graphkit._saver.writes import INCOMPLETE, is_incomplete, well_formed_writes
 from graphkit._values.frozen import FrozenDict, freeze
@@ -74,6 +74,8 @@ class _Mark(NamedTuple):
     """Whether the thread was complete before, and gets what was added to the source since then."""
     is_placeholder: bool
     """Whether the checkpoint is none of the source."""
+    key: str | None = None
+    """The id of the key that the source has of its own: the copy gets the same."""
 
     @classmethod
     def find(cls, values: Mapping[str, Any]) -> _Mark | None:
@@ -84,10 +86,12 @@ class _Mark(NamedTuple):
         stored = values[INCOMPLETE]
         if not isinstance(stored, Mapping):
             stored = {}
+        key = stored.get("key")
         return cls(
             source=str(stored.get("source", "")),
             extends=stored.get("extends") is not False,
             is_placeholder=stored.get("placeholder") is True,
+            key=key if isinstance(key, str) and key else None,
         )
 
     def add_to(self, metadata: Mapping[str, Any]) -> FrozenDict:
@@ -95,7 +99,10 @@ class _Mark(NamedTuple):
         return cast("FrozenDict", freeze({**metadata, INCOMPLETE: self.to_json()}))
 
     def to_json(self) -> Mapping[str, Any]:
-        return {"source": self.source, "extends": self.extends, "placeholder": self.is_placeholder}
+        stored = {"source": self.source, "extends": self.extends, "placeholder": self.is_placeholder}
+        if self.key is not None:
+            stored["key"] = self.key
+        return stored
 
 
 # Finding
@@ -105,6 +112,19 @@ def is_placeholder(metadata: Mapping[str, Any]) -> bool:
     """Return whether a checkpoint with these metadata only marks its thread as incomplete."""
     mark = _Mark.find(metadata)
     return mark is not None and mark.is_placeholder
+
+
+def find_copied_key(metadata: Mapping[str, Any]) -> str | None:
+    """Return the id of the key that a history gets as a copy, from the metadata of its first checkpoint."""
+    mark = _Mark.find(metadata)
+    return None if mark is None else mark.key
+
+
+def find_own_key(saver: BaseCheckpointSaver, config: RunnableConfig, version: int | None = None) -> str | None:
+    """Return the id of the key that a history has of its own; None if it has none."""
+    if not isinstance(saver, SupportsOwnKeys):
+        return None
+    return saver.own_key(config, version=version)
 
 
 def remove_mark(metadata: FrozenDict) -> FrozenDict:
@@ -252,20 +272,31 @@ class IncomingThread:
         self._held: StoredCheckpoint | None = None
         """The newest checkpoint of that history, which takes the place of the first placeholder when
         it is known whether another one follows."""
+        self._metadata: Mapping[str, Any] = _EMPTY
         self._state = _EMPTY
         """The state of the checkpoint before it. The next placeholder has it too: some savers refuse
         other states, and those that store what changed have nothing to store."""
 
-    def begin(self, namespaces: Sequence[str], state: FrozenDict) -> None:
+    def begin(
+        self,
+        namespaces: Sequence[str],
+        state: FrozenDict,
+        metadata: Mapping[str, Any] = _EMPTY,
+        key: str | None = None,
+    ) -> None:
         """Mark the thread as incomplete, unless it is.
 
         Args:
             namespaces: those of the source. The first of them, in the order of their names, has the
                 mark; so the root has it, if there is one.
             state: that of the oldest checkpoint of that history.
+            metadata: those of the same checkpoint: a saver may decide by them how it seals the thread.
+            key: the id of the key that the source has of its own, which the thread is to have, too.
         """
         if not namespaces:
             return
+        self._metadata = metadata
+        self._mark = self._mark._replace(key=key)
         self._config = RunnableConfig(self._thread_id, checkpoint_ns=min(namespaces))
         self._state = state
         newest = self._saver.recent(self._config, limit=_MOST_PLACEHOLDERS + 1)
@@ -368,7 +399,7 @@ class IncomingThread:
             # A saver of somebody else that derives the status without the metadata says "finished".
             next_node_id=END,
             state=self._state,
-            metadata=self._mark._replace(is_placeholder=True).add_to({}),
+            metadata=self._mark._replace(is_placeholder=True).add_to(self._metadata),
         )
         self._placeholders.append(self._saver.put(self._config, placeholder))
 
@@ -401,7 +432,12 @@ class IncomingThread:
 
 @contextmanager
 def fill_new_thread(
-    saver: BaseCheckpointSaver, thread_id: str, source: str, namespaces: Sequence[str], state: FrozenDict
+    saver: BaseCheckpointSaver,
+    thread_id: str,
+    source: str,
+    namespaces: Sequence[str],
+    first: Checkpoint,
+    key: str | None,
 ) -> Iterator[IncomingThread]:
     """Make a thread in the block: complete at its end, or gone after an exception.
 
@@ -410,7 +446,8 @@ def fill_new_thread(
         thread_id: the thread. The caller holds its run lock, if the saver has others.
         source: the thread that it is a copy of.
         namespaces: those of the source; see `IncomingThread.begin`.
-        state: that of the oldest checkpoint of the first of them.
+        first: its state and metadata are those of the oldest checkpoint of the first of them.
+        key: the id of the key that the source has of its own.
 
     Raises:
         CheckpointConflictError: the thread is not empty. Nothing was changed.
@@ -420,7 +457,7 @@ def fill_new_thread(
     check_rights(saver, RunnableConfig(thread_id), "get", "put", "put_writes", "add_tags", *compact)
     incoming = IncomingThread(saver, thread_id, source)
     try:
-        incoming.begin(namespaces, state)
+        incoming.begin(namespaces, first.state, public_metadata(first.metadata), key)
         yield incoming
         incoming.finish()
     except BaseException as error:
@@ -458,7 +495,7 @@ def copy_thread(source: BaseCheckpointSaver, thread: str, target: BaseCheckpoint
     refuse_incomplete(source, thread)
     first = RunnableConfig(thread, checkpoint_ns=min(namespaces))
     oldest = source.list(first)[-1]
-    with fill_new_thread(target, new_thread, thread, namespaces, oldest.state) as incoming:
+    with fill_new_thread(target, new_thread, thread, namespaces, oldest, find_own_key(source, first)) as incoming:
         for namespace in namespaces:
             config = RunnableConfig(thread, checkpoint_ns=namespace)
             for stored in read_history(source, config):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, final
 
-FileState = Literal["ok", "torn", "damaged", "newer", "foreign", "sealed"]
+FileState = Literal["ok", "torn", "damaged", "newer", "foreign", "sealed", "erased"]
 Unfinished = Literal["", "release", "delete"]
 """An operation that a process began and did not finish."""
 
@@ -23,7 +23,8 @@ class FileReport:
     """torn: the last write did not finish; the next write moves its bytes away. newer: the log
     needs a newer graphkit. foreign: it is the log of another thread, or not a log. sealed: all
     checksums are right, but what was sealed cannot be checked, because a key is missing or
-    wrong."""
+    wrong. erased: all checksums are right, and the key was destroyed, so that nothing else is left
+    to check."""
     offset: int = 0
     """Where the problem begins, if there is one."""
     reason: str = ""
@@ -55,8 +56,8 @@ class ThreadReport:
 
     @property
     def ok(self) -> bool:
-        """Whether all of it can be read."""
-        return not self.unfinished and all(file.state == "ok" for file in self.files)
+        """Whether all of it can be read that was not erased."""
+        return not self.unfinished and all(file.state in {"ok", "erased"} for file in self.files)
 
 
 @final
@@ -76,14 +77,20 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether all of it can be read, and the marker is undamaged."""
+        """Whether all of it can be read that was not erased, and the marker is undamaged."""
         return self.marker is None and all(thread.ok for thread in self.threads)
 
     @property
     def problems(self) -> tuple[FileReport, ...]:
         """The files that have a problem."""
-        logs = tuple(file for thread in self.threads for file in thread.files if file.state != "ok")
+        files = [file for thread in self.threads for file in thread.files]
+        logs = tuple(file for file in files if file.state not in {"ok", "erased"})
         return logs if self.marker is None else (self.marker, *logs)
+
+    @property
+    def erased(self) -> tuple[FileReport, ...]:
+        """The files that nobody can read any more, because their keys were destroyed. That is no problem."""
+        return tuple(file for thread in self.threads for file in thread.files if file.state == "erased")
 
 
 @final
@@ -175,6 +182,8 @@ class RotationReport:
     set_aside: tuple[str, ...] = ()
     """Salvaged files, made by recovery and `repair`. They still hold bytes as they were, sealed
     with earlier keys or plain; the user may inspect and remove them."""
+    erased: tuple[str, ...] = ()
+    """The logs whose keys were destroyed. They stay as they are."""
 
 
 class OverLimit(NamedTuple):

@@ -23,6 +23,7 @@ from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_w
 from graphkit._saver.submissions import is_schedule
 from graphkit._wording import describe_error
 from graphkit.errors import (
+    CheckpointErasedError,
     CheckpointerConfigurationError,
     CheckpointerError,
     CheckpointKeyError,
@@ -192,6 +193,9 @@ class _Pass:
             yield
         except ThreadBusyError:
             self._busy.append(thread_id)
+        except CheckpointErasedError:
+            # Its key was destroyed, and with it all that could be removed.
+            pass
         except (CheckpointerError, OSError) as error:
             if is_out_of_resources(error) or isinstance(error, CheckpointKeyError):
                 raise

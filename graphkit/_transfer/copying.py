@@ -14,6 +14,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.incomplete import (
     IncomingThread,
     StoredCheckpoint,
+    find_own_key,
     is_thread_incomplete,
     refuse_incomplete,
     require_empty,
@@ -368,10 +369,29 @@ class ThreadCopier:
             wanted: Iterable[ReadCheckpoint] = ()
             if namespace in stage.namespaces:
                 wanted = self._source.read(namespace, stage.version)
+            if namespace in in_target:
+                self._check_key(namespace, stage.version, version)
             stored = self._target.read(namespace, version)
             has_parts = stage.version is None
             compared[namespace] = self._comparer.compare(namespace, wanted, stored, has_parts=has_parts)
         return compared
+
+    def _check_key(self, namespace: str, source_version: int | None, target_version: int | None) -> None:
+        """Check that a stored history has the key that the source has of its own: destroying it must erase the copy."""
+        config = RunnableConfig(self._thread_id, checkpoint_ns=namespace)
+        key = self._find_own_key(config, source_version)
+        if key is not None and find_own_key(self._target_saver, config, target_version) != key:
+            raise CheckpointConflictError(
+                self._thread_id,
+                f"namespace {namespace!r}: the source is sealed with the key {key!r} of its own, and the target with "
+                f"another one; delete it there, and copy again",
+            )
+
+    def _find_own_key(self, config: RunnableConfig, version: int | None) -> str | None:
+        """Return the key that the copy of a history must have; None if the source has none, or the target is plain."""
+        if not self._target_saver.seals_records:
+            return None
+        return find_own_key(self._source_saver, config, version)
 
     def _check_versions(self, wanted: Sequence[int | None], stored: Sequence[int]) -> None:
         """Check that the target has the first versions of the source, and can number the others as it does."""
@@ -419,7 +439,9 @@ class ThreadCopier:
     def _begin(self, stage: _Stage) -> None:
         if stage.namespaces:
             first = next(self._source.read(min(stage.namespaces), stage.version))
-            self._incoming.begin(stage.namespaces, first.checkpoint.state)
+            history = RunnableConfig(self._thread_id, checkpoint_ns=min(stage.namespaces))
+            key = self._find_own_key(history, stage.version)
+            self._incoming.begin(stage.namespaces, first.checkpoint.state, first.checkpoint.metadata, key)
 
     def _append_history(self, stage: _Stage, namespace: str, stored: int) -> int:
         """Append the checkpoints of a history after the first `stored`; return how many."""

@@ -147,7 +147,7 @@ class ThreadImporter:
         """Mark the thread as incomplete, unless it is; then store what earlier checkpoints lack."""
         if not self._is_begun:
             assert self._first_namespace is not None
-            self._incoming.begin([self._first_namespace], checkpoint.state)
+            self._incoming.begin([self._first_namespace], checkpoint.state, checkpoint.metadata)
             self._is_begun = True
             self._was_incomplete = False
         self._put_parts()

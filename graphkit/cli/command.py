@@ -20,6 +20,7 @@ from graphkit.cli.stores import KEY_FILE, close_stores, find_passwords, hide_pas
 from graphkit.cli.values import escape
 from graphkit.cli.views import Message
 from graphkit.errors import (
+    CheckpointErasedError,
     CheckpointKeyError,
     CheckpointSerializationError,
     CheckpointStorageError,
@@ -232,7 +233,7 @@ def _format_trace(error: Exception) -> str:
 def _describe_error(error: GraphKitError, arguments: Mapping[str, Any]) -> str:
     """Return an error as a sentence, with advice that applies to the command line only."""
     sentence = simplify_text(str(error))
-    if isinstance(error, CheckpointKeyError):
+    if isinstance(error, CheckpointKeyError) and not isinstance(error, CheckpointErasedError):
         if not error.has_keys:
             sentence = f"{error.path} is sealed with key {error.key_id!r}"
         return f"{sentence}; here --key-file names the keys"

@@ -11,7 +11,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._wording import suggest
 from graphkit.cli.values import UsageError, escape
-from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
+from graphkit.errors import CheckpointCorruptionError, CheckpointKeyError, CheckpointNotFoundError
 
 _MIN_ID_LENGTH: Final = 4
 """Characters that suffice to name a checkpoint id, if they are unique."""
@@ -64,7 +64,7 @@ def _exists(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bo
         if saver.namespaces(thread_id):
             return True
         return released and isinstance(saver, HasVersions) and bool(saver.versions_by_thread_id(thread_id))
-    except CheckpointCorruptionError:
+    except (CheckpointCorruptionError, CheckpointKeyError):
         return True
 
 

@@ -23,6 +23,7 @@ from graphkit._saver.capabilities import (
     SupportsDeleteIdle,
     SupportsExists,
     SupportsFlush,
+    SupportsOwnKeys,
     SupportsRemove,
     SupportsRepair,
     SupportsReplay,
@@ -219,6 +220,7 @@ _EXTRAS: Final[tuple[type[Any], ...]] = (
     SupportsDeleteIdle,
     SupportsRotate,
     SupportsRemove,
+    SupportsOwnKeys,
     SupportsExists,
     SupportsCheckAccess,
 )

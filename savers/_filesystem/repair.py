@@ -32,6 +32,7 @@ from graphkit.errors import (
 )
 from graphkit.saver_kit import generate_id
 from savers import _delta as delta
+from savers._cipher import get_key_name
 from savers._filesystem import layout, lifecycle, rewrite
 from savers._filesystem.catalog import find_namespace, read_meta
 from savers._filesystem.correction import CorrectedIO, find_corrections
@@ -416,7 +417,7 @@ class Repairer:
             for path in files.logs:
                 sealed = read_meta(self._store, path).get("sealed")
                 if isinstance(sealed, str):
-                    return sealed
+                    return get_key_name(sealed)
         return None
 
     @contextmanager
@@ -460,7 +461,7 @@ class Repairer:
             for path in files.logs:
                 report, ending = check_file(store, path, thread_id)
                 endings.append(ending)
-                if report is None or report.state == "ok":
+                if report is None or report.state in {"ok", "erased"}:
                     continue
                 repair = self._repair_file(path, thread_id, report)
                 repairs.append(repair)

@@ -273,7 +273,7 @@ def keep(
     path = _make_room_for(store.io, log.path, next_header)
     new = store.new_copy(log, path)
     try:
-        new.frames.begin(next_header)
+        new.frames.begin(next_header, checkpoints[0].metadata if checkpoints else {})
         for _ in write_all(log, new, checkpoints, early, lost_offset=lost_offset):
             pass
         if ending is not None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from graphkit.abc import RotationReport
-from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
+from graphkit.errors import CheckpointCorruptionError, CheckpointErasedError, CheckpointFormatError
 from savers._filesystem import catalog, layout, lifecycle, rewrite
 from savers._filesystem.store import remove_temporary_logs
 from savers._filesystem.verify import find_thread_id, list_files, list_others
@@ -20,9 +21,11 @@ from savers._log.frame import RELEASE
 from savers._log.rewriter import needs_rotation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from savers._cipher import KeyRing
     from savers._filesystem.layout import ThreadDirectory
-    from savers._filesystem.store import Store
+    from savers._filesystem.store import FileLog, Store
     from savers._filesystem.verify import ThreadFiles
 
 
@@ -47,29 +50,40 @@ def rotate_thread(store: Store, key_ring: KeyRing, thread_id: str) -> RotationRe
     """
     thread = store.locate(thread_id)
     rewritten: list[str] = []
+    erased: list[str] = []
+
+    def note(path: str, rotate: Callable[[], bool]) -> None:
+        try:
+            if rotate():
+                rewritten.append(os.path.relpath(path, store.root))
+        except CheckpointErasedError:
+            erased.append(os.path.relpath(path, store.root))
+
     for namespace in catalog.list_namespaces(store, thread):
         log = store.shared_log(thread_id, namespace)
         with log.mutex, store.write_lock(thread):
-            remove_temporary_logs(store.io, os.path.dirname(log.path))
-            # Then `make_ready` seals it.
-            was_plain = log.refresh() and log.frames.seal is None
-            lifecycle.make_ready(store, log)
-            if not log.is_open:
-                continue
-            is_old = needs_rotation(log, key_ring)
-            if is_old:
-                rewrite.keep_all(store, log)
-            if is_old or was_plain:
-                rewritten.append(log.path)
+            note(log.path, partial(_rotate_live, store, key_ring, log))
     (files,) = list_files(store, thread_id)
     for path in files.logs:
         version = layout.parse_version(os.path.basename(path))
-        if version is not None and _rotate_version(store, key_ring, thread, path, version):
-            rewritten.append(path)
+        if version is not None:
+            note(path, partial(_rotate_version, store, key_ring, thread, path, version))
     set_aside = list_others(store, thread.path, layout.SALVAGED_PREFIXES)
-    return RotationReport(
-        rewritten=tuple(os.path.relpath(path, store.root) for path in rewritten), set_aside=tuple(set_aside)
-    )
+    return RotationReport(rewritten=tuple(rewritten), set_aside=tuple(set_aside), erased=tuple(erased))
+
+
+def _rotate_live(store: Store, key_ring: KeyRing, log: FileLog) -> bool:
+    """Rewrite a live log if it needs it; return whether it did. The caller holds its mutex and the write lock."""
+    remove_temporary_logs(store.io, os.path.dirname(log.path))
+    # Then `make_ready` seals it.
+    was_plain = log.refresh() and log.frames.seal is None
+    lifecycle.make_ready(store, log)
+    if not log.is_open:
+        return False
+    is_old = needs_rotation(log, key_ring)
+    if is_old:
+        rewrite.keep_all(store, log)
+    return is_old or was_plain
 
 
 def _rotate_version(store: Store, key_ring: KeyRing, thread: ThreadDirectory, path: str, version: int) -> bool:

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
 from graphkit import Checkpoint, HistorySummary, RunnableConfig, Tag
 from graphkit.abc import ConfigLike, StateSerializer, ThreadLike
 from graphkit.codec import Codec
-from graphkit.errors import CheckpointerConfigurationError, CheckpointerError, ThreadBusyError
+from graphkit.errors import (
+    CheckpointErasedError,
+    CheckpointerConfigurationError,
+    CheckpointerError,
+    ThreadBusyError,
+)
 from graphkit.saver_kit import IncomingThread, check_copy, resolve_thread_id
 from graphkit.values import FrozenDict
 from savers._cipher import Cipher, check_cipher, parse_cipher
@@ -257,8 +262,15 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         return [
             namespace
             for namespace in self.catalogue.list_namespaces(thread_id)
-            if self.read_log(RunnableConfig(thread_id, checkpoint_ns=namespace), _has_checkpoints, default=False)
+            if self._has_checkpoints(RunnableConfig(thread_id, checkpoint_ns=namespace))
         ]
+
+    def _has_checkpoints(self, config: RunnableConfig) -> bool:
+        try:
+            return self.read_log(config, lambda log: log.history.find_latest() is not None, default=False)
+        except CheckpointErasedError:
+            # Nobody can tell any more, and a thread must not seem to be empty.
+            return True
 
     @wrap_os_errors("release")
     def release(self, config: ConfigLike = None) -> Tag:
@@ -309,7 +321,10 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             if len(namespaces) > 1:
                 # A log takes its place at once, and several one after the other. The last one takes
                 # the place of the mark.
-                IncomingThread(self, target_id, source_id).begin(namespaces, FrozenDict())
+                first = RunnableConfig(source_id, checkpoint_ns=min(namespaces))
+                oldest = self.history(first)[-1]
+                incoming = IncomingThread(self, target_id, source_id)
+                incoming.begin(namespaces, FrozenDict(), oldest.metadata, self.own_key(first))
             source_directory = self._store.locate(source_id)
             target_directory = self._store.locate(target_id)
             with self._store.write_lock(target_directory):
@@ -374,6 +389,10 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         finally:
             log.close()
         return super().summary(config)
+
+    @wrap_os_errors("read")
+    def own_key(self, config: ConfigLike = None, *, version: int | None = None) -> str | None:
+        return super().own_key(config, version=version)
 
     @wrap_os_errors("delete")
     def _delete_if_idle(self, thread_id: str, idle_since: datetime, *, dry_run: bool) -> bool:
@@ -539,10 +558,6 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
     checkOptions = check_options
     isStore = is_store
     threadDirectory = thread_directory
-
-
-def _has_checkpoints(log: FileLog) -> bool:
-    return log.history.find_latest() is not None
 
 
 def _resolve_if_given(thread: ThreadLike) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import weakref
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial, wraps
 from logging import getLogger
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
@@ -399,8 +399,14 @@ class Store:
     def _make_log(self, medium: FileLogBytes, directory: ThreadDirectory, *, expects_release: bool = False) -> FileLog:
         owner = (directory.thread_id, directory.namespace)
         is_opaque = self._serializer is not None
-        identity = ThreadIdentity(owner, directory.digest, self.key_ring, is_opaque=is_opaque)
+        identity = ThreadIdentity(
+            owner, directory.digest, self.key_ring, is_opaque=is_opaque, find_thread_key=self._find_thread_key
+        )
         return Log(medium, identity, self.codec, self._serializer, self.compression, expects_release=expects_release)
+
+    def _find_thread_key(self, thread_id: str) -> str:
+        with closing(self.new_log(self.locate(thread_id))) as log:
+            return log.frames.read_own_key()
 
     # Closing
 

@@ -41,6 +41,7 @@ class SupportsLogs(Protocol):
         *,
         early: bool = False,
         expects_put: bool = False,
+        find_metadata: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         """Store pending writes that are packed."""
         ...

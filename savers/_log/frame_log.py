@@ -12,6 +12,8 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointSerializationError
+from graphkit.saver_kit import find_copied_key
+from savers._cipher import own_key
 from savers._log import payloads
 from savers._log.frame import (
     FRAME_SIZE,
@@ -35,6 +37,8 @@ from savers._log.records import Records, is_torn
 from savers._log.sealing import MAX_OVERHEAD, LogSeal, pack_place
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from savers._cipher import KeyRing
     from savers._log.log_bytes import LogBytes
     from savers._log.stored_checkpoint import StoredCheckpoint
@@ -72,9 +76,19 @@ class Identity(ABC):
 
         Args:
             path: the log.
-            key_id: the id of the key with which it was begun; "" for a new one.
+            key_id: the stored id of the key with which it was begun; for a new one, that of a key of
+                its own, or "".
         """
         raise NotImplementedError("no log of this kind is sealed")
+
+    def choose_key(self, path: str, metadata: Mapping[str, Any]) -> str:  # noqa: ARG002 - for logs that have keys
+        """Return the stored id of the key that a new log has of its own; "" if it has none.
+
+        Args:
+            path: the log.
+            metadata: those of its first checkpoint.
+        """
+        return ""
 
     @property
     def seals_new_logs(self) -> bool:
@@ -112,6 +126,8 @@ class FrameLog(Generic[Medium, Owner]):
         """The number of the next record."""
         self.is_scattered = False
         """Whether the records about a checkpoint may stand anywhere behind it; see SCATTERED."""
+        self._kept_key = ""
+        """The stored id of the key of its own that a new log takes over from another one; "" if it does not."""
 
     @property
     def fid(self) -> int:
@@ -259,7 +275,7 @@ class FrameLog(Generic[Medium, Owner]):
             raise CheckpointSerializationError("", "record", reason)
         self.in_doubt = True
         if self.header is None:
-            self.begin(new_header(self.identity.digest, 1))
+            self.begin_new({})
         offset = self.end
         seq = self.seq
         header = self.header
@@ -299,12 +315,45 @@ class FrameLog(Generic[Medium, Owner]):
         """The most bytes of values in a keyframe; more are in DATA records before it, of this length each."""
         return min(self.max_values, self.bytes.max_part)
 
-    def begin(self, header: Header) -> None:
-        """Begin a log with a header; its first bytes are written with the first record."""
+    def read_own_key(self) -> str:
+        """Open the log, and return the stored id of the key that it has of its own; "" if it has none. Needs no key.
+
+        The caller closes the log.
+        """
+        if not self.open() or self.seal is None:
+            return ""
+        return self.seal.own_key
+
+    def keep_key_of(self, other: AnyFrameLog) -> None:
+        """Let a log that is not begun yet have the key of its own that another one has, if that has one.
+
+        It takes the place of that one, or is a copy of it.
+        """
+        if other.seal is not None:
+            self._kept_key = other.seal.own_key
+
+    def begin_new(self, metadata: Mapping[str, Any]) -> None:
+        """Begin a log where there was none; see `begin`."""
+        self.begin(new_header(self.identity.digest, 1), metadata)
+
+    def begin(self, header: Header, metadata: Mapping[str, Any]) -> None:
+        """Begin a log with a header; its first bytes are written with the first record.
+
+        Leaves the log in doubt, as `append` does.
+
+        Args:
+            header: the header.
+            metadata: those of its first checkpoint; they decide whether it has a key of its own.
+
+        Raises:
+            CheckpointKeyError: there is no key, or it was destroyed. Nothing was changed.
+        """
+        self.in_doubt = True
         seal = None
         meta = self.identity.make_meta()
         if self.identity.seals_new_logs:
-            seal = self.identity.make_seal(self.path, "")
+            own_key = self._kept_key or self.identity.choose_key(self.path, metadata)
+            seal = self.identity.make_seal(self.path, own_key)
             seal.begin()
             meta["sealed"] = seal.key_id
         beginning = header.pack() + pack_meta_frames(header.fid, meta, self.bytes.durability.boot)
@@ -330,12 +379,22 @@ AnyFrameLog = FrameLog[Any, Any]
 class ThreadIdentity(Identity):
     """The identity of a thread's log: the thread, the namespace, and whether states are opaque."""
 
-    def __init__(self, owner: tuple[str, str], digest: bytes, key_ring: KeyRing | None, *, is_opaque: bool) -> None:
+    def __init__(
+        self,
+        owner: tuple[str, str],
+        digest: bytes,
+        key_ring: KeyRing | None,
+        *,
+        is_opaque: bool,
+        find_thread_key: Callable[[str], str] | None = None,
+    ) -> None:
         self.owner = owner
         self.digest = digest
         self.key_ring = key_ring
         self.is_opaque = is_opaque
         """Whether states are the bytes of a StateSerializer."""
+        self._find_thread_key = find_thread_key
+        """Returns the key that the history of a thread's own graph has of its own, as `FrameLog.read_own_key`."""
 
     @property
     def seals_new_logs(self) -> bool:
@@ -355,6 +414,22 @@ class ThreadIdentity(Identity):
             how = "with a state_serializer" if is_opaque else "without a state_serializer"
             raise CheckpointFormatError(path, f"it was written {how}; open the store in the same way")
         return key_id
+
+    def choose_key(self, path: str, metadata: Mapping[str, Any]) -> str:
+        """Return the stored id of the key that a new log has of its own; see Identity."""
+        if self.key_ring is None:
+            return ""
+        copied = find_copied_key(metadata)
+        if copied is not None:
+            return own_key(copied)
+        thread_id, namespace = self.owner
+        if namespace and self._find_thread_key is not None:
+            # One key opens all of a thread, whoever begins the history of a nested graph: `key_for` may not know it by
+            # its metadata, and other savers of the store have no `key_for`.
+            key_of_thread = self._find_thread_key(thread_id)
+            if key_of_thread:
+                return key_of_thread
+        return self.key_ring.choose(thread_id, metadata, path)
 
     def make_seal(self, path: str, key_id: str) -> LogSeal:
         """Return what seals and opens the records of a log; see Identity."""

@@ -91,7 +91,9 @@ class Log(Generic[Medium]):
 
     def make_copy(self, bytes: Medium) -> Log[Medium]:
         """Return a log of the same history over other bytes, to which this one is rewritten."""
-        return Log(bytes, self.frames.identity, self.codec, self.decoder.serializer, self.writer.compression)
+        copy = Log(bytes, self.frames.identity, self.codec, self.decoder.serializer, self.writer.compression)
+        copy.frames.keep_key_of(self.frames)
+        return copy
 
     @property
     def path(self) -> str:

@@ -12,7 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from graphkit.abc import FileReport, FileState
-from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError, CheckpointKeyError
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointErasedError,
+    CheckpointerError,
+    CheckpointFormatError,
+    CheckpointKeyError,
+)
 from savers import _delta as delta
 from savers._log import payloads
 from savers._log.frame import CHECKPOINT, DATA, EARLY, MARK, RELEASE, TOMBSTONE, WRITE, Frame
@@ -75,6 +81,8 @@ class LogChecker:
         """Return the state of a log whose check has raised one of `FINDINGS`, the offset, and the reason."""
         if isinstance(error, CheckpointCorruptionError):
             return "damaged", error.offset, error.reason
+        if isinstance(error, CheckpointErasedError):
+            return "erased", 0, f"the key {error.key_id!r} was destroyed"
         if isinstance(error, CheckpointKeyError):
             problem = error.reason if error.has_keys else "no keys were given"
             return "sealed", self.good_end, f"key {error.key_id!r}: {problem}"

@@ -21,6 +21,7 @@ from graphkit.abc import BaseCheckpointSaver, ConfigLike, HasVersions, Retention
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,
+    CheckpointErasedError,
     CheckpointerError,
     CheckpointKeyError,
     CheckpointNotFoundError,
@@ -39,6 +40,7 @@ from graphkit.saver_kit import (
     resolve_thread_id,
     with_status,
 )
+from savers._cipher import get_key_name
 from savers._log.frame import RELEASE
 from savers._log.frame_log import Medium
 from savers._log.listing import ListedInfos, make_info, read_forward
@@ -385,9 +387,15 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
     @contextmanager
     def _warn_if_unreadable(self, thread_id: str, *, is_one_of_all: bool) -> Iterator[None]:
-        """Log a warning instead of raising the error of one of all threads, so that the caller reads the others."""
+        """Log a warning instead of raising the error of one of all threads, so that the caller reads the others.
+
+        What was erased is passed over without a word.
+        """
         try:
             yield
+        except CheckpointErasedError:
+            if not is_one_of_all:
+                raise
         except (OSError, CheckpointerError) as error:
             # A missing key concerns more than one thread.
             concerns_all = is_out_of_resources(error) or isinstance(error, (CheckpointKeyError, *self.fatal_errors))
@@ -530,6 +538,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         *,
         early: bool = False,
         expects_put: bool = False,
+        find_metadata: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         """Store pending writes that the codec of the saver has packed; see `put_writes`.
 
@@ -540,6 +549,8 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             keep: keys whose recorded values stay.
             early: whether the checkpoint may still be to come.
             expects_put: see `append_to_log`.
+            find_metadata: returns what is known of the metadata of the checkpoint. Called if it is
+                still to come, and the history begins with these writes.
         """
         if not packed:
             return
@@ -551,6 +562,8 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
                 waiting = history.scan.load_early().find(id)
                 new = packed if waiting is None else _choose_new(packed, keep, waiting.writes)
                 if new:
+                    if log.frames.header is None:
+                        log.frames.begin_new(find_metadata())
                     writer.put_early(id, new)
                 return
             stored = _require(log, id)
@@ -743,6 +756,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         return RotationReport(
             rewritten=tuple(name for report in reports for name in report.rewritten),
             set_aside=tuple(name for report in reports for name in report.set_aside),
+            erased=tuple(name for report in reports for name in report.erased),
         )
 
     def _change_threads(
@@ -762,14 +776,16 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             change: changes one of them.
             progress: called after each thread with how many are done, how many there are, and its id.
             goes_on: whether to continue after an error, and to raise one at the end that names the threads.
+                What was erased is then no error.
 
         Returns:
             What `change` returned, for each thread.
         """
         failed = FailedThreads(verb, fatal=self.fatal_errors if goes_on else (Exception,))
+        erased = (CheckpointErasedError,) if goes_on else ()
         results: list[_Result] = []
         for done, thread_id in enumerate(thread_ids, 1):
-            with failed.catch(thread_id):
+            with failed.catch(thread_id), suppress(*erased):
                 results.append(change(thread_id))
             if progress is not None:
                 progress(done, len(thread_ids), thread_id)
@@ -913,6 +929,22 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     def describe(self) -> str:
         """Return the name of the store, for messages."""
 
+    def own_key(self, config: ConfigLike = None, *, version: int | None = None) -> str | None:
+        """Return the id of the key that a history has of its own; None if it has none.
+
+        Needs no key.
+
+        Args:
+            config: names the history.
+            version: a released version; None: the live history.
+        """
+        config = RunnableConfig.of(config)
+        log = self.catalogue.new_log(config.thread, config.checkpoint_ns, version or 0)
+        try:
+            return get_key_name(log.frames.read_own_key()) or None
+        finally:
+            log.close()
+
     # Runs
 
     def run_lock_key(self, config: ConfigLike = None) -> object:
@@ -965,6 +997,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     callWithoutWaiting = call_without_waiting
     putPackedWrites = put_packed_writes
     deleteIdle = delete_idle
+    ownKey = own_key
 
     def close(self) -> None:
         """Bring everything that was put to the disk, and close what is open. A later use opens it again."""

@@ -29,6 +29,7 @@ from graphkit.abc import BaseCheckpointSaver, Change, ChangeKind, Watch
 from graphkit.codec import MalformedDataError
 from graphkit.errors import (
     CheckpointCorruptionError,
+    CheckpointErasedError,
     CheckpointerError,
     CheckpointFormatError,
     CheckpointSerializationError,
@@ -201,8 +202,13 @@ _PAUSE_IF_SIGNALLED: Final = 200.0
 """The same if each change is signalled, so that the listing seldom finds anything."""
 _MOST_THREADS: Final = 10_000
 """If more threads have changed between two reads, all are read."""
-DAMAGE: Final = (CheckpointCorruptionError, CheckpointFormatError, CheckpointSerializationError)
-"""Errors that concern one log: it is named in a warning, and the others are followed."""
+DAMAGE: Final = (
+    CheckpointCorruptionError,
+    CheckpointErasedError,
+    CheckpointFormatError,
+    CheckpointSerializationError,
+)
+"""Errors that concern one log: it is named in a warning unless it was erased, and the others are followed."""
 _LOGGER: Final = getLogger("graphkit")
 
 
@@ -643,7 +649,8 @@ class LogWatch(Watch):
 
 
 def _warn(error: CheckpointerError) -> None:
-    _LOGGER.warning("changes are not reported here: %s", error)
+    if not isinstance(error, CheckpointErasedError):
+        _LOGGER.warning("changes are not reported here: %s", error)
 
 
 def _find_start(config: RunnableConfig | None, owner: tuple[str, str] | None) -> str | None:

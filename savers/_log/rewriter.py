@@ -284,12 +284,22 @@ def require_keys(key_ring: KeyRing | None) -> KeyRing:
 
 
 def needs_rotation(log: AnyLog, key_ring: KeyRing) -> bool:
-    """Return whether an open log is plain, or has a record that another key than the current one sealed."""
+    """Return whether an open log is plain, or has a record that another key sealed than the one that it should have.
+
+    That is the key that it has of its own, or is to have from now on, or else the current one.
+    """
     frames = log.frames
     if frames.seal is None:
         return True
-    current_id, _ = key_ring.get_current(log.path)
+    wanted_id = frames.seal.own_key
+    # Of most stores, no history has a key of its own, and a look at all checkpoints can be saved.
+    if not wanted_id and (key_ring.has_key_for or log.namespace):
+        checkpoints = log.history.load_index().checkpoints
+        metadata = checkpoints[0].metadata if checkpoints else {}
+        wanted_id = frames.identity.choose_key(log.path, metadata)
+    if not wanted_id:
+        wanted_id, _ = key_ring.get_current(log.path)
     return any(
-        frame.flags & SEALED and read_key_id(frame.payload) != current_id
+        frame.flags & SEALED and read_key_id(frame.payload) != wanted_id
         for frame in Records(frames.bytes, frames.fid).scan(HEADER_SIZE, frames.end, 0)
     )

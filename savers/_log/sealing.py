@@ -13,7 +13,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointKeyError
-from savers._cipher import CHECK_SIZE, MAX_KEY_ID, SALT_SIZE, derive_key, encode_text
+from savers._cipher import CHECK_SIZE, MAX_KEY_ID, SALT_SIZE, derive_key, encode_text, get_key_name, has_own_key
 from savers._log.frame import (
     FRAME_SIZE,
     HEADER_SIZE,
@@ -88,7 +88,8 @@ class LogSeal:
                 is an error.
             path: the path of the log, for errors.
             owner: the thread and the namespace.
-            key_id: the id of the key with which the log was begun, for errors.
+            key_id: the stored id of the key with which the log was begun. For a new log that of a key
+                of its own, or "".
         """
         self.key_id = key_id
         self._key_ring = key_ring
@@ -98,6 +99,11 @@ class LogSeal:
         """By head. Usually one: who appends to a log continues with the salt that it finds."""
         self._current: _Sealer | None = None
         """What seals new records."""
+
+    @property
+    def own_key(self) -> str:
+        """The stored id of the key that the log has of its own; "" if it has none."""
+        return self.key_id if has_own_key(self.key_id) else ""
 
     # Opening
 
@@ -171,7 +177,7 @@ class LogSeal:
                 f"another key was given under this id, or the record at byte {offset} "
                 "comes from another thread or namespace"
             )
-            raise CheckpointKeyError(self._path, key_id, reason)
+            raise CheckpointKeyError(self._path, get_key_name(key_id), reason)
         return self._add(head, derived).key
 
     def _add(self, head: bytes, key: DerivedKey) -> _Sealer:
@@ -181,13 +187,14 @@ class LogSeal:
 
     def _get_key_ring(self, key_id: str) -> KeyRing:
         if self._key_ring is None:
-            raise CheckpointKeyError(self._path, key_id, "open the store with `cipher`", has_keys=False)
+            name = get_key_name(key_id)
+            raise CheckpointKeyError(self._path, name, "open the store with `cipher`", has_keys=False)
         return self._key_ring
 
     # Sealing
 
     def seal(self, payload: bytes, place: bytes) -> bytes:
-        """Return a payload sealed with the current key; takes about 1.5 us for 500 bytes.
+        """Return a payload sealed with the key of the log; takes about 1.5 us for 500 bytes.
 
         Args:
             payload: the payload.
@@ -199,12 +206,16 @@ class LogSeal:
         return _seal(self._current or self.begin(), payload, place)
 
     def begin(self) -> _Sealer:
-        """Choose the current key for the records to come.
+        """Choose the key for the records to come: the log's own, or the current one.
 
         Raises:
             CheckpointKeyError: the key is missing.
         """
-        key_id, key = self._get_key_ring(self.key_id).get_current(self._path)
+        key_ring = self._get_key_ring(self.key_id)
+        if has_own_key(self.key_id):
+            key_id, key = self.key_id, key_ring.find(self.key_id, self._path)
+        else:
+            key_id, key = key_ring.get_current(self._path)
         self.key_id = self.key_id or key_id
         self._current = self._choose_sealer(key_id, key)
         return self._current

@@ -201,8 +201,10 @@ class LogWriter:
         # Before the first byte is written: early writes that cannot be read must not leave half a checkpoint.
         self._history.scan.load_early()
         frames = self._frames
+        start = frames.end
+        if frames.header is None:
+            frames.begin_new(stored.metadata)
         if not self._append_change(stored, draft, order, target, step):
-            start = frames.end
             try:
                 self._append_keyframe(stored, draft, order, pack, target)
             except BaseException:

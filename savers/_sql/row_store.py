@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from savers._log.catalogue import Head, LogCatalogue
@@ -75,8 +76,18 @@ class RowStore(LogCatalogue[RowLogBytes]):
 
     def _make_log(self, owner: tuple[str, str], version: int, number: int | None) -> RowLog:
         medium = RowLogBytes(self.database, self.statements, owner, version, number, mark=self.mark)
-        identity = ThreadIdentity(owner, digest_thread(owner[0]), self.mark.key_ring, is_opaque=False)
+        identity = ThreadIdentity(
+            owner,
+            digest_thread(owner[0]),
+            self.mark.key_ring,
+            is_opaque=False,
+            find_thread_key=self._find_thread_key,
+        )
         return Log(medium, identity, self._codec, None, self._compression)
+
+    def _find_thread_key(self, thread_id: str) -> str:
+        with closing(self.new_log(thread_id, "")) as log:
+            return log.frames.read_own_key()
 
     def measure(self, thread_id: str | None) -> int:
         """Return the bytes of the records of one thread, or of all threads (None)."""

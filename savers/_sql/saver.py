@@ -14,6 +14,7 @@ from graphkit.codec import Codec
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,
+    CheckpointErasedError,
     CheckpointStorageError,
     ThreadBusyError,
 )
@@ -430,6 +431,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         from savers._log.rewriter import needs_rotation
 
         rewritten: list[str] = []
+        erased: list[str] = []
 
         def rotate(namespace: str, version: int) -> None:
             log = self._store.new_log(thread_id, namespace, version)
@@ -438,6 +440,8 @@ class SqlSaver(LogSaver[RowLogBytes]):
                 if self._use(log, lambda log: needs_rotation(log, key_ring), default=False):
                     self._rewrite_version(thread_id, namespace, version, select_all)
                     rewritten.append(describe_history((thread_id, namespace), version))
+            except CheckpointErasedError:
+                erased.append(describe_history((thread_id, namespace), version))
             finally:
                 log.close()
 
@@ -448,7 +452,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         for history in self._list_histories(thread_id):
             if history.version:
                 rotate(history.namespace, history.version)
-        return RotationReport(rewritten=tuple(rewritten))
+        return RotationReport(rewritten=tuple(rewritten), erased=tuple(erased))
 
     def _watch(self, config: RunnableConfig | None, *, latest: bool, interval: float) -> Watch:
         """Read only what is new.
@@ -501,6 +505,7 @@ def _rewrite(
     early: Sequence[StoredCheckpoint],
 ) -> None:
     """Insert checkpoints of one history as another one."""
+    target.frames.keep_key_of(source.frames)
     inserter = target.frames.bytes.inserter
     inserter.transaction = transaction
     for _ in write_all(source, target, checkpoints, early):

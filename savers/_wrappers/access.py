@@ -32,6 +32,7 @@ from graphkit.abc import (
     SupportsDeleteIdle,
     SupportsExists,
     SupportsFlush,
+    SupportsOwnKeys,
     SupportsRemove,
     SupportsRepair,
     SupportsReplay,
@@ -606,6 +607,7 @@ class _GuardedRotate(_Guarded):
         return RotationReport(
             rewritten=tuple(name for report in reports for name in report.rewritten),
             set_aside=tuple(name for report in reports for name in report.set_aside),
+            erased=tuple(name for report in reports for name in report.erased),
         )
 
 
@@ -651,9 +653,12 @@ class _GuardedLogs(_Guarded):
         *,
         early: bool = False,
         expects_put: bool = False,
+        find_metadata: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         config = self._require("put_writes", config)
-        self.delegate.put_packed_writes(config, id, packed, keep, early=early, expects_put=expects_put)
+        self.delegate.put_packed_writes(
+            config, id, packed, keep, early=early, expects_put=expects_put, find_metadata=find_metadata
+        )
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
         heads = self.delegate.list_heads(metadata, with_newest=with_newest)
@@ -708,6 +713,7 @@ _GUARDED: Final[Mapping[type, type]] = {
     SupportsDeleteIdle: _GuardedDeleteIdle,
     SupportsRemove: _guards(SupportsRemove)(type("_GuardedRemove", (_Guarded,), {})),
     SupportsReplay: _guards(SupportsReplay)(type("_GuardedReplay", (_Guarded,), {})),
+    SupportsOwnKeys: _guards(SupportsOwnKeys)(type("_GuardedOwnKeys", (_Guarded,), {})),
     SupportsLogs: _GuardedLogs,
     SupportsFlush: make_capability(SupportsFlush),
     SupportsExists: make_capability(SupportsExists),

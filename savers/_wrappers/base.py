@@ -19,6 +19,7 @@ from graphkit.abc import (
     SupportsDeleteIdle,
     SupportsExists,
     SupportsFlush,
+    SupportsOwnKeys,
     SupportsRemove,
     SupportsRepair,
     SupportsReplay,
@@ -180,6 +181,7 @@ _OPTIONAL: Final = (
     SupportsRotate,
     SupportsReplay,
     SupportsRemove,
+    SupportsOwnKeys,
     SupportsExists,
     SupportsCheckAccess,
 )

@@ -105,7 +105,7 @@ class _GrowingHistory:
             target = named
             writes = saver.get_writes(named)
             if writes:
-                saver.put_writes(_place_early(saver, self._history, new.id), writes)
+                saver.put_writes(_place_early(saver, self._history, new.id, new.metadata), writes)
         saver.put(target, new.make_checkpoint(successor.state))
         early = saver.get_writes(_make_early_config(named))
         if early:
@@ -129,14 +129,20 @@ class ContractHistories(Histories):
         with _lock_thread(self.saver, history):
             put_next(_GrowingHistory(self.saver, history))
 
-    def put_writes(self, history: RunnableConfig, checkpoint_id: str | None, writes: TaskWrites) -> None:
+    def put_writes(
+        self,
+        history: RunnableConfig,
+        checkpoint_id: str | None,
+        writes: TaskWrites,
+        find_metadata: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
         saver = self.saver
         with _lock_thread(saver, history):
             target = history.replace(checkpoint_id=checkpoint_id)
             if saver.get(target) is None:
                 if checkpoint_id is None:
                     raise CheckpointNotFoundError(history.thread, "checkpoint at all")
-                target = _place_early(saver, history, checkpoint_id)
+                target = _place_early(saver, history, checkpoint_id, find_metadata())
             known = saver.get_writes(target)
             kept = set(writes.keep).intersection(known)
             new = {key: record for key, record in writes.unpack().items() if key not in kept}
@@ -244,8 +250,13 @@ class ContractHistories(Histories):
             return dry_run or self.saver.delete(thread_id)
 
 
-def _place_early(saver: BaseCheckpointSaver, history: RunnableConfig, checkpoint_id: str) -> RunnableConfig:
-    """Return the config of the checkpoint that holds the early writes of another one; put it if it is missing."""
+def _place_early(
+    saver: BaseCheckpointSaver, history: RunnableConfig, checkpoint_id: str, metadata: Mapping[str, Any]
+) -> RunnableConfig:
+    """Return the config of the checkpoint that holds the early writes of another one; put it if it is missing.
+
+    It has what is known of the metadata of that one: a sealed saver may choose the key by them.
+    """
     place = _make_early_config(history.replace(checkpoint_id=checkpoint_id))
     if saver.get(place) is None:
         # Its state is not empty, because some savers refuse that.
@@ -255,7 +266,7 @@ def _place_early(saver: BaseCheckpointSaver, history: RunnableConfig, checkpoint
             next_node_id=END,
             parent_id=None,
             created_us=time_ns() // 1000,
-            metadata=FrozenDict({MADE_BY: LANGGRAPH}),
+            metadata=FrozenDict({**metadata, MADE_BY: LANGGRAPH}),
             state=FrozenDict({"early": "writes"}),
         )
         saver.put(_make_early_config(history), placeholder)

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from graphkit import RunnableConfig
 from graphkit.abc import BaseCheckpointSaver, ThreadLike
-from graphkit.errors import CheckpointerConfigurationError
+from graphkit.errors import CheckpointErasedError, CheckpointerConfigurationError
 from graphkit.saver_kit import EARLY_WRITES, LANGGRAPH, MADE_BY
 from graphkit.values import FrozenDict
 from savers._delta import PackedState
@@ -100,13 +100,21 @@ class Histories(ABC):
         """
 
     @abstractmethod
-    def put_writes(self, history: RunnableConfig, checkpoint_id: str | None, writes: TaskWrites) -> None:
+    def put_writes(
+        self,
+        history: RunnableConfig,
+        checkpoint_id: str | None,
+        writes: TaskWrites,
+        find_metadata: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
         """Store writes for a checkpoint, whether it exists or not.
 
         Args:
             history: names the history of the checkpoint.
             checkpoint_id: its id; None for the latest.
             writes: the writes.
+            find_metadata: returns what is known of the metadata of the checkpoint, if the history
+                begins with these writes.
         """
 
     def call_without_waiting(
@@ -272,7 +280,8 @@ def select(histories: Histories, heads: Iterable[Head], query: Query, root: Runn
         histories: read them.
         heads: the histories.
         query: says what is wanted.
-        root: has the principal for whom they are read.
+        root: has the principal for whom they are read, and the thread if they are all of one. Of all
+            threads, what was erased is passed over.
     """
     limit = query.limit
     numbered: Iterable[tuple[int, Head]] = enumerate(heads)
@@ -291,7 +300,12 @@ def select(histories: Histories, heads: Iterable[Head], query: Query, root: Runn
             if _get_bound(head) < last.rank:
                 break
         history = root.replace(thread_id=head.thread_id, checkpoint_ns=head.namespace)
-        chosen, seen = histories.select(history, query.choose, limit)
+        try:
+            chosen, seen = histories.select(history, query.choose, limit)
+        except CheckpointErasedError:
+            if root.thread_id is not None:
+                raise
+            continue
         for rank, stored in chosen:
             selected.append(Selected(rank, number, history, seen, stored))
     return _merge(selected, limit)

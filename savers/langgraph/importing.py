@@ -169,7 +169,7 @@ def _restore(saver: CheckpointSaver, history: HistoryKey, original: SourceCheckp
     config = make_langgraph_config(*history, original.parent_id)
     if original.writes:
         # Before their checkpoint: if the import is interrupted, it is not taken for complete.
-        saver.restore_writes(config, original.checkpoint["id"], original.writes)
+        saver.restore_writes(config, original.checkpoint["id"], original.writes, original.metadata)
     new_versions = original.checkpoint["channel_versions"]
     saver.restore(config, original.checkpoint, original.metadata, new_versions)
 

@@ -32,9 +32,17 @@ class LogHistories(Histories):
     def put_next(self, history: RunnableConfig, put_next: Callable[[GrowingHistory], None]) -> None:
         self.saver.append_to_log(history, lambda log: put_next(_GrowingLog(log)))
 
-    def put_writes(self, history: RunnableConfig, checkpoint_id: str | None, writes: TaskWrites) -> None:
+    def put_writes(
+        self,
+        history: RunnableConfig,
+        checkpoint_id: str | None,
+        writes: TaskWrites,
+        find_metadata: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
         packed, keep = writes
-        self.saver.put_packed_writes(history, checkpoint_id, packed, keep, early=True, expects_put=True)
+        self.saver.put_packed_writes(
+            history, checkpoint_id, packed, keep, early=True, expects_put=True, find_metadata=find_metadata
+        )
 
     def call_without_waiting(
         self, target: RunnableConfig, call: Callable[[], Result], *, appends: bool

@@ -26,7 +26,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graphkit import CheckpointInfo, RunnableConfig
 from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit
-from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError
+from graphkit.errors import CheckpointConflictError, CheckpointErasedError, CheckpointerConfigurationError
 from graphkit.saver_kit import LANGGRAPH, MADE_BY, check_complete, check_limit, run_in_thread
 from graphkit.values import FrozenDict
 from savers._log.capability import SupportsLogs
@@ -161,10 +161,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
             CheckpointStorageError: the file system refused. The earlier content is unchanged.
         """
         names = config["configurable"]
-        stored_metadata = get_checkpoint_metadata(config, metadata)
-        if "principal" in names:
-            # It has come there as every key of a config does, and is never stored.
-            stored_metadata.pop("principal", None)  # type: ignore[typeddict-item]
+        stored_metadata = _make_metadata(config, metadata)
         self.restore(config, checkpoint, stored_metadata, new_versions)
         return _make_config(config, names.get("checkpoint_ns") or "", checkpoint["id"])
 
@@ -226,9 +223,24 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
 
         self._histories.put_next(history, put_next)
 
-    def restore_writes(self, config: LangGraphConfig, checkpoint_id: str, writes: Sequence[Write]) -> None:
-        """Store the writes of a checkpoint that is restored next; used by imports."""
-        self._histories.put_writes(parse_config(config), checkpoint_id, pack_writes(writes))
+    def restore_writes(
+        self,
+        config: LangGraphConfig,
+        checkpoint_id: str,
+        writes: Sequence[Write],
+        metadata: CheckpointMetadata | None = None,
+    ) -> None:
+        """Store the writes of a checkpoint that is restored next; used by imports.
+
+        Args:
+            config: names the thread and the namespace.
+            checkpoint_id: the id of the checkpoint.
+            writes: the writes.
+            metadata: the metadata of the checkpoint: they may decide about the key of the history.
+        """
+        self._histories.put_writes(
+            parse_config(config), checkpoint_id, pack_writes(writes), lambda: pack_metadata(metadata or {})
+        )
 
     def put_writes(
         self, config: LangGraphConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -248,7 +260,11 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
             # Refuses what is neither a str nor None.
             checkpoint_id = parse_config(config, checkpoint_id).checkpoint_id
         encoded = encode_writes(Encoder(self.serde), writes, task_id, task_path)
-        self._histories.put_writes(parse_config(config), checkpoint_id, encoded)
+
+        def find_metadata() -> Mapping[str, Any]:
+            return pack_metadata(_make_metadata(config, {}))
+
+        self._histories.put_writes(parse_config(config), checkpoint_id, encoded, find_metadata)
 
     def get_next_version(self, current: str | float | None, channel: None = None) -> str:
         """Return the version after this one, in the form that LangGraph's own savers use.
@@ -445,8 +461,11 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
             metadata["run_id"] = run_ids[0]
         for head in self._histories.list_heads(metadata):
             history = RunnableConfig(head.thread_id, checkpoint_ns=head.namespace)
+            try:
+                infos = self._list_history(history)
+            except CheckpointErasedError:
+                continue
             threads[history.thread] = None
-            infos = self._list_history(history)
             removable = [info.id for info in infos if info.metadata.get("run_id") in runs]
             self._histories.remove(history, removable)
         for thread in threads:
@@ -665,6 +684,15 @@ def _check_made_by(history: RunnableConfig, checkpoint: StoredCheckpoint) -> Non
         raise CheckpointConflictError(
             history.thread, "it holds a run of graphkit's own; give LangGraph another thread id"
         )
+
+
+def _make_metadata(config: LangGraphConfig, metadata: CheckpointMetadata) -> CheckpointMetadata:
+    """Return the metadata of a checkpoint with those that the config of its run adds."""
+    stored_metadata = get_checkpoint_metadata(config, metadata)
+    if "principal" in config["configurable"]:
+        # It has come there as every key of a config does, and is never stored.
+        stored_metadata.pop("principal", None)  # type: ignore[typeddict-item]
+    return stored_metadata
 
 
 def _parse_created_us(checkpoint: Mapping[str, Any]) -> int:

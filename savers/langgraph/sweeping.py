@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from logging import getLogger
 from typing import Final
 
 from graphkit import RunnableConfig
+from graphkit.errors import CheckpointErasedError
 from graphkit.saver_kit import LANGGRAPH, MADE_BY, FailedThreads
 from savers.langgraph.histories import Histories
 from savers.langgraph.opening import PeriodicSweep
@@ -49,7 +51,8 @@ def sweep(histories: Histories, idle_since: datetime, stop: threading.Event) -> 
     for thread_id in histories.saver.threads():
         if stop.is_set():
             break
-        with failed.catch(thread_id):
+        # Whose an erased thread was, nobody knows any more: it stays.
+        with failed.catch(thread_id), suppress(CheckpointErasedError):
             is_idle = histories.delete_idle(thread_id, idle_since=idle_since, dry_run=True)
             if is_idle and _is_of_langgraph(histories, thread_id):
                 deleted += histories.delete_idle(thread_id, idle_since=idle_since)

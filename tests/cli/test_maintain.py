@@ -23,7 +23,8 @@ def test_verify(store):
     done = graphkit("verify", store)
     assert done.out == "3 threads, 5 checkpoints, 1.6 kB: no problems\n"
     assert graphkit("verify", store, "--json").json == {
-        "threads": 3, "checkpoints": 5, "items": 0, "cached_values": 0, "size": 1582, "ok": True, "problems": [],
+        "threads": 3, "checkpoints": 5, "items": 0, "cached_values": 0, "size": 1582, "erased": 0, "ok": True,
+        "problems": [],
     }  # fmt: skip
     assert graphkit("verify", store, "order-17").out.startswith("1 thread, 2 checkpoints")
 

@@ -10,7 +10,7 @@ import pytest
 from graphkit import CheckpointerConfigurationError, RunnableConfig
 from graphkit.compat.go_agents import CheckpointConfig
 from graphkit.transfer import export_threads
-from savers import FileSystemSaver, PostgresSaver, SqliteSaver
+from savers import FileSystemSaver, KeyFile, PostgresSaver, SqliteSaver, SubjectKeys
 from tests.support.terminal import checkpoint, graphkit
 
 SECRET = "lamp for Anna"
@@ -148,6 +148,7 @@ def test_rotate(sealed, keys):
     assert graphkit("rotate", sealed, "order-18", "--key-file", keys, "--json").json == {
         "rewritten": [],
         "set_aside": [],
+        "erased": [],
     }
     keys.write_text(new, encoding="utf-8")
     assert SECRET in graphkit("show", sealed, "order-17", "--key-file", keys).out
@@ -208,6 +209,47 @@ def test_a_key_file_is_read_again_when_a_log_is_opened(sealed, keys):
         assert len(saver.rotate().rewritten) == 2
     assert "KeyFile(" in repr(saver.opener())
     assert saver.opener()().get(RunnableConfig("order-17")).state["n"] == 2
+
+
+def test_an_erased_thread_is_named_and_hides_nothing(store, keys, tmp_path):
+    old = keys.read_text(encoding="utf-8")
+    keys.write_text(f"2026 {b64encode(NEW).decode()}\n{old}", encoding="utf-8")
+    given = ("--key-file", keys)
+    copied = f"sqlite:{tmp_path / 'copied.db'}"
+    assert graphkit("copy", store, "--to", copied, *given).code == 0  # sealed with the new key
+    KeyFile(keys).destroy("2025")
+    rows = graphkit("threads", store, *given, "--status", "erased", "--json").json
+    assert [(row["thread"], row["problem"]) for row in rows] == [("order-17", "its key '2025' was destroyed")]
+    done = graphkit("show", store, "order-17", *given)
+    assert (done.code, "the key was destroyed" in done.err, "--key-file" in done.err) == (28, True, False)
+    done = graphkit("verify", store, *given)
+    assert (done.code, "2 logs erased: no problems" in done.out) == (0, True)
+    found = graphkit("verify", store, *given, "--json").json
+    assert (found["ok"], found["erased"]) == (True, 2)
+    assert graphkit("stats", store, *given, "--json").json["statuses"] == {"erased": 1}
+    assert graphkit("rotate", store, *given, "--json").json["erased"] != []
+    assert "2 logs stayed, because their keys were destroyed" in graphkit("rotate", store, *given).out
+    for command in (["compact"], ["prune", "--keep-last", "1"], ["prune", "--keep-last", "1", "--dry-run"]):
+        assert graphkit(command[0], store, *command[1:], *given).code == 0, command
+    assert graphkit("prune", store, "order-17", "--keep-last", "1", *given).code == 28
+    done = graphkit("copy", store, "--to", f"sqlite:{tmp_path / 'again.db'}", *given)
+    assert (done.code, "passed over" in done.err) == (0, True)
+    assert graphkit("delete", store, "order-17", "--yes", *given).code == 0
+    assert graphkit("threads", store, *given, "--json").json == []
+    assert SECRET in graphkit("show", copied, "order-17", *given).out
+
+
+@pytest.mark.requirement("P73")
+def test_a_copy_keeps_the_key_of_its_subject(tmp_path, keys):
+    KeyFile(keys).add("anna")
+    cipher = SubjectKeys(keys, key_for=lambda *_: "anna")
+    fill(FileSystemSaver(tmp_path / "runs", fsync="never", cipher=cipher))
+    given = ("--key-file", keys)
+    copied = tmp_path / "copied"
+    assert graphkit("copy", tmp_path / "runs", "--to", copied, *given).code == 0
+    assert graphkit("fork", copied, "order-17", "forked", *given).code == 0
+    KeyFile(keys).destroy("anna")
+    assert graphkit("verify", copied, *given, "--json").json["erased"] == 3
 
 
 @pytest.mark.parametrize("way", ["option", "environment"])

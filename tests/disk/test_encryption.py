@@ -47,6 +47,7 @@ from tests.support.sealed import (
     OLD,
     READS,
     WRONG,
+    fill,
     fill_rotatable,
     made,
     quiet,
@@ -209,10 +210,7 @@ def test_the_golden_directory_is_read_as_it_was_written(tmp_path):
 def store(tmp_path_factory):
     root = tmp_path_factory.mktemp("sealed") / "store"
     with open_saver(root) as saver:
-        write(saver)
-        saver.release(CONFIG)
-        write(saver)
-        write(saver, INNER, 2)
+        fill(saver)
     return root
 
 

@@ -2,6 +2,7 @@
 
 import uuid
 from base64 import b64encode
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, TypedDict
@@ -12,8 +13,10 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
-from graphkit import CheckpointerConfigurationError, CheckpointKeyError
+from graphkit import CheckpointErasedError, CheckpointerConfigurationError, CheckpointKeyError, RunnableConfig
+from savers import DESTROYED, FileSystemSaver, SubjectKeys, ValidatingSaver
 from savers.langgraph import (
+    CheckpointSaver,
     FileSystemCheckpointSaver,
     PostgresCheckpointSaver,
     SqliteCheckpointSaver,
@@ -87,6 +90,68 @@ def test_a_graph_with_interrupts_runs_on_a_sealed_store(opener, tmp_path, durabi
             saver.get_tuple(CONFIG)
         with pytest.raises(CheckpointKeyError, match="'2026'"):
             list(saver.list(None))
+
+
+def config_of(user, thread=None):
+    return {"configurable": {"thread_id": thread or user, "user_id": user}}
+
+
+@pytest.mark.requirement("P73")
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_each_user_has_a_key_that_can_be_destroyed(opener, durability):
+    keys = {**KEYS, "anna": bytes(32), "ben": bytes(range(1, 33))}
+    cipher = SubjectKeys(keys, key_for=lambda _, metadata: metadata["user_id"])
+    with opener(cipher=cipher) as saver:
+        app = compiled(saver)
+        for user in ("anna", "ben"):
+            app.invoke({"messages": [("user", SECRET)]}, config_of(user), durability=durability)
+            app.invoke(Command(resume="yes"), config_of(user), durability=durability)
+        saver.copy_thread("anna", "copied")
+        assert [saver.store.own_key(thread) for thread in ("anna", "ben", "copied")] == ["anna", "ben", "anna"]
+    with opener(cipher={**keys, "anna": DESTROYED}) as saver:
+        for thread in ("anna", "copied"):
+            with pytest.raises(CheckpointErasedError):
+                saver.get_tuple(config_of("anna", thread))
+            with pytest.raises(CheckpointErasedError):
+                list(saver.list(config_of("anna", thread)))
+        assert {one.config["configurable"]["thread_id"] for one in saver.list(None)} == {"ben"}
+        assert {one.config["configurable"]["thread_id"] for one in saver.list(None, limit=50)} == {"ben"}
+        saver.delete_for_runs(["no such run"])
+        saver.delete_thread("copied")
+    with opener(cipher={**keys, "anna": DESTROYED}, ttl=timedelta(milliseconds=1)) as saver:
+        while "ben" in saver.store.threads():
+            saver.sweep_ttl()
+        assert saver.store.threads() == ["anna"]  # nobody knows whether it was LangGraph's
+
+
+def test_a_history_that_begins_with_writes_has_the_key_of_its_user(opener):
+    keys = {**KEYS, "anna": bytes(32)}
+    cipher = SubjectKeys(keys, key_for=lambda _, metadata: metadata["user_id"])
+    config = config_of("anna")
+    config["configurable"] |= {"checkpoint_ns": "", "checkpoint_id": str(uuid.UUID(int=7))}
+    with opener(cipher=cipher) as saver:
+        saver.put_writes(config, [("messages", SECRET)], "task")
+        assert saver.store.own_key("anna") == "anna"
+
+
+def test_an_import_gives_each_user_a_key(tmp_path):
+    with SqliteSaver.from_conn_string(str(tmp_path / "old.sqlite")) as old:
+        app = compiled(old)
+        app.invoke({"messages": [("user", SECRET)]}, config_of("anna"))
+    cipher = SubjectKeys({**KEYS, "anna": bytes(32)}, key_for=lambda _, metadata: metadata["user_id"])
+    assert import_langgraph_sqlite(tmp_path / "old.sqlite", tmp_path / "runs", cipher=cipher).ok
+    with FileSystemCheckpointSaver(tmp_path / "runs", cipher=cipher) as saver:
+        assert saver.store.own_key("anna") == "anna"
+
+
+def test_a_history_that_begins_with_writes_has_a_key_through_the_contract_too(tmp_path):
+    cipher = SubjectKeys({**KEYS, "anna": bytes(32)}, key_for=lambda _, metadata: metadata["user_id"])
+    config = config_of("anna")
+    config["configurable"] |= {"checkpoint_ns": "", "checkpoint_id": str(uuid.UUID(int=7))}
+    with CheckpointSaver(ValidatingSaver(FileSystemSaver(tmp_path / "runs", cipher=cipher))) as saver:
+        saver.put_writes(config, [("messages", SECRET)], "task")
+        (namespace,) = saver.store.namespaces("anna")
+        assert saver.store.own_key(RunnableConfig("anna", checkpoint_ns=namespace)) == "anna"
 
 
 def test_an_import_is_sealed_with_the_keys_and_refused_without(tmp_path):

@@ -25,6 +25,7 @@ from tests.support.sealed import (
     OLD,
     READS,
     WRONG,
+    fill,
     fill_rotatable,
     made,
     quiet,
@@ -165,11 +166,7 @@ def test_a_search_finds_plain_and_sealed_histories(open_saver):
 
 @pytest.fixture
 def store(open_saver):
-    saver = open_saver(cipher=NEW)
-    write(saver)
-    saver.release(CONFIG)
-    write(saver)
-    write(saver, INNER, 2)
+    fill(open_saver(cipher=NEW))
     return open_saver
 
 

@@ -54,6 +54,14 @@ def view(saver, config=CONFIG, version=None):
     return found
 
 
+def fill(saver):
+    """Write a history, its version and the history of a nested graph."""
+    write(saver)
+    saver.release(CONFIG)
+    write(saver)
+    write(saver, INNER, 2)
+
+
 def fill_rotatable(open_saver):
     """Write histories of an old key, of the new one, of both, and plain ones; live and released.
 

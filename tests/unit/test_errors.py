@@ -14,6 +14,7 @@ from graphkit.errors import (
     AgentFileSyntaxError,
     CheckpointConflictError,
     CheckpointCorruptionError,
+    CheckpointErasedError,
     CheckpointerConfigurationError,
     CheckpointerError,
     CheckpointFormatError,
@@ -60,6 +61,7 @@ EXAMPLES = [
     McpServerError("files", "does not start"),
     McpToolError("read_file", "no such file"),
     CheckpointKeyError("/p", "2026", "open the store with `cipher`"),
+    CheckpointErasedError("/p", "ann"),
     MissingDependencyError("rich", "cli"),
     InterruptExpiredError("ask", datetime(2031, 4, 1, tzinfo=UTC)),
 ]
@@ -93,6 +95,7 @@ def test_it_pickles(error):
         (NodeExecutionError, GraphRunnerError),
         (MaxIterationsError, GraphRunnerError),
         (CheckpointNotFoundError, LookupError),
+        (CheckpointErasedError, CheckpointKeyError),
         (CheckpointSerializationError, TypeError),
         (CheckpointStorageError, OSError),
         (ThreadBusyError, TimeoutError),

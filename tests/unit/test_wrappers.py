@@ -8,6 +8,7 @@ from graphkit.abc import (
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsFlush,
+    SupportsOwnKeys,
     SupportsRemove,
     SupportsRepair,
     SupportsReplay,
@@ -103,6 +104,7 @@ OPTIONAL = [
     SupportsDeleteIdle,
     SupportsRotate,
     SupportsReplay,
+    SupportsOwnKeys,
 ]
 
 

@@ -112,6 +112,9 @@ def verify(context: CliContext, directory: str, thread: str | None) -> Any:
         format_bytes(data["size"]),
     ]
     summary = ", ".join(counts)
+    data["erased"] = len(report.erased)
+    if report.erased:
+        summary += f", {pluralize(len(report.erased), 'log')} erased"
     data["ok"] = not problems
     data["problems"] = problems
     if not problems:
@@ -165,7 +168,7 @@ def _problem_rows(report: Any, entry_logs: Mapping[str, Any]) -> Iterator[Row]:
         yield {"thread": None, "state": "damaged", **_pick(report.marker, "path", "reason")}
     for thread in report.threads:
         for file in thread.files:
-            if file.state != "ok":
+            if file.state not in {"ok", "erased"}:
                 yield {"thread": thread.thread_id, **_pick(file, *_PROBLEM, "size", "checkpoints")}
 
     for thread in report.threads:

@@ -27,7 +27,12 @@ from graphkit.cli.rows import Row, size_of
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import escape, parse_assignments, pluralize
 from graphkit.cli.views import Card, Column, Table
-from graphkit.errors import CheckpointerError, CheckpointKeyError, CheckpointSerializationError
+from graphkit.errors import (
+    CheckpointErasedError,
+    CheckpointerError,
+    CheckpointKeyError,
+    CheckpointSerializationError,
+)
 
 _SOURCES_WITHOUT_NODE: Final = frozenset({"input", "update", "fork", "answer"})
 """Values of the metadata's `source` of checkpoints to which no node led."""
@@ -346,6 +351,8 @@ def stats(context: CliContext, directory: str, thread: str | None) -> Card:
             histories.append(root)
             nested += others
             status = root[0].status if root else ""
+        except CheckpointErasedError:
+            status = "erased"
         except CheckpointKeyError:
             status = "sealed"
         except CheckpointerError:

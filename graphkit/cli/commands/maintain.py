@@ -10,7 +10,7 @@ import click
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import SupportsCompact, SupportsDeleteIdle, SupportsRotate
-from graphkit._saver.retention import Retention, is_of_early_writes, list_removable
+from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_writes, list_removable
 from graphkit._saver.retention_pass import apply_policy
 from graphkit._saver.retention_policy import RetentionPolicy
 from graphkit.cli import options
@@ -24,6 +24,7 @@ from graphkit.cli.stores import KEY_FILE, open_store
 from graphkit.cli.values import UsageError, escape, parse_age, pluralize
 from graphkit.cli.views import Message
 from graphkit.errors import (
+    CheckpointErasedError,
     CheckpointerConfigurationError,
     CheckpointerError,
     CheckpointKeyError,
@@ -72,6 +73,8 @@ def rotate(context: CliContext, directory: str, thread: str | None) -> Message:
         report = saver.rotate(only, progress=progress)
     count = pluralize(len(report.rewritten), "log")
     text = f"sealed {count} with the current key"
+    if report.erased:
+        text += f"; {pluralize(len(report.erased), 'log')} stayed, because their keys were destroyed"
     if report.set_aside:
         names = ", ".join(map(escape, report.set_aside))
         text = f"{text}; these still hold bytes as they were, remove what you do not need: {names}"
@@ -128,24 +131,32 @@ def prune(
         return _prune_idle(context, saver, only, age=idle, interrupted=interrupted, yes=yes, dry_run=dry_run)
     if keep_last is None and older_than is None:
         raise UsageError("say what to prune: --keep-last, --older-than or both, or --idle")
-    criteria: dict[str, Any] = {"keep_last": keep_last, "keep_tags": keep_tags, "keep_interrupted": not interrupted}
+    criteria: RetentionOptions = {"keep_last": keep_last, "keep_tags": keep_tags, "keep_interrupted": not interrupted}
     if older_than is not None:
         criteria["older_than"] = context.now() - parse_age(older_than)
     saver = open_store(directory)
     threads = find_threads(saver, thread)
     count = 0
     for thread_id in context.track("pruning", threads):
-        if dry_run:
-            removable = list_removable(saver, thread_id, Retention(**criteria))
-            count += sum(not is_of_early_writes(info.checkpoint_ns) for info in removable)
-        else:
-            count += saver.prune(thread_id, **criteria)
+        try:
+            count += _prune(saver, thread_id, criteria, dry_run=dry_run)
+        except CheckpointErasedError:
+            if thread is not None:
+                raise
 
     verb = "would remove" if dry_run else "removed"
     return Message(
         f"{verb} {pluralize(count, 'checkpoint')} of {pluralize(len(threads), 'thread')}",
         {"removed": count, "threads": len(threads), "dry_run": dry_run},
     )
+
+
+def _prune(saver: BaseCheckpointSaver, thread_id: str, criteria: RetentionOptions, *, dry_run: bool) -> int:
+    """Prune a thread; return how many checkpoints were, or would be, removed."""
+    if not dry_run:
+        return saver.prune(thread_id, **criteria)
+    removable = list_removable(saver, thread_id, Retention(**criteria))
+    return sum(not is_of_early_writes(info.checkpoint_ns) for info in removable)
 
 
 def _apply_policy(context: CliContext, saver: BaseCheckpointSaver, file: str, *, dry_run: bool) -> Message:
@@ -217,9 +228,11 @@ def _prune_idle(
 
 
 def _find_status(saver: BaseCheckpointSaver, thread_id: str) -> str | None:
-    """Return the status of a thread; None if it is damaged."""
+    """Return the status of a thread; None if it is damaged or erased."""
     try:
         return status_of(saver, thread_id)
+    except CheckpointErasedError:
+        return None
     except CheckpointKeyError:
         raise
     except CheckpointerError:

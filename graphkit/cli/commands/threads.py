@@ -25,14 +25,19 @@ from graphkit.cli.rows import Row, describe_progress, describe_sleep, size_of
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import parse_age, parse_assignments, pluralize
 from graphkit.cli.views import Column, Table
-from graphkit.errors import CheckpointerError, CheckpointKeyError, CheckpointSerializationError
+from graphkit.errors import (
+    CheckpointErasedError,
+    CheckpointerError,
+    CheckpointKeyError,
+    CheckpointSerializationError,
+)
 
 _ABSENT: Final = object()
 _PAGE_SIZE: Final = 100
 """Threads that a terminal shows by default."""
 _MAX_SORTED: Final = 1000
 """Threads of a store that a terminal sorts by age by default, which takes about a millisecond each."""
-_STATUSES: Final = (*STATUSES, "damaged", "sealed")
+_STATUSES: Final = (*STATUSES, "damaged", "sealed", "erased")
 _SORTS: Final = ("id", "age", "size", "checkpoints")
 _COLUMNS: Final = (
     Column("thread", "THREAD", "name"),
@@ -184,6 +189,9 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
             row |= _describe_stop(saver, summary)
     except CheckpointSerializationError:  # a type is not registered
         raise
+    except CheckpointErasedError as error:
+        row["status"] = "erased"
+        row["problem"] = f"its key {error.key_id!r} was destroyed"
     except CheckpointKeyError as error:
         row["status"] = "sealed"
         row["problem"] = f"its state needs the key {error.key_id!r}; --key-file names the keys"

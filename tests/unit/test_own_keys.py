@@ -1,0 +1,713 @@
+"""Histories with keys of their own: what destroying a key erases, and what it does not touch."""
+
+import logging
+import pickle
+import shutil
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TypedDict
+
+import psycopg
+import pytest
+
+from graphkit import (
+    END,
+    START,
+    AccessDeniedError,
+    Checkpoint,
+    CheckpointConflictError,
+    CheckpointErasedError,
+    CheckpointerConfigurationError,
+    CheckpointKeyError,
+    Command,
+    RunnableConfig,
+    StateGraph,
+    interrupt,
+    operations,
+)
+from graphkit.retention import RetentionPolicy
+from graphkit.transfer import copy_threads, export_threads, import_threads
+from graphkit.values import freeze
+from savers import (
+    DESTROYED,
+    AccessControlledSaver,
+    FileSystemSaver,
+    KeyFile,
+    PostgresSaver,
+    SqliteSaver,
+    SubjectKeys,
+    acting_as,
+)
+from tests.support.logs import locate_log, read_key_id, read_records
+from tests.support.sealed import READS, made, quiet, view, write
+
+CURRENT = {"current": bytes(range(32))}
+ANN = {"ann": bytes(range(1, 33))}
+BOB = {"bob": bytes(range(2, 34))}
+KEYS = {**CURRENT, **ANN, **BOB}
+WITHOUT_ANN = {**KEYS, "ann": DESTROYED}
+T = RunnableConfig("t")
+INNER = RunnableConfig("t", checkpoint_ns="inner")
+
+
+def by_subject(keys=KEYS, key_for=None):
+    """A cipher that gives each subject the key of its name."""
+    return SubjectKeys(keys, key_for=key_for or (lambda _, metadata: metadata["subject"]))
+
+
+def about(subject, number=0, **state):
+    checkpoint = made(number, **state)
+    return checkpoint.with_metadata(freeze({**checkpoint.metadata, "subject": subject}))
+
+
+def put_some(saver, config, subject, count=6):
+    config = RunnableConfig.of(config)
+    for number in range(count):
+        saver.put(config, about(subject, number, text=f"{subject} says {number}"))
+    saver.put_writes(config, {"answer": subject})
+    saver.add_tags(config, subject)
+
+
+class Files:
+    def __init__(self, request, tmp_path):
+        self.place = tmp_path / "store"
+        self.opener = partial(FileSystemSaver, self.place, fsync="never", lock_timeout=0)
+
+    def back_up(self):
+        shutil.copytree(self.place, self.place.with_name("backup"))
+
+    def restore(self):
+        shutil.rmtree(self.place)
+        shutil.copytree(self.place.with_name("backup"), self.place)
+
+    def close(self):
+        pass
+
+
+class Sqlite(Files):
+    def __init__(self, request, tmp_path):
+        self.place = tmp_path / "sqlite"
+        self.place.mkdir()
+        self.opener = partial(SqliteSaver, str(self.place / "store.db"), fsync="never", lock_timeout=0)
+
+
+class Postgres:
+    def __init__(self, request, tmp_path):
+        self.server = request.getfixturevalue("server")
+        self.schema = f"own_{uuid.uuid4().hex}"
+        self.opener = partial(PostgresSaver, self.server.connection_string, schema=self.schema, lock_timeout=0)
+
+    def _copy(self, source, target):
+        with psycopg.connect(self.server.connection_string) as connection:
+            rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (self.schema,))
+            tables = sorted(name for (name,) in rows if name != "meta")
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {self.schema}_backup")
+            if target == self.schema:
+                connection.execute(f"TRUNCATE {', '.join(f'{target}.{table}' for table in tables)} CASCADE")
+            for table in tables:
+                if target != self.schema:
+                    connection.execute(f"CREATE TABLE {target}.{table} (LIKE {source}.{table})")
+            # What refers to a history comes after it.
+            for table in sorted(tables, key=lambda name: "histor" not in name):
+                connection.execute(
+                    f"INSERT INTO {target}.{table} OVERRIDING SYSTEM VALUE SELECT * FROM {source}.{table}"
+                )
+
+    def back_up(self):
+        self._copy(self.schema, f"{self.schema}_backup")
+
+    def restore(self):
+        self._copy(f"{self.schema}_backup", self.schema)
+
+    def close(self):
+        self.server.drop_schema(self.schema)
+        self.server.drop_schema(f"{self.schema}_backup")
+
+
+@pytest.fixture(params=[Files, Sqlite, Postgres], ids=lambda each: each.__name__.lower())
+def store(request, tmp_path):
+    """A store that is opened again with each call; all savers are closed in the end."""
+    found = request.param(request, tmp_path)
+    opened = []
+
+    def open_again(cipher=None, **options):
+        saver = found.opener(cipher=cipher, **options)
+        opened.append(saver)
+        return saver
+
+    open_again.back_up = found.back_up
+    open_again.restore = found.restore
+    open_again.opener = found.opener
+    open_again.close = lambda: [saver.close() for saver in opened]
+    yield open_again
+    open_again.close()
+    found.close()
+
+
+def states_of(report):
+    return {file.state for thread in report.threads for file in thread.files}
+
+
+# One key opens all of a subject, and nothing else
+
+
+@pytest.mark.requirement("P73")
+def test_one_key_opens_every_copy_of_a_history_and_nothing_else_does(store):
+    with store(by_subject()) as saver:
+        put_some(saver, "t", "ann")
+        put_some(saver, "other", "bob")
+        saver.put(INNER, made(90))  # `key_for` would raise: the nested graph knows no subject
+        saver.copy("t", "copied")
+        operations.fork(saver, "t", "forked")
+        saver.release(T)
+        put_some(saver, "t", "ann")
+    # Savers without `key_for`, such as that of the command line, keep to the key.
+    with store(KEYS) as saver:
+        saver.put(T, about("bob", 20))
+        saver.put_writes(T, {"later": 1})
+        saver.put(RunnableConfig("t", checkpoint_ns="inner2"), made(91))
+        saver.copy("t", "copied later")
+        operations.fork(saver, "t", "forked later")
+        saver.prune("t", keep_last=2)
+        saver.compact()
+        assert saver.rotate().rewritten == ()
+        assert saver.own_key("t") == saver.own_key("t", version=1) == "ann"
+        threads = [thread for thread in saver.threads(released=True) if thread != "other"]
+        found = {thread: view(saver, RunnableConfig(thread)) for thread in threads}
+        assert len(found) == 5
+    with store({"another": bytes(32), **ANN}) as saver:
+        assert {thread: view(saver, RunnableConfig(thread)) for thread in threads} == found
+        assert len(saver.tag(T, 1).checkpoints) == 6
+        assert saver.get(RunnableConfig("copied", checkpoint_ns="inner")).state["plain_n"] == 90
+        with pytest.raises(CheckpointKeyError, match="'bob'"):
+            saver.get("other")
+    with store(WITHOUT_ANN) as saver:
+        assert states_of(saver.verify("other")) == {"ok"}
+        for thread in threads:
+            assert states_of(saver.verify(thread)) == {"erased"}
+
+
+def test_the_answer_of_key_for_is_not_asked_again(store):
+    answers = ["ann"]
+    asked = []
+
+    def key_for(thread_id, metadata):
+        asked.append((thread_id, dict(metadata)["plain_step"]))
+        return answers[-1]
+
+    with store(by_subject(key_for=key_for)) as saver:
+        saver.put(T, made(1))
+        answers.append("bob")
+        saver.put(T, made(2))
+    with store(by_subject(key_for=key_for)) as saver:
+        saver.put(T, made(3))
+        saver.prune("t", keep_last=2)
+        saver.rotate()
+        assert saver.own_key("t") == "ann"
+    assert asked == [("t", "plain1")]
+
+
+def test_a_history_without_a_subject_is_sealed_with_the_current_key(store):
+    def key_for(_, metadata):
+        return metadata.get("subject")
+
+    with store(by_subject(key_for=key_for)) as saver:
+        saver.put(T, made(1))
+        assert saver.own_key("t") is None
+        assert saver.own_key("no such thread") is None
+    new = {"new": bytes(32), **KEYS}
+    with store(by_subject(new, key_for)) as saver:
+        assert len(saver.rotate().rewritten) == 1
+    with store({"new": bytes(32)}) as saver:
+        assert saver.get(T).state["plain_n"] == 1
+
+
+@pytest.mark.parametrize("before", [None, CURRENT], ids=["plain", "one key"])
+def test_an_existing_store_gets_keys_for_its_subjects_by_a_rotation(store, before):
+    with store(before) as saver:
+        for subject in ("ann", "bob"):
+            put_some(saver, subject, subject)
+            saver.put(RunnableConfig(subject, checkpoint_ns="inner"), made(90))
+            saver.release(RunnableConfig(subject))
+            put_some(saver, subject, subject)
+            saver.put(RunnableConfig(subject, checkpoint_ns="inner"), made(90))
+        found = view(saver, RunnableConfig("bob"))
+    with store(by_subject(key_for=lambda thread_id, _: thread_id)) as saver:
+        assert len(saver.rotate().rewritten) == 8
+        assert saver.rotate().rewritten == ()
+        assert saver.own_key("ann") == saver.own_key("ann", version=1) == "ann"
+    with store({"another": bytes(32), **BOB}) as saver:
+        assert view(saver, RunnableConfig("bob")) == found
+        assert len(saver.tag("bob", 1).checkpoints) == 6
+
+
+def test_a_plain_history_gets_the_key_of_its_subject_with_the_next_put(store):
+    with store() as saver:
+        put_some(saver, "t", "ann")
+    with store(by_subject()) as saver:
+        saver.put(T, made(50))
+        assert saver.own_key("t") == "ann"
+        assert len(saver.list(T)) == 7
+
+
+# Refusals
+
+
+def raise_error(_, metadata):
+    return metadata["no such key"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "key_for", "error", "message"),
+    [
+        (KEYS, raise_error, CheckpointKeyError, "key_for raised KeyError: 'no such key'"),
+        (KEYS, lambda *_: "eve", CheckpointKeyError, "'eve': no such key was given; add it"),
+        (KEYS, lambda *_: 7, CheckpointerConfigurationError, "text of 1 to 250 bytes, not 7"),
+        (KEYS, lambda *_: "", CheckpointerConfigurationError, "text of 1 to 250 bytes"),
+        (KEYS, lambda *_: "x" * 251, CheckpointerConfigurationError, "text of 1 to 250 bytes"),
+        (WITHOUT_ANN, lambda *_: "ann", CheckpointErasedError, "the key was destroyed"),
+    ],
+    ids=["raises", "unknown", "no text", "empty", "too long", "destroyed"],
+)
+def test_a_put_whose_key_cannot_be_chosen_is_refused_and_changes_nothing(store, keys, key_for, error, message):
+    with store(by_subject()) as saver:
+        put_some(saver, "other", "bob")
+        size = saver.size()
+    with store(by_subject(keys, key_for)) as saver:
+        for attempt in (
+            lambda: saver.put(T, about("ann", 1)),
+            lambda: saver.put(T, about("ann", 1, text=["x" * 50_000] * 400)),
+            lambda: saver.put_writes(T.with_check_point_id(made(9).id), {"a": 1}, early=True),
+        ):
+            with pytest.raises(error, match=message):
+                attempt()
+            assert saver.size() == size
+            assert saver.threads() == ["other"]
+        saver.put("other", about("bob", 30))
+    with store(by_subject()) as saver:
+        assert saver.threads() == ["other"]
+        saver.put(T, about("ann", 1))
+        assert saver.own_key("t") == "ann"
+
+
+# Runs
+
+
+class Answers(TypedDict, total=False):
+    begun: bool
+    answer: str
+    again: str
+
+
+def test_a_run_with_a_nested_graph_has_one_key_whoever_resumes_it(store):
+    inner = StateGraph(Answers)
+    inner.add_node("ask", lambda _: {"answer": interrupt("well?")})
+    inner.add_edge(START, "ask")
+    inner.add_edge("ask", END)
+    outer = StateGraph(Answers)
+    outer.add_node("before", lambda _: {"begun": True})
+    outer.add_node("nested", inner.compile())
+    outer.add_node("again", lambda _: {"again": interrupt("again?")})
+    outer.add_edge(START, "before")
+    outer.add_edge("before", "nested")
+    outer.add_edge("nested", "again")
+    outer.add_edge("again", END)
+    config = RunnableConfig("t", metadata={"subject": "ann"})
+    with store(by_subject()) as saver:
+        outer.compile(checkpointer=saver).invoke({}, config)
+    with store(KEYS) as saver:
+        app = outer.compile(checkpointer=saver)
+        app.invoke(Command(resume="yes"), RunnableConfig("t"))
+        namespaces = saver.namespaces("t")
+        assert {saver.own_key(RunnableConfig("t", checkpoint_ns=name)) for name in namespaces} == {"ann"}
+    with store({"another": bytes(32), **ANN}) as saver:
+        assert outer.compile(checkpointer=saver).invoke(Command(resume="done"), RunnableConfig("t"))["again"] == "done"
+
+
+# Destroyed, missing and wrong keys
+
+
+@pytest.fixture
+def two_subjects(store):
+    """Two threads, each with a key of its own; the one of ann has a version and a nested graph, too."""
+    with store(by_subject()) as saver:
+        put_some(saver, "t", "ann")
+        saver.put(INNER, made(90))
+        saver.release(T)
+        put_some(saver, "t", "ann")
+        saver.put(INNER, made(90))
+        put_some(saver, "other", "bob")
+    return store
+
+
+@pytest.mark.requirement("P73")
+@pytest.mark.parametrize(
+    "operation", sorted(READS.keys() - {"search", "interrupts", "prune", "compact", "watch", "namespaces"})
+)
+def test_without_its_key_only_the_erased_thread_is_refused(two_subjects, operation):
+    with two_subjects(by_subject(WITHOUT_ANN)) as saver:
+        with pytest.raises(CheckpointErasedError, match=r"key 'ann': the key was destroyed") as caught:
+            READS[operation](saver)
+        assert caught.value.key_id == "ann"
+        assert len(saver.list("other")) == 6
+
+
+@pytest.mark.requirement("P73")
+def test_what_is_about_all_threads_goes_on_with_the_others(two_subjects, caplog):
+    with two_subjects(by_subject(WITHOUT_ANN)) as saver, caplog.at_level(logging.WARNING, "graphkit"):
+        assert saver.threads() == ["other", "t"]
+        assert {info.thread_id for info in saver.search({"plain_step": "plain1"})} == {"other"}
+        assert saver.interrupts() == []
+        assert saver.versions_by_thread_id("t") == [1]
+        assert saver.namespaces("t") == ["", "inner"]
+        assert saver.size("t") > 500
+        report = RetentionPolicy(keep_last=5).apply(saver)
+        assert report.pruned == ("other",)
+        assert report.ok
+        assert saver.prune(keep_last=4) == 1
+        assert saver.compact() == 0
+        saver.put("z", about("bob"))
+        with saver.watch(latest=True) as watch:
+            while (change := watch.get(5)).thread_id != "z":
+                assert change.thread_id == "other"
+            saver.put("other", about("bob", 60))
+            assert watch.get(5).checkpoint.metadata["plain_step"] == "plain60"
+        assert saver.delete("z")
+        report = saver.verify()
+        assert report.ok
+        assert report.problems == ()
+        assert len(report.erased) == 4
+        assert all("'ann' was destroyed" in file.reason for file in report.erased)
+        assert all(file.records > 2 for file in report.erased)
+        assert not caplog.records
+        with pytest.raises(CheckpointErasedError):
+            saver.prune("t", keep_last=1)
+        assert saver.delete("t")
+        assert saver.threads(released=True) == ["other"]
+        with pytest.raises(CheckpointErasedError):
+            saver.put(T, about("ann", 1))
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "state"),
+    [
+        (CURRENT, CheckpointKeyError, "sealed"),
+        ({**KEYS, "ann": bytes(32)}, CheckpointKeyError, "sealed"),
+        (WITHOUT_ANN, CheckpointErasedError, "erased"),
+    ],
+    ids=["missing", "wrong", "destroyed"],
+)
+def test_only_a_destroyed_key_is_no_problem(two_subjects, keys, error, state):
+    with two_subjects(keys) as saver:
+        with pytest.raises(CheckpointKeyError, match="'ann'") as caught:
+            saver.get(T)
+        assert type(caught.value) is error
+        report = saver.verify("t")
+        assert states_of(report) == {state}
+        assert report.ok is (state == "erased")
+        assert bool(report.problems) is (state == "sealed")
+        if isinstance(saver, FileSystemSaver):
+            assert bool(saver.repair("t").files) is (state == "sealed")
+
+
+@pytest.mark.requirement("P73")
+def test_a_backup_that_is_restored_stays_erased(two_subjects):
+    two_subjects.close()
+    two_subjects.back_up()
+    with two_subjects(WITHOUT_ANN) as saver:
+        assert saver.delete("t")
+    two_subjects.close()
+    two_subjects.restore()
+    with two_subjects(WITHOUT_ANN) as saver:
+        assert saver.threads() == ["other", "t"]
+        with pytest.raises(CheckpointErasedError):
+            saver.get(T)
+        assert len(saver.verify().erased) == 4
+        assert len(saver.list("other")) == 6
+    with two_subjects(KEYS) as saver:  # the backup is a good one
+        assert len(saver.list(T)) == 6
+
+
+# Rotation
+
+
+@pytest.mark.requirement("P73")
+def test_a_rotation_names_what_is_erased_and_leaves_it(two_subjects):
+    new = {"new": bytes(32), **WITHOUT_ANN}
+    with two_subjects(new) as saver:
+        report = saver.rotate()
+        assert report.rewritten == ()
+        assert len(report.erased) == 4
+        assert saver.rotate("other").erased == ()
+    with two_subjects({"new": bytes(32), **BOB}) as saver, pytest.raises(CheckpointKeyError) as caught:
+        saver.rotate("t")
+    assert type(caught.value) is CheckpointKeyError  # this one may be found again
+
+
+def test_a_shared_key_may_be_destroyed_too(store):
+    with store(CURRENT) as saver:
+        put_some(saver, "t", "ann")
+    with store({"new": bytes(32), **CURRENT}) as saver:
+        put_some(saver, "other", "bob")
+    with store({"newest": bytes(31) + b"\1", "new": bytes(32), "current": DESTROYED}) as saver:
+        report = saver.rotate()
+        assert (len(report.rewritten), len(report.erased)) == (1, 1)
+    with store({"newest": bytes(31) + b"\1"}) as saver:
+        assert len(saver.list("other")) == 6
+    with (
+        store({"current": DESTROYED, "new": bytes(32)}) as saver,
+        pytest.raises(CheckpointerConfigurationError, match="put another key first"),
+    ):
+        saver.put(RunnableConfig("third"), made(1))
+
+
+def test_access_control_reports_what_is_erased_to_those_who_may_know(two_subjects):
+    def policy(principal, operation, thread_id, namespace):
+        return thread_id.startswith(principal)
+
+    with two_subjects(WITHOUT_ANN) as saver:
+        guarded = AccessControlledSaver(saver, policy)
+        with acting_as("t"):
+            assert len(guarded.rotate().erased) == 4
+            assert guarded.own_key("t") == "ann"
+        with acting_as("other"):
+            assert guarded.rotate().erased == ()
+            with pytest.raises(AccessDeniedError):
+                guarded.own_key("t")
+
+
+# Copies in other stores
+
+
+@pytest.fixture
+def target(tmp_path):
+    return partial(SqliteSaver, tmp_path / "target.db", fsync="never")
+
+
+@pytest.mark.requirement("P73")
+def test_a_copy_in_another_store_is_erased_with_the_same_key(two_subjects, target):
+    with two_subjects(KEYS) as source, target(cipher=KEYS) as copied:
+        copy_threads(source, copied)
+        assert copied.own_key("t") == copied.own_key(INNER) == copied.own_key("t", version=1) == "ann"
+        assert copied.own_key("other") == "bob"
+        assert view(copied, T) == view(source, T)
+        source.put(T, about("bob", 40))
+        assert copy_threads(source, copied).checkpoints == 1
+    with target(cipher=WITHOUT_ANN) as copied:
+        assert len(copied.verify().erased) == 4
+        assert len(copied.list("other")) == 6
+
+
+def test_a_copy_without_the_key_is_refused(two_subjects, target):
+    with two_subjects(KEYS) as source, target(cipher={**CURRENT, **BOB}) as copied:
+        with pytest.raises(CheckpointKeyError, match="'ann'"):
+            copy_threads(source, copied)
+        assert copied.threads() == ["other"]
+
+
+def test_a_copy_with_another_key_is_not_continued(two_subjects, target):
+    with two_subjects(KEYS) as source, target() as copied:
+        copy_threads(source, copied, plaintext=True)
+    with two_subjects(KEYS) as source, target(cipher=KEYS) as copied:
+        copied.rotate()
+        source.put(T, about("ann", 40))
+        with pytest.raises(CheckpointConflictError, match="the key 'ann' of its own"):
+            copy_threads(source, copied, ["t"])
+        assert len(copied.list(T)) == 6
+
+
+def test_copies_and_exports_of_all_pass_over_what_is_erased(two_subjects, target, caplog):
+    with two_subjects(WITHOUT_ANN) as source, target(cipher=KEYS) as copied:
+        assert copy_threads(source, copied).threads == ["other"]
+        assert copied.threads() == ["other"]
+        assert [record.getMessage()[:21] for record in caplog.records] == ["thread 't' is passed "]
+        lines = list(export_threads(source, plaintext=True))
+        assert sum('"thread"' in line for line in lines) == 1
+        with pytest.raises(CheckpointErasedError):
+            copy_threads(source, copied, ["t"])
+        with pytest.raises(CheckpointErasedError):
+            list(export_threads(source, ["t"], plaintext=True))
+
+
+def test_key_for_decides_about_what_comes_without_a_key(two_subjects, target, tmp_path):
+    """From a plain store, and from readable lines."""
+    with two_subjects(KEYS) as source, target(cipher=by_subject()) as copied:
+        assert len(import_threads(copied, export_threads(source, ["other"], plaintext=True)).threads) == 1
+        assert copied.own_key("other") == "bob"
+    with FileSystemSaver(tmp_path / "plain", fsync="never") as plain, target(cipher=by_subject()) as copied:
+        put_some(plain, "plain", "ann")
+        plain.put(RunnableConfig("plain", checkpoint_ns="inner"), about("ann", 90))
+        copy_threads(plain, copied)
+        assert copied.own_key("plain") == "ann"
+        assert copied.own_key(RunnableConfig("plain", checkpoint_ns="inner")) == "ann"
+
+
+# Files
+
+
+@pytest.fixture
+def files(tmp_path):
+    return partial(FileSystemSaver, tmp_path / "store", fsync="never", lock_timeout=0)
+
+
+GOLDEN = Path(__file__).parents[1] / "disk" / "golden_own_keys"
+"""Written once by `write_golden`, when keys of their own were new; every later graphkit must read it."""
+
+
+def write_golden(root):
+    with FileSystemSaver(root, fsync="never", cipher=by_subject()) as saver:
+        put_some(saver, "t", "ann", 3)
+        saver.put(INNER, made(90))
+        saver.release(T)
+        put_some(saver, "t", "ann", 2)
+        put_some(saver, "other", "bob", 2)
+
+
+def test_the_golden_directory_is_read_as_it_was_written(tmp_path):
+    root = shutil.copytree(GOLDEN, tmp_path / "golden")
+    write_golden(tmp_path / "new")
+    with FileSystemSaver(root, cipher=KEYS) as saver, FileSystemSaver(tmp_path / "new", cipher=KEYS) as new:
+        for config, version in ((T, None), (T, 1), (INNER, 1), (RunnableConfig("other"), None)):
+            assert view(saver, config, version) == view(new, config, version)
+            assert saver.own_key(config, version=version) == new.own_key(config, version=version)
+        assert saver.rotate().rewritten == ()
+        assert saver.verify().ok
+
+
+def test_every_record_of_a_log_has_its_own_key(files, tmp_path):
+    with files(cipher=by_subject(key_for=lambda *_: "ann")) as saver:
+        write(saver, T)
+        saver.put_writes(T.with_check_point_id(made(300).id), {"early": 1}, early=True)
+    with files(cipher=KEYS) as saver:
+        saver.prune("t", keep_last=3)
+        saver.put(T, made(50))
+    records = read_records(locate_log(tmp_path / "store"))
+    assert {read_key_id(record.payload) for record in records[2:]} == {"\0own\0ann"}
+
+
+def test_a_repair_keeps_the_key_even_if_the_beginning_of_the_log_is_lost(files, tmp_path):
+    with files(cipher=by_subject()) as saver:
+        put_some(saver, "t", "ann")
+    path = locate_log(tmp_path / "store")
+    first = read_records(path)[2].offset
+    path.write_bytes(bytes(first) + path.read_bytes()[first:])
+    with files(cipher=KEYS) as saver, quiet():
+        assert saver.repair("t").ok
+        assert saver.own_key("t") == "ann"
+        assert len(saver.list(T)) == 6
+
+
+def test_a_repaired_marker_names_a_key_without_what_marks_it(files, tmp_path):
+    with files(cipher=by_subject()) as saver:
+        put_some(saver, "t", "ann")
+        (tmp_path / "store" / "graphkit.store").write_bytes(b"?")
+        assert saver.repair().marker is not None
+    with files() as saver, pytest.raises(CheckpointKeyError, match="'ann'"):
+        saver.put(RunnableConfig("new"), made(1))
+
+
+def test_a_rewrite_after_a_release_chooses_anew(files):
+    answers = iter(["ann", "bob"])
+    with files(cipher=by_subject(key_for=lambda *_: next(answers))) as saver:
+        saver.put(T, made(1))
+        saver.release(T)
+        saver.put(T, made(2))
+        assert (saver.own_key("t", version=1), saver.own_key("t")) == ("ann", "bob")
+
+
+# Ciphers
+
+
+def choose_by_subject(_, metadata):
+    return metadata["subject"]
+
+
+def test_the_opener_takes_key_for_along(files):
+    with files(cipher=SubjectKeys(KEYS, key_for=choose_by_subject)) as saver:
+        opener = pickle.loads(pickle.dumps(saver.opener()))
+    with opener() as saver:
+        put_some(saver, "t", "ann")
+        assert saver.own_key("t") == "ann"
+
+
+def test_a_function_may_say_that_a_key_was_destroyed(files):
+    def provide(key_id):
+        return ("current", CURRENT["current"]) if key_id is None else WITHOUT_ANN[key_id]
+
+    with files(cipher=by_subject()) as saver:
+        put_some(saver, "t", "ann")
+    with files(cipher=provide) as saver, pytest.raises(CheckpointErasedError):
+        saver.get(T)
+
+
+def test_an_invalid_choice_is_refused_and_no_key_is_shown():
+    with pytest.raises(CheckpointerConfigurationError, match="key_for must be a function"):
+        SubjectKeys(KEYS, key_for="ann")
+    assert repr(KEYS["ann"]) not in repr(by_subject())
+    with pytest.raises(CheckpointerConfigurationError, match="must not begin with"):
+        FileSystemSaver("unused", cipher={"\0own\0x": bytes(32)})
+
+
+def test_a_key_file_makes_and_destroys_keys(files, tmp_path):
+    path = tmp_path / "keys"
+    keys = KeyFile(path)
+    assert keys.add("2026") == "2026"
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    path.write_text(path.read_text().rstrip("\n") + "\n# subjects", encoding="utf-8")
+
+    def key_for(_, metadata):
+        return keys.add(metadata["subject"])
+
+    with files(cipher=SubjectKeys(path, key_for=key_for)) as saver:
+        put_some(saver, "t", "ann")
+        put_some(saver, "other", "bob")
+    before = keys.read()
+    assert list(before) == ["2026", "ann", "bob"]
+    assert keys.add("ann") == "ann"
+    assert keys.read() == before
+    keys.destroy("ann")
+    keys.destroy("ann")
+    assert keys.read() == {**before, "ann": DESTROYED}
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert "# subjects" in path.read_text()
+    keys.add("ann")
+    assert keys("ann") == DESTROYED
+    with files(cipher=path) as saver:
+        with pytest.raises(CheckpointErasedError):
+            saver.get(T)
+        assert len(saver.list("other")) == 6
+    with pytest.raises(LookupError, match="has no key 'eve'"):
+        keys.destroy("eve")
+    for word in ("", "two words", "#comment", " x", "\udcff", "a\0b"):
+        with pytest.raises(CheckpointerConfigurationError, match="one word"):
+            keys.add(word)
+
+
+def test_a_pickled_key_file_has_no_key(tmp_path):
+    keys = KeyFile(tmp_path / "keys")
+    keys.add("a")
+    key = keys("a")
+    assert key not in pickle.dumps(keys)
+    assert pickle.loads(pickle.dumps(keys))("a") == key
+
+
+def test_keys_that_are_added_at_the_same_time_are_all_kept(tmp_path):
+    names = [f"key{number}" for number in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: KeyFile(tmp_path / "keys").add(name), names * 2))
+    assert sorted(KeyFile(tmp_path / "keys").read()) == sorted(names)
+
+
+def test_a_checkpoint_of_an_open_saver_is_read_until_it_is_closed(files):
+    """As docs/security.md says: the derived key is in memory."""
+    keys = dict(KEYS)
+    with files(cipher=lambda key_id: ("current", keys["current"]) if key_id is None else keys[key_id]) as saver:
+        saver.put(T, Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+        keys["current"] = DESTROYED
+        assert saver.get(T).state["n"] == 1
+        saver.close()
+        with pytest.raises(CheckpointErasedError):
+            saver.get(T)

@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Any, ClassVar, Final
 
 __all__ = [
-    "DISTRIBUTION",
     "AccessDeniedError",
     "AgentConfigurationError",
     "AgentFileNotFoundError",
@@ -43,7 +42,7 @@ __all__ = [
     "ToolError",
 ]
 
-DISTRIBUTION: Final = "graphkit-durable"
+_DISTRIBUTION: Final = "graphkit-durable"
 """The name that pip installs. On the package index `graphkit` belongs to another project."""
 
 
@@ -364,7 +363,7 @@ class MissingDependencyError(GraphKitError, ImportError):
     def __init__(self, package: str, extra: str) -> None:
         self.package = package
         self.extra = extra
-        super().__init__(f"{package} is not installed; run: pip install '{DISTRIBUTION}[{extra}]'")
+        super().__init__(f"{package} is not installed; run: pip install '{_DISTRIBUTION}[{extra}]'")
 
 
 class CheckpointKeyError(CheckpointerError):

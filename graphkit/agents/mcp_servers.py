@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 from graphkit.agents.configuration import AgentConfig
 from graphkit.agents.mcp_settings import McpServer
 from graphkit.agents.messages import to_plain
+from graphkit.agents.settings import require_package
 from graphkit.agents.tools import Tool
-from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError, MissingDependencyError
+from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -51,7 +52,7 @@ class McpServers:
         checked = AgentConfig.from_dict({"mcp_servers": servers}).mcp_servers
         self.settings = {name: McpServer(name=name, settings=settings) for name, settings in checked.items()}
         if self.settings:
-            _require_package()
+            require_package("mcp")
         self._loops: dict[AbstractEventLoop, _LoopConnections] = {}
 
     def __repr__(self) -> str:
@@ -278,10 +279,3 @@ def _read_result(tool: str, result: Any) -> Any:
     if len(texts) == len(blocks):
         return text
     return [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in blocks]
-
-
-def _require_package() -> None:
-    from importlib.util import find_spec  # importing the package takes half a second
-
-    if find_spec("mcp") is None:
-        raise MissingDependencyError("mcp", "agents")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import SecretStr
 
-from graphkit._records.context import CURRENT_NODE_CONTEXT
+from graphkit._records.context import post_event
 from graphkit._wording import describe_error
 from graphkit.agents.configuration import ModelSettings
 from graphkit.agents.messages import (
@@ -30,8 +30,8 @@ from graphkit.agents.messages import (
     to_plain,
     to_request,
 )
-from graphkit.agents.settings import hide_secrets, shown_url
-from graphkit.errors import MissingDependencyError, ModelError
+from graphkit.agents.settings import hide_secrets, require_package, shown_url
+from graphkit.errors import ModelError
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -457,7 +457,7 @@ class OpenAIModel:
     is_async: bool = False
 
     def __init__(self, settings: ModelSettings) -> None:
-        _require_package()
+        require_package("openai")
         self.settings = settings
         self._clients = Clients(settings)
         self._asks_for_usage = True
@@ -596,22 +596,16 @@ class _Attempts:
         is_last = self._number >= policy.max_attempts
         if is_last or is_too_long or not failure.is_temporary:
             raise ModelError(self._settings.name, reason, attempts=self._number, status=failure.status)
-        self._report(reason, delay)
-        self._number += 1
-        self._position = 0
-        return delay
-
-    def _report(self, reason: str, delay: float) -> None:
-        context = CURRENT_NODE_CONTEXT.get()
-        if context is None:
-            return
         data = {
             "model": self._settings.name,
             "attempt": self._number,
             "error": reason,
             "delay": delay,
         }
-        context.post_event("model.retry", data)
+        post_event("model.retry", data)
+        self._number += 1
+        self._position = 0
+        return delay
 
 
 def _ask(client: OpenAI, attempts: _Attempts) -> Message:
@@ -662,10 +656,3 @@ def _to_dict(answer: Any) -> Any:
     """Return what the client parsed as plain data. It does not validate, so neither may this."""
     to_dict = getattr(answer, "to_dict", None)
     return to_dict(warnings=False) if callable(to_dict) else answer
-
-
-def _require_package() -> None:
-    from importlib.util import find_spec  # importing the package takes half a second
-
-    if find_spec("openai") is None:
-        raise MissingDependencyError("openai", "agents")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import importlib.util
 import json
 import re
 import sys
@@ -29,7 +29,7 @@ from pydantic import (
 from graphkit._plan.retry import RetryPolicy
 from graphkit._wording import describe_error, simplify_message
 from graphkit.agents.tools import Tool
-from graphkit.errors import AgentConfigurationError
+from graphkit.errors import AgentConfigurationError, MissingDependencyError
 
 HIDDEN: Final = "***"
 _SHORTEST: Final = 4
@@ -74,6 +74,16 @@ def hide_secrets(text: str, secrets: Iterable[SecretStr]) -> str:
     for form in sorted(forms, key=len, reverse=True):
         text = text.replace(form, HIDDEN)
     return text
+
+
+def require_package(name: str) -> None:
+    """Check that a package of the extra `agents` is installed. Importing it would take half a second.
+
+    Raises:
+        MissingDependencyError: it is not.
+    """
+    if importlib.util.find_spec(name) is None:
+        raise MissingDependencyError(name, "agents")
 
 
 _NO_SETTINGS: Final = frozenset({"model_type", "model_attributes_type"})

@@ -36,7 +36,14 @@ def parse_schema(schema: Any, state_factory: Any = None) -> StateSchema:
     elif isinstance(schema, StateSerializer):
         parsed = StateSchema({}, serializer=schema)
     elif isinstance(schema, Mapping):
-        parsed = _parse_channels(schema)
+        problems = [
+            f"the schema's {key!r} is {channel!r}, which is not a Channel"
+            for key, channel in schema.items()
+            if not isinstance(channel, Channel)
+        ]
+        if problems:
+            raise GraphStateError(*problems)
+        parsed = StateSchema(schema)
     elif isinstance(schema, type):
         parsed = _parse_class(schema)
     elif callable(schema):
@@ -53,17 +60,6 @@ def parse_schema(schema: Any, state_factory: Any = None) -> StateSchema:
         for key in parsed.serializer.transient_attributes:
             parsed.make_transient(key)
     return parsed
-
-
-def _parse_channels(schema: Mapping[str, Any]) -> StateSchema:
-    problems = [
-        f"the schema's {key!r} is {channel!r}, which is not a Channel"
-        for key, channel in schema.items()
-        if not isinstance(channel, Channel)
-    ]
-    if problems:
-        raise GraphStateError(*problems)
-    return StateSchema(schema)
 
 
 def _parse_class(schema: type) -> StateSchema:

@@ -121,8 +121,10 @@ class HistoryComparer:
                 raise self._conflict(namespace, other, f"the source has {one.checkpoint.id} in its place")
             what = description
             if name == "state":
-                keys = _find_keys(wanted, stored)
-                what = f"{description} at {keys}"
+                changes = _changed_keys(wanted)
+                stored_changes = _changed_keys(stored)
+                keys = [key for key in {**changes, **stored_changes} if changes.get(key) != stored_changes.get(key)]
+                what = f"{description} at {', '.join(map(repr, keys)) or 'the order of its keys'}"
             raise self._conflict(namespace, other, f"its {what} differs from the source")
 
     def _find_missing_parts(self, namespace: str, one: ReadCheckpoint, other: ReadCheckpoint) -> MissingParts | None:
@@ -157,14 +159,6 @@ def make_conflict(thread_id: str, namespace: str, checkpoint_id: str, reason: st
 def _text(value: Any) -> str:
     """Return what tells values apart that == does not, such as 1 and True, or dicts in another order."""
     return format_line({"": value})
-
-
-def _find_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Return the keys of a state at which two changes differ, for an error."""
-    changed_one = _changed_keys(one)
-    changed_other = _changed_keys(other)
-    keys = [key for key in {**changed_one, **changed_other} if changed_one.get(key) != changed_other.get(key)]
-    return ", ".join(map(repr, keys)) or "the order of its keys"
 
 
 def _changed_keys(change: Mapping[str, Any]) -> dict[str, str]:
@@ -410,7 +404,12 @@ class ThreadCopier:
                 self._begin(stage)
             for namespace in stage.namespaces:
                 stored = plan.active[namespace].stored if number == 0 else 0
-                counts.checkpoints += self._append_history(stage, namespace, stored)
+                count = 0
+                for read in self._source.read(namespace, stage.version):
+                    count += 1
+                    if count > stored:
+                        self._incoming.put(namespace, StoredCheckpoint(read.checkpoint, read.writes, read.tags))
+                counts.checkpoints += max(count - stored, 0)
             if stage.version is not None:
                 self._incoming.release(stage.version)
                 counts.versions += 1
@@ -420,12 +419,3 @@ class ThreadCopier:
         if stage.namespaces:
             first = next(self._source.read(min(stage.namespaces), stage.version))
             self._incoming.begin(stage.namespaces, first.checkpoint.state)
-
-    def _append_history(self, stage: _Stage, namespace: str, stored: int) -> int:
-        """Append the checkpoints of a history after the first `stored`; return how many."""
-        count = 0
-        for read in self._source.read(namespace, stage.version):
-            count += 1
-            if count > stored:
-                self._incoming.put(namespace, StoredCheckpoint(read.checkpoint, read.writes, read.tags))
-        return max(count - stored, 0)

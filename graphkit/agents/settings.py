@@ -409,7 +409,15 @@ def dump_value(value: Any, path: Path) -> Any:
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, RetryPolicy):
-        return _dump_retry(value, path)
+        if value.retry_on != _ANY_ERROR:
+            raise _no_plain_form(
+                (*path, "retry_on"),
+                "a file cannot choose errors; leave retry_on out, or give the policy to the tool in its module, "
+                "as in @tool(retry=...)",
+            )
+        options = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        del options["retry_on"]
+        return options
     if isinstance(value, Tool):
         return _name_tool(value, path)
     if isinstance(value, Mapping):
@@ -418,18 +426,6 @@ def dump_value(value: Any, path: Path) -> Any:
         return [dump_value(item, (*path, index)) for index, item in enumerate(value)]
     dump = getattr(value, "dump", None)
     return name_object(value, path) if dump is None else dump(path)
-
-
-def _dump_retry(retry: RetryPolicy, path: Path) -> dict[str, Any]:
-    if retry.retry_on != _ANY_ERROR:
-        raise _no_plain_form(
-            (*path, "retry_on"),
-            "a file cannot choose errors; leave retry_on out, or give the policy to the tool in its module, "
-            "as in @tool(retry=...)",
-        )
-    options = {field.name: getattr(retry, field.name) for field in dataclasses.fields(retry)}
-    del options["retry_on"]
-    return options
 
 
 def _name_tool(given: Tool, path: Path) -> str:

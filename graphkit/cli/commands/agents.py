@@ -156,7 +156,13 @@ class _Conversation:
             stops = last.interrupts if isinstance(last, InterruptionMetadata) else ()
             waiting = [stop for stop in stops if stop.due is None]
             given = self._ask(waiting) if waiting else self._read_message()
-        yield self._describe_end(turns, waiting)
+        parts = [pluralize(turns, "turn"), *map(_describe_waiting, waiting)]
+        if self._thread is not None:
+            parts.append(f"continue with --thread {escape(self._thread)}")
+        elif waiting:
+            parts.append("no answer can come later, because the agent has no checkpointer")
+        payloads = [interrupt.payload for interrupt in waiting]
+        yield Message("; ".join(parts), {"thread": self._thread, "turns": turns, "waiting": payloads})
 
     def _find_rest(self) -> Any:
         """Return what resumes a turn that has not ended, or the first message."""
@@ -262,15 +268,6 @@ class _Conversation:
             answer = _parse_approval(line) if is_approval else parse_json_or_text(line, "the answer")
             if answer is not None or not is_approval:
                 return answer
-
-    def _describe_end(self, turns: int, waiting: Sequence[InterruptionMetadata]) -> Message:
-        parts = [pluralize(turns, "turn"), *map(_describe_waiting, waiting)]
-        if self._thread is not None:
-            parts.append(f"continue with --thread {escape(self._thread)}")
-        elif waiting:
-            parts.append("no answer can come later, because the agent has no checkpointer")
-        payloads = [interrupt.payload for interrupt in waiting]
-        return Message("; ".join(parts), {"thread": self._thread, "turns": turns, "waiting": payloads})
 
 
 async def _read_next(stream: AsyncIterator[NodeOutput]) -> NodeOutput | None:

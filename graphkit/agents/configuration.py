@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Final, Literal, Self, final
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, final
 
 from pydantic import (
     AfterValidator,
@@ -61,6 +60,8 @@ from graphkit.agents.tools import Tool, tool
 from graphkit.agents.yaml_file import YamlFile
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
 from graphkit.registry import check_saver_options, get_saver, saver_names
+
+_T = TypeVar("_T")
 
 # The model of a step
 
@@ -290,11 +291,7 @@ class CheckpointerConfig(Settings):
                 message names it. Nothing was stored.
             MissingDependencyError: the saver needs a package that is not installed.
         """
-        if not self.enabled:
-            return None
-        options = self._find_options()
-        with self._explain_errors():
-            return get_saver(self.type, **options)
+        return self._with_options(get_saver) if self.enabled else None
 
     def check(self) -> None:
         """Check `config` without making the saver: nothing is opened or created.
@@ -306,11 +303,8 @@ class CheckpointerConfig(Settings):
             CheckpointerConfigurationError: a key is missing, unknown or wrong. The message names it.
             MissingDependencyError: the saver needs a package that is not installed.
         """
-        if not self.enabled:
-            return
-        options = self._find_options()
-        with self._explain_errors():
-            check_saver_options(self.type, **options)
+        if self.enabled:
+            self._with_options(check_saver_options)
 
     def find_wrong_option(self, error: CheckpointerConfigurationError) -> str | None:
         """Return the key of `config` that `check` refused with an error; None if a key is missing.
@@ -328,21 +322,17 @@ class CheckpointerConfig(Settings):
             return name
         return None
 
-    @contextmanager
-    def _explain_errors(self) -> Iterator[None]:
-        """Raise what a saver raises for wrong arguments as an error of the configuration."""
+    def _with_options(self, call: Callable[..., _T]) -> _T:
+        """Call a function with the type and the arguments of the saver; its errors become those of a configuration."""
+        options = {name: _reveal(value) for name, value in (self.config or {}).items()}
+        if "name" in options:
+            raise CheckpointerConfigurationError(f"config.name is unknown to the checkpointer type {self.type!r}")
         try:
-            yield
+            return call(self.type, **options)
         except CheckpointerConfigurationError:
             raise
         except (TypeError, ValueError) as error:
             raise CheckpointerConfigurationError(f"config of the checkpointer type {self.type!r}: {error}") from error
-
-    def _find_options(self) -> dict[str, Any]:
-        options = {name: _reveal(value) for name, value in (self.config or {}).items()}
-        if "name" in options:
-            raise CheckpointerConfigurationError(f"config.name is unknown to the checkpointer type {self.type!r}")
-        return options
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a plain dict, which `from_dict` reads."""

@@ -63,94 +63,6 @@ class HistoryComparison:
     parts: list[MissingParts] = field(default_factory=list)
 
 
-@final
-class HistoryComparer:
-    """Compares histories of one thread."""
-
-    def __init__(self, thread_id: str) -> None:
-        self._thread_id = thread_id
-
-    def compare(
-        self,
-        namespace: str,
-        wanted: Iterable[ReadCheckpoint],
-        stored: Iterable[ReadCheckpoint],
-        *,
-        has_parts: bool,
-    ) -> HistoryComparison:
-        """Compare a history with what is stored of it, which may end early.
-
-        Args:
-            namespace: the namespace, for errors.
-            wanted: the history, oldest first.
-            stored: the stored history.
-            has_parts: whether the history that is wanted has its pending writes and tags. Those of a
-                released history cannot be read.
-
-        Raises:
-            CheckpointConflictError: the stored history is not the beginning of the wanted one. It
-                names the checkpoint, and what differs.
-        """
-        # One checkpoint of each side at a time, since the states of a history may not fit into memory. Both sides are
-        # told by what changed, so that the comparison costs what changed, too: if all changes so far were equal, the
-        # states are.
-        comparison = HistoryComparison()
-        for one, other in zip_longest(wanted, stored):
-            if one is None:
-                raise self._conflict(namespace, other, "it is not in the source")
-            if other is None:
-                if not comparison.missing:
-                    comparison.first_missing = one.checkpoint.id
-                comparison.missing += 1
-                continue
-            self._compare_checkpoints(namespace, one, other)
-            comparison.stored += 1
-            if has_parts:
-                missing = self._find_missing_parts(namespace, one, other)
-                if missing is not None:
-                    comparison.parts.append(missing)
-        return comparison
-
-    def _compare_checkpoints(self, namespace: str, one: ReadCheckpoint, other: ReadCheckpoint) -> None:
-        for name, description in _FIELDS.items():
-            wanted = one.record[name]
-            stored = other.record[name]
-            if _text(wanted) == _text(stored):
-                continue
-            if name == "id":
-                raise self._conflict(namespace, other, f"the source has {one.checkpoint.id} in its place")
-            what = description
-            if name == "state":
-                changes = _changed_keys(wanted)
-                stored_changes = _changed_keys(stored)
-                keys = [key for key in {**changes, **stored_changes} if changes.get(key) != stored_changes.get(key)]
-                what = f"{description} at {', '.join(map(repr, keys)) or 'the order of its keys'}"
-            raise self._conflict(namespace, other, f"its {what} differs from the source")
-
-    def _find_missing_parts(self, namespace: str, one: ReadCheckpoint, other: ReadCheckpoint) -> MissingParts | None:
-        """Return what a stored checkpoint lacks; None if it lacks nothing."""
-        wanted = one.record.get("writes", {})
-        stored = other.record.get("writes", {})
-        # Writes and tags are only appended. What is stored must therefore be the beginning of what is wanted, in order.
-        for key, stored_key in zip_longest(wanted, stored):
-            if stored_key is None:
-                break
-            is_equal = key == stored_key and _text(wanted[key]) == _text(stored[key])
-            if not is_equal:
-                raise self._conflict(namespace, other, f"its pending write {stored_key!r} differs from the source")
-        count = len(other.tags)
-        if [*one.tags[:count]] != [*other.tags]:
-            raise self._conflict(namespace, other, "its tags differ from the source")
-        tags = one.tags[count:]
-        writes = {key: value for key, value in one.writes.items() if key not in stored}
-        if not writes and not tags:
-            return None
-        return MissingParts(checkpoint_id=one.checkpoint.id, writes=writes, tags=tags)
-
-    def _conflict(self, namespace: str, read: ReadCheckpoint, reason: str) -> CheckpointConflictError:
-        return make_conflict(self._thread_id, namespace, read.checkpoint.id, reason)
-
-
 def make_conflict(thread_id: str, namespace: str, checkpoint_id: str, reason: str) -> CheckpointConflictError:
     """Return an error about one stored checkpoint."""
     return CheckpointConflictError(thread_id, f"namespace {namespace!r}, checkpoint {checkpoint_id}: {reason}")
@@ -246,7 +158,6 @@ class ThreadCopier:
         self._target_saver = target
         self._thread_id = thread_id
         self._versions = versions
-        self._comparer = HistoryComparer(thread_id)
         # Between stores, the thread has the same id.
         self._incoming = IncomingThread(target, thread_id, thread_id)
 
@@ -364,8 +275,83 @@ class ThreadCopier:
                 wanted = self._source.read(namespace, stage.version)
             stored = self._target.read(namespace, version)
             has_parts = stage.version is None
-            compared[namespace] = self._comparer.compare(namespace, wanted, stored, has_parts=has_parts)
+            compared[namespace] = self._compare_history(namespace, wanted, stored, has_parts=has_parts)
         return compared
+
+    def _compare_history(
+        self, namespace: str, wanted: Iterable[ReadCheckpoint], stored: Iterable[ReadCheckpoint], *, has_parts: bool
+    ) -> HistoryComparison:
+        """Compare a history with what is stored of it, which may end early.
+
+        Args:
+            namespace: the namespace, for errors.
+            wanted: the history, oldest first.
+            stored: the stored history.
+            has_parts: whether the history that is wanted has its pending writes and tags. Those of a
+                released history cannot be read.
+
+        Raises:
+            CheckpointConflictError: the stored history is not the beginning of the wanted one. It
+                names the checkpoint, and what differs.
+        """
+        # One checkpoint of each side at a time, since the states of a history may not fit into memory. Both sides are
+        # told by what changed, so that the comparison costs what changed, too: if all changes so far were equal, the
+        # states are.
+        comparison = HistoryComparison()
+        for one, other in zip_longest(wanted, stored):
+            if one is None:
+                raise self._conflict(namespace, other, "it is not in the source")
+            if other is None:
+                if not comparison.missing:
+                    comparison.first_missing = one.checkpoint.id
+                comparison.missing += 1
+                continue
+            self._compare_checkpoints(namespace, one, other)
+            comparison.stored += 1
+            if has_parts:
+                missing = self._find_missing_parts(namespace, one, other)
+                if missing is not None:
+                    comparison.parts.append(missing)
+        return comparison
+
+    def _compare_checkpoints(self, namespace: str, one: ReadCheckpoint, other: ReadCheckpoint) -> None:
+        for name, description in _FIELDS.items():
+            wanted = one.record[name]
+            stored = other.record[name]
+            if _text(wanted) == _text(stored):
+                continue
+            if name == "id":
+                raise self._conflict(namespace, other, f"the source has {one.checkpoint.id} in its place")
+            what = description
+            if name == "state":
+                changes = _changed_keys(wanted)
+                stored_changes = _changed_keys(stored)
+                keys = [key for key in {**changes, **stored_changes} if changes.get(key) != stored_changes.get(key)]
+                what = f"{description} at {', '.join(map(repr, keys)) or 'the order of its keys'}"
+            raise self._conflict(namespace, other, f"its {what} differs from the source")
+
+    def _find_missing_parts(self, namespace: str, one: ReadCheckpoint, other: ReadCheckpoint) -> MissingParts | None:
+        """Return what a stored checkpoint lacks; None if it lacks nothing."""
+        wanted = one.record.get("writes", {})
+        stored = other.record.get("writes", {})
+        # Writes and tags are only appended. What is stored must therefore be the beginning of what is wanted, in order.
+        for key, stored_key in zip_longest(wanted, stored):
+            if stored_key is None:
+                break
+            is_equal = key == stored_key and _text(wanted[key]) == _text(stored[key])
+            if not is_equal:
+                raise self._conflict(namespace, other, f"its pending write {stored_key!r} differs from the source")
+        count = len(other.tags)
+        if [*one.tags[:count]] != [*other.tags]:
+            raise self._conflict(namespace, other, "its tags differ from the source")
+        tags = one.tags[count:]
+        writes = {key: value for key, value in one.writes.items() if key not in stored}
+        if not writes and not tags:
+            return None
+        return MissingParts(checkpoint_id=one.checkpoint.id, writes=writes, tags=tags)
+
+    def _conflict(self, namespace: str, read: ReadCheckpoint, reason: str) -> CheckpointConflictError:
+        return make_conflict(self._thread_id, namespace, read.checkpoint.id, reason)
 
     def _check_versions(self, wanted: Sequence[int | None], stored: Sequence[int]) -> None:
         """Check that the target has the first versions of the source, and can number the others as it does."""

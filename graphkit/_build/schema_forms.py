@@ -66,10 +66,7 @@ def _parse_class(schema: type) -> StateSchema:
     if issubclass(schema, AgentState):
         return StateSchema(schema.SCHEMA, schema)
     if typing.is_typeddict(schema):
-        try:
-            hints = typing.get_type_hints(schema, include_extras=True)
-        except NameError as error:
-            raise GraphStateError(f"an annotation of {schema.__name__} cannot be read: {error}") from error
+        hints = _read_hints(schema)
         types = find_application_types(hints.values())
         return StateSchema(read_channels(hints), keys=hints, types=types, closed_as=schema.__name__)
     if is_pydantic_model(schema):

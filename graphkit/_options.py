@@ -73,6 +73,16 @@ def check_count(name: str, value: object, error: type[Exception] = ValueError) -
         raise error(f"{name} must be an int of at least 1, not {value!r}")
 
 
+def check_choice(name: str, value: object, *known: str) -> None:
+    """Check an option that is one of a few words.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}")
+
+
 def check_clock(clock: object) -> None:
     """Check the option `clock`, which is called once.
 

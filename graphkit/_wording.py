@@ -74,21 +74,18 @@ def describe_error(error: BaseException) -> str:
     return name
 
 
-def suggest(
-    wanted: str, known: Sequence[str], *, cutoff: float = 0.6, most: int = 3, show: Callable[[str], str] = repr
-) -> str:
+def suggest(wanted: str, known: Sequence[str], *, most: int = 3, show: Callable[[str], str] = repr) -> str:
     """Return the end of a message about an unknown name: the known names that resemble it, or "".
 
     Args:
         wanted: the unknown name.
         known: the names that exist.
-        cutoff: how similar two names must be, from 0 to 1; short words from a small set need more.
         most: how many names to suggest.
         show: returns a name as the message shows it.
     """
     from difflib import get_close_matches  # an error may take its time
 
-    matches = get_close_matches(wanted, known, n=most, cutoff=cutoff)
+    matches = get_close_matches(wanted, known, n=most)
     if not matches:
         return ""
     return f"; did you mean {' or '.join(map(show, matches))}?"

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from graphkit._public_names import set_public_module
 from graphkit._records.config import ConfigLike, ThreadLike
-from graphkit._records.output import InterruptableAction, InterruptibleAction
+from graphkit._records.output import InterruptableAction
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import (
-    HasBaseDirectory,
     HasVersions,
     Progress,
     SupportsCheckAccess,
-    SupportsClose,
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsExists,
@@ -54,10 +52,8 @@ __all__ = [
     "FileRepair",
     "FileReport",
     "FileState",
-    "HasBaseDirectory",
     "HasVersions",
     "InterruptableAction",
-    "InterruptibleAction",
     "LostCheckpoint",
     "Progress",
     "Reducer",
@@ -67,7 +63,6 @@ __all__ = [
     "RotationReport",
     "StateSerializer",
     "SupportsCheckAccess",
-    "SupportsClose",
     "SupportsCompact",
     "SupportsDeleteIdle",
     "SupportsExists",

@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Any, ClassVar, Final
 
 __all__ = [
-    "DISTRIBUTION",
     "AccessDeniedError",
     "AgentConfigurationError",
     "AgentFileNotFoundError",
@@ -44,8 +43,10 @@ __all__ = [
     "ToolError",
 ]
 
-DISTRIBUTION: Final = "graphkit-durable"
+_DISTRIBUTION: Final = "graphkit-durable"
 """The name that pip installs. On the package index `graphkit` belongs to another project."""
+_LONGEST_ID: Final = 80
+"""How much of a thread id a message quotes."""
 
 
 class GraphKitError(Exception):
@@ -365,7 +366,7 @@ class MissingDependencyError(GraphKitError, ImportError):
     def __init__(self, package: str, extra: str) -> None:
         self.package = package
         self.extra = extra
-        super().__init__(f"{package} is not installed; run: pip install '{DISTRIBUTION}[{extra}]'")
+        super().__init__(f"{package} is not installed; run: pip install '{_DISTRIBUTION}[{extra}]'")
 
 
 class CheckpointKeyError(CheckpointerError):
@@ -474,11 +475,11 @@ class DefaultThreadWarning(UserWarning):
     """A run on a durable saver has no thread id; all such runs share the thread `$default`."""
 
 
-def _quote(thread_id: str, limit: int = 80) -> str:
+def _quote(thread_id: str) -> str:
     """Quote a thread id for a message; ids may be 10,000 characters long."""
-    if len(thread_id) <= limit:
+    if len(thread_id) <= _LONGEST_ID:
         return repr(thread_id)
-    return f"{thread_id[:limit]!r}... ({len(thread_id)} characters)"
+    return f"{thread_id[:_LONGEST_ID]!r}... ({len(thread_id)} characters)"
 
 
 # Java names

@@ -5,7 +5,7 @@
 `EVENTS` lists the types of the events that observers receive.
 """
 
-from graphkit._plan.events import EVENTS, Event, EventType, Level, Observer
+from graphkit._plan.events import EVENTS, Event, Level, Observer
 from graphkit._plan.observers import (
     LoggingObserver,
     Metrics,
@@ -21,7 +21,6 @@ from graphkit._public_names import set_public_module
 __all__ = [
     "EVENTS",
     "Event",
-    "EventType",
     "Level",
     "LoggingObserver",
     "Metrics",

@@ -86,9 +86,7 @@ def check_saver_options(name: str, **options: Any) -> None:
         TypeError, ValueError: as the factory.
         MissingDependencyError: the saver needs a package that is not installed.
     """
-    factory = _load_factory(_SAVERS.get(name))
-    arguments, keywords = _split_options(options)
-    _check_options(name, factory, arguments, keywords)
+    factory, arguments, keywords = _bind_options(name, _SAVERS.get(name), options)
     # An inherited method is for another constructor, and that of a subclass may open something.
     if "check_options" in getattr(factory, "__dict__", {}):
         check_values: Callable[..., None] = factory.check_options  # type: ignore[attr-defined]
@@ -142,9 +140,7 @@ def get_checkpoint_store(name: str, **options: Any) -> BaseCheckpointSaver:
 
 
 def _make_saver(name: str, kind: Factory | EntryPoint, options: Mapping[str, Any]) -> BaseCheckpointSaver:
-    factory = _load_factory(kind)
-    arguments, keywords = _split_options(options)
-    _check_options(name, factory, arguments, keywords)
+    factory, arguments, keywords = _bind_options(name, kind, options)
     saver: object = factory(*arguments, **keywords)
     if not isinstance(saver, BaseCheckpointSaver):
         raise CheckpointerConfigurationError(
@@ -153,34 +149,32 @@ def _make_saver(name: str, kind: Factory | EntryPoint, options: Mapping[str, Any
     return saver
 
 
-def _load_factory(kind: Factory | EntryPoint) -> Factory:
+def _bind_options(
+    name: str, kind: Factory | EntryPoint, options: Mapping[str, Any]
+) -> tuple[Factory, list[Any], dict[str, Any]]:
+    """Return a factory, and the positional arguments and the keywords that options stand for.
+
+    Raises:
+        CheckpointerConfigurationError: the factory does not take them.
+    """
     # Not by isinstance: where the backport importlib_metadata is installed, entry points are of its
     # class.
     factory: Factory = kind if callable(kind) else kind.load()
-    return factory
-
-
-def _split_options(options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Return the positional arguments and the keywords of a factory."""
     keywords = dict(options)
     arguments: list[Any] = []
     if "path" in keywords:
         arguments.append(keywords.pop("path"))
-    return arguments, keywords
-
-
-def _check_options(name: str, factory: Factory, arguments: list[Any], keywords: Mapping[str, Any]) -> None:
     try:
         signature = inspect.signature(factory)
     except ValueError:  # a builtin without a signature
-        return
+        return factory, arguments, keywords
     known = ", ".join(signature.parameters) or "none"
     parameters = signature.parameters.values()
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     kinds = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
-    options = {parameter.name for parameter in parameters if parameter.kind in kinds}
+    names = {parameter.name for parameter in parameters if parameter.kind in kinds}
     for option in keywords:
-        if not takes_any and option not in options:
+        if not takes_any and option not in names:
             raise CheckpointerConfigurationError(
                 f"{option} is not an option of the saver {name!r}; its options are {known} (path= is the first of them)"
             )
@@ -190,6 +184,7 @@ def _check_options(name: str, factory: Factory, arguments: list[Any], keywords: 
         raise CheckpointerConfigurationError(
             f"the saver {name!r} cannot be made: {error}; its options are {known} (path= is the first of them)"
         ) from error
+    return factory, arguments, keywords
 
 
 _SAVERS: Final[NamedRegistry[Factory | EntryPoint]] = NamedRegistry(

@@ -157,7 +157,16 @@ def build_topology(
     )
 
     nodes = {node.id: _prepare_node(node, config) for node in graph.nodes.values()}
-    edges = _prepare_edges(graph.edges, forks)
+    # The edges that a run follows: one out of each node and fork.
+    edges: dict[str, Edge] = {fork.id: fork.join for fork in forks.values()}
+    for source, edge in graph.edges.items():
+        if isinstance(edge, Condition):
+            call = compose_call(edge.call, source, edge.wrap_hooks)
+            edges[source] = dataclasses.replace(edge, call=call)
+        elif len(edge) > 1:
+            edges[source] = fork_id(source)
+        else:
+            edges[source] = edge[0]
     choose = partial(find_chosen_fork, graph.edges, graph.nodes)
     topology = Topology(nodes, forks, edges, schema, graph.aliases, choose=choose)
     return topology, config.replace(interrupt_before=interrupt_before)
@@ -218,23 +227,6 @@ def _check(
     if problems:
         raise GraphStateError(*problems)
     return forks
-
-
-def _prepare_edges(edges: Mapping[str, Targets], forks: Mapping[str, Fork]) -> dict[str, Edge]:
-    """Return the edges that a run follows, one out of each node and fork."""
-    prepared: dict[str, Edge] = {}
-    for fork in forks.values():
-        prepared[fork.id] = fork.join
-
-    for source, edge in edges.items():
-        if isinstance(edge, Condition):
-            call = compose_call(edge.call, source, edge.wrap_hooks)
-            prepared[source] = dataclasses.replace(edge, call=call)
-        elif len(edge) > 1:
-            prepared[source] = fork_id(source)
-        else:
-            prepared[source] = edge[0]
-    return prepared
 
 
 def _prepare_node(node: Node, config: CompileConfig) -> Node:

@@ -36,7 +36,14 @@ def parse_schema(schema: Any, state_factory: Any = None) -> StateSchema:
     elif isinstance(schema, StateSerializer):
         parsed = StateSchema({}, serializer=schema)
     elif isinstance(schema, Mapping):
-        parsed = _parse_channels(schema)
+        problems = [
+            f"the schema's {key!r} is {channel!r}, which is not a Channel"
+            for key, channel in schema.items()
+            if not isinstance(channel, Channel)
+        ]
+        if problems:
+            raise GraphStateError(*problems)
+        parsed = StateSchema(schema)
     elif isinstance(schema, type):
         parsed = _parse_class(schema)
     elif callable(schema):
@@ -55,25 +62,11 @@ def parse_schema(schema: Any, state_factory: Any = None) -> StateSchema:
     return parsed
 
 
-def _parse_channels(schema: Mapping[str, Any]) -> StateSchema:
-    problems = [
-        f"the schema's {key!r} is {channel!r}, which is not a Channel"
-        for key, channel in schema.items()
-        if not isinstance(channel, Channel)
-    ]
-    if problems:
-        raise GraphStateError(*problems)
-    return StateSchema(schema)
-
-
 def _parse_class(schema: type) -> StateSchema:
     if issubclass(schema, AgentState):
         return StateSchema(schema.SCHEMA, schema)
     if typing.is_typeddict(schema):
-        try:
-            hints = typing.get_type_hints(schema, include_extras=True)
-        except NameError as error:
-            raise GraphStateError(f"an annotation of {schema.__name__} cannot be read: {error}") from error
+        hints = _read_hints(schema)
         types = find_application_types(hints.values())
         return StateSchema(read_channels(hints), keys=hints, types=types, closed_as=schema.__name__)
     if is_pydantic_model(schema):

@@ -131,7 +131,12 @@ class _Drawing:
         """Column -> character."""
 
     def draw(self) -> list[str]:
-        waiting = self._order()
+        # Each box after those that lead to it, except by an edge that goes back. Boxes that cannot be reached from
+        # START come last.
+        found: set[str] = set()
+        waiting: list[str] = []
+        for root in self.boxes:  # START is the first
+            waiting += reversed(self._visit(root, found))
         while waiting:
             name = waiting.pop(0)
             self._add_box(name, 0, self._new_rows(_BOX_HEIGHT))
@@ -149,17 +154,6 @@ class _Drawing:
             cells = [row.get(column, " ") for column in range(left, max(row, default=left) + 1)]
             lines.append("".join(cells).rstrip())
         return lines
-
-    def _order(self) -> list[str]:
-        """Return all boxes, each after those that lead to it, except by an edge that goes back.
-
-        Boxes that cannot be reached from START come last.
-        """
-        found: set[str] = set()
-        order: list[str] = []
-        for root in self.boxes:  # START is the first
-            order += reversed(self._visit(root, found))
-        return order
 
     def _visit(self, root: str, found: set[str]) -> list[str]:
         """Return the boxes that can be reached from one and are not found yet: the farthest first, itself last."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast, final
 
-from graphkit._options import check_clock, check_count, check_seconds
+from graphkit._options import check_choice, check_clock, check_count, check_seconds
 from graphkit._plan.events import Observer
 from graphkit._plan.retry import RetryPolicy
 from graphkit._saver.base import BaseCheckpointSaver
@@ -82,8 +82,8 @@ class CompileConfig:
         object.__setattr__(self, "interrupt_before", _parse_node_ids(self.interrupt_before))
         object.__setattr__(self, "interrupt_after", _parse_node_ids(self.interrupt_after))
 
-        _check_choice("on_save_error", self.on_save_error, ("raise", "warn"))
-        _check_choice("durability", self.durability, ("sync", "async", "exit"))
+        check_choice("on_save_error", self.on_save_error, "raise", "warn")
+        check_choice("durability", self.durability, "sync", "async", "exit")
         if self.release_thread and not self.preserve:
             raise ValueError("release_thread keeps the history that preserve=False deletes: choose one")
 
@@ -214,11 +214,6 @@ def _parse_node_ids(names: str | Iterable[Any]) -> tuple[Any, ...]:
         names = (names,)
     node_ids = [str.__str__(name) if isinstance(name, str) else name for name in names]
     return tuple(dict.fromkeys(node_ids))
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
 
 
 @final

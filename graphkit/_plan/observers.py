@@ -146,27 +146,24 @@ class Metrics:
                 self._resuming.discard(event.thread_id)
                 self._running.setdefault(event.thread_id, []).append(start)
             elif event.type in _ENDS:
-                self._end_runs(event)
+                # A nested graph is a run of the same thread, and begins after its outer run: [outer, nested]. The
+                # events do not name a run, so an end is that of the innermost one: first `graph.complete` of the
+                # nested run, then that of the outer.
+                running = self._running.pop(event.thread_id, [])
+                if event.type in _STOPS:
+                    ended = running  # a stop ends the outer runs as well
+                    remaining = []
+                else:
+                    ended = running[-1:]  # the innermost run
+                    remaining = running[:-1]
 
-    def _end_runs(self, event: Event) -> None:
-        # A nested graph is a run of the same thread, and begins after its outer run: [outer, nested]. The
-        # events do not name a run, so an end is that of the innermost one: first `graph.complete` of the
-        # nested run, then that of the outer.
-        running = self._running.pop(event.thread_id, [])
-        if event.type in _STOPS:
-            ended = running  # a stop ends the outer runs as well
-            remaining = []
-        else:
-            ended = running[-1:]  # the innermost run
-            remaining = running[:-1]
+                if remaining:
+                    self._running[event.thread_id] = remaining
 
-        if remaining:
-            self._running[event.thread_id] = remaining
-
-        for start in ended:
-            self._seconds += (event.timestamp - start.timestamp).total_seconds()
-            if start.is_resumed and event.type != "graph.fail":
-                self._recovered += 1
+                for start in ended:
+                    self._seconds += (event.timestamp - start.timestamp).total_seconds()
+                    if start.is_resumed and event.type != "graph.fail":
+                        self._recovered += 1
 
     def count(self, type: str) -> int:
         """Return how many events of a type were received."""

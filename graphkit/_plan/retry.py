@@ -13,7 +13,7 @@ from typing import Any, Self, final
 
 from graphkit._plan.call_kinds import Attempts, run_again
 from graphkit._public_names import JavaNames
-from graphkit._records.context import CURRENT_NODE_CONTEXT
+from graphkit._records.context import post_event
 from graphkit._wording import message_of
 from graphkit.errors import InterruptExpiredError
 
@@ -189,18 +189,12 @@ class _RetriedAttempts(Attempts):
             "error": message_of(error),
         }
         if self.number >= self.policy.max_attempts:
-            _notify("retry.exhausted", data)
+            post_event("retry.exhausted", data)
             return False
         self.delay = self.policy.delay_after(self.number)
-        _notify("retry.attempt", {**data, "delay": self.delay})
+        post_event("retry.attempt", {**data, "delay": self.delay})
         self.number += 1
         return True
-
-
-def _notify(type: str, data: dict[str, Any]) -> None:
-    context = CURRENT_NODE_CONTEXT.get()
-    if context is not None:
-        context.post_event(type, data)
 
 
 def _check_number(name: str, value: Any, *, minimum: float) -> None:

@@ -496,19 +496,6 @@ def _wrong_type(name: str, expected: str, value: object) -> CheckpointerConfigur
     return CheckpointerConfigurationError(f"{name} must be {expected}, not {type(value).__name__}")
 
 
-def _check_spelling(configurable: Mapping[str, Any]) -> None:
-    """Check that a config without a thread id has none in another spelling.
-
-    Other keys are metadata, so the run would share the default thread with all runs that name none.
-
-    Raises:
-        CheckpointerConfigurationError: it has one.
-    """
-    for key in configurable:
-        if str(key).replace("_", "").replace("-", "").lower() == "threadid" and key != "thread_id":
-            raise CheckpointerConfigurationError(f"unknown key {key!r} in config['configurable']; write 'thread_id'")
-
-
 def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
     unknown = [key for key in config if key not in _USED_KEYS and key not in _TRACING_KEYS]
     if unknown:
@@ -521,7 +508,13 @@ def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
         raise _wrong_type("config['configurable']", "a mapping", configurable)
     thread_id = configurable.get("thread_id")
     if thread_id is None:
-        _check_spelling(configurable)
+        # Other keys are metadata: with the id under a key of another spelling, the run would share the default
+        # thread with all runs that name none.
+        for key in configurable:
+            if str(key).replace("_", "").replace("-", "").lower() == "threadid" and key != "thread_id":
+                raise CheckpointerConfigurationError(
+                    f"unknown key {key!r} in config['configurable']; write 'thread_id'"
+                )
     if isinstance(thread_id, int):
         thread_id = str(thread_id)  # as LangGraph does, and its users rely on it
     metadata = {key: value for key, value in configurable.items() if key not in _OWN_CONFIGURABLE}

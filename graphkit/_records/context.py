@@ -185,6 +185,13 @@ def require_node_context(what: str) -> NodeContext:
     return context
 
 
+def post_event(type: str, data: dict[str, Any]) -> None:
+    """Post an event to the observers of the run that the calling code is part of; without a run, do nothing."""
+    context = CURRENT_NODE_CONTEXT.get()
+    if context is not None:
+        context.post_event(type, data)
+
+
 def interrupt(
     payload: Any = None,
     *,

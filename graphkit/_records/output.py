@@ -485,6 +485,3 @@ class InterruptableAction(abc.ABC):
     @abc.abstractmethod
     def __call__(self, state: Any, config: RunnableConfig) -> Any:
         """Run the action."""
-
-
-InterruptibleAction = InterruptableAction

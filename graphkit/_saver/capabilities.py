@@ -180,15 +180,6 @@ class SupportsReplay(Protocol):
 
 
 @runtime_checkable
-class SupportsClose(Protocol):
-    """What can be closed, as every BaseCheckpointSaver can."""
-
-    def close(self) -> None:
-        """Bring everything that was put to the disk, and close what is open. A later use opens it again."""
-        ...
-
-
-@runtime_checkable
 class SupportsRemove(Protocol):
     """A saver that removes single checkpoints."""
 

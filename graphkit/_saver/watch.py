@@ -468,7 +468,13 @@ def iter_changes(
             yield make_change(_END_KINDS[key], value=value, at=stored_at)
         elif key.startswith(TASK):
             last_task = key
-    yield from _iter_langgraph_changes(make_change, writes, written_at)
+    # Of LangGraph's tasks, the outer graph has those of nested graphs, too.
+    for question in langgraph_writes.find_questions(writes):
+        value = {"node_id": question.node_id, "when": "inside", "payload": question.payload, "created_at": written_at}
+        yield make_change("interrupt", id=question.id, value=value, at=written_at)
+    failure = langgraph_writes.find_failure(writes)
+    if failure is not None:
+        yield make_change("failure", value=failure, at=written_at)
     if last_task is not None:
         # One change for all tasks that were recorded together: a map may have thousands.
         task = writes[last_task]
@@ -476,18 +482,6 @@ def iter_changes(
         if isinstance(task, Mapping):
             node_id = task.get("node")
         yield make_change("progress", value={"node_id": node_id}, at=written_at)
-
-
-def _iter_langgraph_changes(
-    make_change: Callable[..., Change], writes: Mapping[str, Any], written_at: datetime | None
-) -> Iterator[Change]:
-    """Yield the interrupts and the failure of LangGraph's tasks; those of a nested graph in the outer one, too."""
-    for question in langgraph_writes.find_questions(writes):
-        value = {"node_id": question.node_id, "when": "inside", "payload": question.payload, "created_at": written_at}
-        yield make_change("interrupt", id=question.id, value=value, at=written_at)
-    failure = langgraph_writes.find_failure(writes)
-    if failure is not None:
-        yield make_change("failure", value=failure, at=written_at)
 
 
 def _get_time(record: Any, key: str) -> datetime | None:

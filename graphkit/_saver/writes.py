@@ -160,13 +160,6 @@ def _list_reminders(interrupt: Mapping[str, Any]) -> Sequence[Any]:
     return reminders if isinstance(reminders, list | tuple) else (reminders,)
 
 
-def _problem_with_timer(timer: Any) -> str | None:
-    problem = problem_with_interrupt(timer)
-    if problem is None and time_or_none(timer.get("due")) is None:
-        problem = f"{_INTERRUPT_SHAPE}; the 'due' of a timer must be a datetime with a time zone"
-    return problem
-
-
 _WHENS: Final = get_args(When)
 _INTERRUPT_FIELDS: Final = ("node_id", "when", "payload", "created_at")
 _INTERRUPT_SHAPE: Final = f"an interrupt is a mapping with {', '.join(_INTERRUPT_FIELDS)}"
@@ -194,7 +187,10 @@ def _find_problem(key: str, value: Any) -> str | None:
     if prefix == INTERRUPT:
         return problem_with_interrupt(value)
     if prefix == TIMER:
-        return _problem_with_timer(value)
+        problem = problem_with_interrupt(value)
+        if problem is None and time_or_none(value.get("due")) is None:
+            problem = f"{_INTERRUPT_SHAPE}; the 'due' of a timer must be a datetime with a time zone"
+        return problem
     if prefix not in _SHAPES:
         return None
     types, problem = _SHAPES[prefix]

@@ -64,92 +64,6 @@ class HistoryComparison:
     parts: list[MissingParts] = field(default_factory=list)
 
 
-@final
-class HistoryComparer:
-    """Compares histories of one thread."""
-
-    def __init__(self, thread_id: str) -> None:
-        self._thread_id = thread_id
-
-    def compare(
-        self,
-        namespace: str,
-        wanted: Iterable[ReadCheckpoint],
-        stored: Iterable[ReadCheckpoint],
-        *,
-        has_parts: bool,
-    ) -> HistoryComparison:
-        """Compare a history with what is stored of it, which may end early.
-
-        Args:
-            namespace: the namespace, for errors.
-            wanted: the history, oldest first.
-            stored: the stored history.
-            has_parts: whether the history that is wanted has its pending writes and tags. Those of a
-                released history cannot be read.
-
-        Raises:
-            CheckpointConflictError: the stored history is not the beginning of the wanted one. It
-                names the checkpoint, and what differs.
-        """
-        # One checkpoint of each side at a time, since the states of a history may not fit into memory. Both sides are
-        # told by what changed, so that the comparison costs what changed, too: if all changes so far were equal, the
-        # states are.
-        comparison = HistoryComparison()
-        for one, other in zip_longest(wanted, stored):
-            if one is None:
-                raise self._conflict(namespace, other, "it is not in the source")
-            if other is None:
-                if not comparison.missing:
-                    comparison.first_missing = one.checkpoint.id
-                comparison.missing += 1
-                continue
-            self._compare_checkpoints(namespace, one, other)
-            comparison.stored += 1
-            if has_parts:
-                missing = self._find_missing_parts(namespace, one, other)
-                if missing is not None:
-                    comparison.parts.append(missing)
-        return comparison
-
-    def _compare_checkpoints(self, namespace: str, one: ReadCheckpoint, other: ReadCheckpoint) -> None:
-        for name, description in _FIELDS.items():
-            wanted = one.record[name]
-            stored = other.record[name]
-            if _text(wanted) == _text(stored):
-                continue
-            if name == "id":
-                raise self._conflict(namespace, other, f"the source has {one.checkpoint.id} in its place")
-            what = description
-            if name == "state":
-                keys = _find_keys(wanted, stored)
-                what = f"{description} at {keys}"
-            raise self._conflict(namespace, other, f"its {what} differs from the source")
-
-    def _find_missing_parts(self, namespace: str, one: ReadCheckpoint, other: ReadCheckpoint) -> MissingParts | None:
-        """Return what a stored checkpoint lacks; None if it lacks nothing."""
-        wanted = one.record.get("writes", {})
-        stored = other.record.get("writes", {})
-        # Writes and tags are only appended. What is stored must therefore be the beginning of what is wanted, in order.
-        for key, stored_key in zip_longest(wanted, stored):
-            if stored_key is None:
-                break
-            is_equal = key == stored_key and _text(wanted[key]) == _text(stored[key])
-            if not is_equal:
-                raise self._conflict(namespace, other, f"its pending write {stored_key!r} differs from the source")
-        count = len(other.tags)
-        if [*one.tags[:count]] != [*other.tags]:
-            raise self._conflict(namespace, other, "its tags differ from the source")
-        tags = one.tags[count:]
-        writes = {key: value for key, value in one.writes.items() if key not in stored}
-        if not writes and not tags:
-            return None
-        return MissingParts(checkpoint_id=one.checkpoint.id, writes=writes, tags=tags)
-
-    def _conflict(self, namespace: str, read: ReadCheckpoint, reason: str) -> CheckpointConflictError:
-        return make_conflict(self._thread_id, namespace, read.checkpoint.id, reason)
-
-
 def make_conflict(thread_id: str, namespace: str, checkpoint_id: str, reason: str) -> CheckpointConflictError:
     """Return an error about one stored checkpoint."""
     return CheckpointConflictError(thread_id, f"namespace {namespace!r}, checkpoint {checkpoint_id}: {reason}")
@@ -158,14 +72,6 @@ def make_conflict(thread_id: str, namespace: str, checkpoint_id: str, reason: st
 def _text(value: Any) -> str:
     """Return what tells values apart that == does not, such as 1 and True, or dicts in another order."""
     return format_line({"": value})
-
-
-def _find_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Return the keys of a state at which two changes differ, for an error."""
-    changed_one = _changed_keys(one)
-    changed_other = _changed_keys(other)
-    keys = [key for key in {**changed_one, **changed_other} if changed_one.get(key) != changed_other.get(key)]
-    return ", ".join(map(repr, keys)) or "the order of its keys"
 
 
 def _changed_keys(change: Mapping[str, Any]) -> dict[str, str]:
@@ -253,7 +159,6 @@ class ThreadCopier:
         self._target_saver = target
         self._thread_id = thread_id
         self._versions = versions
-        self._comparer = HistoryComparer(thread_id)
         # Between stores, the thread has the same id.
         self._incoming = IncomingThread(target, thread_id, thread_id)
 
@@ -373,7 +278,7 @@ class ThreadCopier:
                 self._check_key(namespace, stage.version, version)
             stored = self._target.read(namespace, version)
             has_parts = stage.version is None
-            compared[namespace] = self._comparer.compare(namespace, wanted, stored, has_parts=has_parts)
+            compared[namespace] = self._compare_history(namespace, wanted, stored, has_parts=has_parts)
         return compared
 
     def _check_key(self, namespace: str, source_version: int | None, target_version: int | None) -> None:
@@ -392,6 +297,81 @@ class ThreadCopier:
         if not self._target_saver.seals_records:
             return None
         return find_own_key(self._source_saver, config, version)
+
+    def _compare_history(
+        self, namespace: str, wanted: Iterable[ReadCheckpoint], stored: Iterable[ReadCheckpoint], *, has_parts: bool
+    ) -> HistoryComparison:
+        """Compare a history with what is stored of it, which may end early.
+
+        Args:
+            namespace: the namespace, for errors.
+            wanted: the history, oldest first.
+            stored: the stored history.
+            has_parts: whether the history that is wanted has its pending writes and tags. Those of a
+                released history cannot be read.
+
+        Raises:
+            CheckpointConflictError: the stored history is not the beginning of the wanted one. It
+                names the checkpoint, and what differs.
+        """
+        # One checkpoint of each side at a time, since the states of a history may not fit into memory. Both sides are
+        # told by what changed, so that the comparison costs what changed, too: if all changes so far were equal, the
+        # states are.
+        comparison = HistoryComparison()
+        for one, other in zip_longest(wanted, stored):
+            if one is None:
+                raise self._conflict(namespace, other, "it is not in the source")
+            if other is None:
+                if not comparison.missing:
+                    comparison.first_missing = one.checkpoint.id
+                comparison.missing += 1
+                continue
+            self._compare_checkpoints(namespace, one, other)
+            comparison.stored += 1
+            if has_parts:
+                missing = self._find_missing_parts(namespace, one, other)
+                if missing is not None:
+                    comparison.parts.append(missing)
+        return comparison
+
+    def _compare_checkpoints(self, namespace: str, one: ReadCheckpoint, other: ReadCheckpoint) -> None:
+        for name, description in _FIELDS.items():
+            wanted = one.record[name]
+            stored = other.record[name]
+            if _text(wanted) == _text(stored):
+                continue
+            if name == "id":
+                raise self._conflict(namespace, other, f"the source has {one.checkpoint.id} in its place")
+            what = description
+            if name == "state":
+                changes = _changed_keys(wanted)
+                stored_changes = _changed_keys(stored)
+                keys = [key for key in {**changes, **stored_changes} if changes.get(key) != stored_changes.get(key)]
+                what = f"{description} at {', '.join(map(repr, keys)) or 'the order of its keys'}"
+            raise self._conflict(namespace, other, f"its {what} differs from the source")
+
+    def _find_missing_parts(self, namespace: str, one: ReadCheckpoint, other: ReadCheckpoint) -> MissingParts | None:
+        """Return what a stored checkpoint lacks; None if it lacks nothing."""
+        wanted = one.record.get("writes", {})
+        stored = other.record.get("writes", {})
+        # Writes and tags are only appended. What is stored must therefore be the beginning of what is wanted, in order.
+        for key, stored_key in zip_longest(wanted, stored):
+            if stored_key is None:
+                break
+            is_equal = key == stored_key and _text(wanted[key]) == _text(stored[key])
+            if not is_equal:
+                raise self._conflict(namespace, other, f"its pending write {stored_key!r} differs from the source")
+        count = len(other.tags)
+        if [*one.tags[:count]] != [*other.tags]:
+            raise self._conflict(namespace, other, "its tags differ from the source")
+        tags = one.tags[count:]
+        writes = {key: value for key, value in one.writes.items() if key not in stored}
+        if not writes and not tags:
+            return None
+        return MissingParts(checkpoint_id=one.checkpoint.id, writes=writes, tags=tags)
+
+    def _conflict(self, namespace: str, read: ReadCheckpoint, reason: str) -> CheckpointConflictError:
+        return make_conflict(self._thread_id, namespace, read.checkpoint.id, reason)
 
     def _check_versions(self, wanted: Sequence[int | None], stored: Sequence[int]) -> None:
         """Check that the target has the first versions of the source, and can number the others as it does."""
@@ -430,7 +410,12 @@ class ThreadCopier:
                 self._begin(stage)
             for namespace in stage.namespaces:
                 stored = plan.active[namespace].stored if number == 0 else 0
-                counts.checkpoints += self._append_history(stage, namespace, stored)
+                count = 0
+                for read in self._source.read(namespace, stage.version):
+                    count += 1
+                    if count > stored:
+                        self._incoming.put(namespace, StoredCheckpoint(read.checkpoint, read.writes, read.tags))
+                counts.checkpoints += max(count - stored, 0)
             if stage.version is not None:
                 self._incoming.release(stage.version)
                 counts.versions += 1
@@ -442,12 +427,3 @@ class ThreadCopier:
             history = RunnableConfig(self._thread_id, checkpoint_ns=min(stage.namespaces))
             key = self._find_own_key(history, stage.version)
             self._incoming.begin(stage.namespaces, first.checkpoint.state, first.checkpoint.metadata, key)
-
-    def _append_history(self, stage: _Stage, namespace: str, stored: int) -> int:
-        """Append the checkpoints of a history after the first `stored`; return how many."""
-        count = 0
-        for read in self._source.read(namespace, stage.version):
-            count += 1
-            if count > stored:
-                self._incoming.put(namespace, StoredCheckpoint(read.checkpoint, read.writes, read.tags))
-        return max(count - stored, 0)

@@ -55,8 +55,21 @@ def export_log_lines(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[str
     if not files:
         raise CheckpointNotFoundError(thread_id, hint="see threads()")
     yield format_line({"thread": thread_id, "directory": directory.name})
-    for file in files:
-        yield from _file_lines(directory / file, file)
+    for name in files:
+        path = directory / name
+        _check_file(path)
+        digest = blake2b(digest_size=16)
+        remaining = path.stat().st_size  # a writer may append while the export reads
+        yield format_line({"file": name})
+        with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
+            while remaining:
+                chunk = file.read(min(_CHUNK, remaining))
+                if not chunk:
+                    break
+                digest.update(chunk)
+                remaining -= len(chunk)
+                yield format_line({"data": base64.b64encode(chunk).decode()})
+        yield format_line({"digest": digest.hexdigest()})
     yield format_line({"end": thread_id})
 
 
@@ -98,22 +111,6 @@ def _open(path: Path, flags: int) -> int:
     no_follow = getattr(os, "O_NOFOLLOW", 0)
     no_wait = getattr(os, "O_NONBLOCK", 0)
     return os.open(path, flags | no_follow | no_wait, 0o600)
-
-
-def _file_lines(path: Path, name: str) -> Iterator[str]:
-    _check_file(path)
-    digest = blake2b(digest_size=16)
-    remaining = path.stat().st_size  # a writer may append while the export reads
-    yield format_line({"file": name})
-    with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
-        while remaining:
-            chunk = file.read(min(_CHUNK, remaining))
-            if not chunk:
-                break
-            digest.update(chunk)
-            remaining -= len(chunk)
-            yield format_line({"data": base64.b64encode(chunk).decode()})
-    yield format_line({"digest": digest.hexdigest()})
 
 
 def import_logs(saver: BaseCheckpointSaver, source: LineReader, thread_id: str, directory_name: Any) -> int:

@@ -74,7 +74,7 @@ class Changes:
         return Changes(self.base, combined)
 
 
-def merge(  # noqa: C901 - the hot path of every step
+def merge(
     data: FrozenDict, update: Mapping[str, Any] | None, channels: Mapping[str, Channel]
 ) -> tuple[FrozenDict, dict[str, int]]:
     """Merge an update into a state; return the new state and what changed (see `Changes.ops`).

@@ -9,11 +9,11 @@ from graphkit.agents.builder import (
     AgentBuilderDirector as AgentBuilderDirector,
     AgentFactory as AgentFactory,
 )
-from graphkit.agents.checkpointer_config import (
+from graphkit.agents.configuration import (
+    AgentConfig as AgentConfig,
     CheckpointerConfig as CheckpointerConfig,
     CheckpointerYAMLHandler as CheckpointerYAMLHandler,
 )
-from graphkit.agents.configuration import AgentConfig as AgentConfig
 from graphkit.agents.models import Model as Model, make_model as make_model
 from graphkit.agents.state import DefaultState as DefaultState
 from graphkit.agents.state_data import CheckpointData as CheckpointData, StateSerializer as StateSerializer

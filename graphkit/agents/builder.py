@@ -11,13 +11,13 @@ from graphkit._compiled import CompiledGraph
 from graphkit._records.config import END, START
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.agents.agent import Agent, aclose_all, close_all
-from graphkit.agents.checkpointer_config import parse_checkpointer
 from graphkit.agents.configuration import (
     AgentConfig,
     AgentStepSettings,
     LlmStepSettings,
     ThreadIdSettings,
     ToolSettings,
+    parse_checkpointer,
 )
 from graphkit.agents.models import make_model
 from graphkit.agents.settings import Path
@@ -276,22 +276,20 @@ class _Assembly:
         self._nested: dict[int, _Assembly] = {}
         for index, step in enumerate(config.steps):
             if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
-                self._nested[index] = self._make_nested(index, step.agent, step.checkpointer)
+                nested = step.agent
+                place = (*numbers, index)
+                if nested.max_iterations is not None:
+                    raise InvalidStepError(
+                        "max_iterations of the agent in it has no effect; set that of the outer agent", *place
+                    )
+                if step.checkpointer is not None:
+                    nested = nested.model_copy(update={"checkpointer": step.checkpointer})
+                self._nested[index] = _Assembly(nested, resources, place)
         if config.mcp_servers:
             from graphkit.agents.mcp_servers import McpServers  # imports asyncio, which takes 25 ms
 
             self.mcp_servers = McpServers(config.mcp_servers)
             self.resources.append(self.mcp_servers)
-
-    def _make_nested(self, index: int, config: AgentConfig, checkpointer: Any) -> _Assembly:
-        numbers = (*self._numbers, index)
-        if config.max_iterations is not None:
-            raise InvalidStepError(
-                "max_iterations of the agent in it has no effect; set that of the outer agent", *numbers
-            )
-        if checkpointer is not None:
-            config = config.model_copy(update={"checkpointer": checkpointer})
-        return _Assembly(config, self.resources, numbers)
 
     def find_parts(self) -> Iterator[_Assembly]:
         """Yield the agents that have MCP servers, the innermost first."""

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Final, Literal, Self, final
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, final
 
 from pydantic import (
     AfterValidator,
@@ -25,14 +25,14 @@ from pydantic import (
     SecretStr,
     Tag,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
 
 from graphkit._build.state_graph import StateGraph
 from graphkit._compiled import CompiledGraph
 from graphkit._plan.retry import RetryPolicy
-from graphkit.agents.checkpointer_config import CheckpointerConfig, parse_checkpointer
-from graphkit.agents.mcp_settings import McpServerSettings
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.agents.settings import (
     IN_CODE,
     PATTERN,
@@ -45,18 +45,23 @@ from graphkit.agents.settings import (
     as_list,
     check_key,
     check_reference,
+    dump_value,
     format_path,
     make_policy,
     mapping_or_other,
     name_object,
     parse_address,
     resolve_reference,
+    shown_url,
 )
 from graphkit.agents.state import DefaultState, check_template, parse_state_type
 from graphkit.agents.thread_ids import ThreadIDManager
 from graphkit.agents.tools import Tool, tool
 from graphkit.agents.yaml_file import YamlFile
-from graphkit.errors import AgentConfigurationError
+from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
+from graphkit.registry import check_saver_options, get_saver, saver_names
+
+_T = TypeVar("_T")
 
 # The model of a step
 
@@ -207,6 +212,342 @@ class ModelSettings(_Endpoint):
 
 REQUEST_OPTIONS: Final = tuple(name for name in ModelSettings.model_fields if name not in _Endpoint.model_fields)
 """The settings that are sent with each request as they are; `extra_body` is a mapping of any others."""
+
+
+# Checkpointers
+
+_SECRET_OPTIONS: Final = frozenset({"connection_string"})
+_EXAMPLES: Final = ["memory", "versioned_memory", "file", "sqlite", "postgres"]
+
+
+class CheckpointerConfig(Settings):
+    """Which saver an agent uses. Immutable.
+
+    Making one checks its shape: the type exists, and there is no unknown key. `build` imports the
+    backend of the type, and no other, and checks the arguments in `config`.
+
+        CheckpointerConfig("sqlite", {"db_file": "runs.db"}).build()
+    """
+
+    error_class = CheckpointerConfigurationError
+
+    type: str = Field("memory", json_schema_extra={"examples": list(_EXAMPLES)})
+    """The kind of saver: `memory`, `versioned_memory`, `file` (also `disk`, `filesystem`), `sqlite`, `postgres`, or
+    a kind that is registered or installed."""
+    config: dict[str, Any] | None = Field(None, repr=False)
+    """The arguments of the saver: `base_directory` of `file`, `db_file` of `sqlite`, `connection_string` of
+    `postgres`, and the options of each. Relative paths start at the working directory."""
+    enabled: bool = True
+    """Whether there are checkpoints. `false`: the agent runs without a saver."""
+
+    def __init__(
+        self,
+        /,
+        type: str = "memory",
+        config: Mapping[str, Any] | None = None,
+        enabled: bool = True,
+        **unknown: Any,
+    ) -> None:
+        """Check a configuration.
+
+        Args:
+            type: the kind of saver.
+            config: the arguments of the saver.
+            enabled: False: `build` returns None.
+            unknown: refused.
+
+        Raises:
+            CheckpointerConfigurationError: the type is unknown, or a value has the wrong type. The
+                message names the key.
+        """
+        if isinstance(config, Mapping):
+            config = dict(config)
+        super().__init__(type=type, config=config, enabled=enabled, **unknown)
+
+    @field_validator("type")
+    @classmethod
+    def _check_type(cls, name: str) -> str:
+        known = saver_names()
+        if name not in known:
+            raise ValueError(f"Unsupported checkpointer type: {name!r}; known are {', '.join(known)}")
+        return name
+
+    @field_validator("config")
+    @classmethod
+    def _hide_secrets(cls, config: dict[str, Any] | None) -> dict[str, Any] | None:
+        if config is None:
+            return None
+        hidden = dict(config)
+        for name in _SECRET_OPTIONS & config.keys():
+            if isinstance(config[name], str):
+                hidden[name] = SecretStr(config[name])
+        return hidden
+
+    def build(self) -> BaseCheckpointSaver | None:
+        """Make the saver; return None if checkpoints are not enabled.
+
+        Raises:
+            CheckpointerConfigurationError: a key of `config` is missing, unknown or wrong. The
+                message names it. Nothing was stored.
+            MissingDependencyError: the saver needs a package that is not installed.
+        """
+        return self._with_options(get_saver) if self.enabled else None
+
+    def check(self) -> None:
+        """Check `config` without making the saver: nothing is opened or created.
+
+        The values for a kind that another package or the application registered are checked if the kind
+        has a method `check_options`, and else by `build`.
+
+        Raises:
+            CheckpointerConfigurationError: a key is missing, unknown or wrong. The message names it.
+            MissingDependencyError: the saver needs a package that is not installed.
+        """
+        if self.enabled:
+            self._with_options(check_saver_options)
+
+    def find_wrong_option(self, error: CheckpointerConfigurationError) -> str | None:
+        """Return the key of `config` that `check` refused with an error; None if a key is missing.
+
+        An error of a saver, which any package may define, does not say which option it is about. Without the
+        wrong option there is no error or another one; without any other option it stays the same.
+        """
+        for name in self.config or {}:
+            others = {other: value for other, value in (self.config or {}).items() if other != name}
+            try:
+                self.model_copy(update={"config": others}).check()
+            except CheckpointerConfigurationError as other_error:
+                if str(other_error) == str(error):
+                    continue
+            return name
+        return None
+
+    def _with_options(self, call: Callable[..., _T]) -> _T:
+        """Call a function with the type and the arguments of the saver; its errors become those of a configuration."""
+        options = {name: _reveal(value) for name, value in (self.config or {}).items()}
+        if "name" in options:
+            raise CheckpointerConfigurationError(f"config.name is unknown to the checkpointer type {self.type!r}")
+        try:
+            return call(self.type, **options)
+        except CheckpointerConfigurationError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise CheckpointerConfigurationError(f"config of the checkpointer type {self.type!r}: {error}") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a plain dict, which `from_dict` reads."""
+        return {
+            "type": self.type,
+            "config": None if self.config is None else {name: _reveal(value) for name, value in self.config.items()},
+            "enabled": self.enabled,
+        }
+
+    def dump(self, path: Path = ()) -> dict[str, Any]:
+        """As `to_dict`, with names for objects."""
+        plain = self.to_dict()
+        plain["config"] = dump_value(plain["config"], (*path, "config"))
+        return plain
+
+    @classmethod
+    def from_dict(cls, mapping: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` returned, or the block `checkpointer` of a file.
+
+        Raises:
+            CheckpointerConfigurationError: it is no mapping, or a key is unknown or wrong.
+        """
+        return cls.from_mapping(mapping)
+
+
+@final
+class CheckpointerYAMLHandler:
+    """Reads the block `checkpointer` of a YAML file that has been loaded."""
+
+    def parse_checkpointer_config(self, block: Mapping[str, Any]) -> CheckpointerConfig:
+        """Return the configuration that a block describes.
+
+        Args:
+            block: the mapping with the keys `type`, `config` and `enabled`, each optional.
+
+        Raises:
+            CheckpointerConfigurationError: it is no mapping, the type is unknown, or a key is
+                unknown or wrong.
+        """
+        return CheckpointerConfig.from_dict(block)
+
+    def validate_checkpointer_config(self, block: object) -> bool:
+        """Return whether `parse_checkpointer_config` accepts a value. Never raises an Exception."""
+        try:
+            CheckpointerConfig.from_dict(block)  # type: ignore[arg-type]
+        except Exception:  # noqa: BLE001 - the promise: objects of any class may raise anything
+            return False
+        return True
+
+
+def _reveal(value: Any) -> Any:
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+def parse_checkpointer(checkpointer: Any) -> Any:
+    """Return a checkpointer as an agent takes it: a saver, None, or an object whose `build()` returns one of these.
+
+    Args:
+        checkpointer: one of these, such as a CheckpointerConfig; or a mapping of the fields of that class.
+
+    Raises:
+        CheckpointerConfigurationError: it is none of these, or a field is unknown or wrong.
+    """
+    if isinstance(checkpointer, Mapping):
+        return CheckpointerConfig.from_dict(checkpointer)
+    is_saver = checkpointer is None or isinstance(checkpointer, BaseCheckpointSaver)
+    if is_saver or hasattr(checkpointer, "build"):
+        return checkpointer
+    raise CheckpointerConfigurationError(
+        f"a checkpointer must be a mapping, a CheckpointerConfig or a saver, not {checkpointer!r}"
+    )
+
+
+# MCP servers
+
+_CALL_TIMEOUT: Final = 300.0
+_KEYS_OF_OTHERS: Final = {"url": {"args", "env", "cwd"}, "command": {"headers", "token_env"}}
+"""The keys that do not go with a server that is reached by its URL, or started by a command."""
+
+
+def _flag_or_names(value: Any) -> str:
+    return "<flag>" if isinstance(value, bool) else "<names>"
+
+
+def _check_url(url: str) -> str:
+    parts = parse_address(url, example="http://localhost:8000/mcp")
+    if "@" in parts.netloc:
+        raise ValueError("must not contain a user or a password; name the variable of a token in token_env")
+    return url
+
+
+_Texts = Annotated[list[str], BeforeValidator(as_list)]
+_Approval = Annotated[Annotated[bool, Tag("<flag>")] | Annotated[_Texts, Tag("<names>")], Discriminator(_flag_or_names)]
+
+
+class McpCallSettings(Settings):
+    """How calls of tools are executed; as the options of `tool()`."""
+
+    timeout: Seconds | None = _CALL_TIMEOUT
+    """Seconds for one attempt; `null`: no limit."""
+    retry: Retry | None = None
+    """When a failed call is executed again, also one that the server may have executed. Without it: never."""
+    on_error: Literal["model", "raise"] = "model"
+    """`model`: the model receives the error; `raise`: the run fails."""
+
+
+_McpTools = Annotated[
+    Annotated[dict[str, McpCallSettings | None], Tag("<mapping>")] | Annotated[_Texts, Tag("<other>")],
+    Discriminator(mapping_or_other),
+]
+
+
+class McpServerSettings(Settings):
+    """An MCP server: a `command` to start, or the `url` of a running server."""
+
+    command: str | None = None
+    """The program to start; it speaks the protocol on its standard streams."""
+    args: _Texts = Field(default_factory=list)
+    """Its arguments."""
+    env: dict[str, Secret | None] = Field(default_factory=dict)
+    """Environment variables for it; `null` passes the variable of this process on."""
+    cwd: str | None = None
+    """Its working directory."""
+    url: Annotated[str, AfterValidator(_check_url)] | None = None
+    """The address of a server that runs already and speaks streamable HTTP."""
+    token_env: str | None = None
+    """The environment variable that has the bearer token for that server."""
+    headers: dict[str, Secret] = Field(default_factory=dict)
+    """Headers of each request to that server, such as a key. Write `${NAME}`, never the key itself."""
+    tools: _McpTools | None = None
+    """The names of the tools that are offered, as a list; or as a mapping of each to how its calls are
+    executed. Without it, all."""
+    calls: McpCallSettings = Field(default_factory=McpCallSettings)
+    """How calls of its tools are executed, where `tools` does not say otherwise."""
+    requires_approval: _Approval = False
+    """Whether a human has to approve each call: `true` for all tools, or the names of some."""
+    prefix: str = ""
+    """Put before the name of each tool."""
+    timeout: Seconds = 30.0
+    """Seconds for the server to start, connect and list its tools."""
+
+    @field_validator("env")
+    @classmethod
+    def _check_variables(cls, env: dict[str, SecretStr | None]) -> dict[str, SecretStr | None]:
+        for name in env:
+            if not name or "=" in name:
+                raise ValueError(f"{name!r} is not the name of an environment variable")
+        return env
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("needs either command or url")
+        kind = "url" if self.command is None else "command"
+        misplaced = sorted(_KEYS_OF_OTHERS[kind] & self.model_fields_set)
+        if misplaced:
+            raise ValueError(f"{misplaced[0]} does not go with {kind}")
+        return self
+
+    def call_options(self, tool: str) -> dict[str, Any]:
+        """Return how calls of a tool are executed: its own settings, those of all tools, and the defaults."""
+        options: dict[str, Any] = {"timeout": _CALL_TIMEOUT, **dict(self.calls.set_fields())}
+        own = self.tools.get(tool) if isinstance(self.tools, dict) else None
+        if own is not None:
+            options.update(own.set_fields())
+        if "retry" in options:
+            options["retry"] = make_policy(options["retry"])
+        return options
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class McpServer:
+    """A server of the settings, and what it takes from the environment."""
+
+    name: str
+    """Its name in the settings."""
+    settings: McpServerSettings
+
+    @property
+    def where(self) -> str:
+        """What is started or reached, for messages; without arguments and variables, which may be secret."""
+        if self.settings.url is not None:
+            return shown_url(self.settings.url)
+        return str(self.settings.command)
+
+    def environment(self) -> dict[str, SecretStr]:
+        """Return the environment variables that the server gets besides the usual ones.
+
+        Raises:
+            AgentConfigurationError: one that is to be passed on is not set.
+        """
+        variables: dict[str, SecretStr] = {}
+        for name, value in self.settings.env.items():
+            variables[name] = SecretStr(self._require_variable(name)) if value is None else value
+        return variables
+
+    def token(self) -> SecretStr | None:
+        """Return the bearer token, or None if the server needs none.
+
+        Raises:
+            AgentConfigurationError: its environment variable is not set.
+        """
+        variable = self.settings.token_env
+        if variable is None:
+            return None
+        return check_key(self._require_variable(variable), f"the environment variable {variable}")
+
+    def _require_variable(self, variable: str) -> str:
+        value = os.environ.get(variable)
+        if not value:
+            raise AgentConfigurationError(
+                f"the MCP server {self.name!r} needs the environment variable {variable}: set it"
+            )
+        return value
 
 
 # Agents

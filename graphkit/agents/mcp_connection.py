@@ -23,7 +23,7 @@ from mcp.types import CONNECTION_CLOSED, jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from graphkit._wording import describe_error
-from graphkit.agents.mcp_settings import McpServer
+from graphkit.agents.configuration import McpServer
 from graphkit.agents.messages import to_plain
 from graphkit.agents.settings import hide_secrets
 from graphkit.errors import McpServerError, McpToolError

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
-from graphkit.agents.configuration import AgentConfig
-from graphkit.agents.mcp_settings import McpServer
+from graphkit.agents.configuration import AgentConfig, McpServer
 from graphkit.agents.messages import to_plain
+from graphkit.agents.settings import require_package
 from graphkit.agents.tools import Tool
-from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError, MissingDependencyError
+from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -51,7 +51,7 @@ class McpServers:
         checked = AgentConfig.from_dict({"mcp_servers": servers}).mcp_servers
         self.settings = {name: McpServer(name=name, settings=settings) for name, settings in checked.items()}
         if self.settings:
-            _require_package()
+            require_package("mcp")
         self._loops: dict[AbstractEventLoop, _LoopConnections] = {}
 
     def __repr__(self) -> str:
@@ -83,10 +83,8 @@ class McpServers:
         )
 
     async def _list_and_close(self) -> list[Tool]:
-        try:
+        async with self:
             return await self.atools()
-        finally:
-            await self.aclose()
 
     async def atools(self) -> list[Tool]:
         """Return the tools of all servers, in the order of the settings and of each server.
@@ -131,7 +129,14 @@ class McpServers:
         for key in ("tools", "requires_approval"):
             names = getattr(settings, key)
             if not isinstance(names, bool | None):
-                _require_tools(server.name, key, names, by_name)
+                for name in names:
+                    if name in by_name:
+                        continue
+                    known = ", ".join(sorted(by_name)) or "none"
+                    raise AgentConfigurationError(
+                        f"the MCP server {server.name!r}: {key} names {name!r}, which is not a tool of the server; "
+                        f"it has {known}"
+                    )
         wanted = by_name if settings.tools is None else settings.tools
         return [self._make_tool(server, by_name[name]) for name in wanted]
 
@@ -181,7 +186,14 @@ class McpServers:
         # session, or has declared the tool read-only or idempotent. Never because of the text of an error.
         is_repeated = False
         while True:
-            connection = await self._connect(server)
+            loop = asyncio.get_running_loop()
+            connections = self._loops.get(loop)
+            if connections is None:
+                for other in list(self._loops):
+                    if other.is_closed():
+                        self._loops.pop(other, None)
+                connections = self._loops.setdefault(loop, _LoopConnections())
+            connection = await connections.connect(server)
             try:
                 async with asyncio.timeout(within):
                     return await connection.call(operation)
@@ -192,16 +204,6 @@ class McpServers:
             except TimeoutError as error:
                 raise McpServerError(server.name, f"could not {what} within {within} s") from error
             is_repeated = True
-
-    async def _connect(self, server: McpServer) -> McpConnection:
-        loop = asyncio.get_running_loop()
-        connections = self._loops.get(loop)
-        if connections is None:
-            for other in list(self._loops):
-                if other.is_closed():
-                    self._loops.pop(other, None)
-            connections = self._loops.setdefault(loop, _LoopConnections())
-        return await connections.connect(server)
 
 
 class _LoopConnections:
@@ -247,21 +249,6 @@ async def _list_all_tools(client: Client) -> list[Any]:
     return found
 
 
-def _require_tools(server: str, key: str, names: Iterable[str], by_name: Mapping[str, Any]) -> None:
-    """Check that a server has the tools that one of its settings names.
-
-    Raises:
-        AgentConfigurationError: it has not.
-    """
-    for name in names:
-        if name in by_name:
-            continue
-        known = ", ".join(sorted(by_name)) or "none"
-        raise AgentConfigurationError(
-            f"the MCP server {server!r}: {key} names {name!r}, which is not a tool of the server; it has {known}"
-        )
-
-
 def _read_result(tool: str, result: Any) -> Any:
     """Return what a tool returned: its text, or its content blocks.
 
@@ -278,10 +265,3 @@ def _read_result(tool: str, result: Any) -> Any:
     if len(texts) == len(blocks):
         return text
     return [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in blocks]
-
-
-def _require_package() -> None:
-    from importlib.util import find_spec  # importing the package takes half a second
-
-    if find_spec("mcp") is None:
-        raise MissingDependencyError("mcp", "agents")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from json import JSONDecodeError
 from time import sleep
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import SecretStr
 
-from graphkit._records.context import CURRENT_NODE_CONTEXT
+from graphkit._records.context import post_event
 from graphkit._wording import describe_error
 from graphkit.agents.configuration import ModelSettings
 from graphkit.agents.messages import (
@@ -30,8 +30,8 @@ from graphkit.agents.messages import (
     to_plain,
     to_request,
 )
-from graphkit.agents.settings import hide_secrets, shown_url
-from graphkit.errors import MissingDependencyError, ModelError
+from graphkit.agents.settings import hide_secrets, require_package, shown_url
+from graphkit.errors import ModelError
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -87,7 +87,17 @@ def _finish(sent: Mapping[str, Any], finish_reason: Any, usage: Any) -> Message:
             message[name] = value
     calls = sent.get("tool_calls")
     if calls:
-        message["tool_calls"] = _with_ids(calls)
+        # A result is matched to its call by the id, and some compatible servers send none, or always the same.
+        seen: set[str] = set()
+        completed = []
+        for call in _require_calls(calls):
+            call_id = _text_of(call, "id")
+            if not call_id or call_id in seen:
+                call_id = f"call_{new_message_id()}"
+            seen.add(call_id)
+            call_type = call.get("type") or "function"
+            completed.append({**call, "id": call_id, "type": call_type})
+        message["tool_calls"] = completed
     if isinstance(finish_reason, str):
         message["finish_reason"] = finish_reason
     if isinstance(usage, Mapping):
@@ -97,23 +107,6 @@ def _finish(sent: Mapping[str, Any], finish_reason: Any, usage: Any) -> Message:
         return as_reply(message)
     except (TypeError, ValueError) as error:
         raise UnreadableAnswerError(f"the answer is not a message: {error}") from error
-
-
-def _with_ids(calls: Any) -> Any:
-    """Return the tool calls with an id for each that has none, or the id of another.
-
-    A result is matched to its call by this id, and some compatible servers send none or always the same.
-    """
-    seen: set[str] = set()
-    completed = []
-    for call in _require_calls(calls):
-        call_id = _text_of(call, "id")
-        if not call_id or call_id in seen:
-            call_id = f"call_{new_message_id()}"
-        seen.add(call_id)
-        call_type = call.get("type") or "function"
-        completed.append({**call, "id": call_id, "type": call_type})
-    return completed
 
 
 def _require_calls(calls: Any) -> list[Mapping[str, Any]]:
@@ -152,11 +145,6 @@ class StreamedCompletion:
         delta = choice.get("delta")
         if not isinstance(delta, Mapping):
             return ""
-        self._add_delta(delta)
-        return _text_of(delta, "content")
-
-    def _add_delta(self, delta: Mapping[str, Any]) -> None:
-        """Take what a chunk adds to the message."""
         pieces = delta.get("tool_calls")
         if pieces is not None:
             for piece in _require_calls(pieces):
@@ -165,6 +153,7 @@ class StreamedCompletion:
             text = delta.get(name)
             if isinstance(text, str):
                 self._texts.setdefault(name, []).append(text)
+        return _text_of(delta, "content")
 
     def _find_call(self, piece: Mapping[str, Any]) -> _StreamedCall:
         """Return the call that a piece belongs to.
@@ -282,11 +271,26 @@ def _explain(error: Exception, client: OpenAI | AsyncOpenAI) -> AttemptError:
         return hide_secrets(text, [SecretStr(client.api_key)])
 
     if isinstance(error, openai.APIStatusError):
-        return _explain_status(error, hide)
-    reason = _explain_answer(error, client)
-    if reason is None:
+        status = error.status_code
+        body = error.body if isinstance(error.body, Mapping) else {}
+        reason = f"status {status}"
+        message = body.get("message")
+        if message:
+            reason = f"{reason}: {message}"
+        may_pass = status in _RETRIED_STATUSES or status >= 500  # noqa: PLR2004 - of HTTP
+        # This code means that the account has no credit left, which no waiting changes.
+        is_out_of_credit = body.get("code") == "insufficient_quota"
+        retry_after = error.response.headers.get("retry-after")
+        return AttemptError(
+            hide(reason),
+            status=status,
+            is_temporary=may_pass and not is_out_of_credit,
+            retry_after=_parse_retry_after(retry_after),
+        )
+    no_answer = _explain_answer(error, client)
+    if no_answer is None:
         return AttemptError(hide(describe_error(error)), is_temporary=False)
-    return AttemptError(hide(reason), is_temporary=True)
+    return AttemptError(hide(no_answer), is_temporary=True)
 
 
 def _explain_answer(error: Exception, client: OpenAI | AsyncOpenAI) -> str | None:
@@ -315,25 +319,6 @@ def _is_transport_error(error: Exception) -> bool:
     """
     libraries = [sys.modules[name] for name in ("httpx", "httpx2") if name in sys.modules]
     return isinstance(error, tuple(library.TransportError for library in libraries))
-
-
-def _explain_status(error: Any, hide: Callable[[str], str]) -> AttemptError:
-    status = error.status_code
-    body = error.body if isinstance(error.body, Mapping) else {}
-    reason = f"status {status}"
-    message = body.get("message")
-    if message:
-        reason = f"{reason}: {message}"
-    may_pass = status in _RETRIED_STATUSES or status >= 500  # noqa: PLR2004 - of HTTP
-    # This code means that the account has no credit left, which no waiting changes.
-    is_out_of_credit = body.get("code") == "insufficient_quota"
-    retry_after = error.response.headers.get("retry-after")
-    return AttemptError(
-        hide(reason),
-        status=status,
-        is_temporary=may_pass and not is_out_of_credit,
-        retry_after=_parse_retry_after(retry_after),
-    )
 
 
 def _parse_retry_after(value: str | None) -> float | None:
@@ -457,7 +442,7 @@ class OpenAIModel:
     is_async: bool = False
 
     def __init__(self, settings: ModelSettings) -> None:
-        _require_package()
+        require_package("openai")
         self.settings = settings
         self._clients = Clients(settings)
         self._asks_for_usage = True
@@ -596,22 +581,16 @@ class _Attempts:
         is_last = self._number >= policy.max_attempts
         if is_last or is_too_long or not failure.is_temporary:
             raise ModelError(self._settings.name, reason, attempts=self._number, status=failure.status)
-        self._report(reason, delay)
-        self._number += 1
-        self._position = 0
-        return delay
-
-    def _report(self, reason: str, delay: float) -> None:
-        context = CURRENT_NODE_CONTEXT.get()
-        if context is None:
-            return
         data = {
             "model": self._settings.name,
             "attempt": self._number,
             "error": reason,
             "delay": delay,
         }
-        context.post_event("model.retry", data)
+        post_event("model.retry", data)
+        self._number += 1
+        self._position = 0
+        return delay
 
 
 def _ask(client: OpenAI, attempts: _Attempts) -> Message:
@@ -662,10 +641,3 @@ def _to_dict(answer: Any) -> Any:
     """Return what the client parsed as plain data. It does not validate, so neither may this."""
     to_dict = getattr(answer, "to_dict", None)
     return to_dict(warnings=False) if callable(to_dict) else answer
-
-
-def _require_package() -> None:
-    from importlib.util import find_spec  # importing the package takes half a second
-
-    if find_spec("openai") is None:
-        raise MissingDependencyError("openai", "agents")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import importlib.util
 import json
 import re
 import sys
@@ -29,7 +29,7 @@ from pydantic import (
 from graphkit._plan.retry import RetryPolicy
 from graphkit._wording import describe_error, simplify_message
 from graphkit.agents.tools import Tool
-from graphkit.errors import AgentConfigurationError
+from graphkit.errors import AgentConfigurationError, MissingDependencyError
 
 HIDDEN: Final = "***"
 _SHORTEST: Final = 4
@@ -74,6 +74,16 @@ def hide_secrets(text: str, secrets: Iterable[SecretStr]) -> str:
     for form in sorted(forms, key=len, reverse=True):
         text = text.replace(form, HIDDEN)
     return text
+
+
+def require_package(name: str) -> None:
+    """Check that a package of the extra `agents` is installed. Importing it would take half a second.
+
+    Raises:
+        MissingDependencyError: it is not.
+    """
+    if importlib.util.find_spec(name) is None:
+        raise MissingDependencyError(name, "agents")
 
 
 _NO_SETTINGS: Final = frozenset({"model_type", "model_attributes_type"})
@@ -399,7 +409,15 @@ def dump_value(value: Any, path: Path) -> Any:
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, RetryPolicy):
-        return _dump_retry(value, path)
+        if value.retry_on != _ANY_ERROR:
+            raise _no_plain_form(
+                (*path, "retry_on"),
+                "a file cannot choose errors; leave retry_on out, or give the policy to the tool in its module, "
+                "as in @tool(retry=...)",
+            )
+        options = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        del options["retry_on"]
+        return options
     if isinstance(value, Tool):
         return _name_tool(value, path)
     if isinstance(value, Mapping):
@@ -408,18 +426,6 @@ def dump_value(value: Any, path: Path) -> Any:
         return [dump_value(item, (*path, index)) for index, item in enumerate(value)]
     dump = getattr(value, "dump", None)
     return name_object(value, path) if dump is None else dump(path)
-
-
-def _dump_retry(retry: RetryPolicy, path: Path) -> dict[str, Any]:
-    if retry.retry_on != _ANY_ERROR:
-        raise _no_plain_form(
-            (*path, "retry_on"),
-            "a file cannot choose errors; leave retry_on out, or give the policy to the tool in its module, "
-            "as in @tool(retry=...)",
-        )
-    options = {field.name: getattr(retry, field.name) for field in dataclasses.fields(retry)}
-    del options["retry_on"]
-    return options
 
 
 def _name_tool(given: Tool, path: Path) -> str:

@@ -77,7 +77,17 @@ class StateSerializer:
             CheckpointSerializationError: a type is not in `types`, or the state was pickled and
                 `allow_pickle` is False.
         """
-        encoding, body = _unframe(data)
+        if not data.startswith(_MAGIC):
+            raise CheckpointFormatError(_BYTES, "not written by StateSerializer.serialize")
+        start = _HEADER.size
+        if len(data) < start:
+            raise CheckpointCorruptionError(_BYTES, len(data), "cut short", "use another copy")
+        _, encoding, checksum = _HEADER.unpack_from(data)
+        body = data[start:]
+        if zlib.crc32(encoding + body) != checksum:
+            raise CheckpointCorruptionError(_BYTES, start, "wrong checksum", "use another copy")
+        if encoding not in {_PACKED, _PICKLED}:
+            raise CheckpointFormatError(_BYTES, f"encoding {encoding!r} is of a newer graphkit")
         if encoding == _PICKLED:
             if not allow_pickle:
                 raise CheckpointSerializationError(
@@ -142,22 +152,6 @@ def _frame(encoding: bytes, body: bytes) -> bytes:
     checksum = zlib.crc32(encoding + body)
     header = _HEADER.pack(_MAGIC, encoding, checksum)
     return header + body
-
-
-def _unframe(data: bytes) -> tuple[bytes, bytes]:
-    """Return the encoding and the body."""
-    if not data.startswith(_MAGIC):
-        raise CheckpointFormatError(_BYTES, "not written by StateSerializer.serialize")
-    start = _HEADER.size
-    if len(data) < start:
-        raise CheckpointCorruptionError(_BYTES, len(data), "cut short", "use another copy")
-    _, encoding, checksum = _HEADER.unpack_from(data)
-    body = data[start:]
-    if zlib.crc32(encoding + body) != checksum:
-        raise CheckpointCorruptionError(_BYTES, start, "wrong checksum", "use another copy")
-    if encoding not in {_PACKED, _PICKLED}:
-        raise CheckpointFormatError(_BYTES, f"encoding {encoding!r} is of a newer graphkit")
-    return encoding, body
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -84,35 +84,27 @@ class ScriptedModel:
 
     def _reply(self, messages: Messages, tools: ToolSchemas, on_text: TextHandler | None) -> Message:
         received = [dict(message) for message in messages]
-        reply = self._take_reply(received, tools)
+        with self._lock:
+            number = len(self.calls)
+            self.calls.append(received)
+            self.tools.append([dict(tool) for tool in tools])
+        if number >= len(self._replies):
+            raise AssertionError(f"the script has {len(self._replies)} replies, and this is request {number + 1}")
+        reply = self._replies[number]
         if callable(reply):
             reply = reply(received)
         if isinstance(reply, BaseException):
             raise reply
-        message = _make_message(reply)
+        if isinstance(reply, str):
+            reply = {"content": reply}
+        if not isinstance(reply, Mapping):
+            raise TypeError(f"a reply of a ScriptedModel must be a text or a message, not {reply!r}")
+        message = {"role": "assistant", "id": uuid4().hex, "content": None, **reply}
         text = message["content"]
         if on_text is not None and isinstance(text, str):
             for word in _WORDS.findall(text):
                 on_text(word)
         return message
-
-    def _take_reply(self, messages: list[Message], tools: ToolSchemas) -> Reply:
-        """Record a request, and return its entry of the script."""
-        with self._lock:
-            number = len(self.calls)
-            self.calls.append(messages)
-            self.tools.append([dict(tool) for tool in tools])
-        if number >= len(self._replies):
-            raise AssertionError(f"the script has {len(self._replies)} replies, and this is request {number + 1}")
-        return self._replies[number]
-
-
-def _make_message(reply: object) -> Message:
-    if isinstance(reply, str):
-        reply = {"content": reply}
-    if not isinstance(reply, Mapping):
-        raise TypeError(f"a reply of a ScriptedModel must be a text or a message, not {reply!r}")
-    return {"role": "assistant", "id": uuid4().hex, "content": None, **reply}
 
 
 RecordingSaver = ScriptedSaver

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
-from graphkit._options import check_seconds
+from graphkit._options import check_choice, check_seconds
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
@@ -181,8 +181,7 @@ class Tool:
         if not callable(self.function):
             raise TypeError(f"the function of tool {self.name!r} cannot be called: {self.function!r}")
         what = f"tool {self.name!r}"
-        if self.on_error not in ("model", "raise"):
-            raise ValueError(f"on_error of {what} must be 'model' or 'raise', not {self.on_error!r}")
+        check_choice(f"on_error of {what}", self.on_error, "model", "raise")
         if not isinstance(self.retry, RetryPolicy | None):
             raise TypeError(f"retry of {what} must be a RetryPolicy, not {self.retry!r}")
         if self.timeout is not None:

@@ -124,7 +124,12 @@ class YamlFile:
             raise self.make_error(f"has more than {_MOST_VALUES} values, counting those of aliases", path)
         self._refuse_cycle(node, path, parents)
         if node.id == "mapping" and node.tag == _MAPPING:
-            return self._read_entries(node, path, parents)
+            found: dict[str, Any] = {}
+            for entry in self._entries(node, path, parents):
+                where = (*path, entry.key)
+                self._lines[where] = _line_of(entry.node)
+                found[entry.key] = self._read(entry.value, where, (*parents, node))
+            return found
         if node.id == "sequence" and node.tag == _SEQUENCE:
             return self._read_items(node, path, parents)
         if node.id == "scalar" and node.tag in _TEXTS:
@@ -145,14 +150,6 @@ class YamlFile:
             if parent is node:
                 raise self._error_at(node, "contains itself: the anchors form a cycle", path)
 
-    def _read_entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for entry in self._entries(node, path, parents):
-            where = (*path, entry.key)
-            self._lines[where] = _line_of(entry.node)
-            found[entry.key] = self._read(entry.value, where, (*parents, node))
-        return found
-
     def _read_items(self, node: Any, path: Path, parents: tuple[Any, ...]) -> list[Any]:
         items: list[Any] = []
         for index, item in enumerate(node.value):
@@ -172,7 +169,9 @@ class YamlFile:
                 for entry in self._merged_entries(value_node, path, (*parents, node)):
                     merged.setdefault(entry.key, entry)
                 continue
-            key = self._read_key(key_node, path)
+            if key_node.id != "scalar" or key_node.tag not in _TEXTS:
+                raise self._error_at(key_node, "keys must be text: quote the key", path)
+            key: str = key_node.value
             first = own.get(key)
             if first is not None:
                 line = _line_of(first.node)
@@ -190,12 +189,6 @@ class YamlFile:
                 yield from self._merged_entries(item, path, (*parents, node))
         else:
             raise self._error_at(node, "<< must be followed by a mapping", path)
-
-    def _read_key(self, node: Any, path: Path) -> str:
-        if node.id != "scalar" or node.tag not in _TEXTS:
-            raise self._error_at(node, "keys must be text: quote the key", path)
-        key: str = node.value
-        return key
 
     def _replace_variables(self, node: Any, path: Path) -> str:
         """Return a text with the values of the variables that it names."""

@@ -13,8 +13,7 @@ from pydantic import SecretStr, ValidationError
 from graphkit._values.state import AgentState, MessagesState
 from graphkit.agents.agent import Agent
 from graphkit.agents.builder import AgentBuilderDirector, InvalidStepError
-from graphkit.agents.checkpointer_config import CheckpointerConfig
-from graphkit.agents.configuration import LOADING, AgentConfig, AgentStepSettings, Loading
+from graphkit.agents.configuration import LOADING, AgentConfig, AgentStepSettings, CheckpointerConfig, Loading
 from graphkit.agents.settings import KeyProblemError, Path, find_problems
 from graphkit.agents.state import DefaultState
 from graphkit.agents.yaml_file import YamlFile
@@ -85,7 +84,11 @@ def check_agent_file(path: str | os.PathLike[str], *, environment: Mapping[str, 
     loader = _Loader(environment, ())
     config = loader.load(FilePath(os.fsdecode(path)))
     for loaded, file in loader.loaded:
-        _warn_of_shown_secrets(loaded, file)
+        for place, name in file.variables.items():
+            is_named_so = any(part in name.upper() for part in _SECRET_NAMES)
+            if is_named_so and not isinstance(_find_value(loaded, place), SecretStr):
+                error = file.make_error(f"${{{name}}} is probably a secret, and errors may show this field", place)
+                _LOGGER.warning("%s. Use a field for secrets, or the name of the variable, such as api_key_env", error)
     _check_checkpointers(config)
     if config.mcp_servers:
         from graphkit.agents.mcp_servers import McpServers
@@ -111,7 +114,14 @@ class _Loader:
         """
         self.loaded: list[tuple[AgentConfig, YamlFile]] = []
         self._environment = os.environ if environment is None else environment
-        self._state_types = _name_state_types(state_types)
+        given: dict[str, type] = {}
+        for state_type in state_types:
+            checked: object = state_type
+            if not isinstance(checked, type):
+                raise ValueError(f"state_types must be classes, not {checked!r}")  # noqa: TRY004 - one kind for all
+            if given.setdefault(checked.__name__, checked) is not checked:
+                raise ValueError(f"two state_types are named {checked.__name__}: name one as module:name in the file")
+        self._state_types = {**{known.__name__: known for known in _OWN_STATE_TYPES}, **given}
         self._outer: list[FilePath] = []
         self._failure: AgentConfigurationError | None = None
         """What is wrong with an inner file. The validation of the outer one would report it without its place."""
@@ -150,17 +160,6 @@ class _Loader:
         except AgentConfigurationError as error:
             self._failure = error
             raise
-
-
-def _name_state_types(state_types: Iterable[type]) -> dict[str, type]:
-    given: dict[str, type] = {}
-    for state_type in state_types:
-        checked: object = state_type
-        if not isinstance(checked, type):
-            raise ValueError(f"state_types must be classes, not {checked!r}")  # noqa: TRY004 - one kind for all
-        if given.setdefault(checked.__name__, checked) is not checked:
-            raise ValueError(f"two state_types are named {checked.__name__}: name one as module:name in the file")
-    return {**{known.__name__: known for known in _OWN_STATE_TYPES}, **given}
 
 
 def _describe_problems(file: YamlFile, error: AgentConfigurationError) -> AgentConfigurationError:
@@ -232,15 +231,6 @@ def _check_checkpointer(config: AgentConfig, checkpointer: Any, path: Path) -> N
             raise config.make_error(str(error), path) from error
         reason = str(error).removeprefix(f"{option} ")
         raise config.make_error(reason, (*path, "config", option)) from error
-
-
-def _warn_of_shown_secrets(config: AgentConfig, file: YamlFile) -> None:
-    """Warn of each variable that probably holds a secret and stands in a field that errors may show."""
-    for path, name in file.variables.items():
-        is_named_so = any(part in name.upper() for part in _SECRET_NAMES)
-        if is_named_so and not isinstance(_find_value(config, path), SecretStr):
-            error = file.make_error(f"${{{name}}} is probably a secret, and errors may show this field", path)
-            _LOGGER.warning("%s. Use a field for secrets, or the name of the variable, such as api_key_env", error)
 
 
 def _find_value(config: Any, path: Path) -> Any:

@@ -155,18 +155,13 @@ def _install_completion(ctx: click.Context, _param: click.Parameter, is_wanted: 
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(script, encoding="utf-8")
     if startup_name is not None:
-        _append_line(home / startup_name, f"source '{path}'")
+        startup = home / startup_name
+        text = startup.read_text(encoding="utf-8") if startup.exists() else ""
+        line = f"source '{path}'"
+        if line not in text.splitlines():
+            startup.write_text(f"{text.rstrip()}\n{line}\n", encoding="utf-8")
     click.echo(f"installed completion in {path}; it works in new shells")
     ctx.exit()
-
-
-def _append_line(path: Path, line: str) -> None:
-    """Append a line to a file that does not have it."""
-    text = ""
-    if path.exists():
-        text = path.read_text(encoding="utf-8")
-    if line not in text.splitlines():
-        path.write_text(f"{text.rstrip()}\n{line}\n", encoding="utf-8")
 
 
 def _make_completion_script(ctx: click.Context) -> tuple[str, str]:

@@ -85,10 +85,7 @@ def _import_object(name: str) -> Any:
 
 
 def _import_module(name: str) -> ModuleType:
-    # A console script has the directory of the script in sys.path, not the current one as `python -m` has.
-    directory = str(Path.cwd())
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
+    directory = search_modules_here()
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -102,6 +99,14 @@ def _import_module(name: str) -> ModuleType:
     except Exception as error:
         cause = _describe_cause(error)
         raise UsageError(f"--app: importing {escape(name)} failed: {cause}") from error
+
+
+def search_modules_here() -> str:
+    """Search the current directory for modules, as `python -m` does and a console script does not; return it."""
+    directory = str(Path.cwd())
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    return directory
 
 
 def _is_missing_itself(name: str, error: ModuleNotFoundError) -> bool:

@@ -50,7 +50,20 @@ class Command(click.Command):
         super().__init__(
             name,
             help=text.strip(),
-            params=[*params, *_make_common_options()],
+            params=[
+                *params,
+                click.Option(
+                    ["--json", "as_json"], is_flag=True, help="Print JSON: all fields, whole ids, times in UTC."
+                ),
+                click.Option(["--no-pager"], is_flag=True, help="Never show long output in a pager."),
+                click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."),
+                click.Option(
+                    ["--key-file"],
+                    metavar="FILE",
+                    help="The keys of a sealed store, a line `id base64` each. Default: the file that GRAPHKIT_KEYS "
+                    "names.",
+                ),
+            ],
             epilog=" ".join([_EXAMPLE, *words]),
             **more,
         )
@@ -105,23 +118,6 @@ class Command(click.Command):
             return _run(context, lambda: callback(context, **arguments), arguments)
         finally:
             KEY_FILE.reset(token)
-
-
-def _make_common_options() -> list[click.Parameter]:
-    return [
-        click.Option(
-            ["--json", "as_json"],
-            is_flag=True,
-            help="Print JSON: all fields, whole ids, times in UTC.",
-        ),
-        click.Option(["--no-pager"], is_flag=True, help="Never show long output in a pager."),
-        click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."),
-        click.Option(
-            ["--key-file"],
-            metavar="FILE",
-            help="The keys of a sealed store, a line `id base64` each. Default: the file that GRAPHKIT_KEYS names.",
-        ),
-    ]
 
 
 def _find_default_directory(context: CliContext | None, args: list[str]) -> str | None:

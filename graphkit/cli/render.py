@@ -11,7 +11,7 @@ from graphkit._values.plain import to_plain
 from graphkit._wording import count_cells
 from graphkit.cli.cells import format_cell, short_ids, short_names
 from graphkit.cli.values import escape, format_value, to_json
-from graphkit.cli.views import Card, Column, Kind, Message, Table, Text, View
+from graphkit.cli.views import Card, Column, Kind, Table, Text, View
 
 if TYPE_CHECKING:
     from graphkit.cli.context import CliContext
@@ -57,17 +57,13 @@ def show(context: CliContext, view: View) -> None:
     elif isinstance(view, Text):
         context.write_lines(view.text.rstrip("\n").split("\n"))
     else:
-        _show_message(context, view)
-
-
-def _show_message(context: CliContext, message: Message) -> None:
-    for line in message.sentence.rstrip("\n").split("\n"):
-        indent = len(line) - len(line.lstrip()) + len(GAP)
-        for part in wrap_words(line, context.line_width, indent):
-            context.write_line(part)
-    if message.hint and context.is_pretty:
-        for part in wrap_words(message.hint, context.width, len(GAP)):
-            context.write_line(_paint(context, part, _DIM))
+        for line in view.sentence.rstrip("\n").split("\n"):
+            indent = len(line) - len(line.lstrip()) + len(GAP)
+            for part in wrap_words(line, context.line_width, indent):
+                context.write_line(part)
+        if view.hint and context.is_pretty:
+            for part in wrap_words(view.hint, context.width, len(GAP)):
+                context.write_line(_paint(context, part, _DIM))
 
 
 def _paint(context: CliContext, text: str, style: int | None) -> str:

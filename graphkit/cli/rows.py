@@ -36,9 +36,9 @@ def interrupt_row(interrupt: WaitingInterrupt) -> Row:
     }
 
 
-def describe_stop(when: str, node_id: str, payload: Any, limit: int = 60) -> str:
+def describe_stop(when: str, node_id: str, payload: Any) -> str:
     """Return where a run waits, and what it asks there."""
-    return f"{when} {escape(node_id)}: {describe_payload(payload, limit)}"
+    return f"{when} {escape(node_id)}: {describe_payload(payload)}"
 
 
 def describe_progress(writes: Mapping[str, Any]) -> str | None:
@@ -91,9 +91,9 @@ def format_event(context: CliContext, when: datetime, thread: str, text: str) ->
     return f"{context.to_local_time(when):%H:%M:%S}  {thread:24} {text}"
 
 
-def status_of(saver: BaseCheckpointSaver, thread_id: str, namespace: str = "") -> str | None:
+def status_of(saver: BaseCheckpointSaver, thread_id: str) -> str | None:
     """Return the status of a thread now; None if it is gone."""
-    for latest in saver.recent(RunnableConfig(thread_id, checkpoint_ns=namespace), limit=1):
+    for latest in saver.recent(RunnableConfig(thread_id), limit=1):
         return latest.status
     return None
 

@@ -229,7 +229,14 @@ def open_store(
         saver = _make_saver(store.kind, options, fsync)
         # The savers of databases create their tables at the first use. A command that only reads must not.
         if not create and isinstance(saver, SupportsExists) and not saver.exists():
-            raise CheckpointFormatError(escape(hide_passwords(name)), _explain_no_tables(store))
+            where = "this database; check its name"
+            if store.kind == POSTGRES:
+                schema = escape(store.schema or "graphkit")
+                where = f"schema {schema} of this database; check both names (see `schema` in docs/cli.md)"
+            raise CheckpointFormatError(
+                escape(hide_passwords(name)),
+                f"there are no tables of graphkit in {where}, or create them with graphkit run or copy --to",
+            )
     saver.register_types(*PLACEHOLDER_TYPES.get())
     return saver
 
@@ -295,14 +302,6 @@ def _has_fsync(kind: str, options: dict[str, Any], fsync: float) -> bool:
     except CheckpointerConfigurationError:
         return False
     return True
-
-
-def _explain_no_tables(store: StoreName) -> str:
-    where = "this database; check its name"
-    if store.kind == POSTGRES:
-        schema = escape(store.schema or "graphkit")
-        where = f"schema {schema} of this database; check both names (see `schema` in docs/cli.md)"
-    return f"there are no tables of graphkit in {where}, or create them with graphkit run or copy --to"
 
 
 def _check_store(store: StoreName, *, create: bool, is_sealed: bool) -> None:

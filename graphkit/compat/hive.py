@@ -12,6 +12,7 @@ from functools import wraps
 from logging import getLogger
 from typing import Any, Final, Literal, NamedTuple, ParamSpec, TypeVar, final
 
+from graphkit._options import check_choice, check_count
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
@@ -50,17 +51,11 @@ class CheckpointPolicy:
     result."""
 
     def __post_init__(self) -> None:
-        _check_choice("save_frequency", self.save_frequency, "every_node", "every_n_nodes")
-        _check_choice("retention_strategy", self.retention_strategy, "latest_only", "all", "prune_old")
-        _check_choice("on_error", self.on_error, "raise", "warn")
+        check_choice("save_frequency", self.save_frequency, "every_node", "every_n_nodes")
+        check_choice("retention_strategy", self.retention_strategy, "latest_only", "all", "prune_old")
+        check_choice("on_error", self.on_error, "raise", "warn")
         for name in ("n_nodes", "max_checkpoints_per_run"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-
-
-def _check_choice(name: str, value: str, *known: str) -> None:
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}")
+            check_count(name, getattr(self, name))
 
 
 @final

@@ -82,13 +82,12 @@ class DurableAgent(Generic[_OutputT]):
 
     def __init__(self, agent: AbstractAgent[Any, _OutputT], saver: BaseCheckpointSaver) -> None:
         try:
-            from graphkit.pydantic_ai import _durability, _messages
+            from graphkit.pydantic_ai import _durability
         except ImportError as error:
             raise MissingDependencyError("pydantic-ai-slim", "pydantic-ai") from error
         self.agent = agent
         self.saver = saver
-        self._make_durability = _durability.Durability
-        self._messages = _messages
+        self._records = _durability
 
     def run(self, prompt: _Prompt, thread_id: str, *, deps: Any = None) -> DurableResult[_OutputT]:
         """As `arun`, for code that is on no event loop."""
@@ -160,9 +159,9 @@ class DurableAgent(Generic[_OutputT]):
             async for event in stream:
                 events.put_nowait(event)
 
-        durability = self._make_durability(self.agent.name or "agent", forward if is_streamed else None)
+        durability = self._records.Durability(self.agent.name or "agent", forward if is_streamed else None)
         work = asyncio.ensure_future(
-            self.agent.run(**self._messages.make_arguments(state), deps=deps, capabilities=[durability])
+            self.agent.run(**self._records.make_arguments(state), deps=deps, capabilities=[durability])
         )
         work.add_done_callback(lambda _: events.put_nowait(None))
         try:
@@ -172,7 +171,7 @@ class DurableAgent(Generic[_OutputT]):
         finally:
             work.cancel()
             await asyncio.wait({work})
-        yield Command(update=self._messages.make_update(result.output, result.new_messages()))
+        yield Command(update=self._records.make_update(result.output, result.new_messages()))
 
     async def _make_input(self, graph: CompiledGraph, prompt: _Prompt, config: RunnableConfig) -> Any:
         """Return the input of the graph.
@@ -186,14 +185,14 @@ class DurableAgent(Generic[_OutputT]):
         with suppress(CheckpointNotFoundError):
             if (await graph.aget_state(config)).interrupts:
                 raise GraphRunnerError(f"tools of the thread {config.thread!r} wait: give GraphResume(...), no prompt")
-        return {"prompt": self._messages.dump_prompt(prompt), "requests": [], "output": None}
+        return {"prompt": self._records.dump_prompt(prompt), "requests": [], "output": None}
 
     async def _read_result(self, graph: CompiledGraph, config: RunnableConfig) -> DurableResult[_OutputT]:
         snapshot = await graph.aget_state(config)
         return DurableResult(
-            output=self._messages.load_output(self.agent.output_type, snapshot.state["output"]),
+            output=self._records.load_output(self.agent.output_type, snapshot.state["output"]),
             interrupts=tuple(snapshot.interrupts),
-            messages=self._messages.load_messages(snapshot.state["messages"]),
+            messages=self._records.load_messages(snapshot.state["messages"]),
         )
 
 

@@ -427,7 +427,7 @@ class Interpreter(ABC, Generic[AnyValue]):
         self.opaque = opaque
         """Whether values are bytes of a StateSerializer, which have no msgpack header."""
 
-    def apply(self, ops: Sequence[Any], data: bytes, start: int, only: str | None = None) -> None:  # noqa: C901 - a branch for each op
+    def apply(self, ops: Sequence[Any], data: bytes, start: int, only: str | None = None) -> None:
         """Apply the ops of a record, so that this becomes the state after the record.
 
         This is part of most puts and of each record that a reader replays. Therefore it reads the

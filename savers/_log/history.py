@@ -481,7 +481,7 @@ class History:
         if not self._load_end(size):
             self.load_all(size)
 
-    def _load_end(self, size: int) -> bool:  # noqa: C901, PLR0911 - one story, which may end at each of its steps
+    def _load_end(self, size: int) -> bool:  # noqa: PLR0911 - one story, which may end at each of its steps
         # From the end back: zeros, if writers extend the log ahead; records about the last checkpoint; its own record,
         # which says where its keyframe is; from there on forward, the last chain. Each step may find no good record.
         # Whether that is a write that never finished, or damage, only reading from the beginning tells.

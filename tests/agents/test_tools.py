@@ -145,7 +145,7 @@ def test_a_function_that_cannot_be_a_tool_is_refused(function):
     [
         ({"name": "two words"}, "1 to 64 letters"),
         ({"timeout": 0}, "above 0"),
-        ({"on_error": "ignore"}, "'model' or 'raise'"),
+        ({"on_error": "ignore"}, "one of 'model', 'raise'"),
     ],
 )
 def test_wrong_options_are_refused(options, problem):

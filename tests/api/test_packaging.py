@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from graphkit.errors import DISTRIBUTION, MissingDependencyError
+from graphkit.errors import MissingDependencyError
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -70,8 +70,8 @@ def test_a_right_name_is_none(text):
 
 
 def test_the_distribution_has_one_name():
-    assert PROJECT["name"] == DISTRIBUTION == "graphkit-durable"
-    assert metadata(DISTRIBUTION)["Version"] == PROJECT["version"]
+    assert PROJECT["name"] == "graphkit-durable"
+    assert metadata("graphkit-durable")["Version"] == PROJECT["version"]
 
 
 @pytest.mark.parametrize("extra", sorted(PROJECT["optional-dependencies"]))

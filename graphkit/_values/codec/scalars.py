@@ -179,25 +179,22 @@ def _decode_zone(data: bytes) -> Any:
     if data == b"\0":
         return UTC
     if data[0] == 3:  # noqa: PLR2004 - the table in Codec
-        return _load_zone_info(str(data[1:], "ascii"), data)
+        from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+        key = str(data[1:], "ascii")
+        # ZoneInfo opens a file of that name, so only the name of a zone may be passed to it.
+        if not _is_zone_key(key):
+            raise ValueError(f"not a time zone: {key!r}")
+        try:
+            return ZoneInfo(key)
+        except ZoneInfoNotFoundError as error:
+            reason = f"this machine does not know the time zone {key!r}; install tzdata"
+            raise CheckpointSerializationError("", "zoneinfo.ZoneInfo", reason, (ZONE, data)) from error
     (microseconds,) = struct.unpack(">q", data[1:9])
     offset = timedelta(microseconds=microseconds)
     if data[0] == 2:  # noqa: PLR2004 - as above
         return timezone(offset, _decode_text(data[9:]))
     return timezone(offset)
-
-
-def _load_zone_info(key: str, data: bytes) -> Any:
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-    # ZoneInfo opens a file of that name, so only the name of a zone may be passed to it.
-    if not _is_zone_key(key):
-        raise ValueError(f"not a time zone: {key!r}")
-    try:
-        return ZoneInfo(key)
-    except ZoneInfoNotFoundError as error:
-        reason = f"this machine does not know the time zone {key!r}; install tzdata"
-        raise CheckpointSerializationError("", "zoneinfo.ZoneInfo", reason, (ZONE, data)) from error
 
 
 def _is_zone_key(key: str | None) -> bool:

@@ -102,7 +102,15 @@ class Writer:
         if has_native_keys and self._checks_scalars:
             has_native_keys = all(map(is_native, mapping))
         if not has_native_keys:
-            return self._build_pairs(mapping, levels)
+            pairs: list[Any] = [MARKS[MAP]]
+            key: Any = None
+            try:
+                for key, value in mapping.items():
+                    pairs += self.build_tree(key, levels), self.build_tree(value, levels)
+            except UnstorableError as refused:
+                refused.steps.append(_key_step(key))
+                raise
+            return pairs
         return self._build_values(mapping, levels, _key_step)
 
     def _build_values(self, mapping: Mapping[Any, Any], levels: int, step: Callable[[Any], str]) -> dict[Any, Any]:
@@ -115,17 +123,6 @@ class Writer:
             refused.steps.append(step(key))
             raise
         return values
-
-    def _build_pairs(self, mapping: dict[Any, Any], levels: int) -> list[Any]:
-        pairs: list[Any] = [MARKS[MAP]]
-        key: Any = None
-        try:
-            for key, value in mapping.items():
-                pairs += self.build_tree(key, levels), self.build_tree(value, levels)
-        except UnstorableError as refused:
-            refused.steps.append(_key_step(key))
-            raise
-        return pairs
 
     def _build_set(self, members: Iterable[Any], levels: int) -> list[Any]:
         trees = [self.build_tree(member, levels) for member in members]

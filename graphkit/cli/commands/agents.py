@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 import click
@@ -13,9 +11,10 @@ import click
 from graphkit._records.config import END
 from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
+from graphkit.cli.apps import search_modules_here
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.values import UsageError, abbreviate, describe_payload, escape, pluralize
+from graphkit.cli.values import UsageError, abbreviate, describe_payload, escape, parse_json_or_text, pluralize
 from graphkit.cli.views import Message, Text
 from graphkit.errors import CheckpointNotFoundError, MaxIterationsError
 
@@ -57,7 +56,7 @@ def agents_check(context: CliContext, file: str) -> Message:
     """
     from graphkit.agents.yaml_loader import check_agent_file
 
-    _search_modules_here()
+    search_modules_here()
     config = check_agent_file(file, environment=context.environment)
     types = [step.type for step in config.steps]
     data = {
@@ -94,7 +93,7 @@ def agents_run(context: CliContext, file: str, thread: str | None) -> Iterator[T
     """
     from graphkit.agents import check_thread_id, load_agent
 
-    _search_modules_here()
+    search_modules_here()
     if thread is not None:
         try:
             check_thread_id(thread)
@@ -108,13 +107,6 @@ def agents_run(context: CliContext, file: str, thread: str | None) -> Iterator[T
     else:
         thread = thread or agent.new_thread_id()
     return _converse(context, agent, thread)
-
-
-def _search_modules_here() -> None:
-    """Let the file name modules of the current directory, as `--app` does."""
-    directory = str(Path.cwd())
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
 
 
 def _converse(context: CliContext, agent: Agent, thread: str | None) -> Iterator[Text | Message]:
@@ -164,7 +156,13 @@ class _Conversation:
             stops = last.interrupts if isinstance(last, InterruptionMetadata) else ()
             waiting = [stop for stop in stops if stop.due is None]
             given = self._ask(waiting) if waiting else self._read_message()
-        yield self._describe_end(turns, waiting)
+        parts = [pluralize(turns, "turn"), *map(_describe_waiting, waiting)]
+        if self._thread is not None:
+            parts.append(f"continue with --thread {escape(self._thread)}")
+        elif waiting:
+            parts.append("no answer can come later, because the agent has no checkpointer")
+        payloads = [interrupt.payload for interrupt in waiting]
+        yield Message("; ".join(parts), {"thread": self._thread, "turns": turns, "waiting": payloads})
 
     def _find_rest(self) -> Any:
         """Return what resumes a turn that has not ended, or the first message."""
@@ -267,18 +265,9 @@ class _Conversation:
             line = self._read_line(f"{question} ")
             if line is None:
                 return ABSENT
-            answer = _parse_approval(line) if is_approval else _parse_answer(line)
+            answer = _parse_approval(line) if is_approval else parse_json_or_text(line, "the answer")
             if answer is not None or not is_approval:
                 return answer
-
-    def _describe_end(self, turns: int, waiting: Sequence[InterruptionMetadata]) -> Message:
-        parts = [pluralize(turns, "turn"), *map(_describe_waiting, waiting)]
-        if self._thread is not None:
-            parts.append(f"continue with --thread {escape(self._thread)}")
-        elif waiting:
-            parts.append("no answer can come later, because the agent has no checkpointer")
-        payloads = [interrupt.payload for interrupt in waiting]
-        return Message("; ".join(parts), {"thread": self._thread, "turns": turns, "waiting": payloads})
 
 
 async def _read_next(stream: AsyncIterator[NodeOutput]) -> NodeOutput | None:
@@ -318,13 +307,6 @@ def _lines_of(message: Mapping[str, Any], *, is_streamed: bool) -> list[str]:
         function = call.get("function") or {}
         lines.append(f"  * {escape(str(function.get('name')))} {abbreviate(function.get('arguments'), 200)}")
     return lines
-
-
-def _parse_answer(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return line
 
 
 def _parse_approval(line: str) -> Any:

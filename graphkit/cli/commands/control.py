@@ -10,7 +10,6 @@ from typing import Any, Final
 import click
 
 from graphkit._records.config import RunnableConfig
-from graphkit._records.output import WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import can_answer
 from graphkit.cli import options
@@ -158,7 +157,13 @@ def _store_answer(
 
     # Held from here on, so that the interrupt is still pending when it is answered.
     with saver.run_lock(RunnableConfig(thread_id)):
-        chosen = _choose_interrupt(saver.interrupts(thread_id), interrupt)
+        pending = saver.interrupts(thread_id)
+        by_id = {interrupt.id: interrupt for interrupt in pending}
+        matches = match_ids(by_id, interrupt or "")
+        if len(matches) > 1:
+            stops = [f"{stop.id} ({describe_stop(stop.when, stop.node_id, stop.payload)})" for stop in pending]
+            raise UsageError(f"{len(matches)} interrupts are pending, choose one with --interrupt: {', '.join(stops)}")
+        chosen = by_id[matches[0]] if matches else None
         if chosen is not None and not can_answer(chosen.when, value):
             raise UsageError(
                 f"the run stopped {chosen.when} {escape(chosen.node_id)}: --value must be an object to merge into "
@@ -222,19 +227,6 @@ def _ask_for_answer(context: CliContext, saver: BaseCheckpointSaver, row: Row) -
             context.warn(str(error))
             continue
         return True
-
-
-def _choose_interrupt(pending: Sequence[WaitingInterrupt], typed: str | None) -> WaitingInterrupt | None:
-    """Return the interrupt that the user typed, None if there is no such interrupt.
-
-    That is an id, or a unique beginning or end of it. None stands for the only one.
-    """
-    by_id = {interrupt.id: interrupt for interrupt in pending}
-    matches = match_ids(by_id, typed or "")
-    if len(matches) > 1:
-        stops = [f"{stop.id} ({describe_stop(stop.when, stop.node_id, stop.payload)})" for stop in pending]
-        raise UsageError(f"{len(matches)} interrupts are pending, choose one with --interrupt: {', '.join(stops)}")
-    return by_id[matches[0]] if matches else None
 
 
 @click.command("update", cls=Command)

@@ -97,7 +97,9 @@ def history(
     config = find_config(saver, thread, ns=ns)
     # All of them, since the number of a step depends on all its ancestors.
     infos = saver.history(config)
-    steps = _count_ancestors(infos)
+    steps: dict[str, int] = {}
+    for info in reversed(infos):
+        steps[info.id] = steps.get(info.parent_id or "", -1) + 1
     pairs = [pair for pair in zip_longest(infos, infos[1:]) if _matches(pair[0], source, clean=clean, node=node)]
     rows: list[Row] = []
     for info, previous in pairs[:limit]:
@@ -113,14 +115,6 @@ def history(
     empty = f"thread {config.thread!r} has no matching checkpoints"
     summary = f"{escape(config.thread)}: {pluralize(len(pairs), 'checkpoint')}"
     return Table(columns, rows, empty=empty, summary=summary)
-
-
-def _count_ancestors(infos: Sequence[CheckpointInfo]) -> dict[str, int]:
-    """Return for each checkpoint of a history, newest first, how many led to it: it grows along a branch."""
-    counts: dict[str, int] = {}
-    for info in reversed(infos):
-        counts[info.id] = counts.get(info.parent_id or "", -1) + 1
-    return counts
 
 
 def _draw_branches(infos: Sequence[CheckpointInfo], shown: Sequence[CheckpointInfo]) -> list[str]:

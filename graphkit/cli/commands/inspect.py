@@ -11,7 +11,6 @@ import click
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
-from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.langgraph_writes import NOT_INSTALLED, is_langgraph, waiting_interrupts as langgraph_interrupts
 from graphkit._saver.status import find_next_time, public_metadata
@@ -224,6 +223,8 @@ def diff(
 
     Example: graphkit diff runs order-17 3fa92c1b 77d0e2aa
     """
+    from graphkit.operations import lineage
+
     saver = open_store_of(directory, app)
     config = find_config(saver, thread, ns=ns)
     after = find_checkpoint(saver, config, second)
@@ -231,7 +232,10 @@ def diff(
     old_state = _load_state(saver, config.with_check_point_id(before.id))
     new_state = _load_state(saver, config.with_check_point_id(after.id))
     found = list(differences(old_state, new_state))
-    nodes = _nodes_between(saver.history(config), before.id, after.id)
+    # The nodes on the path to the second checkpoint that are not on that to the first.
+    history = saver.history(config)
+    passed = {info.id for info in lineage(history, before.id)}
+    nodes = [info.node_id for info in lineage(history, after.id) if info.id not in passed]
 
     data = {
         "from": before.id,
@@ -262,14 +266,6 @@ def diff(
 
 def _load_state(saver: BaseCheckpointSaver, config: RunnableConfig) -> Mapping[str, Any]:
     return _require_readable(_read_state(saver, config, _load(saver, config)))
-
-
-def _nodes_between(history: Sequence[CheckpointInfo], first: str, second: str) -> list[str]:
-    """Return the nodes on the path to the second checkpoint that are not on that to the first."""
-    from graphkit.operations import lineage
-
-    before = {info.id for info in lineage(history, first)}
-    return [info.node_id for info in lineage(history, second) if info.id not in before]
 
 
 def _cut(value: Any) -> Any:

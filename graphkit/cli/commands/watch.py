@@ -117,7 +117,11 @@ def _change_views(context: CliContext, saver: BaseCheckpointSaver, changes: Watc
     for change in changes:
         row = rows.make(change)
         if row is not None:
-            yield Text(_format_line(context, row), row)
+            thread = escape(row["thread"])
+            if row["ns"]:
+                thread += f"[{escape(row['ns'])}]"
+            text = row["told"] or f"{escape(row['node'])} -> {escape(row['next'] or '?')}"
+            yield Text(format_event(context, row["time"], thread, text), row)
         elif context.as_json:
             yield Text("", rows.make_plain(change, ""))
         else:
@@ -229,7 +233,14 @@ def _describe_change(change: Change) -> str:
     """Return a change in a few words; "" for a step."""
     value: Any = change.value
     if change.kind in {"interrupt", "timer"}:
-        return _describe_interrupt(change.id, value)
+        if problem_with_interrupt(value) is not None:  # malformed, or its payload is of an unregistered type
+            return f"waits for the answer to {escape(str(change.id))}"
+        if "due" in value:
+            return describe_sleep(time_or_none(value["due"])) or "sleeps"
+        reason = value["payload"]
+        if reason is None:
+            reason = value.get("metadata", {}).get("reason")
+        return f"waits {describe_stop(value['when'], value['node_id'], reason)}"
     if change.kind == "failure":
         if not isinstance(value, Mapping):
             return "failed"
@@ -245,25 +256,6 @@ def _describe_change(change: Change) -> str:
     elif change.checkpoint is not None and change.checkpoint.status == "queued":
         description = "queued"
     return description
-
-
-def _describe_interrupt(id: str | None, record: Any) -> str:
-    if problem_with_interrupt(record) is not None:  # malformed, or its payload is of an unregistered type
-        return f"waits for the answer to {escape(str(id))}"
-    if "due" in record:
-        return describe_sleep(time_or_none(record["due"])) or "sleeps"
-    reason = record["payload"]
-    if reason is None:
-        reason = record.get("metadata", {}).get("reason")
-    return f"waits {describe_stop(record['when'], record['node_id'], reason)}"
-
-
-def _format_line(context: CliContext, row: Row) -> str:
-    thread = escape(row["thread"])
-    if row["ns"]:
-        thread += f"[{escape(row['ns'])}]"
-    text = row["told"] or f"{escape(row['node'])} -> {escape(row['next'] or '?')}"
-    return format_event(context, row["time"], thread, text)
 
 
 class _Screen:

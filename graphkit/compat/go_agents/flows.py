@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final, final
 
 from graphkit._plan.topology import Call
-from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt
+from graphkit._records.context import GraphInterrupt, post_event
 from graphkit._to_thread import finish_in_thread
 from graphkit.errors import GraphRunnerError
 
@@ -138,12 +138,8 @@ class Branch:
         """
         for index, (predicate, target) in enumerate(self._routes):
             result = predicate(state)
-            _notify(
-                "route.evaluate",
-                predicate_name=predicate.name,
-                predicate_result=result,
-                edge_index=index,
-            )
+            data = {"predicate_name": predicate.name, "predicate_result": result, "edge_index": index}
+            post_event("route.evaluate", data)
             if result:
                 return target
         if self._otherwise is not None:
@@ -276,12 +272,9 @@ class _Choice:
     def _choose(self, state: Any) -> Call | None:
         result = self.predicate(state)
         call = self.then if result else self.otherwise
-        _notify(
-            "route.select",
-            predicate_name=self.predicate.name,
-            predicate_result=result,
-            route=None if call is None else _get_name(call.function),
-        )
+        route = None if call is None else _get_name(call.function)
+        data = {"predicate_name": self.predicate.name, "predicate_result": result, "route": route}
+        post_event("route.select", data)
         return call
 
 
@@ -532,26 +525,16 @@ def _require_result(result: Any, name: str) -> Any:
     )
 
 
-def _notify(type_: str, **data: Any) -> None:
-    """Send an event to the observers of the run.
-
-    Code outside a node has no run, and sends nothing.
-    """
-    context = CURRENT_NODE_CONTEXT.get()
-    if context is not None:
-        context.post_event(type_, data)
-
-
 @contextmanager
 def _notify_start_and_end(subject: str, **data: Any) -> Iterator[None]:
     """Send `<subject>.start` and, at the end, `<subject>.complete` with the error.
 
     After a stop for a human nothing has completed, so only the start is sent.
     """
-    _notify(f"{subject}.start", **data)
+    post_event(f"{subject}.start", data)
     try:
         yield
     except Exception as error:
-        _notify(f"{subject}.complete", **data, error=f"{type(error).__name__}: {error}")
+        post_event(f"{subject}.complete", {**data, "error": f"{type(error).__name__}: {error}"})
         raise
-    _notify(f"{subject}.complete", **data, error=None)
+    post_event(f"{subject}.complete", {**data, "error": None})

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta, timezone
 
-from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, START, ConfigLike, RunnableConfig, StreamMode
-from graphkit._records.output import CheckpointInfo
 from graphkit.errors import CheckpointNotFoundError
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests
@@ -258,22 +256,17 @@ class HistoryTests(ContractTests):
         for reader in self.readers_of(saver):
             infos = reader.history(NESTED)
             for info, checkpoint in zip(infos, reversed(checkpoints), strict=True):
-                _assert_info(info, checkpoint)
+                check.equal(info.thread_id, "t")
+                check.equal(info.checkpoint_ns, "n")
+                check.equal(info.tags, ())
+
+                check.equal(info.id, checkpoint.id)
+                check.equal(info.parent_id, checkpoint.parent_id)
+                check.equal(info.node_id, checkpoint.node_id)
+                check.equal(info.next_node_id, checkpoint.next_node_id)
+                check.same(info.created_at, checkpoint.created_at)
+                check.same(info.metadata, checkpoint.metadata)
+
+                check.instance(info.size, int)
+                check.true(info.size >= 0, f"a checkpoint has the size {info.size}")
             check.equal(check.get_statuses(infos), ["finished", "", ""])
-
-
-def _assert_info(info: CheckpointInfo, checkpoint: Checkpoint) -> None:
-    """Assert that an info of the history NESTED describes a checkpoint without tags."""
-    check.equal(info.thread_id, "t")
-    check.equal(info.checkpoint_ns, "n")
-    check.equal(info.tags, ())
-
-    check.equal(info.id, checkpoint.id)
-    check.equal(info.parent_id, checkpoint.parent_id)
-    check.equal(info.node_id, checkpoint.node_id)
-    check.equal(info.next_node_id, checkpoint.next_node_id)
-    check.same(info.created_at, checkpoint.created_at)
-    check.same(info.metadata, checkpoint.metadata)
-
-    check.instance(info.size, int)
-    check.true(info.size >= 0, f"a checkpoint has the size {info.size}")

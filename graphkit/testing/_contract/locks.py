@@ -35,7 +35,14 @@ class LockTests(ContractTests):
             with saver.run_lock(CONFIG):
                 with self.raises(ThreadBusyError) as caught:
                     call_in_thread(_acquire, other, config, 0.05)
-                _assert_busy_error(caught.exception)
+                error = caught.exception
+                check.instance(error, TimeoutError)
+                check.equal(error.thread_id, "t")
+                check.true(bool(error.holder), "the error does not name the holder of the run lock")
+
+                # Clocks are coarse: a wait of 0.05 s may be measured as a little less.
+                is_long_enough = error.waited >= 0.04  # noqa: PLR2004
+                check.true(is_long_enough, f"waited {error.waited} s for the run lock instead of 0.05 s")
                 self.assert_unlocked(other, OTHER)
 
             self.assert_unlocked(other, config)
@@ -219,17 +226,6 @@ class LockTests(ContractTests):
     def assert_unlocked(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
         """Assert that a caller in another thread can acquire the run lock at once."""
         call_in_thread(_acquire, saver, config, 0)
-
-
-def _assert_busy_error(error: ThreadBusyError) -> None:
-    """Assert that an error describes the thread "t", after a wait of 0.05 seconds."""
-    check.instance(error, TimeoutError)
-    check.equal(error.thread_id, "t")
-    check.true(bool(error.holder), "the error does not name the holder of the run lock")
-
-    # Clocks are coarse: a wait of 0.05 s may be measured as a little less.
-    is_long_enough = error.waited >= 0.04  # noqa: PLR2004
-    check.true(is_long_enough, f"waited {error.waited} s for the run lock instead of 0.05 s")
 
 
 def _assert_reported(reader: BaseCheckpointSaver, *, is_locked: bool) -> None:

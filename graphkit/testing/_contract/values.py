@@ -361,17 +361,13 @@ def _mutate_all(*values: Any) -> None:
     """Mutate each value; a read-only one must raise a TypeError with that word in its message."""
     for value in values:
         try:
-            _mutate(value)
+            if isinstance(value, Note):
+                value.text = "modified"
+                value.lines.append("modified")
+            elif isinstance(value, list):
+                value.append("modified")
+            else:
+                value["modified"] = True
         except TypeError as error:
             is_explained = "read-only" in str(error)
             check.true(is_explained, f"the error of a read-only value does not contain 'read-only': {error}")
-
-
-def _mutate(value: Any) -> None:
-    if isinstance(value, Note):
-        value.text = "modified"
-        value.lines.append("modified")
-    elif isinstance(value, list):
-        value.append("modified")
-    else:
-        value["modified"] = True

@@ -512,7 +512,20 @@ def make_malformed_writes() -> Iterator[tuple[Any, Any]]:
     for key in (5, None, b"key"):
         yield key, 1
 
-    yield from _make_malformed_interrupts()
+    interrupt = INTERRUPT + "bad"
+    good = make_interrupt("x", "why?")
+
+    # A required field is missing.
+    for field in ("node_id", "when", "payload", "created_at"):
+        incomplete = dict(good)
+        del incomplete[field]
+        yield interrupt, incomplete
+
+    # A field has an invalid value.
+    yield interrupt, {**good, "node_id": None}
+    yield interrupt, {**good, "when": "never"}
+    yield interrupt, {**good, "when": ["inside"]}
+    yield interrupt, {**good, "metadata": []}
 
     # Values that are not mappings.
     invalid_values: tuple[Any, ...] = ("text", 5, [1], True)
@@ -535,20 +548,3 @@ def make_malformed_writes() -> Iterator[tuple[Any, Any]]:
     invalid_namespaces: tuple[Any, ...] = (5, ["sub"], {})
     for value in invalid_namespaces:
         yield SUBGRAPH_INTERRUPT + "q", value
-
-
-def _make_malformed_interrupts() -> Iterator[tuple[str, Any]]:
-    key = INTERRUPT + "bad"
-    good = make_interrupt("x", "why?")
-
-    # A required field is missing.
-    for field in ("node_id", "when", "payload", "created_at"):
-        incomplete = dict(good)
-        del incomplete[field]
-        yield key, incomplete
-
-    # A field has an invalid value.
-    yield key, {**good, "node_id": None}
-    yield key, {**good, "when": "never"}
-    yield key, {**good, "when": ["inside"]}
-    yield key, {**good, "metadata": []}

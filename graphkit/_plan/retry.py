@@ -188,7 +188,7 @@ class _RetriedAttempts(Attempts):
             "error_type": type(error).__name__,
             "error": message_of(error),
         }
-        if self.number >= self.policy.max_attempts:
+        if not self.policy.retries(error, self.number):
             post_event("retry.exhausted", data)
             return False
         self.delay = self.policy.delay_after(self.number)

@@ -1,7 +1,7 @@
 """A log of frames: its header, its records, and where the next one goes; whatever the records hold.
 
 The log of a thread's history and the log of entries of LangGraph's store and cache are both one of
-these, over the bytes of a file, of rows, or of memory.
+these, over the bytes of a file, of rows, of objects, or of memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Where the bytes of one log lie: in a file, in the rows of a table, in memory.
+"""Where the bytes of one log lie: in a file, in the rows of a table, in objects, in memory.
 
 A log knows records; `LogBytes` knows none of that. It reads and appends bytes at offsets, and finds
-out what other writers have done. A saver with deltas on another medium implements this class.
+out what other writers have done. A saver with deltas on another medium implements this
+class, or `BufferedLogBytes` if its medium stores at once what belongs together.
 """
 
 # ruff: noqa: B027 - a medium implements only those of the empty methods that it needs
@@ -247,8 +248,8 @@ class LogBytes(ABC):
 class BufferedLogBytes(LogBytes):
     """The bytes of a log in a medium that stores at once what belongs together.
 
-    What is appended waits in memory for `commit`. A medium implements `open`, `refresh`, `read_stored` and `store`, and
-    refuses in `store` what does not begin where the log ends.
+    What is appended waits in memory for `commit`. A medium implements `open`, `refresh`, `read_stored`, `store` and
+    `replace`, and refuses in `store` what does not begin where the log ends.
     """
 
     begins_whole = True

@@ -218,7 +218,10 @@ class LogWriter:
     def _append_change(
         self, stored: StoredCheckpoint, draft: delta.Draft, order: list[str], target: str | None, step: int | None
     ) -> bool:
-        """Append a checkpoint as what changed; return False if a keyframe is needed, or better."""
+        """Append a checkpoint as what changed; return False if a keyframe is needed, or better.
+
+        This decides on keyframes: none may be too far away, and ops must be able to say what changed.
+        """
         scan = self._history.scan
         base = scan.last
         if base is None or self._needs_keyframe(base):
@@ -254,7 +257,7 @@ class LogWriter:
         return True
 
     def _needs_keyframe(self, base: StoredCheckpoint) -> bool:
-        """Return whether the last keyframe is too far away for one more change. The one place that decides it.
+        """Return whether the last keyframe is too far away for one more change.
 
         Raising KEYFRAME_SHARE or SMALL_LOG costs bytes, lowering them costs readers time; ADR 43 has
         the figures.

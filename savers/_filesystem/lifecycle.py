@@ -8,7 +8,7 @@ write lock of the thread, except to read.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from logging import getLogger
 from typing import TYPE_CHECKING, Final
 
@@ -285,6 +285,46 @@ def _append_late_tombstones(store: Store, thread: ThreadDirectory, removed: str,
         with closing(log), suppress(OSError, CheckpointerError):
             if log.refresh_to_write():
                 log.end(TOMBSTONE, 0)
+
+
+def erase_deleted(store: Store) -> list[str]:
+    """Remove what deletes that did not finish have left; return why some of it stays."""
+    io = store.io
+    store.leftovers.sweep()
+    _finish_marked(store)
+    kept = sum(map(layout.is_leftover, io.listdir(store.root)))
+    if not kept:
+        return []
+    what = "1 directory of a deleted thread stays" if kept == 1 else f"{kept} directories of deleted threads stay"
+    advice = "remove what graphkit did not make there, or wait for the process that deletes"
+    return [f"{what} in {store.root}, with a name that begins with tmp-t-: {advice}"]
+
+
+def _finish_marked(store: Store) -> None:
+    """Finish the releases and deletes that were begun, and remove the marks of threads that are gone."""
+    marked = [name for name in store.io.listdir(store.root) if layout.parse_releasing_name(name) is not None]
+    if not marked:
+        return
+    with ExitStack() as locks:
+        # A process that ends a thread makes the mark while it holds the write lock of the thread. The name of the
+        # mark does not tell which lock that is.
+        for lock in store.all_write_locks():
+            locks.enter_context(lock)
+        for name in marked:
+            _finish_thread_of(store, name)
+
+
+def _finish_thread_of(store: Store, mark: str) -> None:
+    name = layout.parse_releasing_name(mark)
+    assert name is not None
+    path = layout.join(store.root, name)
+    if store.io.stat(path) is None:
+        with suppress(FileNotFoundError):
+            store.io.unlink(layout.join(store.root, mark))
+        return
+    thread_id = catalog.find_id(store, path, catalog.list_logs(store, path, released=True), "thread")
+    if thread_id is not None:
+        finish_begun_in_thread(store, store.locate(thread_id))
 
 
 # Idle threads

@@ -18,7 +18,14 @@ from savers._log.catalogue import LogCatalogue, LogKey
 from savers._log.frame_log import read_owner
 from savers._log.log_saver import LogSaver
 from savers._objects.bucket import Bucket
-from savers._objects.segments import SegmentBytes, list_logs, name_segment
+from savers._objects.segments import (
+    SegmentBytes,
+    is_ended,
+    list_logs,
+    name_segment,
+    remove_names,
+    remove_replaced,
+)
 
 _MAX_NAME: Final = 200
 """Longer names of threads and namespaces are replaced by a digest: an object has a name of at most 1,024 bytes."""
@@ -51,6 +58,12 @@ class ObjectCatalogue(LogCatalogue[SegmentBytes]):
         for thread, _ in threads:
             for namespace, _ in self._bucket.scan(thread):
                 yield from self._list_logs_in(f"{thread}/{namespace}")
+
+    def list_directories(self) -> Iterator[str]:
+        """Yield the directories of all histories, also of those that have ended."""
+        for thread, _ in self._bucket.scan(""):
+            for namespace, _ in self._bucket.scan(thread):
+                yield f"{thread}/{namespace}"
 
     def _list_logs_in(self, directory: str) -> Iterator[LogKey]:
         # An empty segment in the place of the first one only keeps the name of a log that is gone.
@@ -110,7 +123,8 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
             raise CheckpointerConfigurationError("url must be a URL, such as s3://bucket/path")
         codec = Codec(types)
         self._bucket = Bucket(url, storage_options or {})
-        super().__init__(ObjectCatalogue(self._bucket, codec, parse_compression(compression)), codec)
+        self._catalogue = ObjectCatalogue(self._bucket, codec, parse_compression(compression))
+        super().__init__(self._catalogue, codec)
 
     def describe(self) -> str:
         return self._bucket.url
@@ -120,6 +134,35 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
         directory = "" if thread is None else encode(resolve_thread_id(thread))
         size, _ = self._bucket.measure(directory)
         return size
+
+    def erase_deleted(self, *, full: bool = False) -> Sequence[str]:
+        """Remove what deletes and rewrites have left; see `graphkit.abc.SupportsErase`.
+
+        Empty objects keep the names of a deleted thread taken, and these show its id. They are removed
+        only with `full`, and then no process may have a deleted thread open. The storage may keep
+        earlier versions of objects, if it is configured to.
+        """
+        bucket = self._bucket
+        ended = 0
+        for directory in self._catalogue.list_directories():
+            remove_replaced(bucket, directory)
+            if is_ended(bucket, directory):
+                ended += 1
+                if full:
+                    remove_names(bucket, directory)
+                    bucket.remove_directory(directory.partition("/")[0])
+        unfinished = bucket.list_unfinished()
+        if full:
+            for name in unfinished:
+                bucket.remove(name)
+            return ()
+        advice = "erase with full=True (--full) while no process uses the store"
+        reasons: list[str] = []
+        if ended:
+            reasons.append(f"the names of empty objects in {bucket.url} show the ids of deleted threads: {advice}")
+        if unfinished:
+            reasons.append(f"writes in {bucket.url} have not finished, or their processes have died: {advice}")
+        return reasons
 
     def _is_idle(self, thread_id: str, idle_since: datetime) -> bool:
         _, last_write = self._bucket.measure(encode(thread_id))

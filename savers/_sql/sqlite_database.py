@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from savers._options import Fsync
@@ -161,6 +161,25 @@ class SqliteDatabase(Database):
         with self._connections.lock:
             ((is_busy, _, _),) = self._connections.use_main().run("PRAGMA wal_checkpoint(TRUNCATE)", (), "sync")[0]
         return not is_busy
+
+    def erase_deleted(self, *, full: bool) -> Sequence[str]:  # noqa: ARG002 - a file needs nothing more
+        # VACUUM writes every page anew from the rows that are there, so that neither free pages nor gaps in pages have
+        # old bytes, whether `secure_delete` was on when they were deleted or not. The new pages are in the write-ahead
+        # log, behind the old ones. The checkpoint copies them over the file, cuts it, and empties the log.
+        with closing(self._connect_to_tables()) as connection:
+            # Whatever `fsync` says: a power loss must not bring back what was erased.
+            connection.run("PRAGMA synchronous = FULL", (), "erase")
+            try:
+                connection.run("VACUUM", (), "erase")
+                ((is_busy, _, _),) = connection.run("PRAGMA wal_checkpoint(TRUNCATE)", (), "erase")[0]
+            except CheckpointStorageError as error:
+                return [f"{self.path} still has what was deleted, because VACUUM failed: {error}"]
+        if is_busy:
+            return [
+                f"{self.path}-wal still has what was deleted, because another connection reads an older state of the "
+                "database, or wrote all the time: erase again when it is closed"
+            ]
+        return ()
 
     def flush(self) -> None:
         self._log_sync.flush()

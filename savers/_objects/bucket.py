@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -116,7 +117,7 @@ class Bucket:
         """Remove a directory without objects, where directories are more than a part of names."""
         if self._is_local:
             with suppress(OSError):
-                os.rmdir(self._path(directory))
+                Path(self._path(directory)).rmdir()
 
     def list_unfinished(self) -> list[str]:
         """Return the local files that `create` has not linked yet, or whose process has died before."""

@@ -220,10 +220,8 @@ class PostgresDatabase(Database):
 
     def erase_deleted(self, *, full: bool) -> Sequence[str]:
         if not full:
-            return [
-                f"{self.path} keeps the bytes of deleted rows until VACUUM FULL, for which all users of the tables have "
-                "to wait: erase again with full=True (--full)"
-            ]
+            advice = "erase again with full=True (--full), for which all users of the tables have to wait"
+            return [f"{self.path} keeps the bytes of deleted rows until VACUUM FULL: {advice}"]
         from savers._sql.postgres_erasure import rewrite_tables
 
         self.read("SELECT 1")  # creates the tables, if they are missing

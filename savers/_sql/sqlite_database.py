@@ -175,10 +175,8 @@ class SqliteDatabase(Database):
             except CheckpointStorageError as error:
                 return [f"{self.path} still has what was deleted, because VACUUM failed: {error}"]
         if is_busy:
-            return [
-                f"{self.path}-wal still has what was deleted, because another connection reads an older state of the "
-                "database, or wrote all the time: erase again when it is closed"
-            ]
+            cause = "another connection reads an older state of the database, or wrote all the time"
+            return [f"{self.path}-wal still has what was deleted, because {cause}: erase again when it has ended"]
         return ()
 
     def flush(self) -> None:

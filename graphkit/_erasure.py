@@ -118,14 +118,8 @@ def erase_where(
         AccessDeniedError: the caller may not delete one of the threads. Nothing was changed.
         ValueError: the metadata is empty: that would be everybody's.
     """
-    if not metadata:
-        raise ValueError("metadata must not be empty: every thread would be erased")
-    eraser = _Eraser(saver, full=full, ledger=ledger)
-
-    def is_wanted(_thread_id: str, checkpoints: Iterator[_Listed]) -> bool:
-        return any(metadata.items() <= checkpoint.metadata.items() for checkpoint in checkpoints)
-
-    reports = eraser.erase_selected(is_wanted)
+    selected, unreadable = select_threads(saver, metadata)
+    reports = _Eraser(saver, full=full, ledger=ledger).erase(selected, goes_on=True) + unreadable
     for store in stores:
         remaining: Sequence[str] = [f"{type(store).__name__} cannot erase: delete what it has of this person"]
         if isinstance(store, SupportsEraseWhere):
@@ -137,6 +131,39 @@ def erase_where(
     return reports
 
 
+def select_threads(saver: BaseCheckpointSaver, metadata: Mapping[str, Any]) -> tuple[list[str], list[ErasureReport]]:
+    """Return the threads that have a checkpoint with this metadata, and reports on those that cannot be read.
+
+    Raises:
+        ValueError: the metadata is empty.
+    """
+    if not metadata:
+        raise ValueError("metadata must not be empty: every thread would be erased")
+
+    def is_wanted(_thread_id: str, checkpoints: Iterator[_Listed]) -> bool:
+        return any(metadata.items() <= checkpoint.metadata.items() for checkpoint in checkpoints)
+
+    return _select(saver, is_wanted)
+
+
+def _select(
+    saver: BaseCheckpointSaver, is_wanted: Callable[[str, Iterator[_Listed]], bool]
+) -> tuple[list[str], list[ErasureReport]]:
+    """Return the threads that a function selects by their ids and their checkpoints; see `select_threads`."""
+    selected: list[str] = []
+    unreadable: list[ErasureReport] = []
+    for thread_id in saver.threads(released=True):
+        try:
+            if is_wanted(thread_id, _iter_checkpoints(saver, thread_id)):
+                selected.append(thread_id)
+        except CheckpointNotFoundError:  # it was deleted meanwhile
+            continue
+        except CheckpointerError as error:
+            reason = f"it was not erased, for it cannot be read, and may have to be: {error}"
+            unreadable.append(ErasureReport(thread_id=thread_id, remaining=(reason,)))
+    return selected, unreadable
+
+
 class _Eraser:
     """Erases threads of one store."""
 
@@ -144,21 +171,6 @@ class _Eraser:
         self._saver = saver
         self._full = full
         self._ledger = ledger
-
-    def erase_selected(self, is_wanted: Callable[[str, Iterator[_Listed]], bool]) -> list[ErasureReport]:
-        """Erase the threads that a function selects by their ids and their checkpoints."""
-        selected: list[str] = []
-        unreadable: list[ErasureReport] = []
-        for thread_id in self._saver.threads(released=True):
-            try:
-                if is_wanted(thread_id, _iter_checkpoints(self._saver, thread_id)):
-                    selected.append(thread_id)
-            except CheckpointNotFoundError:  # it was deleted meanwhile
-                continue
-            except CheckpointerError as error:
-                reason = f"it was not erased, for it cannot be read, and may have to be: {error}"
-                unreadable.append(ErasureReport(thread_id=thread_id, remaining=(reason,)))
-        return self.erase(selected, goes_on=True) + unreadable
 
     def erase(self, thread_ids: Sequence[str], *, goes_on: bool) -> list[ErasureReport]:
         """Erase some threads; with `goes_on`, one that cannot be deleted gets a report that says why.
@@ -269,7 +281,8 @@ class ErasureLedger:
         Raises:
             CheckpointerConfigurationError: the key is too short, or not bytes.
         """
-        if not isinstance(key, bytes) or len(key) < _LEAST_KEY:
+        given: object = key
+        if not isinstance(given, bytes) or len(given) < _LEAST_KEY:
             raise CheckpointerConfigurationError(f"the key of an erasure ledger must be {_LEAST_KEY} bytes or more")
         self._path = os.fspath(path)
         self._key = key
@@ -322,7 +335,8 @@ class ErasureLedger:
             moment = erased.get(self._hash(thread_id))
             return moment is not None and any(checkpoint.created_at < moment for checkpoint in checkpoints)
 
-        return _Eraser(saver, full=full).erase_selected(is_older)
+        selected, unreadable = _select(saver, is_older)
+        return _Eraser(saver, full=full).erase(selected, goes_on=True) + unreadable
 
     def _read(self) -> dict[bytes, datetime]:
         """Return when each thread was erased last, by its hash."""

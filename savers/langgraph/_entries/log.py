@@ -315,10 +315,8 @@ class EntryLog:
                 if name.startswith(layout.TORN):
                     self._io.unlink(layout.join(self._directory, name))
             damaged = [name for name in names if name.startswith(layout.DAMAGED)]
-        return [
-            f"{layout.join(self._directory, name)} was made by a repair, and may have all entries of that time: remove it"
-            for name in damaged
-        ]
+        advice = "was made by a repair, and may have any entry of that time: remove it"
+        return [f"{layout.join(self._directory, name)} {advice}" for name in damaged]
 
     def _is_of(self, entry: Entry, metadata: Mapping[str, Any]) -> bool:
         """Return whether an entry belongs to a person."""

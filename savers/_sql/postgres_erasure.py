@@ -12,14 +12,14 @@ What a standby has is what the server had some time ago.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
 from savers._sql.postgres_session import PostgresError, PostgresSession, describe_error
 
 if TYPE_CHECKING:
-    from savers._sql.database import Parameters, TableNames
+    from savers._sql.database import Parameters
 
 _PAUSE: Final = 0.02
 _SELECT_RUNNING: Final = """
@@ -39,33 +39,33 @@ _SELECT_STANDBYS: Final = """
     SELECT coalesce(application_name, 'unknown') FROM pg_catalog.pg_stat_replication
     WHERE replay_lsn IS NULL OR replay_lsn < ?::text::pg_lsn
 """
-_SELECT_SAMPLED: Final = "SELECT FROM pg_catalog.pg_stats WHERE schemaname = ?::text LIMIT 1"
+_SELECT_SAMPLED: Final = "SELECT 1 FROM pg_catalog.pg_stats WHERE schemaname = ?::text LIMIT 1"
 _SELECT_SAMPLED_TABLE: Final = """
-    SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+    SELECT 1 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
     JOIN pg_catalog.pg_stats AS s ON s.schemaname = n.nspname AND s.tablename = c.relname
     WHERE c.oid = ?::text::regclass LIMIT 1
 """
 _STATISTICS: Final = "pg_catalog.pg_statistic"
 
 
-def rewrite_tables(session: PostgresSession, names: TableNames, schema: str, timeout: float) -> list[str]:
-    """Rewrite the tables of a schema without their deleted rows; return why bytes of these are left.
+def rewrite_tables(session: PostgresSession, tables: Sequence[str], schema: str, timeout: float) -> list[str]:
+    """Rewrite tables without their deleted rows; return why bytes of these are left.
 
     Args:
         session: a connection that is used for nothing else.
-        names: the tables.
-        schema: the schema of the tables.
+        tables: their names.
+        schema: their schema.
         timeout: seconds to wait for transactions that began earlier, and for standbys.
     """
     reasons = list(_wait_for_old_transactions(session, timeout))
     # The table may be large, and the role may have a limit for its other statements.
     session.run("SET statement_timeout = 0")
     sampled = session.run(_SELECT_SAMPLED, (schema,))[0]
-    for table in names:
+    for table in tables:
         reasons += _rewrite_table(session, table, "FULL, ANALYZE" if sampled else "FULL")
     if sampled:
         reasons += _rewrite_table(session, _STATISTICS, "FULL")
-        reasons += _find_samples(session, names)
+        reasons += _find_samples(session, tables)
     reasons += _wait_for_standbys(session, timeout)
     return reasons
 
@@ -101,9 +101,9 @@ def _find_file(session: PostgresSession, table: str) -> int:
     return int(file)
 
 
-def _find_samples(session: PostgresSession, names: TableNames) -> Iterator[str]:
+def _find_samples(session: PostgresSession, tables: Sequence[str]) -> Iterator[str]:
     """Yield why samples of deleted rows are left: ANALYZE keeps those of a table that has no rows now."""
-    for table in names:
+    for table in tables:
         ((is_empty,),) = session.run(f"SELECT NOT EXISTS (SELECT FROM {table})")[0]
         if is_empty and session.run(_SELECT_SAMPLED_TABLE, (table,))[0]:
             yield f"the planner's statistics keep samples of {table} until it has rows and is analyzed"

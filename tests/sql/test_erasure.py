@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -10,8 +11,9 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.operations import erase, erase_where
-from savers import SqliteSaver
+from savers import PostgresSaver, SqliteSaver
 from tests.sql.savers import names_of, put
+from tests.support import postgres_server
 
 MARKER = "marker-7f3a"
 """In ids, metadata, values, tags and pending writes of the thread to erase."""
@@ -151,3 +153,128 @@ def test_no_table_of_postgres_has_a_byte_of_what_was_erased(open_postgres_saver,
 def execute(server, sql):
     with psycopg.connect(server.connection_string, autocommit=True) as connection:
         connection.execute(sql)
+
+
+def test_samples_of_a_table_without_rows_are_reported(open_postgres_saver, server):
+    saver = open_postgres_saver(compression=None)
+    fill(saver)
+    execute(server, "ANALYZE")
+    report = erase(saver, MARKER, full=True)
+    assert report.remaining
+    assert all("statistics keep samples" in reason for reason in report.remaining)
+    put(saver, {"x": "kept"}, "other")
+    assert erase(saver, MARKER, full=True).ok
+    execute(server, "CHECKPOINT")
+    assert find_files(base(server)) == []
+
+
+@pytest.mark.parametrize("isolation", ["REPEATABLE READ", "READ COMMITTED"])
+def test_an_old_transaction_of_postgres_keeps_bytes(open_postgres_saver, server, isolation):
+    saver = open_postgres_saver(compression=None, lock_timeout=0.3)
+    fill(saver)
+    with psycopg.connect(server.connection_string) as old:
+        old.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}")
+        # One reads a snapshot, and the other has changed something.
+        old.execute("SELECT 1" if isolation == "REPEATABLE READ" else "CREATE TEMPORARY TABLE x ()")
+        report = erase(saver, MARKER, full=True)
+        assert not report.ok
+        assert f"process {old.info.backend_pid}" in report.remaining[0]
+    assert erase(saver, MARKER, full=True).ok
+
+
+def test_a_prepared_transaction_of_postgres_keeps_bytes(own_server):
+    own_server.stop()
+    own_server.start("-F -c max_prepared_transactions=2")
+    with PostgresSaver(own_server.connection_string, compression=None, lock_timeout=0.3) as saver:
+        fill(saver)
+        with psycopg.connect(own_server.connection_string, autocommit=True) as connection:
+            connection.execute("BEGIN")
+            connection.execute("CREATE TABLE x ()")
+            connection.execute("PREPARE TRANSACTION 'forgotten'")
+            assert "forgotten" in erase(saver, MARKER, full=True).remaining[0]
+            connection.execute("ROLLBACK PREPARED 'forgotten'")
+        assert erase(saver, MARKER, full=True).ok
+
+
+def test_an_erasure_waits_for_transactions_that_end_soon(open_postgres_saver, server):
+    saver = open_postgres_saver(compression=None)
+    fill(saver)
+    with psycopg.connect(server.connection_string) as old:
+        old.execute("CREATE TEMPORARY TABLE x ()")
+        timer = threading.Timer(0.3, old.commit)
+        timer.start()
+        assert erase(saver, MARKER, full=True).ok
+        timer.join()
+
+
+def test_a_table_that_another_transaction_uses_is_not_waited_for_for_ever(open_postgres_saver, server):
+    saver = open_postgres_saver(compression=None, lock_timeout=0.3)
+    fill(saver)
+    table = names_of(saver).records
+    saver.delete(MARKER)
+    with psycopg.connect(server.connection_string) as other:
+        other.execute(f"LOCK TABLE {table} IN ACCESS SHARE MODE")
+        reasons = saver.erase_deleted(full=True)
+        assert any("VACUUM FULL failed" in reason and table in reason for reason in reasons)
+    assert saver.erase_deleted(full=True) == []
+
+
+def test_a_role_that_does_not_own_the_tables_is_told(open_postgres_saver, server, schema):
+    saver = open_postgres_saver(compression=None)
+    fill(saver)
+    role = f"guest_{schema[-8:]}"
+    execute(server, f"CREATE ROLE {role} LOGIN")
+    try:
+        execute(server, f'GRANT USAGE ON SCHEMA "{schema}" TO {role}')
+        execute(server, f'GRANT ALL ON ALL TABLES IN SCHEMA "{schema}" TO {role}')
+        with PostgresSaver(f"{server.connection_string} user={role}", schema=schema) as guest:
+            report = erase(guest, MARKER, full=True)
+            assert len(report.remaining) == 4
+            assert all("does not own the table" in reason for reason in report.remaining)
+    finally:
+        execute(server, f"DROP OWNED BY {role}")
+        execute(server, f"DROP ROLE {role}")
+
+
+def test_a_standby_keeps_bytes_until_it_has_followed(own_server):
+    with PostgresSaver(own_server.connection_string, compression=None, lock_timeout=1.0) as saver:
+        fill(saver)
+        with postgres_server.start_standby(own_server) as standby:
+            execute(standby, "SELECT pg_wal_replay_pause()")
+            report = erase(saver, MARKER, full=True)
+            assert not report.ok
+            assert "standbys have not done it yet" in report.remaining[0]
+            assert find_files(base(standby))
+            execute(standby, "SELECT pg_wal_replay_resume()")
+            assert erase(saver, MARKER, full=True).ok
+            execute(standby, "CHECKPOINT")
+            assert find_files(base(standby)) == []
+
+
+# Both
+
+
+@pytest.mark.requirement("P73")
+def test_an_erasure_while_another_process_writes(open_saver, start_client):
+    saver = open_saver(compression=None)
+    fill(saver)
+    with start_client(partial(open_saver.opener, lock_timeout=60.0), "busy", 200) as client:
+        assert client.stdout.readline(), "it has begun"
+        reports = [erase(saver, MARKER, full=True)]
+        while client.poll() is None and len(reports) < 3:
+            reports.append(erase(saver, MARKER, full=True))
+        assert client.wait(60) == 0
+    assert erase(saver, MARKER, full=True).ok
+    assert saver.verify().ok
+
+
+def test_a_persons_threads_are_found_by_metadata_also_in_versions(open_saver):
+    saver = open_saver()
+    fill(saver, "live", "ann")
+    fill(saver, "released", "ann")
+    saver.release(RunnableConfig("released"))
+    put(saver, {"x": 1}, "other")
+    reports = erase_where(saver, {"user": "ann"}, full=True)
+    assert {report.thread_id for report in reports} == {"live", "released"}
+    assert all(report.ok for report in reports)
+    assert saver.threads(released=True) == ["other"]

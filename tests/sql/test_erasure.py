@@ -194,6 +194,7 @@ def test_a_prepared_transaction_of_postgres_keeps_bytes(own_server):
             assert "forgotten" in erase(saver, MARKER, full=True).remaining[0]
             connection.execute("ROLLBACK PREPARED 'forgotten'")
         assert erase(saver, MARKER, full=True).ok
+    own_server.stop("fast")  # without the setting, it could not recover after a crash
 
 
 def test_an_erasure_waits_for_transactions_that_end_soon(open_postgres_saver, server):
@@ -226,7 +227,8 @@ def test_a_role_that_does_not_own_the_tables_is_told(open_postgres_saver, server
     execute(server, f"CREATE ROLE {role} LOGIN")
     try:
         execute(server, f'GRANT USAGE ON SCHEMA "{schema}" TO {role}')
-        execute(server, f'GRANT ALL ON ALL TABLES IN SCHEMA "{schema}" TO {role}')
+        for kind in ("TABLES", "SEQUENCES"):
+            execute(server, f'GRANT ALL ON ALL {kind} IN SCHEMA "{schema}" TO {role}')
         with PostgresSaver(f"{server.connection_string} user={role}", schema=schema) as guest:
             report = erase(guest, MARKER, full=True)
             assert len(report.remaining) == 4
@@ -260,9 +262,8 @@ def test_an_erasure_while_another_process_writes(open_saver, start_client):
     fill(saver)
     with start_client(partial(open_saver.opener, lock_timeout=60.0), "busy", 200) as client:
         assert client.stdout.readline(), "it has begun"
-        reports = [erase(saver, MARKER, full=True)]
-        while client.poll() is None and len(reports) < 3:
-            reports.append(erase(saver, MARKER, full=True))
+        # It may have waited for the writer in vain, but neither of them fails.
+        erase(saver, MARKER, full=True)
         assert client.wait(60) == 0
     assert erase(saver, MARKER, full=True).ok
     assert saver.verify().ok

@@ -9,41 +9,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from graphkit import Checkpoint, RunnableConfig
+from graphkit import RunnableConfig
 from graphkit.operations import erase, erase_where
 from savers import PostgresSaver, SqliteSaver
 from tests.sql.savers import names_of, put
 from tests.support import postgres_server
-
-MARKER = "marker-7f3a"
-"""In ids, metadata, values, tags and pending writes of the thread to erase."""
-
-
-def fill(saver, thread=MARKER, text=MARKER):
-    """Store a text wherever a thread can have one: short, long, replaced, pruned, released."""
-    config = RunnableConfig(thread)
-    for number in range(4):
-        state = {"n": number, "short": text, "long": text * 3000, text: text}
-        metadata = {"user": text, text: number}
-        saver.put(config, Checkpoint(node_id=f"{text} node", next_node_id="b", state=state, metadata=metadata))
-        saver.put_writes(config, {text: text})
-        saver.add_tags(config, text)
-    saver.put(config.replace(checkpoint_ns=text), Checkpoint(node_id="a", next_node_id="b", state={"x": text}))
-    saver.prune(thread, keep_last=2)
-    saver.release(config)
-    saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"x": text}, metadata={"user": text}))
-    with saver.run_lock(config):
-        pass
-
-
-def find_files(directory, marker=MARKER):
-    """Return the files below a directory that have a text in them or in their names."""
-    return [
-        str(path.relative_to(directory))
-        for path in Path(directory).rglob("*")
-        if marker in path.name or (path.is_file() and marker.encode() in path.read_bytes())
-    ]
-
+from tests.support.erasure import MARKER, fill, find_files
 
 # SQLite
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from graphkit._records.config import RunnableConfig, ThreadLike, resolve_thread_id
 from graphkit._records.principal import acts_for
-from graphkit._saver.capabilities import HasVersions, SupportsErase, SupportsEraseWhere, check_rights
+from graphkit._saver.capabilities import HasVersions, SupportsErase, check_rights
 from graphkit._saver.run_lock import get_held_run_locks
 from graphkit.errors import (
     CheckpointCorruptionError,
@@ -44,7 +44,8 @@ class ErasureReport:
     """What `erase` did with a thread, or `erase_where` with a store of LangGraph."""
 
     thread_id: str | None
-    """None for a store of LangGraph."""
+    """None for what belongs to no thread: a store of LangGraph, or what earlier deletes have left if no
+    thread was found."""
     remaining: tuple[str, ...] = ()
     """Why bytes are left, or may be: a sentence for each reason."""
     copies: tuple[str, ...] = ()
@@ -120,15 +121,20 @@ def erase_where(
     """
     selected, unreadable = select_threads(saver, metadata)
     reports = _Eraser(saver, full=full, ledger=ledger).erase(selected, goes_on=True) + unreadable
-    for store in stores:
+    return reports + [_erase_from(store, metadata) for store in stores]
+
+
+def _erase_from(store: Any, metadata: Mapping[str, Any]) -> ErasureReport:
+    """Erase from a store of LangGraph what it has of a person."""
+    erase_entries: Callable[[Mapping[str, Any]], Sequence[str]] | None = getattr(store, "erase_where", None)
+    if erase_entries is None:
         remaining: Sequence[str] = [f"{type(store).__name__} cannot erase: delete what it has of this person"]
-        if isinstance(store, SupportsEraseWhere):
-            try:
-                remaining = store.erase_where(metadata)
-            except CheckpointerError as error:
-                remaining = [f"nothing was erased from it: {error}"]
-        reports.append(ErasureReport(thread_id=None, remaining=tuple(remaining)))
-    return reports
+    else:
+        try:
+            remaining = erase_entries(metadata)
+        except CheckpointerError as error:
+            remaining = [f"nothing was erased from it: {error}"]
+    return ErasureReport(thread_id=None, remaining=tuple(remaining))
 
 
 def select_threads(saver: BaseCheckpointSaver, metadata: Mapping[str, Any]) -> tuple[list[str], list[ErasureReport]]:
@@ -178,8 +184,6 @@ class _Eraser:
         Raises:
             AccessDeniedError: one of them may not be deleted. Nothing was changed.
         """
-        if not thread_ids:
-            return []
         saver = self._saver
         for thread_id in thread_ids:
             check_rights(saver, RunnableConfig(thread_id), "delete")
@@ -197,7 +201,10 @@ class _Eraser:
                 reasons.append(f"it was not deleted: {error}")
             if saver.run_lock_key(RunnableConfig(thread_id)) in get_held_run_locks():
                 reasons.append("the caller holds its run lock, which names it: erase again without the lock")
+        # Also if there is no thread: an earlier erasure may have been cut short after it had deleted them.
         left = self._erase_deleted()
+        if not found and left:
+            return [ErasureReport(thread_id=None, remaining=tuple(left))]
         return [
             ErasureReport(thread_id=thread_id, remaining=(*reasons, *left), copies=tuple(copies))
             for thread_id, (reasons, copies) in found.items()

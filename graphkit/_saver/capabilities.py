@@ -15,7 +15,7 @@ have `SupportsReplay`, which would bypass it.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args, runtime_checkable
 
@@ -126,19 +126,6 @@ class SupportsErase(Protocol):
 
         Returns:
             Why bytes are left, a sentence for each reason, which names no thread; empty if none is.
-        """
-        ...
-
-
-@runtime_checkable
-class SupportsEraseWhere(Protocol):
-    """A store of LangGraph from which what it has of a person can be erased."""
-
-    def erase_where(self, metadata: Mapping[str, Any]) -> Sequence[str]:
-        """Erase what belongs to a person; see `graphkit.operations.erase_where`.
-
-        Returns:
-            Why bytes are left, a sentence for each reason; empty if none is.
         """
         ...
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -44,20 +45,17 @@ def saver(opener):
 
 @pytest.mark.requirement("P73")
 def test_no_file_has_a_byte_of_what_was_erased(saver):
-    root = saver.base_directory
+    root = Path(saver.base_directory)
     fill(saver)
     put(saver, "other")
     # What a killed writer, a killed rewrite, a repair and a killed delete leave.
-    directory = saver.thread_directory(MARKER)
-    with open(f"{directory}/log", "ab") as log:
+    directory = Path(saver.thread_directory(MARKER))
+    with (directory / "log").open("ab") as log:
         log.write(MARKER.encode())
     put(saver, MARKER)  # sets the torn bytes aside
-    for name in ("tmp-00000001", "damaged-1", "tmp-dir/x"):
-        os.makedirs(os.path.dirname(f"{directory}/{name}"), exist_ok=True)
-        with open(f"{directory}/{name}", "w") as file:
-            file.write(MARKER)
-    shutil.rmtree(f"{directory}/tmp-dir")
-    shutil.copytree(directory, f"{root}/tmp-{os.path.basename(directory)}")
+    for name in ("tmp-00000001", "damaged-1"):
+        (directory / name).write_text(MARKER)
+    shutil.copytree(directory, root / f"tmp-{directory.name}")
     assert any("torn-" in name for name in find_files(root))
     report = erase(saver, MARKER)
     assert (report.ok, report.remaining, report.copies) == (True, (), ())
@@ -98,10 +96,8 @@ def test_an_erasure_that_was_killed_at_any_call_is_completed_by_a_second_one(tmp
 
 def test_what_graphkit_did_not_make_stays_and_is_reported(saver):
     fill(saver)
-    directory = saver.thread_directory(MARKER)
-    os.makedirs(f"{directory}/mine")
-    with open(f"{directory}/mine/file", "w") as file:
-        file.write("x")
+    (Path(saver.thread_directory(MARKER)) / "mine").mkdir()
+    (Path(saver.thread_directory(MARKER)) / "mine" / "file").write_text("x")
     report = erase(saver, MARKER)
     assert not report.ok
     assert "1 directory of a deleted thread stays" in report.remaining[0]
@@ -123,8 +119,7 @@ def test_a_thread_that_cannot_be_read_is_erased_and_its_copies_are_not_known(sav
     put(saver, "broken")
     put(saver, "other")
     for thread in (MARKER, "broken"):
-        path = f"{saver.thread_directory(thread)}/log"
-        with open(path, "r+b") as log:
+        with (Path(saver.thread_directory(thread)) / "log").open("r+b") as log:
             log.seek(150)
             log.write(b"\xff" * 40)
     again = opener(compression=None)

@@ -144,11 +144,12 @@ def _describe(saver: BaseCheckpointSaver, names: Sequence[str], stores: Mapping[
 
 def _show(reports: Sequence[ErasureReport], nouns: Sequence[str]) -> Message:
     """Return what was erased, and what is left; the last reports are those of LangGraph's stores."""
-    names = [report.thread_id or "" for report in reports]
-    first_store = len(reports) - len(nouns)
-    names[first_store:] = [f"LangGraph's {noun}s" for noun in nouns]
-    erased = sum(report.ok for report in reports[:first_store])
-    lines = [f"erased {pluralize(erased, 'thread')} of {first_store}" if first_store else "erased no thread"]
+    names = [report.thread_id or "the store" for report in reports]
+    if nouns:
+        names[-len(nouns) :] = [f"LangGraph's {noun}s" for noun in nouns]
+    of_threads = [report for report in reports if report.thread_id is not None]
+    erased = sum(report.ok for report in of_threads)
+    lines = [f"erased {pluralize(erased, 'thread')} of {len(of_threads)}" if of_threads else "no thread was found"]
     rows: list[dict[str, Any]] = []
     for name, report in zip(names, reports, strict=True):
         lines += [f"{escape(name)}: {escape(reason)}" for reason in report.remaining]
@@ -158,7 +159,7 @@ def _show(reports: Sequence[ErasureReport], nouns: Sequence[str]) -> Message:
         rows.append(
             {
                 "thread": report.thread_id,
-                "store": "" if report.thread_id is not None else name,
+                "store": None if report.thread_id is not None else name,
                 "ok": report.ok,
                 "remaining": report.remaining,
                 "copies": report.copies,

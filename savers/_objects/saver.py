@@ -59,12 +59,6 @@ class ObjectCatalogue(LogCatalogue[SegmentBytes]):
             for namespace, _ in self._bucket.scan(thread):
                 yield from self._list_logs_in(f"{thread}/{namespace}")
 
-    def list_directories(self) -> Iterator[str]:
-        """Yield the directories of all histories, also of those that have ended."""
-        for thread, _ in self._bucket.scan(""):
-            for namespace, _ in self._bucket.scan(thread):
-                yield f"{thread}/{namespace}"
-
     def _list_logs_in(self, directory: str) -> Iterator[LogKey]:
         # An empty segment in the place of the first one only keeps the name of a log that is gone.
         logs = [log for log, segments in list_logs(self._bucket, directory).items() if segments[0][1]]
@@ -123,8 +117,7 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
             raise CheckpointerConfigurationError("url must be a URL, such as s3://bucket/path")
         codec = Codec(types)
         self._bucket = Bucket(url, storage_options or {})
-        self._catalogue = ObjectCatalogue(self._bucket, codec, parse_compression(compression))
-        super().__init__(self._catalogue, codec)
+        super().__init__(ObjectCatalogue(self._bucket, codec, parse_compression(compression)), codec)
 
     def describe(self) -> str:
         return self._bucket.url
@@ -144,13 +137,11 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
         """
         bucket = self._bucket
         ended = 0
-        for directory in self._catalogue.list_directories():
-            remove_replaced(bucket, directory)
-            if is_ended(bucket, directory):
-                ended += 1
-                if full:
-                    remove_names(bucket, directory)
-                    bucket.remove_directory(directory.partition("/")[0])
+        for thread, _ in bucket.scan(""):
+            for namespace, _ in bucket.scan(thread):
+                ended += _clean(bucket, f"{thread}/{namespace}", full=full)
+            if full:
+                bucket.remove_directory(thread)
         unfinished = bucket.list_unfinished()
         if full:
             for name in unfinished:
@@ -167,3 +158,14 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
     def _is_idle(self, thread_id: str, idle_since: datetime) -> bool:
         _, last_write = self._bucket.measure(encode(thread_id))
         return 0.0 < last_write < idle_since.timestamp()
+
+
+def _clean(bucket: Bucket, directory: str, *, full: bool) -> bool:
+    """Remove what was replaced in a history, and with `full` the names of one that has ended; return whether it has."""
+    remove_replaced(bucket, directory)
+    has_ended = is_ended(bucket, directory)
+    if full:
+        if has_ended:
+            remove_names(bucket, directory)
+        bucket.remove_directory(directory)
+    return has_ended

@@ -82,7 +82,6 @@ def remove_names(bucket: Bucket, directory: str) -> None:
     # The last one last: until then, the history has ended.
     for name, _ in bucket.scan(directory):
         bucket.remove(f"{directory}/{name}")
-    bucket.remove_directory(directory)
 
 
 @final

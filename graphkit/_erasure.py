@@ -35,6 +35,7 @@ _LEAST_KEY: Final = 16
 """Bytes of the shortest key of a ledger."""
 _RECORD: Final = re.compile(rb"(1 ([0-9a-f]{64}) (\d{16})) ([0-9a-f]{32})\Z")
 """The version, the keyed hash of a thread id, microseconds since 1970, and a keyed checksum of what precedes it."""
+_APPEND: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
 _RECORD_LENGTH: Final = 2 + 64 + 1 + 16 + 1 + 32
 
 
@@ -305,7 +306,7 @@ class ErasureLedger:
         # A line of its own, also behind one that was torn: a process may have died while it wrote it.
         line = b"\n%s %s\n" % (record, self._sign(record))
         try:
-            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(self._path, _APPEND, 0o600)
             try:
                 written = os.write(fd, line)
                 os.fsync(fd)

@@ -103,7 +103,8 @@ def base(server):
 @pytest.mark.parametrize("analyzes", [False, True])
 def test_no_table_of_postgres_has_a_byte_of_what_was_erased(open_postgres_saver, server, analyzes):
     saver = open_postgres_saver(compression=None)
-    fill(saver)
+    with saver.watch(MARKER):  # which names the thread in a table
+        fill(saver)
     put(saver, {"x": "kept"}, "other")
     with saver.run_lock("other"), saver.watch("other"):
         if analyzes:

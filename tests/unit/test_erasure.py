@@ -1,7 +1,9 @@
 """Erasure on any saver: reports, copies, people, the ledger, and who may."""
 
 import asyncio
+import errno
 import os
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
@@ -305,6 +307,18 @@ def test_a_ledger_that_cannot_be_used_erases_nothing(tmp_path):
     for key in (b"short", "0123456789abcdef"):
         with pytest.raises(CheckpointerConfigurationError, match="16 bytes or more"):
             ErasureLedger(tmp_path / "ledger", key=key)
+
+
+def test_a_record_that_may_not_be_on_the_disk_is_not_acknowledged(ledger, monkeypatch):
+    def refuse(fd):
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EIO, "injected")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    saver = restored(t=1)
+    with pytest.raises(CheckpointStorageError):
+        erase(saver, "t", ledger=ledger)
+    assert saver.threads() == ("t",)
 
 
 def test_a_full_disk_keeps_a_record_from_being_acknowledged(ledger, tmp_path, monkeypatch):

@@ -360,6 +360,7 @@ class MemorySaver(BaseCheckpointSaver):
         return self.get_writes(config)
 
     checkOptions = check_options
+    eraseDeleted = erase_deleted
 
 
 class _StoredCheckpoint:

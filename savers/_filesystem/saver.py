@@ -565,6 +565,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             self._store.close()
 
     checkOptions = check_options
+    eraseDeleted = erase_deleted
     isStore = is_store
     threadDirectory = thread_directory
 

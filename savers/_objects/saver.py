@@ -159,6 +159,8 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
         _, last_write = self._bucket.measure(encode(thread_id))
         return 0.0 < last_write < idle_since.timestamp()
 
+    eraseDeleted = erase_deleted
+
 
 def _clean(bucket: Bucket, directory: str, *, full: bool) -> bool:
     """Remove what was replaced in a history, and with `full` the names of one that has ended; return whether it has."""

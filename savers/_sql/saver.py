@@ -506,6 +506,8 @@ class SqlSaver(LogSaver[RowLogBytes]):
         self._store.logs.close()
         self._database.close()
 
+    eraseDeleted = erase_deleted
+
 
 def _rewrite(
     transaction: Transaction,

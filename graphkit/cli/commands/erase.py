@@ -53,7 +53,7 @@ def erase(
     yes: bool,
     dry_run: bool,
 ) -> Message:
-    """Delete threads with all their versions, and make sure that no byte of them is left in the store.
+    """Delete threads, and leave no byte of them in the store, nor of their versions.
 
     With --where in a directory, LangGraph's items of the same person are erased too, and its cache is
     emptied. With only --ledger, the command erases what a restored backup has brought back. It asks for

@@ -225,11 +225,9 @@ class PostgresDatabase(Database):
         from savers._sql.postgres_erasure import rewrite_tables
 
         self.read("SELECT 1")  # creates the tables, if they are missing
-        names = self.names
-        tables = (names.records, names.histories, names.run_locks, names.watchers)
         # A connection of our own: VACUUM cannot be in a transaction, and waits longer than other statements.
         with closing(self._server.connect()) as session, self._server.explained("erase what was deleted from"):
-            return rewrite_tables(session, tables, self.schema, self.lock_timeout)
+            return rewrite_tables(session, self.names, self.schema, self.lock_timeout)
 
     # Connections
 

@@ -5,21 +5,23 @@ all transactions have to end first that may still see the deleted rows. Those th
 number than one that begins now, or read a snapshot that does not have it.
 
 The planner's statistics have samples of the columns, short values and ids among them. They are made anew, and
-their own table is rewritten, too.
+their own table is rewritten, too. ANALYZE leaves the samples of a table without rows as they are, so each table
+gets a row for as long as that takes, which no other transaction sees.
 
 What a standby has is what the server had some time ago.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
+from savers._sql.postgres_server import BEGIN
 from savers._sql.postgres_session import PostgresError, PostgresSession, describe_error
 
 if TYPE_CHECKING:
-    from savers._sql.database import Parameters
+    from savers._sql.database import Parameters, TableNames
 
 _PAUSE: Final = 0.02
 _SELECT_RUNNING: Final = """
@@ -40,32 +42,42 @@ _SELECT_STANDBYS: Final = """
     WHERE replay_lsn IS NULL OR replay_lsn < ?::text::pg_lsn
 """
 _SELECT_SAMPLED: Final = "SELECT 1 FROM pg_catalog.pg_stats WHERE schemaname = ?::text LIMIT 1"
-_SELECT_SAMPLED_TABLE: Final = """
-    SELECT 1 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-    JOIN pg_catalog.pg_stats AS s ON s.schemaname = n.nspname AND s.tablename = c.relname
-    WHERE c.oid = ?::text::regclass LIMIT 1
-"""
+_PLACEHOLDERS: Final = (
+    """
+    WITH h AS (
+        INSERT INTO {histories} (thread, namespace, version, created) VALUES ('', '', -9, 0) RETURNING history
+    )
+    INSERT INTO {records} (history, position, frame) SELECT history, 0, '' FROM h
+    """,
+    "INSERT INTO {run_locks} (thread, token, renewed, expires, holder) VALUES ('', -9, 0, 0, '')",
+    "INSERT INTO {watchers} (watcher, expires) VALUES (-9, now())",
+    "ANALYZE {histories}, {records}, {run_locks}, {watchers}",
+    "DELETE FROM {histories} WHERE version = -9",
+    "DELETE FROM {run_locks} WHERE token = -9",
+    "DELETE FROM {watchers} WHERE watcher = -9",
+)
+"""Make the samples anew, also of tables that have no rows otherwise."""
 _STATISTICS: Final = "pg_catalog.pg_statistic"
 
 
-def rewrite_tables(session: PostgresSession, tables: Sequence[str], schema: str, timeout: float) -> list[str]:
-    """Rewrite tables without their deleted rows; return why bytes of these are left.
+def rewrite_tables(session: PostgresSession, names: TableNames, schema: str, timeout: float) -> list[str]:
+    """Rewrite the tables that tell of threads without their deleted rows; return why bytes of these are left.
 
     Args:
         session: a connection that is used for nothing else.
-        tables: their names.
+        names: the tables.
         schema: their schema.
         timeout: seconds to wait for transactions that began earlier, and for standbys.
     """
-    reasons = list(_wait_for_old_transactions(session, timeout))
-    # The table may be large, and the role may have a limit for its other statements.
+    # The tables may be large, and the role may have a limit for its other statements.
     session.run("SET statement_timeout = 0")
-    sampled = session.run(_SELECT_SAMPLED, (schema,))[0]
+    reasons = [*_wait_for_old_transactions(session, timeout)]
+    tables = [names.records, names.histories, names.run_locks, names.watchers]
+    if session.run(_SELECT_SAMPLED, (schema,))[0]:
+        reasons += _sample_again(session, names)
+        tables.append(_STATISTICS)
     for table in tables:
-        reasons += _rewrite_table(session, table, "FULL, ANALYZE" if sampled else "FULL")
-    if sampled:
-        reasons += _rewrite_table(session, _STATISTICS, "FULL")
-        reasons += _find_samples(session, tables)
+        reasons += _rewrite_table(session, table)
     reasons += _wait_for_standbys(session, timeout)
     return reasons
 
@@ -83,10 +95,21 @@ def _wait_for_old_transactions(session: PostgresSession, timeout: float) -> Iter
             return
 
 
-def _rewrite_table(session: PostgresSession, table: str, options: str) -> Iterator[str]:
+def _sample_again(session: PostgresSession, names: TableNames) -> Iterator[str]:
+    session.run(BEGIN)
+    try:
+        for statement in _PLACEHOLDERS:
+            session.run(statement.format(**names._asdict()))
+        session.commit()
+    except PostgresError as error:
+        session.run("ROLLBACK")
+        yield f"{_STATISTICS} has samples of what was deleted, because ANALYZE failed: {describe_error(error)}"
+
+
+def _rewrite_table(session: PostgresSession, table: str) -> Iterator[str]:
     before = _find_file(session, table)
     try:
-        session.run(f"VACUUM ({options}) {table}")
+        session.run(f"VACUUM (FULL) {table}")
     except PostgresError as error:
         yield f"{table} still has what was deleted, because VACUUM FULL failed: {describe_error(error)}"
         return
@@ -99,14 +122,6 @@ def _rewrite_table(session: PostgresSession, table: str, options: str) -> Iterat
 def _find_file(session: PostgresSession, table: str) -> int:
     ((file,),) = session.run("SELECT pg_relation_filenode(?::text::regclass)", (table,))[0]
     return int(file)
-
-
-def _find_samples(session: PostgresSession, tables: Sequence[str]) -> Iterator[str]:
-    """Yield why samples of deleted rows are left: ANALYZE keeps those of a table that has no rows now."""
-    for table in tables:
-        ((is_empty,),) = session.run(f"SELECT NOT EXISTS (SELECT FROM {table})")[0]
-        if is_empty and session.run(_SELECT_SAMPLED_TABLE, (table,))[0]:
-            yield f"the planner's statistics keep samples of {table} until it has rows and is analyzed"
 
 
 def _wait_for_standbys(session: PostgresSession, timeout: float) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import sqlite3
 import threading
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -129,7 +129,10 @@ def execute(server, sql):
 
 def test_no_samples_of_tables_are_left_that_have_no_rows_any_more(open_postgres_saver, server):
     saver = open_postgres_saver(compression=None)
-    with saver.watch(MARKER), saver.run_lock(MARKER):
+    with ExitStack() as stack:
+        for name in (MARKER, f"{MARKER} too"):  # a single row gives no samples
+            stack.enter_context(saver.watch(name))
+            stack.enter_context(saver.run_lock(name))
         fill(saver)
         execute(server, "ANALYZE")
     assert erase(saver, MARKER, full=True).ok

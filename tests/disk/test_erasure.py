@@ -1,8 +1,10 @@
 """What an erasure leaves in a directory: nothing, or a reason; also if it is killed at any call."""
 
 import os
+import pickle
 import shutil
 import signal
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from savers import FileSystemSaver
 from tests.support.disks import HookedIO, StopAt
 from tests.support.erasure import MARKER, fill, find_files
 
+ROOT = Path(__file__).resolve().parents[2]
 CALLS = ("close", "fsync", "fsync_dir", "lock", "mkdir", "open", "rename", "rmdir", "truncate", "unlink", "write_at")
 
 
@@ -140,6 +143,27 @@ def test_a_reader_that_has_the_thread_open_finds_it_gone(saver, opener):
     assert erase(saver, MARKER).ok
     assert reader.list(MARKER) == []
     assert reader.get(MARKER) is None
+
+
+@pytest.mark.requirement("P73")
+def test_an_erasure_while_another_process_writes(saver, launcher):
+    opener = partial(FileSystemSaver, saver.base_directory, fsync="never")
+    arguments = pickle.dumps((opener, "busy", 300)).hex()
+    with launcher.start("-m", "tests.sql.client", arguments, cwd=ROOT) as client:
+        assert client.stdout.readline() == "ready\n"
+        while client.poll() is None:
+            fill(saver)
+            assert erase(saver, MARKER).ok
+            # A run that has stored nothing, and a delete that has died.
+            with saver.run_lock("unused"):
+                pass
+            Path(saver.base_directory, f"r-{Path(saver.thread_directory(MARKER)).name[2:]}").touch()
+            assert saver.erase_deleted() == []
+        assert client.wait(60) == 0
+    assert find_files(saver.base_directory) == []
+    assert not find_files(saver.base_directory, "unused")
+    assert len(saver.list("t")) == 300
+    assert saver.verify().ok
 
 
 @pytest.mark.requirement("P73")

@@ -26,7 +26,12 @@ from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundEr
 
 @click.command("erase", cls=Command)
 @options.directory
-@click.option("--thread", metavar="THREAD", help="Erase this thread. Type the whole id.")
+@click.option(
+    "--thread",
+    metavar="THREAD",
+    help="Erase this thread. Type the whole id.",
+    shell_complete=options.complete_thread,
+)
 @click.option(
     "--where",
     metavar="KEY=VALUE",

@@ -14,16 +14,15 @@ What a standby has is what the server had some time ago.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
 from savers._sql.postgres_server import BEGIN
 from savers._sql.postgres_session import PostgresError, PostgresSession, describe_error
+from savers._sql.run_locks import Backoff
 
 if TYPE_CHECKING:
     from savers._sql.database import Parameters, TableNames
 
-_PAUSE: Final = 0.02
 _SELECT_RUNNING: Final = """
     SELECT 'process ' || pid FROM pg_catalog.pg_stat_activity
     WHERE pid <> pg_backend_pid() AND age(backend_xid) >= age(?::text::xid)
@@ -134,9 +133,9 @@ def _wait_for_standbys(session: PostgresSession, timeout: float) -> Iterator[str
 
 def _wait(session: PostgresSession, select: str, parameters: Parameters, timeout: float) -> list[str]:
     """Repeat a statement until it finds no rows, or until the timeout; return the names that it has found last."""
-    deadline = monotonic() + timeout
+    backoff = Backoff(timeout)
     while True:
         names = [name for (name,) in session.run(select, parameters)[0]]
-        if not names or monotonic() > deadline:
+        if not names or backoff.is_over:
             return names
-        sleep(_PAUSE)
+        backoff.wait()

@@ -236,8 +236,7 @@ def test_an_erasure_while_another_process_writes(open_saver, start_client):
     fill(saver)
     with start_client(partial(open_saver.opener, lock_timeout=60.0), "busy", 200) as client:
         assert client.stdout.readline(), "it has begun"
-        # It may have waited for the writer in vain, but neither of them fails.
-        erase(saver, MARKER, full=True)
+        assert erase(saver, MARKER, full=True).ok
         assert client.wait(60) == 0
     assert erase(saver, MARKER, full=True).ok
     assert saver.verify().ok

@@ -262,8 +262,7 @@ class _Found(NamedTuple):
 
 def _iter_checkpoints(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[_Listed]:
     """Yield all checkpoints of a thread, those of its versions too; their states are not read."""
-    for namespace in saver.namespaces(thread_id):
-        yield from saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
+    yield from saver.search({}, thread_id=thread_id)  # all of them, in all namespaces
     if isinstance(saver, HasVersions):
         for version in saver.versions_by_thread_id(thread_id):
             for namespace in saver.version_namespaces(thread_id, version):

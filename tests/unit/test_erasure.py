@@ -45,16 +45,19 @@ def put(saver, thread, user="bob", created_at=None, namespace=""):
     saver.put(RunnableConfig(thread, checkpoint_ns=namespace), checkpoint)
 
 
-@pytest.fixture(params=["memory", "versioned", "file", "sqlite", "objects", "wrapped", "guarded"])
+@pytest.fixture(params=["memory", "versioned", "file", "sqlite", "sealed", "objects", "wrapped", "guarded"])
 def saver(request, tmp_path):
     def allow_all(principal, operation, thread_id, checkpoint_ns):
         return True
 
+    if request.param == "sealed":
+        pytest.importorskip("cryptography")
     made = {
         "memory": MemorySaver,
         "versioned": VersionedMemorySaver,
         "file": lambda: FileSystemSaver(tmp_path / "store", compression=None, fsync="never"),
         "sqlite": lambda: SqliteSaver(tmp_path / "store.db", compression=None, fsync="never"),
+        "sealed": lambda: SqliteSaver(tmp_path / "store.db", compression=None, fsync="never", cipher={"k": KEY}),
         "objects": lambda: ObjectStoreSaver(f"file://{tmp_path}/store", compression=None),
         "wrapped": lambda: SaverWrapper(SqliteSaver(tmp_path / "store.db", compression=None, fsync="never")),
         "guarded": lambda: AccessControlledSaver(FileSystemSaver(tmp_path, compression=None), allow_all),

@@ -18,6 +18,7 @@ from graphkit._saver.capabilities import HasVersions, SupportsErase, check_right
 from graphkit._saver.run_lock import get_held_run_locks
 from graphkit.errors import (
     CheckpointCorruptionError,
+    CheckpointErasedError,
     CheckpointerConfigurationError,
     CheckpointerError,
     CheckpointNotFoundError,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     _Listed = Checkpoint | CheckpointInfo
 
+_WITHOUT_CONTENT: Final = (CheckpointNotFoundError, CheckpointErasedError)
+"""A thread was deleted meanwhile; or the key was destroyed that sealed it, and all copies of it."""
 _LEAST_KEY: Final = 16
 """Bytes of the shortest key of a ledger."""
 _RECORD: Final = re.compile(rb"(1 ([0-9a-f]{64}) (\d{16})) ([0-9a-f]{32})\Z")
@@ -163,7 +166,7 @@ def _select(
         try:
             if is_wanted(thread_id, _iter_checkpoints(saver, thread_id)):
                 selected.append(thread_id)
-        except CheckpointNotFoundError:  # it was deleted meanwhile
+        except _WITHOUT_CONTENT:
             continue
         except CheckpointerError as error:
             reason = f"it was not erased, for it cannot be read, and may have to be: {error}"
@@ -245,7 +248,7 @@ class _Eraser:
         """Return the ids of all checkpoints of a thread; if it cannot be read, add that to some lists of reasons."""
         try:
             return {checkpoint.id for checkpoint in _iter_checkpoints(self._saver, thread_id)}
-        except CheckpointNotFoundError:  # it was deleted meanwhile
+        except _WITHOUT_CONTENT:
             return set()
         except CheckpointerError as error:
             for each in reasons:

@@ -22,10 +22,12 @@ from graphkit.operations import ErasureLedger, aerase, aerase_where, erase, eras
 from savers import (
     AccessControlledSaver,
     FileSystemSaver,
+    KeyFile,
     MemorySaver,
     ObjectStoreSaver,
     SaverWrapper,
     SqliteSaver,
+    SubjectKeys,
     VersionedMemorySaver,
     acting_as,
     policies,
@@ -172,6 +174,23 @@ def test_an_erasure_of_a_person_that_was_cut_short_is_completed(tmp_path):
         assert find_files(tmp_path)
         assert erase_where(saver, {"user": MARKER}) == []
         assert find_files(tmp_path) == []
+
+
+def test_what_a_destroyed_key_had_sealed_is_in_no_ones_way(tmp_path):
+    pytest.importorskip("cryptography")
+    keys = KeyFile(tmp_path / "keys")
+    keys.add("current")
+    cipher = SubjectKeys(keys, key_for=lambda thread, metadata: keys.add(metadata["user"]))
+    with FileSystemSaver(tmp_path / "store", fsync="never", cipher=cipher) as saver:
+        put(saver, "t", "ann")
+        saver.copy("t", "copy")
+        put(saver, "u", "bob")
+    keys.destroy("ann")
+    with FileSystemSaver(tmp_path / "store", fsync="never", cipher=keys) as saver:
+        assert [(report.thread_id, report.ok) for report in erase_where(saver, {"user": "bob"})] == [("u", True)]
+        report = erase(saver, "t")
+        assert (report.ok, report.copies) == (True, ())
+        assert saver.threads() == ["copy"]
 
 
 # Access

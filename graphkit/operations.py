@@ -1,4 +1,4 @@
-"""Operations on stored threads that need no graph: submit, cancel, answer, update, fork and others.
+"""Operations on stored threads that need no graph: submit, cancel, answer, update, fork, erase and others.
 
     submit(saver, {"item": "lamp"}, "order-17")  # a run that a worker begins
     cancel(saver, "order-17", reason="sold out") # end the run, whichever process runs it
@@ -7,6 +7,7 @@
     update(saver, "order-17", {"city": "Bern"})  # values that the next resume merges
     fork(saver, "order-17", "order-17-again")    # a new thread that begins like another
     rollback(saver, config)                      # an older checkpoint becomes the latest
+    erase(saver, "order-17")                     # delete it, and leave no byte of it in the store
 
 The command line and the worker call these functions; so can a web page, a bot or a test. They run
 no node: the next resume of the thread, in any process, continues from what they stored.
@@ -28,6 +29,7 @@ from typing import Any, Final, Protocol, final
 
 from graphkit._engine.history import CONTINUED_EXECUTION, WRITES_TAKEN_FROM
 from graphkit._engine.submit import config_of, freeze_update, freeze_value, refuse_other_engine, require_root, submit
+from graphkit._erasure import ErasureLedger, ErasureReport, erase, erase_where
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import END, ConfigLike, RunnableConfig, ThreadLike, resolve_thread_id
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
@@ -68,9 +70,13 @@ from graphkit.errors import (
 )
 
 __all__ = [
+    "ErasureLedger",
+    "ErasureReport",
     "ForkedThread",
     "aanswer",
     "acancel",
+    "aerase",
+    "aerase_where",
     "afork",
     "answer",
     "apause",
@@ -78,6 +84,8 @@ __all__ = [
     "asubmit",
     "aupdate",
     "cancel",
+    "erase",
+    "erase_where",
     "fork",
     "lineage",
     "pause",
@@ -473,6 +481,25 @@ async def arollback(
     return await finish_in_thread(rollback, saver, config, created_at=created_at)
 
 
+async def aerase(
+    saver: BaseCheckpointSaver, thread: ThreadLike, *, ledger: ErasureLedger | None = None, full: bool = False
+) -> ErasureReport:
+    """As `erase`."""
+    return await finish_in_thread(erase, saver, thread, ledger=ledger, full=full)
+
+
+async def aerase_where(
+    saver: BaseCheckpointSaver,
+    metadata: Mapping[str, Any],
+    *,
+    stores: Sequence[Any] = (),
+    ledger: ErasureLedger | None = None,
+    full: bool = False,
+) -> list[ErasureReport]:
+    """As `erase_where`."""
+    return await finish_in_thread(erase_where, saver, metadata, stores=stores, ledger=ledger, full=full)
+
+
 # Helpers
 
 
@@ -662,4 +689,6 @@ def _read_interrupts(saver: BaseCheckpointSaver, config: RunnableConfig, now: da
     return interrupts
 
 
-submit.__module__ = __name__  # where the documentation and tracebacks look for it
+# Where the documentation and tracebacks look for them.
+for _public in (submit, erase, erase_where, ErasureLedger, ErasureReport):
+    _public.__module__ = __name__

@@ -197,6 +197,10 @@ class MemorySaver(BaseCheckpointSaver):
         with self._exclude_runs(thread_id), self._lock:
             return self._threads.pop(thread_id, None) is not None
 
+    def erase_deleted(self, *, full: bool = False) -> Sequence[str]:  # noqa: ARG002 - as in every saver
+        """Report that nothing is left: what was deleted is no longer referenced."""
+        return ()
+
     def copy(self, source: ThreadLike, target: ThreadLike) -> None:
         """Copy the active history of a thread, with its ids, into an empty thread. Checkpoints are shared.
 
@@ -356,6 +360,7 @@ class MemorySaver(BaseCheckpointSaver):
         return self.get_writes(config)
 
     checkOptions = check_options
+    eraseDeleted = erase_deleted
 
 
 class _StoredCheckpoint:

@@ -112,6 +112,25 @@ class SupportsCompact(Protocol):
 
 
 @runtime_checkable
+class SupportsErase(Protocol):
+    """A saver that can make sure that no byte of what was deleted is left in its store."""
+
+    def erase_deleted(self, *, full: bool = False) -> Sequence[str]:
+        """Remove every byte that deleted threads and replaced data have left in the store.
+
+        What other threads have stays as it is. Waits for other users of the store as long as a put
+        would, and then reports what they keep. Removes nothing else, and can be called again.
+
+        Args:
+            full: do also what keeps other processes from using the store meanwhile.
+
+        Returns:
+            Why bytes are left, a sentence for each reason, which names no thread; empty if none is.
+        """
+        ...
+
+
+@runtime_checkable
 class SupportsFlush(Protocol):
     """A saver that can be told to bring everything that was put to the disk."""
 

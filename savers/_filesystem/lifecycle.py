@@ -8,12 +8,13 @@ write lock of the thread, except to read.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from logging import getLogger
 from typing import TYPE_CHECKING, Final
 
-from graphkit.errors import CheckpointConflictError, CheckpointerError
+from graphkit.errors import CheckpointConflictError, CheckpointerError, ThreadBusyError
 from savers._filesystem import catalog, layout, rewrite
+from savers._filesystem.lock import RunLock
 from savers._filesystem.log_bytes import ReleasedFileBytes
 from savers._filesystem.store import WAS_REMOVED, remove_tree
 from savers._log.frame import RELEASE, TOMBSTONE
@@ -285,6 +286,66 @@ def _append_late_tombstones(store: Store, thread: ThreadDirectory, removed: str,
         with closing(log), suppress(OSError, CheckpointerError):
             if log.refresh_to_write():
                 log.end(TOMBSTONE, 0)
+
+
+def erase_deleted(store: Store) -> list[str]:
+    """Remove what deletes that did not finish have left, and names of threads; return why some of it stays."""
+    io = store.io
+    store.leftovers.sweep()
+    marks = [name for name in io.listdir(store.root) if layout.parse_releasing_name(name) is not None]
+    unused = [name for name in store.directories_in(store.root, layout.is_thread) if _has_only_lock(store, name)]
+    if marks or unused:
+        with ExitStack() as locks:
+            # What is marked, and what is empty, may be about to change. The name of a directory does not tell which
+            # lock excludes the writers of its thread.
+            for lock in store.all_write_locks():
+                locks.enter_context(lock)
+            unused += [_finish_marked(store, mark) for mark in marks]
+            for name in unused:
+                _remove_unused(store, name)
+    kept = sum(map(layout.is_leftover, io.listdir(store.root)))
+    if not kept:
+        return []
+    what = "1 directory of a deleted thread stays" if kept == 1 else f"{kept} directories of deleted threads stay"
+    advice = "remove what graphkit did not make there, or wait for the process that deletes"
+    return [f"{what} in {store.root}, with a name that begins with tmp-t-: {advice}"]
+
+
+def _finish_marked(store: Store, mark: str) -> str:
+    """Finish the release or the delete that a mark in the root shows; return the name of the thread's directory."""
+    name = layout.parse_releasing_name(mark)
+    assert name is not None
+    path = layout.join(store.root, name)
+    logs = catalog.list_logs(store, path, released=True) if store.io.stat(path) is not None else []
+    thread_id = catalog.find_id(store, path, logs, "thread") if logs else None
+    if thread_id is not None:
+        finish_begun_in_thread(store, store.locate(thread_id))
+    if store.io.stat(path) is None or _has_only_lock(store, name):
+        with suppress(FileNotFoundError):
+            store.io.unlink(layout.join(store.root, mark))
+    return name
+
+
+def _has_only_lock(store: Store, name: str) -> bool:
+    return {*store.io.listdir(layout.join(store.root, name))} <= {layout.RUN_LOCK}
+
+
+def _remove_unused(store: Store, name: str) -> None:
+    """Remove the directory of a thread that has nothing but a run lock, unless a run holds it."""
+    io = store.io
+    path = layout.join(store.root, name)
+    lock_path = layout.join(path, layout.RUN_LOCK)
+    if io.stat(path) is None or not _has_only_lock(store, name):
+        return
+    # Whoever waits for the lock finds that its file is not at the path any more, and makes another one.
+    with (
+        suppress(ThreadBusyError),
+        RunLock(io, lock_path, name, lambda: io.open(lock_path, write=True, create=True), 0.0),
+    ):
+        removed = layout.join(store.root, layout.TEMPORARY + layout.random_thread_name(name))
+        io.rename(path, removed)
+        io.fsync_dir(store.root)
+        remove_tree(io, removed)
 
 
 # Idle threads

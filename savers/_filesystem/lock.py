@@ -42,9 +42,15 @@ def is_locked(path: str) -> bool:
         OSError: the file is there, and cannot be opened.
     """
     try:
-        fd = os.open(path, _PROBE_FLAGS)
+        # Closed even if an interrupt comes on the way to the end: a descriptor that stays open would keep the lock.
+        with os.fdopen(os.open(path, _PROBE_FLAGS), "rb", 0) as opened:
+            return _is_refused(opened.fileno())
     except FileNotFoundError:
         return False
+
+
+def _is_refused(fd: int) -> bool:
+    """Return whether a lock is refused. Closing the descriptor, the only one of an open file, releases it."""
     # /proc/locks would tell without touching the file, but shows no process of another container
     # that shares the directory. So the caller asks for a shared lock, which is refused while a run
     # has its exclusive one. If it is granted, it is there for some microseconds, in which no run can
@@ -60,9 +66,6 @@ def is_locked(path: str) -> bool:
         return not lock_descriptor(fd, blocking=False)
     except BlockingIOError:
         return True
-    finally:
-        # Closing the only descriptor of an open file releases its lock.
-        os.close(fd)
     return False
 
 

@@ -309,6 +309,15 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             store.logs.close_thread(thread_id)
             return had_content
 
+    @wrap_os_errors("erase what was deleted from")
+    def erase_deleted(self, *, full: bool = False) -> Sequence[str]:  # noqa: ARG002 - nothing keeps others out
+        """Remove what deletes that did not finish have left; see `graphkit.abc.SupportsErase`.
+
+        A finished delete leaves nothing. The file system may keep the bytes of removed files: in its
+        journal, in snapshots, in blocks of the drive, and while a process has them open.
+        """
+        return lifecycle.erase_deleted(self._store)
+
     @wrap_os_errors("copy")
     def copy(self, source: ThreadLike, target: ThreadLike) -> None:
         source_id = resolve_thread_id(source)
@@ -556,6 +565,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             self._store.close()
 
     checkOptions = check_options
+    eraseDeleted = erase_deleted
     isStore = is_store
     threadDirectory = thread_directory
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 _IN_MEMORY: Final = threading.RLock()
 """Held by each call for objects in memory: that file system of fsspec is not made for several threads of execution."""
+
+_UNFINISHED: Final = re.compile(r"\.[0-9a-f]{32}\Z")
 
 
 class Bucket:
@@ -108,6 +112,21 @@ class Bucket:
         """Remove an object, if it is there."""
         with suppress(FileNotFoundError), self._explain(name, "remove"):
             self._fs.rm_file(self._path(name))
+
+    def remove_directory(self, directory: str) -> None:
+        """Remove a directory without objects, where directories are more than a part of names."""
+        if self._is_local:
+            with suppress(OSError):
+                Path(self._path(directory)).rmdir()
+
+    def list_unfinished(self) -> list[str]:
+        """Return the local files that `create` has not linked yet, or whose process has died before."""
+        if not self._is_local:
+            return []
+        with suppress(FileNotFoundError), self._explain("", "list"):
+            names = [path.rpartition("/")[2] for path in self._fs.ls(self._path(""), detail=False)]
+            return [name for name in names if _UNFINISHED.match(name)]
+        return []
 
     def measure(self, directory: str) -> tuple[int, float]:
         """Return the bytes of all objects below a directory, and the time of the last write, in seconds since 1970."""

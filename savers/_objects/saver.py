@@ -18,7 +18,14 @@ from savers._log.catalogue import LogCatalogue, LogKey
 from savers._log.frame_log import read_owner
 from savers._log.log_saver import LogSaver
 from savers._objects.bucket import Bucket
-from savers._objects.segments import SegmentBytes, list_logs, name_segment
+from savers._objects.segments import (
+    SegmentBytes,
+    is_ended,
+    list_logs,
+    name_segment,
+    remove_names,
+    remove_replaced,
+)
 
 _MAX_NAME: Final = 200
 """Longer names of threads and namespaces are replaced by a digest: an object has a name of at most 1,024 bytes."""
@@ -121,6 +128,46 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
         size, _ = self._bucket.measure(directory)
         return size
 
+    def erase_deleted(self, *, full: bool = False) -> Sequence[str]:
+        """Remove what deletes and rewrites have left; see `graphkit.abc.SupportsErase`.
+
+        Empty objects keep the names of a deleted thread taken, and these show its id. They are removed
+        only with `full`, and then no process may have a deleted thread open. The storage may keep
+        earlier versions of objects, if it is configured to.
+        """
+        bucket = self._bucket
+        ended = 0
+        for thread, _ in bucket.scan(""):
+            for namespace, _ in bucket.scan(thread):
+                ended += _clean(bucket, f"{thread}/{namespace}", full=full)
+            if full:
+                bucket.remove_directory(thread)
+        unfinished = bucket.list_unfinished()
+        if full:
+            for name in unfinished:
+                bucket.remove(name)
+            return ()
+        advice = "erase with full=True (--full) while no process uses the store"
+        reasons: list[str] = []
+        if ended:
+            reasons.append(f"the names of empty objects in {bucket.url} show the ids of deleted threads: {advice}")
+        if unfinished:
+            reasons.append(f"writes in {bucket.url} have not finished, or their processes have died: {advice}")
+        return reasons
+
     def _is_idle(self, thread_id: str, idle_since: datetime) -> bool:
         _, last_write = self._bucket.measure(encode(thread_id))
         return 0.0 < last_write < idle_since.timestamp()
+
+    eraseDeleted = erase_deleted
+
+
+def _clean(bucket: Bucket, directory: str, *, full: bool) -> bool:
+    """Remove what was replaced in a history, and with `full` the names of one that has ended; return whether it has."""
+    remove_replaced(bucket, directory)
+    has_ended = is_ended(bucket, directory)
+    if full:
+        if has_ended:
+            remove_names(bucket, directory)
+        bucket.remove_directory(directory)
+    return has_ended

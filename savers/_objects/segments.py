@@ -58,6 +58,32 @@ def _name_next(log: str) -> str:
     return f"{int(log) + 1:08d}"
 
 
+def remove_replaced(bucket: Bucket, directory: str) -> None:
+    """Remove the segments of the logs of a history that do not count any more."""
+    logs = list_logs(bucket, directory)
+    logs.pop(find_last_log(logs), None)
+    for log in filter(str.isdecimal, logs):
+        # The first one last: as long as it has bytes, `ObjectCatalogue` finds that the others may be there.
+        for start, length in reversed(logs[log]):
+            if start:
+                bucket.remove(name_segment(directory, log, start))
+            elif length:
+                bucket.empty(name_segment(directory, log))
+
+
+def is_ended(bucket: Bucket, directory: str) -> bool:
+    """Return whether a history has no bytes any more: only empty objects keep the names of its logs."""
+    segments = [segment for log in list_logs(bucket, directory).values() for segment in log]
+    return bool(segments) and not any(length for _, length in segments)
+
+
+def remove_names(bucket: Bucket, directory: str) -> None:
+    """Remove the empty objects of a history that has ended; no process may have it open."""
+    # The last one last: until then, the history has ended.
+    for name, _ in bucket.scan(directory):
+        bucket.remove(f"{directory}/{name}")
+
+
 @final
 class SegmentBytes(BufferedLogBytes):
     """The bytes of the last log of a history, or of a released version."""
@@ -200,19 +226,7 @@ class SegmentBytes(BufferedLogBytes):
         if version:
             self._create(f"v{version:08d}", 0, self._read_all())
         self._create(_name_next(self._log), 0, data)
-        self._remove_replaced()
-
-    def _remove_replaced(self) -> None:
-        """Remove the segments of the logs that do not count any more."""
-        logs = list_logs(self._bucket, self._directory)
-        logs.pop(find_last_log(logs))
-        for log in filter(str.isdecimal, logs):
-            # The first one last: as long as it has bytes, `ObjectCatalogue` finds that the others may be there.
-            for start, length in reversed(logs[log]):
-                if start:
-                    self._bucket.remove(name_segment(self._directory, log, start))
-                elif length:
-                    self._bucket.empty(name_segment(self._directory, log))
+        remove_replaced(self._bucket, self._directory)
 
     def _read_all(self) -> bytes:
         try:

@@ -352,6 +352,10 @@ class Database(ABC):
         """
         return True
 
+    @abstractmethod
+    def erase_deleted(self, *, full: bool) -> Sequence[str]:
+        """Remove the bytes of deleted rows from the files of the database; see `graphkit.abc.SupportsErase`."""
+
     def flush(self) -> None:  # noqa: B027 - a server does it at each commit
         """Bring everything that was committed to the disk, if `fsync` promises that.
 

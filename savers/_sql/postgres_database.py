@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from time import monotonic
 from typing import Any, Final, TypeVar
@@ -217,6 +217,17 @@ class PostgresDatabase(Database):
                         raise self._server.translate(error, operation) from error
         finally:
             connections.give_back(session)
+
+    def erase_deleted(self, *, full: bool) -> Sequence[str]:
+        if not full:
+            advice = "erase again with full=True (--full), for which all users of the tables have to wait"
+            return [f"{self.path} keeps the bytes of deleted rows until VACUUM FULL: {advice}"]
+        from savers._sql.postgres_erasure import rewrite_tables
+
+        self.read("SELECT 1")  # creates the tables, if they are missing
+        # A connection of our own: VACUUM cannot be in a transaction, and waits longer than other statements.
+        with closing(self._server.connect()) as session, self._server.explained("erase what was deleted from"):
+            return rewrite_tables(session, self.names, self.schema, self.lock_timeout)
 
     # Connections
 

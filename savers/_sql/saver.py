@@ -357,6 +357,16 @@ class SqlSaver(LogSaver[RowLogBytes]):
     def _is_idle(self, thread_id: str, idle_since: datetime) -> bool:  # noqa: ARG002 - only idle ones were listed
         return True
 
+    def erase_deleted(self, *, full: bool = False) -> Sequence[str]:
+        """Remove the bytes of deleted rows from the files of the database; see `graphkit.abc.SupportsErase`.
+
+        SQLite: VACUUM, and the write-ahead log is emptied. Writers wait while the file is rewritten; it
+        needs as much free space as the file has. PostgreSQL: VACUUM FULL, only with `full`, by the owner
+        of the tables and of the database; all users of the tables wait meanwhile. The write-ahead log of
+        the server and its backups are not touched.
+        """
+        return self._database.erase_deleted(full=full)
+
     # Measuring and checking
 
     def size(self, thread: ThreadLike = None) -> int:
@@ -495,6 +505,8 @@ class SqlSaver(LogSaver[RowLogBytes]):
         """Flush, and close the connections. A later use opens them again."""
         self._store.logs.close()
         self._database.close()
+
+    eraseDeleted = erase_deleted
 
 
 def _rewrite(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from savers._options import Fsync
 from savers._sql.database import SQLITE, Database, Parameters, Row, TableNames, Transaction
+from savers._sql.run_locks import Backoff
 from savers._sql.schema import is_current, select_version
 from savers._sql.sqlite_changes import SqliteChanges, count_rewrites
 from savers._sql.sqlite_connection import (
@@ -162,6 +163,23 @@ class SqliteDatabase(Database):
             ((is_busy, _, _),) = self._connections.use_main().run("PRAGMA wal_checkpoint(TRUNCATE)", (), "sync")[0]
         return not is_busy
 
+    def erase_deleted(self, *, full: bool) -> Sequence[str]:  # noqa: ARG002 - a file needs nothing more
+        # VACUUM writes every page anew from the rows that are there, so that neither free pages nor gaps in pages have
+        # old bytes, whether `secure_delete` was on when they were deleted or not. The new pages are in the write-ahead
+        # log, behind the old ones. The checkpoint copies them over the file, cuts it, and empties the log.
+        with closing(self._connect_to_tables()) as connection:
+            # Whatever `fsync` says: a power loss must not bring back what was erased.
+            connection.run("PRAGMA synchronous = FULL", (), "erase")
+            try:
+                connection.run("VACUUM", (), "erase")
+                is_empty = _wait_for_empty_log(connection, self.lock_timeout)
+            except CheckpointStorageError as error:
+                return [f"{self.path} still has what was deleted, because VACUUM failed: {error}"]
+        if is_empty:
+            return ()
+        cause = "another connection reads an older state of the database, or wrote all the time"
+        return [f"{self.path}-wal still has what was deleted, because {cause}: erase again when it has ended"]
+
     def flush(self) -> None:
         self._log_sync.flush()
 
@@ -173,6 +191,17 @@ class SqliteDatabase(Database):
             with self._connections.lock:
                 self._connections.close_all()
             self.run_locks.close()
+
+
+def _wait_for_empty_log(connection: SqliteConnection, timeout: float) -> bool:
+    """Empty the write-ahead log, as soon as no other connection uses it; return False if one does until the timeout."""
+    backoff = Backoff(timeout)
+    while True:
+        # Unlike other statements, this one does not fail if the log is in use. It returns that at once.
+        ((is_busy, _, _),) = connection.run("PRAGMA wal_checkpoint(TRUNCATE)", (), "erase")[0]
+        if not is_busy or backoff.is_over:
+            return not is_busy
+        backoff.wait()
 
 
 class _LogSync:

@@ -30,6 +30,7 @@ from graphkit.abc import (
     SupportsCheckAccess,
     SupportsCompact,
     SupportsDeleteIdle,
+    SupportsErase,
     SupportsExists,
     SupportsFlush,
     SupportsOwnKeys,
@@ -56,7 +57,9 @@ if TYPE_CHECKING:
 Policy = Callable[[Any, str, str, str], object]
 """Decides as policy(principal, operation, thread_id, checkpoint_ns); only True allows."""
 
-_NOT_ASKED: Final = frozenset({"close", "flush", "exists", "opener", "register_types", "run_lock_key", "threadId"})
+_NOT_ASKED: Final = frozenset({
+    "close", "erase_deleted", "exists", "flush", "opener", "register_types", "run_lock_key", "threadId",
+})  # fmt: skip
 """Methods that neither read nor change a thread. What `opener` opens is guarded, too."""
 _WHOLE_THREAD: Final = frozenset({
     "compact", "copy", "delete", "delete_idle", "prune", "release", "repair", "rotate", "size", "verify",
@@ -717,5 +720,6 @@ _GUARDED: Final[Mapping[type, type]] = {
     SupportsLogs: _GuardedLogs,
     SupportsFlush: make_capability(SupportsFlush),
     SupportsExists: make_capability(SupportsExists),
+    SupportsErase: make_capability(SupportsErase),
 }
 """The class that guards the methods of each capability."""

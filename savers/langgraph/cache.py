@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import time
-from typing import Final
+from typing import Any, Final
 
 from langgraph.cache.base import BaseCache, FullKey, ValueT
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -159,6 +159,20 @@ class FileSystemCache(ContextMethods, BaseCache[ValueT]):
     async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
         """As `clear`, in a worker thread."""
         await run_in_thread(self.clear, namespaces)
+
+    # Erasing
+
+    def erase_where(self, metadata: Mapping[str, Any]) -> Sequence[str]:
+        """Delete all values, since nothing tells whose they are, and leave no byte of them.
+
+        Returns:
+            Why bytes are left; empty if none is.
+
+        Raises:
+            CheckpointCorruptionError: the stored data are damaged. Nothing was changed.
+            CheckpointStorageError: the file system refused.
+        """
+        return self._log.erase_where(metadata)
 
     # Damage
 

@@ -484,6 +484,23 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         """Stop the sweeper; return whether it has stopped within `timeout` seconds."""
         return self._sweeper.stop(timeout)
 
+    # Erasing
+
+    def erase_where(self, metadata: Mapping[str, Any]) -> Sequence[str]:
+        """Erase the items of a person, and what was replaced or deleted earlier; rewrites the file.
+
+        An item is that person's if its value has all of these keys and values, or if its namespace has
+        all of these values as labels.
+
+        Returns:
+            Why bytes are left; empty if none is.
+
+        Raises:
+            CheckpointCorruptionError: the stored data are damaged. Nothing was changed.
+            CheckpointStorageError: the file system refused.
+        """
+        return self._log.erase_where(metadata)
+
     # Damage
 
     def verify(self) -> EntriesReport:

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from graphkit import Checkpoint, HasVersions, RunnableConfig
+from graphkit.operations import erase
 from graphkit.values import FrozenDict, freeze
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
 from tests.support.checkpoints import apply_update, list_ids
@@ -72,6 +73,7 @@ OPERATIONS = {
     "prune": lambda saver, thread: saver.prune("t", keep_last=1),
     "run_lock": lambda saver, thread: hold_run_lock(saver),
     "compact": lambda saver, thread: getattr(saver, "compact", lambda thread: None)("t"),
+    "erase": lambda saver, thread: erase(saver, "t"),
 }
 
 

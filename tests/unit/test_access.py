@@ -49,7 +49,7 @@ from savers import (
 pytestmark = pytest.mark.requirement("P71")
 
 SECRET = "xyzzy"
-FREE = {"close", "exists", "flush", "opener", "register_types", "run_lock_key"}
+FREE = {"close", "erase_deleted", "exists", "flush", "opener", "register_types", "run_lock_key"}
 """The methods that neither read nor change a thread."""
 OF_MANY = {"threads"}
 """The methods that are only about several threads."""

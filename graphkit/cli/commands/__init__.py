@@ -55,6 +55,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "rotate": Entry("maintain.rotate", "Seal everything with the current key"),
         "prune": Entry("maintain.prune", "Remove old checkpoints"),
         "delete": Entry("maintain.delete", "Remove a thread with all its versions"),
+        "erase": Entry("erase.erase", "Delete threads, and leave no byte of them"),
         "release": Entry("maintain.release", "End the active history of a thread"),
     },
     "Move": {

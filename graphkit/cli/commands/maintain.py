@@ -214,7 +214,7 @@ def _prune_idle(
         names = [f"    {escape(thread_id)}" for thread_id in chosen]
         return Message("\n".join([f"would delete {what}", *names]), data)
     data["deleted"] = []
-    if not yes and not _confirm(context, f"delete {what}, for good?"):
+    if not yes and not confirm(context, f"delete {what}, for good?"):
         return Message("nothing was deleted", data, exit_code=1)
 
     for thread_id in context.track("deleting", chosen):
@@ -265,13 +265,13 @@ def delete(context: CliContext, directory: str, thread: str, yes: bool, dry_run:
     Example: graphkit delete runs order-17 --yes
     """
     saver = open_store(directory)
-    thread_id = _require_whole_id(saver, thread)
+    thread_id = require_whole_id(saver, thread)
     size = saver.size(thread_id)
     what = f"{escape(thread_id)}, {format_bytes(size)}"
     data: dict[str, Any] = {"thread": thread_id, "size": size, "dry_run": dry_run}
     if dry_run:
         return Message(f"would delete {what}", data)
-    is_confirmed = yes or _confirm(context, f"delete {what}, for good?")
+    is_confirmed = yes or confirm(context, f"delete {what}, for good?")
     data["deleted"] = is_confirmed
     if not is_confirmed:
         return Message("nothing was deleted", data, exit_code=1)
@@ -279,8 +279,8 @@ def delete(context: CliContext, directory: str, thread: str, yes: bool, dry_run:
     return Message(f"deleted {what}", data)
 
 
-def _require_whole_id(saver: BaseCheckpointSaver, typed: str) -> str:
-    """Return the thread that the user typed.
+def require_whole_id(saver: BaseCheckpointSaver, typed: str) -> str:
+    """Return the thread that the user typed, to delete it.
 
     Raises:
         CheckpointNotFoundError: there is no such thread, and no file of it.
@@ -292,7 +292,8 @@ def _require_whole_id(saver: BaseCheckpointSaver, typed: str) -> str:
     return found
 
 
-def _confirm(context: CliContext, question: str) -> bool:
+def confirm(context: CliContext, question: str) -> bool:
+    """Return whether the user agrees to something that cannot be undone."""
     if not context.can_ask:
         raise UsageError("cannot ask for confirmation without a terminal: pass --yes")
     return context.ask(f"{question} [y/N] ").strip().lower() in {"y", "yes"}

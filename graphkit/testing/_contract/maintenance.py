@@ -11,7 +11,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import ThreadLike
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import HasVersions, SupportsDeleteIdle
+from graphkit._saver.capabilities import HasVersions, SupportsDeleteIdle, SupportsErase
 from graphkit._saver.writes import ANSWER, INTERRUPT
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
 from graphkit.testing import _check as check
@@ -328,6 +328,26 @@ class MaintenanceTests(ContractTests):
         deleted = saver.delete_idle(idle_since=tomorrow)
         check.items(deleted, ["t"])
         check.threads(saver)
+
+    # Erase
+
+    def test_erase_deleted_keeps_what_is_not_deleted(self) -> None:
+        saver = self.open()
+        if not isinstance(saver, SupportsErase):
+            self.skip("the saver does not declare erase_deleted")
+        put_state(saver, {"n": 1})
+        put_state(saver, {"n": 2})
+        saver.put_writes(CONFIG, {"w": 1})
+        put_state(saver, {"n": 3}, OTHER)
+        saver.delete("u")
+        for full in (False, True):
+            reasons = saver.erase_deleted(full=full)
+            check.true(all(isinstance(reason, str) for reason in reasons), "the reasons are no sentences")
+        check.count(saver.list(CONFIG), 2)
+        check.writes(saver, CONFIG, {"w": 1})
+        check.count(saver.list(OTHER), 0)
+        put_state(saver, {"n": 4}, OTHER)
+        check.count(saver.list(OTHER), 1)
 
 
 def _assert_pruned(saver: BaseCheckpointSaver, expected: int, thread: ThreadLike, **options: Any) -> None:

@@ -15,13 +15,15 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from logging import getLogger
 from pathlib import Path
 from time import time, time_ns
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from zlib import crc32
+
+import ormsgpack
 
 from graphkit.errors import (
     CheckpointCorruptionError,
@@ -289,6 +291,42 @@ class EntryLog:
             for batch in make_batches(entries, self.read_content):
                 new_log.append(WRITE, pack_changes(batch))
 
+    # Erasing
+
+    def erase_where(self, metadata: Mapping[str, Any]) -> list[str]:
+        """Erase the entries of a person; see `graphkit.operations.erase_where`.
+
+        Rewrites the log, so that nothing is left of what was replaced or deleted earlier either, and
+        removes the bytes of writes that did not finish.
+
+        Returns:
+            Why bytes are left: copies of the log that a repair has made.
+
+        Raises:
+            CheckpointCorruptionError: the log is damaged. Nothing was changed.
+            CheckpointStorageError: the file system refused.
+        """
+        with self._storage_errors("erase from"), self.mutex, self._write_lock:
+            if self.refresh_to_write():
+                entries = self._table.oldest_first()
+                self._rewrite([entry for entry in entries if not self._is_of(entry, metadata)])
+            names = self._io.listdir(self._directory) if self._io.is_dir(self._directory) else []
+            for name in names:
+                if name.startswith(layout.TORN):
+                    self._io.unlink(layout.join(self._directory, name))
+            damaged = [name for name in names if name.startswith(layout.DAMAGED)]
+        advice = "was made by a repair, and may have any entry of that time: remove it"
+        return [f"{layout.join(self._directory, name)} {advice}" for name in damaged]
+
+    def _is_of(self, entry: Entry, metadata: Mapping[str, Any]) -> bool:
+        """Return whether an entry belongs to a person."""
+        if self._kind == CACHE:  # nothing tells whose a cached value is
+            return True
+        if all(value in entry.namespace for value in metadata.values()):
+            return True
+        value: dict[str, Any] = ormsgpack.unpackb(self.read_content(entry)[: entry.value_length])
+        return metadata.items() <= value.items()
+
     # Damage
 
     def verify(self) -> EntriesReport:
@@ -370,7 +408,7 @@ def verify_entries(directory: str | os.PathLike[str]) -> dict[Noun, EntriesRepor
     Raises:
         CheckpointStorageError: the file system refused.
     """
-    return {noun: entry_log.verify() for noun, entry_log in _open_logs(directory)}
+    return {noun: entry_log.verify() for noun, entry_log in open_logs(directory)}
 
 
 def repair_entries(directory: str | os.PathLike[str], *, dry_run: bool = False) -> dict[Noun, EntriesRepair]:
@@ -387,7 +425,7 @@ def repair_entries(directory: str | os.PathLike[str], *, dry_run: bool = False) 
         CheckpointStorageError: the file system refused. What was repaired before stays repaired.
     """
     repairs: dict[Noun, EntriesRepair] = {}
-    for noun, entry_log in _open_logs(directory):
+    for noun, entry_log in open_logs(directory):
         before = entry_log.verify()
         if before.ok:
             continue
@@ -400,7 +438,8 @@ def repair_entries(directory: str | os.PathLike[str], *, dry_run: bool = False) 
     return repairs
 
 
-def _open_logs(directory: str | os.PathLike[str]) -> Iterator[tuple[Noun, EntryLog]]:
+def open_logs(directory: str | os.PathLike[str]) -> Iterator[tuple[Noun, EntryLog]]:
+    """Yield the logs of a FileSystemStore and a FileSystemCache, by what their entries are called; closes them."""
     for kind, noun in _NOUNS.items():
         if Path(directory, kind, layout.LOG).exists():
             entry_log = EntryLog(directory, kind, fsync="always", clock=time, io=None)

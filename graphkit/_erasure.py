@@ -1,0 +1,390 @@
+"""Erasure: deletes threads, makes sure that nothing of them is left in the store, and remembers what was erased."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+
+from graphkit._records.config import RunnableConfig, ThreadLike, resolve_thread_id
+from graphkit._records.principal import acts_for
+from graphkit._saver.capabilities import HasVersions, SupportsErase, check_rights
+from graphkit._saver.run_lock import get_held_run_locks
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointErasedError,
+    CheckpointerConfigurationError,
+    CheckpointerError,
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+)
+
+if TYPE_CHECKING:
+    from graphkit._records.checkpoint import Checkpoint
+    from graphkit._records.output import CheckpointInfo
+    from graphkit._saver.base import BaseCheckpointSaver
+
+    _Listed = Checkpoint | CheckpointInfo
+
+_WITHOUT_CONTENT: Final = (CheckpointNotFoundError, CheckpointErasedError)
+"""A thread was deleted meanwhile; or the key was destroyed that sealed it, and all copies of it."""
+_LEAST_KEY: Final = 16
+"""Bytes of the shortest key of a ledger."""
+_RECORD: Final = re.compile(rb"(1 ([0-9a-f]{64}) (\d{16})) ([0-9a-f]{32})\Z")
+"""The version, the keyed hash of a thread id, microseconds since 1970, and a keyed checksum of what precedes it."""
+_APPEND: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+_RECORD_LENGTH: Final = 2 + 64 + 1 + 16 + 1 + 32
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ErasureReport:
+    """What `erase` did with a thread, or `erase_where` with a store of LangGraph."""
+
+    thread_id: str | None
+    """None for what belongs to no thread: a store of LangGraph, or what earlier deletes have left if no
+    thread was found."""
+    remaining: tuple[str, ...] = ()
+    """Why bytes are left, or may be: a sentence for each reason."""
+    copies: tuple[str, ...] = ()
+    """Other threads of the store that have a checkpoint with the id of an erased one: forks and copies.
+    They have the same content, and are not erased."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether no byte of the thread is left in the store. `copies` have their own."""
+        return not self.remaining
+
+
+@acts_for("thread")
+def erase(
+    saver: BaseCheckpointSaver, thread: ThreadLike, *, ledger: ErasureLedger | None = None, full: bool = False
+) -> ErasureReport:
+    """Delete a thread, and make sure that no byte of it is left in the store.
+
+    Reads the ids of all checkpoints of the store to find copies, deletes the thread with its versions,
+    and removes what it and earlier deletes have left. An erasure that was cut short is completed by a
+    second one. docs/security.md says what each saver does, and what is beyond its reach.
+
+    Args:
+        saver: the store of the thread.
+        thread: the thread id, or a config that names the thread. It may be gone already.
+        ledger: records the erasure, so that it can be repeated on a backup. It is written first: if
+            the erasure fails, `ErasureLedger.apply` completes it.
+        full: do also what keeps other processes from using the store meanwhile: VACUUM FULL on
+            PostgreSQL; on object storage, no process may have a deleted thread open.
+
+    Returns:
+        What is left, and why; see `ErasureReport.ok`.
+
+    Raises:
+        AccessDeniedError: the caller may not delete the thread. Nothing was changed.
+        ThreadBusyError: a run holds the thread. Nothing was changed, except the ledger.
+        CheckpointStorageError: the store failed. The thread may be deleted, and the ledger has it.
+    """
+    thread_id = resolve_thread_id(thread)
+    (report,) = _Eraser(saver, full=full, ledger=ledger).erase([thread_id], goes_on=False)
+    return report
+
+
+def erase_where(
+    saver: BaseCheckpointSaver,
+    metadata: Mapping[str, Any],
+    *,
+    stores: Sequence[Any] = (),
+    ledger: ErasureLedger | None = None,
+    full: bool = False,
+) -> list[ErasureReport]:
+    """Erase all threads that belong to a person, and what LangGraph's stores have of that person.
+
+    A thread belongs to the person if any checkpoint of it has this metadata, in any namespace or
+    version. Each thread is erased as `erase` does. Finding them reads the metadata of the whole store.
+
+    Args:
+        saver: the store of the threads.
+        metadata: keys and values, such as `{"user": "ann"}`. Values are compared with `==`.
+        stores: a `FileSystemStore`, whose items are erased that have these keys and values, or whose
+            namespace has all of these values as labels; a `FileSystemCache`, which cannot tell whose
+            its values are, and is emptied.
+        ledger: as for `erase`.
+        full: as for `erase`.
+
+    Returns:
+        A report on each thread, and one on each store, in their order. That of a thread which could
+        not be read, or not deleted, says so.
+
+    Raises:
+        AccessDeniedError: the caller may not delete one of the threads. Nothing was changed.
+        ValueError: the metadata is empty: that would be everybody's.
+    """
+    selected, unreadable = select_threads(saver, metadata)
+    reports = _Eraser(saver, full=full, ledger=ledger).erase(selected, goes_on=True) + unreadable
+    return reports + [_erase_from(store, metadata) for store in stores]
+
+
+def _erase_from(store: Any, metadata: Mapping[str, Any]) -> ErasureReport:
+    """Erase from a store of LangGraph what it has of a person."""
+    erase_entries: Callable[[Mapping[str, Any]], Sequence[str]] | None = getattr(store, "erase_where", None)
+    if erase_entries is None:
+        remaining: Sequence[str] = [f"{type(store).__name__} cannot erase: delete what it has of this person"]
+    else:
+        try:
+            remaining = erase_entries(metadata)
+        except CheckpointerError as error:
+            remaining = [f"nothing was erased from it: {error}"]
+    return ErasureReport(thread_id=None, remaining=tuple(remaining))
+
+
+def select_threads(saver: BaseCheckpointSaver, metadata: Mapping[str, Any]) -> tuple[list[str], list[ErasureReport]]:
+    """Return the threads that have a checkpoint with this metadata, and reports on those that cannot be read.
+
+    Raises:
+        ValueError: the metadata is empty.
+    """
+    if not metadata:
+        raise ValueError("metadata must not be empty: every thread would be erased")
+
+    def is_wanted(_thread_id: str, checkpoints: Iterator[_Listed]) -> bool:
+        return any(metadata.items() <= checkpoint.metadata.items() for checkpoint in checkpoints)
+
+    return _select(saver, is_wanted)
+
+
+def _select(
+    saver: BaseCheckpointSaver, is_wanted: Callable[[str, Iterator[_Listed]], bool]
+) -> tuple[list[str], list[ErasureReport]]:
+    """Return the threads that a function selects by their ids and their checkpoints; see `select_threads`."""
+    selected: list[str] = []
+    unreadable: list[ErasureReport] = []
+    for thread_id in saver.threads(released=True):
+        try:
+            if is_wanted(thread_id, _iter_checkpoints(saver, thread_id)):
+                selected.append(thread_id)
+        except _WITHOUT_CONTENT:
+            continue
+        except CheckpointerError as error:
+            reason = f"it was not erased, for it cannot be read, and may have to be: {error}"
+            unreadable.append(ErasureReport(thread_id=thread_id, remaining=(reason,)))
+    return selected, unreadable
+
+
+class _Eraser:
+    """Erases threads of one store."""
+
+    def __init__(self, saver: BaseCheckpointSaver, *, full: bool, ledger: ErasureLedger | None = None) -> None:
+        self._saver = saver
+        self._full = full
+        self._ledger = ledger
+
+    def erase(self, thread_ids: Sequence[str], *, goes_on: bool) -> list[ErasureReport]:
+        """Erase some threads; with `goes_on`, one that cannot be deleted gets a report that says why.
+
+        Raises:
+            AccessDeniedError: one of them may not be deleted. Nothing was changed.
+        """
+        saver = self._saver
+        for thread_id in thread_ids:
+            check_rights(saver, RunnableConfig(thread_id), "delete")
+        # All reasons and copies of a thread are collected here.
+        found = {thread_id: _Found([], []) for thread_id in thread_ids}
+        self._find_copies(found)
+        for thread_id, (reasons, _) in found.items():
+            if self._ledger is not None:
+                self._ledger.record(thread_id)
+            try:
+                saver.delete(thread_id)
+            except CheckpointerError as error:
+                if not goes_on:
+                    raise
+                reasons.append(f"it was not deleted: {error}")
+            if saver.run_lock_key(RunnableConfig(thread_id)) in get_held_run_locks():
+                reasons.append("the caller holds its run lock, which names it: erase again without the lock")
+        # Also if there is no thread: an earlier erasure may have been cut short after it had deleted them.
+        left = self._erase_deleted()
+        if not found and left:
+            return [ErasureReport(thread_id=None, remaining=tuple(left))]
+        return [
+            ErasureReport(thread_id=thread_id, remaining=(*reasons, *left), copies=tuple(copies))
+            for thread_id, (reasons, copies) in found.items()
+        ]
+
+    def _erase_deleted(self) -> Sequence[str]:
+        saver = self._saver
+        if not isinstance(saver, SupportsErase):
+            return [f"{type(saver).__name__} deletes, but cannot tell what is left of what it has deleted"]
+        try:
+            return saver.erase_deleted(full=self._full)
+        except CheckpointerError as error:
+            return [f"what is left of deleted threads could not be removed: {error}"]
+
+    def _find_copies(self, found: Mapping[str, _Found]) -> None:
+        """Find the copies of each thread, or the reasons why some may be unknown."""
+        # A copy and a fork keep the ids of the checkpoints, and nothing else tells where they came from.
+        owners: dict[str, set[str]] = {}
+        for thread_id, (reasons, _) in found.items():
+            for checkpoint_id in self._read_ids(thread_id, "its copies are not known, for it", [reasons]):
+                owners.setdefault(checkpoint_id, set()).add(thread_id)
+        if not owners:
+            return
+        all_reasons = [reasons for reasons, _ in found.values()]
+        if not self._saver.lists_threads:
+            for reasons in all_reasons:
+                reasons.append(f"its copies are not known, for {type(self._saver).__name__} cannot list its threads")
+            return
+        for other in self._saver.threads(released=True):
+            if other in found:
+                continue
+            ids = self._read_ids(other, f"thread {other:.80} may be a copy of it, and", all_reasons)
+            for thread_id in {owner for each in ids for owner in owners.get(each, ())}:
+                found[thread_id].copies.append(other)
+
+    def _read_ids(self, thread_id: str, problem: str, reasons: Sequence[list[str]]) -> set[str]:
+        """Return the ids of all checkpoints of a thread; if it cannot be read, add that to some lists of reasons."""
+        try:
+            return {checkpoint.id for checkpoint in _iter_checkpoints(self._saver, thread_id)}
+        except _WITHOUT_CONTENT:
+            return set()
+        except CheckpointerError as error:
+            for each in reasons:
+                each.append(f"{problem} cannot be read: {error}")
+            return set()
+
+
+class _Found(NamedTuple):
+    """What was found out about a thread that is erased."""
+
+    reasons: list[str]
+    copies: list[str]
+
+
+def _iter_checkpoints(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[_Listed]:
+    """Yield all checkpoints of a thread, those of its versions too; their states are not read."""
+    yield from saver.search({}, thread_id=thread_id)  # all of them, in all namespaces
+    if isinstance(saver, HasVersions):
+        for version in saver.versions_by_thread_id(thread_id):
+            for namespace in saver.version_namespaces(thread_id, version):
+                yield from saver.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version).checkpoints
+
+
+@final
+class ErasureLedger:
+    """A file that remembers what was erased, so that it can be erased again after a backup was restored.
+
+    It has only keyed hashes of thread ids, and times: without the key, it does not confirm that an id
+    was there. Keep it, and its key, apart from the store and its backups. Any number of processes may
+    use one file. It only grows, by 118 bytes for each erasure.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, key: bytes) -> None:
+        """Name the file; the first record creates it.
+
+        Args:
+            path: the file.
+            key: 16 random bytes or more, always the same.
+
+        Raises:
+            CheckpointerConfigurationError: the key is too short, or not bytes.
+        """
+        given: object = key
+        if not isinstance(given, bytes) or len(given) < _LEAST_KEY:
+            raise CheckpointerConfigurationError(f"the key of an erasure ledger must be {_LEAST_KEY} bytes or more")
+        self._path = os.fspath(path)
+        self._key = key
+
+    def record(self, thread: ThreadLike) -> None:
+        """Record that a thread is erased now, and bring the record to the disk.
+
+        Raises:
+            CheckpointStorageError: the record may not be on the disk.
+        """
+        microseconds = round(datetime.now(UTC).timestamp() * 1_000_000)
+        record = b"1 %s %016d" % (self._hash(resolve_thread_id(thread)), microseconds)
+        # A line of its own, also behind one that was torn: a process may have died while it wrote it.
+        line = b"\n%s %s\n" % (record, self._sign(record))
+        try:
+            fd = os.open(self._path, _APPEND, 0o600)
+            try:
+                written = os.write(fd, line)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            _sync_directory(Path(self._path).absolute().parent)
+        except OSError as error:
+            raise CheckpointStorageError(self._path, "write to", error) from error
+        if written < len(line):
+            raise CheckpointStorageError(self._path, "write to", "only a part of the record was written")
+
+    def apply(self, saver: BaseCheckpointSaver, *, full: bool = False) -> list[ErasureReport]:
+        """Erase what has come back: each thread with a checkpoint from before its recorded erasure.
+
+        A thread that was written anew stays, since all its checkpoints are later. A thread is erased as
+        a whole, also if a run has gone on with what a backup has brought back. Times are those of the
+        checkpoints: a copy, fork or import to an id that was erased has old ones.
+
+        Args:
+            saver: the store, after a backup was restored.
+            full: as for `erase`.
+
+        Returns:
+            A report on each thread that had to be erased, and on each that could not be read.
+
+        Raises:
+            CheckpointCorruptionError: the ledger is damaged, or was written with another key. Nothing
+                was changed.
+            CheckpointStorageError: the ledger cannot be read.
+        """
+        erased = self._read()
+
+        def is_older(thread_id: str, checkpoints: Iterator[_Listed]) -> bool:
+            moment = erased.get(self._hash(thread_id))
+            return moment is not None and any(checkpoint.created_at < moment for checkpoint in checkpoints)
+
+        selected, unreadable = _select(saver, is_older)
+        return _Eraser(saver, full=full).erase(selected, goes_on=True) + unreadable
+
+    def _read(self) -> dict[bytes, datetime]:
+        """Return when each thread was erased last, by its hash."""
+        try:
+            data = Path(self._path).read_bytes()
+        except OSError as error:
+            raise CheckpointStorageError(self._path, "read", error) from error
+        erased: dict[bytes, datetime] = {}
+        offset = 0
+        for line in data.split(b"\n"):
+            # What a power loss or a full disk has left of a record is shorter, or has zeros.
+            record = line.strip(b"\0")
+            if len(record) >= _RECORD_LENGTH:
+                match = _RECORD.match(record)
+                if match is None or not hmac.compare_digest(self._sign(match[1]), match[4]):
+                    reason = "the record is damaged, or was written with another key"
+                    raise CheckpointCorruptionError(self._path, offset, reason)
+                moment = datetime.fromtimestamp(int(match[3]) / 1_000_000, UTC)
+                erased[match[2]] = max(moment, erased.get(match[2], moment))
+            offset += len(line) + 1
+        return erased
+
+    def _hash(self, thread_id: str) -> bytes:
+        return self._digest(b"thread\0" + thread_id.encode("utf-8", "surrogatepass")).encode()
+
+    def _sign(self, record: bytes) -> bytes:
+        return self._digest(b"record\0" + record).encode()[:32]
+
+    def _digest(self, data: bytes) -> str:
+        return hmac.new(self._key, b"graphkit erasure\0" + data, hashlib.sha256).hexdigest()
+
+
+def _sync_directory(path: Path) -> None:
+    """Bring the names in a directory to the disk; Windows does so itself."""
+    if os.name == "nt":
+        return
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

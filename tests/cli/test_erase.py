@@ -1,0 +1,76 @@
+"""erase: what it asks, what it says, and its exit codes."""
+
+import shutil
+
+import pytest
+
+from graphkit import Checkpoint, RunnableConfig
+from savers import SqliteSaver
+from tests.support.erasure import find_files
+from tests.support.terminal import damage, graphkit
+
+pytestmark = pytest.mark.requirement("P73")
+
+
+def test_a_thread_is_erased(store):
+    would = graphkit("erase", store, "--thread", "order-17", "--dry-run")
+    assert would.out == "would erase order-17, 662 B\n"
+    no = graphkit("erase", store, "--thread", "order-17", terminal=True, stdin="\n")
+    assert (no.code, no.out) == (1, "nothing was erased\n")
+    assert no.err == "erase order-17, 662 B, for good? [y/N] "
+    done = graphkit("erase", store, "--thread", "order-17", terminal=True, stdin="y\n")
+    assert (done.code, done.out) == (0, "erased 1 thread of 1\n")
+    assert find_files(store, "order-17") == []
+    again = graphkit("erase", store, "--thread", "order-17", "--yes", "--json")
+    assert again.json == {
+        "ok": True,
+        "reports": [{"thread": "order-17", "store": None, "ok": True, "remaining": [], "copies": []}],
+    }
+
+
+def test_what_it_needs(store, tmp_path):
+    for arguments, message in (
+        ((), "say what to erase"),
+        (("--thread", "order-17", "--where", "a=1"), "not both"),
+        (("--thread", "order-1", "--yes"), "2 threads begin with order-1"),
+        (("--thread", "import", "--yes"), "type the whole id"),
+        (("--thread", "order-17"), "pass --yes"),
+        (("--ledger", tmp_path / "ledger"), "--ledger-key"),
+    ):
+        done = graphkit("erase", store, *arguments)
+        assert (done.code, message in done.err) == (2, True), done.err
+    done = graphkit("erase", store, "--ledger", tmp_path / "ledger", "--ledger-key", tmp_path / "none", "--yes")
+    assert (done.code, "the key of the ledger cannot be read" in done.err) == (18, True)
+    assert len(graphkit("threads", store, "--json").json) == 3
+
+
+def test_copies_and_what_is_left_are_listed(store):
+    graphkit("fork", store, "order-17", "copied")
+    done = graphkit("erase", store, "--thread", "order-17", "--yes")
+    assert (done.code, "these have checkpoints of it, and are not erased: copied" in done.out) == (0, True), done.out
+    damage(store, "order-18")
+    done = graphkit("erase", store, "--thread", "copied", "--yes")
+    assert (done.code, "order-18 may be a copy of it, and cannot be read" in done.out) == (1, True), done.out
+
+
+def test_a_person_is_erased_from_a_database_and_again_from_its_backup(tmp_path):
+    path = tmp_path / "runs.db"
+    with SqliteSaver(path) as saver:
+        for thread, user in (("a", "ann"), ("b", "ann"), ("c", "bob")):
+            checkpoint = Checkpoint(node_id="n", next_node_id="m", state={"x": 1}, metadata={"user": user})
+            saver.put(RunnableConfig(thread), checkpoint)
+    shutil.copy(path, tmp_path / "backup.db")
+    (tmp_path / "key").write_bytes(bytes(32))
+    ledger = ("--ledger", tmp_path / "ledger", "--ledger-key", tmp_path / "key")
+    would = graphkit("erase", f"sqlite:{path}", "--where", "user=ann", "--dry-run", "--json")
+    assert would.json == {"threads": ["a", "b"], "stores": [], "dry_run": True}
+    done = graphkit("erase", f"sqlite:{path}", "--where", "user=ann", "--yes", *ledger)
+    assert (done.code, done.out) == (0, "erased 2 threads of 2\n")
+    assert graphkit("erase", f"sqlite:{path}", "--where", "user=ann", "--yes").out == "no thread was found\n"
+
+    name = f"sqlite:{tmp_path / 'backup.db'}"
+    asked = graphkit("erase", name, *ledger, terminal=True, stdin="n\n")
+    assert (asked.code, "erase what" in asked.err) == (1, True)
+    done = graphkit("erase", name, "--yes", *ledger)
+    assert (done.code, done.out) == (0, "erased 2 threads of 2\n")
+    assert [row["thread"] for row in graphkit("threads", name, "--json").json] == ["c"]

@@ -1,0 +1,353 @@
+"""Erasure on any saver: reports, copies, people, the ledger, and who may."""
+
+import asyncio
+import errno
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from graphkit import Checkpoint, RunnableConfig, operations
+from graphkit.abc import SupportsErase
+from graphkit.errors import (
+    AccessDeniedError,
+    CheckpointCorruptionError,
+    CheckpointerConfigurationError,
+    CheckpointStorageError,
+    ThreadBusyError,
+)
+from graphkit.operations import ErasureLedger, aerase, aerase_where, erase, erase_where, fork
+from savers import (
+    AccessControlledSaver,
+    FileSystemSaver,
+    KeyFile,
+    MemorySaver,
+    ObjectStoreSaver,
+    SaverWrapper,
+    SqliteSaver,
+    SubjectKeys,
+    VersionedMemorySaver,
+    acting_as,
+    policies,
+)
+from tests.support.erasure import MARKER, fill, find_files
+from tests.support.savers import ListSaver
+
+pytestmark = pytest.mark.requirement("P73")
+
+KEY = bytes(range(32))
+
+
+def put(saver, thread, user="bob", created_at=None, namespace=""):
+    checkpoint = Checkpoint(
+        node_id="a", next_node_id="b", state={"x": 1}, metadata={"user": user}, created_at=created_at
+    )
+    saver.put(RunnableConfig(thread, checkpoint_ns=namespace), checkpoint)
+
+
+@pytest.fixture(params=["memory", "versioned", "file", "sqlite", "sealed", "objects", "wrapped", "guarded"])
+def saver(request, tmp_path):
+    def allow_all(principal, operation, thread_id, checkpoint_ns):
+        return True
+
+    if request.param == "sealed":
+        pytest.importorskip("cryptography")
+    made = {
+        "memory": MemorySaver,
+        "versioned": VersionedMemorySaver,
+        "file": lambda: FileSystemSaver(tmp_path / "store", compression=None, fsync="never"),
+        "sqlite": lambda: SqliteSaver(tmp_path / "store.db", compression=None, fsync="never"),
+        "sealed": lambda: SqliteSaver(tmp_path / "store.db", compression=None, fsync="never", cipher={"k": KEY}),
+        "objects": lambda: ObjectStoreSaver(f"file://{tmp_path}/store", compression=None),
+        "wrapped": lambda: SaverWrapper(SqliteSaver(tmp_path / "store.db", compression=None, fsync="never")),
+        "guarded": lambda: AccessControlledSaver(FileSystemSaver(tmp_path, compression=None), allow_all),
+    }[request.param]
+    with made() as saver:
+        yield saver
+
+
+# Threads
+
+
+def test_nothing_of_an_erased_thread_is_left(saver, tmp_path):
+    fill(saver)
+    put(saver, "other")
+    report = erase(saver, MARKER, full=True)
+    assert (report.thread_id, report.ok, report.remaining, report.copies) == (MARKER, True, (), ())
+    assert find_files(tmp_path) == []
+    assert [*saver.threads(released=True)] == ["other"]
+    assert saver.get("other").state == {"x": 1}
+    assert erase(saver, MARKER, full=True).ok, "it was done already"
+
+
+def test_copies_are_named_and_not_erased(saver):
+    fill(saver)
+    put(saver, "other")
+    saver.copy(MARKER, "copied")
+    fork(saver, RunnableConfig(MARKER), "forked")
+    put(saver, "forked")
+    saver.release("forked")
+    report = erase(saver, MARKER, full=True)
+    assert sorted(report.copies) == ["copied", "forked"][: len(saver.threads(released=True)) - 1]
+    assert report.ok
+
+
+def test_a_busy_thread_is_not_erased(tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never", lock_timeout=0)
+    other = FileSystemSaver(tmp_path, fsync="never", lock_timeout=0)
+    put(saver, "t", "ann")
+    put(saver, "u", "ann")
+    with other.run_lock("t"), ThreadPoolExecutor(1) as pool:  # this thread of execution holds the lock
+        with pytest.raises(ThreadBusyError):
+            pool.submit(erase, saver, "t").result()
+        reports = {report.thread_id: report for report in pool.submit(erase_where, saver, {"user": "ann"}).result()}
+    assert not reports["t"].ok
+    assert "it was not deleted: thread 't' is busy" in reports["t"].remaining[0]
+    assert reports["u"].ok
+    assert saver.threads() == ["t"]
+    saver.close()
+    other.close()
+
+
+def test_a_saver_that_cannot_prove_it_says_so():
+    saver = ListSaver()
+    assert not isinstance(saver, SupportsErase)
+    put(saver, "t")
+    report = erase(saver, "t")
+    assert saver.list("t") == []
+    assert not report.ok
+    assert any("ListSaver deletes, but cannot tell what is left" in reason for reason in report.remaining)
+    assert any("cannot list its threads" in reason for reason in report.remaining)
+
+
+def test_async(tmp_path):
+    saver = MemorySaver()
+    put(saver, "t", "ann")
+    put(saver, "u", "ann")
+    assert asyncio.run(aerase(saver, "t")).ok
+    (report,) = asyncio.run(aerase_where(saver, {"user": "ann"}))
+    assert (report.thread_id, report.ok) == ("u", True)
+
+
+def test_names():
+    for public in (erase, erase_where, ErasureLedger, operations.ErasureReport):
+        assert public.__module__ == "graphkit.operations"
+
+
+# People
+
+
+def test_all_threads_of_a_person_are_erased(saver, tmp_path):
+    put(saver, "t", MARKER)
+    put(saver, "t", "bob")
+    put(saver, "nested", "bob")
+    put(saver, "nested", MARKER, namespace="sub")
+    put(saver, "other", "bob")
+    reports = erase_where(saver, {"user": MARKER}, full=True)
+    assert sorted(report.thread_id for report in reports) == ["nested", "t"]
+    assert all(report.ok for report in reports)
+    assert [*saver.threads()] == ["other"]
+    assert find_files(tmp_path) == []
+    assert erase_where(saver, {"user": MARKER}, full=True) == []
+
+
+def test_everybody_is_nobody():
+    with pytest.raises(ValueError, match="must not be empty"):
+        erase_where(MemorySaver(), {})
+
+
+def test_an_erasure_of_a_person_that_was_cut_short_is_completed(tmp_path):
+    class Killed(BaseException):
+        pass
+
+    class Mortal(SaverWrapper):
+        def erase_deleted(self, *, full=False):
+            raise Killed
+
+    with SqliteSaver(tmp_path / "store.db", compression=None) as saver:
+        put(saver, "t", MARKER)
+        with pytest.raises(Killed):
+            erase_where(Mortal(saver), {"user": MARKER})
+        assert saver.threads() == []
+        assert find_files(tmp_path)
+        assert erase_where(saver, {"user": MARKER}) == []
+        assert find_files(tmp_path) == []
+
+
+def test_what_a_destroyed_key_had_sealed_is_in_no_ones_way(tmp_path):
+    pytest.importorskip("cryptography")
+    keys = KeyFile(tmp_path / "keys")
+    keys.add("current")
+    cipher = SubjectKeys(keys, key_for=lambda thread, metadata: keys.add(metadata["user"]))
+    with FileSystemSaver(tmp_path / "store", fsync="never", cipher=cipher) as saver:
+        put(saver, "t", "ann")
+        saver.copy("t", "copy")
+        put(saver, "u", "bob")
+    keys.destroy("ann")
+    with FileSystemSaver(tmp_path / "store", fsync="never", cipher=keys) as saver:
+        assert [(report.thread_id, report.ok) for report in erase_where(saver, {"user": "bob"})] == [("u", True)]
+        report = erase(saver, "t")
+        assert (report.ok, report.copies) == (True, ())
+        assert saver.threads() == ["copy"]
+
+
+# Access
+
+
+def test_who_may_not_delete_may_not_erase(tmp_path):
+    saver = AccessControlledSaver(MemorySaver(), policies.prefix({"ann": "ann/", "bob": "bob/"}))
+    ledger = ErasureLedger(tmp_path / "ledger", key=KEY)
+    with acting_as("ann"):
+        put(saver, "ann/1", "ann")
+    with acting_as("bob"):
+        put(saver, "bob/1", "ann")
+        with pytest.raises(AccessDeniedError) as caught:
+            erase(saver, "ann/1", ledger=ledger)
+        assert caught.value.operation == "delete"
+        (report,) = erase_where(saver, {"user": "ann"}, ledger=ledger)
+        assert (report.thread_id, report.ok) == ("bob/1", True)
+    assert erase(saver, RunnableConfig("ann/1").with_principal("ann")).ok
+    assert len((tmp_path / "ledger").read_bytes().split()) == 4, "the refused one is not recorded"
+
+
+def test_a_right_that_one_thread_lacks_changes_nothing():
+    def policy(principal, operation, thread_id, checkpoint_ns):
+        return operation != "delete" or thread_id != "kept"
+
+    saver = AccessControlledSaver(MemorySaver(), policy)
+    put(saver, "t", "ann")
+    put(saver, "kept", "ann")
+    with pytest.raises(AccessDeniedError):
+        erase_where(saver, {"user": "ann"})
+    assert sorted(saver.threads()) == ["kept", "t"]
+
+
+def test_an_owner_erases_and_learns_nothing_of_others():
+    saver = AccessControlledSaver(MemorySaver(), policies.owner())
+    with acting_as("ann"):
+        put(saver, "t")
+    with acting_as("bob"):
+        put(saver, "bobs")
+    with acting_as("ann"):
+        assert erase(saver, "t").ok
+
+
+# The ledger
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return ErasureLedger(tmp_path / "ledger", key=KEY)
+
+
+def restored(**times):
+    """A store with threads that were written so many minutes ago."""
+    saver = VersionedMemorySaver()
+    for thread, minutes in times.items():
+        put(saver, thread, created_at=datetime.now(UTC) - timedelta(minutes=minutes))
+    return saver
+
+
+def test_what_is_older_than_its_erasure_is_erased_again(ledger):
+    ledger.record("back")
+    ledger.record("released")
+    ledger.record("anew")
+    saver = restored(back=1, released=1, other=1, anew=-1)
+    saver.release("released")
+    put(saver, "back", created_at=datetime.now(UTC) + timedelta(minutes=1))
+    reports = ledger.apply(saver)
+    assert sorted(report.thread_id for report in reports) == ["back", "released"]
+    assert all(report.ok for report in reports)
+    assert sorted(saver.threads(released=True)) == ["anew", "other"]
+
+
+def test_the_last_erasure_counts(ledger):
+    saver = restored(t=-1)
+    ledger.record("t")
+    assert ledger.apply(saver) == []
+    saver = restored(t=0)
+    ledger.record("t")
+    assert [report.thread_id for report in ledger.apply(saver)] == ["t"]
+
+
+def test_a_ledger_has_keyed_hashes_and_times_only(ledger, tmp_path):
+    ledger.record("ann@example.org")
+    ledger.record("ann@example.org")
+    other = ErasureLedger(tmp_path / "other", key=bytes(32))
+    other.record("ann@example.org")
+    lines = (tmp_path / "ledger").read_text().split("\n\n")
+    hashes = {line.split()[1] for line in lines}
+    assert len(lines) == 2
+    assert len(hashes) == 1
+    assert hashes.isdisjoint((tmp_path / "other").read_text().split())
+    assert b"ann" not in (tmp_path / "ledger").read_bytes()
+    assert not (tmp_path / "ledger").stat().st_mode & 0o077
+
+
+def test_a_torn_record_costs_no_other(ledger, tmp_path):
+    path = tmp_path / "ledger"
+    ledger.record("t")
+    first = path.read_bytes()
+    ledger.record("u")
+    whole = path.read_bytes()
+    for end in range(len(first), len(whole)):
+        for filler in (b"", b"\0" * (len(whole) - end)):
+            path.write_bytes(whole[:end] + filler)
+            ledger.record("v")
+            saver = restored(t=1, u=1, v=1)
+            # The last line feed is not needed to read a record.
+            expected = ["t", "u", "v"] if end == len(whole) - 1 else ["t", "v"]
+            assert sorted(report.thread_id for report in ledger.apply(saver)) == expected
+
+
+def test_a_changed_record_and_another_key_are_errors(ledger, tmp_path):
+    path = tmp_path / "ledger"
+    ledger.record("t")
+    whole = path.read_bytes()
+    saver = restored(t=1)
+    for position in range(1, len(whole) - 1, 5):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        with pytest.raises(CheckpointCorruptionError, match="damaged, or was written with another key"):
+            ledger.apply(saver)
+    path.write_bytes(whole)
+    with pytest.raises(CheckpointCorruptionError):
+        ErasureLedger(path, key=bytes(32)).apply(saver)
+    assert saver.threads() == ("t",)
+
+
+def test_a_ledger_that_cannot_be_used_erases_nothing(tmp_path):
+    saver = restored(t=1)
+    missing = ErasureLedger(tmp_path / "missing", key=KEY)
+    with pytest.raises(CheckpointStorageError):
+        missing.apply(saver)
+    nowhere = ErasureLedger(tmp_path / "no" / "ledger", key=KEY)
+    with pytest.raises(CheckpointStorageError):
+        erase(saver, "t", ledger=nowhere)
+    assert saver.threads() == ("t",)
+    for key in (b"short", "0123456789abcdef"):
+        with pytest.raises(CheckpointerConfigurationError, match="16 bytes or more"):
+            ErasureLedger(tmp_path / "ledger", key=key)
+
+
+def test_a_record_that_may_not_be_on_the_disk_is_not_acknowledged(ledger, monkeypatch):
+    def refuse(fd):
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EIO, "injected")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    saver = restored(t=1)
+    with pytest.raises(CheckpointStorageError):
+        erase(saver, "t", ledger=ledger)
+    assert saver.threads() == ("t",)
+
+
+def test_a_full_disk_keeps_a_record_from_being_acknowledged(ledger, tmp_path, monkeypatch):
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:50]))
+    with pytest.raises(CheckpointStorageError, match="only a part"):
+        ledger.record("t")
+    monkeypatch.undo()
+    ledger.record("u")
+    assert [report.thread_id for report in ledger.apply(restored(t=1, u=1))] == ["u"]

@@ -35,8 +35,6 @@ from savers import FileSystemSaver, MemorySaver
 from tests.agents import durable_program
 from tests.agents.durable_program import MODEL_CALLS, TOOL_CALLS
 
-KILLS = 30
-
 
 def call(tool, id, **arguments):
     return ToolCallPart(tool, arguments, id)
@@ -293,7 +291,7 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
-def test_killed_at_random_times_each_call_has_its_effect_once_but_for_the_interrupted(tmp_path, monkeypatch):
+def test_killed_at_random_times_each_call_has_its_effect_once_but_for_the_interrupted(tmp_path, monkeypatch, sweep):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # or the server of 3.11 cannot preload
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["tests.agents.durable_program"])
@@ -303,15 +301,16 @@ def test_killed_at_random_times_each_call_has_its_effect_once_but_for_the_interr
     began = time.monotonic()
     go_on(processes, tmp_path / "measured", None)
     whole = time.monotonic() - began
+    wanted = sweep.count(30, 10)
     kills = 0
-    for number in range(10 * KILLS):
+    for number in range(10 * wanted):
         directory = tmp_path / f"{number}"
-        while not go_on(processes, directory, chance.uniform(0, whole) if kills < KILLS else None):
+        while not go_on(processes, directory, chance.uniform(0, whole) if kills < wanted else None):
             kills += 1
         assert_each_call_once(directory)
-        if kills == KILLS:
+        if kills == wanted:
             break
-    assert kills == KILLS
+    assert kills == wanted
 
 
 def go_on(processes, directory, seconds):

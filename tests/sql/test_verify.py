@@ -63,6 +63,7 @@ def rows_of(saver, namespace=""):
     )
 
 
+@pytest.mark.sweep(2, of="index", in_turn=True)
 @pytest.mark.parametrize("index", [0, 1, 5, -2])
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damage_of_a_row_is_found(saver, kind, index):
@@ -233,6 +234,7 @@ def test_a_missing_row_is_an_error_and_nothing_is_cut_off(saver, use, is_early):
     assert rows_of(saver) == before
 
 
+@pytest.mark.sweep(1, of="length", in_turn=True)
 @pytest.mark.parametrize("length", [0, 20, 100])
 @pytest.mark.parametrize("use", USES)
 def test_a_first_row_that_is_cut_short_is_an_error_and_no_history_takes_its_place(saver, use, length):

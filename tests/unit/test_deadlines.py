@@ -252,7 +252,7 @@ def test_records_that_no_reader_could_use(saver, record):
 def test_exactly_one_of_a_late_human_and_the_deadline_wins(saver, sweep, default):
     """Around the deadline a human answers, while two resumes run as workers would."""
     terms = {"default": "deadline"} if default else {}
-    for number in range(sweep.count(500, 50)):
+    for number in range(sweep.count(500, 20)):
         thread = f"t{number}"
         config = RunnableConfig(thread)
         clock = ManualClock(NOON)

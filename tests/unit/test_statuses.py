@@ -1,6 +1,5 @@
 """The status of a thread is true wherever it is asked for, and whichever process asks."""
 
-
 import pytest
 
 from graphkit import END, START, GraphResume, RunnableConfig, StateGraph, interrupt, operations

@@ -84,11 +84,12 @@ def test_a_watch_says_that_a_thread_is_queued(tmp_path, shop):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains_all_runs_of_a_worker(tmp_path, number):
+def test_a_signal_drains_all_runs_of_a_worker(tmp_path, launcher, number):
     (tmp_path / "flow.py").write_text(FLOW)
     with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
         for thread in ("t", "u", "v"):
-            assert CommandProcess("submit", "runs", "--app", "flow:app", "-t", thread, cwd=tmp_path).end()[2] == 0
+            command = ["-m", "graphkit", "submit", "runs", "--app", "flow:app", "-t", thread]
+            assert launcher.run(*command, cwd=tmp_path).returncode == 0
         worker = CommandProcess("worker", "runs", "--app", "flow:app", "--concurrency", "2", "--json", cwd=tmp_path)
         assert worker.process.stderr.readline().startswith("serving; ")
         with saver.watch(latest=True, interval=0.01) as changes:

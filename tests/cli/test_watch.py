@@ -79,7 +79,8 @@ def test_a_change_has_the_time_at_which_it_was_stored(store, saver):
     failed = graphkit("watch", store, "import-a", "--limit", 2)
     assert [line[:8] for line in failed.lines] == ["11:21:00", "11:53:00"]
     *_, row = map(json.loads, graphkit("watch", store, "import-a", "--limit", 2, "--json").lines)
-    assert (row["kind"], row["time"]) == ("failure", "2026-11-20T11:53:00+00:00")
+    assert row["kind"] == "failure"
+    assert row["time"] == "2026-11-20T11:53:00+00:00"
 
 
 def test_the_table_tells_when_a_question_was_asked(store):
@@ -178,8 +179,12 @@ def test_an_answer_is_not_the_death_of_a_process(store, saver):
     command = [sys.executable, "-m", "graphkit", "answer", str(store), "order-17", "--value", "1"]
     subprocess.run(command, check=True, capture_output=True)
     answered, idle = map(json.loads, watching.lines())
-    assert (answered["kind"], answered["status"], answered["told"]) == ("answer", "answered", "answered: 1")
-    assert (idle["kind"], idle["status"], idle["told"]) == ("idle", "answered", None)
+    assert answered["kind"] == "answer"
+    assert answered["status"] == "answered"
+    assert answered["told"] == "answered: 1"
+    assert idle["kind"] == "idle"
+    assert idle["status"] == "answered"
+    assert idle["told"] is None
     assert graphkit("threads", store, "--status", "answered", "--json").json[0]["thread"] == "order-17"
 
 
@@ -209,7 +214,9 @@ def test_a_store_that_another_process_makes_threads_in(store, saver):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 watching.process.wait(0.02)
     (line,) = map(json.loads, watching.lines())
-    assert (line["kind"], line["node"], line["next"]) == ("checkpoint", "a", "b")
+    assert line["kind"] == "checkpoint"
+    assert line["node"] == "a"
+    assert line["next"] == "b"
     assert line["thread"].startswith("new ")
 
 

@@ -139,7 +139,8 @@ def test_the_recent_ones_and_the_summary_are_those_of_the_whole_history(tmp_path
         if not steps:
             assert found is None
             continue
-        assert (found.latest, found.checkpoints) == (whole[0], len(whole))
+        assert found.latest == whole[0]
+        assert found.checkpoints == len(whole)
         assert found.failure == saver.get_writes(config).get("failure")
         assert bool(found.tags) is any(info.tags for info in whole)
     saver.release(config)

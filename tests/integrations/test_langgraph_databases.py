@@ -93,7 +93,8 @@ QUERIES = [
 @pytest.mark.parametrize("threads", [6, 25])
 @parametrize(*OTHERS)
 def test_listings_are_those_of_files(opener, tmp_path, threads):
-    saver, files = opener.new(), FileSystemCheckpointSaver(tmp_path / "files", fsync="never")
+    saver = opener.new()
+    files = FileSystemCheckpointSaver(tmp_path / "files", fsync="never")
     ids = fill([saver, files], threads, threads)
     again = opener.reopen(saver) if opener.kind in DATABASES else saver
     queries = [*QUERIES]

@@ -93,7 +93,8 @@ def test_each_checkpoint_of_a_history(opener, is_open):
 @parametrize(*LOGS)
 def test_what_another_saver_has_done_since_is_seen(opener, seed, sweep):
     dice = random.Random(seed)
-    writer, reader = opener.open("a"), opener.open("a")
+    writer = opener.open("a")
+    reader = opener.open("a")
     ids = fill(writer, 30)
     gone = []
     assert reader.get_tuple(name()) is not None

@@ -170,17 +170,6 @@ def test_due_threads_are_taken_in_the_order_of_their_times(saver, clock):
     assert order == ["nap 1", "queued", "nap 2", "nap 3"]
 
 
-def test_a_deadline_is_kept_by_a_worker(saver, clock):
-    app = make_chain(ask=lambda state: {"log": interrupt("?", deadline=HOUR, default="no")})
-    app = app.compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, T)
-    worker = Worker(saver, app)
-    assert worker.run(once=True) == 0
-    clock.advance(HOUR)
-    assert worker.run(once=True) == 1
-    assert log_of(saver) == ["no"]
-
-
 def test_an_expired_question_fails_and_stays_failed(saver, clock):
     app = make_chain(ask=lambda state: {"log": interrupt("?", deadline=HOUR)})
     app = app.compile(checkpoint_saver=saver, clock=clock)
@@ -189,16 +178,6 @@ def test_an_expired_question_fails_and_stays_failed(saver, clock):
     for failed in (False, True):
         assert Worker(saver, app, failed=failed).run(once=True) == 1
         assert status(saver) == "failed"
-
-
-def test_an_answer_in_time_comes_first(saver, clock):
-    app = make_chain(ask=lambda state: {"log": interrupt("?", deadline=HOUR, default="no")})
-    app = app.compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, T)
-    operations.answer(saver, "t", "yes", clock=clock)
-    clock.advance(HOUR)
-    assert Worker(saver, app).run(once=True) == 1
-    assert log_of(saver) == ["yes"]
 
 
 def test_a_sleeping_thread_costs_no_reads(clock):

@@ -57,6 +57,7 @@ class Lines(StateSerializer):
         return dict(line.split("=", 1) for line in data.decode().split("\n") if line)
 
 
+@pytest.mark.requirement("behaviour 16")
 def test_a_state_serializer_of_the_users_own(tmp_path, config):
     saver = FileSystemSaver(tmp_path, Lines(), fsync="never")
     states = [{"text": "word " * 50 * n, "n": str(n)} for n in range(60)] + [{}, {"text": ""}]

@@ -19,7 +19,7 @@ def files_below(root):
     return [path for path in root.rglob("*") if not path.is_dir()]
 
 
-@pytest.mark.requirement("promise 5")
+@pytest.mark.requirement("promise 5", "behaviour 19")
 def test_any_string_is_a_thread_and_comes_back(opener, tmp_path):
     saver = opener()
     for number, thread in enumerate(HOSTILE):

@@ -140,7 +140,7 @@ def test_a_human_races_with_two_workers_around_the_deadline(saver, start, sweep)
     for _ in range(2):
         start("serve")
     answers = Counter()
-    for number in range(sweep.count(500, 20)):
+    for number in range(sweep.count(500, 50)):
         thread = f"t{number}"
         (asked,) = app.invoke({"seconds": 0, "deadline": 0.05}, RunnableConfig(thread)).interrupts
         time.sleep(max(0.0, (asked.deadline - datetime.now(UTC)).total_seconds() - 0.002 + number % 5 / 1000))

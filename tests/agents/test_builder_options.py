@@ -48,14 +48,16 @@ class Closable(Script):
 
 @pytest.mark.parametrize("way", ["close", "aclose"])
 def test_a_model_made_from_settings_is_closed_with_the_agent_and_no_other(way, monkeypatch):
-    made, given = Closable("x"), Closable("y")
+    made = Closable("x")
+    given = Closable("y")
     monkeypatch.setattr(builder, "make_model", lambda config: made if config == "openai:m" else config)
     agent = AgentBuilder().with_chat("openai:m").with_chat(given).build()
     if way == "close":
         agent.close()
     else:
         asyncio.run(agent.aclose())
-    assert (made.is_open, given.is_open) == (False, True)
+    assert made.is_open is False
+    assert given.is_open is True
 
 
 @pytest.mark.requirement("P24")

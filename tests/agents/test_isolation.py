@@ -73,7 +73,7 @@ def ends_of(agent, threads):
 @pytest.mark.requirement("P26")
 @pytest.mark.parametrize("kind", ["memory", "file", "sqlite"])
 @given(actions=st.lists(st.tuples(st.sampled_from(THREADS), INPUTS), max_size=20))
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(100))
 def test_interleaved_threads_end_as_each_does_alone(kind, actions, tmp_path_factory):
     together = build(make_saver(kind, tmp_path_factory))
     for thread, what in actions:

@@ -114,7 +114,9 @@ def use_tools(server, use):
 
 def test_a_started_server_offers_its_tools_and_answers(local):
     add = McpServers({"test": local.settings | {"tools": ["add"]}}).tools()[0]
-    assert (add.is_async, add.requires_approval, add.description) == (True, False, "Add two numbers.")
+    assert add.is_async is True
+    assert add.requires_approval is False
+    assert add.description == "Add two numbers."
     assert add.parameters["properties"].keys() == {"a", "b"}
     assert add.parameters["required"] == ["a", "b"]
 

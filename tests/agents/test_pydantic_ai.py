@@ -35,8 +35,6 @@ from savers import FileSystemSaver, MemorySaver
 from tests.agents import durable_program
 from tests.agents.durable_program import MODEL_CALLS, TOOL_CALLS
 
-KILLS = 30
-
 
 def call(tool, id, **arguments):
     return ToolCallPart(tool, arguments, id)
@@ -120,7 +118,8 @@ def test_tools_that_wait_are_interrupts_that_another_process_answers(tmp_path):
         assert [interrupt.id for interrupt in second.interrupts] == [approval]
         assert script.asked == []
         last = durable.run(GraphResume(True), "t")
-    assert (last.output, calls) == ("done", ["look up 1", "cancel 2"])
+    assert last.output == "done"
+    assert calls == ["look up 1", "cancel 2"]
     assert sorted(map(str, returned(last))) == ["cancelled 2", "order 1", "{'parcel': 7}"]
     assert len(script.asked) == 1
 
@@ -293,7 +292,7 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
-def test_killed_at_random_times_each_call_has_its_effect_once_but_for_the_interrupted(tmp_path, monkeypatch):
+def test_killed_at_random_times_each_call_has_its_effect_once_but_for_the_interrupted(tmp_path, monkeypatch, sweep):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # or the server of 3.11 cannot preload
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["tests.agents.durable_program"])
@@ -303,15 +302,16 @@ def test_killed_at_random_times_each_call_has_its_effect_once_but_for_the_interr
     began = time.monotonic()
     go_on(processes, tmp_path / "measured", None)
     whole = time.monotonic() - began
+    wanted = sweep.count(30, 10)
     kills = 0
-    for number in range(10 * KILLS):
+    for number in range(10 * wanted):
         directory = tmp_path / f"{number}"
-        while not go_on(processes, directory, chance.uniform(0, whole) if kills < KILLS else None):
+        while not go_on(processes, directory, chance.uniform(0, whole) if kills < wanted else None):
             kills += 1
         assert_each_call_once(directory)
-        if kills == KILLS:
+        if kills == wanted:
             break
-    assert kills == KILLS
+    assert kills == wanted
 
 
 def go_on(processes, directory, seconds):

@@ -45,7 +45,8 @@ def test_a_text_of_the_user_is_sent_and_the_thread_goes_on(build, caplog):
         assert agent.run("hello", "t")["messages"][-1]["content"] == "Hello"
     assert sent_texts(server) == [ESCAPED, "What?", "hello"]
     (record,) = caplog.records
-    assert (record.name, record.levelno) == ("graphkit.agents", logging.WARNING)
+    assert record.name == "graphkit.agents"
+    assert record.levelno == logging.WARNING
     assert r"'\udce9'" in record.getMessage()
 
 

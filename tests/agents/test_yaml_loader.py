@@ -204,7 +204,8 @@ def test_bad_input_names_file_line_and_key_and_leaves_no_file(text, line, key, m
     with pytest.raises(AgentConfigurationError, match=message) as caught:
         load_agent(path)
     if line is not None:
-        assert (caught.value.line, caught.value.key) == (line, key)
+        assert caught.value.line == line
+        assert caught.value.key == key
         assert caught.value.file == str(path)
         assert str(caught.value).startswith(f"{path}, line {line}: ")
     assert list(tmp_path.iterdir()) == [path]
@@ -406,4 +407,5 @@ def test_the_calls_of_an_mcp_server_have_the_options_of_tools(write):
     wrong = write(f"mcp_servers:\n  files:\n    {server.replace('attempts: 2', 'attempts: 0')}\n{STEPS}")
     with pytest.raises(AgentConfigurationError, match="must be greater than or equal to 1") as caught:
         load_agent(wrong)
-    assert (caught.value.line, caught.value.key) == (7, "mcp_servers.files.tools.read.retry.max_attempts")
+    assert caught.value.line == 7
+    assert caught.value.key == "mcp_servers.files.tools.read.retry.max_attempts"

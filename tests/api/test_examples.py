@@ -169,7 +169,8 @@ def test_long_job():
 @pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
 def test_long_job_is_killed_and_goes_on():
     options = ["--limit", "60000", "--piece", "1000"]
-    config, counted = RunnableConfig(thread_id="primes below 60000"), []
+    config = RunnableConfig(thread_id="primes below 60000")
+    counted = []
     for pieces in (1, 4, 2, 7):
         with start("04_long_job.py", *options) as process:
             lines = [process.stdout.readline() for _ in range(pieces + bool(counted))]

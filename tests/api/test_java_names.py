@@ -204,7 +204,8 @@ def test_a_name_is_an_attribute_or_a_method_never_both():
 def test_small_accessors():
     assert MemorySaver().threadId(None) == MemorySaver.THREAD_ID_DEFAULT == "$default"
     assert MemorySaver().threadId(CONFIG) == "t"
-    assert (CONFIG.getMetadata("k"), CONFIG.getMetadata("none")) == (1, None)
+    assert CONFIG.getMetadata("k") == 1
+    assert CONFIG.getMetadata("none") is None
     assert CONFIG.withStreamMode(StreamMode.SNAPSHOTS) is CONFIG
     assert CONFIG.withCheckPointId(None).checkpoint_id is None
     assert isinstance(VersionedMemorySaver(), MemorySaver)
@@ -297,7 +298,8 @@ def test_the_other_builder_methods():
     assert both.executor == {"a": POOL, "b": POOL}
     first = RunnableConfig.builder().addMetadata("a", 1).build()
     second = RunnableConfig.builder(first).putMetadata("b", 2).build()
-    assert (dict(first.metadata), dict(second.metadata)) == ({"a": 1}, {"a": 1, "b": 2})
+    assert dict(first.metadata) == {"a": 1}
+    assert dict(second.metadata) == {"a": 1, "b": 2}
 
 
 def test_an_unfinished_checkpoint_is_not_built():

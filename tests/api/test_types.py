@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,22 @@ STRICT_EXAMPLES = ["01_document_review.py", "06_data_pipeline.py"]
 """The examples that are checked at strict settings."""
 
 
-def mypy(directory, *files, options):
-    """Return the errors of mypy as "file:line: message"."""
+@pytest.fixture
+def mypy(request, tmp_path_factory):
+    """A function that returns the errors of mypy as "file:line: message".
+
+    What mypy knows of the packages stays in the cache of pytest for the next run, if there is one. Each set of options
+    has a directory of its own, because mypy drops what other options have left.
+    """
+    has_cache = hasattr(request.config, "cache")
+    cache = request.config.cache.mkdir("mypy") if has_cache else tmp_path_factory.mktemp("mypy")
+    return partial(find_mypy_errors, cache)
+
+
+def find_mypy_errors(cache, directory, *files, options):
+    place = cache / "".join(options)
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--config-file=", f"--cache-dir={directory / 'cache'}", *options, *files],
+        [sys.executable, "-m", "mypy", "--config-file=", f"--cache-dir={place}", *options, *files],
         cwd=directory,
         capture_output=True,
         encoding="utf-8",
@@ -65,7 +78,7 @@ def names_in(directory):
     return sorted(path.name for path in directory.glob("*.py"))
 
 
-def test_the_api_has_these_types_for_mypy(tmp_path):
+def test_the_api_has_these_types_for_mypy(mypy, tmp_path):
     assert mypy(tmp_path, TYPED / "usage.py", options=["--strict"]) == []
 
 
@@ -74,7 +87,7 @@ def test_the_api_has_these_types_for_pyright(tmp_path):
 
 
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
-def test_mistakes_are_found(tmp_path, checker):
+def test_mistakes_are_found(mypy, tmp_path, checker):
     source = TYPED / "mistakes.py"
     lines = source.read_text(encoding="utf-8").splitlines()
     expected = {number for number, line in enumerate(lines, 1) if checker in line.rpartition("  # ")[2]}
@@ -86,7 +99,7 @@ def test_mistakes_are_found(tmp_path, checker):
     assert {int(re.search(r"\.py:(\d+)", error)[1]) for error in errors} == expected
 
 
-def test_examples_and_pages_have_no_errors_for_mypy(programs):
+def test_examples_and_pages_have_no_errors_for_mypy(mypy, programs):
     options = ["--check-untyped-defs", "--ignore-missing-imports"]
     assert mypy(programs, *names_in(programs), options=options) == []
 
@@ -95,6 +108,6 @@ def test_examples_and_pages_have_no_errors_for_pyright(programs):
     assert pyright(programs, *names_in(programs), mode="standard") == []
 
 
-def test_two_examples_are_strictly_typed(programs):
+def test_two_examples_are_strictly_typed(mypy, programs):
     assert mypy(programs, *STRICT_EXAMPLES, options=["--strict"]) == []
     assert pyright(programs, *STRICT_EXAMPLES, mode="strict") == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from graphkit import END, START, CompiledGraph, GraphResume, RunnableConfig
+from graphkit import END, CompiledGraph, GraphResume, RunnableConfig
 from graphkit.cli.apps import load_app
 from graphkit.errors import ThreadBusyError
 from savers import FileSystemSaver
@@ -172,14 +172,6 @@ def test_a_fork_begins_with_the_path_to_a_checkpoint(waiting):
     assert app.get_state(AT).state["log"][1] == "approval: yes"
 
 
-def test_a_fork_takes_the_tags_of_its_path_and_no_other_line(saver, store):
-    saver.put(RunnableConfig("order-18"), checkpoint(14, "other", "x", {}, 11))
-    saver.add_tags(RunnableConfig("order-18", "00000000-0000-7000-8000-000000000011"), "first")
-    graphkit("fork", store, "order-18", "new", "-c", "0013")
-    rows = graphkit("history", store, "new", "--json").json
-    assert [(row["node"], row["tags"]) for row in rows] == [("pack", []), (START, ["first"])]
-
-
 def test_a_fork_does_not_overwrite(store):
     done = graphkit("fork", store, "order-17", "order-18")
     assert (done.code, "not empty" in done.err) == (16, True)
@@ -195,7 +187,9 @@ def test_a_rollback_removes_nothing(waiting):
     )
     after = graphkit("history", waiting, "order-17", "--json").json
     assert after[1:] == older(before)
-    assert (after[0]["parent"], after[0]["source"], after[0]["status"]) == (reserved["id"], "fork", "interrupted")
+    assert after[0]["parent"] == reserved["id"]
+    assert after[0]["source"] == "fork"
+    assert after[0]["status"] == "interrupted"
     graphkit("resume", waiting, "order-17", "--app", "shop:app", "--value", '"no"')
     assert list(state_of(waiting).state["log"]) == ["reserved lamp", "approval: no", "shipped to None"]
 
@@ -209,18 +203,6 @@ def test_a_fork_and_a_rollback_have_a_creation_time_of_their_own(store, command)
     assert (head["created"], head["seconds"]) == (NOW.isoformat(), None)
     # The checkpoints on the way to it are those of the other thread, times included.
     assert rest == (before[1:] if name == "fork" else older(before))
-
-
-def test_a_rollback_begins_a_visit_of_its_own(waiting):
-    graphkit("answer", waiting, "order-17", "--value", '"first"')
-    updated = graphkit("update", waiting, "order-17", "--app", "shop:app", "--set", "city=Bern", "--json").json
-    row = graphkit("history", waiting, "order-17", "--json").json[0]
-    assert {"visit", "keeps"} <= set(row["metadata"])  # which name what was under way, answers included
-    resumed(waiting)
-    graphkit("rollback", waiting, "order-17", updated["checkpoint"], "--app", "shop:app")
-    head = graphkit("history", waiting, "order-17", "--json").json[0]
-    assert set(head["metadata"]) == set(row["metadata"]) - {"visit", "keeps"}
-    assert len(graphkit("interrupts", waiting, "--json").json) == 1
 
 
 def test_a_rollback_to_the_beginning_runs_everything_again(waiting):
@@ -259,7 +241,9 @@ def test_a_question_inside_an_embedded_graph(tmp_path, shop):
     store = tmp_path / "runs"
     graphkit("run", store, "--app", "nested:app", "--thread", "t")
     (row,) = graphkit("interrupts", store, "--json").json
-    assert (row["ns"], row["node"], row["payload"]) == ("sub", "ask", "Really?")
+    assert row["ns"] == "sub"
+    assert row["node"] == "ask"
+    assert row["payload"] == "Really?"
     assert graphkit("threads", store, "--json").json[0]["waiting"] == "Really?"
     assert graphkit("answer", store, "t", "--value", '"yes"').code == 0
     assert graphkit("interrupts", store, "--json").json == []

@@ -160,7 +160,9 @@ def test_an_answer_from_the_input(tmp_path, shop):
 def test_a_failing_node_is_one_sentence(tmp_path, shop):
     done = run(tmp_path / "runs", given='{"item": "ghost"}')
     assert done.code == 4
-    assert (done.err.count("\n"), "no such item" in done.err, "Traceback" in done.err) == (1, True, False)
+    assert done.err.count("\n") == 1
+    assert "no such item" in done.err
+    assert "Traceback" not in done.err
     assert graphkit("threads", tmp_path / "runs", "--json").json[0]["status"] == "failed"
     debug = run(tmp_path / "runs", "--debug", thread="u", given='{"item": "ghost"}')
     assert "ValueError: no such item" in debug.err
@@ -206,9 +208,11 @@ def test_recovery_from_a_damaged_end(tmp_path, shop):
     graphkit("answer", store, "t", "--value", '"yes"')
     damage(store, "t")  # the answer
     refused = graphkit("resume", store, "t", "--app", shop)
-    assert (refused.code, "is damaged" in refused.err) == (12, True)
+    assert refused.code == 12
+    assert "is damaged" in refused.err
     done = graphkit("resume", store, "t", "--app", shop, "--recover", "--json")
-    assert (done.code, done.json["status"]) == (0, "interrupted")
+    assert done.code == 0
+    assert done.json["status"] == "interrupted"
     assert "the newest checkpoint that can be read is" in done.err
     assert log_of(store) == ["reserved lamp"]
     assert graphkit("resume", store, "t", "--app", shop, "--recover", "--value", "1").code == 2

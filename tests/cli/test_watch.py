@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import threading
 
 import pytest
@@ -79,7 +78,8 @@ def test_a_change_has_the_time_at_which_it_was_stored(store, saver):
     failed = graphkit("watch", store, "import-a", "--limit", 2)
     assert [line[:8] for line in failed.lines] == ["11:21:00", "11:53:00"]
     *_, row = map(json.loads, graphkit("watch", store, "import-a", "--limit", 2, "--json").lines)
-    assert (row["kind"], row["time"]) == ("failure", "2026-11-20T11:53:00+00:00")
+    assert row["kind"] == "failure"
+    assert row["time"] == "2026-11-20T11:53:00+00:00"
 
 
 def test_the_table_tells_when_a_question_was_asked(store):
@@ -131,14 +131,14 @@ def test_a_damaged_thread_is_told_and_the_others_are_followed(store):
     assert "order-18" in done.out
 
 
-def test_a_run_whose_process_has_died_is_told(store, saver):
+def test_a_run_whose_process_has_died_is_told(store, saver, launcher):
     code = (
         "import os, sys; from savers import FileSystemSaver; from graphkit import RunnableConfig;"
         f"s = FileSystemSaver({str(store)!r}); l = s.run_lock(RunnableConfig('import-a')); l.__enter__(); os._exit(1)"
     )
     watching = Watching(store, "import-a", "--limit", "2", "--interval", "3600")
     watching.process.stdout.readline()
-    subprocess.run([sys.executable, "-c", code], check=False)
+    launcher.run("-c", code)
     assert [told(line) for line in watching.lines()] == [f"{'import-a':24} its process has died"]
 
 
@@ -160,10 +160,10 @@ else:
 
 
 @pytest.mark.parametrize(("how", "said"), [("close", "no process runs it now"), ("die", "its process has died")])
-def test_a_stream_that_was_closed_is_told_from_a_death(store, saver, how, said):
+def test_a_stream_that_was_closed_is_told_from_a_death(store, saver, launcher, how, said):
     watching = Watching(store, "import-a", "--limit", "3", "--interval", "3600")
     watching.process.stdout.readline()
-    subprocess.run([sys.executable, "-c", CLOSE, str(store), how], check=False)
+    launcher.run("-c", CLOSE, store, how)
     assert [told(line) for line in watching.lines()] == [
         f"{'import-a':24} __START__ -> a",
         f"{'import-a':24} {said}",
@@ -171,15 +171,18 @@ def test_a_stream_that_was_closed_is_told_from_a_death(store, saver, how, said):
     assert graphkit("threads", store, "--json").json[0]["status"] == "stalled"
 
 
-def test_an_answer_is_not_the_death_of_a_process(store, saver):
+def test_an_answer_is_not_the_death_of_a_process(store, saver, launcher):
     watching = Watching(store, "order-17", "--json", "--limit", "4", "--interval", "3600")
     for _ in range(2):
         watching.process.stdout.readline()
-    command = [sys.executable, "-m", "graphkit", "answer", str(store), "order-17", "--value", "1"]
-    subprocess.run(command, check=True, capture_output=True)
+    assert launcher.run("-m", "graphkit", "answer", store, "order-17", "--value", "1").returncode == 0
     answered, idle = map(json.loads, watching.lines())
-    assert (answered["kind"], answered["status"], answered["told"]) == ("answer", "answered", "answered: 1")
-    assert (idle["kind"], idle["status"], idle["told"]) == ("idle", "answered", None)
+    assert answered["kind"] == "answer"
+    assert answered["status"] == "answered"
+    assert answered["told"] == "answered: 1"
+    assert idle["kind"] == "idle"
+    assert idle["status"] == "answered"
+    assert idle["told"] is None
     assert graphkit("threads", store, "--status", "answered", "--json").json[0]["thread"] == "order-17"
 
 
@@ -209,7 +212,9 @@ def test_a_store_that_another_process_makes_threads_in(store, saver):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 watching.process.wait(0.02)
     (line,) = map(json.loads, watching.lines())
-    assert (line["kind"], line["node"], line["next"]) == ("checkpoint", "a", "b")
+    assert line["kind"] == "checkpoint"
+    assert line["node"] == "a"
+    assert line["next"] == "b"
     assert line["thread"].startswith("new ")
 
 

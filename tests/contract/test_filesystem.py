@@ -107,6 +107,6 @@ class ReopeningMachine(SaverMachine):
         shutil.rmtree(self.root)
 
 
-TestFileSystemMachine = fewer(FileSystemMachine, 2)
+TestFileSystemMachine = fewer(FileSystemMachine, 4)
 TestDenseKeyframesMachine = fewer(DenseKeyframesMachine, 4)
 TestReopeningMachine = fewer(ReopeningMachine, 8)

@@ -156,7 +156,8 @@ def test_two_savers_on_one_store_share_the_lock_by_the_key_of_the_run_lock():
         def run_lock_key(self, config=None):
             return "store", RunnableConfig.of(config).thread
 
-    first, second = OnOneStore(2), OnOneStore(2)
+    first = OnOneStore(2)
+    second = OnOneStore(2)
     second.histories, second.lock, second.met = first.histories, first.lock, first.met
     first.put(None, made({"n": 1}))
     with ThreadPoolExecutor(2) as pool:
@@ -255,7 +256,8 @@ def test_what_waits_in_an_embedded_graph_is_found_and_survives_a_prune():
     app = graph_with_embedded_graphs(saver, asking)
     app.invoke({"n": 0}, RunnableConfig("t"))
     (waiting,) = saver.interrupts("t")
-    assert (waiting.checkpoint_ns, waiting.payload) == ("in%2Fner/deep", 1)
+    assert waiting.checkpoint_ns == "in%2Fner/deep"
+    assert waiting.payload == 1
     before = everything(saver)
     assert saver.prune("t", keep_last=1) == 1
     assert everything(saver) == before | {"": before[""][:1]}

@@ -60,7 +60,7 @@ class TestSealedPostgresSaver(TestPostgresSaver):
     cipher = KEYS
 
 
-@pytest.mark.sweep(10, of="tests")
+@pytest.mark.sweep(8, of="tests")
 class TestPostgresSaverReopened(InSchema):
     """Every single operation on a saver object of its own, which takes six times as long."""
 
@@ -119,5 +119,5 @@ class ReopeningMachine(OnServer, SaverMachine):
         close_used()
 
 
-TestPostgresMachine = fewer(PostgresMachine, 4, 50)
-TestReopeningMachine = fewer(ReopeningMachine, 16, max(10, examples(50)))
+TestPostgresMachine = fewer(PostgresMachine, 8, 50)
+TestReopeningMachine = fewer(ReopeningMachine, 16, max(8, examples(32)))

@@ -78,6 +78,7 @@ print(done, stuck)
 """
 
 
-def test_a_child_that_is_forked_beside_first_puts_does_its_own():
-    run = subprocess.run([sys.executable, "-c", FORKS, "40"], capture_output=True, text=True, check=False)
-    assert run.stdout == "40 0\n", run.stderr
+def test_a_child_that_is_forked_beside_first_puts_does_its_own(sweep):
+    count = sweep.count(40, 16)
+    run = subprocess.run([sys.executable, "-c", FORKS, str(count)], capture_output=True, text=True, check=False)
+    assert run.stdout == f"{count} 0\n", run.stderr

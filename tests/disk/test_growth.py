@@ -71,6 +71,7 @@ def test_3000_puts_of_a_growing_list_take_less_than_900_kB(opener, engine, confi
         assert listed[2999 - n].state["messages"] == [f"{k:0200}" for k in range(n + 1)]
 
 
+@pytest.mark.requirement("H54")
 def test_a_big_value_that_stays_is_stored_once(opener, config):
     engine = Engine(blob=b"\xff" * 1_000_000, n=0)
     saver = opener()

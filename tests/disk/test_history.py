@@ -57,6 +57,7 @@ class Lines(StateSerializer):
         return dict(line.split("=", 1) for line in data.decode().split("\n") if line)
 
 
+@pytest.mark.requirement("behaviour 16")
 def test_a_state_serializer_of_the_users_own(tmp_path, config):
     saver = FileSystemSaver(tmp_path, Lines(), fsync="never")
     states = [{"text": "word " * 50 * n, "n": str(n)} for n in range(60)] + [{}, {"text": ""}]
@@ -139,7 +140,8 @@ def test_the_recent_ones_and_the_summary_are_those_of_the_whole_history(tmp_path
         if not steps:
             assert found is None
             continue
-        assert (found.latest, found.checkpoints) == (whole[0], len(whole))
+        assert found.latest == whole[0]
+        assert found.checkpoints == len(whole)
         assert found.failure == saver.get_writes(config).get("failure")
         assert bool(found.tags) is any(info.tags for info in whole)
     saver.release(config)

@@ -56,11 +56,6 @@ def test_it_deletes_the_threads_that_were_not_written_to_since_then(saver, opene
     assert saver.delete_idle(idle_since=days_ago(9)) == []
 
 
-def test_a_dry_run_returns_the_same_and_changes_nothing(saver):
-    assert saver.delete_idle(idle_since=days_ago(0.5), dry_run=True) == ["day", "days"]
-    assert saver.threads() == ["day", "days", "now"]
-
-
 @pytest.mark.parametrize("write", ["put", "replace", "namespace", "write", "tag", "release"])
 def test_each_kind_of_write_counts(saver, write):
     config = RunnableConfig("days")

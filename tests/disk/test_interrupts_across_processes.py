@@ -90,7 +90,9 @@ def test_each_step_in_a_process_of_its_own(process):
     question = {"question": "first?", "so far": ["read"]}
     assert process({}) == {"when": "inside", "payload": question, "log": ["read"]}
     (waiting,) = process.saver().interrupts()
-    assert (waiting.thread_id, waiting.node_id, waiting.when) == ("t", "ask", "inside")
+    assert waiting.thread_id == "t"
+    assert waiting.node_id == "ask"
+    assert waiting.when == "inside"
     assert waiting.payload == question
     assert process({"answer": "one"})["payload"] == "second?"
     assert process({"answer": None})["when"] == "before"

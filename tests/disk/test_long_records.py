@@ -175,7 +175,8 @@ def test_repair_corrects_a_flipped_bit_in_each_record(tmp_path):
         with open_saver(root) as saver:
             assert not saver.verify().ok
             report = saver.repair("t")
-            assert (report.files[0].kept, report.lost) == (8, ())
+            assert report.files[0].kept == 8
+            assert report.lost == ()
         expect(root, states)
         flipped += one.type == DATA
         shutil.rmtree(root)

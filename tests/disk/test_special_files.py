@@ -116,7 +116,8 @@ def test_a_log_that_is_no_file_is_named_by_every_reader_and_by_verify(kind, temp
         with pytest.raises(CheckpointStorageError, match=f"it is a {word} where a file should be"):
             use()
     (problem,) = saver.verify().problems
-    assert (problem.path, problem.state) == (f"{THREAD}/log", "foreign")
+    assert problem.path == f"{THREAD}/log"
+    assert problem.state == "foreign"
     (file,) = saver.repair().files
     assert file.before.path == f"{THREAD}/log"
     assert word in file.refused

@@ -71,7 +71,8 @@ def test_an_old_id_is_replaced_although_the_writer_does_not_know_it(opener, tmp_
     """The writer has read the end of the history, and does not ask for the id before it puts."""
     outcomes = []
     for values in ({"n": 99}, {"n": 99, "new": 1}):
-        saver, files = opener.new(), FileSystemCheckpointSaver(tmp_path / f"{len(values)}", fsync="never")
+        saver = opener.new()
+        files = FileSystemCheckpointSaver(tmp_path / f"{len(values)}", fsync="never")
         configs = put_many(saver, 30)
         put_many(files, 30, [id_of(config) for config in configs])
         again = opener.reopen(saver)

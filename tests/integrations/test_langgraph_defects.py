@@ -113,7 +113,8 @@ def test_a_value_error_of_the_serializer_is_still_one_and_names_the_channel(tmp_
         assert caught.value.path == "a"
         assert isinstance(caught.value.__cause__, ValueError)
         again = pickle.loads(pickle.dumps(caught.value))
-        assert (type(again), str(again)) == (type(caught.value), str(caught.value))
+        assert type(again) is type(caught.value)
+        assert str(again) == str(caught.value)
     assert [found.pending_writes for found in saver.list(None)] == [[]]
 
 

@@ -3,9 +3,6 @@
 So is what was written through a saver around one that has logs.
 """
 
-import uuid
-from functools import partial
-
 import pytest
 
 pytest.importorskip("langgraph")
@@ -50,12 +47,6 @@ def copy_from_memory(saver, namespace=""):
     return ids
 
 
-@pytest.fixture
-def reopen(opener):
-    """Open the store of the test, with a new object each time."""
-    return partial(opener.open, uuid.uuid4().hex)
-
-
 READS = {
     "latest": lambda saver, ids, namespace: saver.get_tuple(thread(namespace)),
     "past": lambda saver, ids, namespace: saver.get_tuple(thread(namespace, ids[0])),
@@ -66,20 +57,19 @@ READS = {
 
 
 @pytest.mark.parametrize("fill", [put_through_wrapper, copy_from_memory])
-@pytest.mark.parametrize("name", READS)
 @pytest.mark.parametrize("namespace", ["", "sub:1"])
 @parametrize("file", *DATABASES)
-def test_early_writes_are_read_by_a_new_object(reopen, namespace, name, fill):
-    saver = reopen()
-    ids = fill(saver, namespace)
-    found = READS[name](reopen(), ids, namespace)
-    expected = 7 if name == "past" else 8
-    assert found.pending_writes == [("task", "n", expected)]
+def test_early_writes_are_read_by_a_new_object(opener, namespace, fill):
+    ids = fill(opener.open("store"), namespace)
+    for name, read in READS.items():
+        found = read(opener.open("store"), ids, namespace)
+        expected = 7 if name == "past" else 8
+        assert found.pending_writes == [("task", "n", expected)], name
 
 
 @parametrize("file", *DATABASES)
-def test_the_namespace_of_early_writes_is_not_listed(reopen):
-    saver = reopen()
+def test_the_namespace_of_early_writes_is_not_listed(opener):
+    saver = opener.new()
     ids = put_through_wrapper(saver)
     assert "#early:" in saver.store.namespaces("t")
     for config in (None, {"configurable": {"thread_id": "t"}}):

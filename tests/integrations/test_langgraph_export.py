@@ -176,7 +176,9 @@ def test_runs_of_graphkits_own_are_left_out_and_named(runs, file):
     own = FileSystemSaver(runs)
     own.put(RunnableConfig("own"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
     report = export_langgraph_sqlite(runs, file)
-    assert (report.ok, report.left_out, report.threads) == (True, ("own",), 7)
+    assert report.ok is True
+    assert report.left_out == ("own",)
+    assert report.threads == 7
     before = content(file)
     with pytest.raises(CheckpointConflictError, match="own"):
         export_langgraph_sqlite(runs, file, threads=["loop", "own"])
@@ -238,7 +240,8 @@ def test_what_was_added_since_is_added(runs, file):
     app = graphs.nested().compile(checkpointer=open_store(runs))
     app.invoke(Command(resume="yes"), thread("nested"))
     second = export_langgraph_sqlite(runs, file)
-    assert (second.ok, second.skipped) == (True, first.checkpoints)
+    assert second.ok is True
+    assert second.skipped == first.checkpoints
     assert second.checkpoints > 0
     with database(file) as saver:
         assert seen(saver) == seen(open_store(runs))
@@ -341,7 +344,8 @@ def test_an_encrypted_store_becomes_an_encrypted_database(tmp_path, file):
     first = export_langgraph_sqlite(tmp_path / "runs", file, serde=serde)
     assert first.ok
     again = export_langgraph_sqlite(tmp_path / "runs", file, serde=serde)
-    assert (again.ok, again.skipped) == (True, first.checkpoints)
+    assert again.ok is True
+    assert again.skipped == first.checkpoints
     with database(file, serde) as target:
         assert seen(target) == seen(source)
     checkpoints, _ = content(file)
@@ -414,10 +418,13 @@ def test_threads_of_a_database_are_exported(runs, file, kind, request, tmp_path)
     export_langgraph_sqlite(runs, file)
     other = tmp_path / "other.db"
     done = graphkit("export-langgraph-sqlite", name, f"sqlite:{other}")
-    assert (done.code, done.out) == (0, f"exported {count(runs)} checkpoints to sqlite:{other}; 7 threads, verified\n")
+    assert done.code == 0
+    assert done.out == f"exported {count(runs)} checkpoints to sqlite:{other}; 7 threads, verified\n"
     assert content(other) == content(file)
     again = graphkit("export-langgraph-sqlite", name, other, "--thread", "loop", "--json")
-    assert (again.code, again.json["threads"], again.json["checkpoints"]) == (0, 1, 0)
+    assert again.code == 0
+    assert again.json["threads"] == 1
+    assert again.json["checkpoints"] == 0
 
 
 def test_a_database_is_exported_in_place(runs, file):

@@ -63,7 +63,9 @@ def test_verify_counts_the_entries(runs):
     assert done.out.startswith("1 thread, 1 checkpoint, 4 items, 4 cached values, ")
     assert done.out.endswith(": no problems\n")
     data = graphkit("verify", runs, "--json").json
-    assert (data["items"], data["cached_values"], data["ok"]) == (COUNT, COUNT, True)
+    assert data["items"] == COUNT
+    assert data["cached_values"] == COUNT
+    assert data["ok"] is True
     assert data["size"] == sum(path.stat().st_size for path in runs.rglob("log"))
     assert graphkit("repair", runs).out == "nothing was damaged\n"
     assert "items" not in graphkit("verify", runs, "order-17").out
@@ -79,21 +81,27 @@ def test_damage_is_reported_and_repaired(runs, kind):
     assert done.lines[1].split()[:2] == [f"{kind}/log", "damaged"]
     assert "1 problem; see `graphkit repair`" in done.out
     data = graphkit("verify", runs, "--json").json
-    assert (data["ok"], data["checkpoints"]) == (False, 1)
+    assert data["ok"] is False
+    assert data["checkpoints"] == 1
     (problem,) = data["problems"]
-    assert (problem["thread"], problem["path"], problem["state"]) == (None, f"{kind}/log", "damaged")
-    assert (problem["entries"], problem["size"]) == (COUNT - 1, (runs / kind / "log").stat().st_size)
+    assert problem["thread"] is None
+    assert problem["path"] == f"{kind}/log"
+    assert problem["state"] == "damaged"
+    assert problem["entries"] == COUNT - 1
+    assert problem["size"] == (runs / kind / "log").stat().st_size
     assert problem["offset"] < offset
     assert graphkit("verify", runs, "order-17").code == 0
 
     would = graphkit("repair", runs, "--dry-run")
-    assert (would.code, would.lines[0]) == (0, f"{kind}: would keep 3 {KINDS[kind]}s, would lose {lost(would)} bytes")
+    assert would.code == 0
+    assert would.lines[0] == f"{kind}: would keep 3 {KINDS[kind]}s, would lose {lost(would)} bytes"
     assert files(runs) == before
     assert graphkit("repair", runs, "order-17").out == "nothing was damaged\n"
     assert files(runs).keys() - before.keys() <= {*runs.rglob("*lock"), *(runs / "locks").rglob("*")}
 
     done = graphkit("repair", runs)
-    assert (done.code, done.lines[0]) == (0, f"{kind}: kept 3 {KINDS[kind]}s, lost {lost(would)} bytes")
+    assert done.code == 0
+    assert done.lines[0] == f"{kind}: kept 3 {KINDS[kind]}s, lost {lost(would)} bytes"
     (copy,) = (runs / kind).glob("damaged-*.bin")
     assert done.lines[-1] == f"    the old bytes are in {copy}"
     assert copy.read_bytes() == before[runs / kind / "log"]
@@ -129,9 +137,11 @@ def test_a_torn_end_is_no_error_and_is_set_aside(runs, kind):
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
     done = graphkit("verify", runs)
-    assert (done.code, "sets a torn end aside" in done.out) == (0, True)
+    assert done.code == 0
+    assert "sets a torn end aside" in done.out
     done = graphkit("repair", runs)
-    assert (done.code, done.lines[0]) == (0, f"{kind}: kept 3 {KINDS[kind]}s, lost nothing")
+    assert done.code == 0
+    assert done.lines[0] == f"{kind}: kept 3 {KINDS[kind]}s, lost nothing"
     (torn,) = (runs / kind).glob("torn-*.bin")
     assert whole[:-5].endswith(torn.read_bytes())
     assert str(torn) in done.out
@@ -159,7 +169,8 @@ def test_a_log_of_another_kind_or_of_a_newer_format_is_left_alone(runs):
     problems = graphkit("verify", runs, "--json").json["problems"]
     assert [problem["state"] for problem in problems] == ["newer", "foreign"]
     done = graphkit("repair", runs)
-    assert (done.code, done.lines[0]) == (12, "langgraph-store: not repaired")
+    assert done.code == 12
+    assert done.lines[0] == "langgraph-store: not repaired"
     assert files(runs).items() >= before.items()
 
 
@@ -183,11 +194,15 @@ def test_a_directory_without_threads_is_verified(runs, tmp_path):
 
 def test_the_classes_report_what_the_command_does(runs):
     with FileSystemStore(runs) as store, FileSystemCache(runs) as cache:
-        assert (store.verify().ok, store.verify().entries, cache.verify().entries) == (True, COUNT, COUNT)
+        assert store.verify().ok is True
+        assert store.verify().entries == COUNT
+        assert cache.verify().entries == COUNT
         offset = damage(runs, "langgraph-store")
         report = store.verify()
         assert isinstance(report, EntriesReport)
-        assert (report.ok, report.state, report.entries) == (False, "damaged", COUNT - 1)
+        assert report.ok is False
+        assert report.state == "damaged"
+        assert report.entries == COUNT - 1
         assert report.offset < offset < report.offset + report.lost
         assert store.repair() == report.lost
         assert store.verify().ok

@@ -60,7 +60,8 @@ def salvaged(tmp_path):
 def test_a_put_that_was_cut_at_any_byte_is_as_if_it_had_never_been(tmp_path, store, log, sweep):
     store.put(("a",), "one", {"n": 1})
     store.put(("a",), "two", {"n": 2, "text": "x" * 5000})
-    before, length = view(store), log.stat().st_size
+    before = view(store)
+    length = log.stat().st_size
     store.batch([PutOp(("a",), "two", {"n": 3, "text": "y" * 700}), PutOp(("b",), "three", {"n": 3})])
     data = log.read_bytes()
     for cut in sweep.some(range(length, len(data)), 60):
@@ -87,7 +88,8 @@ def test_a_first_put_that_was_cut_at_any_byte_leaves_an_empty_store(tmp_path, st
 def test_every_flipped_bit_is_an_error_and_repair_keeps_all_other_records(tmp_path, store, log, sweep):
     for n in range(4):
         store.put(("a",), f"k{n}", {"n": n})
-    whole, data = view(store), log.read_bytes()
+    whole = view(store)
+    data = log.read_bytes()
     for bit in sweep.some(range(8 * len(data)), 250):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8

@@ -39,7 +39,8 @@ def rewrite(store):
 @pytest.mark.parametrize("meanwhile", ["put", "rewrite"])
 def test_a_failed_sync_costs_nothing_that_another_process_has_stored(tmp_path, meanwhile):
     io = FailingSync()
-    mine, other = FileSystemStore(tmp_path, io=io), FileSystemStore(tmp_path)
+    mine = FileSystemStore(tmp_path, io=io)
+    other = FileSystemStore(tmp_path)
     mine.put(USERS, "before", {"n": 0})
     assert read(other) == {"before": {"n": 0}}
     io.meanwhile = (lambda: other.put(USERS, "other", {"n": 2})) if meanwhile == "put" else lambda: rewrite(other)
@@ -110,7 +111,9 @@ def test_an_interrupted_change_of_the_store_is_done_or_not_done(tmp_path, sweep,
 
 
 def test_an_interrupted_change_of_the_cache_is_done_or_not_done(tmp_path, sweep):
-    key, old, new = (USERS, "a"), ({"n": 0}, None), ({"n": 1}, None)
+    key = (USERS, "a")
+    old = ({"n": 0}, None)
+    new = ({"n": 1}, None)
 
     def prepare(number):
         cache = FileSystemCache(tmp_path / str(number))

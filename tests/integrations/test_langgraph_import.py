@@ -137,7 +137,9 @@ def test_everything_is_there_and_the_same(database, tmp_path):
     steps = []
     report = database.bring(tmp_path / "runs", progress=lambda *step: steps.append(step))
     assert report.ok
-    assert (report.problems, report.threads, report.skipped) == ((), 6, 0)
+    assert report.problems == ()
+    assert report.threads == 6
+    assert report.skipped == 0
     assert report.checkpoints == len(list(database.saver.list(None)))
     assert [step[:2] for step in steps] == [(n, len(steps)) for n in range(1, len(steps) + 1)]
     assert len(steps) == report.checkpoints
@@ -199,9 +201,13 @@ def test_encrypted_values_stay_encrypted(opening, tmp_path):
         app = graphs.loop().compile(checkpointer=database.saver)
         app.invoke({"n": 0}, thread("loop"))
         first = database.bring(tmp_path / "runs", serde=serde)
-        assert (first.ok, first.problems, first.skipped) == (True, (), 0)
+        assert first.ok is True
+        assert first.problems == ()
+        assert first.skipped == 0
         again = database.bring(tmp_path / "runs", serde=serde)
-        assert (again.ok, again.checkpoints, again.skipped) == (True, 0, first.checkpoints)
+        assert again.ok is True
+        assert again.checkpoints == 0
+        assert again.skipped == first.checkpoints
         ours = FileSystemCheckpointSaver(tmp_path / "runs", serde=serde)
         assert seen(ours) == seen(database.saver)
         database.execute("DELETE FROM checkpoints")
@@ -223,7 +229,8 @@ def test_an_encrypted_type_of_the_application_stays_one(opening, tmp_path):
 
 def test_sends_of_an_old_format_are_found_at_the_parent(own_database, tmp_path):
     with _postgres(own_database) as database:
-        first, second = {**empty_checkpoint(), "v": 3}, {**empty_checkpoint(), "v": 3}
+        first = {**empty_checkpoint(), "v": 3}
+        second = {**empty_checkpoint(), "v": 3}
         config = database.saver.put({"configurable": {"thread_id": "old", "checkpoint_ns": ""}}, first, {}, {})
         database.saver.put_writes(config, [("__pregel_tasks", Send("node", {"a": 1}))], "task")
         database.saver.put(config, second, {}, {})
@@ -305,7 +312,8 @@ def test_the_commands_report_what_was_done(database, tmp_path, request):
     place = request.getfixturevalue("own_database") if kind == "postgres" else tmp_path / "langgraph.db"
     code, text = command(f"import-langgraph-{kind}", place, tmp_path / "runs")
     count = len(list(database.saver.list(None)))
-    assert (code, text) == (0, f"imported {count} checkpoints to {tmp_path}/runs; 6 threads, verified\n")
+    assert code == 0
+    assert text == f"imported {count} checkpoints to {tmp_path}/runs; 6 threads, verified\n"
     code, text = command("import", f"langgraph-{kind}", place, tmp_path / "runs", "--json")
     assert json.loads(text) == {"threads": 6, "checkpoints": 0, "skipped": count, "problems": []}
     assert "loop" in command("threads", tmp_path / "runs")[1]
@@ -376,9 +384,11 @@ def test_the_commands_move_a_database_in_place(in_place):
     kind, _, place = name.partition(":")
     count = len(seen(database.saver))
     code, text = command("import", f"langgraph-{kind}", place, name)
-    assert (code, text) == (0, f"imported {count} checkpoints to {name}; 6 threads, verified\n")
+    assert code == 0
+    assert text == f"imported {count} checkpoints to {name}; 6 threads, verified\n"
     code, text = command("import", f"langgraph-{kind}", name, name)
-    assert (code, "imported 0 checkpoints" in text) == (0, True)
+    assert code == 0
+    assert "imported 0 checkpoints" in text
     assert "loop" in command("threads", name)[1]
 
 

@@ -51,14 +51,17 @@ def check(saver, puts):
         with FileSystemCheckpointSaver(saver.store.base_directory) as other:
             for config, checkpoint in order:
                 found = find_one(other, config)
-                assert (found.config, found.checkpoint) == (config, checkpoint)
+                assert found.config == config
+                assert found.checkpoint == checkpoint
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_history_in_which_some_values_change(saver, seed):
     randomness = random.Random(seed)
     config = HISTORY
-    values, versions, seen = {}, {}, {}
+    values = {}
+    versions = {}
+    seen = {}
     puts = []
     for _ in range(40):
         for name in randomness.sample(NAMES, 2):

@@ -160,7 +160,8 @@ def test_an_import_is_sealed_with_the_keys_and_refused_without(tmp_path):
     keys = tmp_path / "keys"
     keys.write_text(f"2026 {b64encode(KEYS['2026']).decode()}\n", encoding="utf-8")
     done = graphkit("import", "langgraph-sqlite", tmp_path / "old.sqlite", tmp_path / "runs", "--key-file", keys)
-    assert (done.code, done.out.endswith("verified\n")) == (0, True)
+    assert done.code == 0
+    assert done.out.endswith("verified\n")
     assert SECRET.encode() not in stored(tmp_path / "runs")
     with FileSystemCheckpointSaver(tmp_path / "runs", cipher=keys) as saver:
         found = compiled(saver).get_state(CONFIG).values["messages"]
@@ -204,7 +205,8 @@ def bytes_of(path):
 
 def test_a_sealed_store_is_exported_when_plaintext_is_asked_for(sealed, database, tmp_path):
     report = export_langgraph_sqlite(sealed, database, cipher=KEYS, plaintext=True)
-    assert (report.ok, report.threads) == (True, 1)
+    assert report.ok is True
+    assert report.threads == 1
     with (
         SqliteSaver.from_conn_string(str(database)) as target,
         FileSystemCheckpointSaver(sealed, cipher=KEYS) as source,

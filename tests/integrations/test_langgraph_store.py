@@ -118,7 +118,8 @@ def test_a_paused_iterator_blocks_no_writer(saver):
 
 
 def test_a_channel_is_found_by_its_version_wherever_it_was_stored(saver):
-    big, versions = ["x" * 100] * 10, {"big": "1.5"}
+    big = ["x" * 100] * 10
+    versions = {"big": "1.5"}
     checkpoint = {**empty_checkpoint(), "channel_values": {"big": big}, "channel_versions": versions}
     first = saver.put(thread(), checkpoint, {}, versions)
     for n in range(3):
@@ -187,7 +188,9 @@ def test_hostile_ids_of_threads_and_namespaces_come_back(saver, name, tmp_path):
 
 
 def test_a_window_of_messages_is_stored_as_what_enters_it(saver):
-    messages, config, last = [], None, None
+    messages = []
+    config = None
+    last = None
     for n in range(500):
         kind = HumanMessage if n % 2 else AIMessage
         messages = [*messages, kind(f"message {n} " + "x" * 100, id=str(n))][-100:]

@@ -140,6 +140,7 @@ def encode_for_the_general_way(*arguments):
     return successor._replace(ops=dict.fromkeys(successor.packed, SET), packed=None)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_the_short_way_writes_what_the_general_way_writes(seed, tmp_path):
     short, taken = written(tmp_path / "short", seed)

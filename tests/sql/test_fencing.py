@@ -29,7 +29,8 @@ def read_all(saver):
     ]
 
 
-@pytest.mark.parametrize("gate", ["first", "inner", "left", "last"])
+@pytest.mark.sweep(2)  # the first and the last: a branch, and a node of a nested graph
+@pytest.mark.parametrize("gate", ["left", "first", "last", "inner"])
 def test_a_stopped_run_is_taken_over_and_fenced_off(launcher, open_postgres_saver, server, schema, gate):
     with start_process(
         launcher, "run", server.connection_string, {"schema": schema, "lease": 1.0}, "t", gate

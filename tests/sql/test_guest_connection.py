@@ -121,4 +121,5 @@ def test_a_single_connection_keeps_its_password(server, monkeypatch):
         assert "secret" not in f"{database!r}"
         with pytest.raises(ZeroDivisionError):
             database._server.connect()
-    assert (opened[0]["password"], opened[0]["application_name"]) == ("secret", "shop")
+    assert opened[0]["password"] == "secret"
+    assert opened[0]["application_name"] == "shop"

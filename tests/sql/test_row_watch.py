@@ -139,7 +139,8 @@ def test_a_watch_tells_the_death_of_a_run_from_its_end(saver, dies):
             holder.kill()
         holder.communicate(b"")
         change = take(watch)
-        assert (change.kind, change.value) == ("idle", dies)
+        assert change.kind == "idle"
+        assert change.value == dies
         assert saver.history(RunnableConfig("t"))[0].status == "stalled"
 
 

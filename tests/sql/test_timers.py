@@ -60,7 +60,7 @@ def test_one_of_two_workers_takes_a_thread_that_is_due(open_saver, sweep):
 
     saver = open_saver()
     app = make_chain(LOG, nap=node).compile(checkpoint_saver=saver)
-    threads = [f"t{number}" for number in range(sweep.count(500, 50))]
+    threads = [f"t{number}" for number in range(sweep.count(500, 20))]
     with ExitStack() as stack:
         for _ in range(2):
             worker = Worker(open_saver(), app, interval=0.02, concurrency=2)

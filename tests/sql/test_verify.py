@@ -63,6 +63,7 @@ def rows_of(saver, namespace=""):
     )
 
 
+@pytest.mark.sweep(2, of="index", in_turn=True)
 @pytest.mark.parametrize("index", [0, 1, 5, -2])
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damage_of_a_row_is_found(saver, kind, index):
@@ -80,7 +81,8 @@ def test_damage_of_a_row_is_found(saver, kind, index):
     run_sql(saver, sql + " AND history = (SELECT history FROM {histories} WHERE namespace = '')", parameters)
     saver.close()
     ((thread, state, reason),) = find_problems(saver)
-    assert (thread, state) == ("t", "damaged"), reason
+    assert thread == "t", reason
+    assert state == "damaged", reason
     assert saver.verify("t").problems[0].reason == reason
 
 
@@ -93,7 +95,9 @@ def test_two_records_in_one_row_are_found(saver):
     run_sql(saver, "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?", (one + other, history, first))
     saver.close()
     ((thread, state, reason),) = find_problems(saver)
-    assert (thread, state, reason) == ("t", "damaged", "it does not have a row of its own")
+    assert thread == "t"
+    assert state == "damaged"
+    assert reason == "it does not have a row of its own"
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
@@ -140,7 +144,8 @@ def test_metadata_of_a_type_that_is_not_registered_are_no_damage_and_hide_none(o
     run_sql(saver, "UPDATE {histories} SET keyframe = keyframe + 1 WHERE thread = 't'")
     with open_saver.opener() as other:
         ((thread, state, _),) = find_problems(other)
-        assert (thread, state) == ("t", "damaged")
+        assert thread == "t"
+        assert state == "damaged"
 
 
 @pytest.mark.parametrize(
@@ -233,6 +238,7 @@ def test_a_missing_row_is_an_error_and_nothing_is_cut_off(saver, use, is_early):
     assert rows_of(saver) == before
 
 
+@pytest.mark.sweep(1, of="length", in_turn=True)
 @pytest.mark.parametrize("length", [0, 20, 100])
 @pytest.mark.parametrize("use", USES)
 def test_a_first_row_that_is_cut_short_is_an_error_and_no_history_takes_its_place(saver, use, length):

@@ -50,13 +50,14 @@ def start(launcher, server, schema):
         yield start_one
 
 
-def test_four_workers_serve_forty_runs_and_each_step_once(open_postgres_saver, start, tmp_path):
+def test_four_workers_serve_many_runs_and_each_step_once(open_postgres_saver, start, tmp_path, sweep):
     saver = open_postgres_saver()
-    threads = [f"t{number:02}" for number in range(40)]
-    begin(saver, tmp_path, threads[:20])
+    count = sweep.count(40, 16)
+    threads = [f"t{number:02}" for number in range(count)]
+    begin(saver, tmp_path, threads[: count // 2])
     for _ in range(4):
         start("serve", str(tmp_path), None)
-    begin(saver, tmp_path, threads[20:])
+    begin(saver, tmp_path, threads[count // 2 :])
     wait_until(saver, threads, "interrupted")
     answering = [start("answer", threads[first::2]) for first in range(2)]
     wait_until(saver, threads, "finished")

@@ -28,17 +28,15 @@ class CommandProcess:
 
 
 @contextmanager
-def program_starter(program, *arguments, ready=None):
-    """Yield a function that starts a Python program; kill the processes that are left at the end.
+def program_starter(launcher, program, *arguments, ready=None):
+    """Yield a function that starts a Python program with the launcher; kill the processes that are left at the end.
 
     The function takes the last arguments of the program. With `ready`, it waits for this line.
     """
     with ExitStack() as stack:
 
         def start(*last):
-            command = [sys.executable, "-c", program, *map(str, (*arguments, *last))]
-            pipe = subprocess.PIPE
-            process = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
+            process = stack.enter_context(launcher.start("-c", program, *arguments, *last))
             stack.callback(process.kill)
             if ready is not None:
                 assert process.stdout.readline() == f"{ready}\n"

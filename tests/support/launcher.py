@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import atexit, gc, importlib, json, os, runpy, select, signal, socket, sys, threading, traceback
 
-others = ["click", "langgraph.graph", "mcp", "openai", "psycopg"]
+others = ["click", "langgraph.graph", "mcp", "openai", "psycopg", "pydantic_ai"]
 for name in [*others, "graphkit.agents", "graphkit.cli.app", "savers.langgraph"]:
     try:
         importlib.import_module(name)

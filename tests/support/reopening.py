@@ -2,11 +2,10 @@
 
 import inspect
 import pickle
-import subprocess
-import sys
 from contextlib import contextmanager
 from functools import cache, partial
 
+import pytest
 from hypothesis import settings
 
 from graphkit import HasVersions
@@ -16,34 +15,37 @@ KEYS = {"current": bytes(range(32)), "old": bytes(32)}
 """The keys of sealed savers."""
 _CODE = """
 import pickle, sys
-opener, argument = pickle.load(sys.stdin.buffer)
+opener, argument = pickle.loads(bytes.fromhex(sys.stdin.read()))
 saver = opener()
-pickle.dump({expression}, sys.stdout.buffer)
+print(pickle.dumps({expression}).hex())
 saver.close()
 """
 
 
-def elsewhere(expression, saver, argument):
+def elsewhere(launcher, expression, saver, argument):
     """Evaluate in another process; what it returns must be of builtin types."""
     opener = saver.opener()
     # The types of the contract are classes of the calling process.
     opener = partial(opener.func, *opener.args, **{**opener.keywords, "types": ()})
-    given = pickle.dumps((opener, argument))
-    code = _CODE.format(expression=expression)
-    done = subprocess.run([sys.executable, "-c", code], input=given, capture_output=True, check=False, timeout=60)
-    assert not done.returncode, done.stderr.decode()
-    return pickle.loads(done.stdout)
+    given = pickle.dumps((opener, argument)).hex()
+    done = launcher.run("-c", _CODE.format(expression=expression), given=given)
+    assert not done.returncode, done.stderr
+    return pickle.loads(bytes.fromhex(done.stdout))
 
 
 class Elsewhere:
     """The hooks that write and read in another process."""
 
+    @pytest.fixture(autouse=True)
+    def _launcher(self, launcher):
+        self.launcher = launcher
+
     def plant(self, saver, config, checkpoint):
-        elsewhere("saver.put(*argument)", saver, (config, checkpoint))
+        elsewhere(self.launcher, "saver.put(*argument)", saver, (config, checkpoint))
         return True
 
     def peek(self, saver, config):
-        return elsewhere("[dict(one.state) for one in saver.list(argument)]", saver, config)
+        return elsewhere(self.launcher, "[dict(one.state) for one in saver.list(argument)]", saver, config)
 
 
 _USED = []

@@ -64,7 +64,8 @@ def sampled_items(items):
     for item in items:
         mark = item.get_closest_marker("sweep") or item.get_closest_marker("cell")
         if mark is not None:
-            of, in_turn = mark.kwargs.get("of"), mark.kwargs.get("in_turn", False)
+            of = mark.kwargs.get("of")
+            in_turn = mark.kwargs.get("in_turn", False)
             _, _, group = groups.setdefault(_group_of(item, of), (mark.args, in_turn, []))
             group.append(item)
     left_out = set()

@@ -59,7 +59,8 @@ def exact(checkpoint):
 
 def everything(saver):
     """A thread with all that can be there."""
-    at, inner = RunnableConfig("t"), RunnableConfig("t", checkpoint_ns="sub")
+    at = RunnableConfig("t")
+    inner = RunnableConfig("t", checkpoint_ns="sub")
     saver.put(at, checkpoint(1, START, "a", {"log": ["one"], "gone": 1, "n": 1}))
     saver.put(inner, checkpoint(5, "x", "y", {"inside": (1,)}))
     here = saver.put(at, checkpoint(2, "a", "b", {"log": ["one", "two"], "n": True}, 1, when=NOW))
@@ -74,10 +75,13 @@ def everything(saver):
 def assert_same(one, two, thread="t", other="t"):
     assert sorted(one.namespaces(thread)) == sorted(two.namespaces(other))
     for namespace in one.namespaces(thread):
-        at, there = RunnableConfig(thread, checkpoint_ns=namespace), RunnableConfig(other, checkpoint_ns=namespace)
-        first, second = one.list(at), two.list(there)
+        at = RunnableConfig(thread, checkpoint_ns=namespace)
+        there = RunnableConfig(other, checkpoint_ns=namespace)
+        first = one.list(at)
+        second = two.list(there)
         assert [exact(checkpoint) for checkpoint in first] == [exact(checkpoint) for checkpoint in second]
         for info in first:
-            here, place = at.with_check_point_id(info.id), there.with_check_point_id(info.id)
+            here = at.with_check_point_id(info.id)
+            place = there.with_check_point_id(info.id)
             assert strict(one.get_writes(here)) == strict(two.get_writes(place))
             assert one.tags_of(here) == two.tags_of(place)

@@ -824,12 +824,6 @@ def test_what_is_no_exception_is_never_retried(error):
     assert not RetryPolicy(retry_on=lambda error: True).retries(error, 1)
 
 
-def test_the_last_attempt_is_not_retried():
-    policy = RetryPolicy(max_attempts=2)
-    assert [policy.retries(ValueError(), attempt) for attempt in (1, 2, 3)] == [True, False, False]
-    assert not RetryPolicy(max_attempts=1).retries(ValueError(), 1)
-
-
 def test_a_policy_pickles_and_compares():
     policy = RetryPolicy(max_attempts=7, retry_on=[ValueError, is_odd])
     assert pickle.loads(pickle.dumps(policy)) == policy

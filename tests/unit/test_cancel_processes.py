@@ -90,9 +90,9 @@ def saver(kind, path):
 
 
 @pytest.fixture
-def start(kind, path):
+def start(launcher, kind, path):
     """Starts the program, and kills those that are left."""
-    with program_starter(PROGRAM, kind, path) as start:
+    with program_starter(launcher, PROGRAM, kind, path) as start:
         yield start
 
 
@@ -165,7 +165,7 @@ def test_a_cancel_and_a_finish_at_the_same_moment(saver, start, sweep):
     for process in (runner, canceller):
         assert process.stdout.readline() == "ready\n"
     with saver.watch(interval=0.01) as changes:
-        for number in range(sweep.count(500, 50)):
+        for number in range(sweep.count(500, 20)):
             thread = f"t{number}"
             tell(runner, thread)
             while not saver.recent(RunnableConfig(thread), limit=1):
@@ -190,7 +190,7 @@ def test_two_cancels_at_once(saver, start, sweep):
     cancellers = [start("cancel") for _ in range(2)]
     for process in cancellers:
         assert process.stdout.readline() == "ready\n"
-    for number in range(sweep.count(500, 50)):
+    for number in range(sweep.count(500, 20)):
         thread = f"t{number}"
         app.submit({}, thread)
         for process in cancellers:

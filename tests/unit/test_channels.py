@@ -153,7 +153,8 @@ def strictly_in(item, items):
 
 @given(st.lists(st.lists(elements(), max_size=6), max_size=12), st.sampled_from([0, 48, 49, 50, 70]))
 def test_a_long_list_without_duplicates_is_what_comparing_all_would_make(updates, head):
-    channel, plain = Channels.appender(), [f"message {n}" for n in range(head)]
+    channel = Channels.appender()
+    plain = [f"message {n}" for n in range(head)]
     lists = [freeze(list(plain))]
 
     for update in updates:

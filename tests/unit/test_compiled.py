@@ -68,20 +68,6 @@ def test_every_method_takes_langgraphs_config(graph, saver):
     assert list(compiled.stream(None, config))[-1].is_end
 
 
-@pytest.mark.filterwarnings("ignore::graphkit.DefaultThreadWarning")
-def test_an_empty_config_is_the_default_thread(graph, saver):
-    compiled = graph.compile(checkpoint_saver=saver)
-    for config in (None, {}, {"configurable": {}}, RunnableConfig()):
-        compiled.invoke({}, config)
-    assert len(saver.list(RunnableConfig("$default"))) == 12
-
-
-def test_invoke_final_distinguishes_an_end_from_a_stop(graph, saver):
-    compiled = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
-    assert compiled.invoke_final({}, CONFIG).when == "before"
-    assert compiled.invoke_final(None, CONFIG).is_end
-
-
 def test_the_options_of_a_compiled_graph(graph):
     compiled = graph.compile(CompileConfig(max_iterations=7), graph_id="g")
     assert (compiled.compile_config.max_iterations, compiled.compileConfig().graph_id) == (7, "g")

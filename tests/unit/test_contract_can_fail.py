@@ -362,7 +362,7 @@ def test_a_saver_with_the_default_methods_passes_the_state_machine():
         def make_saver(self):
             return CopiesValues(lock_timeout=1)
 
-    Machine.TestCase.settings = settings(max_examples=10, stateful_step_count=30)
+    Machine.TestCase.settings = settings(max_examples=5, stateful_step_count=30)
     result = unittest.TestResult()
     Machine.TestCase("runTest").run(result)
     assert result.wasSuccessful(), result.failures + result.errors

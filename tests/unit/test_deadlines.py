@@ -50,7 +50,8 @@ def test_the_default_answers_when_the_deadline_has_passed(saver, clock, deadline
     app = make_chain(ask=asks(deadline=deadline, default="no"), b=log_node("b"))
     app = app.compile(checkpoint_saver=saver, clock=clock)
     (stop,) = app.invoke({}, CONFIG).interrupts
-    assert (stop.deadline, stop.created_at) == (NOON + HOUR, NOON)
+    assert stop.deadline == NOON + HOUR
+    assert stop.created_at == NOON
     assert [each.deadline for each in saver.interrupts("t")] == [NOON + HOUR]
     assert app.get_state(CONFIG).interrupts[0].deadline == NOON + HOUR
     clock.advance(HOUR - timedelta(microseconds=1))
@@ -108,13 +109,15 @@ def test_a_run_without_a_default_fails(saver, clock):
     for _ in range(2):
         with pytest.raises(InterruptExpiredError, match="no answer came") as caught:
             app.invoke(None, CONFIG)
-        assert (caught.value.node_id, caught.value.deadline) == ("ask", NOON + HOUR)
+        assert caught.value.node_id == "ask"
+        assert caught.value.deadline == NOON + HOUR
         assert caught.value.thread_id == "t"
         assert status(saver) == "failed"
         assert saver.summary(CONFIG).failure["type"] == "InterruptExpiredError"
     # Asks again, for an hour from then on.
     operations.rollback(saver, config, created_at=clock())
-    assert (status(saver), saver.interrupts("t")[0].deadline) == ("interrupted", None)
+    assert status(saver) == "interrupted"
+    assert saver.interrupts("t")[0].deadline is None
     app.invoke(None, CONFIG)
     assert saver.interrupts("t")[0].deadline == NOON + HOUR * 2
     operations.answer(saver, "t", "yes", clock=clock)
@@ -252,7 +255,7 @@ def test_records_that_no_reader_could_use(saver, record):
 def test_exactly_one_of_a_late_human_and_the_deadline_wins(saver, sweep, default):
     """Around the deadline a human answers, while two resumes run as workers would."""
     terms = {"default": "deadline"} if default else {}
-    for number in range(sweep.count(500, 50)):
+    for number in range(sweep.count(500, 20)):
         thread = f"t{number}"
         config = RunnableConfig(thread)
         clock = ManualClock(NOON)

@@ -54,6 +54,23 @@ def test_a_window_of_bytes_costs_what_enters_it(dropped, kept_in_front):
     assert op.data == b"".join(ELEMENTS[101 : 101 + dropped])
 
 
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        ([130, 20, 500, 20], [500, 20]),
+        ([130, 10, 500, 30], None),
+        ([400, 40], None),
+    ],
+)
+def test_a_window_is_recognized_by_its_pieces_if_all_that_is_kept_follows(pieces, expected):
+    new = delta.Value(delta.LIST, 4, 40, 0, pieces)
+    found = delta.find_moved_window([100, 50], 50, new)
+    if expected is None:
+        assert found is None
+    else:
+        assert found == (expected, 0, 30)
+
+
 def test_bytes_are_appended_replaced_or_set_as_is_shorter():
     old = b"".join(ELEMENTS[:20])
     for new, kind, added in [

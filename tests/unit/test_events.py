@@ -12,7 +12,6 @@ from graphkit import (
     START,
     GraphResume,
     NodeExecutionError,
-    RetryPolicy,
     RunnableConfig,
     StateGraph,
     interrupt,
@@ -258,28 +257,6 @@ def test_a_map_and_a_generator(how):
         "node.complete m",
         *node("g"),
         "graph.complete __END__",
-    ]
-
-
-@both
-def test_retries(how):
-    recorder, failures = Recorder(), [ValueError("1"), ValueError("2")]
-
-    def a(state):
-        if failures:
-            raise failures.pop(0)
-
-    retry = RetryPolicy(max_attempts=2, initial_delay=0, jitter=False)
-    compiled = chain(a=a).compile(observers=[recorder], retry=retry)
-    with pytest.raises(NodeExecutionError):
-        invoke(compiled, {}, how=how)
-    assert recorder.take() == [
-        "graph.start a",
-        "node.start a",
-        "retry.attempt a",
-        "retry.exhausted a",
-        "node.complete a",
-        "graph.fail a",
     ]
 
 

@@ -1033,6 +1033,7 @@ def test_a_command_of_a_node_chooses_among_its_destinations():
     assert log_of(graph.compile()) == ["a", "c", "join"]
 
 
+@pytest.mark.requirement("G23", "H32")
 def test_a_resume_in_a_new_process_finds_the_chosen_fork(tmp_path):
     def ask(state):
         return {"log": [interrupt("ok?")]}

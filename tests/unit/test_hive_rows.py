@@ -7,18 +7,13 @@ import pytest
 from graphkit import (
     END,
     START,
-    BaseCheckpointSaver,
     Channels,
     Checkpoint,
-    GraphResume,
     RunnableConfig,
     StateGraph,
-    Tag,
     interrupt,
 )
-from graphkit.codec import Codec
-from graphkit.errors import GraphRunnerError, NodeExecutionError
-from graphkit.saver_kit import copy_thread
+from graphkit.errors import GraphRunnerError
 from savers import FileSystemSaver
 from tests.support.graphs import CONFIG, make_chain
 
@@ -71,107 +66,10 @@ def test_excluded_keys_are_in_no_byte_of_the_store(tmp_path):
     assert not [content for content in files if b"PRIVATE" in content]
 
 
-@pytest.mark.requirement("H54")
-def test_a_checkpoint_takes_what_changed(tmp_path):
-    """In hive, 50 kB to 5 MB each, whatever changed."""
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    graph = counting(100)
-    graph.compile(checkpoint_saver=saver).invoke({"n": 0, "text": str([*range(20_000)])}, CONFIG)
-    sizes = [info.size for info in saver.history(CONFIG)]
-    assert sizes[-1] > 10_000
-    assert max(sizes[:-1]) < 1_000
-
-
-class BlobSaver(BaseCheckpointSaver):
-    """A saver of four methods on a mapping of names to bytes, which is what an object store is."""
-
-    def __init__(self, blobs):
-        self.blobs, self.codec = blobs, Codec()
-
-    def list(self, config=None):
-        packed = self.blobs.get(f"{RunnableConfig.of(config).thread}/history")
-        rows = [] if packed is None else self.codec.unpack(packed)
-        return [Checkpoint(**{**row, "metadata": dict(row["metadata"])}) for row in rows]
-
-    def get(self, config=None):
-        wanted = RunnableConfig.of(config).checkpoint_id
-        return next((checkpoint for checkpoint in self.list(config) if wanted in (None, checkpoint.id)), None)
-
-    def put(self, config, checkpoint):
-        at, history = RunnableConfig.of(config), self.list(config)
-        if at.checkpoint_id is None:
-            history.insert(0, checkpoint)
-        else:
-            history = [checkpoint if each.id == at.checkpoint_id else each for each in history]
-        fields = ("id", "node_id", "next_node_id", "parent_id", "created_at", "metadata", "state")
-        rows = [{name: getattr(each, name) for name in fields} for each in history]
-        self.blobs[f"{at.thread}/history"] = self.codec.pack(rows)
-        return at.replace(checkpoint_id=checkpoint.id)
-
-    def release(self, config=None):
-        tag = Tag(RunnableConfig.of(config).thread, tuple(self.list(config)))
-        self.blobs.pop(f"{tag.thread_id}/history", None)
-        return tag
-
-
-@pytest.mark.requirement("H49")
-def test_an_object_store_is_a_saver_of_four_methods_and_old_threads_move_there(tmp_path):
-    """A run goes on from the blobs in another object; a finished thread is archived by `copy_thread`."""
-    blobs = {}
-    graph = make_chain({}, ask=lambda state: {"answer": interrupt("?")})
-
-    assert graph.compile(checkpoint_saver=BlobSaver(blobs)).invoke_final({}, CONFIG).payload == "?"
-
-    app = graph.compile(checkpoint_saver=BlobSaver(blobs))
-    assert app.invoke(GraphResume("yes"), CONFIG)["answer"] == "yes"
-
-    files = FileSystemSaver(tmp_path)
-    counting(3).compile(checkpoint_saver=files).invoke({"n": 0}, RunnableConfig("old"))
-    copy_thread(files, "old", BlobSaver(blobs), "archive-of-old")
-    files.delete("old")
-    archived = BlobSaver(blobs).list(RunnableConfig("archive-of-old"))
-    assert [each.state["n"] for each in archived] == [3, 2, 1, 0]
-
-
 # --- one run as a whole -----------------------------------------------------------------------------------------------
 
 
 chain = partial(make_chain, {})
-
-
-@pytest.mark.requirement("G22")
-def test_a_resume_at_the_end_gives_the_final_state_though_an_edge_leads_on(tmp_path):
-    """In go-agents, an exit point with an outgoing edge ran on past the end."""
-    runs = []
-    graph = StateGraph({}).add_node("a", lambda state: runs.append("a")).add_edge(START, "a")
-    graph.add_conditional_edges("a", lambda state: END if len(runs) == 1 else "a", ["a", END])
-    app = graph.compile(checkpoint_saver=FileSystemSaver(tmp_path))
-    app.invoke({"x": 1}, CONFIG)
-
-    for _ in range(2):
-        assert app.resume("t")["x"] == 1
-
-    assert runs == ["a"]
-
-
-@pytest.mark.requirement("G23", "H32")
-def test_a_resume_goes_where_the_edge_led_when_it_was_taken(tmp_path):
-    """The chosen next node is stored; an edge that would choose another one now is not asked again."""
-    choices, runs = iter(["left", "right"]), []
-
-    def left(state):
-        runs.append("left")
-        if len(runs) == 1:
-            raise ValueError("once")
-
-    graph = StateGraph({}).add_node("a", lambda state: None).add_node("left", left)
-    graph.add_node("right", lambda state: runs.append("right")).add_edge(START, "a")
-    graph.add_conditional_edges("a", lambda state: next(choices), ["left", "right"])
-    app = graph.add_edge("left", END).add_edge("right", END).compile(checkpoint_saver=FileSystemSaver(tmp_path))
-    with pytest.raises(NodeExecutionError):
-        app.invoke({}, CONFIG)
-    app.resume("t")
-    assert runs == ["left", "left"]
 
 
 def test_a_thread_of_another_engine_is_left_alone(tmp_path):

@@ -321,7 +321,7 @@ def test_a_resume_without_a_checkpoint(saver, config):
         compiled.invoke(None, config)
 
 
-@pytest.mark.requirement("behaviour 9", "L14")
+@pytest.mark.requirement("behaviour 9", "G22", "L14")
 def test_resuming_a_finished_thread_emits_the_end_and_stores_nothing(saver):
     compiled = chain("a")[0].compile(checkpoint_saver=saver)
     compiled.invoke({}, CONFIG)

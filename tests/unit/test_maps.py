@@ -117,11 +117,6 @@ def test_items_that_cannot_be_listed(saver, go, items, reason):
     assert reason in str(failed.value)
 
 
-def test_items_must_be_a_key_or_callable():
-    with pytest.raises(GraphStateError, match="items"):
-        StateGraph(SCHEMA).add_map_node("m", double, [1, 2])
-
-
 def test_items_are_decided_once(saver, go):
     asked, runs, broken = [], [], [True]
 
@@ -268,7 +263,8 @@ def test_updates_mode_has_the_update_of_a_map(saver, go):
 # --- failures, questions, effects -------------------------------------------------------------------------------------
 
 
-def test_a_failing_item_repeats_alone(saver, go):
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_a_failing_item_repeats_alone(saver, go, durability):
     runs, broken, begun = [], [True], threading.Barrier(4)
 
     def action(item):
@@ -279,7 +275,7 @@ def test_a_failing_item_repeats_alone(saver, go):
             raise Boom
         return {"log": item}
 
-    graph = mapped(action, lambda state: range(4)).compile(checkpoint_saver=saver)
+    graph = mapped(action, lambda state: range(4)).compile(checkpoint_saver=saver, durability=durability)
     with pytest.raises(NodeExecutionError) as error:
         go(graph, {})
     assert (error.value.node_id, type(error.value.__cause__)) == ("m", Boom)
@@ -356,27 +352,6 @@ def test_idempotency_keys_of_items(saver, go):
     go(graph, None)
     assert len(keys[2]) == 4
     assert len({key for item in keys.values() for key in item}) == 3
-
-
-@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_durability(saver, go, durability):
-    runs, broken = [], [True]
-    together = threading.Barrier(3)
-
-    def action(item):
-        runs.append(item)
-        if broken:
-            together.wait(PATIENCE)
-            if item == 1:
-                raise Boom
-        return {"log": item}
-
-    graph = mapped(action, lambda state: range(3)).compile(checkpoint_saver=saver, durability=durability)
-    with pytest.raises(NodeExecutionError):
-        go(graph, {})
-    broken.clear()
-    assert logged(go(graph, None)) == [0, 1, 2]
-    assert sorted(runs) == [0, 1, 1, 2]
 
 
 # --- inside other things ----------------------------------------------------------------------------------------------
@@ -653,11 +628,6 @@ def test_a_collected_failure_does_not_run_again_after_a_stop():
 
     assert sorted(ran) == ["a", "a", "b", "c", "d"]
     assert [failure.index for failure in state["failed"]] == [1, 3]
-
-
-def test_by_default_a_failure_ends_the_run():
-    with pytest.raises(NodeExecutionError, match="no b"):
-        graph_of(read).compile().invoke({"documents": DOCUMENTS})
 
 
 @pytest.mark.parametrize(

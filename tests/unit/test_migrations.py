@@ -32,7 +32,8 @@ def ask(state):
 def test_a_resume_goes_on_in_the_new_shape(saver):
     graph = make_chain(a=ask, b=lambda state: {"log": state["third"]})
     graph.compile(checkpoint_saver=saver).invoke({"first": 1}, CONFIG)
-    first, second = Migration("first", "second"), Migration("second", "third")
+    first = Migration("first", "second")
+    second = Migration("second", "third")
 
     new = graph.compile(checkpoint_saver=saver, migrations=[first, second])
 

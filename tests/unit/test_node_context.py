@@ -170,7 +170,8 @@ def test_time_travel_to_an_answered_question_asks_anew_and_leaves_the_old_line(s
     asked_at = at_checkpoint(saver.get(CONFIG))
     run(compiled, GraphResume("old1"))
     run(compiled, GraphResume("old2"))
-    before, record = list(saver.list(CONFIG)), saver.get_writes(asked_at)
+    before = list(saver.list(CONFIG))
+    record = saver.get_writes(asked_at)
 
     stop = run(compiled, None, asked_at)
 

@@ -111,7 +111,8 @@ def test_inside_a_subgraph_and_a_fork(saver, how):
 
 @both
 def test_inside_a_branch_and_between_items(saver, how):
-    b, m = Pauser("b"), Pauser("m")
+    b = Pauser("b")
+    m = Pauser("m")
     branch = make_graph(LOG, "START>b,d b>c c>END d>END", b=b)
     compiled = b.graph = branch.compile(checkpoint_saver=saver)
 

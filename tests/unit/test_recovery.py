@@ -253,7 +253,8 @@ def test_without_a_repair_the_history_is_walked_back_and_gone_on_from(k, list_sa
     history = saver.history(AT)
     saver.bad = {info.id for info in history[:k]}
 
-    good, calls = history[k], []
+    good = history[k]
+    calls = []
 
     assert last_good(saver, AT).id == good.id
     assert all(f"checkpoint {info.id} cannot be read" in caplog.text for info in history[:k])

@@ -98,9 +98,7 @@ def test_a_new_run_of_the_thread_does_not_carry_it_on(saver):
     assert resumed(saver) == ["ask"]
 
 
-@pytest.mark.parametrize("kind", ["memory", "files"])
-def test_a_watch_reports_when_a_change_was_stored(tmp_path, kind):
-    saver = MemorySaver() if kind == "memory" else FileSystemSaver(tmp_path / "runs", fsync="never")
+def test_a_watch_reports_when_a_change_was_stored(saver):
     graph = line(a=step, ask=ask).compile(checkpoint_saver=saver)
     graph.invoke({"n": 0}, AT)
     (waiting,) = saver.interrupts("t")

@@ -108,8 +108,8 @@ def work(tmp_path):
 
 
 @pytest.fixture
-def start(place, clock, work):
-    with program_starter(PROGRAM, *place, ready="serving") as start:
+def start(launcher, place, clock, work):
+    with program_starter(launcher, PROGRAM, *place, ready="serving") as start:
         yield lambda what: start(what, clock.path, work)
 
 
@@ -148,7 +148,7 @@ def test_two_workers_submit_one_run_for_a_due_time(saver, start, clock, work, sw
     schedules.add(saver, "hourly", "0 * * * *", {}, created_at=BEGIN)
     for _ in range(2):
         start("serve")
-    rounds = sweep.count(500, 50)
+    rounds = sweep.count(500, 20)
     for number in range(1, rounds + 1):
         clock.set(clock.time + HOUR)
         wait_for(saver, number)

@@ -47,9 +47,13 @@ def test_the_bytes_are_those_of_the_specification():
     """Opened here by the words of docs/format.md, with HKDF written out."""
     stored = sealed()
     size = stored[0]
-    salt, check = stored[1 + size : 17 + size], stored[17 + size : 21 + size]
-    nonce, tag, ciphertext = stored[21 + size : 33 + size], stored[33 + size : 49 + size], stored[49 + size :]
-    thread, namespace = b"thread", b"inner"
+    salt = stored[1 + size : 17 + size]
+    check = stored[17 + size : 21 + size]
+    nonce = stored[21 + size : 33 + size]
+    tag = stored[33 + size : 49 + size]
+    ciphertext = stored[49 + size :]
+    thread = b"thread"
+    namespace = b"inner"
     info = b"graphkit sealed record\0" + struct.pack("<I", len(thread)) + thread + namespace
     extracted = hmac.digest(salt, KEYS["new"], "sha256")
     first = hmac.digest(extracted, info + b"\1", "sha256")

@@ -1,8 +1,5 @@
 """The status of a thread is true wherever it is asked for, and whichever process asks."""
 
-import subprocess
-import sys
-
 import pytest
 
 from graphkit import END, START, GraphResume, RunnableConfig, StateGraph, interrupt, operations
@@ -124,12 +121,11 @@ app.invoke(GraphResume(True) if given == "answer" else None, config)
 
 @pytest.mark.parametrize("kind", ["file", "sqlite"])
 @pytest.mark.parametrize("how", ["by the run", "from elsewhere"])
-def test_a_process_that_died_after_the_answer_leaves_a_stalled_thread(tmp_path, kind, how):
+def test_a_process_that_died_after_the_answer_leaves_a_stalled_thread(tmp_path, launcher, kind, how):
     path = tmp_path / "store"
 
     def start(given):
-        done = subprocess.run([sys.executable, "-c", KILLED, kind, path, given], check=False)
-        return done.returncode
+        return launcher.run("-c", KILLED, kind, path, given).returncode
 
     with (FileSystemSaver if kind == "file" else SqliteSaver)(path) as saver:
         assert start("start") == 0

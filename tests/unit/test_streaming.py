@@ -241,7 +241,8 @@ def test_a_function_that_returns_a_generator_streams_too():
 
 @kinds
 def test_branches_and_subgraphs_stream(saver, how, kind):
-    one, other = Talker("x", "y"), Talker("u", "v")
+    one = Talker("x", "y")
+    other = Talker("u", "v")
     child = make_chain(g=other.node(kind)).compile()
     graph = make_graph(LOG, "START>f,s f>END s>END", f=one.node(kind), s=child)
     outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)

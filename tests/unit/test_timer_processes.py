@@ -80,9 +80,9 @@ def make_app(saver):
 
 
 @pytest.fixture
-def start(kind, path):
+def start(launcher, kind, path):
     """Starts the program, and kills those that are left."""
-    with program_starter(PROGRAM, kind, path, ready="ready") as start:
+    with program_starter(launcher, PROGRAM, kind, path, ready="ready") as start:
         yield start
 
 
@@ -125,7 +125,7 @@ def test_one_of_two_workers_takes_a_thread_that_is_due(saver, start, path, sweep
     app = make_app(saver)
     for _ in range(2):
         start("serve")
-    threads = [f"t{number}" for number in range(sweep.count(500, 50))]
+    threads = [f"t{number}" for number in range(sweep.count(500, 20))]
     for thread in threads:  # both workers know of them long before
         app.invoke({"seconds": 0.1}, RunnableConfig(thread))
     for thread in threads:

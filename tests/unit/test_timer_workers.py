@@ -135,12 +135,12 @@ def test_items_that_sleep_differently(saver, clock):
 
 def test_an_idle_worker_wakes_at_the_time(saver):
     """By the clock of the system, without any change in the store."""
-    app = make_chain(nap=nap(1)).compile(checkpoint_saver=saver)
+    app = make_chain(nap=nap(0.3)).compile(checkpoint_saver=saver)
     app.invoke({}, T)
     started = saver.get(T).created_at
     with serving(Worker(saver, app, interval=3600)):
         wait_for(saver, "finished")
-    assert timedelta(seconds=1) <= saver.get(T).created_at - started < timedelta(seconds=2)
+    assert timedelta(seconds=0.3) <= saver.get(T).created_at - started < timedelta(seconds=2)
     assert log_of(saver) == ["awake"]
 
 
@@ -170,17 +170,6 @@ def test_due_threads_are_taken_in_the_order_of_their_times(saver, clock):
     assert order == ["nap 1", "queued", "nap 2", "nap 3"]
 
 
-def test_a_deadline_is_kept_by_a_worker(saver, clock):
-    app = make_chain(ask=lambda state: {"log": interrupt("?", deadline=HOUR, default="no")})
-    app = app.compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, T)
-    worker = Worker(saver, app)
-    assert worker.run(once=True) == 0
-    clock.advance(HOUR)
-    assert worker.run(once=True) == 1
-    assert log_of(saver) == ["no"]
-
-
 def test_an_expired_question_fails_and_stays_failed(saver, clock):
     app = make_chain(ask=lambda state: {"log": interrupt("?", deadline=HOUR)})
     app = app.compile(checkpoint_saver=saver, clock=clock)
@@ -189,16 +178,6 @@ def test_an_expired_question_fails_and_stays_failed(saver, clock):
     for failed in (False, True):
         assert Worker(saver, app, failed=failed).run(once=True) == 1
         assert status(saver) == "failed"
-
-
-def test_an_answer_in_time_comes_first(saver, clock):
-    app = make_chain(ask=lambda state: {"log": interrupt("?", deadline=HOUR, default="no")})
-    app = app.compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, T)
-    operations.answer(saver, "t", "yes", clock=clock)
-    clock.advance(HOUR)
-    assert Worker(saver, app).run(once=True) == 1
-    assert log_of(saver) == ["yes"]
 
 
 def test_a_sleeping_thread_costs_no_reads(clock):
@@ -231,7 +210,7 @@ def test_one_of_two_workers_takes_a_thread_that_is_due(saver, sweep):
         return {"log": "awake"}
 
     app = make_chain(nap=node).compile(checkpoint_saver=saver)
-    threads = [f"t{number}" for number in range(sweep.count(500, 50))]
+    threads = [f"t{number}" for number in range(sweep.count(500, 20))]
     workers = [Worker(saver, app, interval=0.02, concurrency=4) for _ in range(2)]
     with serving(workers[0]), serving(workers[1]):
         for thread in threads:
@@ -363,7 +342,7 @@ def test_a_running_worker_posts_the_reminders_and_takes_the_deadline(saver):
     events = []
 
     def ask(state):
-        return {"log": interrupt("?", deadline=0.6, default="no", reminders=[0.2, 0.4])}
+        return {"log": interrupt("?", deadline=0.3, default="no", reminders=[0.1, 0.2])}
 
     app = make_chain(ask=ask).compile(checkpoint_saver=saver, observers=events.append)
     app.invoke({}, T)
@@ -393,7 +372,7 @@ def test_one_of_two_workers_posts_a_reminder(saver, sweep):
         return {"log": interrupt("?", reminders=[0.05])}
 
     app = make_chain(ask=ask).compile(checkpoint_saver=saver, observers=events.append)
-    threads = [f"t{number}" for number in range(sweep.count(500, 50))]
+    threads = [f"t{number}" for number in range(sweep.count(500, 20))]
     workers = [Worker(saver, app, interval=0.02) for _ in range(2)]
     with serving(workers[0]), serving(workers[1]):
         for thread in threads:

@@ -4,7 +4,7 @@
 from typing import TypedDict
 
 from graphkit import CompiledGraph, RunnableConfig, StateGraph
-from savers import MemorySaver
+from savers import MemorySaver, PostgresSaver, SqliteSaver
 
 
 class Order(TypedDict):
@@ -53,3 +53,8 @@ def run(app: CompiledGraph[Order]) -> None:
     app.invoke_final({}).stat  # mypy, pyright
     app.invoke({}, RunnableConfig(thread="t"))  # mypy, pyright
     app.with_config({})  # mypy, pyright
+
+
+def open_savers() -> None:
+    SqliteSaver("runs.db", fsync="sometimes")  # mypy, pyright
+    PostgresSaver(dsn="host=h")  # mypy, pyright

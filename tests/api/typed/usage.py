@@ -12,6 +12,7 @@ from graphkit import (
     END,
     AgentState,
     Channels,
+    Checkpoint,
     Command,
     CompiledGraph,
     GraphResume,
@@ -24,7 +25,7 @@ from graphkit import (
     StreamMode,
 )
 from graphkit.recovery import recover
-from savers import MemorySaver
+from savers import MemorySaver, PostgresSaver, SqliteSaver
 
 
 class Order(TypedDict):
@@ -134,3 +135,8 @@ async def run(app: CompiledGraph[Order]) -> None:
         print(item)
     async for output in app.astream({}):
         assert_type(output.state, Order)
+
+
+def read() -> None:
+    assert_type(SqliteSaver("runs.db", fsync=0.5).get(), Checkpoint | None)
+    assert_type(PostgresSaver("host=h", lease=5.0).versions_by_thread_id("t")[0], int)

@@ -112,7 +112,7 @@ def store_and_read(states, depth, serializer=None):
     return [reader.load_state(stored) for stored in reader.history.load_index().checkpoints]
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(80))
 @given(STATES, st.integers(1, 6))
 def test_any_states_come_back_in_their_order(states, depth):
     pack = Codec().pack

@@ -95,6 +95,13 @@ def test_every_way_to_put_stores_the_same_states(log, way):
     assert not log.frames.in_doubt
 
 
+def test_the_table_of_an_empty_log_is_empty_and_follows_no_later_put(log):
+    before = log.writer.load_table()
+    put(log, text="x")
+    assert before.names == []
+    assert log.writer.load_table().names == ["text"]
+
+
 # Keyframes
 
 

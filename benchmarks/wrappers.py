@@ -8,7 +8,16 @@ from time import thread_time
 
 from benchmarks.table import Row, run
 from graphkit import BaseCheckpointSaver, Checkpoint, RunnableConfig
-from savers import AccessControlledSaver, FileSystemSaver, MemorySaver, SaverWrapper, acting_as, policies
+from savers import (
+    AccessControlledSaver,
+    AuditedSaver,
+    AuditLog,
+    FileSystemSaver,
+    MemorySaver,
+    SaverWrapper,
+    acting_as,
+    policies,
+)
 
 PUTS = 2000
 
@@ -43,6 +52,7 @@ WRAPPERS: dict[str, Callable[[BaseCheckpointSaver], BaseCheckpointSaver]] = {
     "access, by prefix": lambda saver: AccessControlledSaver(saver, policies.prefix({"ann": "ann/"})),
     "access, by owner": lambda saver: AccessControlledSaver(saver, policies.owner()),
 }
+"""An audit is measured with them, in `main`: its log needs a directory."""
 
 
 def main(folder: Callable[[], Path]) -> None:
@@ -51,10 +61,15 @@ def main(folder: Callable[[], Path]) -> None:
         "MemorySaver": MemorySaver,
         "FileSystemSaver, never": lambda: FileSystemSaver(folder(), fsync="never"),
     }
+    wrappers = {
+        **WRAPPERS,
+        "audit": lambda saver: AuditedSaver(saver, AuditLog(folder())),
+        "audit, a function": lambda saver: AuditedSaver(saver, lambda _: None),
+    }
     for name, make_saver in savers.items():
         for what, measure in {"put": put_many, "get": get_many}.items():
             rows = [
                 Row(kind, lambda wrap=wrap, measure=measure, make=make_saver: measure(wrap(make())))  # type: ignore[misc]
-                for kind, wrap in WRAPPERS.items()
+                for kind, wrap in wrappers.items()
             ]
             run(f"A {what} through a wrapper: {name}", rows, rounds=7, base="bare")

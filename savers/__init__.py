@@ -7,6 +7,9 @@ from graphkit.saver_kit import set_public_module
 if TYPE_CHECKING:
     from graphkit.saver_kit import acting_as as acting_as
     from savers import policies as policies
+    from savers._audit.chain import AuditProblem as AuditProblem, AuditReport as AuditReport
+    from savers._audit.entries import AuditHead as AuditHead, AuditRecord as AuditRecord
+    from savers._audit.log import AuditLog as AuditLog
     from savers._cipher import DESTROYED as DESTROYED, KeyFile as KeyFile, SubjectKeys as SubjectKeys
     from savers._compression import Compression as Compression
     from savers._filesystem import FileSystemSaver as FileSystemSaver
@@ -16,10 +19,17 @@ if TYPE_CHECKING:
     from savers._sql.sqlite_saver import SqliteSaver as SqliteSaver
     from savers._wrappers import SaverWrapper as SaverWrapper, ValidatingSaver as ValidatingSaver
     from savers._wrappers.access import AccessControlledSaver as AccessControlledSaver
+    from savers._wrappers.audited import AuditedSaver as AuditedSaver
 
 __all__ = [
     "DESTROYED",
     "AccessControlledSaver",
+    "AuditHead",
+    "AuditLog",
+    "AuditProblem",
+    "AuditRecord",
+    "AuditReport",
+    "AuditedSaver",
     "Compression",
     "FileSystemSaver",
     "KeyFile",
@@ -38,6 +48,12 @@ __all__ = [
 _MODULES: Final = {
     "DESTROYED": "savers._cipher",
     "AccessControlledSaver": "savers._wrappers.access",
+    "AuditHead": "savers._audit.entries",
+    "AuditLog": "savers._audit.log",
+    "AuditProblem": "savers._audit.chain",
+    "AuditRecord": "savers._audit.entries",
+    "AuditReport": "savers._audit.chain",
+    "AuditedSaver": "savers._wrappers.audited",
     "Compression": "savers._compression",
     "FileSystemSaver": "savers._filesystem",
     "KeyFile": "savers._cipher",

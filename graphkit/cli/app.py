@@ -105,6 +105,9 @@ class _Group(click.Group):
         word = args[0]
         is_known = word in self._members
         is_option = word.startswith("-")
+        is_alone = len(args) == 1 or args[1].startswith("-")
+        if self.name is not None and not is_known and is_alone and "list" in self._members:
+            return super().resolve_command(ctx, ["list", *args])  # `audit DIR` is `audit list DIR`
         if is_known or is_option or ctx.resilient_parsing:  # which completion uses
             return super().resolve_command(ctx, args)
 

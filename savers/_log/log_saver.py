@@ -501,8 +501,12 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             nonlocal is_repeated
             # A medium may have stored the record and refused it nevertheless, if the log was replaced right then.
             is_present = (unique or is_repeated) and not log.history.lacks(checkpoint.id)
-            is_repeated = True
-            log.writer.put(checkpoint, checkpoint.id if is_present else target)
+            was_repeated, is_repeated = is_repeated, True
+            try:
+                log.writer.put(checkpoint, checkpoint.id if is_present else target)
+            except CheckpointNotFoundError:
+                is_repeated = was_repeated  # nothing was stored
+                raise
 
         self.append_to_log(config, append)
         return config if target is not None else config.with_check_point_id(checkpoint.id)

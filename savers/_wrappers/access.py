@@ -168,6 +168,10 @@ class AccessControlledSaver(SaverWrapper):
         bind = getattr(policy, "bind", None)
         if bind is not None:
             bind(saver)
+        if _is_audited_inside(saver):
+            _LOGGER.warning(
+                "refusals are not recorded: AuditedSaver(AccessControlledSaver(saver, policy), log) is the order"
+            )
 
     def __repr__(self) -> str:
         """Return the class, that of the saver, and the policy; not how many threads there are."""
@@ -461,6 +465,14 @@ def _get_place(found: CheckpointInfo | WaitingInterrupt) -> tuple[str, str]:
 
 def _mark(checkpoint: Checkpoint, mark: Mapping[str, Any]) -> Checkpoint:
     return checkpoint.with_metadata(freeze({**checkpoint.metadata, **mark}))
+
+
+def _is_audited_inside(saver: BaseCheckpointSaver) -> bool:
+    while isinstance(saver, SaverWrapper):
+        if saver._records_refusals:  # noqa: SLF001 - asked of wrappers alone
+            return True
+        saver = saver.delegate
+    return False
 
 
 def _make_error(principal: Any, operation: str, config: RunnableConfig) -> AccessDeniedError:

@@ -87,6 +87,9 @@ class SaverWrapper(BaseCheckpointSaver):
         delegate: the wrapped saver.
     """
 
+    _records_refusals = False
+    """Whether it records what is refused outside of it, and only there."""
+
     def __new__(cls, delegate: BaseCheckpointSaver, *_args: Any, **_options: Any) -> Self:
         """Make a wrapper that has the capabilities of the delegate."""
         missing = tuple(

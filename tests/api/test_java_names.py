@@ -43,7 +43,7 @@ PUBLIC = {
     if inspect.isclass(getattr(package, name))
 }
 
-PYTHON_ONLY = {"CheckpointInfo", "GraphInterrupt", "StateSerializer", "StreamMode", "WaitingInterrupt"}
+PYTHON_ONLY = {"AuditLog", "CheckpointInfo", "GraphInterrupt", "StateSerializer", "StreamMode", "WaitingInterrupt"}
 """Public classes that Java does not have under this name, or whose only methods are those of a builtin; errors too."""
 
 METHODS = (type(lambda: 0), staticmethod, classmethod)

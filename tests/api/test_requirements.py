@@ -52,7 +52,7 @@ MARKED = {number for marks in MARKS.values() for _, numbers in marks for number 
 def test_every_row_is_one_short_line_and_no_number_stands_for_two():
     assert len(ROWS) > 150
     assert len(KNOWN) == len(ROWS)
-    assert {row.status for row in ROWS} == {None, "differs", "planned", "measured"}
+    assert {row.status for row in ROWS} <= {None, "differs", "planned", "measured"}
     assert [line for line in LINES if len(line) > 100] == []
 
 

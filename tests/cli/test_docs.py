@@ -24,7 +24,7 @@ def section(name):
 def parse(line):
     """The name and the context of a command that a page shows; `import langgraph-sqlite` is one command in two words."""
     _, *words = shlex.split(line)
-    if " ".join(words).startswith("import langgraph-") or words[0] in {"agents", "schedule"}:
+    if " ".join(words).startswith("import langgraph-") or words[0] in {"agents", "audit", "schedule"}:
         words = ["-".join(words[:2]), *words[2:]]
     name, *args = words
     return name, COMMANDS[name].make_context(name, args)
@@ -44,7 +44,8 @@ def has_store_or_needs_none(name, context):
     """Whether a command has its directory or, if it is about agents, its file."""
     if name == "agents-schema":
         return True
-    return bool(context.params["file" if name.startswith("agents-") else "directory"])
+    argument = {"agents": "file", "audit": "log"}.get(name.partition("-")[0], "directory")
+    return bool(context.params[argument])
 
 
 def own(command):

@@ -58,6 +58,11 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "erase": Entry("erase.erase", "Delete threads, and leave no byte of them"),
         "release": Entry("maintain.release", "End the active history of a thread"),
     },
+    "Audit": {
+        "audit-list": Entry("audit.audit_list", "List who did what, when, and how it ended"),
+        "audit-verify": Entry("audit.audit_verify", "Find what was changed in a log or its store"),
+        "audit-export": Entry("audit.audit_export", "Write the entries of a log as JSON lines"),
+    },
     "Move": {
         "copy": Entry("transfer.copy", "Copy threads to another store"),
         "export": Entry("transfer.export", "Write threads to a single file"),

@@ -1,0 +1,180 @@
+"""Shows, verifies and exports an audit log: audit list, audit verify, audit export."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit.cli.command import Command
+from graphkit.cli.context import CliContext
+from graphkit.cli.placeholder_types import with_placeholder_types
+from graphkit.cli.rows import Row
+from graphkit.cli.stores import open_store
+from graphkit.cli.values import escape, parse_age, pluralize
+from graphkit.cli.views import Column, Message, Table
+from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError
+
+_COLUMNS: Final = (
+    Column("time", "TIME", "time"),
+    Column("principal", "WHO"),
+    Column("operation", "OPERATION"),
+    Column("thread", "THREAD", "name"),
+    Column("ns", "NS"),
+    Column("checkpoint", "CHECKPOINT", "id"),
+    Column("result", "RESULT"),
+    Column("error", "ERROR"),
+)
+_PROBLEMS: Final = (Column("where", "WHERE"), Column("reason", "PROBLEM"))
+
+_log = click.argument("log", metavar="DIR", help="The directory of the audit log.")
+_digest_key = click.option(
+    "--digest-key",
+    metavar="FILE",
+    help="The key of the log's digests, in a key file; needed if ids and principals are keyed.",
+)
+
+
+@click.command("audit-list", cls=Command)
+@_log
+@click.option("--who", metavar="NAME", help="Only what was done on behalf of this principal.")
+@click.option("--thread", metavar="ID", help="Only what was done with this thread; its whole id.")
+@click.option("--since", metavar="AGE", help="Only what began in this time: 12h, 30d.")
+@click.option("--operation", metavar="NAME", help="Only this method of the saver, such as put or delete.")
+@_digest_key
+def audit_list(
+    context: CliContext,
+    log: str,
+    who: str | None,
+    thread: str | None,
+    since: str | None,
+    operation: str | None,
+    digest_key: str | None,
+) -> Table:
+    """List who did what, when, and how it ended.
+
+    The newest are listed first. With --json, each record also has its digests and the other fields of its entries.
+
+    `graphkit audit DIR` does the same.
+
+    Example: graphkit audit list audit-log --who ann --since 30d
+    """
+    start = None if since is None else context.now() - parse_age(since)
+    records = _open_log(log, digest_key).records(principal=who, thread_id=thread, operation=operation, since=start)
+    rows = [_make_row(record) for record in records]
+    rows.reverse()
+    return Table(_COLUMNS, rows, empty="no records", summary=pluralize(len(rows), "record"))
+
+
+@click.command("audit-verify", cls=Command)
+@_log
+@click.option("--store", metavar="STORE", help="The store that was audited: also compare it with the log.")
+@click.option("--public-key", metavar="FILE", help="A PEM file: also check the signatures of the log's heads.")
+@click.option("--expect-head", metavar="NUMBER:DIGEST", help="A head that an earlier verify has shown.")
+@_digest_key
+def audit_verify(
+    context: CliContext,
+    log: str,
+    store: str | None,
+    public_key: str | None,
+    expect_head: str | None,
+    digest_key: str | None,
+) -> Message | Iterator[Table | Message]:
+    """Find what was changed in a log or its store.
+
+    These are entries that were removed, changed, reordered or cut from the end; and with --store, what
+    was altered, rolled back, removed or added without a record. The command changes nothing, and runs
+    may go on. It exits with 12 if it finds something. Keep the head that it shows elsewhere, and pass it
+    to --expect-head: a log that was cut back to an earlier signed head shows only against a kept head,
+    or against the store.
+
+    Example: graphkit audit verify audit-log --store runs --public-key audit.pem
+    """
+    report = _verify(
+        _open_log(log, digest_key),
+        store,
+        {"public_key": public_key, "expect_head": expect_head},
+    )
+    problems = [problem._asdict() for problem in report.problems]
+    head = f"{report.head.seq}:{report.head.digest}"
+    data = {**vars(report), "ok": report.ok, "head": head, "problems": problems}
+    counts = [_count_entries(report.entries)]
+    if public_key is not None:
+        counts.append(f"signed up to {report.signed}")
+    if report.unknown:
+        counts.append(f"{pluralize(report.unknown, 'operation')} without an outcome")
+    if report.gaps:
+        counts.append(f"{_count_entries(report.gaps)} not written")
+    summary = f"{', '.join(counts)}; head {head}"
+    if report.ok:
+        return Message(f"{summary}: no problems", data)
+    message = Message(f"{summary}: {pluralize(len(problems), 'problem')}", data, CheckpointCorruptionError.exit_code)
+    if context.as_json:
+        return message
+    views: list[Table | Message] = [Table(_PROBLEMS, problems, empty=""), message]
+    return iter(views)
+
+
+@with_placeholder_types
+def _verify(log: Any, store: str | None, options: dict[str, str | None]) -> Any:
+    saver: BaseCheckpointSaver | None = None
+    if store is not None:
+        saver = open_store(store)
+    return log.verify(saver, **options)
+
+
+@click.command("audit-export", cls=Command)
+@_log
+@click.option("--output", "-o", metavar="FILE", help="The file to write. Default: standard output.")
+def audit_export(context: CliContext, log: str, output: str | None) -> Message | None:
+    """Write the entries of a log as JSON lines.
+
+    They are for an auditor who verifies them without graphkit: docs/security.md has the fields and the
+    rules, and a program of 50 lines that checks them.
+
+    Example: graphkit audit export audit-log --output audit.jsonl
+    """
+    lines = _open_log(log, None).export()
+    if output is None:
+        context.use_utf8()
+        for line in lines:
+            context.out.write(line + "\n")
+        return None
+    count = 0
+    with Path(output).open("w", encoding="ascii", newline="\n") as file:
+        for count, line in enumerate(lines, 1):  # noqa: B007 - the number of the last line
+            file.write(line + "\n")
+    return Message(f"exported {_count_entries(count)} to {escape(output)}", {"entries": count, "file": output})
+
+
+def _open_log(directory: str, digest_key: str | None) -> Any:
+    """Return the AuditLog of a directory.
+
+    Raises:
+        CheckpointerConfigurationError: there is none.
+    """
+    if not any(Path(directory).glob("audit-*.log")):
+        raise CheckpointerConfigurationError(f"{escape(directory)} is not the directory of an audit log")
+    # By name, since graphkit does not import savers.
+    return importlib.import_module("savers").AuditLog(directory, digest_key=digest_key)
+
+
+def _count_entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count} entries"
+
+
+def _make_row(record: Any) -> Row:
+    fields = asdict(record)
+    return {
+        "time": datetime.fromisoformat(fields.pop("time")),
+        "thread": fields.pop("thread_id"),
+        "ns": fields.pop("checkpoint_ns"),
+        "checkpoint": fields.pop("checkpoint_id"),
+        **fields,
+    }

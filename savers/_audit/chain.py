@@ -1,0 +1,156 @@
+"""Checks the chain of an audit log, and reports what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, final
+
+from savers._audit.entries import BEGINNING, AuditHead, Entry, digest_entry, parse_entry
+
+if TYPE_CHECKING:
+    from savers._audit.keys import SignatureChecker
+
+
+_MOST_AT_ONCE: Final = 3
+"""How many entries a writer appends at most before it looks whether a signed head is due: an operation, a gap,
+and an unfinished write. It may die before it appends the head."""
+
+
+class AuditProblem(NamedTuple):
+    """Something that is wrong with an audit log, or with the store that it is about."""
+
+    where: str
+    """A file or an entry of the log, or a thread."""
+    reason: str
+    """What is wrong."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AuditReport:
+    """What verify found.
+
+    Attributes:
+        problems: what is wrong; empty if nothing is.
+        entries: how many entries the log has.
+        unknown: how many operations have no outcome: a crash came before it, or they still run.
+        gaps: how many entries could not be written; see `on_error="warn"`.
+        torn: how often the last write had not finished, and was set aside.
+        signed: the number of the last entry with a valid signature; 0 if there is none, or no key was given.
+        head: where the log ends.
+    """
+
+    problems: tuple[AuditProblem, ...] = ()
+    entries: int = 0
+    unknown: int = 0
+    gaps: int = 0
+    torn: int = 0
+    signed: int = 0
+    head: AuditHead = BEGINNING
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+@final
+@dataclass(kw_only=True)
+class ChainChecker:
+    """Checks the entries of a log, one after another."""
+
+    signatures: SignatureChecker | None = None
+    expect_head: AuditHead | None = None
+    problems: list[AuditProblem] = field(default_factory=list)
+    is_damaged: bool = False
+    """Whether records could not be read: entries may be missing in what was yielded."""
+    _head: AuditHead = BEGINNING
+    _entries: int = 0
+    _signed: int = 0
+    _gaps: int = 0
+    _torn: int = 0
+    _sign_every: int = 0
+    _open: set[int] = field(default_factory=set)
+    _is_expected_found: bool = False
+    _is_resuming: bool = False
+    """Whether damage lies before the next entry, which was reported."""
+
+    def report(self, where: str, reason: str) -> None:
+        """Note a problem."""
+        self.problems.append(AuditProblem(where, reason))
+
+    def skip_damage(self) -> None:
+        """Note that what is between the last entry and the next one cannot be read."""
+        self.is_damaged = True
+        self._is_resuming = True
+
+    def add(self, canonical: bytes) -> Entry | None:
+        """Check the next entry; return it, or None if it is none."""
+        entry = parse_entry(canonical)
+        if entry is None:
+            self.report(f"entry {self._head.seq + 1}", "it is not an entry in its canonical form")
+            self.skip_damage()
+            return None
+        seq = entry["seq"]
+        if not self._is_resuming:
+            if seq != self._head.seq + 1:
+                reason = f"the number {seq} stands there: entries were removed, added or reordered"
+                self.report(f"entry {self._head.seq + 1}", reason)
+            elif entry["prev"] != self._head.digest:
+                self.report(f"entry {self._head.seq}", "it was changed: the next entry has another digest of it")
+        self._is_resuming = False
+        self._head = AuditHead(seq, digest_entry(canonical))
+        self._entries += 1
+        if self._head == self.expect_head:
+            self._is_expected_found = True
+        self._note(entry, seq)
+        return entry
+
+    def _note(self, entry: Entry, seq: int) -> None:
+        match entry["kind"]:
+            case "intent":
+                self._open.add(seq)
+            case "outcome":
+                if entry.get("of") not in self._open:
+                    self.report(f"entry {seq}", "it is the outcome of no intent")
+                self._open.discard(entry.get("of", 0))
+            case "gap":
+                self._gaps += entry.get("count", 1)
+            case "torn":
+                self._torn += 1
+            case "begin" | "head":
+                # Writers may be opened with another number: it holds from the next signed head on.
+                self._sign_every = entry.get("sign_every") or 0
+        if self.signatures is None or "signature" not in entry:
+            return
+        if self.signatures.accepts(entry):
+            self._signed = seq
+        else:
+            self.report(f"entry {seq}", "its signature is not that of the public key")
+
+    def finish(self) -> AuditReport:
+        """Check what can only be known at the end; return the report."""
+        if self.expect_head is not None and not self._is_expected_found:
+            self.report(f"entry {self.expect_head.seq}", "the expected head is missing: the log was cut or changed")
+        if self.signatures is not None:
+            self._check_signed_end()
+        return AuditReport(
+            problems=tuple(self.problems),
+            entries=self._entries,
+            unknown=len(self._open),
+            gaps=self._gaps,
+            torn=self._torn,
+            signed=self._signed,
+            head=self._head,
+        )
+
+    def _check_signed_end(self) -> None:
+        unsigned = self._head.seq - self._signed
+        if not self._signed:
+            if self._head.seq:
+                self.report("the log", "no head is signed with the public key")
+        elif unsigned > self._sign_every + _MOST_AT_ONCE:
+            reason = (
+                f"{unsigned} entries at its end are not signed, and every {self._sign_every} there is a signed head"
+            )
+            self.report("the log", reason)

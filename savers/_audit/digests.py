@@ -1,0 +1,205 @@
+"""Digests of what is stored. They tell whether content is the same, and not what it is.
+
+With a key, they are HMACs: only who has the key can confirm a guess. Thread ids, namespaces and
+principals are then replaced by such digests, too.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, Final, NamedTuple, final
+
+from graphkit import Checkpoint
+from graphkit.codec import Codec
+from graphkit.errors import CheckpointSerializationError
+from graphkit.values import PLAIN, FrozenDict, FrozenList
+from savers._audit.entries import Entry
+
+_NAMES: Final = ("checkpoint_ns", "principal", "target", "thread_id")
+"""The fields that are replaced if there is a key."""
+_PURPOSES: Final = {"target": "thread_id"}
+"""Both threads of a copy are threads: one digest finds them."""
+_SHORT: Final = 256
+"""A value of at most this many packed bytes is digested as it is; a longer one by its own digest, which is kept."""
+_LONG_MARK: Final = b"\xc1"
+"""Begins the digest of a long value: no packed value begins with it."""
+_BESIDE: Final = frozenset({"graphkit:tags", "graphkit:writes"})
+"""The metadata in which a saver may keep what is recorded with a checkpoint; that is compared by itself."""
+_NOTHING: Final[frozenset[str]] = frozenset()
+_MOST_HISTORIES: Final = 64
+"""Of how many histories the long values of the last state are remembered."""
+
+
+class CheckpointFields(NamedTuple):
+    """What of a checkpoint its digest covers."""
+
+    id: str
+    node_id: str
+    next_node_id: str | None
+    parent_id: str | None
+    created_us: int
+    metadata: Mapping[str, Any]
+    state: Mapping[str, Any]
+
+
+def get_fields(checkpoint: Checkpoint) -> CheckpointFields:
+    """Return what of a checkpoint its digest covers."""
+    return CheckpointFields(
+        checkpoint.id,
+        checkpoint.node_id,
+        checkpoint.next_node_id,
+        checkpoint.parent_id,
+        checkpoint.created_us,
+        checkpoint.metadata,
+        checkpoint.state,
+    )
+
+
+def find_codec(saver: Any) -> Codec:
+    """Return the codec of a saver, which knows the types that were registered; a new one if it has none."""
+    codec = getattr(saver, "_codec", None)
+    return codec if isinstance(codec, Codec) else Codec()
+
+
+@final
+class Digester:
+    """Makes digests."""
+
+    def __init__(self, key: bytes | None) -> None:
+        self._key = key
+        self._prefix = "sha256:" if key is None else "hmac-sha256:"
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether there is a key."""
+        return self._key is not None
+
+    @property
+    def check(self) -> str | None:
+        """What the first entry of a log holds to recognize the key; None without a key."""
+        return self.digest("check", b"") if self.is_keyed else None
+
+    def digest(self, purpose: str, content: bytes) -> str:
+        """Return the digest of some bytes; equal bytes have different digests for different purposes."""
+        data = purpose.encode() + b"\0" + content
+        if self._key is None:
+            return self._prefix + sha256(data).hexdigest()
+        return self._prefix + hmac.digest(self._key, data, "sha256").hex()
+
+    def digest_text(self, purpose: str, text: str) -> str:
+        """Return the digest of a text."""
+        return self.digest(purpose, text.encode("utf-8", "surrogatepass"))
+
+    def hide(self, entry: Entry) -> Entry:
+        """Return an entry whose ids and principal are digests, if there is a key."""
+        if self._key is None:
+            return entry
+        return {**entry, **{name: self.hide_name(name, entry[name]) for name in _NAMES if name in entry}}
+
+    def hide_name(self, name: str, value: str | None) -> str | None:
+        """Return a thread id, a namespace or a principal as it stands in the log."""
+        if value is None or self._key is None:
+            return value
+        return self.digest_text(_PURPOSES.get(name, name), value)
+
+
+@final
+class ContentDigester:
+    """Makes the digests of what one saver stores.
+
+    The value of a key is the same object in the next state unless the step has changed it. So the
+    digest of a long value that cannot be changed in place is kept with the value, for the last state
+    of each history: a step digests again only what it has changed.
+    """
+
+    def __init__(self, digester: Digester, codec: Codec) -> None:
+        self._digester = digester
+        self.codec = codec
+        self._known: dict[object, dict[str, tuple[object, bytes]]] = {}
+
+    def digest_checkpoint(self, fields: CheckpointFields, history: object = None) -> str | None:
+        """Return the digest of a checkpoint; None if a value cannot be packed, as some savers accept it.
+
+        Args:
+            fields: the checkpoint.
+            history: names its history, for a saver that puts one checkpoint after another.
+        """
+        known: dict[str, tuple[object, bytes]] = {}
+        before = self._known.get(history, known)
+        pack = self.codec.pack
+        try:
+            parts = [self.codec.pack_flat(fields[:5])]
+            for mapping, left_out in ((fields.metadata, _BESIDE), (fields.state, _NOTHING)):
+                # A saver need not keep the order of the keys.
+                names = sorted(mapping.keys() - left_out)
+                parts.append(pack(len(names)))
+                for name in names:
+                    parts.append(pack(name))
+                    parts.append(self._pack_value(name, mapping[name], before, known))
+        except CheckpointSerializationError:
+            return None
+        if history is not None:
+            self._remember(history, known)
+        return self._digester.digest("checkpoint", b"".join(parts))
+
+    def _pack_value(
+        self,
+        name: str,
+        value: object,
+        before: Mapping[str, tuple[object, bytes]],
+        known: dict[str, tuple[object, bytes]],
+    ) -> bytes:
+        last = before.get(name)
+        if last is not None and last[0] is value:
+            known[name] = last
+            return last[1]
+        packed = self.codec.pack(value)
+        if len(packed) <= _SHORT:
+            return packed
+        digested = _LONG_MARK + sha256(packed).digest()
+        if _is_immutable(value):
+            known[name] = value, digested
+        return digested
+
+    def _remember(self, history: object, known: dict[str, tuple[object, bytes]]) -> None:
+        # Threads of execution may do this at the same time: each of these calls is atomic, and what one of
+        # them loses is digested again.
+        if known:
+            if len(self._known) >= _MOST_HISTORIES:
+                self._known.clear()
+            self._known[history] = known
+        elif history in self._known:
+            self._known.pop(history, None)
+
+    def digest_writes(self, writes: Mapping[str, object]) -> dict[str, str | None]:
+        """Return the digests of pending writes, by the digests of their keys: a key may name a customer."""
+        return {self._digest_key(key): self._digest_value(value) for key, value in writes.items()}
+
+    def digest_packed_writes(self, packed: Mapping[str, bytes]) -> dict[str, str | None]:
+        """As `digest_writes`, for values that a codec has packed."""
+        return {self._digest_key(key): self._digester.digest("value", value) for key, value in packed.items()}
+
+    def digest_keys(self, keys: object) -> list[str]:
+        """Return the digests of the keys of pending writes."""
+        return [self._digest_key(key) for key in keys]  # type: ignore[attr-defined]
+
+    def digest_tags(self, tags: object) -> list[str]:
+        """Return the digests of tags."""
+        return [self._digester.digest_text("tag", str(tag)) for tag in tags]  # type: ignore[attr-defined]
+
+    def _digest_key(self, key: str) -> str:
+        return self._digester.digest_text("key", str(key))
+
+    def _digest_value(self, value: object) -> str | None:
+        try:
+            return self._digester.digest("value", self.codec.pack(value))
+        except CheckpointSerializationError:
+            return None
+
+
+def _is_immutable(value: object) -> bool:
+    if isinstance(value, (FrozenDict, FrozenList)):
+        return value.kind == PLAIN
+    return isinstance(value, (str, bytes))

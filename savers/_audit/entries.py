@@ -1,0 +1,158 @@
+"""The entries of an audit log: their canonical form, their chain, and the records that list shows.
+
+An entry is a JSON object. Its canonical form has sorted keys, no spaces, and only ASCII, so its bytes
+are the same in every language. `prev` is the SHA-256 of the canonical form of the entry before it.
+docs/security.md has the fields and the rules, so that a program without graphkit can check them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Final, NamedTuple, final
+
+from graphkit.errors import CheckpointerConfigurationError
+
+Entry = dict[str, Any]
+FORMAT: Final = 1
+NO_ENTRY: Final = "0" * 64
+"""`prev` of the first entry."""
+
+to_json: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode
+"""Returns the canonical form of an entry as text. Made once: `json.dumps` would make an encoder each time."""
+
+
+def to_canonical(entry: Mapping[str, Any]) -> bytes:
+    """Return the canonical form of an entry."""
+    return to_json(entry).encode("ascii")
+
+
+def digest_entry(canonical: bytes) -> str:
+    """Return what stands in `prev` of the next entry."""
+    return sha256(canonical).hexdigest()
+
+
+def parse_entry(canonical: bytes) -> Entry | None:
+    """Return an entry; None if these bytes are not the canonical form of one."""
+    try:
+        entry = json.loads(canonical)
+        if to_canonical(entry) != canonical:
+            return None
+        well_formed = (
+            isinstance(entry["seq"], int) and isinstance(entry["kind"], str) and isinstance(entry["prev"], str)
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return entry if well_formed else None
+
+
+def format_time(time: datetime) -> str:
+    """Return a time as it stands in an entry: times in that form sort as text."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def now() -> str:
+    """Return the time of an entry."""
+    # A third of the time of `format_time`.
+    return f"{datetime.now(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+
+
+class AuditHead(NamedTuple):
+    """Where a log ends: keep it elsewhere, and give it to `verify` as `expect_head`."""
+
+    seq: int
+    """The number of the last entry; 0 if there is none."""
+    digest: str
+    """The digest of its canonical form."""
+
+
+BEGINNING: Final = AuditHead(0, NO_ENTRY)
+
+
+def parse_head(head: AuditHead | str | None) -> AuditHead | None:
+    """Return a head that may be given as text: the number of the entry, a colon, and the digest.
+
+    Raises:
+        CheckpointerConfigurationError: the text is something else.
+    """
+    if head is None or isinstance(head, AuditHead):
+        return head
+    seq, _, digest = head.partition(":")
+    if not seq.isdecimal() or len(digest) != len(NO_ENTRY):
+        raise CheckpointerConfigurationError(f"a head is NUMBER:DIGEST, as verify shows it, not {head!r}")
+    return AuditHead(int(seq), digest)
+
+
+# What list shows
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AuditRecord:
+    """One operation: what was intended and how it ended.
+
+    Attributes:
+        seq: the number of its first entry.
+        time: when it began, in ISO 8601, UTC.
+        operation: the method of the saver; `(gap)` if entries could not be written there, and `(torn)` if
+            the last write before did not finish.
+        principal: on whose behalf; None is nobody.
+        thread_id: the thread; None is all threads.
+        checkpoint_ns: the namespace.
+        checkpoint_id: the checkpoint that was stored or named, if any.
+        digest: the digest of the checkpoint that was to be stored, if there was one.
+        result: `ok`, `refused`, `failed`, or `unknown`: a crash came before the outcome, or the
+            operation still runs.
+        error: the type of the error, if there was one.
+        details: the other fields of its entries.
+    """
+
+    seq: int
+    time: str
+    operation: str
+    principal: str | None
+    thread_id: str | None
+    checkpoint_ns: str
+    checkpoint_id: str | None
+    digest: str | None
+    result: str
+    error: str | None
+    details: Mapping[str, Any]
+
+
+_SHOWN: Final = frozenset(AuditRecord.__dataclass_fields__) | {"kind", "prev", "of"}
+_OF_THE_LOG: Final = frozenset({"begin", "head", "end"})
+"""The kinds of entries that are about no operation."""
+
+
+def join_entries(entries: Iterable[Entry]) -> list[AuditRecord]:
+    """Return one record for each operation, in the order in which they began; gaps are records, too."""
+    found: dict[int, Entry] = {}
+    for entry in entries:
+        kind = entry["kind"]
+        if kind == "outcome":
+            intent = found.get(entry["of"])
+            if intent is not None:
+                intent.update({name: value for name, value in entry.items() if name not in {"seq", "time"}})
+        elif kind not in _OF_THE_LOG:
+            found[entry["seq"]] = {"operation": f"({kind})", "result": "unknown", **entry}
+    return [_make_record(joined) for joined in found.values()]
+
+
+def _make_record(joined: Entry) -> AuditRecord:
+    return AuditRecord(
+        seq=joined["seq"],
+        time=joined["time"],
+        operation=joined["operation"],
+        principal=joined.get("principal"),
+        thread_id=joined.get("thread_id"),
+        checkpoint_ns=joined.get("checkpoint_ns", ""),
+        checkpoint_id=joined.get("checkpoint_id"),
+        digest=joined.get("digest"),
+        result=joined["result"],
+        error=joined.get("error"),
+        details={name: value for name, value in joined.items() if name not in _SHOWN},
+    )

@@ -1,0 +1,417 @@
+"""What a store should hold, as an audit log says.
+
+Operations may overlap, fail halfway, or have no outcome because their process died. Then there are
+several states that the store may have: each key (a checkpoint, a pending write, a tag) has the values
+that it may have, and whether it must be there. An operation that overlapped none of the same keys, and
+succeeded, leaves exactly one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+from savers._audit.entries import Entry
+
+_ON_KEYS: Final = frozenset({"add_tags", "put", "put_writes", "remove_tags"})
+"""The operations on single keys of one history; the others are on whole threads."""
+_WITHOUT_EFFECT: Final = frozenset({"compact", "erase_deleted", "rotate"})
+"""The operations that change no content."""
+_DELETES: Final = frozenset({"delete", "erase"})
+_CHANGED_NOTHING: Final = frozenset({
+    "CheckpointConflictError", "CheckpointFormatError", "CheckpointKeyError", "CheckpointNotFoundError",
+    "CheckpointSerializationError", "CheckpointerConfigurationError", "ThreadBusyError",
+})  # fmt: skip
+"""The errors after which an operation on keys has changed nothing."""
+
+
+@final
+@dataclass
+class Slot:
+    """What may be stored under a key."""
+
+    values: set[str | None]
+    """The digests that it may have; None stands for content that could not be digested."""
+    must_exist: bool = True
+    is_ordered: bool = True
+    """Whether its place among the others is known."""
+
+    def accepts(self, value: str | None) -> bool:
+        """Return whether a digest is one of those that it may have."""
+        return value in self.values or None in self.values
+
+
+class Slots(dict[str, Slot]):
+    """What may be stored under several keys, in the order in which they were stored."""
+
+    def store(self, key: str, value: str | None, *, is_certain: bool, must_exist: bool = False) -> Slot:
+        """Note that a value was stored, or may have been."""
+        if is_certain:
+            self[key] = Slot({value})
+            return self[key]
+        slot = self.setdefault(key, Slot(set(), must_exist=False, is_ordered=False))
+        slot.values.add(value)
+        slot.must_exist = slot.must_exist or must_exist
+        return slot
+
+    def remove(self, keys: Iterable[str], *, is_certain: bool) -> None:
+        """Note that keys were removed, or may have been."""
+        for key in keys:
+            if is_certain:
+                self.pop(key, None)
+            elif key in self:
+                self[key].must_exist = False
+
+    def rename(self, old: str, new: str) -> None:
+        """Give the place of a key to another one."""
+        items = [(new if key == old else key, slot) for key, slot in self.items() if key != new]
+        self.clear()
+        self.update(items)
+
+
+_ANY: Final = ""
+"""In place of an id: what was recorded with the latest checkpoint of a history that had none a moment before."""
+
+
+def _merge(slots: Slots | None, any_slots: Slots | None) -> Slots:
+    """Return slots with those of any checkpoint, which need not be there."""
+    merged = Slots() if slots is None else slots
+    if any_slots is None:
+        return merged
+    merged = deepcopy(merged)
+    for key, slot in any_slots.items():
+        for value in slot.values:
+            merged.store(key, value, is_certain=False)
+    return merged
+
+
+@final
+@dataclass
+class History:
+    """What may be in one history."""
+
+    checkpoints: Slots = field(default_factory=Slots)
+    writes: dict[str, Slots] = field(default_factory=dict)
+    """By checkpoint. A checkpoint may be put after its writes."""
+    tags: dict[str, Slots] = field(default_factory=dict)
+    heirs: dict[str, set[str]] = field(default_factory=dict)
+    """By checkpoint, those that may have taken its place, and its pending writes and tags with it."""
+
+    def list_beside(self, checkpoint_id: str) -> tuple[Slots, Slots]:
+        """Return the pending writes and the tags that a checkpoint may have."""
+        return (
+            _merge(self.writes.get(checkpoint_id), self.writes.get(_ANY)),
+            _merge(self.tags.get(checkpoint_id), self.tags.get(_ANY)),
+        )
+
+    def list_heirs(self, checkpoint_id: str) -> set[str]:
+        """Return the checkpoints that may have taken the place of one, or of one that has."""
+        found: set[str] = set()
+        waiting = [checkpoint_id]
+        while waiting:
+            for heir in self.heirs.get(waiting.pop(), set()) - found:
+                found.add(heir)
+                waiting.append(heir)
+        return found
+
+    def loosen(self) -> None:
+        """Note that all of it may be gone."""
+        for slots in (self.checkpoints, *self.writes.values(), *self.tags.values()):
+            slots.remove(list(slots), is_certain=False)
+
+    def move(self, old: str, new: str) -> None:
+        """Give the place, the pending writes and the tags of a checkpoint to the one that replaces it."""
+        self.checkpoints.rename(old, new)
+        for beside in (self.writes, self.tags):
+            if old in beside:
+                beside[new] = Slots({**beside.pop(old), **beside.get(new, {})})
+
+    def forget(self, ids: Collection[str], *, is_certain: bool) -> None:
+        """Note that checkpoints were removed, or may have been."""
+        self.checkpoints.remove(ids, is_certain=is_certain)
+        if is_certain:
+            for checkpoint_id in ids:
+                self.writes.pop(checkpoint_id, None)
+                self.tags.pop(checkpoint_id, None)
+
+
+@final
+@dataclass
+class Thread:
+    """What may be in one thread."""
+
+    histories: dict[str, History] = field(default_factory=dict)
+    versions: dict[int, dict[str, Slots]] = field(default_factory=dict)
+    """The released histories, by version and namespace."""
+    released: list[dict[str, Slots]] = field(default_factory=list)
+    """What may be in a version whose number is not recorded."""
+    is_unknown: bool = False
+    """Whether an operation may have left half of its work there, such as a copy that was killed."""
+
+    def history(self, namespace: str) -> History:
+        """Return a history, which may be empty."""
+        return self.histories.setdefault(namespace, History())
+
+    def loosen(self) -> None:
+        """Note that all live histories may be gone."""
+        for history in self.histories.values():
+            history.loosen()
+
+    def add_to_released(self, namespace: str, put: Entry) -> None:
+        """Note that a checkpoint may be in what a release has taken at the same time."""
+        for histories in self.released:
+            slots = histories.setdefault(namespace, Slots())
+            slots.store(put["checkpoint_id"], put.get("digest"), is_certain=False)
+
+    def copy_checkpoints(self) -> dict[str, Slots]:
+        """Return the checkpoints of all histories, by namespace."""
+        return {namespace: deepcopy(history.checkpoints) for namespace, history in self.histories.items()}
+
+
+@final
+class _Operation:
+    """An operation that has begun."""
+
+    def __init__(self, intent: Entry) -> None:
+        self.fields = intent
+        self.name: str = intent["operation"]
+        self.thread_id: str | None = intent.get("thread_id")
+        self.namespace: str = intent.get("checkpoint_ns") or ""
+        self.target: str | None = intent.get("target")
+        self.is_on_keys = self.name in _ON_KEYS
+        self.keys = self._list_keys() if self.is_on_keys else set()
+        self.is_raced = False
+        """Whether another operation on the same keys overlapped it."""
+        self.is_raced_by_removal = False
+        self.is_unordered = False
+        """Whether another put to the same history overlapped it."""
+
+    def _list_keys(self) -> set[tuple[str, ...]]:
+        checkpoint_id = self.fields.get("checkpoint_id") or ""
+        match self.name:
+            case "put":
+                replaced = self.fields.get("replaces")
+                return {("put", checkpoint_id)} if replaced is None else {("put", checkpoint_id), ("put", replaced)}
+            case "put_writes":
+                return {("write", checkpoint_id, key) for key in self.fields.get("writes", ())}
+            case _:
+                return {("tag", checkpoint_id, tag) for tag in self.fields.get("tags", ())}
+
+    def note_overlap(self, other: _Operation) -> None:
+        """Note that another operation overlaps this one, in both of them."""
+        if not self._shares_thread(other):
+            return
+        if not self.is_on_keys or not other.is_on_keys:
+            self.is_raced_by_removal = other.is_raced_by_removal = True
+            return
+        if self.namespace != other.namespace:
+            return
+        if self.keys & other.keys:
+            self.is_raced = other.is_raced = True
+        for one, two in ((self, other), (other, self)):
+            if not one.fields.get("checkpoint_id"):
+                # It may be about that of the other operation.
+                one.is_raced = True
+                two.is_raced_by_removal = True
+            if one.removes_from(two):
+                one.is_raced = True
+                two.is_raced_by_removal = True
+        if self.name == other.name == "put":
+            self.is_unordered = other.is_unordered = True
+
+    def removes_from(self, other: _Operation) -> bool:
+        """Return whether this puts another checkpoint in the place of the one that the other operation is about."""
+        replaced = self.fields.get("replaces")
+        if replaced in {None, self.fields.get("checkpoint_id")}:
+            return False
+        return bool(replaced == other.fields.get("checkpoint_id"))
+
+    def _shares_thread(self, other: _Operation) -> bool:
+        own = {self.thread_id, self.target} - {None} if self.thread_id is not None else None
+        others = {other.thread_id, other.target} - {None} if other.thread_id is not None else None
+        if own is None or others is None:
+            return True
+        return bool(own & others)
+
+
+@final
+class ExpectedStore:
+    """What a store should hold.
+
+    Attributes:
+        threads: what is in each thread, by its id as it stands in the log.
+    """
+
+    def __init__(self) -> None:
+        self.threads: dict[str, Thread] = {}
+
+    def thread(self, thread_id: str) -> Thread:
+        """Return a thread, which may be empty."""
+        return self.threads.setdefault(thread_id, Thread())
+
+    def replay(self, read: Callable[[], Iterator[Entry]]) -> None:
+        """Take in all entries of a log, which are read twice."""
+        # What has no outcome is not counted as overlapping all that follows: its process has died. It may
+        # have had its effect, or not.
+        ended = {entry["of"] for entry in read() if entry["kind"] == "outcome"}
+        running: dict[int, _Operation] = {}
+        for entry in read():
+            if entry["kind"] == "intent":
+                operation = _Operation(entry)
+                if operation.name in _WITHOUT_EFFECT:
+                    continue
+                if entry["seq"] not in ended:
+                    self._apply(operation, {"result": "unknown"})
+                    continue
+                for other in running.values():
+                    operation.note_overlap(other)
+                running[entry["seq"]] = operation
+            elif entry["kind"] == "outcome" and entry["of"] in running:
+                self._apply(running.pop(entry["of"]), entry)
+
+    def _apply(self, operation: _Operation, outcome: Entry) -> None:
+        result = outcome["result"]
+        if result == "refused":
+            return
+        if operation.is_on_keys:
+            if result == "failed" and outcome.get("error") in _CHANGED_NOTHING:
+                return
+            self._apply_to_keys(operation, is_ok=result == "ok")
+        else:
+            self._apply_to_threads(operation, outcome)
+
+    def _apply_to_threads(self, operation: _Operation, outcome: Entry) -> None:
+        is_certain = outcome["result"] == "ok" and not operation.is_raced_by_removal
+        match operation.name:
+            case name if name in _DELETES:
+                self._delete(self._select(operation), is_certain=is_certain)
+            case "delete_idle":
+                threads = self._select(operation) if outcome.get("threads") is None else outcome["threads"]
+                self._delete(threads, is_certain=is_certain)
+            case "release":
+                self._release(operation, outcome.get("version"), is_certain=is_certain)
+            case "copy":
+                self._copy(operation, is_certain=is_certain)
+            case "prune" if outcome.get("removed") is not None:
+                self._remove(outcome["removed"], is_certain=not operation.is_raced_by_removal)
+            case "remove":
+                removed = {operation.thread_id or "": {operation.namespace: operation.fields.get("ids", [])}}
+                self._remove(removed, is_certain=is_certain)
+            case _:
+                # A repair, or an operation of a later version: all of it may be gone, and nothing new is there.
+                for thread_id in self._select(operation):
+                    self.thread(thread_id).loosen()
+
+    def _select(self, operation: _Operation) -> list[str]:
+        return list(self.threads) if operation.thread_id is None else [operation.thread_id]
+
+    # Operations on keys
+
+    def _apply_to_keys(self, operation: _Operation, *, is_ok: bool) -> None:
+        thread = self.thread(operation.thread_id or "")
+        history = thread.history(operation.namespace)
+        is_certain = is_ok and not operation.is_raced and not operation.is_raced_by_removal
+        must_exist = is_ok and not operation.is_raced_by_removal
+        if operation.name == "put":
+            self._put(history, operation, is_certain=is_certain, must_exist=must_exist)
+            if operation.is_raced_by_removal:
+                thread.add_to_released(operation.namespace, operation.fields)
+            return
+        checkpoint_id = operation.fields.get("checkpoint_id") or _ANY
+        self._record_beside(history, checkpoint_id, operation, is_certain=is_certain, must_exist=must_exist)
+        if not is_certain:
+            for heir in history.list_heirs(checkpoint_id):
+                self._record_beside(history, heir, operation, is_certain=False, must_exist=False)
+
+    def _record_beside(
+        self, history: History, checkpoint_id: str, operation: _Operation, *, is_certain: bool, must_exist: bool
+    ) -> None:
+        if operation.name == "put_writes":
+            slots = history.writes.setdefault(checkpoint_id, Slots())
+            kept = operation.fields.get("keep", ())
+            for key, value in operation.fields.get("writes", {}).items():
+                is_new = key not in kept or key not in slots
+                slots.store(key, value, is_certain=is_certain and is_new, must_exist=must_exist)
+            return
+        tags = history.tags.setdefault(checkpoint_id, Slots())
+        if operation.name == "remove_tags":
+            removed = operation.fields.get("tags", ())
+            tags.remove(removed, is_certain=is_certain)
+            if checkpoint_id == _ANY:
+                for each in history.tags.values():
+                    each.remove(removed, is_certain=False)
+            return
+        for tag in operation.fields.get("tags", ()):
+            tags.store(tag, tag, is_certain=is_certain)  # what raced it may have removed it
+
+    def _put(self, history: History, operation: _Operation, *, is_certain: bool, must_exist: bool) -> None:
+        new = operation.fields["checkpoint_id"]
+        digest = operation.fields.get("digest")
+        replaced = operation.fields.get("replaces")
+        checkpoints = history.checkpoints
+        if replaced is None:
+            # A history may have an id twice.
+            is_again = new in checkpoints
+            slot = checkpoints.store(new, digest, is_certain=is_certain and not is_again, must_exist=must_exist)
+            slot.is_ordered = is_certain and not is_again and not operation.is_unordered
+            return
+        if not is_certain:
+            checkpoints.store(new, digest, is_certain=False, must_exist=must_exist)
+            if replaced != new:
+                checkpoints.remove([replaced], is_certain=False)
+                history.heirs.setdefault(replaced, set()).add(new)
+                self._share(history, replaced, new)
+            return
+        is_ordered = replaced in checkpoints and checkpoints[replaced].is_ordered
+        if replaced != new:
+            history.move(replaced, new)
+        checkpoints.store(new, digest, is_certain=True).is_ordered = is_ordered
+
+    def _share(self, history: History, old: str, new: str) -> None:
+        """Note that a checkpoint may have taken over the pending writes and tags of another one."""
+        for beside in (history.writes, history.tags):
+            for key, slot in beside.get(old, Slots()).items():
+                slot.must_exist = False
+                for value in slot.values:
+                    beside.setdefault(new, Slots()).store(key, value, is_certain=False)
+
+    # Operations on threads
+
+    def _delete(self, thread_ids: Iterable[str], *, is_certain: bool) -> None:
+        for thread_id in thread_ids:
+            if is_certain:
+                self.threads.pop(thread_id, None)
+                continue
+            thread = self.thread(thread_id)
+            thread.loosen()
+            for histories in thread.versions.values():
+                thread.released.append(histories)
+            thread.versions = {}
+
+    def _release(self, operation: _Operation, version: int | None, *, is_certain: bool) -> None:
+        thread = self.thread(operation.thread_id or "")
+        released = thread.copy_checkpoints()
+        if not is_certain:
+            for slots in released.values():
+                slots.remove(list(slots), is_certain=False)
+            thread.released.append(released)
+            thread.loosen()
+            return
+        thread.histories = {}
+        if version is not None:
+            thread.versions[version] = released
+
+    def _copy(self, operation: _Operation, *, is_certain: bool) -> None:
+        source = self.thread(operation.thread_id or "")
+        target = self.thread(operation.target or "")
+        if is_certain:
+            target.histories = deepcopy(source.histories)
+        else:
+            target.is_unknown = True
+
+    def _remove(self, removed: dict[str, dict[str, Any]], *, is_certain: bool) -> None:
+        for thread_id, histories in removed.items():
+            for namespace, ids in histories.items():
+                self.thread(thread_id).history(namespace).forget(ids, is_certain=is_certain)

@@ -1,0 +1,669 @@
+"""AuditLog: an append-only log of what was done with savers, in the files of one directory.
+
+Theory of operation. The log is a chain of entries, and each file holds a part of it as a log of frames.
+A writer holds the write lock of the directory, reads what other processes have appended, and appends an
+entry with the digest of the last one. A file that is full ends in an entry of the kind `end`, which is on
+the disk before the next file begins. Only intents wait for the disk: their outcomes follow from the store.
+
+A process remembers the last head that it has brought to the disk. If that is no longer in the log, the log
+was cut or exchanged under it, and the process writes nothing more.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from time import sleep
+from typing import TYPE_CHECKING, Any, Final, Self, final
+
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointerConfigurationError,
+    CheckpointerError,
+    CheckpointFormatError,
+)
+from savers._audit.chain import AuditReport, ChainChecker
+from savers._audit.digests import Digester
+from savers._audit.entries import (
+    BEGINNING,
+    FORMAT,
+    AuditHead,
+    AuditRecord,
+    Entry,
+    digest_entry,
+    format_time,
+    join_entries,
+    now,
+    parse_entry,
+    parse_head,
+    to_canonical,
+)
+from savers._audit.keys import KeySource, SignatureChecker, Signer, load_digest_key
+from savers._filesystem import layout
+from savers._filesystem.io import DirectoryGuard, FileIO, preload_modules
+from savers._filesystem.lock import WriteLock
+from savers._filesystem.log_bytes import FileId, FileLogBytes
+from savers._filesystem.rewrite import renew
+from savers._filesystem.store import make_room, make_root, wrap_os_error
+from savers._filesystem.sync import make_sync_mode
+from savers._log.frame import META, WRITE, IncompleteLog, digest_thread
+from savers._log.frame_log import FrameLog, Identity
+from savers._log.log_bytes import Change
+
+if TYPE_CHECKING:
+    from graphkit.abc import BaseCheckpointSaver
+
+_LOCK_TIMEOUT: Final = 10.0
+"""How many seconds a writer waits for another one."""
+_PREFIX: Final = "audit-"
+_SUFFIX: Final = ".log"
+_SIGNED: Final = b'"signature":"'
+"""Is in the canonical form of an entry if and only if it has a signature: within a text, quotes are escaped."""
+_TRIES: Final = 4
+"""How often a reader looks at a last record that seems cut: a writer may be at work on it."""
+_PAUSE: Final = 0.005
+
+
+class _FileIdentity(Identity):
+    """The identity of a file: its number, so that files cannot change places."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.digest = digest_thread(f"{_PREFIX}{number}")
+
+    def make_meta(self) -> dict[str, Any]:
+        return {"audit": self.number}
+
+    def check_meta(self, path: str, meta: Any) -> None:
+        if not isinstance(meta, dict) or meta.get("audit") != self.number:
+            raise CheckpointFormatError(path, "it is not this file of an audit log; put it back where it came from")
+
+
+class _Directory:
+    """The directory of a log: its file system, its lock, the names of its files."""
+
+    def __init__(self, root: str, io: FileIO) -> None:
+        self.root = root
+        self.io = DirectoryGuard(io, root, make_room)
+        self.write_lock = WriteLock(self.io, layout.join(root, "lock"), self._make, _LOCK_TIMEOUT)
+
+    def _make(self) -> None:
+        make_root(self.io, self.root)
+
+    def path_of(self, number: int) -> str:
+        return layout.join(self.root, f"{_PREFIX}{number:06}{_SUFFIX}")
+
+    def list_numbers(self) -> list[int]:
+        """Return the numbers of the files, in order."""
+        names = self.io.listdir(self.root)
+        numbers = [name.removeprefix(_PREFIX).removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
+        return sorted(int(number) for number in numbers if number.isdecimal())
+
+    def find_last(self) -> int:
+        """Return the number of the last file; 0 if there is none."""
+        return max(self.list_numbers(), default=0)
+
+    def wait_for(self, number: int) -> int:
+        """Wait a moment for a file that a writer may be about to begin; return the number of the last one."""
+        for _ in range(_TRIES):
+            last = self.find_last()
+            if last >= number:
+                break
+            sleep(_PAUSE)
+        return last
+
+    def make_medium(self, number: int) -> FileLogBytes:
+        """Return the bytes of a file, to append to it."""
+        return FileLogBytes(
+            self.io,
+            self.path_of(number),
+            self.write_lock,
+            make_directories=self._prepare_to_create,
+            sync_names=self.sync_names,
+        )
+
+    def _prepare_to_create(self) -> None:
+        self._make()
+        self.write_lock.reopen()
+
+    def sync_names(self, _file: FileId | None = None) -> None:
+        self.io.fsync_dir(self.root)
+
+
+@final
+class _AuditFile:
+    """One file of the log, to append to. The caller holds the mutex of the log and the write lock.
+
+    Attributes:
+        mutex: that of the log.
+        frames: the records, and the file below them.
+        number: that of the file.
+        head: the last entry of the log, up to the end of this file.
+        unsigned: how many entries follow the last signed one in this file.
+        has_ended: whether another file follows.
+    """
+
+    def __init__(self, directory: _Directory, mutex: Any, number: int, start: AuditHead) -> None:
+        self.mutex = mutex
+        self.number = number
+        self._directory = directory
+        self.frames: FrameLog[FileLogBytes, _FileIdentity] = FrameLog(
+            directory.make_medium(number), _FileIdentity(number)
+        )
+        self._start = start
+        self._known = BEGINNING
+        """A head that was brought to the disk: it must stay."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self.head = self._start
+        self.unsigned = 0
+        self.has_ended = False
+
+    def close(self) -> None:
+        """Forget what was read; the next use reads it again."""
+        self.frames.close()
+        self._forget()
+
+    def refresh_to_write(self) -> bool:
+        """Read what other processes have appended, and cut off what a dead one left; return whether there is a file."""
+        self.prepare()
+        return self.frames.bytes.is_open
+
+    def prepare(self) -> str:
+        """Do what `refresh_to_write` does; return the name of the file to which a torn end was moved, or ""."""
+        self._refresh()
+        if self.head.seq < self._known.seq:
+            raise self._explain_cut()
+        return self.frames.prepare_end()
+
+    def _refresh(self) -> None:
+        frames = self.frames
+        medium = frames.bytes
+        if frames.in_doubt:
+            self.close()
+        if medium.is_open:
+            change = medium.refresh(frames.end)
+            if change is Change.NONE:
+                return
+            if change is not Change.GREW:
+                self.close()
+        if medium.is_open or frames.open():
+            self._read_on()
+
+    def _read_on(self) -> None:
+        frames = self.frames
+        medium = frames.bytes
+        frames.in_doubt = True
+        known = b'"seq":%d,' % self._known.seq
+        last = b""
+        for run in frames.records.scan_runs(frames.end, medium.size, frames.seq):
+            medium.durability.note_frames(run)
+            for frame in run:
+                if frame.type == WRITE:
+                    last = frame.payload
+                    self.unsigned = 0 if _SIGNED in last else self.unsigned + 1
+                    # Only the last entry is parsed: 64 MiB of them would take a second.
+                    if known in last and digest_entry(last) != self._known.digest:
+                        raise self._explain_cut()
+                frames.note_read(frame)
+        medium.note_end(frames.end)
+        if last:
+            entry = parse_entry(last)
+            if entry is None:
+                raise CheckpointCorruptionError(frames.path, frames.end, "the last record is no entry of an audit log")
+            self.head = AuditHead(entry["seq"], digest_entry(last))
+            self.has_ended = entry["kind"] == "end"
+        frames.in_doubt = False
+
+    def _explain_cut(self) -> CheckpointCorruptionError:
+        reason = (
+            f"entry {self._known.seq} is gone, which was on the disk: the audit log was cut, or exchanged for another"
+        )
+        return CheckpointCorruptionError(self.frames.path, 0, reason)
+
+    def append(self, fields: Entry, signer: Signer | None = None) -> None:
+        """Append an entry, and sign it if there is a signer."""
+        entry = {**fields, "seq": self.head.seq + 1, "prev": self.head.digest, "time": now()}
+        if signer is not None:
+            entry = signer.sign(entry)
+        canonical = to_canonical(entry)
+        self.frames.append(WRITE, canonical)
+        self.head = AuditHead(entry["seq"], digest_entry(canonical))
+        self.unsigned = 0 if signer is not None else self.unsigned + 1
+        self.has_ended = entry["kind"] == "end"
+        self.frames.in_doubt = False
+
+    def sync(self) -> None:
+        """Bring all entries to the disk, while the locks are held; for what happens rarely."""
+        medium = self.frames.bytes
+        try:
+            medium.io.fdatasync(medium.fd)
+            self._directory.sync_names()
+        except OSError:
+            medium.durability.note_failed_sync()
+            raise
+        self.note_synced(self.head)
+
+    def note_synced(self, head: AuditHead) -> None:
+        """Note that the entries up to a head are on the disk."""
+        if head.seq > self._known.seq:
+            self._known = head
+
+
+class AuditLog:
+    """What was done with savers: append-only, chained by digests, signed if there is a key.
+
+    Any number of threads and processes may share the directory. Give all of them the same keys. See
+    docs/security.md.
+
+    Attributes:
+        digester: makes the digests of entries; for AuditedSaver.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        signing_key: KeySource | None = None,
+        digest_key: bytes | str | os.PathLike[str] | None = None,
+        sign_every: int = 1000,
+        max_bytes: int = 64 << 20,
+        io: FileIO | None = None,
+    ) -> None:
+        """Prepare a log. The first entry creates the directory.
+
+        Args:
+            directory: the directory of its files.
+            signing_key: an Ed25519 private key, with which heads are signed: 32 bytes, the content of a
+                PEM file, the path of one, or a key object of `cryptography`.
+            digest_key: at least 16 bytes, or the path of a key file: digests, thread ids, namespaces and
+                principals are keyed with it.
+            sign_every: how many entries there are between two signed heads.
+            max_bytes: a longer file is followed by another one.
+            io: the file system; for tests.
+
+        Raises:
+            CheckpointerConfigurationError: an option is invalid.
+            MissingDependencyError: there is a signing key, and `cryptography` is not installed.
+        """
+        if sign_every < 1 or max_bytes < 1:
+            raise CheckpointerConfigurationError("sign_every and max_bytes must be at least 1")
+        self._options: dict[str, Any] = {
+            "signing_key": signing_key,
+            "digest_key": digest_key,
+            "sign_every": sign_every,
+            "max_bytes": max_bytes,
+        }
+        self._root = os.fspath(directory)
+        self.digester = Digester(load_digest_key(digest_key))
+        self._signer = None if signing_key is None else Signer(signing_key)
+        self._sign_every = sign_every
+        self._max_bytes = max_bytes
+        self._io = FileIO() if io is None else io
+        self._sync_mode = make_sync_mode("always")
+        self._reset()
+        _LOGS.add(self)
+
+    def _reset(self) -> None:
+        self._directory = _Directory(self._root, self._io)
+        self._mutex = threading.RLock()
+        self._file: _AuditFile | None = None
+        self._gaps = 0
+        """How many entries could not be written, and are in no entry of the kind `gap` yet."""
+        self._gap_time = ""
+        """When the first of them could not be written."""
+
+    def __repr__(self) -> str:
+        """Return the class and the directory; no key."""
+        return f"{type(self).__name__}({self._root!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the directory and the options, keys included, for a node in another process."""
+        return _open_log, (self._root, self._options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Writing
+
+    def append(self, fields: Entry, *, is_lasting: bool) -> int:
+        """Append an entry and return its number; for AuditedSaver.
+
+        Args:
+            fields: the entry, without its number, the digest of the last one, and the time.
+            is_lasting: whether it survives a power loss when this returns.
+
+        Raises:
+            CheckpointStorageError: the file system refused. The entry is not there, or, after a failed sync,
+                may be.
+            CheckpointCorruptionError: the log is damaged, or was cut. Nothing was written.
+            CheckpointerConfigurationError: the log was begun with another digest key. Nothing was written.
+        """
+        # Without `_storage_errors`, which takes 2 us: this is part of every put.
+        try:
+            return self._append(self.digester.hide(fields), is_lasting=is_lasting)
+        except CheckpointerError:
+            raise
+        except OSError as error:
+            raise wrap_os_error(error, "write", self._root) from error
+
+    def _append(self, fields: Entry, *, is_lasting: bool) -> int:
+        # The mutex comes before the write lock, as everywhere: a thread that waits for another process
+        # holds back only the threads that use the same log.
+        with self._mutex, self._directory.write_lock:
+            file = self._make_ready()
+            start = file.frames.end
+            file.append(fields)
+            seq = file.head.seq
+            if self._signer is not None and file.unsigned >= self._sign_every:
+                self._sign(file)
+                is_lasting = True
+            if not is_lasting:
+                return seq
+            head = file.head
+            ticket = self._sync_mode.take_ticket(file, start, expects_put=False)
+        # Without the locks: others append meanwhile, and one sync serves all of them.
+        self._sync_mode.settle(ticket, expects_put=False)
+        with self._mutex:
+            file.note_synced(head)
+        return seq
+
+    def note_gap(self) -> None:
+        """Note that an entry could not be written: the next one that can says so; for AuditedSaver."""
+        with self._mutex:
+            if not self._gaps:
+                self._gap_time = now()
+            self._gaps += 1
+
+    def _make_ready(self) -> _AuditFile:
+        """Return the file for the next entry; begin the log, or its next file."""
+        file = self._find_end()
+        if file.head.seq and file.frames.end >= self._max_bytes:
+            file.append({"kind": "end"}, self._signer)
+            file = self._go_on(file)
+        if not file.head.seq:
+            self._begin(file)
+        if self._gaps:
+            # It is on the disk before it is forgotten here.
+            file.append({"kind": "gap", "count": self._gaps, "since": self._gap_time})
+            file.sync()
+            self._gaps = 0
+        return file
+
+    def _find_end(self) -> _AuditFile:
+        """Return the last file, up to date; what a dead writer left at its end is set aside."""
+        if self._file is None:
+            preload_modules()
+            self._file = self._find_last()
+        file = self._file
+        torn = file.prepare()
+        if file.frames.bytes.durability.is_suspect:
+            renew(file)
+            torn = file.prepare() or torn
+        while file.has_ended:
+            file = self._go_on(file)
+        if torn and file.head.seq:
+            file.append({"kind": "torn", "file": torn})
+        return file
+
+    def _begin(self, file: _AuditFile) -> None:
+        sign_every = 0 if self._signer is None else self._sign_every
+        file.append({
+            "kind": "begin",
+            "format": FORMAT,
+            "log": os.urandom(16).hex(),
+            "key_check": self.digester.check,
+            "sign_every": sign_every,
+        })  # fmt: skip
+        if self._signer is not None:
+            self._sign(file)
+
+    def _sign(self, file: _AuditFile) -> None:
+        file.append({"kind": "head", "sign_every": self._sign_every}, self._signer)
+
+    def _go_on(self, file: _AuditFile) -> _AuditFile:
+        """Return the file after one that has ended; what is in that is on the disk before the next one begins."""
+        file.sync()
+        following = _AuditFile(self._directory, self._mutex, file.number + 1, file.head)
+        following.note_synced(file.head)
+        following.prepare()
+        file.close()
+        self._file = following
+        return following
+
+    def _find_last(self) -> _AuditFile:
+        """Return the last file of the log that has an entry, or the first file."""
+        self._check_key()
+        for number in reversed(self._directory.list_numbers()):
+            file = _AuditFile(self._directory, self._mutex, number, BEGINNING)
+            file.prepare()
+            if file.head.seq:
+                return file
+            file.close()
+        return _AuditFile(self._directory, self._mutex, 1, BEGINNING)
+
+    def _check_key(self) -> None:
+        """Check that the digest key is that with which the log was begun."""
+        begin = next(self._read(ChainChecker()), None)
+        if begin is not None and begin.get("key_check") != self.digester.check:
+            raise CheckpointerConfigurationError(f"{self._root}: the log was begun with another digest_key, or none")
+
+    def close(self) -> None:
+        """Sign the head if there is a key, bring all to the disk, and close the files. A later use opens them again.
+
+        Raises:
+            CheckpointStorageError: the file system refused. The files are closed.
+        """
+        with self._storage_errors("write"), self._mutex:
+            if self._file is not None:
+                with self._directory.write_lock:
+                    self._close_file()
+            self._directory.write_lock.close()
+
+    def _close_file(self) -> None:
+        assert self._file is not None
+        try:
+            file = self._find_end()
+            if self._signer is not None and file.unsigned:
+                self._sign(file)
+            if file.frames.bytes.is_open:
+                file.sync()
+        finally:
+            self._file.close()
+            self._file = None
+
+    def _close_after_fork(self) -> None:
+        """Begin anew in the child of a fork: it shares locks and positions with the parent."""
+        if self._file is not None:
+            self._file.frames.bytes.close_after_fork()
+            self._file.close()
+        self._directory.write_lock.close_after_fork()
+        self._reset()
+
+    # Reading
+
+    def _read(self, checker: ChainChecker) -> Iterator[Entry]:
+        """Yield the entries of all files, and tell a checker what is wrong. Takes no lock."""
+        directory = self._directory
+        last = directory.find_last()
+        number = 0
+        while number < last:
+            number += 1
+            path = directory.path_of(number)
+            if directory.io.stat(path) is None:
+                checker.report(path, "the file is missing")
+                checker.skip_damage()
+                continue
+            kind = ""
+            for entry in self._read_file(number, checker, is_last=number == last):
+                kind = entry["kind"]
+                yield entry
+            if kind == "end" and number == last:
+                last = directory.wait_for(number + 1)
+                if number == last:
+                    reason = "the file is missing: it was removed, or its writer died before it began it"
+                    checker.report(directory.path_of(number + 1), reason)
+            elif kind != "end" and number < last:
+                checker.report(path, "its end was cut: another file follows")
+
+    def _read_file(self, number: int, checker: ChainChecker, *, is_last: bool) -> Iterator[Entry]:
+        medium = FileLogBytes(self._directory.io, self._directory.path_of(number))
+        frames = FrameLog(medium, _FileIdentity(number))
+        try:
+            if not medium.open():
+                return
+            frames.read_beginning(medium.size)
+            for payload in _read_payloads(frames, may_grow=is_last):
+                entry = checker.add(payload)
+                if entry is not None:
+                    yield entry
+            if not frames.records.is_zero(frames.end, medium.size):
+                checker.report(medium.path, f"the last write did not finish, or was cut, at byte {frames.end}")
+        except IncompleteLog:
+            checker.report(medium.path, "its beginning did not finish, or was cut")
+        except (CheckpointCorruptionError, CheckpointFormatError) as error:
+            checker.report(medium.path, error.reason)
+            checker.skip_damage()
+        finally:
+            frames.close()
+
+    def records(
+        self,
+        *,
+        principal: str | None = None,
+        thread_id: str | None = None,
+        operation: str | None = None,
+        since: datetime | None = None,
+    ) -> list[AuditRecord]:
+        """Return one record for each operation, oldest first.
+
+        Args:
+            principal: only those of this principal.
+            thread_id: only those about this thread.
+            operation: only those of this method.
+            since: only those that began then or later; aware.
+
+        Raises:
+            CheckpointCorruptionError: the log is damaged; `verify` says where.
+            CheckpointStorageError: the file system refused.
+        """
+        wanted = {
+            "principal": self.digester.hide_name("principal", principal),
+            "thread_id": self.digester.hide_name("thread_id", thread_id),
+            "operation": operation,
+        }
+        start = "" if since is None else format_time(since)
+        return [
+            record
+            for record in join_entries(self._read_whole())
+            if record.time >= start
+            and all(value is None or getattr(record, name) == value for name, value in wanted.items())
+        ]
+
+    def export(self) -> Iterator[str]:
+        """Yield the canonical form of each entry, for a program that verifies them without graphkit.
+
+        Raises:
+            CheckpointCorruptionError: the log is damaged. What was yielded before is as it is in the log.
+            CheckpointStorageError: the file system refused.
+        """
+        for entry in self._read_whole():
+            yield to_canonical(entry).decode()
+
+    def _read_whole(self) -> Iterator[Entry]:
+        """Yield all entries; raise an error if records cannot be read, but not if they are only unfinished."""
+        checker = ChainChecker()
+        with self._storage_errors("read"):
+            yield from self._read(checker)
+        if checker.is_damaged:
+            where, reason = checker.problems[0]
+            raise CheckpointCorruptionError(where, 0, f"{reason}; `verify` finds all problems")
+
+    def verify(
+        self,
+        store: BaseCheckpointSaver | None = None,
+        public_key: KeySource | None = None,
+        digest_key: bytes | str | os.PathLike[str] | None = None,
+        expect_head: AuditHead | str | None = None,
+    ) -> AuditReport:
+        """Find entries that were removed, changed or reordered, and a cut end. Change nothing.
+
+        Args:
+            store: the saver that was audited, or better a new one on the same store, which remembers
+                nothing of it: checkpoints, pending writes, tags and versions are compared with what the log
+                says. Wrappers around it are passed over.
+            public_key: signatures are checked with it: 32 bytes, a PEM file, or a key object.
+            digest_key: the key of the digests, if this object was made without it.
+            expect_head: a head of this log that was kept elsewhere, as an AuditHead or as text.
+
+        Raises:
+            CheckpointerConfigurationError: a key is invalid, or the log has keyed digests and there is no
+                digest key.
+            CheckpointStorageError: the file system refused.
+        """
+        signatures = None if public_key is None else SignatureChecker(public_key)
+        head = parse_head(expect_head)
+        digester = self.digester if digest_key is None else Digester(load_digest_key(digest_key))
+        checker = ChainChecker(signatures=signatures, expect_head=head)
+        with self._storage_errors("read"):
+            for _ in self._read(checker):
+                pass
+            report = checker.finish()
+            if store is None:
+                return report
+            from savers._audit.store_check import StoreChecker
+
+            checked = StoreChecker(lambda: self._read(ChainChecker()), store, digester)
+            return replace(report, problems=(*report.problems, *checked.find_problems()))
+
+    @contextmanager
+    def _storage_errors(self, operation: str) -> Iterator[None]:
+        try:
+            yield
+        except CheckpointerError:
+            raise
+        except OSError as error:
+            raise wrap_os_error(error, operation, self._root) from error
+
+
+def _read_payloads(frames: FrameLog[FileLogBytes, _FileIdentity], *, may_grow: bool) -> Iterator[bytes]:
+    """Yield the entries of an open file, in their canonical form.
+
+    A writer may be at work on the last record. So a last record that seems cut is looked at again, unless
+    the file has been followed by another one.
+    """
+    medium = frames.bytes
+    for _ in range(_TRIES):
+        for frame in frames.records.scan(frames.end, medium.size, frames.seq):
+            frames.note_read(frame)
+            if frame.type != META:
+                yield frame.payload
+        if not may_grow or frames.records.is_zero(frames.end, medium.size):
+            return
+        sleep(_PAUSE)
+        medium.refresh(frames.end)
+
+
+def _open_log(directory: str, options: dict[str, Any]) -> AuditLog:
+    return AuditLog(directory, **options)
+
+
+_LOGS: Final[weakref.WeakSet[AuditLog]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for log in list(_LOGS):
+        log._close_after_fork()  # noqa: SLF001 - of this module
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

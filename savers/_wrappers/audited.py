@@ -1,0 +1,560 @@
+"""AuditedSaver: records each operation of the contract in an audit log.
+
+Every public method of the contract and of the capabilities is recorded here, by `_records`, unless
+`_NOT_RECORDED` names it. A method that `_READING` does not name is recorded as one that writes, and the
+capabilities are found by introspection. So a new method cannot be left out.
+
+Theory of operation. A writing operation leaves an entry before it begins, the intent, which is on the disk
+and has the digests of what is stored; and an entry when it has ended, the outcome. If the process dies in
+between, the log shows an operation whose result is unknown. A reading operation leaves one entry, the
+call. docs/security.md has the fields.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import pickle
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial, wraps
+from logging import getLogger
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
+
+import graphkit.abc
+from graphkit import Checkpoint, RunnableConfig
+from graphkit.abc import BaseCheckpointSaver, ConfigLike, HasVersions
+from graphkit.errors import AccessDeniedError, CheckpointerConfigurationError, CheckpointerError
+from graphkit.saver_kit import get_principal
+from savers._audit.digests import CheckpointFields, ContentDigester, find_codec, get_fields
+from savers._audit.log import AuditLog
+from savers._audit.sinks import LoggerSink, Sink
+from savers._audit.store_check import unwrap
+from savers._log.capability import SupportsLogs
+from savers._wrappers.base import SaverWrapper, make_capability
+from savers.policies import READING
+
+if TYPE_CHECKING:
+    from graphkit.values import FrozenDict
+    from savers._audit.entries import Entry
+    from savers._log.catalogue import Head
+    from savers._log.log import AnyLog
+    from savers._log.stored_checkpoint import StoredCheckpoint
+
+OnError = Literal["refuse", "warn"]
+_NOT_RECORDED: Final = frozenset({"close", "flush", "exists", "opener", "register_types", "run_lock_key", "threadId"})
+"""Methods that neither read nor change a thread."""
+_READING: Final = (READING - {"copy"}) | {"run_lock", "check_access"}
+"""The operations that change nothing."""
+_WITH_IDS: Final = frozenset({"copy", "delete", "release"})
+"""The operations whose intent names the checkpoints that are copied, or that go."""
+_SUBJECTS: Final = ("config", "thread", "thread_id", "source")
+"""The parameters that name a history or a thread."""
+_DEFAULT_THREAD: Final = frozenset({"copy", "delete", "release"})
+"""The operations that take None for the default thread, and not for all threads."""
+_LOGGER: Final = getLogger("graphkit")
+_Result = TypeVar("_Result")
+_Class = TypeVar("_Class")
+
+
+def _records(contract: type) -> Callable[[type[_Class]], type[_Class]]:
+    """Return a decorator: a class records each method of a contract that it does not define."""
+
+    def add(cls: type[_Class]) -> type[_Class]:
+        made: dict[Any, Any] = {}
+        for name, member in vars(contract).items():
+            is_recorded = isinstance(member, FunctionType) and not name.startswith("_")
+            if not is_recorded or name in {*vars(cls), *_NOT_RECORDED} or member.__name__ in _NOT_RECORDED:
+                continue
+            if member.__name__ in vars(cls):
+                recording = vars(cls)[member.__name__]  # another spelling
+            elif inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member):
+                recording = member  # that of the contract calls the sync method
+            else:
+                recording = made.setdefault(member, _make_recording(member))
+            setattr(cls, name, recording)
+        return cls
+
+    return add
+
+
+def _make_recording(member: FunctionType) -> FunctionType:
+    """Return a method that calls that of the delegate, and records it."""
+    operation = member.__name__
+    signature = inspect.signature(member)
+
+    @wraps(member)
+    def record(saver: AuditedSaver, *arguments: Any, **options: Any) -> Any:
+        given = signature.bind(saver, *arguments, **options).arguments
+        call = partial(getattr(saver.delegate, operation), *arguments, **options)
+        return saver._record_any(operation, given, call)  # noqa: SLF001 - it is a method
+
+    return record  # type: ignore[return-value]
+
+
+@_records(BaseCheckpointSaver)
+class AuditedSaver(SaverWrapper):
+    """Records each operation in an audit log: who, what, which thread, when, and how it ended.
+
+    A writing operation is recorded before it begins, with the digests of what it stores, on the disk;
+    and again when it has ended. A reading one is recorded when it has ended. Content is never recorded.
+
+    Put it around an AccessControlledSaver, not inside: only then are refusals recorded. See
+    docs/security.md.
+
+    Attributes:
+        delegate: the wrapped saver.
+        log: where the records go.
+    """
+
+    _records_refusals = True
+
+    def __new__(cls, saver: BaseCheckpointSaver, log: Any, **_options: Any) -> Self:  # noqa: ARG004
+        """Make a wrapper that has the capabilities of the saver."""
+        return super().__new__(cls, saver)
+
+    def __init__(
+        self,
+        saver: BaseCheckpointSaver,
+        log: AuditLog | Sink | logging.Logger | logging.LoggerAdapter[Any] | Callable[[dict[str, Any]], object],
+        *,
+        reads: bool = True,
+        on_error: OnError = "refuse",
+    ) -> None:
+        """Audit a saver.
+
+        Args:
+            saver: the saver.
+            log: an AuditLog; or a logger, or a function that gets each entry as a dict. Only an AuditLog
+                can be verified.
+            reads: whether reading operations are recorded; refused ones always are.
+            on_error: what happens to a writing operation if its intent cannot be recorded: it is refused
+                with the error of the log, or goes on with a warning, and the next entry that can be
+                written says how many are missing. Reading operations always go on.
+
+        Raises:
+            CheckpointerConfigurationError: an option is invalid.
+        """
+        if on_error not in {"refuse", "warn"}:
+            raise CheckpointerConfigurationError(f'on_error must be "refuse" or "warn", not {on_error!r}')
+        super().__init__(saver)
+        self.log: AuditLog | Sink = _make_sink(log)
+        self._reads = reads
+        self._on_error: OnError = on_error
+        self._store: Any = unwrap(saver)
+        self._content = ContentDigester(self.log.digester, find_codec(self._store))
+        self._metadata_of = _find_mark(saver)
+
+    def __repr__(self) -> str:
+        """Return the class, the wrapped saver and the log."""
+        return f"{type(self).__name__}({self.delegate!r}, {self.log!r})"
+
+    # What is called at each step of a run
+
+    def put(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
+        config = RunnableConfig.of(config)
+        fields = self._describe_put(config, get_fields(checkpoint), config.checkpoint_id)
+        return self._record_writing(fields, partial(self.delegate.put, config, checkpoint))
+
+    def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
+        config = self._name_latest(RunnableConfig.of(config))
+        fields = self._describe("put_writes", config)
+        if isinstance(writes, Mapping):  # the saver refuses anything else
+            fields["writes"] = self._content.digest_writes(writes)
+        self._record_writing(fields, partial(self.delegate.put_writes, config, writes))
+
+    def get(self, config: ConfigLike = None) -> Checkpoint | None:
+        config = RunnableConfig.of(config)
+        return self._record_reading(lambda: self._describe("get", config), partial(self.delegate.get, config))
+
+    def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
+        config = RunnableConfig.of(config)
+        return self._record_reading(
+            lambda: self._describe("get_writes", config), partial(self.delegate.get_writes, config)
+        )
+
+    def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
+        config = RunnableConfig.of(config)
+        return self._record_reading(lambda: self._describe("list", config), partial(self.delegate.list, config))
+
+    def release(self, config: ConfigLike = None) -> Any:
+        return self._record_any("release", {"config": config}, partial(self.delegate.release, config))
+
+    # What names the latest checkpoint, if it names none
+
+    def add_tags(self, config: ConfigLike, *tags: str) -> None:
+        config = self._name_latest(RunnableConfig.of(config))
+        fields = {**self._describe("add_tags", config), "tags": self._content.digest_tags(tags)}
+        self._record_writing(fields, partial(self.delegate.add_tags, config, *tags))
+
+    def remove_tags(self, config: ConfigLike, *tags: str) -> None:
+        config = self._name_latest(RunnableConfig.of(config))
+        fields = {**self._describe("remove_tags", config), "tags": self._content.digest_tags(tags)}
+        self._record_writing(fields, partial(self.delegate.remove_tags, config, *tags))
+
+    def _name_latest(self, config: RunnableConfig) -> RunnableConfig:
+        """Return a config that names the latest checkpoint, so that the record says which one was meant."""
+        if config.checkpoint_id is not None:
+            return config
+        try:
+            latest = self._store.recent(RunnableConfig(config.thread, checkpoint_ns=config.checkpoint_ns), limit=1)
+        except CheckpointerError:
+            return config  # the operation will say what is wrong
+        return config.with_check_point_id(latest[0].id) if latest else config
+
+    # Recording
+
+    def _record_any(self, operation: str, given: Mapping[str, Any], call: Callable[[], Any]) -> Any:
+        """Record an operation, given its arguments by name."""
+        subject = next((given[name] for name in _SUBJECTS if given.get(name) is not None), None)
+        config = RunnableConfig.of(subject)
+        takes_config = "config" in given or operation in _DEFAULT_THREAD
+        is_about_all = subject is None and not takes_config
+        if operation in _READING or given.get("dry_run") or given.get("options", {}).get("dry_run"):
+            return self._record_reading(lambda: self._describe(operation, config, is_about_all=is_about_all), call)
+        fields = self._describe(operation, config, is_about_all=is_about_all)
+        if "target" in given:
+            fields["target"] = RunnableConfig.of(given["target"]).thread
+        if "ids" in given:
+            fields["ids"] = list(given["ids"])
+        if operation in _WITH_IDS:
+            fields["ids"] = self._list_ids(config.thread)
+        if operation != "prune":
+            return self._record_writing(fields, call, partial(_describe_result, operation, self._hide))
+        before: dict[str, dict[str, Any]] = {}
+
+        def list_and_prune() -> Any:
+            # After the intent: what is put until then overlaps the prune, which may remove it.
+            before.update(self._list_all_ids(None if is_about_all else config.thread))
+            return call()
+
+        return self._record_writing(fields, list_and_prune, lambda _: {"removed": self._find_removed(before)})
+
+    def _record_writing(
+        self,
+        fields: Entry,
+        call: Callable[[], _Result],
+        describe_end: Callable[[_Result | None], Entry] | None = None,
+    ) -> _Result:
+        """Record the intent, call, and record the outcome."""
+        intent = self._append({"kind": "intent", **fields}, is_lasting=True, may_refuse=self._on_error == "refuse")
+        try:
+            result = call()
+        except Exception as error:
+            outcome = _describe_error(error)
+            if describe_end is not None:
+                outcome |= describe_end(None)
+            self._end(intent, outcome)
+            raise
+        outcome = {"result": "ok"}
+        if describe_end is not None:
+            outcome |= describe_end(result)
+        self._end(intent, outcome)
+        return result
+
+    def _end(self, intent: int, outcome: Entry) -> None:
+        if intent:
+            self._append({"kind": "outcome", "of": intent, **outcome})
+        else:
+            self.log.note_gap()
+
+    def _record_reading(self, describe: Callable[[], Entry], call: Callable[[], _Result]) -> _Result:
+        try:
+            result = call()
+        except Exception as error:
+            if self._reads or isinstance(error, AccessDeniedError):
+                self._append({"kind": "call", **describe(), **_describe_error(error)})
+            raise
+        if self._reads:
+            self._append({"kind": "call", **describe(), "result": "ok"})
+        return result
+
+    def _append(self, entry: Entry, *, is_lasting: bool = False, may_refuse: bool = False) -> int:
+        """Append an entry; return its number, or 0 if it could not be written and the operation goes on."""
+        try:
+            return self.log.append(entry, is_lasting=is_lasting)
+        except CheckpointerError:
+            if may_refuse:
+                raise
+            self.log.note_gap()
+            _LOGGER.warning("an entry of the audit log could not be written: %s", entry["kind"], exc_info=True)
+            return 0
+
+    # Describing
+
+    def _describe(self, operation: str, config: RunnableConfig, *, is_about_all: bool = False) -> Entry:
+        """Return the fields that the entries of all operations have."""
+        principal = get_principal(config)
+        if principal is not None and not isinstance(principal, str):
+            # An object may have secrets in its repr.
+            principal = str(principal) if isinstance(principal, int) else f"of type {type(principal).__name__}"
+        return {
+            "operation": operation,
+            "principal": principal,
+            "thread_id": None if is_about_all else config.thread,
+            "checkpoint_ns": config.checkpoint_ns,
+            "checkpoint_id": config.checkpoint_id,
+        }
+
+    def _describe_put(self, config: RunnableConfig, checkpoint: CheckpointFields, replaced: str | None) -> Entry:
+        if self._metadata_of is not None:
+            # What the policy adds is stored, too.
+            marked = {**checkpoint.metadata, **self._metadata_of(get_principal(config))}
+            checkpoint = checkpoint._replace(metadata=marked)
+        fields = self._describe("put", config)
+        fields["checkpoint_id"] = checkpoint.id
+        if replaced is not None:
+            fields["replaces"] = replaced
+        fields["digest"] = self._content.digest_checkpoint(checkpoint, (config.thread, config.checkpoint_ns))
+        return fields
+
+    def _hide(self, name: str, value: str) -> str:
+        return str(self.log.digester.hide_name(name, value))
+
+    def _list_ids(self, thread_id: str) -> dict[str, Any] | None:
+        """Return the ids of the checkpoints of a thread, by namespace; None if they cannot be read."""
+        try:
+            namespaces = self._store.namespaces(thread_id) if self._store.lists_namespaces else [""]
+            return {
+                self._hide("checkpoint_ns", namespace): [
+                    each.id for each in reversed(self._store.list(RunnableConfig(thread_id, checkpoint_ns=namespace)))
+                ]
+                for namespace in namespaces
+            }
+        except CheckpointerError:
+            return None
+
+    def _list_all_ids(self, thread_id: str | None) -> dict[str, dict[str, Any]]:
+        """Return the ids of the checkpoints of a thread, or of all (None), by thread; without what cannot be read."""
+        try:
+            thread_ids = self._store.threads() if thread_id is None else [thread_id]
+        except CheckpointerError:
+            return {}
+        listed = {each: self._list_ids(each) for each in thread_ids}
+        return {each: ids for each, ids in listed.items() if ids is not None}
+
+    def _find_removed(self, before: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Return the ids of what has gone since, by thread and namespace."""
+        removed: dict[str, dict[str, Any]] = {}
+        for thread_id, histories in before.items():
+            after = self._list_ids(thread_id) or {}
+            gone = {
+                namespace: sorted(set(ids).difference(after.get(namespace, ()))) for namespace, ids in histories.items()
+            }
+            removed[self._hide("thread_id", thread_id)] = {namespace: ids for namespace, ids in gone.items() if ids}
+        return {thread_id: histories for thread_id, histories in removed.items() if histories}
+
+    # The rest of the contract
+
+    def register_types(self, *types: type) -> None:
+        self.delegate.register_types(*types)
+        self._content.codec.register(*types)
+
+    registerTypes = register_types
+
+    def opener(self) -> Callable[[], BaseCheckpointSaver] | None:
+        """As in the contract; None if the log cannot be pickled: a function must be one of a module.
+
+        What it returns holds the keys of the log, as it holds those of the saver.
+        """
+        open_delegate = self.delegate.opener()
+        if open_delegate is None:
+            return None
+        try:
+            pickle.dumps(self.log)
+        except Exception:  # noqa: BLE001 - pickling may raise anything
+            return None
+        return partial(_open_audited, open_delegate, self.log, reads=self._reads, on_error=self._on_error)
+
+    @classmethod
+    def _find_mixins(cls) -> Mapping[type, type]:
+        return _RECORDED
+
+
+def _open_audited(
+    open_delegate: Callable[[], BaseCheckpointSaver], log: AuditLog | Sink, *, reads: bool, on_error: OnError
+) -> BaseCheckpointSaver:
+    return AuditedSaver(open_delegate(), log, reads=reads, on_error=on_error)
+
+
+def _make_sink(log: Any) -> AuditLog | Sink:
+    if isinstance(log, (AuditLog, Sink)):
+        return log
+    if isinstance(log, (logging.Logger, logging.LoggerAdapter)):
+        return Sink(LoggerSink(log))
+    if callable(log):
+        return Sink(log)
+    raise CheckpointerConfigurationError(f"log must be an AuditLog, a logger or a function, not {type(log).__name__}")
+
+
+def _find_mark(saver: Any) -> Callable[[Any], Mapping[str, Any]] | None:
+    """Return the function of a policy that adds metadata to each checkpoint; None if no policy does."""
+    while isinstance(saver, SaverWrapper):
+        metadata_of = getattr(getattr(saver, "policy", None), "metadata_of", None)
+        if metadata_of is not None:
+            return metadata_of  # type: ignore[no-any-return]
+        saver = saver.delegate
+    return None
+
+
+def _describe_error(error: Exception) -> Entry:
+    # Never its message, which may have content.
+    if isinstance(error, AccessDeniedError):
+        return {"result": "refused", "error": type(error).__name__, "refused": error.operation}
+    return {"result": "failed", "error": type(error).__name__}
+
+
+def _describe_result(operation: str, hide: Callable[[str, str], str], result: Any) -> Entry:
+    """Return what the outcome says of the result of an operation."""
+    if result is None:
+        return {}
+    if operation == "release":
+        return {"version": result.version}
+    if operation == "delete_idle":
+        return {"threads": [hide("thread_id", thread_id) for thread_id in result]}
+    return {}
+
+
+# LangGraph's checkpointer
+
+
+class _RecordedLogs:
+    """What LangGraph's checkpointer uses of a saver, recorded; see SupportsLogs. Part of AuditedSaver."""
+
+    delegate: Any
+    _content: ContentDigester
+    _append: Callable[..., int]
+    _end: Callable[[int, Entry], None]
+    _describe: Callable[..., Entry]
+    _describe_put: Callable[..., Entry]
+    _record_reading: Callable[..., Any]
+    _record_writing: Callable[..., Any]
+    _on_error: OnError
+
+    def read_log(
+        self, config: RunnableConfig, read: Callable[[AnyLog], _Result], default: _Result, *, operation: str = "get"
+    ) -> _Result:
+        return self._record_reading(  # type: ignore[no-any-return]
+            lambda: self._describe(operation, config),
+            lambda: self.delegate.read_log(config, read, default, operation=operation),
+        )
+
+    def append_to_log(self, config: RunnableConfig, append: Callable[[AnyLog], None]) -> None:
+        # What is stored is known only inside, where the log is locked; so that is where the intent is recorded.
+        # If another writer was faster, the checkpoint is made anew, and may differ.
+        intents: list[int] = []
+
+        def intend(checkpoint: CheckpointFields, replaced: str | None) -> None:
+            fields = self._describe_put(config, checkpoint, replaced)
+            may_refuse = self._on_error == "refuse"
+            intents.append(self._append({"kind": "intent", **fields}, is_lasting=True, may_refuse=may_refuse))
+
+        try:
+            self.delegate.append_to_log(config, lambda log: append(_RecordingLog(log, intend)))  # type: ignore[arg-type]
+        except Exception as error:
+            outcome = _describe_error(error)
+            if not intents:
+                self._append({"kind": "call", **self._describe("put", config), **outcome})
+            for intent in intents:
+                self._end(intent, outcome)
+            raise
+        for intent in intents[:-1]:
+            self._end(intent, {"result": "failed", "error": "StaleLogError"})
+        for intent in intents[-1:]:
+            self._end(intent, {"result": "ok"})
+
+    def put_packed_writes(
+        self,
+        config: RunnableConfig,
+        id: str | None,
+        packed: Mapping[str, bytes],
+        keep: Collection[str] = (),
+        *,
+        early: bool = False,
+        expects_put: bool = False,
+        find_metadata: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        fields = {**self._describe("put_writes", config), "checkpoint_id": id}
+        fields["writes"] = self._content.digest_packed_writes(packed)
+        if keep:
+            fields["keep"] = self._content.digest_keys(keep)
+        put = partial(self.delegate.put_packed_writes, config, id, packed, keep)
+        self._record_writing(fields, partial(put, early=early, expects_put=expects_put, find_metadata=find_metadata))
+
+    def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
+        return self._record_reading(  # type: ignore[no-any-return]
+            lambda: self._describe("list", RunnableConfig(), is_about_all=True),
+            lambda: self.delegate.list_heads(metadata, with_newest=with_newest),
+        )
+
+    def call_without_waiting(
+        self,
+        config: RunnableConfig,  # noqa: ARG002
+        call: Callable[[], _Result],  # noqa: ARG002
+        *,
+        appends: bool,  # noqa: ARG002
+    ) -> tuple[_Result] | None:
+        return None  # the audit log waits for the disk
+
+    def describe(self) -> str:
+        return self.delegate.describe()  # type: ignore[no-any-return]
+
+
+Intend = Callable[[CheckpointFields, str | None], None]
+
+
+class _RecordingLog:
+    """A log to which a checkpoint is put after its intent was recorded."""
+
+    def __init__(self, log: AnyLog, intend: Intend) -> None:
+        self._log = log
+        self.writer = _RecordingWriter(log.writer, intend)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+class _RecordingWriter:
+    def __init__(self, writer: Any, intend: Intend) -> None:
+        self._writer = writer
+        self._intend = intend
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
+
+    def put(self, checkpoint: Checkpoint, target: str | None) -> None:
+        self._intend(get_fields(checkpoint), target)
+        self._writer.put(checkpoint, target)
+
+    def put_packed(self, stored: StoredCheckpoint, state: FrozenDict, changes: Mapping[str, bytes | None]) -> None:
+        fields = CheckpointFields(
+            stored.id, stored.node, stored.next, stored.parent, stored.created, stored.metadata, state
+        )
+        self._intend(fields, None)
+        self._writer.put_packed(stored, state, changes)
+
+
+# Capabilities
+
+
+def _make_recorded(protocol: Any) -> type:
+    """Return a class that records the methods of a capability, or only forwards them if none is to be recorded."""
+    methods = {name for name, member in vars(protocol).items() if isinstance(member, FunctionType)}
+    public = {name for name in methods if not name.startswith("_")}
+    if public <= _NOT_RECORDED:
+        return make_capability(protocol)
+    bases = (HasVersions,) if protocol is HasVersions else ()
+    recorded: Any = _records(protocol)(type(f"Recorded{protocol.__name__}", bases, {}))
+    # What was abstract is not, now that it is recorded.
+    recorded.__abstractmethods__ = frozenset()
+    return recorded  # type: ignore[no-any-return]
+
+
+_PROTOCOLS: Final = [
+    member for name, member in vars(graphkit.abc).items() if name.startswith("Supports") and isinstance(member, type)
+]
+_RECORDED: Final[Mapping[type, type]] = {
+    **{each: _make_recorded(each) for each in (HasVersions, *_PROTOCOLS)},
+    SupportsLogs: _RecordedLogs,
+}
+"""The class that records the methods of each capability."""

@@ -1,0 +1,120 @@
+"""audit list, audit verify, audit export: who did what, what was changed, and lines for an auditor."""
+
+import json
+import re
+from base64 import b64encode
+
+import pytest
+
+from graphkit import RunnableConfig
+from graphkit.errors import AccessDeniedError
+from graphkit.testing import made
+from savers import AccessControlledSaver, AuditedSaver, AuditLog, FileSystemSaver, acting_as, policies
+from tests.support.audit_logs import list_files, read_entries, write_entries
+from tests.support.terminal import graphkit
+
+pytestmark = pytest.mark.requirement("P72")
+KEY = bytes(range(32))
+
+
+@pytest.fixture
+def audited(tmp_path):
+    """A store with an audit log, in the directories `store` and `log`."""
+    return fill(tmp_path)
+
+
+def fill(path, **options):
+    store = FileSystemSaver(path / "store", fsync="never")
+    policy = policies.prefix({"ann": "ann/", "bob": "bob/"})
+    with AuditLog(path / "log", **options) as log, AuditedSaver(AccessControlledSaver(store, policy), log) as saver:
+        with acting_as("ann"):
+            saver.put("ann/1", made({"n": 1}))
+            saver.get("ann/1")
+        with acting_as("bob"), pytest.raises(AccessDeniedError):
+            saver.get("ann/1")
+    return path
+
+
+def test_a_list_shows_who_did_what_and_how_it_ended(audited):
+    done = graphkit("audit", audited / "log")
+    assert done.code == 0
+    listed = "\n".join(done.lines[1:])
+    assert re.findall(r"(bob|ann) +(get|put) +ann/1 .*?(refused|ok)", listed) == [
+        ("bob", "get", "refused"),
+        ("ann", "get", "ok"),
+        ("ann", "put", "ok"),
+    ]
+    assert graphkit("audit", "list", audited / "log").out == done.out
+
+
+def test_a_list_is_filtered(audited):
+    def count(*options):
+        return len(graphkit("audit", "list", audited / "log", "--json", *options).json)
+
+    assert count() == 3
+    assert count("--who", "ann") == 2
+    assert count("--who", "ann", "--operation", "put") == 1
+    assert count("--thread", "ann/1") == 3
+    assert count("--thread", "ann") == 0
+    assert count("--who", "eve") == 0
+    (put,) = graphkit("audit", "list", audited / "log", "--json", "--operation", "put").json
+    assert put["digest"].startswith("sha256:")
+    assert (put["principal"], put["thread"], put["result"]) == ("ann", "ann/1", "ok")
+
+
+def test_verify_finds_nothing_in_a_log_that_was_left_alone(audited):
+    done = graphkit("audit", "verify", audited / "log", "--store", audited / "store")
+    assert (done.code, "no problems" in done.out) == (0, True)
+    head = graphkit("audit", "verify", audited / "log", "--json").json["head"]
+    assert graphkit("audit", "verify", audited / "log", "--expect-head", head).code == 0
+
+
+def test_verify_exits_with_12_if_the_log_or_the_store_was_changed(audited):
+    (file,) = list_files(audited / "log")
+    entries = read_entries(file)
+    content = file.read_bytes()
+    write_entries(file, [entry.replace(b'"ann"', b'"eve"') for entry in entries])
+    done = graphkit("audit", "verify", audited / "log")
+    assert done.code == 12
+    assert "it was changed" in done.out
+    found = graphkit("audit", "verify", audited / "log", "--expect-head", f"5:{'0' * 64}", "--json")
+    assert (found.code, found.json["ok"]) == (12, False)
+    file.write_bytes(content)
+    FileSystemSaver(audited / "store").put_writes(RunnableConfig("ann/1"), {"answer:1": "yes"})
+    done = graphkit("audit", "verify", audited / "log", "--store", audited / "store")
+    assert done.code == 12
+    assert "has no record" in done.out
+
+
+def test_signatures_and_keyed_digests(tmp_path):
+    pytest.importorskip("cryptography")
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    public = Ed25519PrivateKey.from_private_bytes(KEY).public_key()
+    pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "public.pem").write_bytes(pem)
+    (tmp_path / "keys").write_text(f"2026 {b64encode(KEY).decode()}\n")
+    fill(tmp_path, signing_key=KEY, digest_key=KEY)
+    options = ["--public-key", tmp_path / "public.pem"]
+    done = graphkit("audit", "verify", tmp_path / "log", *options)
+    assert (done.code, "signed up to" in done.out) == (0, True)
+    assert graphkit("audit", "verify", tmp_path / "log", "--store", tmp_path / "store").code == 18
+    keyed = ["--digest-key", tmp_path / "keys"]
+    assert graphkit("audit", "verify", tmp_path / "log", "--store", tmp_path / "store", *options, *keyed).code == 0
+    assert len(graphkit("audit", "list", tmp_path / "log", "--json", "--who", "ann", *keyed).json) == 2
+
+
+def test_an_export_has_a_line_for_each_entry(audited, tmp_path):
+    lines = graphkit("audit", "export", audited / "log").out.splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == ["begin", "intent", "outcome", "call", "call"]
+    done = graphkit("audit", "export", audited / "log", "--output", tmp_path / "audit.jsonl")
+    assert done.out.startswith("exported 5 entries")
+    assert (tmp_path / "audit.jsonl").read_text().splitlines() == lines
+
+
+def test_what_is_no_audit_log_is_refused(audited):
+    for place in (audited, audited / "store", audited / "none"):
+        assert graphkit("audit", "list", place).code == 18
+    assert not (audited / "none").exists()
+    assert graphkit("audit", "lst", audited / "log").code == 2

@@ -1,0 +1,100 @@
+"""The contract with AuditedSaver around each saver, and what the audit log then says of the store."""
+
+import pytest
+
+from graphkit.testing.contract import SaverContract
+from savers import MemorySaver, VersionedMemorySaver
+from savers._audit.log import AuditLog
+from savers._wrappers.audited import AuditedSaver
+from tests.contract.test_access import Guarded
+from tests.contract.test_filesystem import TestFileSystemSaverThatNeverSyncs as OnFiles
+from tests.contract.test_postgres import TestPostgresSaver as OnPostgres, TestSealedPostgresSaver as OnSealedPostgres
+from tests.contract.test_sealed import TestSealedSaver as OnSealedFiles
+from tests.contract.test_sqlite import TestSealedSqliteSaver as OnSealedSqlite, TestSqliteSaver as OnSqlite
+
+
+class Audited:
+    """Wraps what another class of tests opens. Afterwards, each store is what its log says."""
+
+    @pytest.fixture(autouse=True)
+    def _audit_logs(self, tmp_path_factory):
+        self.make_log = lambda: AuditLog(tmp_path_factory.mktemp("audit"))
+        self.savers = []
+        self.is_tampered = False
+        yield
+        for saver in self.savers:
+            assert saver.log.verify(None if self.is_tampered else saver).problems == ()
+            saver.log.close()
+        self.savers.clear()  # pytest keeps this object, and with it their files open
+
+    def make_saver(self):
+        saver = AuditedSaver(super().make_saver(), self.make_log())
+        self.savers.append(saver)
+        return saver
+
+    def reopen(self, saver):
+        return AuditedSaver(super().reopen(saver.delegate), saver.log)
+
+    def plant(self, saver, config, checkpoint):
+        self.is_tampered = True
+        return super().plant(saver.delegate, config, checkpoint)
+
+    def peek(self, saver, config):
+        return super().peek(saver.delegate, config)
+
+
+class OnMemory(SaverContract):
+    def make_saver(self):
+        return MemorySaver()
+
+
+class OnVersionedMemory(SaverContract):
+    def make_saver(self):
+        return VersionedMemorySaver()
+
+
+class TestMemory(Audited, OnMemory):
+    pass
+
+
+class TestVersionedMemory(Audited, OnVersionedMemory):
+    pass
+
+
+class TestFiles(Audited, OnFiles):
+    pass
+
+
+class TestSqlite(Audited, OnSqlite):
+    pass
+
+
+@pytest.mark.requirement("P72")
+class TestPostgres(Audited, OnPostgres):
+    pass
+
+
+class TestStacked(Audited, Guarded, OnSealedFiles):
+    pass
+
+
+class TestStackedOnMemory(Audited, Guarded, OnMemory):
+    pass
+
+
+class TestStackedOnSqlite(Audited, Guarded, OnSealedSqlite):
+    pass
+
+
+class TestStackedOnPostgres(Audited, Guarded, OnSealedPostgres):
+    pass
+
+
+del (
+    OnFiles,
+    OnPostgres,
+    OnSealedFiles,
+    OnSealedPostgres,
+    OnSealedSqlite,
+    OnSqlite,
+)  # pytest would collect them here, too

@@ -1,0 +1,526 @@
+"""Power loss, a full disk, failing calls, kills, forks and other processes, while an audit log is written."""
+
+import errno
+import multiprocessing
+import os
+import random
+import signal
+import threading
+from contextlib import suppress
+
+import pytest
+
+from graphkit import (
+    Checkpoint,
+    CheckpointConflictError,
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+    RunnableConfig,
+    ThreadBusyError,
+)
+from graphkit.values import freeze
+from savers import AuditedSaver, AuditLog, FileSystemSaver, MemorySaver, VersionedMemorySaver
+from savers._audit import log as log_module
+from tests.disk.crashes import fixed, quiet
+from tests.disk.simfs import Disk, SimFS
+from tests.support.audit_logs import list_files
+from tests.support.disks import HookedIO
+from tests.support.forked import run_in_child
+from tests.support.interruptions import find_places, interrupt
+
+pytestmark = pytest.mark.requirement("P72")
+CONFIG = RunnableConfig("t")
+PLACE = "/place"
+MANY = 12
+
+
+def made(number):
+    return Checkpoint(node_id="a", next_node_id="b", state={"n": number})
+
+
+def open_both(fs, fsync="always", **options):
+    log = AuditLog(f"{PLACE}/log", io=fs, **options)
+    return AuditedSaver(FileSystemSaver(f"{PLACE}/store", fsync=fsync, lock_timeout=0, io=fs), log)
+
+
+def work(saver, note):
+    """Everything that an audit records, with notes of what was acknowledged."""
+    for number in range(3):
+        note(number)
+        saver.put(CONFIG, made(number))
+    saver.put_writes(CONFIG, {"answer": number})
+    saver.put(RunnableConfig("u"), made(7))
+    saver.prune("t", keep_last=1)
+    saver.copy("t", "v")
+    saver.release(CONFIG)
+    saver.delete("u")
+    note(3)
+    saver.put(CONFIG, made(3))
+
+
+@pytest.mark.parametrize("fsync", ["always", "never"])
+@pytest.mark.parametrize("max_bytes", [1500, 64 << 20])
+def test_after_a_power_loss_no_acknowledged_record_is_missing_and_the_store_has_no_other(fsync, max_bytes, sweep):
+    with fixed("audit"):
+        fs = SimFS()
+        saver = open_both(fs, fsync, max_bytes=max_bytes)
+        begun = []
+
+        def note(number):
+            # All records before are of operations that have returned.
+            begun.append(len(saver.log.records()))
+            fs.note("acknowledged", begun[-1])
+
+        work(saver, note)
+    rng = random.Random(1)
+    disk = Disk()
+    acknowledged = 0
+    states = 0
+    each = sweep.count(12, 2)
+    with quiet():
+        for op in fs.ops:
+            if op[0] == "note":
+                acknowledged = op[2]
+                continue
+            disk.apply(op)
+            for what, tree in disk.states(rng, each):
+                states += 1
+                after = SimFS(tree, record=False)
+                again = open_both(after, fsync, max_bytes=max_bytes)
+                # The next writer sets aside what did not finish.
+                again.put(RunnableConfig("after"), made(0))
+                report = again.log.verify(again if fsync == "always" else None)
+                assert report.problems == (), (op[:3], what)
+                assert len(again.log.records()) > acknowledged
+                again.log.close()
+    assert states > sweep.count(500, 100)
+
+
+@pytest.mark.parametrize("kind", ["EIO", "ENOSPC", "short"])
+def test_an_entry_that_cannot_be_written_refuses_the_operation_and_changes_nothing(kind, sweep):
+    """Each call of the file system for the audit log fails in turn."""
+
+    def prepare():
+        fs = SimFS()
+        saver = AuditedSaver(MemorySaver(), AuditLog(f"{PLACE}/log", io=fs))
+        saver.put(CONFIG, made(0))
+        return fs, saver
+
+    fs, saver = prepare()
+    calls = []
+    fs.hook = lambda *call: calls.append(call[0])
+    saver.put(CONFIG, made(1))
+    fs.hook = None
+    refused = 0
+    for number, call in enumerate(calls):
+        fs, saver = prepare()
+        left = [number]
+
+        def fail(made_call, _, place, left=left):
+            left[0] -= 1
+            if left[0] == -1:
+                if kind == "short" and made_call == "write_at":
+                    return 7
+                raise OSError(errno.EIO if kind == "EIO" else errno.ENOSPC, "injected", place)
+            return None
+
+        fs.hook = fail
+        try:
+            saver.put(CONFIG, made(1))
+        except CheckpointStorageError:
+            refused += 1
+            assert len(saver.list(CONFIG)) == 1, call
+        fs.hook = None
+        saver.put(CONFIG, made(2))
+        assert saver.log.verify(saver).problems == (), (number, call)
+        assert saver.log.verify().unknown + saver.log.verify().gaps <= 2
+    assert refused
+
+
+def test_on_a_full_disk_writing_is_refused_and_reading_goes_on():
+    fs = SimFS()
+    saver = AuditedSaver(MemorySaver(), AuditLog(f"{PLACE}/log", io=fs))
+    saver.put(CONFIG, made(0))
+    fs.hook = fill_disk
+    with quiet():
+        for _ in range(3):
+            with pytest.raises(CheckpointStorageError):
+                saver.put(CONFIG, made(1))
+            assert saver.get(CONFIG).state["n"] == 0
+    fs.hook = None
+    saver.put(CONFIG, made(2))
+    assert [checkpoint.state["n"] for checkpoint in saver.list(CONFIG)] == [2, 0]
+    assert saver.log.verify(saver).problems == ()
+    assert saver.log.verify().gaps == 3, "the reads"
+
+
+def test_with_warn_writing_goes_on_and_the_log_says_what_is_missing(caplog):
+    fs = SimFS()
+    saver = AuditedSaver(MemorySaver(), AuditLog(f"{PLACE}/log", io=fs), on_error="warn")
+    saver.put(CONFIG, made(0))
+    fs.hook = fill_disk
+    saver.put(CONFIG, made(1))
+    assert "could not be written" in caplog.text
+    fs.hook = None
+    assert saver.get(CONFIG).state["n"] == 1
+    report = saver.log.verify(saver)
+    assert report.gaps == 2
+    assert len(report.problems) == 1
+    (gap,) = [record for record in saver.log.records() if record.operation == "(gap)"]
+    assert gap.details["count"] == 2
+
+
+def fill_disk(kind, _, place):
+    if kind == "write_at" and "/log/" in place:
+        raise OSError(errno.ENOSPC, "injected", place)
+
+
+def test_a_gap_is_not_forgotten_when_its_entry_cannot_be_synced():
+    fs = SimFS()
+    saver = AuditedSaver(MemorySaver(), AuditLog(f"{PLACE}/log", io=fs), on_error="warn")
+    saver.put(CONFIG, made(0))
+    with quiet():
+        fs.hook = fill_disk
+        saver.put(CONFIG, made(1))
+
+        def fail_sync(kind, _, place):
+            if kind == "fdatasync":
+                raise OSError(errno.EIO, "injected", place)
+
+        fs.hook = fail_sync
+        saver.put(CONFIG, made(2))
+        fs.hook = None
+        saver.put(CONFIG, made(3))
+    assert saver.log.verify().gaps >= 4
+
+
+def test_a_log_that_could_be_neither_synced_nor_rewritten_goes_on_when_the_disk_does():
+    fs = SimFS()
+    saver = AuditedSaver(MemorySaver(), AuditLog(f"{PLACE}/log", io=fs))
+    saver.put(CONFIG, made(0))
+
+    def fail_syncs(kind, _, place):
+        if kind in {"fdatasync", "fsync"}:
+            raise OSError(errno.EIO, "injected", place)
+
+    fs.hook = fail_syncs
+    with quiet():
+        for _ in range(2):
+            with pytest.raises(CheckpointStorageError):
+                saver.put(CONFIG, made(1))
+    fs.hook = None
+    saver.put(CONFIG, made(2))
+    assert [checkpoint.state["n"] for checkpoint in saver.list(CONFIG)] == [2, 0]
+    assert saver.log.verify(saver).problems == ()
+
+
+def test_an_exception_at_any_line_leaves_a_log_that_goes_on(tmp_path_factory, sweep):
+    """Ctrl-C, a signal handler, a lack of memory."""
+
+    def prepare():
+        log = AuditLog(tmp_path_factory.mktemp("log"), max_bytes=900)
+        saver = AuditedSaver(MemorySaver(), log)
+        saver.put(CONFIG, made(0))
+        log.note_gap()
+        return saver
+
+    def operate(saver):
+        saver.put(CONFIG, made(1))
+        saver.get(CONFIG)
+        saver.prune("t", keep_last=1)
+
+    saver = prepare()
+    operate(saver)
+    places = find_places(lambda: operate(saver))
+    for place in sweep.some(places, 60):
+        saver = prepare()
+        interrupt(lambda saver=saver: operate(saver), place)
+        other = AuditedSaver(saver.delegate, AuditLog(saver.log._root))
+        for each in (saver, other, saver):
+            each.put(CONFIG, made(2))
+        report = saver.log.verify(saver)
+        assert report.problems == (), place
+        assert report.gaps >= 1, place
+        saver.log.close()
+        other.log.close()
+
+
+# Processes
+
+PROGRAM = """
+import os, signal, sys
+from graphkit import Checkpoint, RunnableConfig
+from savers import AuditedSaver, AuditLog, FileSystemSaver
+from tests.support.disks import HOOKED, HookedIO, StopAt
+
+path, number = sys.argv[1], int(sys.argv[2])
+io = HookedIO()
+log = AuditLog(path + "/log", io=io, max_bytes=900)
+saver = AuditedSaver(FileSystemSaver(path + "/store", io=io), log)
+saver.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={"n": 0}))
+io.hook = StopAt(HOOKED, number, lambda: os.kill(os.getpid(), signal.SIGKILL))
+for n in range(1, 3):
+    saver.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={"n": n}))
+    print(n, flush=True)
+"""
+
+
+def test_a_kill_at_each_system_call_leaves_a_log_and_a_store_that_agree(tmp_path, launcher, sweep):
+    calls = count_calls(tmp_path)
+    assert calls >= 40
+    for number in sweep.some(range(calls), 12):
+        path = tmp_path / str(number)
+        path.mkdir()
+        process = launcher.run("-c", PROGRAM, str(path), str(number))
+        assert process.returncode == -signal.SIGKILL
+        acknowledged = 1 + len(process.stdout.split())
+        log = AuditLog(path / "log", max_bytes=900)
+        saver = AuditedSaver(FileSystemSaver(path / "store"), log)
+        records = log.records(operation="put")
+        assert len([record for record in records if record.result == "ok"]) >= acknowledged
+        saver.put(CONFIG, made(9))
+        assert log.verify(saver).problems == (), number
+        log.close()
+
+
+def count_calls(tmp_path):
+    io = HookedIO()
+    calls = []
+    log = AuditLog(tmp_path / "counted" / "log", io=io, max_bytes=900)
+    saver = AuditedSaver(FileSystemSaver(tmp_path / "counted" / "store", io=io), log)
+    saver.put(CONFIG, made(0))
+    io.hook = lambda kind, _: calls.append(kind)
+    for number in range(1, 3):
+        saver.put(CONFIG, made(number))
+    return len(calls)
+
+
+def write_many(path, name):
+    log = AuditLog(path / "log", max_bytes=4000)
+    saver = AuditedSaver(FileSystemSaver(path / "store", fsync="never"), log)
+    for number in range(MANY):
+        saver.put(RunnableConfig(name), made(number))
+        saver.put(CONFIG, made(number))
+
+
+def test_processes_and_threads_that_write_at_once_share_one_chain(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=write_many, args=(tmp_path, f"process {number}")) for number in range(2)]
+    for process in processes:
+        process.start()
+    log = AuditLog(tmp_path / "log", max_bytes=4000)
+    saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never"), log)
+
+    def put_many(name):
+        for number in range(MANY):
+            saver.put(RunnableConfig(name), made(number))
+
+    threads = [threading.Thread(target=put_many, args=(f"thread {number}",)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    while any(process.is_alive() for process in processes):
+        assert log.verify(saver).problems == (), "while the others write"
+    for each in (*threads, *processes):
+        each.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    report = log.verify(saver)
+    assert report.problems == ()
+    assert report.unknown == 0
+    assert len(log.records(operation="put")) == 2 * 2 * MANY + 3 * MANY
+    assert len(list_files(tmp_path / "log")) > 3
+
+
+def test_an_entry_that_a_writer_is_at_work_on_is_no_finding(monkeypatch, tmp_path):
+    io = HookedIO()
+    saver = AuditedSaver(MemorySaver(), AuditLog(tmp_path / "log", io=io))
+    saver.put(CONFIG, made(0))
+    looked = threading.Event()
+    written = threading.Event()
+    reports = []
+
+    def wait_for_the_writer(_):
+        looked.set()
+        assert written.wait(20)
+
+    def write_in_two_parts(kind, path):
+        if kind != "write_at":
+            return None
+        if not parts:
+            parts.append(path)
+            return 0.5
+        io.hook = None
+        reader.start()
+        assert looked.wait(20)
+        return None
+
+    parts = []
+    monkeypatch.setattr(log_module, "sleep", wait_for_the_writer)
+    reader = threading.Thread(target=lambda: reports.append(AuditLog(tmp_path / "log").verify()))
+    io.hook = write_in_two_parts
+    saver.get(CONFIG)
+    written.set()
+    reader.join()
+    assert [report.problems for report in reports] == [()]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_process_that_forks_with_an_open_log_shares_it_with_its_child(tmp_path):
+    log = AuditLog(tmp_path / "log")
+    saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never"), log)
+    saver.put(CONFIG, made(0))
+    log.note_gap()
+
+    def put_in_child():
+        for number in range(3):
+            saver.put(RunnableConfig("child"), made(number))
+
+    # Another thread holds the locks of the log at the moment of the fork.
+    with log._mutex, log._directory.write_lock:
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                signal.alarm(20)
+                put_in_child()
+                code = 0
+            finally:
+                os._exit(code)
+    saver.put(CONFIG, made(1))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert run_in_child(put_in_child)
+    saver.put(CONFIG, made(2))
+    report = log.verify(saver)
+    assert report.problems == ()
+    assert report.gaps == 1, "the child does not repeat the gap of its parent"
+    assert len(log.records(thread_id="child")) == 6
+
+
+# Operations that overlap
+
+
+class Interleaving(MemorySaver):
+    """Lets other operations begin and end within one of its own: their records overlap."""
+
+    def __init__(self):
+        super().__init__()
+        self.meanwhile = None
+
+    def put(self, config, checkpoint):
+        done = super().put(config, checkpoint)
+        self._call()
+        return done
+
+    def add_tags(self, config, *tags):
+        super().add_tags(config, *tags)
+        self._call()
+
+    def put_writes(self, config, writes):
+        super().put_writes(config, writes)
+        self._call()
+
+    def _call(self):
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+
+
+FIRST = made(0)
+OVERLAPS = {
+    "a put is deleted": (
+        lambda saver: saver.put(RunnableConfig("u"), made(1)),
+        lambda saver: saver.delete("u"),
+    ),
+    "a put is pruned": (
+        lambda saver: saver.put(CONFIG, made(1)),
+        lambda saver: (saver.put(CONFIG, made(2)), saver.prune("t", keep_last=1)),
+    ),
+    "a put is released": (
+        lambda saver: saver.put(CONFIG, made(1)),
+        lambda saver: saver.release(CONFIG),
+    ),
+    "a put is replaced": (
+        lambda saver: saver.put(CONFIG, FIRST.with_metadata(freeze({"k": 1}))),
+        lambda saver: saver.put(CONFIG.with_check_point_id(FIRST.id), made(2)),
+    ),
+    "a replacement is replaced": (
+        lambda saver: saver.put(CONFIG.with_check_point_id(FIRST.id), FIRST.with_metadata(freeze({"k": 1}))),
+        lambda saver: saver.put(CONFIG.with_check_point_id(FIRST.id), FIRST.with_metadata(freeze({"k": 2}))),
+    ),
+    "a tag is removed": (
+        lambda saver: saver.add_tags(CONFIG, "x"),
+        lambda saver: saver.remove_tags(CONFIG, "x"),
+    ),
+    "a write is overwritten": (
+        lambda saver: saver.put_writes(CONFIG, {"a": 1}),
+        lambda saver: saver.put_writes(CONFIG, {"a": 2}),
+    ),
+    "what has writes is replaced": (
+        lambda saver: saver.put_writes(CONFIG.with_check_point_id(FIRST.id), {"a": 1}),
+        lambda saver: saver.put(CONFIG.with_check_point_id(FIRST.id), made(2)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_an_operation_within_another_one_on_the_same_keys_is_no_finding(tmp_path, name):
+    outer, inner = OVERLAPS[name]
+    store = Interleaving()
+    saver = AuditedSaver(store, AuditLog(tmp_path / "log"))
+    saver.put(CONFIG, FIRST)
+    store.meanwhile = lambda: inner(saver)
+    outer(saver)
+    assert store.meanwhile is None
+    assert saver.log.verify(saver).problems == ()
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.sweep(3)
+def test_operations_on_the_same_keys_at_once_are_no_finding(tmp_path, seed):
+    log = AuditLog(tmp_path / "log")
+    saver = AuditedSaver(VersionedMemorySaver(), log)
+    failures = []
+
+    def operate(number):
+        rng = random.Random(f"{seed} {number}")
+        try:
+            for _ in range(25):
+                config = RunnableConfig(rng.choice("tu"), checkpoint_ns=rng.choice(["", "inner"]))
+                with suppress(CheckpointNotFoundError, CheckpointConflictError, ThreadBusyError):
+                    do_something(saver, config, rng)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [threading.Thread(target=operate, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert log.verify(saver).problems == ()
+
+
+def do_something(saver, config, rng):
+    match rng.choice(["put"] * 6 + ["writes"] * 4 + ["tags"] * 2 + ["replace"] * 3 + ["whole thread"]):
+        case "put":
+            saver.put(config, made(rng.random()))
+        case "writes":
+            saver.put_writes(config, {rng.choice(["a", "b"]): rng.random()})
+        case "tags":
+            rng.choice([saver.add_tags, saver.remove_tags])(config, rng.choice(["x", "y"]))
+        case "replace":
+            listed = saver.list(config)
+            if listed:
+                replaced = rng.choice(listed).id
+                new = rng.choice([None, replaced])
+                checkpoint = Checkpoint(id=new, node_id="a", next_node_id="b", state={"n": rng.random()})
+                saver.put(config.with_check_point_id(replaced), checkpoint)
+        case _:
+            change = rng.choice([
+                lambda: saver.delete(config.thread),
+                lambda: saver.release(RunnableConfig(config.thread)),
+                lambda: saver.prune(config.thread, keep_last=2),
+                lambda: saver.prune(keep_last=3),
+                lambda: saver.copy(config.thread, f"copy {rng.random()}"),
+            ])  # fmt: skip
+            change()

@@ -1,0 +1,382 @@
+"""What a person with write access does to the files of an audit log, or to the store, `verify` finds."""
+
+import json
+import shutil
+
+import pytest
+
+from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
+from graphkit.values import freeze
+from savers import AuditedSaver, AuditLog, FileSystemSaver, SqliteSaver, acting_as
+from savers._audit.entries import to_canonical
+from tests.support.audit_logs import chain_again, copy_directory, list_files, read_entries, write_entries
+
+pytest.importorskip("cryptography")
+pytestmark = pytest.mark.requirement("P72")
+KEY = bytes(range(32))
+CONFIG = RunnableConfig("t")
+
+
+def public_key():
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.from_private_bytes(KEY).public_key().public_bytes_raw()
+
+
+def made(number, **state):
+    return Checkpoint(node_id="a", next_node_id="b", state={"n": number, **state})
+
+
+class Audited:
+    """A store with an audit log of three files, and copies of both."""
+
+    def __init__(self, path):
+        self.path = path
+        self.log = AuditLog(path / "log", signing_key=KEY, sign_every=5, max_bytes=1500)
+        self.saver = AuditedSaver(FileSystemSaver(path / "store", fsync="never"), self.log)
+        with acting_as("ann"):
+            for number in range(5):
+                self.saver.put(CONFIG, made(number))
+            self.saver.put_writes(CONFIG, {"answer:1": "yes"})
+            self.saver.add_tags(CONFIG, "good")
+        self.files = list_files(path / "log")
+        assert len(self.files) >= 3
+        self.close()
+        copy_directory(path / "log", path / "log copy")
+
+    def close(self):
+        self.log.close()
+        self.saver.close()
+
+    def verify(self, **options):
+        return AuditLog(self.path / "log").verify(**options)
+
+    def restore(self):
+        copy_directory(self.path / "log copy", self.path / "log")
+
+
+@pytest.fixture
+def audited(tmp_path):
+    return Audited(tmp_path)
+
+
+def test_a_log_that_was_left_alone_has_no_problem(audited):
+    report = audited.verify(store=audited.saver, public_key=public_key())
+    assert report.problems == ()
+    assert report.unknown == report.gaps == report.torn == 0
+    assert report.signed == report.head.seq == report.entries
+
+
+def find_places(audited):
+    """Each entry: its file, and its place there."""
+    return [(file, place) for file in audited.files for place in range(len(read_entries(file)))]
+
+
+def test_each_entry_that_is_removed_is_missed(audited):
+    head = audited.verify().head
+    for file, place in find_places(audited):
+        entries = read_entries(file)
+        write_entries(file, entries[:place] + entries[place + 1 :])
+        assert not audited.verify(expect_head=head, public_key=public_key()).ok, (file, place)
+        audited.restore()
+
+
+def test_two_entries_that_change_places_are_found(audited):
+    for file, place in find_places(audited):
+        entries = read_entries(file)
+        if place + 1 == len(entries):
+            continue
+        entries[place : place + 2] = reversed(entries[place : place + 2])
+        write_entries(file, entries)
+        assert not audited.verify().ok, (file, place)
+        audited.restore()
+
+
+def test_each_changed_field_is_found(audited):
+    for file, place in find_places(audited)[:-1]:
+        entries = read_entries(file)
+        for field in json.loads(entries[place]):
+            changed = json.loads(entries[place])
+            changed[field] = "forged"
+            forged = [*entries[:place], to_canonical(changed), *entries[place + 1 :]]
+            write_entries(file, forged)
+            assert not audited.verify().ok, (file, place, field)
+        audited.restore()
+
+
+def test_each_entry_that_is_removed_from_a_chain_made_anew_is_missed_by_its_number(audited):
+    files = {file: read_entries(file) for file in audited.files}
+    number = sum(map(len, files.values()))
+    for place in range(number - 1):
+        chain = [entry for entries in files.values() for entry in entries]
+        del chain[place]
+        chain = chain_again(chain, renumber=False)
+        left = place
+        for file, entries in files.items():
+            size = len(entries) - (0 <= left < len(entries))
+            left -= len(entries)
+            write_entries(file, chain[:size])
+            del chain[:size]
+        reasons = [problem.reason for problem in audited.verify().problems]
+        assert any("entries were removed" in reason for reason in reasons), place
+
+
+def test_each_flipped_bit_is_found(audited, sweep):
+    for file in audited.files:
+        content = bytearray(file.read_bytes())
+        for place in sweep.some(range(len(content) * 8), 150):
+            content[place // 8] ^= 1 << place % 8
+            file.write_bytes(content)
+            assert not audited.verify().ok, (file.name, place // 8, place % 8)
+            content[place // 8] ^= 1 << place % 8
+        file.write_bytes(content)
+
+
+def test_each_cut_of_the_end_is_found_by_the_head_that_was_kept(audited, sweep):
+    head = audited.verify().head
+    for number, file in enumerate(audited.files):
+        content = file.read_bytes()
+        for size in sweep.some(range(len(content)), 60):
+            file.write_bytes(content[:size])
+            for later in audited.files[number + 1 :]:
+                later.unlink(missing_ok=True)
+            assert not audited.verify(expect_head=head).ok, (file.name, size)
+        audited.restore()
+
+
+def test_a_cut_beyond_the_last_signed_head_is_found(tmp_path):
+    log = AuditLog(tmp_path / "log", signing_key=KEY, sign_every=3)
+    saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never"), log)
+    for number in range(20):
+        saver.put(CONFIG, made(number))
+    (file,) = list_files(tmp_path / "log")
+    entries = read_entries(file)
+    # Without the signatures, as if the heads behind the first one had never been.
+    unsigned = [entry for entry in entries[:2] + entries[2:] if b"signature" not in entry or entry == entries[1]]
+    write_entries(file, chain_again(unsigned))
+    reasons = [problem.reason for problem in AuditLog(tmp_path / "log").verify(public_key=public_key()).problems]
+    assert any("not signed" in reason for reason in reasons)
+
+
+def test_a_cut_back_to_a_signed_head_shows_only_against_the_store_or_a_kept_head(tmp_path):
+    log = AuditLog(tmp_path / "log", signing_key=KEY, sign_every=4)
+    saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never"), log)
+    for number in range(9):
+        saver.put(CONFIG, made(number))
+    head = log.verify().head
+    log.close()
+    (file,) = list_files(tmp_path / "log")
+    entries = read_entries(file)
+    last_signed = max(place for place, entry in enumerate(entries[:-6]) if b'"signature"' in entry)
+    write_entries(file, entries[: last_signed + 1])
+    cut = AuditLog(tmp_path / "log")
+    assert cut.verify(public_key=public_key()).ok
+    assert not cut.verify(public_key=public_key(), expect_head=head).ok
+    assert not cut.verify(saver, public_key=public_key()).ok
+
+
+def test_a_forged_chain_is_found_by_the_signature(audited):
+    forged = []
+    for file in audited.files:
+        entries = [entry.replace(b'"ann"', b'"bob"') for entry in read_entries(file)]
+        forged.append((file, entries))
+    chained = chain_again([entry for _, entries in forged for entry in entries])
+    for file, entries in forged:
+        write_entries(file, chained[: len(entries)])
+        del chained[: len(entries)]
+    assert audited.verify().ok, "the chain alone proves nothing"
+    assert not audited.verify(public_key=public_key()).ok
+
+
+def test_a_log_signed_with_another_key_is_found(audited):
+    assert not audited.verify(public_key=bytes(32)[:31] + b"\1").ok
+
+
+def test_files_that_change_places_or_are_removed_are_found(audited):
+    first, second, *_ = audited.files
+    content = first.read_bytes(), second.read_bytes()
+    first.write_bytes(content[1])
+    second.write_bytes(content[0])
+    assert not audited.verify().ok
+    for file in audited.files:
+        audited.restore()
+        file.unlink()
+        assert not audited.verify(expect_head=None).ok, file.name
+
+
+def test_records_and_export_refuse_a_damaged_log(audited):
+    file = audited.files[0]
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CheckpointCorruptionError):
+        audited.log.records()
+    with pytest.raises(CheckpointCorruptionError):
+        list(audited.log.export())
+
+
+# While a process has the log open
+
+
+@pytest.mark.parametrize("how", ["cut", "removed", "exchanged", "rolled back"])
+def test_a_process_that_has_the_log_open_notices_and_writes_no_more(tmp_path, how):
+    log = AuditLog(tmp_path / "log")
+    saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never"), log)
+    saver.put(CONFIG, made(0))
+    copy_directory(tmp_path / "log", tmp_path / "hour ago")
+    for number in range(1, 4):
+        saver.put(CONFIG, made(number))
+    (file,) = list_files(tmp_path / "log")
+    entries = read_entries(file)
+    if how == "cut":
+        write_entries(file, entries[:-3])
+    elif how == "removed":
+        file.unlink()
+    elif how == "exchanged":
+        write_entries(file, chain_again([entry.replace(b"put", b"get") for entry in [*entries, *entries]]))
+    else:
+        copy_directory(tmp_path / "hour ago", tmp_path / "log")
+    for _ in range(2):
+        with pytest.raises(CheckpointCorruptionError, match="cut, or exchanged"):
+            saver.put(CONFIG, made(9))
+    assert [checkpoint.state["n"] for checkpoint in saver.list(CONFIG)] == [3, 2, 1, 0]
+
+
+# The store
+
+
+def open_files(path):
+    return FileSystemSaver(path / "store", fsync="never")
+
+
+def open_sqlite(path):
+    (path / "store").mkdir(exist_ok=True)
+    return SqliteSaver(path / "store" / "db", fsync="never")
+
+
+@pytest.mark.parametrize("open_store", [open_files, open_sqlite])
+def test_a_store_that_was_rolled_back_to_an_older_copy_is_found(tmp_path, open_store):
+    log = AuditLog(tmp_path / "log")
+    with AuditedSaver(open_store(tmp_path), log) as saver:
+        for number in range(3):
+            saver.put(CONFIG, made(number))
+    copy_directory(tmp_path / "store", tmp_path / "hour ago")
+    with AuditedSaver(open_store(tmp_path), log) as saver:
+        saver.put(CONFIG, made(3))
+        saver.put(RunnableConfig("new"), made(4))
+    with open_store(tmp_path) as store:
+        assert log.verify(store).ok
+    shutil.rmtree(tmp_path / "store")
+    copy_directory(tmp_path / "hour ago", tmp_path / "store")
+    with open_store(tmp_path) as store:
+        problems = log.verify(store).problems
+    assert {problem.where for problem in problems} == {"thread 't'", "thread 'new'"}
+    assert all("missing" in problem.reason for problem in problems)
+
+
+def remove_latest(store):
+    latest = store.list(CONFIG)[0]
+    store.remove(CONFIG, [latest.id])
+
+
+def replace_state(store):
+    latest = store.list(CONFIG)[0]
+    forged = Checkpoint(
+        id=latest.id, node_id=latest.node_id, next_node_id=latest.next_node_id, parent_id=latest.parent_id,
+        created_at=latest.created_at, metadata=latest.metadata, state={**latest.state, "n": 10},
+    )  # fmt: skip
+    store.put(CONFIG.with_check_point_id(latest.id), forged)
+
+
+def change_metadata(store):
+    latest = store.list(CONFIG)[0]
+    store.put(CONFIG.with_check_point_id(latest.id), latest.with_metadata(freeze({"step": 99})))
+
+
+def reorder(store):
+    _, middle, oldest = store.list(CONFIG)
+    assert middle.state
+    assert oldest.state
+    store.remove(CONFIG, [middle.id, oldest.id])
+    store.put(CONFIG, oldest)
+    store.put(CONFIG, middle)
+
+
+def delete_thread(store):
+    store.delete("t")
+
+
+def remove_version(store):
+    import pathlib
+
+    *_, version = sorted(pathlib.Path(store.thread_directory("released")).glob("v*.log"))
+    version.unlink()
+
+
+def roll_version_back(store):
+    import pathlib
+
+    directory = pathlib.Path(store.thread_directory("released"))
+    first, second = sorted(directory.glob("v*.log"))
+    second.write_bytes(first.read_bytes())
+
+
+ATTACKS = {
+    "a checkpoint is added": lambda store: store.put(CONFIG, made(9)),
+    "a thread is added": lambda store: store.put(RunnableConfig("forged"), made(9)),
+    "a namespace is added": lambda store: store.put(RunnableConfig("t", checkpoint_ns="x"), made(9)),
+    "the latest is removed": remove_latest,
+    "a state is replaced": replace_state,
+    "metadata are changed": change_metadata,
+    "the order is changed": reorder,
+    "a thread is deleted": delete_thread,
+    "an answer is forged": lambda store: store.put_writes(CONFIG, {"answer:2": "yes"}),
+    "an answer is changed": lambda store: store.put_writes(CONFIG, {"answer:1": "no"}),
+    "a tag is added": lambda store: store.add_tags(CONFIG, "approved"),
+    "a tag is removed": lambda store: store.remove_tags(CONFIG, "good"),
+    "a thread is released": lambda store: store.release("t"),
+    "a version is removed": remove_version,
+    "a version is replaced by another one": roll_version_back,
+    "a deleted thread comes back": lambda store: store.put(RunnableConfig("deleted"), made(1)),
+    "a thread is copied": lambda store: store.copy("t", "copy"),
+}
+
+
+@pytest.mark.parametrize("digest_key", [None, b"k" * 16])
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_what_is_done_to_the_store_without_a_record_is_found(tmp_path, attack, digest_key):
+    log = AuditLog(tmp_path / "log", digest_key=digest_key)
+    store = open_files(tmp_path)
+    saver = AuditedSaver(store, log)
+    for number in range(3):
+        saver.put(CONFIG, made(number, text="x" * 1000))
+    saver.put_writes(CONFIG, {"answer:1": "yes"})
+    saver.add_tags(CONFIG, "good")
+    for number in range(2):
+        saver.put(RunnableConfig("released"), made(number))
+        saver.release(RunnableConfig("released"))
+    saver.put(RunnableConfig("deleted"), made(1))
+    saver.delete("deleted")
+    assert log.verify(saver).problems == ()
+    ATTACKS[attack](store)
+    store.close()  # it remembers what it has read
+    assert not log.verify(saver).ok
+    assert not AuditLog(tmp_path / "log").verify(open_files(tmp_path), digest_key=digest_key).ok
+
+
+def test_after_a_recorded_delete_absent_checkpoints_are_no_finding(tmp_path):
+    log = AuditLog(tmp_path / "log")
+    saver = AuditedSaver(open_files(tmp_path), log)
+    for thread in ("kept", "deleted", "released"):
+        for number in range(3):
+            saver.put(RunnableConfig(thread), made(number))
+    saver.delete("deleted")
+    saver.release(RunnableConfig("released"))
+    saver.delete("released")
+    saver.prune("kept", keep_last=1)
+    assert log.verify(saver).problems == ()
+    (record,) = log.records(operation="prune")
+    (removed,) = record.details["removed"]["kept"].values()
+    assert len(removed) == 2
+    (record, _) = log.records(operation="delete")
+    assert len(record.details["ids"][""]) == 3

@@ -1,0 +1,131 @@
+"""LangGraph's checkpointer on an AuditedSaver."""
+
+import asyncio
+import operator
+from typing import Annotated, TypedDict
+
+import pytest
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, interrupt
+
+from graphkit import RunnableConfig
+from graphkit.errors import AccessDeniedError
+from savers import AccessControlledSaver, AuditedSaver, AuditLog, FileSystemSaver, MemorySaver, SqliteSaver, policies
+from savers.langgraph import CheckpointSaver
+
+pytestmark = pytest.mark.requirement("P72")
+
+
+class State(TypedDict):
+    items: Annotated[list, operator.add]
+
+
+def grow(state):
+    return {"items": [f"item {len(state['items'])} " * 20]}
+
+
+def compile_graph(checkpointer, node=grow, rounds=40):
+    graph = StateGraph(State)
+    graph.add_node("a", node)
+    graph.add_edge(START, "a")
+    graph.add_conditional_edges("a", lambda state: END if len(state["items"]) >= rounds else "a")
+    return graph.compile(checkpointer=checkpointer)
+
+
+def config(thread, principal="ann"):
+    return {"configurable": {"thread_id": thread, "principal": principal}, "recursion_limit": 200}
+
+
+@pytest.fixture(params=["files", "sqlite", "memory"])
+def make_saver(request, tmp_path):
+    opened = []
+
+    def make(name):
+        match request.param:
+            case "files":
+                saver = FileSystemSaver(tmp_path / name, fsync="never")
+            case "sqlite":
+                saver = SqliteSaver(tmp_path / name, fsync="never")
+            case _:
+                saver = MemorySaver()
+        opened.append(saver)
+        return saver
+
+    yield make
+    for saver in opened:
+        saver.close()
+
+
+@pytest.fixture(params=[None, b"k" * 16])
+def log(request, tmp_path):
+    with AuditLog(tmp_path / "log", digest_key=request.param) as log:
+        yield log
+
+
+@pytest.mark.parametrize("make_policy", [None, lambda: policies.prefix({"ann": ""}), policies.owner])
+def test_it_keeps_its_deltas_and_each_put_is_recorded(make_saver, log, make_policy):
+    bare = make_saver("bare")
+    audited = make_saver("audited")
+    guarded = audited if make_policy is None else AccessControlledSaver(audited, make_policy())
+    wrapped = AuditedSaver(guarded, log)
+    for saver in (bare, wrapped):
+        result = compile_graph(CheckpointSaver(saver)).invoke({"items": []}, config("t"))
+        assert len(result["items"]) == 40
+    if bare.measures_size:
+        # An owner in each checkpoint takes some bytes.
+        assert audited.size("t") < bare.size("t") * 1.2
+    records = log.records(operation="put", principal="ann", thread_id="t")
+    assert {record.checkpoint_id for record in records} >= {info.id for info in audited.history("t")}
+    assert all(record.result == "ok" and record.digest for record in records)
+    assert log.verify(audited).problems == ()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_answer_is_recorded_and_a_forged_one_is_found(make_saver, log, is_async):
+    saver = make_saver("a")
+    app = compile_graph(CheckpointSaver(AuditedSaver(saver, log)), lambda _: {"items": [interrupt("pay?")]}, rounds=1)
+
+    def run(given):
+        if is_async:
+            return asyncio.run(app.ainvoke(given, config("t")))
+        return app.invoke(given, config("t"))
+
+    assert run({"items": []})["__interrupt__"]
+    assert run(Command(resume="yes"))["items"] == ["yes"]
+    assert log.verify(saver).problems == ()
+    assert "yes" not in "".join(log.export())
+    latest = saver.list(RunnableConfig("t"))[0]
+    saver.put_writes(RunnableConfig("t", checkpoint_id=latest.id), {"forged": "yes"})
+    assert not log.verify(saver).ok
+
+
+def test_branches_that_write_at_once_and_deletes_are_recorded(make_saver, log):
+    saver = make_saver("a")
+    graph = StateGraph(State)
+    for name in "bcde":
+        graph.add_node(name, grow)
+        graph.add_edge(START, name)
+        graph.add_edge(name, END)
+    checkpointer = CheckpointSaver(AuditedSaver(saver, log))
+    app = graph.compile(checkpointer=checkpointer)
+    for thread in ("t", "u"):
+        app.invoke({"items": []}, config(thread))
+    checkpointer.copy_thread("t", "copy")
+    checkpointer.delete_thread("u")
+    checkpointer.prune(["t"], strategy="keep_latest")
+    assert log.verify(saver).problems == ()
+    assert [record.result for record in log.records(operation="delete")] == ["ok"]
+
+
+def test_what_a_policy_refuses_is_recorded_as_refused(make_saver, log):
+    saver = AuditedSaver(AccessControlledSaver(make_saver("a"), policies.prefix({"ann": "ann/"})), log, reads=False)
+    app = compile_graph(CheckpointSaver(saver), rounds=2)
+    app.invoke({"items": []}, config("ann/1"))
+    with pytest.raises(AccessDeniedError):
+        app.get_state(config("ann/1", "bob"))
+    with pytest.raises(AccessDeniedError):
+        app.update_state(config("ann/1", "bob"), {"items": ["x"]})
+    refused = list(log.records(principal="bob"))
+    assert refused
+    assert {record.result for record in refused} == {"refused"}
+    assert not [record for record in log.records(principal="ann") if record.operation.startswith("get")]

@@ -1,0 +1,449 @@
+"""AuditedSaver and AuditLog: what is recorded, what is not, with which keys, and where else it may go."""
+
+import enum
+import json
+import logging
+import pickle
+import stat
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import TypedDict
+
+import pytest
+
+from graphkit import HasVersions, RunnableConfig, StateGraph
+from graphkit.errors import (
+    AccessDeniedError,
+    CheckpointErasedError,
+    CheckpointerConfigurationError,
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+    CheckpointStorageError,
+)
+from graphkit.operations import erase
+from graphkit.testing import made
+from savers import (
+    AccessControlledSaver,
+    AuditedSaver,
+    AuditLog,
+    FileSystemSaver,
+    KeyFile,
+    MemorySaver,
+    SqliteSaver,
+    SubjectKeys,
+    VersionedMemorySaver,
+    acting_as,
+    policies,
+)
+from tests.unit.test_access import ASYNC, FREE, OPERATIONS, call
+
+pytest.importorskip("cryptography")
+pytestmark = pytest.mark.requirement("P72")
+SECRET = "xyzzy"
+CONFIG = RunnableConfig("t")
+KEY = bytes(range(32))
+CHECKPOINT = made({"n": 1})
+
+
+class State(TypedDict):
+    n: int
+
+
+class Amount(enum.Enum):
+    SMALL = 1
+
+
+@pytest.fixture
+def log(tmp_path):
+    with AuditLog(tmp_path / "log") as log:
+        yield log
+
+
+def make_store(tmp_path):
+    """A store whose thread "t" has everything that an operation may need."""
+    saver = FileSystemSaver(tmp_path / "store", fsync="never", cipher={"key": KEY})
+    saver.put(CONFIG, made({"n": 0}))
+    saver.release(CONFIG)
+    saver.put(CONFIG, made({"n": 1}, metadata={"owner": "ann"}))
+    return saver
+
+
+@pytest.mark.parametrize("name", sorted({*OPERATIONS} - FREE - {"awatch"}))  # which waits for a change
+def test_each_operation_leaves_one_record(tmp_path, log, name):
+    saver = AuditedSaver(make_store(tmp_path), log)
+    if not hasattr(saver, name):
+        pytest.skip("the saver does not declare it")
+    with acting_as("ann"):
+        call(saver, name)
+    (record,) = log.records()
+    assert record.operation == OPERATIONS[name].__name__.removeprefix("a" if name in ASYNC else "")
+    assert (record.principal, record.result) == ("ann", "ok")
+    assert record.thread_id == (None if name == "threads" else "t")
+
+
+@pytest.mark.parametrize("name", sorted({*OPERATIONS} - FREE))
+def test_each_refused_operation_leaves_one_record_without_reads_too(tmp_path, log, name):
+    guarded = AccessControlledSaver(make_store(tmp_path), lambda *_: False)
+    saver = AuditedSaver(guarded, log, reads=False)
+    if not hasattr(saver, name) or name == "threads":
+        pytest.skip("the saver does not declare it, or it refuses nothing")
+    with acting_as("bob"), pytest.raises(AccessDeniedError):
+        call(saver, name)
+    (record,) = log.records()
+    assert (record.principal, record.result, record.error) == ("bob", "refused", "AccessDeniedError")
+
+
+def test_content_is_never_recorded(tmp_path):
+    class Failing(MemorySaver):
+        def put(self, config, checkpoint):
+            raise CheckpointSerializationError(SECRET, SECRET, SECRET)
+
+    log = AuditLog(tmp_path / "log")
+    saver = AuditedSaver(make_store(tmp_path), log)
+    checkpoint = made({SECRET: SECRET}, metadata={SECRET: SECRET})
+    saver.put(CONFIG, checkpoint)
+    saver.put_writes(CONFIG, {SECRET: SECRET})
+    saver.add_tags(CONFIG, SECRET)
+    saver.remove_tags(CONFIG, SECRET)
+    saver.search({SECRET: SECRET})
+    saver.copy("t", "u")
+    saver.prune("t", keep_last=1)
+    saver.delete("t")
+    with pytest.raises(CheckpointSerializationError):
+        AuditedSaver(Failing(), log).put(CONFIG, checkpoint)
+    log.close()
+    for file in (tmp_path / "log").iterdir():
+        assert SECRET.encode() not in file.read_bytes()
+
+
+def test_a_record_says_how_an_operation_ended(log):
+    saver = AuditedSaver(MemorySaver(), log)
+    checkpoint = made({"n": 1})
+    saver.put(CONFIG, checkpoint)
+    with pytest.raises(CheckpointNotFoundError):
+        saver.put(CONFIG.with_check_point_id("none"), made({"n": 2}))
+    saver.put(CONFIG.with_check_point_id(checkpoint.id), made({"n": 3}))
+    first, failed, replaced = log.records()
+    assert (first.result, first.checkpoint_id) == ("ok", checkpoint.id)
+    assert first.digest.startswith("sha256:")
+    assert (failed.result, failed.error) == ("failed", "CheckpointNotFoundError")
+    assert replaced.details["replaces"] == checkpoint.id
+    assert datetime.fromisoformat(first.time) <= datetime.now(UTC)
+    assert log.verify(saver).problems == ()
+
+
+def test_what_names_no_checkpoint_is_recorded_with_the_latest(log):
+    saver = AuditedSaver(MemorySaver(), log)
+    checkpoint = made({"n": 1})
+    saver.put(CONFIG, checkpoint)
+    saver.put_writes(CONFIG, {"answer": 1})
+    saver.add_tags(CONFIG, "good")
+    saver.remove_tags(CONFIG, "good")
+    assert {record.checkpoint_id for record in log.records()} == {checkpoint.id}
+    assert log.verify(saver).problems == ()
+
+
+def test_records_are_chosen_by_who_and_thread_and_time_and_operation(log):
+    saver = AuditedSaver(MemorySaver(), log)
+    for principal in ("ann", "bob"):
+        with acting_as(principal):
+            saver.put(RunnableConfig(f"{principal}/1"), made({"n": 1}))
+            saver.get(RunnableConfig(f"{principal}/1"))
+    assert len(log.records()) == 4
+    assert len(log.records(principal="ann")) == 2
+    assert len(log.records(thread_id="bob/1", operation="get")) == 1
+    assert len(log.records(since=datetime.now(UTC) - timedelta(minutes=1))) == 4
+    assert log.records(since=datetime.now(UTC) + timedelta(minutes=1)) == []
+
+
+def test_a_principal_that_is_an_object_is_recorded_by_its_type(log):
+    class User:
+        def __repr__(self):
+            return SECRET
+
+    saver = AuditedSaver(MemorySaver(), log)
+    for principal in (User(), 17):
+        saver.get(CONFIG.with_principal(principal))
+    assert [record.principal for record in log.records()] == ["of type User", "17"]
+
+
+def test_reads_need_not_be_recorded(log):
+    saver = AuditedSaver(MemorySaver(), log, reads=False)
+    saver.put(CONFIG, made({"n": 1}))
+    saver.get(CONFIG)
+    saver.threads()
+    assert [record.operation for record in log.records()] == ["put"]
+
+
+def test_a_dry_run_is_a_reading_operation(tmp_path, log):
+    saver = AuditedSaver(make_store(tmp_path), log, reads=False)
+    saver.compact(dry_run=True)
+    saver.delete_idle(idle_since=datetime.now(UTC), dry_run=True)
+    assert log.records() == []
+    saver.compact()
+    assert [record.operation for record in log.records()] == ["compact"]
+
+
+def test_what_a_policy_adds_to_metadata_is_part_of_the_digest(tmp_path, log):
+    store = MemorySaver()
+    saver = AuditedSaver(AccessControlledSaver(store, policies.owner()), log)
+    with acting_as("ann"):
+        saver.put(CONFIG, made({"n": 1}))
+        saver.put_writes(CONFIG, {"answer": 1})
+    assert store.get(CONFIG).metadata["owner"] == "ann"
+    assert log.verify(saver).problems == ()
+
+
+def test_the_wrong_order_of_wrappers_warns(log, caplog):
+    AuditedSaver(AccessControlledSaver(MemorySaver(), policies.read_only()), log)
+    assert caplog.text == ""
+    AccessControlledSaver(AuditedSaver(MemorySaver(), log), policies.read_only())
+    assert "refusals are not recorded" in caplog.text
+
+
+def test_a_run_is_audited(log):
+    graph = StateGraph(State)
+    graph.add_node("a", lambda state: {"n": state["n"] + 1})
+    graph.set_entry_point("a")
+    graph.set_finish_point("a")
+    store = VersionedMemorySaver()
+    app = graph.compile(checkpointer=AuditedSaver(store, log))
+    with acting_as("ann"):
+        assert app.invoke({"n": 1}, CONFIG)["n"] == 2
+    assert {record.principal for record in log.records()} == {"ann"}
+    assert log.verify(store).problems == ()
+
+
+def test_types_that_are_registered_have_digests(tmp_path, log):
+    saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never"), log)
+    saver.register_types(Amount)
+    saver.put(CONFIG, made({"amount": Amount.SMALL}))
+    (record,) = log.records()
+    assert record.digest is not None
+    other = FileSystemSaver(tmp_path / "store", types=[Amount])
+    assert log.verify(other).problems == ()
+
+
+def test_the_log_stays_valid_after_a_key_was_destroyed(tmp_path, log):
+    keys = KeyFile(tmp_path / "keys")
+    keys.add("shared")
+    keys.add("customer-17")
+    cipher = SubjectKeys(keys, key_for=lambda thread_id, metadata: metadata.get("subject"))
+    saver = AuditedSaver(FileSystemSaver(tmp_path / "store", cipher=cipher), log)
+    saver.put(CONFIG, made({"n": 1}, metadata={"subject": "customer-17"}))
+    saver.put(RunnableConfig("u"), made({"n": 1}))
+    saver.close()
+    assert log.verify(saver).problems == ()
+    keys.destroy("customer-17")
+    saver.close()
+    with pytest.raises(CheckpointErasedError):
+        saver.get(CONFIG)
+    assert log.verify(FileSystemSaver(tmp_path / "store", cipher=cipher)).problems == ()
+    saver.delete("t")
+    assert log.verify(saver).problems == ()
+
+
+def test_the_log_stays_valid_after_an_erasure(tmp_path, log):
+    saver = AuditedSaver(SqliteSaver(tmp_path / "store.db"), log)
+    for thread in ("t", "u"):
+        saver.put(RunnableConfig(thread), made({"n": 1}))
+    assert erase(saver, "t").ok
+    assert log.verify(saver).problems == ()
+    assert {"delete", "erase_deleted"} <= {record.operation for record in log.records()}
+
+
+def test_the_capabilities_are_those_of_the_saver(tmp_path, log):
+    assert isinstance(AuditedSaver(VersionedMemorySaver(), log), HasVersions)
+    assert not isinstance(AuditedSaver(MemorySaver(), log), HasVersions)
+    assert not hasattr(AuditedSaver(MemorySaver(), log), "compact")
+
+
+# Other processes
+
+
+def put_in_another_process(opener):
+    saver = opener()
+    saver.put(RunnableConfig("other"), made({"n": 1}))
+
+
+def test_what_another_process_opens_is_audited_with_the_same_keys(tmp_path):
+    log = AuditLog(tmp_path / "log", digest_key=KEY, signing_key=KEY, sign_every=1)
+    saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never"), log)
+    saver.put(CONFIG, made({"n": 1}))
+    opener = pickle.loads(pickle.dumps(saver.opener()))
+    with ProcessPoolExecutor(1) as executor:
+        executor.submit(put_in_another_process, opener).result()
+    assert [record.result for record in log.records(thread_id="other")] == ["ok"]
+    assert log.verify(saver).problems == ()
+    assert AuditedSaver(FileSystemSaver(tmp_path / "store"), lambda entry: None).opener() is None
+
+
+# Keys
+
+
+def test_keyed_digests_hide_ids_and_principals(tmp_path):
+    log = AuditLog(tmp_path / "log", digest_key=KEY)
+    saver = AuditedSaver(MemorySaver(), log)
+    config = RunnableConfig("customer 4711", checkpoint_ns="tenant seven")
+    with acting_as("ann@example.com"):
+        saver.put(config, made({"n": 1}))
+        saver.put(RunnableConfig("customer 4711"), made({"n": 1}))
+        saver.copy("customer 4711", "customer 4712")
+        saver.prune("customer 4711", keep_last=1)
+        saver.prune(keep_last=1)
+        saver.delete("customer 4712")
+    log.close()
+    text = b"".join(file.read_bytes() for file in (tmp_path / "log").iterdir())
+    for hidden in (b"customer", b"tenant", b"ann@"):
+        assert hidden not in text
+    assert len(log.records(thread_id="customer 4711", operation="put")) == 2
+    assert len(log.records(principal="ann@example.com")) == 6
+    assert log.verify(saver).problems == ()
+
+
+def test_a_guess_cannot_be_confirmed_without_the_key(tmp_path):
+    digests = set()
+    for number, key in enumerate([None, b"a" * 16, b"b" * 16]):
+        log = AuditLog(tmp_path / str(number), digest_key=key)
+        AuditedSaver(MemorySaver(), log).put(CONFIG, CHECKPOINT)
+        digests.add(log.records()[0].digest)
+    assert len(digests) == 3
+
+
+def test_another_digest_key_is_refused(tmp_path):
+    saver = AuditedSaver(MemorySaver(), AuditLog(tmp_path / "log", digest_key=KEY))
+    saver.put(CONFIG, made({"n": 1}))
+    for other in (None, b"another key of 16"):
+        log = AuditLog(tmp_path / "log", digest_key=other)
+        with pytest.raises(CheckpointerConfigurationError, match="another digest_key"):
+            AuditedSaver(MemorySaver(), log).put(CONFIG, made({"n": 2}))
+        with pytest.raises(CheckpointerConfigurationError, match="digest_key"):
+            log.verify(saver)
+        assert log.verify().ok
+        assert log.verify(saver, digest_key=KEY).ok
+
+
+def test_a_digest_key_may_be_in_a_key_file(tmp_path):
+    from base64 import b64encode
+
+    (tmp_path / "keys").write_text(f"2026 {b64encode(KEY).decode()}\n")
+    saver = AuditedSaver(MemorySaver(), AuditLog(tmp_path / "log", digest_key=tmp_path / "keys"))
+    saver.put(CONFIG, made({"n": 1}))
+    assert AuditLog(tmp_path / "log").verify(saver, digest_key=KEY).ok
+
+
+@pytest.fixture
+def keys(tmp_path):
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    private = Ed25519PrivateKey.from_private_bytes(KEY)
+    private_pem = private.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    public_pem = private.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    (tmp_path / "private.pem").write_bytes(private_pem)
+    (tmp_path / "public.pem").write_bytes(public_pem)
+    return {
+        "bytes": (KEY, private.public_key().public_bytes_raw()),
+        "PEM": (private_pem, public_pem),
+        "file": (tmp_path / "private.pem", str(tmp_path / "public.pem")),
+        "object": (private, private.public_key()),
+    }
+
+
+@pytest.mark.parametrize("kind", ["bytes", "PEM", "file", "object"])
+def test_a_signing_key_may_be_given_in_several_forms(tmp_path, keys, kind):
+    private, public = keys[kind]
+    log = AuditLog(tmp_path / "log", signing_key=private)
+    AuditedSaver(MemorySaver(), log).put(CONFIG, made({"n": 1}))
+    log.close()
+    report = log.verify(public_key=public)
+    assert report.ok
+    assert report.signed == report.head.seq
+    assert KEY.hex() not in repr(log)
+    wrong = [public] if kind != "bytes" else [b"short", b"-----BEGIN nonsense"]
+    for each in wrong:
+        with pytest.raises(CheckpointerConfigurationError):
+            AuditLog(tmp_path / "other", signing_key=each)
+
+
+@pytest.mark.parametrize(
+    "options", [{"sign_every": 0}, {"max_bytes": 0}, {"digest_key": b"short"}, {"digest_key": "no such file"}]
+)
+def test_invalid_options_are_refused(tmp_path, options):
+    with pytest.raises(CheckpointerConfigurationError):
+        AuditLog(tmp_path / "log", **options)
+    assert not (tmp_path / "log").exists()
+
+
+def test_other_invalid_arguments_are_refused(log):
+    with pytest.raises(CheckpointerConfigurationError):
+        AuditedSaver(MemorySaver(), log, on_error="ignore")
+    with pytest.raises(CheckpointerConfigurationError):
+        AuditedSaver(MemorySaver(), "log")
+    with pytest.raises(CheckpointerConfigurationError):
+        log.verify(expect_head="12")
+
+
+def test_an_expected_head_may_be_text(log):
+    AuditedSaver(MemorySaver(), log).put(CONFIG, made({"n": 1}))
+    head = log.verify().head
+    assert log.verify(expect_head=f"{head.seq}:{head.digest}").ok
+    assert not log.verify(expect_head=f"{head.seq}:{'0' * 64}").ok
+
+
+def test_reading_makes_no_directory_and_files_are_private(tmp_path):
+    log = AuditLog(tmp_path / "new" / "log")
+    assert log.records() == []
+    assert log.verify().entries == 0
+    assert list(log.export()) == []
+    assert not (tmp_path / "new").exists()
+    AuditedSaver(MemorySaver(), log).put(CONFIG, made({"n": 1}))
+    for path in (tmp_path / "new" / "log", *(tmp_path / "new" / "log").iterdir()):
+        assert stat.S_IMODE(path.stat().st_mode) in {0o700, 0o600}
+
+
+def test_an_export_has_the_canonical_form_of_each_entry(log):
+    AuditedSaver(MemorySaver(), log).put(CONFIG, made({"n": 1}))
+    lines = list(log.export())
+    assert [json.loads(line)["kind"] for line in lines] == ["begin", "intent", "outcome"]
+    assert all(json.dumps(json.loads(line), sort_keys=True, separators=(",", ":")) == line for line in lines)
+
+
+# Other sinks
+
+
+def test_a_logger_gets_each_entry(caplog):
+    caplog.set_level(logging.INFO, "audit")
+    saver = AuditedSaver(MemorySaver(), logging.getLogger("audit"))
+    with acting_as("ann"):
+        saver.put(CONFIG, made({"n": 1}))
+    entries = [record.audit for record in caplog.records if record.name == "audit"]
+    assert [(entry["kind"], entry.get("principal")) for entry in entries] == [("intent", "ann"), ("outcome", None)]
+    assert json.loads(caplog.records[0].getMessage()) == entries[0]
+    assert entries[1]["of"] == entries[0]["seq"]
+
+
+def test_a_function_gets_each_entry_and_may_refuse():
+    entries = []
+
+    def send(entry):
+        if entry["kind"] == "intent" and len(entries) > 2:
+            raise ValueError("no")
+        entries.append(entry)
+
+    saver = AuditedSaver(MemorySaver(), send)
+    saver.put(CONFIG, made({"n": 1}))
+    assert [entry["kind"] for entry in entries] == ["intent", "outcome"]
+    entries.append({})
+    with pytest.raises(CheckpointStorageError):
+        saver.put(CONFIG, made({"n": 2}))
+    assert len(saver.list(CONFIG)) == 1
+
+    unrefused = AuditedSaver(MemorySaver(), send, on_error="warn")
+    unrefused.put(CONFIG, made({"n": 2}))
+    unrefused.get(CONFIG)
+    assert entries[-1]["gaps"] == 2

@@ -43,10 +43,14 @@ def is_locked(path: str) -> bool:
     """
     try:
         # Closed even if an interrupt comes on the way to the end: a descriptor that stays open would keep the lock.
-        with os.fdopen(os.open(path, _PROBE_FLAGS), "rb", 0) as opened:
+        with open(path, "rb", 0, opener=_open_to_look) as opened:
             return _is_refused(opened.fileno())
     except FileNotFoundError:
         return False
+
+
+def _open_to_look(path: str, _flags: int) -> int:
+    return os.open(path, _PROBE_FLAGS)
 
 
 def _is_refused(fd: int) -> bool:

@@ -170,10 +170,18 @@ def list_versions(store: Store, thread: ThreadDirectory) -> list[int]:
     ending = find_begun_end(store, thread)
     if ending == DELETED:
         return []
-    versions = {ending}
+    versions = find_finished_versions(store, thread)
+    if ending is not None:
+        versions.add(ending)
+    return sorted(versions)
+
+
+def find_finished_versions(store: Store, thread: ThreadDirectory) -> set[int]:
+    """Return the versions of a thread whose release is finished; nothing is asked of its live logs."""
+    versions: set[int | None] = set()
     for path in list_directories(store, thread):
         versions.update(map(layout.parse_version, store.io.listdir(path)))
-    return sorted(version for version in versions if version is not None)
+    return {version for version in versions if version is not None}
 
 
 def find_begun_end(store: Store, thread: ThreadDirectory) -> int | None:

@@ -119,12 +119,13 @@ def release(store: Store, thread: ThreadDirectory) -> int | None:
     """Make the live logs of a thread its next version; return None if there are no checkpoints.
 
     From the RELEASE record at the end of the root's log on, the history is released. If the process
-    dies, the next writer that finds the record finishes the release.
+    dies, the next writer that finds the record finishes the release. No end has been begun: the caller
+    has the write lock, and has finished what it found.
     """
     namespaces = catalog.list_namespaces(store, thread)
     if not any(_has_checkpoints(store, thread.in_namespace(namespace)) for namespace in namespaces):
         return None
-    version = 1 + max(catalog.list_versions(store, thread), default=0)
+    version = 1 + max(catalog.find_finished_versions(store, thread), default=0)
     for namespace in filter(None, namespaces):
         # Before the root's RELEASE record makes it a version. Otherwise a power loss could leave the
         # record and a log that lacks its last checkpoints.

@@ -307,7 +307,8 @@ class RunLock:
         self._timeout = timeout
         self._key = io.real_path(path)
         self._fd = -1
-        self._has_lock = False
+        self._inode: int | None = None
+        """The number of the locked file, while the lock is held."""
         self.owner_ident = 0
         """The thread of execution that holds the lock."""
         self.holder_name = ""
@@ -362,7 +363,6 @@ class RunLock:
                 self.owner_ident = threading.get_ident()
                 held.owners[self._key] = self
             self._lock(started)
-            self._has_lock = True
             self._write_holder()
         except BaseException:
             self._release()
@@ -382,12 +382,16 @@ class RunLock:
         return owner is not None and owner.is_detached()
 
     def is_detached(self) -> bool:
-        """Return whether the file that this object has locked is no longer at its path."""
-        return self._fd >= 0 and not self._is_at_path()
+        """Return whether the file that this object has locked is no longer at its path.
 
-    def _is_at_path(self) -> bool:
+        Any thread of execution may ask, also while the holder frees the lock and closes its descriptor.
+        """
+        inode = self._inode
+        return inode is not None and not self._is_at_path(inode) and self._inode == inode
+
+    def _is_at_path(self, inode: int) -> bool:
         at_path = self._io.stat(self._path)
-        return at_path is not None and at_path.st_ino == self._io.fstat(self._fd).st_ino
+        return at_path is not None and at_path.st_ino == inode
 
     def _lock(self, started: float) -> None:
         io = self._io
@@ -401,7 +405,9 @@ class RunLock:
             if io.lock(self._fd):
                 # A delete removes the file of a lock, or moves it with its directory. A lock on a
                 # file that is not at the path excludes no other run, which makes a new file.
-                if self._is_at_path():
+                inode = io.fstat(self._fd).st_ino
+                if self._is_at_path(inode):
+                    self._inode = inode
                     return
                 io.close(self._fd)
                 self._fd = -1
@@ -431,6 +437,7 @@ class RunLock:
         if self._fd >= 0:
             self._io.close(self._fd)
             self._fd = -1
+            self._inode = None
 
     def _release(self) -> None:
         try:
@@ -445,12 +452,12 @@ class RunLock:
     def _close(self) -> None:
         if self._fd < 0:
             return
-        if self._has_lock:
+        if self._inode is not None:
             # An empty file says that the holder did not die. If the disk refuses, a watch believes
             # that it did.
             with suppress(OSError):
                 self._io.truncate(self._fd, 0)
-            self._has_lock = False
+            self._inode = None
         # Closing alone is not enough: the child of a fork may have a copy of the descriptor.
         self._io.unlock(self._fd)
         fd, self._fd = self._fd, -1

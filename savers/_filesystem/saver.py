@@ -278,21 +278,25 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         thread_id = RunnableConfig.of(config).thread
         thread = store.locate(thread_id)
         log = store.shared_log(thread_id, "")
-        with self._exclude_runs(thread_id), log.mutex, store.write_lock(thread):
-            finished = lifecycle.finish_begun(store, log)
-            checkpoints: Sequence[Checkpoint] = []
-            if log.refresh_to_write():
-                checkpoints = self._list_checkpoints(log)
-            version = lifecycle.release(store, thread)
-            log.close()
-            if version is None:
-                # There is no live history. An earlier release may have failed, or its process may
-                # have died, before the caller got the version.
-                failed = store.begun_releases.pop(thread_id, None)
-                if finished is None:
-                    finished = failed
-                if finished in catalog.list_versions(store, thread):
-                    return self.tag(RunnableConfig(thread_id), finished)
+        with self._exclude_runs(thread_id):
+            earlier: int | None = None
+            with log.mutex, store.write_lock(thread):
+                finished = lifecycle.finish_begun(store, log)
+                checkpoints: Sequence[Checkpoint] = []
+                if log.refresh_to_write():
+                    checkpoints = self._list_checkpoints(log)
+                version = lifecycle.release(store, thread)
+                log.close()
+                if version is None:
+                    # There is no live history. An earlier release may have failed, or its process may
+                    # have died, before the caller got the version.
+                    failed = store.begun_releases.pop(thread_id, None)
+                    earlier = failed if finished is None else finished
+                    if earlier not in catalog.find_finished_versions(store, thread):
+                        earlier = None
+            if earlier is not None:
+                # Not with the write lock: a reader takes the mutexes of logs, and who has one may wait for the lock.
+                return self.tag(RunnableConfig(thread_id), earlier)
         return Tag(thread_id, checkpoints, version)
 
     @wrap_os_errors("delete")

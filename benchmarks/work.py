@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
 
-from graphkit import END, START, Channels, RunnableConfig, StateGraph, operations
+from graphkit import END, START, Channels, CompiledGraph, RunnableConfig, StateGraph, operations, wait_until
 from graphkit.worker import Worker
 from savers import FileSystemSaver, SqliteSaver
 
@@ -64,6 +65,13 @@ def measure_usage() -> Usage:
     return Usage(time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
+def make_graph(pack: Callable[..., Any], saver: Any = None) -> CompiledGraph[Any]:
+    """Return the graph of all runs, which has one node."""
+    graph = StateGraph({"log": Channels.appender()}).add_node("pack", pack)
+    graph.add_edge(START, "pack").add_edge("pack", END)
+    return graph.compile(graph_id="work", checkpointer=saver)
+
+
 # The processes of workers
 
 
@@ -75,9 +83,7 @@ def serve(place: Place, concurrency: int, connection: Any) -> None:
             connection.send((config.thread, time.time(), measure_usage()))
             return {"log": "packed"}
 
-        graph = StateGraph({"log": Channels.appender()}).add_node("pack", pack)
-        graph.add_edge(START, "pack").add_edge("pack", END)
-        worker = Worker(saver, graph.compile(graph_id="work"), concurrency=concurrency)
+        worker = Worker(saver, make_graph(pack), concurrency=concurrency)
 
         def answer() -> None:
             while connection.recv() != "stop":
@@ -156,12 +162,17 @@ def receive(connection: Any) -> Any:
 # Many threads that are not due
 
 
-def fill(place: Place, count: int) -> None:
-    """Submit runs for another day."""
+def fill(place: Place, count: int, *, sleeping: bool) -> None:
+    """Submit runs for another day, or begin runs that sleep until then."""
     at = datetime.now(UTC) + timedelta(days=1)
     with open_saver(place, "never") as saver:
+        graph = make_graph(lambda _: wait_until(at), saver)
         for number in range(count):
-            operations.submit(saver, {}, f"far-{number}", graph_id="work", at=at)
+            thread = f"far-{number}"
+            if sleeping:
+                graph.invoke({}, thread)
+            else:
+                operations.submit(saver, {}, thread, graph_id="work", at=at)
 
 
 def measure_listing(place: Place) -> float:
@@ -242,13 +253,13 @@ def measure_dbos(file: Path, concurrency: int | None, poll: float) -> tuple[floa
 def main(folder: Callable[[], Path], threads: int) -> None:
     """Measure, and print the tables."""
     columns = {}
-    for kind in KINDS:
+    for kind, sleeping in product(KINDS, (False, True)):
         place = Place(kind, str(folder() / "runs"))
-        fill(place, threads)
-        columns[kind] = measure_worker(place)
+        fill(place, threads, sleeping=sleeping)
+        columns[f"{kind}, {'sleeping' if sleeping else 'queued'}"] = measure_worker(place)
     print(f"\n### A worker on a store of {threads} threads that are not due\n")
-    print(f"| | {' | '.join(KINDS)} |\n|---|{'---|' * len(KINDS)}")
-    for name in columns[KINDS[0]]:
+    print(f"| | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+    for name in next(iter(columns.values())):
         print(f"| {name} | {' | '.join(column[name] for column in columns.values())} |")
 
     print(f"\n### A queue of {QUEUED} runs of one node, and one worker\n")

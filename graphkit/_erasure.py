@@ -343,7 +343,12 @@ class ErasureLedger:
 
         def is_older(thread_id: str, checkpoints: Iterator[_Listed]) -> bool:
             moment = erased.get(self._hash(thread_id))
-            return moment is not None and any(checkpoint.created_at < moment for checkpoint in checkpoints)
+            if moment is None:
+                return False
+            try:
+                return any(checkpoint.created_at < moment for checkpoint in checkpoints)
+            except CheckpointErasedError:
+                return True  # Its times cannot be read, and nor can anything else: no one misses what goes.
 
         selected, unreadable = _select(saver, is_older)
         return _Eraser(saver, full=full).erase(selected, goes_on=True) + unreadable

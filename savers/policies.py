@@ -12,7 +12,7 @@ from typing import Any, Final, final
 
 from graphkit import RunnableConfig
 from graphkit.abc import BaseCheckpointSaver, HasVersions
-from graphkit.errors import CheckpointerConfigurationError
+from graphkit.errors import CheckpointErasedError, CheckpointerConfigurationError
 from graphkit.saver_kit import set_public_module
 
 __all__ = ["READING", "Owner", "Prefix", "ReadOnly", "owner", "prefix", "read_only"]
@@ -57,8 +57,11 @@ class Owner:
     def __call__(self, principal: Any, operation: str, thread_id: str, checkpoint_ns: str) -> bool:  # noqa: ARG002
         if principal is None:
             return False
-        for metadata in self._iter_metadata(thread_id):
-            return bool(metadata.get(self.key) == principal)
+        try:
+            for metadata in self._iter_metadata(thread_id):
+                return bool(metadata.get(self.key) == principal)
+        except CheckpointErasedError:
+            return False  # the owner was erased with the rest
         return True  # there is no such thread yet
 
     def _iter_metadata(self, thread_id: str) -> Iterator[Mapping[str, Any]]:
@@ -113,8 +116,9 @@ def owner(key: str = "owner") -> Owner:
 
     The policy itself writes the principal to the metadata of each checkpoint, over what is there under
     that key. So the principal must be storable, and equal to what is read: use strings. A thread that
-    was stored without the key belongs to nobody, and so do the threads of others: all operations are
-    refused, so a principal can find out that an id is taken. Nobody (None) may do nothing.
+    was stored without the key, or whose cipher key was destroyed, belongs to nobody, and so do the
+    threads of others: all operations are refused, so a principal can find out that an id is taken.
+    Nobody (None) may do nothing.
 
     Args:
         key: the metadata key.

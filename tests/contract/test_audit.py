@@ -3,14 +3,15 @@
 import pytest
 
 from graphkit.testing.contract import SaverContract
-from savers import MemorySaver, VersionedMemorySaver
+from savers import MemorySaver, SubjectKeys, VersionedMemorySaver
 from savers._audit.log import AuditLog
 from savers._wrappers.audited import AuditedSaver
 from tests.contract.test_access import Guarded
 from tests.contract.test_filesystem import TestFileSystemSaverThatNeverSyncs as OnFiles
 from tests.contract.test_postgres import TestPostgresSaver as OnPostgres, TestSealedPostgresSaver as OnSealedPostgres
-from tests.contract.test_sealed import TestSealedSaver as OnSealedFiles
+from tests.contract.test_sealed import TestSaverWithOwnKeys as OnSealedFiles, choose_old
 from tests.contract.test_sqlite import TestSealedSqliteSaver as OnSealedSqlite, TestSqliteSaver as OnSqlite
+from tests.support.reopening import KEYS
 
 
 class Audited:
@@ -74,8 +75,9 @@ class TestPostgres(Audited, OnPostgres):
     pass
 
 
+@pytest.mark.requirement("P71", "P72", "P73")
 class TestStacked(Audited, Guarded, OnSealedFiles):
-    pass
+    """All wrappers, and a key for each history."""
 
 
 class TestStackedOnMemory(Audited, Guarded, OnMemory):
@@ -83,11 +85,11 @@ class TestStackedOnMemory(Audited, Guarded, OnMemory):
 
 
 class TestStackedOnSqlite(Audited, Guarded, OnSealedSqlite):
-    pass
+    cipher = SubjectKeys(KEYS, key_for=choose_old)
 
 
 class TestStackedOnPostgres(Audited, Guarded, OnSealedPostgres):
-    pass
+    cipher = SubjectKeys(KEYS, key_for=choose_old)
 
 
 del (

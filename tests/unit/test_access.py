@@ -35,11 +35,13 @@ from graphkit.testing import made
 from graphkit.transfer import copy_threads
 from graphkit.worker import Worker
 from savers import (
+    DESTROYED,
     AccessControlledSaver,
     FileSystemSaver,
     MemorySaver,
     SaverWrapper,
     SqliteSaver,
+    SubjectKeys,
     ValidatingSaver,
     VersionedMemorySaver,
     acting_as,
@@ -950,6 +952,21 @@ def test_a_thread_without_an_owner_is_nobodys(owned):
         with pytest.raises(AccessDeniedError):
             owned.get("t")
         assert owned.threads() == []
+
+
+def test_a_thread_whose_key_was_destroyed_is_nobodys(tmp_path, caplog):
+    pytest.importorskip("cryptography")
+    keys = {"current": bytes(32), "old": bytes(range(32))}
+    cipher = SubjectKeys(keys, key_for=lambda thread, metadata: "old")
+    with FileSystemSaver(tmp_path, fsync="never", cipher=cipher) as inner, acting_as("ann"):
+        AccessControlledSaver(inner, policies.owner()).put("t", made({"n": 1}))
+    with FileSystemSaver(tmp_path, fsync="never", cipher={**keys, "old": DESTROYED}) as inner, acting_as("ann"):
+        owned = AccessControlledSaver(inner, policies.owner())
+        with pytest.raises(AccessDeniedError):
+            owned.delete("t")
+        assert owned.threads() == []
+        assert inner.threads() == ["t"]
+    assert caplog.messages == [], "the policy does not fail"
 
 
 def test_two_who_put_first_do_not_share_a_thread(owned):

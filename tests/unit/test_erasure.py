@@ -193,6 +193,23 @@ def test_what_a_destroyed_key_had_sealed_is_in_no_ones_way(tmp_path):
         assert saver.threads() == ["copy"]
 
 
+def test_a_ledger_erases_again_what_a_destroyed_key_had_sealed(tmp_path):
+    pytest.importorskip("cryptography")
+    keys = KeyFile(tmp_path / "keys")
+    keys.add("current")
+    cipher = SubjectKeys(keys, key_for=lambda thread, metadata: keys.add(metadata["user"]))
+    ledger = ErasureLedger(tmp_path / "ledger", key=KEY)
+    with FileSystemSaver(tmp_path / "store", fsync="never", cipher=cipher) as saver:
+        put(saver, "t", "ann")
+        put(saver, "other", "ann")
+        ledger.record("t")  # and a backup brought it back
+    keys.destroy("ann")
+    with FileSystemSaver(tmp_path / "store", fsync="never", cipher=keys) as saver:
+        assert [(report.thread_id, report.ok) for report in ledger.apply(saver)] == [("t", True)]
+        assert saver.threads() == ["other"]
+        assert ledger.apply(saver) == []
+
+
 # Access
 
 

@@ -1,5 +1,7 @@
 """The contract with AuditedSaver around each saver, and what the audit log then says of the store."""
 
+from contextlib import closing
+
 import pytest
 
 from graphkit.testing.contract import SaverContract
@@ -24,8 +26,9 @@ class Audited:
         self.is_tampered = False
         yield
         for saver in self.savers:
-            assert saver.log.verify(None if self.is_tampered else saver).problems == ()
-            saver.log.close()
+            # The fixture of its server may have closed it already: it has opened itself again.
+            with closing(saver), closing(saver.log) as log:
+                assert log.verify(None if self.is_tampered else saver).problems == ()
         self.savers.clear()  # pytest keeps this object, and with it their files open
 
     def make_saver(self):

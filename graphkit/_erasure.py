@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
@@ -264,12 +265,40 @@ class _Found(NamedTuple):
 
 
 def _iter_checkpoints(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[_Listed]:
-    """Yield all checkpoints of a thread, those of its versions too; their states are not read."""
-    yield from saver.search({}, thread_id=thread_id)  # all of them, in all namespaces
+    """Yield all checkpoints of a thread, those of its versions too; their states are not read.
+
+    A history whose key was destroyed is passed over: the others may be those of another person.
+
+    Raises:
+        CheckpointErasedError: a key was destroyed, and no other history has a checkpoint.
+    """
+    erased: CheckpointErasedError | None = None
+    is_readable = False
+    for list_checkpoints in _iter_histories(saver, thread_id):
+        try:
+            found = list_checkpoints()
+        except CheckpointErasedError as error:
+            erased = error
+            continue
+        for checkpoint in found:
+            is_readable = True
+            yield checkpoint
+    if erased is not None and not is_readable:
+        raise erased
+
+
+def _iter_histories(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[Callable[[], Sequence[_Listed]]]:
+    """Yield a function for each history of a thread that returns its checkpoints."""
+    for namespace in saver.namespaces(thread_id):
+        yield partial(saver.history, RunnableConfig(thread_id, checkpoint_ns=namespace))
     if isinstance(saver, HasVersions):
         for version in saver.versions_by_thread_id(thread_id):
             for namespace in saver.version_namespaces(thread_id, version):
-                yield from saver.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version).checkpoints
+                yield partial(_list_version, saver, RunnableConfig(thread_id, checkpoint_ns=namespace), version)
+
+
+def _list_version(saver: HasVersions, config: RunnableConfig, version: int) -> Sequence[Checkpoint]:
+    return saver.tag(config, version).checkpoints
 
 
 @final

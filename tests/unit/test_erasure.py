@@ -210,6 +210,42 @@ def test_a_ledger_erases_again_what_a_destroyed_key_had_sealed(tmp_path):
         assert ledger.apply(saver) == []
 
 
+@pytest.fixture(params=["a version", "versions", "a namespace", "a namespace of a version"])
+def shared(request, tmp_path, ledger):
+    """A thread that was erased, then bob's, who has a copy of it, then ann's, whose key was destroyed."""
+    pytest.importorskip("cryptography")
+    keys = KeyFile(tmp_path / "keys")
+    keys.add("current")
+    cipher = SubjectKeys(keys, key_for=lambda thread, metadata: keys.add(metadata["user"]))
+    ledger.record("t")
+    with FileSystemSaver(tmp_path / "store", fsync="never", cipher=cipher) as saver:
+        put(saver, "t", "bob", namespace="sub" if "namespace" in request.param else "")
+        saver.copy("t", "copy")
+        if "namespace" not in request.param:
+            saver.release("t")
+        put(saver, "t", "ann")
+        if request.param in {"versions", "a namespace of a version"}:
+            saver.release("t")
+    keys.destroy("ann")
+    with FileSystemSaver(tmp_path / "store", fsync="never", cipher=keys) as saver:
+        yield saver
+
+
+def test_a_destroyed_key_hides_no_other_history_of_its_thread(shared):
+    reports = erase_where(shared, {"user": "bob"})
+    assert sorted((report.thread_id, report.ok) for report in reports) == [("copy", True), ("t", True)]
+    assert shared.threads(released=True) == []
+
+
+def test_a_destroyed_key_hides_no_copy_of_another_history(shared):
+    assert erase(shared, "t").copies == ("copy",)
+
+
+def test_a_destroyed_key_makes_no_newer_history_older(shared, ledger):
+    assert ledger.apply(shared) == []
+    assert sorted(shared.threads(released=True)) == ["copy", "t"]
+
+
 # Access
 
 

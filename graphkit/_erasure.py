@@ -124,9 +124,22 @@ def erase_where(
         AccessDeniedError: the caller may not delete one of the threads. Nothing was changed.
         ValueError: the metadata is empty: that would be everybody's.
     """
-    selected, unreadable = select_threads(saver, metadata)
-    reports = _Eraser(saver, full=full, ledger=ledger).erase(selected, goes_on=True) + unreadable
-    return reports + [_erase_from(store, metadata) for store in stores]
+    selection = select_threads(saver, metadata)
+    return erase_selection(saver, selection, metadata, stores=stores, ledger=ledger, full=full)
+
+
+def erase_selection(
+    saver: BaseCheckpointSaver,
+    selection: Selection,
+    metadata: Mapping[str, Any],
+    *,
+    stores: Sequence[Any],
+    ledger: ErasureLedger | None,
+    full: bool,
+) -> list[ErasureReport]:
+    """Erase the threads that were selected by metadata, and no other; the rest is as in `erase_where`."""
+    reports = _Eraser(saver, full=full, ledger=ledger).erase(selection.thread_ids, goes_on=True)
+    return [*reports, *selection.unreadable, *(_erase_from(store, metadata) for store in stores)]
 
 
 def _erase_from(store: Any, metadata: Mapping[str, Any]) -> ErasureReport:
@@ -142,8 +155,16 @@ def _erase_from(store: Any, metadata: Mapping[str, Any]) -> ErasureReport:
     return ErasureReport(thread_id=None, remaining=tuple(remaining))
 
 
-def select_threads(saver: BaseCheckpointSaver, metadata: Mapping[str, Any]) -> tuple[list[str], list[ErasureReport]]:
-    """Return the threads that have a checkpoint with this metadata, and reports on those that cannot be read.
+class Selection(NamedTuple):
+    """Threads to erase."""
+
+    thread_ids: list[str]
+    unreadable: list[ErasureReport]
+    """Reports on the threads that may have to be erased, too: nobody can tell."""
+
+
+def select_threads(saver: BaseCheckpointSaver, metadata: Mapping[str, Any]) -> Selection:
+    """Return the threads that have a checkpoint with this metadata.
 
     Raises:
         ValueError: the metadata is empty.
@@ -157,10 +178,8 @@ def select_threads(saver: BaseCheckpointSaver, metadata: Mapping[str, Any]) -> t
     return _select(saver, is_wanted)
 
 
-def _select(
-    saver: BaseCheckpointSaver, is_wanted: Callable[[str, Iterator[_Listed]], bool]
-) -> tuple[list[str], list[ErasureReport]]:
-    """Return the threads that a function selects by their ids and their checkpoints; see `select_threads`."""
+def _select(saver: BaseCheckpointSaver, is_wanted: Callable[[str, Iterator[_Listed]], bool]) -> Selection:
+    """Return the threads that a function selects by their ids and their checkpoints."""
     selected: list[str] = []
     unreadable: list[ErasureReport] = []
     for thread_id in saver.threads(released=True):
@@ -172,7 +191,7 @@ def _select(
         except CheckpointerError as error:
             reason = f"it was not erased, for it cannot be read, and may have to be: {error}"
             unreadable.append(ErasureReport(thread_id=thread_id, remaining=(reason,)))
-    return selected, unreadable
+    return Selection(selected, unreadable)
 
 
 class _Eraser:

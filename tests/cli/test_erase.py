@@ -74,3 +74,25 @@ def test_a_person_is_erased_from_a_database_and_again_from_its_backup(tmp_path):
     done = graphkit("erase", name, "--yes", *ledger)
     assert (done.code, done.out) == (0, "erased 2 threads of 2\n")
     assert [row["thread"] for row in graphkit("threads", name, "--json").json] == ["c"]
+
+
+def test_only_what_the_question_named_is_erased(store, saver):
+    def put(thread):
+        metadata = {"user": "ann"}
+        saver.put(thread, Checkpoint(node_id="n", next_node_id="m", state={"x": 1}, metadata=metadata))
+
+    class Human:
+        """Says yes, after a worker has begun another thread of the same person."""
+
+        def isatty(self):
+            return True
+
+        def readline(self):
+            put("later")
+            return "y\n"
+
+    put("named")
+    done = graphkit("erase", store, "--where", "user=ann", terminal=True, stdin=Human())
+    assert (done.code, done.out) == (0, "erased 1 thread of 1\n")
+    assert "erase named" in done.err
+    assert sorted(saver.threads()) == ["import-a", "later", "order-17", "order-18"]

@@ -10,7 +10,14 @@ from typing import Any
 
 import click
 
-from graphkit._erasure import ErasureLedger, ErasureReport, erase as erase_thread, erase_where, select_threads
+from graphkit._erasure import (
+    ErasureLedger,
+    ErasureReport,
+    Selection,
+    erase as erase_thread,
+    erase_selection,
+    select_threads,
+)
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasBaseDirectory
 from graphkit.cli import options
@@ -74,12 +81,12 @@ def erase(
     saver = open_store(directory)
     with _open_langgraph_stores(saver, is_wanted=bool(where)) as stores:
         metadata = parse_assignments(where, "erase")
+        selection = Selection([], [])
         if thread is not None:
-            names = [_find_whole_id(saver, thread)]
+            selection = Selection([_find_whole_id(saver, thread)], [])
         elif where:
-            names = select_threads(saver, metadata)[0]
-        else:
-            names = []
+            selection = select_threads(saver, metadata)
+        names = selection.thread_ids
         what = _describe(saver, names, stores)
         if thread is None and not where:
             what = f"what {escape(str(ledger))} has recorded"
@@ -90,7 +97,9 @@ def erase(
         if thread is not None:
             reports = [erase_thread(saver, names[0], ledger=recorded, full=full)]
         elif where:
-            reports = erase_where(saver, metadata, stores=[*stores.values()], ledger=recorded, full=full)
+            # Not `erase_where`, which would select again: what was written since the question is not confirmed.
+            opened = [*stores.values()]
+            reports = erase_selection(saver, selection, metadata, stores=opened, ledger=recorded, full=full)
         else:
             assert recorded is not None
             reports = recorded.apply(saver, full=full)

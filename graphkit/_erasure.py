@@ -118,7 +118,7 @@ def erase_where(
 
     Returns:
         A report on each thread, and one on each store, in their order. That of a thread which could
-        not be read, or not deleted, says so.
+        not be read, recorded or deleted says so.
 
     Raises:
         AccessDeniedError: the caller may not delete one of the threads. Nothing was changed.
@@ -215,9 +215,10 @@ class _Eraser:
         found = {thread_id: _Found([], []) for thread_id in thread_ids}
         self._find_copies(found)
         for thread_id, (reasons, _) in found.items():
-            if self._ledger is not None:
-                self._ledger.record(thread_id)
             try:
+                # First the ledger: a thread that is not recorded is not deleted.
+                if self._ledger is not None:
+                    self._ledger.record(thread_id)
                 saver.delete(thread_id)
             except CheckpointerError as error:
                 if not goes_on:

@@ -396,6 +396,28 @@ def test_a_record_that_may_not_be_on_the_disk_is_not_acknowledged(ledger, monkey
     assert saver.threads() == ("t",)
 
 
+def test_a_thread_that_cannot_be_recorded_stays_and_keeps_no_other(ledger, tmp_path, monkeypatch):
+    saver = MemorySaver()
+    for thread in ("t", "u", "v"):
+        put(saver, thread)
+    records = []
+    write = os.write
+
+    def refuse_the_second(fd, data):
+        records.append(data)
+        if len(records) == 2:
+            raise OSError(errno.ENOSPC, "injected")
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", refuse_the_second)
+    reports = {report.thread_id: report for report in erase_where(saver, {"user": "bob"}, ledger=ledger)}
+    assert [reports[thread].ok for thread in ("t", "u", "v")] == [True, False, True]
+    (reason,) = reports["u"].remaining
+    assert reason.startswith("it was not deleted: ")
+    assert str(tmp_path / "ledger") in reason
+    assert saver.threads() == ("u",)
+
+
 def test_a_full_disk_keeps_a_record_from_being_acknowledged(ledger, tmp_path, monkeypatch):
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:50]))

@@ -76,8 +76,9 @@ def erase(
     Args:
         saver: the store of the thread.
         thread: the thread id, or a config that names the thread. It may be gone already.
-        ledger: records the erasure, so that it can be repeated on a backup. It is written first: if
-            the erasure fails, `ErasureLedger.apply` completes it.
+        ledger: records the erasure, so that it can be repeated on a backup. It is written first, in case
+            the process dies. The record has the time of the attempt: if the erasure fails, erase again,
+            since `ErasureLedger.apply` passes over what a run has written later.
         full: do also what keeps other processes from using the store meanwhile: VACUUM FULL on
             PostgreSQL; on object storage, no process may have a deleted thread open.
 
@@ -172,10 +173,26 @@ def select_threads(saver: BaseCheckpointSaver, metadata: Mapping[str, Any]) -> S
     if not metadata:
         raise ValueError("metadata must not be empty: every thread would be erased")
 
-    def is_wanted(_thread_id: str, checkpoints: Iterator[_Listed]) -> bool:
-        return any(metadata.items() <= checkpoint.metadata.items() for checkpoint in checkpoints)
+    empty: list[str] = []
 
-    return _select(saver, is_wanted)
+    def is_wanted(thread_id: str, checkpoints: Iterator[_Listed]) -> bool:
+        is_empty = True
+        for checkpoint in checkpoints:
+            if metadata.items() <= checkpoint.metadata.items():
+                return True
+            is_empty = False
+        if is_empty:
+            empty.append(thread_id)
+        return False
+
+    selection = _select(saver, is_wanted)
+    if empty:
+        # LangGraph stores writes before their checkpoint, which has the metadata. Others were deleted meanwhile.
+        present = saver.threads(released=True)
+        reason = "it was not erased, for it has no checkpoint, and nothing else tells whose it is"
+        without_owner = [thread_id for thread_id in empty if thread_id in present]
+        selection.unreadable.extend(ErasureReport(thread_id=each, remaining=(reason,)) for each in without_owner)
+    return selection
 
 
 def _select(saver: BaseCheckpointSaver, is_wanted: Callable[[str, Iterator[_Listed]], bool]) -> Selection:
@@ -372,7 +389,8 @@ class ErasureLedger:
     def apply(self, saver: BaseCheckpointSaver, *, full: bool = False) -> list[ErasureReport]:
         """Erase what has come back: each thread with a checkpoint from before its recorded erasure.
 
-        A thread that was written anew stays, since all its checkpoints are later. A thread is erased as
+        A thread that was written anew stays, since all its checkpoints are later. One that has no
+        checkpoint, only writes that came before it, is erased. A thread is erased as
         a whole, also if a run has gone on with what a backup has brought back. Times are those of the
         checkpoints: a copy, fork or import to an id that was erased has old ones.
 
@@ -395,7 +413,9 @@ class ErasureLedger:
             if moment is None:
                 return False
             try:
-                return any(checkpoint.created_at < moment for checkpoint in checkpoints)
+                # Without a checkpoint, a thread has only writes that came before it, and no times.
+                oldest = min((checkpoint.created_at for checkpoint in checkpoints), default=None)
+                return oldest is None or oldest < moment
             except CheckpointErasedError:
                 return True  # Its times cannot be read, and nor can anything else: no one misses what goes.
 

@@ -246,6 +246,16 @@ def test_a_destroyed_key_makes_no_newer_history_older(shared, ledger):
     assert sorted(shared.threads(released=True)) == ["copy", "t"]
 
 
+def test_a_thread_without_a_checkpoint_is_nobodys(tmp_path):
+    with FileSystemSaver(tmp_path, fsync="never") as saver:
+        saver.put_writes(RunnableConfig("early", checkpoint_id="1ef"), {"k": "v"}, early=True)
+        put(saver, "t", "ann")
+        reports = {report.thread_id: report for report in erase_where(saver, {"user": "ann"})}
+        assert reports["t"].ok
+        assert "nothing else tells whose it is" in reports["early"].remaining[0]
+        assert saver.threads() == ["early"]
+
+
 # Access
 
 
@@ -314,6 +324,31 @@ def test_what_is_older_than_its_erasure_is_erased_again(ledger):
     assert sorted(report.thread_id for report in reports) == ["back", "released"]
     assert all(report.ok for report in reports)
     assert sorted(saver.threads(released=True)) == ["anew", "other"]
+
+
+def test_what_has_no_checkpoint_is_erased_again(ledger, tmp_path):
+    ledger.record("early")
+    with FileSystemSaver(tmp_path / "store", fsync="never", compression=None) as saver:
+        for thread in ("early", "other"):
+            saver.put_writes(RunnableConfig(thread, checkpoint_id="1ef"), {"k": "v"}, early=True)
+        assert [(report.thread_id, report.ok) for report in ledger.apply(saver)] == [("early", True)]
+        assert saver.threads() == ["other"]
+
+
+def test_an_erasure_that_failed_is_completed_by_another(ledger, tmp_path):
+    saver = FileSystemSaver(tmp_path / "store", fsync="never", lock_timeout=0)
+    other = FileSystemSaver(tmp_path / "store", fsync="never", lock_timeout=0)
+    put(saver, "t")
+    with other.run_lock("t"), ThreadPoolExecutor(1) as pool:  # this thread of execution holds the lock
+        with pytest.raises(ThreadBusyError):
+            pool.submit(erase, saver, "t", ledger=ledger).result()
+        put(other, "t")
+    saver.prune("t", keep_last=1)
+    assert ledger.apply(saver) == [], "what is left is later than the attempt"
+    assert erase(saver, "t", ledger=ledger).ok
+    assert saver.threads(released=True) == []
+    saver.close()
+    other.close()
 
 
 def test_the_last_erasure_counts(ledger):

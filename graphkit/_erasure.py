@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
@@ -75,8 +76,9 @@ def erase(
     Args:
         saver: the store of the thread.
         thread: the thread id, or a config that names the thread. It may be gone already.
-        ledger: records the erasure, so that it can be repeated on a backup. It is written first: if
-            the erasure fails, `ErasureLedger.apply` completes it.
+        ledger: records the erasure, so that it can be repeated on a backup. It is written first, in case
+            the process dies. The record has the time of the attempt: if the erasure fails, erase again,
+            since `ErasureLedger.apply` passes over what a run has written later.
         full: do also what keeps other processes from using the store meanwhile: VACUUM FULL on
             PostgreSQL; on object storage, no process may have a deleted thread open.
 
@@ -117,15 +119,28 @@ def erase_where(
 
     Returns:
         A report on each thread, and one on each store, in their order. That of a thread which could
-        not be read, or not deleted, says so.
+        not be read, recorded or deleted says so.
 
     Raises:
         AccessDeniedError: the caller may not delete one of the threads. Nothing was changed.
         ValueError: the metadata is empty: that would be everybody's.
     """
-    selected, unreadable = select_threads(saver, metadata)
-    reports = _Eraser(saver, full=full, ledger=ledger).erase(selected, goes_on=True) + unreadable
-    return reports + [_erase_from(store, metadata) for store in stores]
+    selection = select_threads(saver, metadata)
+    return erase_selection(saver, selection, metadata, stores=stores, ledger=ledger, full=full)
+
+
+def erase_selection(
+    saver: BaseCheckpointSaver,
+    selection: Selection,
+    metadata: Mapping[str, Any],
+    *,
+    stores: Sequence[Any],
+    ledger: ErasureLedger | None,
+    full: bool,
+) -> list[ErasureReport]:
+    """Erase the threads that were selected by metadata, and no other; the rest is as in `erase_where`."""
+    reports = _Eraser(saver, full=full, ledger=ledger).erase(selection.thread_ids, goes_on=True)
+    return [*reports, *selection.unreadable, *(_erase_from(store, metadata) for store in stores)]
 
 
 def _erase_from(store: Any, metadata: Mapping[str, Any]) -> ErasureReport:
@@ -141,8 +156,16 @@ def _erase_from(store: Any, metadata: Mapping[str, Any]) -> ErasureReport:
     return ErasureReport(thread_id=None, remaining=tuple(remaining))
 
 
-def select_threads(saver: BaseCheckpointSaver, metadata: Mapping[str, Any]) -> tuple[list[str], list[ErasureReport]]:
-    """Return the threads that have a checkpoint with this metadata, and reports on those that cannot be read.
+class Selection(NamedTuple):
+    """Threads to erase."""
+
+    thread_ids: list[str]
+    unreadable: list[ErasureReport]
+    """Reports on the threads that may have to be erased, too: nobody can tell."""
+
+
+def select_threads(saver: BaseCheckpointSaver, metadata: Mapping[str, Any]) -> Selection:
+    """Return the threads that have a checkpoint with this metadata.
 
     Raises:
         ValueError: the metadata is empty.
@@ -150,16 +173,30 @@ def select_threads(saver: BaseCheckpointSaver, metadata: Mapping[str, Any]) -> t
     if not metadata:
         raise ValueError("metadata must not be empty: every thread would be erased")
 
-    def is_wanted(_thread_id: str, checkpoints: Iterator[_Listed]) -> bool:
-        return any(metadata.items() <= checkpoint.metadata.items() for checkpoint in checkpoints)
+    empty: list[str] = []
 
-    return _select(saver, is_wanted)
+    def is_wanted(thread_id: str, checkpoints: Iterator[_Listed]) -> bool:
+        is_empty = True
+        for checkpoint in checkpoints:
+            if metadata.items() <= checkpoint.metadata.items():
+                return True
+            is_empty = False
+        if is_empty:
+            empty.append(thread_id)
+        return False
+
+    selection = _select(saver, is_wanted)
+    if empty:
+        # LangGraph stores writes before their checkpoint, which has the metadata. Others were deleted meanwhile.
+        present = saver.threads(released=True)
+        reason = "it was not erased, for it has no checkpoint, and nothing else tells whose it is"
+        without_owner = [thread_id for thread_id in empty if thread_id in present]
+        selection.unreadable.extend(ErasureReport(thread_id=each, remaining=(reason,)) for each in without_owner)
+    return selection
 
 
-def _select(
-    saver: BaseCheckpointSaver, is_wanted: Callable[[str, Iterator[_Listed]], bool]
-) -> tuple[list[str], list[ErasureReport]]:
-    """Return the threads that a function selects by their ids and their checkpoints; see `select_threads`."""
+def _select(saver: BaseCheckpointSaver, is_wanted: Callable[[str, Iterator[_Listed]], bool]) -> Selection:
+    """Return the threads that a function selects by their ids and their checkpoints."""
     selected: list[str] = []
     unreadable: list[ErasureReport] = []
     for thread_id in saver.threads(released=True):
@@ -171,7 +208,7 @@ def _select(
         except CheckpointerError as error:
             reason = f"it was not erased, for it cannot be read, and may have to be: {error}"
             unreadable.append(ErasureReport(thread_id=thread_id, remaining=(reason,)))
-    return selected, unreadable
+    return Selection(selected, unreadable)
 
 
 class _Eraser:
@@ -195,9 +232,10 @@ class _Eraser:
         found = {thread_id: _Found([], []) for thread_id in thread_ids}
         self._find_copies(found)
         for thread_id, (reasons, _) in found.items():
-            if self._ledger is not None:
-                self._ledger.record(thread_id)
             try:
+                # First the ledger: a thread that is not recorded is not deleted.
+                if self._ledger is not None:
+                    self._ledger.record(thread_id)
                 saver.delete(thread_id)
             except CheckpointerError as error:
                 if not goes_on:
@@ -264,12 +302,40 @@ class _Found(NamedTuple):
 
 
 def _iter_checkpoints(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[_Listed]:
-    """Yield all checkpoints of a thread, those of its versions too; their states are not read."""
-    yield from saver.search({}, thread_id=thread_id)  # all of them, in all namespaces
+    """Yield all checkpoints of a thread, those of its versions too; their states are not read.
+
+    A history whose key was destroyed is passed over: the others may be those of another person.
+
+    Raises:
+        CheckpointErasedError: a key was destroyed, and no other history has a checkpoint.
+    """
+    erased: CheckpointErasedError | None = None
+    is_readable = False
+    for list_checkpoints in _iter_histories(saver, thread_id):
+        try:
+            found = list_checkpoints()
+        except CheckpointErasedError as error:
+            erased = error
+            continue
+        for checkpoint in found:
+            is_readable = True
+            yield checkpoint
+    if erased is not None and not is_readable:
+        raise erased
+
+
+def _iter_histories(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[Callable[[], Sequence[_Listed]]]:
+    """Yield a function for each history of a thread that returns its checkpoints."""
+    for namespace in saver.namespaces(thread_id):
+        yield partial(saver.history, RunnableConfig(thread_id, checkpoint_ns=namespace))
     if isinstance(saver, HasVersions):
         for version in saver.versions_by_thread_id(thread_id):
             for namespace in saver.version_namespaces(thread_id, version):
-                yield from saver.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version).checkpoints
+                yield partial(_list_version, saver, RunnableConfig(thread_id, checkpoint_ns=namespace), version)
+
+
+def _list_version(saver: HasVersions, config: RunnableConfig, version: int) -> Sequence[Checkpoint]:
+    return saver.tag(config, version).checkpoints
 
 
 @final
@@ -323,7 +389,8 @@ class ErasureLedger:
     def apply(self, saver: BaseCheckpointSaver, *, full: bool = False) -> list[ErasureReport]:
         """Erase what has come back: each thread with a checkpoint from before its recorded erasure.
 
-        A thread that was written anew stays, since all its checkpoints are later. A thread is erased as
+        A thread that was written anew stays, since all its checkpoints are later. One that has no
+        checkpoint, only writes that came before it, is erased. A thread is erased as
         a whole, also if a run has gone on with what a backup has brought back. Times are those of the
         checkpoints: a copy, fork or import to an id that was erased has old ones.
 
@@ -346,7 +413,9 @@ class ErasureLedger:
             if moment is None:
                 return False
             try:
-                return any(checkpoint.created_at < moment for checkpoint in checkpoints)
+                # Without a checkpoint, a thread has only writes that came before it, and no times.
+                oldest = min((checkpoint.created_at for checkpoint in checkpoints), default=None)
+                return oldest is None or oldest < moment
             except CheckpointErasedError:
                 return True  # Its times cannot be read, and nor can anything else: no one misses what goes.
 

@@ -426,8 +426,15 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         return [
             namespace
             for namespace in self.catalogue.list_version_namespaces(thread_id, number)
-            if self._list_version(RunnableConfig(thread_id, checkpoint_ns=namespace), number)
+            if self._has_released(RunnableConfig(thread_id, checkpoint_ns=namespace), number)
         ]
+
+    def _has_released(self, config: RunnableConfig, version: int) -> bool:
+        try:
+            return bool(self._list_version(config, version))
+        except CheckpointErasedError:
+            # Nobody can tell any more, and it must not hide the other namespaces.
+            return True
 
     def _find_version(self, thread_id: str, version: int | None) -> int:
         """Return a version of a thread, by default the newest.

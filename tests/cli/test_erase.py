@@ -32,8 +32,6 @@ def test_what_it_needs(store, tmp_path):
     for arguments, message in (
         ((), "say what to erase"),
         (("--thread", "order-17", "--where", "a=1"), "not both"),
-        (("--thread", "order-1", "--yes"), "2 threads begin with order-1"),
-        (("--thread", "import", "--yes"), "type the whole id"),
         (("--thread", "order-17"), "pass --yes"),
         (("--ledger", tmp_path / "ledger"), "--ledger-key"),
     ):
@@ -74,3 +72,41 @@ def test_a_person_is_erased_from_a_database_and_again_from_its_backup(tmp_path):
     done = graphkit("erase", name, "--yes", *ledger)
     assert (done.code, done.out) == (0, "erased 2 threads of 2\n")
     assert [row["thread"] for row in graphkit("threads", name, "--json").json] == ["c"]
+
+
+def test_only_what_the_question_named_is_erased(store, saver):
+    def put(thread):
+        metadata = {"user": "ann"}
+        saver.put(thread, Checkpoint(node_id="n", next_node_id="m", state={"x": 1}, metadata=metadata))
+
+    class Human:
+        """Says yes, after a worker has begun another thread of the same person."""
+
+        def isatty(self):
+            return True
+
+        def readline(self):
+            put("later")
+            return "y\n"
+
+    put("named")
+    done = graphkit("erase", store, "--where", "user=ann", terminal=True, stdin=Human())
+    assert (done.code, done.out) == (0, "erased 1 thread of 1\n")
+    assert "erase named" in done.err
+    assert sorted(saver.threads()) == ["import-a", "later", "order-17", "order-18"]
+
+
+@pytest.mark.parametrize("typed", ["order-1", "import", "zzz"])
+def test_a_thread_that_is_gone_is_told_from_one_that_is_erased(store, saver, typed):
+    """Others may begin with its id: an erasure that was cut short is completed all the same."""
+    with saver.run_lock("gone-7"):
+        pass
+    assert find_files(store, "gone-7")
+    would = graphkit("erase", store, "--thread", typed, "--dry-run")
+    assert would.out == f"would erase what earlier deletes have left (there is no thread {typed})\n"
+    asked = graphkit("erase", store, "--thread", typed, terminal=True, stdin="n\n")
+    assert asked.err == f"erase what earlier deletes have left (there is no thread {typed}), for good? [y/N] "
+    done = graphkit("erase", store, "--thread", typed, "--yes")
+    assert (done.code, done.out) == (0, f"there is no thread {typed}; removed what earlier deletes have left\n")
+    assert len(saver.threads()) == 3
+    assert find_files(store, "gone-7") == []

@@ -210,6 +210,52 @@ def test_a_ledger_erases_again_what_a_destroyed_key_had_sealed(tmp_path):
         assert ledger.apply(saver) == []
 
 
+@pytest.fixture(params=["a version", "versions", "a namespace", "a namespace of a version"])
+def shared(request, tmp_path, ledger):
+    """A thread that was erased, then bob's, who has a copy of it, then ann's, whose key was destroyed."""
+    pytest.importorskip("cryptography")
+    keys = KeyFile(tmp_path / "keys")
+    keys.add("current")
+    cipher = SubjectKeys(keys, key_for=lambda thread, metadata: keys.add(metadata["user"]))
+    ledger.record("t")
+    with FileSystemSaver(tmp_path / "store", fsync="never", cipher=cipher) as saver:
+        put(saver, "t", "bob", namespace="sub" if "namespace" in request.param else "")
+        saver.copy("t", "copy")
+        if "namespace" not in request.param:
+            saver.release("t")
+        put(saver, "t", "ann")
+        if request.param in {"versions", "a namespace of a version"}:
+            saver.release("t")
+    keys.destroy("ann")
+    with FileSystemSaver(tmp_path / "store", fsync="never", cipher=keys) as saver:
+        yield saver
+
+
+def test_a_destroyed_key_hides_no_other_history_of_its_thread(shared):
+    reports = erase_where(shared, {"user": "bob"})
+    assert sorted((report.thread_id, report.ok) for report in reports) == [("copy", True), ("t", True)]
+    assert shared.threads(released=True) == []
+
+
+def test_a_destroyed_key_hides_no_copy_of_another_history(shared):
+    assert erase(shared, "t").copies == ("copy",)
+
+
+def test_a_destroyed_key_makes_no_newer_history_older(shared, ledger):
+    assert ledger.apply(shared) == []
+    assert sorted(shared.threads(released=True)) == ["copy", "t"]
+
+
+def test_a_thread_without_a_checkpoint_is_nobodys(tmp_path):
+    with FileSystemSaver(tmp_path, fsync="never") as saver:
+        saver.put_writes(RunnableConfig("early", checkpoint_id="1ef"), {"k": "v"}, early=True)
+        put(saver, "t", "ann")
+        reports = {report.thread_id: report for report in erase_where(saver, {"user": "ann"})}
+        assert reports["t"].ok
+        assert "nothing else tells whose it is" in reports["early"].remaining[0]
+        assert saver.threads() == ["early"]
+
+
 # Access
 
 
@@ -278,6 +324,31 @@ def test_what_is_older_than_its_erasure_is_erased_again(ledger):
     assert sorted(report.thread_id for report in reports) == ["back", "released"]
     assert all(report.ok for report in reports)
     assert sorted(saver.threads(released=True)) == ["anew", "other"]
+
+
+def test_what_has_no_checkpoint_is_erased_again(ledger, tmp_path):
+    ledger.record("early")
+    with FileSystemSaver(tmp_path / "store", fsync="never", compression=None) as saver:
+        for thread in ("early", "other"):
+            saver.put_writes(RunnableConfig(thread, checkpoint_id="1ef"), {"k": "v"}, early=True)
+        assert [(report.thread_id, report.ok) for report in ledger.apply(saver)] == [("early", True)]
+        assert saver.threads() == ["other"]
+
+
+def test_an_erasure_that_failed_is_completed_by_another(ledger, tmp_path):
+    saver = FileSystemSaver(tmp_path / "store", fsync="never", lock_timeout=0)
+    other = FileSystemSaver(tmp_path / "store", fsync="never", lock_timeout=0)
+    put(saver, "t")
+    with other.run_lock("t"), ThreadPoolExecutor(1) as pool:  # this thread of execution holds the lock
+        with pytest.raises(ThreadBusyError):
+            pool.submit(erase, saver, "t", ledger=ledger).result()
+        put(other, "t")
+    saver.prune("t", keep_last=1)
+    assert ledger.apply(saver) == [], "what is left is later than the attempt"
+    assert erase(saver, "t", ledger=ledger).ok
+    assert saver.threads(released=True) == []
+    saver.close()
+    other.close()
 
 
 def test_the_last_erasure_counts(ledger):
@@ -358,6 +429,28 @@ def test_a_record_that_may_not_be_on_the_disk_is_not_acknowledged(ledger, monkey
     with pytest.raises(CheckpointStorageError):
         erase(saver, "t", ledger=ledger)
     assert saver.threads() == ("t",)
+
+
+def test_a_thread_that_cannot_be_recorded_stays_and_keeps_no_other(ledger, tmp_path, monkeypatch):
+    saver = MemorySaver()
+    for thread in ("t", "u", "v"):
+        put(saver, thread)
+    records = []
+    write = os.write
+
+    def refuse_the_second(fd, data):
+        records.append(data)
+        if len(records) == 2:
+            raise OSError(errno.ENOSPC, "injected")
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", refuse_the_second)
+    reports = {report.thread_id: report for report in erase_where(saver, {"user": "bob"}, ledger=ledger)}
+    assert [reports[thread].ok for thread in ("t", "u", "v")] == [True, False, True]
+    (reason,) = reports["u"].remaining
+    assert reason.startswith("it was not deleted: ")
+    assert str(tmp_path / "ledger") in reason
+    assert saver.threads() == ("u",)
 
 
 def test_a_full_disk_keeps_a_record_from_being_acknowledged(ledger, tmp_path, monkeypatch):

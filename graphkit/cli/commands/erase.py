@@ -10,7 +10,14 @@ from typing import Any
 
 import click
 
-from graphkit._erasure import ErasureLedger, ErasureReport, erase as erase_thread, erase_where, select_threads
+from graphkit._erasure import (
+    ErasureLedger,
+    ErasureReport,
+    Selection,
+    erase as erase_thread,
+    erase_selection,
+    select_threads,
+)
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasBaseDirectory
 from graphkit.cli import options
@@ -74,27 +81,31 @@ def erase(
     saver = open_store(directory)
     with _open_langgraph_stores(saver, is_wanted=bool(where)) as stores:
         metadata = parse_assignments(where, "erase")
-        if thread is not None:
-            names = [_find_whole_id(saver, thread)]
-        elif where:
-            names = select_threads(saver, metadata)[0]
+        selection = _select(saver, thread, metadata)
+        names = selection.thread_ids
+        is_missing = thread is not None and not names
+        if is_missing:
+            what = f"what earlier deletes have left (there is no thread {escape(str(thread))})"
+        elif thread is not None or where:
+            what = _describe(saver, names, stores)
         else:
-            names = []
-        what = _describe(saver, names, stores)
-        if thread is None and not where:
             what = f"what {escape(str(ledger))} has recorded"
         if dry_run:
             return Message(f"would erase {what}", {"threads": names, "stores": [*stores], "dry_run": True})
         if not yes and not confirm(context, f"erase {what}, for good?"):
             return Message("nothing was erased", {"reports": [], "ok": False}, exit_code=1)
         if thread is not None:
-            reports = [erase_thread(saver, names[0], ledger=recorded, full=full)]
+            # Also a thread that is gone: an erasure of it may have been cut short, and is completed.
+            whole_id = thread if is_missing else names[0]
+            reports = [erase_thread(saver, whole_id, ledger=recorded, full=full)]
         elif where:
-            reports = erase_where(saver, metadata, stores=[*stores.values()], ledger=recorded, full=full)
+            # Not `erase_where`, which would select again: what was written since the question is not confirmed.
+            opened = [*stores.values()]
+            reports = erase_selection(saver, selection, metadata, stores=opened, ledger=recorded, full=full)
         else:
             assert recorded is not None
             reports = recorded.apply(saver, full=full)
-    return _show(reports, [*stores])
+    return _show(reports, [*stores], missing=thread if is_missing else None)
 
 
 def _open_ledger(path: str, key_path: str | None) -> ErasureLedger:
@@ -107,12 +118,17 @@ def _open_ledger(path: str, key_path: str | None) -> ErasureLedger:
     return ErasureLedger(path, key=key)
 
 
-def _find_whole_id(saver: BaseCheckpointSaver, typed: str) -> str:
-    """Return the thread that the user typed. It may be gone: an erasure that was cut short is completed."""
+def _select(saver: BaseCheckpointSaver, typed: str | None, metadata: Mapping[str, Any]) -> Selection:
+    """Return the threads that the user means; none if the typed one is gone, or if the ledger has to say."""
+    if typed is None and not metadata:
+        return Selection([], [])
+    if typed is None:
+        return select_threads(saver, metadata)
     try:
-        return require_whole_id(saver, typed)
-    except CheckpointNotFoundError:
-        return typed
+        return Selection([require_whole_id(saver, typed)], [])
+    except (CheckpointNotFoundError, UsageError):
+        # There may be others that begin with this. They are not meant: the user was told to type the whole id.
+        return Selection([], [])
 
 
 @contextmanager
@@ -147,14 +163,25 @@ def _describe(saver: BaseCheckpointSaver, names: Sequence[str], stores: Mapping[
     return " and ".join(parts)
 
 
-def _show(reports: Sequence[ErasureReport], nouns: Sequence[str]) -> Message:
-    """Return what was erased, and what is left; the last reports are those of LangGraph's stores."""
+def _show(reports: Sequence[ErasureReport], nouns: Sequence[str], *, missing: str | None) -> Message:
+    """Return what was erased, and what is left; the last reports are those of LangGraph's stores.
+
+    There was no thread with the id `missing`, but maybe an earlier erasure of it.
+    """
     names = [report.thread_id or "the store" for report in reports]
     if nouns:
         names[-len(nouns) :] = [f"LangGraph's {noun}s" for noun in nouns]
     of_threads = [report for report in reports if report.thread_id is not None]
     erased = sum(report.ok for report in of_threads)
-    lines = [f"erased {pluralize(erased, 'thread')} of {len(of_threads)}" if of_threads else "no thread was found"]
+    is_ok = all(report.ok for report in reports)
+    if missing is not None and is_ok:
+        lines = [f"there is no thread {escape(missing)}; removed what earlier deletes have left"]
+    elif missing is not None:
+        lines = [f"there is no thread {escape(missing)}, but something may be left of earlier deletes"]
+    elif of_threads:
+        lines = [f"erased {pluralize(erased, 'thread')} of {len(of_threads)}"]
+    else:
+        lines = ["no thread was found"]
     rows: list[dict[str, Any]] = []
     for name, report in zip(names, reports, strict=True):
         lines += [f"{escape(name)}: {escape(reason)}" for reason in report.remaining]
@@ -170,5 +197,4 @@ def _show(reports: Sequence[ErasureReport], nouns: Sequence[str]) -> Message:
                 "copies": report.copies,
             }
         )
-    is_ok = all(report.ok for report in reports)
     return Message("\n".join(lines), {"reports": rows, "ok": is_ok}, exit_code=0 if is_ok else 1)

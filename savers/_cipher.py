@@ -128,7 +128,8 @@ class KeyFile:
         from filelock import FileLock
 
         try:
-            with FileLock(f"{self.path}.lock"):
+            # The lock of the file itself: links to one file have one lock.
+            with FileLock(f"{Path(self.path).resolve()}.lock"):
                 yield self._read_lines() if Path(self.path).exists() else []
         except UnicodeDecodeError as error:
             raise CheckpointerConfigurationError(f"the key file {self.path} cannot be read: {error}") from error

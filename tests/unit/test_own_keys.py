@@ -701,6 +701,17 @@ def test_keys_that_are_added_at_the_same_time_are_all_kept(tmp_path):
     assert sorted(KeyFile(tmp_path / "keys").read()) == sorted(names)
 
 
+def test_keys_that_are_added_through_a_link_at_the_same_time_are_all_kept(tmp_path):
+    path = tmp_path / "real" / "keys"
+    path.parent.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    names = [f"key{number}" for number in range(80)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda each: KeyFile(each[0]).add(each[1]), zip([path, link] * 40, names, strict=True)))
+    assert sorted(KeyFile(path).read()) == sorted(names)
+
+
 def test_a_checkpoint_of_an_open_saver_is_read_until_it_is_closed(files):
     """As docs/security.md says: the derived key is in memory."""
     keys = dict(KEYS)

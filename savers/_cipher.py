@@ -39,9 +39,11 @@ _FIELDS: Final = 2
 class KeyFile:
     """A `cipher` whose keys stand in a file, one per line: its id, and the key in base64.
 
-    The first key is the current one. Empty lines, and lines that begin with `#`, are skipped. In the
-    place of a key that was destroyed stands the word `destroyed`. The file is looked at each time a
-    key is needed: that is when a log is opened. A pickle holds only its path.
+    The first key is the current one: it seals what has no key of its own. So the first `add` to a new
+    file must be of a key that all share, and not that of a subject. Empty lines, and lines that
+    begin with `#`, are skipped. In the place of a key that was destroyed stands the word `destroyed`.
+    The file is looked at each time a key is needed: that is when a log is opened. A pickle holds only
+    its path.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -114,12 +116,18 @@ class KeyFile:
 
         Raises:
             LookupError: the file has no such key.
-            CheckpointerConfigurationError: the file cannot be read, or is malformed.
+            CheckpointerConfigurationError: the file cannot be read, or is malformed; or the key is the
+                current one, with which new records are sealed. Put another key before it first.
             CheckpointStorageError: the file cannot be written. It is unchanged.
         """
         with self._locked() as lines:
-            if key_id not in self._parse(lines):
+            keys = self._parse(lines)
+            if key_id not in keys:
                 raise LookupError(f"the key file {self.path} has no key {key_id!r}")
+            if key_id == next(iter(keys)):
+                raise CheckpointerConfigurationError(
+                    f"the key {key_id!r} of {self.path} is the current key: put another key before it first"
+                )
             self._write([f"{key_id} {DESTROYED.decode()}" if _first_word(line) == key_id else line for line in lines])
 
     @contextmanager

@@ -686,6 +686,20 @@ def test_a_key_file_makes_and_destroys_keys(files, tmp_path):
             keys.add(word)
 
 
+def test_the_current_key_of_a_key_file_is_not_destroyed(tmp_path):
+    path = tmp_path / "keys"
+    keys = KeyFile(path)
+    keys.add("2025")
+    keys.add("2026")
+    before = path.read_text(encoding="utf-8")
+    with pytest.raises(CheckpointerConfigurationError, match="is the current key: put another key before it"):
+        keys.destroy("2025")
+    assert path.read_text(encoding="utf-8") == before
+    path.write_text("\n".join(reversed(before.splitlines())), encoding="utf-8")
+    keys.destroy("2025")
+    assert keys("2025") == DESTROYED
+
+
 def test_a_pickled_key_file_has_no_key(tmp_path):
     keys = KeyFile(tmp_path / "keys")
     keys.add("a")

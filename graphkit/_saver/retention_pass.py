@@ -220,5 +220,5 @@ def _alert(policy: RetentionPolicy, found: OverLimit) -> None:
         return
     try:
         policy.on_limit(*found)
-    except Exception:  # noqa: BLE001 - an alert that fails ends no pass
+    except (Exception, SystemExit):  # noqa: BLE001 - an alert that fails ends no pass
         _LOG.exception("on_limit failed")

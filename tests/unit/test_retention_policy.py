@@ -81,7 +81,8 @@ def test_limits_alert_once_per_crossing(saver):
     assert [thread for thread, _, _ in alerts if thread] == ["t", "t"]
 
 
-def test_an_alert_that_fails_ends_no_pass_and_without_on_limit_there_is_a_warning(caplog):
+@pytest.mark.parametrize("error", [RuntimeError("no connection"), SystemExit("too large")])
+def test_an_alert_that_fails_ends_no_pass_and_without_on_limit_there_is_a_warning(caplog, error):
     saver = MemorySaver()
     for thread in ("one", "two"):
         fill(saver, thread)
@@ -89,7 +90,7 @@ def test_an_alert_that_fails_ends_no_pass_and_without_on_limit_there_is_a_warnin
 
     def fail(*found):
         alerts.append(found)
-        raise RuntimeError("no connection")
+        raise error
 
     report = RetentionPolicy(keep_last=1, max_bytes_per_thread=1, on_limit=fail).apply(saver)
     assert report.removed == 8

@@ -726,6 +726,29 @@ def test_keys_that_are_added_through_a_link_at_the_same_time_are_all_kept(tmp_pa
     assert sorted(KeyFile(path).read()) == sorted(names)
 
 
+def test_a_thread_that_has_read_an_old_key_file_hides_no_new_one(tmp_path):
+    path = tmp_path / "keys"
+    KeyFile(path).add("current")
+    KeyFile(path).add("ann")
+    before = {}
+
+    class Overtaken(KeyFile):
+        """Another thread, which has read the file before, notes its content after the first assignment of this one."""
+
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+            vars(self).update(before)
+            before.clear()
+
+    keys = Overtaken(path)
+    keys.read()
+    before.update(vars(keys))
+    KeyFile(path).destroy("ann")
+    keys.read()
+    assert not before
+    assert keys("ann") == DESTROYED
+
+
 def test_a_checkpoint_of_an_open_saver_is_read_until_it_is_closed(files):
     """As docs/security.md says: the derived key is in memory."""
     keys = dict(KEYS)

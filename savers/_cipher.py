@@ -11,7 +11,7 @@ earlier graphkit finds no key with such an id, and so seals nothing of that hist
 from __future__ import annotations
 
 import os
-import shutil
+import stat
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Iterator, Mapping
@@ -105,7 +105,7 @@ class KeyFile:
 
         Raises:
             CheckpointerConfigurationError: the id is not one word, or the file is malformed.
-            CheckpointStorageError: the file cannot be written. It is unchanged.
+            CheckpointStorageError: the file cannot be written, or its owner cannot be kept. It is unchanged.
         """
         if key_id in self._content.keys and key_id in self.read():
             return key_id  # The usual case, for each history of a known subject, also where the file is read-only.
@@ -128,7 +128,7 @@ class KeyFile:
             LookupError: the file has no such key.
             CheckpointerConfigurationError: the file cannot be read, or is malformed; or the key is the
                 current one, with which new records are sealed. Put another key before it first.
-            CheckpointStorageError: the file cannot be written. It is unchanged.
+            CheckpointStorageError: the file cannot be written, or its owner cannot be kept. It is unchanged.
         """
         with self._locked() as lines:
             keys = self._parse(lines)
@@ -145,10 +145,19 @@ class KeyFile:
         """Exclude other processes that change the file; yield its lines."""
         from filelock import FileLock
 
+        # The lock of the file itself: links to one file have one lock.
+        path = Path(self.path).resolve()
+        lock = path.with_name(f"{path.name}.lock")
         try:
-            # The lock of the file itself: links to one file have one lock.
-            with FileLock(f"{Path(self.path).resolve()}.lock"):
-                yield self._read_lines() if Path(self.path).exists() else []
+            with FileLock(lock):
+                lines = []
+                if path.exists():
+                    status = path.stat()
+                    if os.name == "posix" and os.geteuid() == 0 and status.st_uid != 0:
+                        # The owner of the keys could not open a lock file that is root's.
+                        os.chown(lock, status.st_uid, status.st_gid, follow_symlinks=False)
+                    lines = self._read_lines()
+                yield lines
         except UnicodeDecodeError as error:
             raise CheckpointerConfigurationError(f"the key file {self.path} cannot be read: {error}") from error
         except OSError as error:
@@ -160,14 +169,20 @@ class KeyFile:
         # along, and what they sealed would be lost.
         path = Path(self.path).resolve()
         temporary = path.with_name(f"{path.name}.new")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8", newline="\n") as file:
-            file.writelines(f"{line}\n" for line in lines)
-            file.flush()
-            os.fsync(fd)
-        if path.exists():
-            shutil.copymode(path, temporary)
-        temporary.replace(path)
+        # O_EXCL and the descriptor: root must not follow a link that the owner of the directory has put there.
+        temporary.unlink(missing_ok=True)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8", newline="\n") as file:
+                if os.name == "posix" and path.exists():
+                    _copy_access(path.stat(), fd)
+                file.writelines(f"{line}\n" for line in lines)
+                file.flush()
+                os.fsync(fd)
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         if os.name == "posix":
             directory = os.open(path.parent, os.O_RDONLY)
             try:
@@ -201,6 +216,24 @@ class KeyFile:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle without the keys."""
         return KeyFile, (self.path,)
+
+
+def _copy_access(old: os.stat_result, fd: int) -> None:
+    """Give a new file the user, the group and the mode of an old one.
+
+    Raises:
+        OSError: this process may not do so, and the difference matters.
+    """
+    new = os.fstat(fd)
+    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+        try:
+            os.chown(fd, old.st_uid, old.st_gid)
+        except PermissionError:
+            # A user who is no member of the group cannot set it. That does no harm where the group has no rights.
+            has_group_rights = bool(old.st_mode & stat.S_IRWXG)
+            if new.st_uid != old.st_uid or has_group_rights:
+                raise
+    os.chmod(fd, stat.S_IMODE(old.st_mode))
 
 
 def _first_word(line: str) -> str:

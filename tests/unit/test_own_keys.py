@@ -1,6 +1,8 @@
 """Histories with keys of their own: what destroying a key erases, and what it does not touch."""
 
+import errno
 import logging
+import os
 import pickle
 import shutil
 import uuid
@@ -21,6 +23,7 @@ from graphkit import (
     CheckpointErasedError,
     CheckpointerConfigurationError,
     CheckpointKeyError,
+    CheckpointStorageError,
     Command,
     RunnableConfig,
     StateGraph,
@@ -747,6 +750,61 @@ def test_a_thread_that_has_read_an_old_key_file_hides_no_new_one(tmp_path):
     keys.read()
     assert not before
     assert keys("ann") == DESTROYED
+
+
+def owned_key_file(path, mode, user, group):
+    """A key file of another user, as root finds it."""
+    KeyFile(path).add("current")
+    os.chown(path, user, group)
+    path.chmod(mode)
+    return KeyFile(path)
+
+
+needs_root = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root makes files of other users"
+)
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_root_leaves_a_key_file_to_its_owner(tmp_path, mode):
+    path = tmp_path / "keys"
+    keys = owned_key_file(path, mode, 1234, 2345)
+    other = tmp_path / "other"
+    other.touch()
+    path.with_name("keys.new").symlink_to(other)
+    keys.add("ann")
+    keys.destroy("ann")
+    lock = path.with_name("keys.lock").stat()
+    assert (lock.st_uid, lock.st_gid) == (1234, 2345)
+    status = path.stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (1234, 2345, mode)
+    assert (other.stat().st_uid, other.stat().st_size) == (0, 0)
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("mode", "user", "is_refused"),
+    [(0o600, 1234, True), (0o640, 0, True), (0o600, 0, False)],
+    ids=["another user", "a group that may read", "a group without rights"],
+)
+def test_a_key_file_stays_as_it_is_if_its_owner_cannot_be_kept(tmp_path, monkeypatch, mode, user, is_refused):
+    def refuse(target, *_, **options):
+        if not str(target).endswith(".lock"):
+            raise PermissionError(errno.EPERM, "not permitted")
+
+    path = tmp_path / "keys"
+    keys = owned_key_file(path, mode, user, 2345)
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "chown", refuse)
+    if not is_refused:
+        keys.add("ann")
+        assert len(keys("ann")) == 32
+        return
+    with pytest.raises(CheckpointStorageError, match="not permitted"):
+        keys.add("ann")
+    assert path.read_bytes() == before
+    assert not list(tmp_path.glob("*.new"))
 
 
 def test_a_checkpoint_of_an_open_saver_is_read_until_it_is_closed(files):

@@ -11,7 +11,7 @@ earlier graphkit finds no key with such an id, and so seals nothing of that hist
 from __future__ import annotations
 
 import os
-import shutil
+import stat
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Iterator, Mapping
@@ -35,21 +35,33 @@ _FIELDS: Final = 2
 """A line has a key id and a key."""
 
 
+class _Content(NamedTuple):
+    """What a key file had when it was read."""
+
+    identity: tuple[int, int, int] | None
+    """What shows that the file has changed: inode, size and time; None before it was read."""
+    keys: Mapping[str, bytes]
+
+
 @final
 class KeyFile:
     """A `cipher` whose keys stand in a file, one per line: its id, and the key in base64.
 
-    The first key is the current one. Empty lines, and lines that begin with `#`, are skipped. In the
-    place of a key that was destroyed stands the word `destroyed`. The file is looked at each time a
-    key is needed: that is when a log is opened. A pickle holds only its path.
+    The first key is the current one: it seals what has no key of its own. So the first `add` to a new
+    file must be of a key that all share, and not that of a subject. Empty lines, and lines that
+    begin with `#`, are skipped. In the place of a key that was destroyed stands the word `destroyed`.
+    The file is looked at each time a key is needed: that is when a log is opened. A pickle holds only
+    its path.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = str(Path(path).absolute())
-        self._keys: Mapping[str, bytes] = {}
-        self._seen: tuple[int, int, int] | None = None
-        """What identifies the content of the file that was read last. With a key for each of 10,000
-        subjects, reading it takes 10 ms."""
+        self._content = _Content(None, {})
+        """What was read last. With a key for each of 10,000 subjects, reading takes 10 ms.
+
+        One attribute: threads that read at the same time must not mix the keys of one with the
+        identity of another, or a key that was destroyed would go on working.
+        """
 
     def __call__(self, key_id: str | None) -> bytes | tuple[str, bytes]:
         """Return a key by its id, DESTROYED if it was destroyed; for None the id of the current key, and the key.
@@ -72,17 +84,17 @@ class KeyFile:
         """
         try:
             status = Path(self.path).stat()
-            seen = status.st_ino, status.st_size, status.st_mtime_ns
-            if seen == self._seen:
-                return self._keys
+            identity = status.st_ino, status.st_size, status.st_mtime_ns
+            content = self._content
+            if content.identity == identity:
+                return content.keys
             lines = self._read_lines()
         except (OSError, UnicodeDecodeError) as error:
             raise CheckpointerConfigurationError(f"the key file {self.path} cannot be read: {error}") from error
         keys = self._parse(lines)
         if not keys:
             raise CheckpointerConfigurationError(f"the key file {self.path} has no key")
-        self._keys = keys
-        self._seen = seen
+        self._content = _Content(identity, keys)
         return keys
 
     def add(self, key_id: str) -> str:
@@ -93,9 +105,9 @@ class KeyFile:
 
         Raises:
             CheckpointerConfigurationError: the id is not one word, or the file is malformed.
-            CheckpointStorageError: the file cannot be written. It is unchanged.
+            CheckpointStorageError: the file cannot be written, or its owner cannot be kept. It is unchanged.
         """
-        if key_id in self._keys and key_id in self.read():
+        if key_id in self._content.keys and key_id in self.read():
             return key_id  # The usual case, for each history of a known subject, also where the file is read-only.
         if key_id.split() != [key_id] or key_id.startswith("#") or not key_id.isprintable():
             raise CheckpointerConfigurationError(f"the id of a key in a key file must be one word, not {key_id!r}")
@@ -114,12 +126,18 @@ class KeyFile:
 
         Raises:
             LookupError: the file has no such key.
-            CheckpointerConfigurationError: the file cannot be read, or is malformed.
-            CheckpointStorageError: the file cannot be written. It is unchanged.
+            CheckpointerConfigurationError: the file cannot be read, or is malformed; or the key is the
+                current one, with which new records are sealed. Put another key before it first.
+            CheckpointStorageError: the file cannot be written, or its owner cannot be kept. It is unchanged.
         """
         with self._locked() as lines:
-            if key_id not in self._parse(lines):
+            keys = self._parse(lines)
+            if key_id not in keys:
                 raise LookupError(f"the key file {self.path} has no key {key_id!r}")
+            if key_id == next(iter(keys)):
+                raise CheckpointerConfigurationError(
+                    f"the key {key_id!r} of {self.path} is the current key: put another key before it first"
+                )
             self._write([f"{key_id} {DESTROYED.decode()}" if _first_word(line) == key_id else line for line in lines])
 
     @contextmanager
@@ -127,9 +145,19 @@ class KeyFile:
         """Exclude other processes that change the file; yield its lines."""
         from filelock import FileLock
 
+        # The lock of the file itself: links to one file have one lock.
+        path = Path(self.path).resolve()
+        lock = path.with_name(f"{path.name}.lock")
         try:
-            with FileLock(f"{self.path}.lock"):
-                yield self._read_lines() if Path(self.path).exists() else []
+            with FileLock(lock):
+                lines = []
+                if path.exists():
+                    status = path.stat()
+                    if os.name == "posix" and os.geteuid() == 0 and status.st_uid != 0:
+                        # The owner of the keys could not open a lock file that is root's.
+                        os.chown(lock, status.st_uid, status.st_gid, follow_symlinks=False)
+                    lines = self._read_lines()
+                yield lines
         except UnicodeDecodeError as error:
             raise CheckpointerConfigurationError(f"the key file {self.path} cannot be read: {error}") from error
         except OSError as error:
@@ -141,14 +169,20 @@ class KeyFile:
         # along, and what they sealed would be lost.
         path = Path(self.path).resolve()
         temporary = path.with_name(f"{path.name}.new")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8", newline="\n") as file:
-            file.writelines(f"{line}\n" for line in lines)
-            file.flush()
-            os.fsync(fd)
-        if path.exists():
-            shutil.copymode(path, temporary)
-        temporary.replace(path)
+        # O_EXCL and the descriptor: root must not follow a link that the owner of the directory has put there.
+        temporary.unlink(missing_ok=True)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8", newline="\n") as file:
+                if os.name == "posix" and path.exists():
+                    _copy_access(path.stat(), fd)
+                file.writelines(f"{line}\n" for line in lines)
+                file.flush()
+                os.fsync(fd)
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         if os.name == "posix":
             directory = os.open(path.parent, os.O_RDONLY)
             try:
@@ -182,6 +216,24 @@ class KeyFile:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle without the keys."""
         return KeyFile, (self.path,)
+
+
+def _copy_access(old: os.stat_result, fd: int) -> None:
+    """Give a new file the user, the group and the mode of an old one.
+
+    Raises:
+        OSError: this process may not do so, and the difference matters.
+    """
+    new = os.fstat(fd)
+    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+        try:
+            os.chown(fd, old.st_uid, old.st_gid)
+        except PermissionError:
+            # A user who is no member of the group cannot set it. That does no harm where the group has no rights.
+            has_group_rights = bool(old.st_mode & stat.S_IRWXG)
+            if new.st_uid != old.st_uid or has_group_rights:
+                raise
+    os.chmod(fd, stat.S_IMODE(old.st_mode))
 
 
 def _first_word(line: str) -> str:

@@ -104,12 +104,12 @@ class LimitAlerts:
         """By the key of the store: the threads, and None for the store itself."""
 
     def find_new(
-        self, store: BaseCheckpointSaver, over_limit: Sequence[OverLimit], unmeasured: Iterator[str]
+        self, store: BaseCheckpointSaver, over_limit: Sequence[OverLimit], unmeasured: set[str]
     ) -> list[OverLimit]:
         """Note what is over its limit now; return what was not before."""
         key = store.run_lock_key()
         known = self._known.get(key, set())
-        # A thread that could not be measured this time has not been below its limit.
+        # A thread that was not measured this time, because of an error or its status, has not been below its limit.
         self._known[key] = known.intersection(unmeasured).union(found.thread_id for found in over_limit)
         return [found for found in over_limit if found.thread_id not in known]
 
@@ -124,6 +124,7 @@ class _Pass:
         self._dry_run = dry_run
         self._options = _make_options(policy, now)
         self.chosen: list[str] = []
+        self._unmeasured: set[str] = set()
         self._removed = 0
         self._pruned: list[str] = []
         self._busy: list[str] = []
@@ -143,6 +144,7 @@ class _Pass:
 
     def prune(self, thread_id: str) -> None:
         """Prune a thread, if it has one of the statuses of the policy."""
+        self._unmeasured.add(thread_id)
         with self._noting_errors(thread_id):
             if not self._has_status(thread_id):
                 return
@@ -173,6 +175,7 @@ class _Pass:
         """Compare the size of a thread with its limit, unless it has an error."""
         with self._noting_errors(thread_id):
             self.compare(thread_id, limit)
+            self._unmeasured.discard(thread_id)
 
     def compare(self, thread_id: str | None, limit: int) -> None:
         """Compare the size of a thread, or of the store (None), with its limit."""
@@ -183,7 +186,7 @@ class _Pass:
     def alert(self) -> None:
         """Call `on_limit` for what has grown beyond its limit since the policy was applied last."""
         alerts = self._policy._alerts  # noqa: SLF001 - a part of the policy
-        for found in alerts.find_new(self._store, self._over_limit, iter(self._failed)):
+        for found in alerts.find_new(self._store, self._over_limit, self._unmeasured):
             _alert(self._policy, found)
 
     @contextmanager
@@ -220,5 +223,5 @@ def _alert(policy: RetentionPolicy, found: OverLimit) -> None:
         return
     try:
         policy.on_limit(*found)
-    except Exception:  # noqa: BLE001 - an alert that fails ends no pass
+    except (Exception, SystemExit):  # noqa: BLE001 - an alert that fails ends no pass
         _LOG.exception("on_limit failed")

@@ -93,11 +93,14 @@ class RetentionThread:
 
     def _run(self) -> None:
         pause = 0.0
-        while not self._stopping.wait(pause):
-            self._try()
+        try:
+            while not self._stopping.wait(pause):
+                self._try()
+                self._has_tried.set()
+                pause = _PAUSE
+        finally:
+            # Also after SystemExit, which ends a thread silently: `wait` would never return.
             self._has_tried.set()
-            pause = _PAUSE
-        self._has_tried.set()
 
     def _try(self) -> None:
         """Apply the policy until the worker stops, unless another worker does, or an error comes."""

@@ -1,6 +1,8 @@
 """Histories with keys of their own: what destroying a key erases, and what it does not touch."""
 
+import errno
 import logging
+import os
 import pickle
 import shutil
 import uuid
@@ -21,6 +23,7 @@ from graphkit import (
     CheckpointErasedError,
     CheckpointerConfigurationError,
     CheckpointKeyError,
+    CheckpointStorageError,
     Command,
     RunnableConfig,
     StateGraph,
@@ -686,6 +689,20 @@ def test_a_key_file_makes_and_destroys_keys(files, tmp_path):
             keys.add(word)
 
 
+def test_the_current_key_of_a_key_file_is_not_destroyed(tmp_path):
+    path = tmp_path / "keys"
+    keys = KeyFile(path)
+    keys.add("2025")
+    keys.add("2026")
+    before = path.read_text(encoding="utf-8")
+    with pytest.raises(CheckpointerConfigurationError, match="is the current key: put another key before it"):
+        keys.destroy("2025")
+    assert path.read_text(encoding="utf-8") == before
+    path.write_text("\n".join(reversed(before.splitlines())), encoding="utf-8")
+    keys.destroy("2025")
+    assert keys("2025") == DESTROYED
+
+
 def test_a_pickled_key_file_has_no_key(tmp_path):
     keys = KeyFile(tmp_path / "keys")
     keys.add("a")
@@ -699,6 +716,95 @@ def test_keys_that_are_added_at_the_same_time_are_all_kept(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda name: KeyFile(tmp_path / "keys").add(name), names * 2))
     assert sorted(KeyFile(tmp_path / "keys").read()) == sorted(names)
+
+
+def test_keys_that_are_added_through_a_link_at_the_same_time_are_all_kept(tmp_path):
+    path = tmp_path / "real" / "keys"
+    path.parent.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    names = [f"key{number}" for number in range(80)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda each: KeyFile(each[0]).add(each[1]), zip([path, link] * 40, names, strict=True)))
+    assert sorted(KeyFile(path).read()) == sorted(names)
+
+
+def test_a_thread_that_has_read_an_old_key_file_hides_no_new_one(tmp_path):
+    path = tmp_path / "keys"
+    KeyFile(path).add("current")
+    KeyFile(path).add("ann")
+    before = {}
+
+    class Overtaken(KeyFile):
+        """Another thread, which has read the file before, notes its content after the first assignment of this one."""
+
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+            vars(self).update(before)
+            before.clear()
+
+    keys = Overtaken(path)
+    keys.read()
+    before.update(vars(keys))
+    KeyFile(path).destroy("ann")
+    keys.read()
+    assert not before
+    assert keys("ann") == DESTROYED
+
+
+def owned_key_file(path, mode, user, group):
+    """A key file of another user, as root finds it."""
+    KeyFile(path).add("current")
+    os.chown(path, user, group)
+    path.chmod(mode)
+    return KeyFile(path)
+
+
+needs_root = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root makes files of other users"
+)
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_root_leaves_a_key_file_to_its_owner(tmp_path, mode):
+    path = tmp_path / "keys"
+    keys = owned_key_file(path, mode, 1234, 2345)
+    other = tmp_path / "other"
+    other.touch()
+    path.with_name("keys.new").symlink_to(other)
+    keys.add("ann")
+    keys.destroy("ann")
+    lock = path.with_name("keys.lock").stat()
+    assert (lock.st_uid, lock.st_gid) == (1234, 2345)
+    status = path.stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (1234, 2345, mode)
+    assert (other.stat().st_uid, other.stat().st_size) == (0, 0)
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("mode", "user", "is_refused"),
+    [(0o600, 1234, True), (0o640, 0, True), (0o600, 0, False)],
+    ids=["another user", "a group that may read", "a group without rights"],
+)
+def test_a_key_file_stays_as_it_is_if_its_owner_cannot_be_kept(tmp_path, monkeypatch, mode, user, is_refused):
+    def refuse(target, *_, **options):
+        if not str(target).endswith(".lock"):
+            raise PermissionError(errno.EPERM, "not permitted")
+
+    path = tmp_path / "keys"
+    keys = owned_key_file(path, mode, user, 2345)
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "chown", refuse)
+    if not is_refused:
+        keys.add("ann")
+        assert len(keys("ann")) == 32
+        return
+    with pytest.raises(CheckpointStorageError, match="not permitted"):
+        keys.add("ann")
+    assert path.read_bytes() == before
+    assert not list(tmp_path.glob("*.new"))
 
 
 def test_a_checkpoint_of_an_open_saver_is_read_until_it_is_closed(files):

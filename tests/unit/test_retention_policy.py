@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from graphkit import CheckpointerConfigurationError, RunnableConfig
+from graphkit import END, CheckpointerConfigurationError, CheckpointStorageError, RunnableConfig
 from graphkit.retention import RetentionPolicy
 from savers import FileSystemSaver, MemorySaver, PostgresSaver
 from tests.support.retention import fill, ids
@@ -81,7 +81,36 @@ def test_limits_alert_once_per_crossing(saver):
     assert [thread for thread, _, _ in alerts if thread] == ["t", "t"]
 
 
-def test_an_alert_that_fails_ends_no_pass_and_without_on_limit_there_is_a_warning(caplog):
+def test_a_thread_that_leaves_the_policy_for_a_while_has_not_been_below_its_limit():
+    saver = MemorySaver()
+    alerts = []
+    policy = RetentionPolicy(
+        max_bytes_per_thread=1, statuses=["finished"], on_limit=lambda *found: alerts.append(found)
+    )
+    for next_node in (END, "b", END):
+        fill(saver, "t", next_node=next_node)
+        policy.apply(saver)
+    assert len(alerts) == 1
+
+
+def test_a_thread_that_cannot_be_pruned_alerts_again_after_it_was_below_its_limit(monkeypatch):
+    saver = MemorySaver()
+    fill(saver, "t")
+    alerts = []
+    policy = RetentionPolicy(keep_last=1, max_bytes_per_thread=100, on_limit=lambda *found: alerts.append(found))
+
+    def fail(*_, **options):
+        raise CheckpointStorageError("t", "prune", "read-only")
+
+    monkeypatch.setattr(saver, "prune", fail)
+    for size in (101, 99, 101):
+        monkeypatch.setattr(saver, "size", lambda _, size=size: size)
+        assert policy.apply(saver).failed
+    assert len(alerts) == 2
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no connection"), SystemExit("too large")])
+def test_an_alert_that_fails_ends_no_pass_and_without_on_limit_there_is_a_warning(caplog, error):
     saver = MemorySaver()
     for thread in ("one", "two"):
         fill(saver, thread)
@@ -89,7 +118,7 @@ def test_an_alert_that_fails_ends_no_pass_and_without_on_limit_there_is_a_warnin
 
     def fail(*found):
         alerts.append(found)
-        raise RuntimeError("no connection")
+        raise error
 
     report = RetentionPolicy(keep_last=1, max_bytes_per_thread=1, on_limit=fail).apply(saver)
     assert report.removed == 8

@@ -88,8 +88,6 @@ class StoreChecker:
         return str(self._digester.hide_name(name, value))
 
     def _compare_thread(self, thread_id: str, expected: Thread) -> Iterator[str]:
-        if expected.is_unknown:
-            return
         namespaces = self._store.namespaces(thread_id) if self._store.lists_namespaces else [""]
         histories = dict(expected.histories)
         for namespace in namespaces:
@@ -170,6 +168,7 @@ def _compare_slots(what: str, expected: Slots, found: Iterable[tuple[str, str | 
 def _compare_order(expected: Slots, found: Sequence[str]) -> Iterator[str]:
     present = set(found)
     ordered = [key for key, slot in expected.items() if slot.is_ordered and key in present]
+    ordered.sort(key=lambda key: expected[key].rank)
     wanted = set(ordered)
     if [key for key in found if key in wanted] != ordered:
         yield "the order of the checkpoints is not what was recorded"

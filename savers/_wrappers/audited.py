@@ -412,6 +412,8 @@ def _describe_result(operation: str, hide: Callable[[str, str], str], result: An
         return {"version": result.version}
     if operation == "delete_idle":
         return {"threads": [hide("thread_id", thread_id) for thread_id in result]}
+    if operation == "repair" and not result.changed:
+        return {"removed": {}}
     return {}
 
 

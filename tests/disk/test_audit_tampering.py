@@ -2,12 +2,20 @@
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
+from graphkit import (
+    Checkpoint,
+    CheckpointConflictError,
+    CheckpointCorruptionError,
+    RunnableConfig,
+    ThreadBusyError,
+)
 from graphkit.values import freeze
-from savers import AuditedSaver, AuditLog, FileSystemSaver, SqliteSaver, acting_as
+from savers import AuditedSaver, AuditLog, FileSystemSaver, SaverWrapper, SqliteSaver, acting_as
 from savers._audit.entries import to_canonical
 from tests.support.audit_logs import chain_again, copy_directory, list_files, read_entries, write_entries
 
@@ -380,3 +388,87 @@ def test_after_a_recorded_delete_absent_checkpoints_are_no_finding(tmp_path):
     assert len(removed) == 2
     (record, _) = log.records(operation="delete")
     assert len(record.details["ids"][""]) == 3
+
+
+# After an operation that failed, or overlapped another one
+
+
+def put_two_threads(path):
+    log = AuditLog(path / "log")
+    store = FileSystemSaver(path / "store", fsync="never", lock_timeout=0)
+    saver = AuditedSaver(store, log)
+    for thread in ("a", "b"):
+        saver.put(RunnableConfig(thread), made(1))
+    return log, store, saver
+
+
+def copy_onto_a_thread(saver):
+    with pytest.raises(CheckpointConflictError):
+        saver.copy("a", "b")
+
+
+def delete_idle_since_a_naive_time(saver):
+    with pytest.raises(ValueError, match="time zone"):
+        saver.delete_idle(idle_since=datetime(2020, 1, 1))  # noqa: DTZ001
+
+
+def repair_what_is_healthy(saver):
+    assert not saver.repair().changed
+
+
+def call_while_a_run_holds_the_thread(name):
+    def call(saver):
+        with ThreadPoolExecutor(1) as executor, saver.delegate.run_lock("b"), pytest.raises(ThreadBusyError):
+            executor.submit(getattr(saver, name), "b").result()
+
+    return call
+
+
+FAILURES = {
+    "copy": copy_onto_a_thread,
+    "delete_idle": delete_idle_since_a_naive_time,
+    "repair": repair_what_is_healthy,
+    "delete": call_while_a_run_holds_the_thread("delete"),
+    "release": call_while_a_run_holds_the_thread("release"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_after_an_operation_that_changed_nothing_what_is_removed_without_a_record_is_found(tmp_path, name):
+    log, store, saver = put_two_threads(tmp_path)
+    FAILURES[name](saver)
+    assert log.verify(store).problems == ()
+    store.delete("b")
+    assert {problem.where for problem in log.verify(store).problems} == {"thread 'b'"}
+    store.put(RunnableConfig("b"), made(2))
+    assert len(log.verify(store).problems) == 2
+
+
+@pytest.mark.parametrize("ends_first", ["put", "copy"])
+def test_a_copy_of_a_thread_that_is_written_accepts_what_it_copied_and_nothing_else(tmp_path, ends_first):
+    log, store, saver = put_two_threads(tmp_path)
+    other = AuditedSaver(store, log)
+
+    class PuttingFirst(SaverWrapper):
+        def copy(self, source, target):
+            other.put(RunnableConfig("a"), made(2))
+            self.delegate.copy(source, target)
+
+    class CopyingAfterwards(SaverWrapper):
+        def put(self, config, checkpoint):
+            put = self.delegate.put(config, checkpoint)
+            other.copy("a", "c")
+            return put
+
+    if ends_first == "put":
+        AuditedSaver(PuttingFirst(store), log).copy("a", "c")
+    else:
+        AuditedSaver(CopyingAfterwards(store), log).put(RunnableConfig("a"), made(2))
+    assert len(store.list(RunnableConfig("c"))) == 2
+    saver.put(RunnableConfig("c"), made(3))
+    assert log.verify(store).problems == ()
+    store.delete("c")
+    store.put(RunnableConfig("c"), made(666))
+    reasons = [problem.reason for problem in log.verify(store).problems]
+    assert any("has no record" in reason for reason in reasons)
+    assert any("is missing" in reason for reason in reasons)

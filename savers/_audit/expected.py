@@ -324,7 +324,8 @@ class ExpectedStore:
                 removed = {operation.thread_id or "": {operation.namespace: operation.fields.get("ids", [])}}
                 self._remove(removed, is_certain=is_certain)
             case _:
-                # A repair that changed something, or an operation of a later version: all of it may be gone, and nothing new is there.
+                # A repair that changed something, or an operation of a later version: all of it may be gone,
+                # and nothing new is there.
                 for thread_id in self._select(operation):
                     self.thread(thread_id).loosen()
 
@@ -444,7 +445,10 @@ class ExpectedStore:
         for namespace, history in source.histories.items():
             target.history(namespace).add_possible(history)
 
-    def _remove(self, removed: dict[str, dict[str, Any]], *, is_certain: bool) -> None:
+    def _remove(self, removed: dict[str, dict[str, Any] | None], *, is_certain: bool) -> None:
         for thread_id, histories in removed.items():
+            if histories is None:
+                self.thread(thread_id).loosen()
+                continue
             for namespace, ids in histories.items():
                 self.thread(thread_id).history(namespace).forget(ids, is_certain=is_certain)

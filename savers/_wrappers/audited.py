@@ -50,7 +50,9 @@ _WITH_IDS: Final = frozenset({"copy", "delete", "release"})
 """The operations whose intent names the checkpoints that are copied, or that go."""
 _SUBJECTS: Final = ("config", "thread", "thread_id", "source")
 """The parameters that name a history or a thread."""
-_DEFAULT_THREAD: Final = frozenset({"copy", "delete", "release"})
+_DEFAULT_THREAD: Final = frozenset({
+    "copy", "delete", "namespaces", "release", "version_namespaces", "versions_by_thread_id",
+})  # fmt: skip
 """The operations that take None for the default thread, and not for all threads."""
 _LOGGER: Final = getLogger("graphkit")
 _Result = TypeVar("_Result")
@@ -143,7 +145,7 @@ class AuditedSaver(SaverWrapper):
         self._on_error: OnError = on_error
         self._store: Any = unwrap(saver)
         self._content = ContentDigester(self.log.digester, find_codec(self._store))
-        self._metadata_of = _find_mark(saver)
+        self._marks = _list_marks(saver)
 
     def __repr__(self) -> str:
         """Return the class, the wrapped saver and the log."""
@@ -221,14 +223,18 @@ class AuditedSaver(SaverWrapper):
             fields["ids"] = self._list_ids(config.thread)
         if operation != "prune":
             return self._record_writing(fields, call, partial(_describe_result, operation, self._hide))
-        before: dict[str, dict[str, Any]] = {}
+        before: dict[str, dict[str, Any] | None] | None = None
 
         def list_and_prune() -> Any:
             # After the intent: what is put until then overlaps the prune, which may remove it.
-            before.update(self._list_all_ids(None if is_about_all else config.thread))
+            nonlocal before
+            before = self._list_all_ids(None if is_about_all else config.thread)
             return call()
 
-        return self._record_writing(fields, list_and_prune, lambda _: {"removed": self._find_removed(before)})
+        def describe_removed(_: Any) -> Entry:
+            return {} if before is None else {"removed": self._find_removed(before)}
+
+        return self._record_writing(fields, list_and_prune, describe_removed)
 
     def _record_writing(
         self,
@@ -297,10 +303,12 @@ class AuditedSaver(SaverWrapper):
         }
 
     def _describe_put(self, config: RunnableConfig, checkpoint: CheckpointFields, replaced: str | None) -> Entry:
-        if self._metadata_of is not None:
-            # What the policy adds is stored, too.
-            marked = {**checkpoint.metadata, **self._metadata_of(get_principal(config))}
-            checkpoint = checkpoint._replace(metadata=marked)
+        if self._marks:
+            # What the policies add is stored, too.
+            metadata = dict(checkpoint.metadata)
+            for metadata_of in self._marks:
+                metadata |= metadata_of(get_principal(config))
+            checkpoint = checkpoint._replace(metadata=metadata)
         fields = self._describe("put", config)
         fields["checkpoint_id"] = checkpoint.id
         if replaced is not None:
@@ -324,25 +332,28 @@ class AuditedSaver(SaverWrapper):
         except CheckpointerError:
             return None
 
-    def _list_all_ids(self, thread_id: str | None) -> dict[str, dict[str, Any]]:
-        """Return the ids of the checkpoints of a thread, or of all (None), by thread; without what cannot be read."""
+    def _list_all_ids(self, thread_id: str | None) -> dict[str, dict[str, Any] | None] | None:
+        """Return the ids of the checkpoints of a thread, or of all (None), by thread; None for what cannot be read."""
         try:
             thread_ids = self._store.threads() if thread_id is None else [thread_id]
         except CheckpointerError:
-            return {}
-        listed = {each: self._list_ids(each) for each in thread_ids}
-        return {each: ids for each, ids in listed.items() if ids is not None}
+            return None
+        return {each: self._list_ids(each) for each in thread_ids}
 
-    def _find_removed(self, before: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Return the ids of what has gone since, by thread and namespace."""
-        removed: dict[str, dict[str, Any]] = {}
+    def _find_removed(self, before: Mapping[str, Mapping[str, Any] | None]) -> dict[str, dict[str, Any] | None]:
+        """Return the ids of what has gone since, by thread and namespace; None for a thread that cannot be read."""
+        removed: dict[str, dict[str, Any] | None] = {}
         for thread_id, histories in before.items():
-            after = self._list_ids(thread_id) or {}
+            after = self._list_ids(thread_id)
+            if histories is None or after is None:
+                removed[self._hide("thread_id", thread_id)] = None
+                continue
             gone = {
                 namespace: sorted(set(ids).difference(after.get(namespace, ()))) for namespace, ids in histories.items()
             }
-            removed[self._hide("thread_id", thread_id)] = {namespace: ids for namespace, ids in gone.items() if ids}
-        return {thread_id: histories for thread_id, histories in removed.items() if histories}
+            if any(gone.values()):
+                removed[self._hide("thread_id", thread_id)] = {namespace: ids for namespace, ids in gone.items() if ids}
+        return removed
 
     # The rest of the contract
 
@@ -387,14 +398,15 @@ def _make_sink(log: Any) -> AuditLog | Sink:
     raise CheckpointerConfigurationError(f"log must be an AuditLog, a logger or a function, not {type(log).__name__}")
 
 
-def _find_mark(saver: Any) -> Callable[[Any], Mapping[str, Any]] | None:
-    """Return the function of a policy that adds metadata to each checkpoint; None if no policy does."""
+def _list_marks(saver: Any) -> list[Callable[[Any], Mapping[str, Any]]]:
+    """Return the functions of policies that add metadata to each checkpoint, the outermost first."""
+    found: list[Callable[[Any], Mapping[str, Any]]] = []
     while isinstance(saver, SaverWrapper):
         metadata_of = getattr(getattr(saver, "policy", None), "metadata_of", None)
         if metadata_of is not None:
-            return metadata_of  # type: ignore[no-any-return]
+            found.append(metadata_of)
         saver = saver.delegate
-    return None
+    return found
 
 
 def _describe_error(error: Exception) -> Entry:

@@ -194,6 +194,60 @@ def test_what_a_policy_adds_to_metadata_is_part_of_the_digest(tmp_path, log):
     assert log.verify(saver).problems == ()
 
 
+def test_what_each_of_several_policies_adds_is_part_of_the_digest(log):
+    store = MemorySaver()
+    guarded = AccessControlledSaver(AccessControlledSaver(store, policies.owner("tenant")), policies.owner("owner"))
+    saver = AuditedSaver(guarded, log)
+    with acting_as("ann"):
+        saver.put(CONFIG, made({"n": 1}))
+    assert {"tenant", "owner"} <= store.get(CONFIG).metadata.keys()
+    assert log.verify(saver).problems == ()
+
+
+def test_what_defaults_to_one_thread_is_recorded_with_it(log):
+    saver = AuditedSaver(VersionedMemorySaver(), log)
+    default = RunnableConfig().thread
+    saver.put(None, made({"n": 1}))
+    saver.release()
+    saver.namespaces()
+    saver.versions_by_thread_id()
+    saver.version_namespaces(None, 1)
+    assert {record.thread_id for record in log.records()} == {default}
+    assert len(log.records()) == 5
+
+
+def test_a_prune_whose_result_cannot_be_read_is_no_finding(tmp_path, log):
+    class Unreadable(FileSystemSaver):
+        is_pruned = False
+
+        def list(self, config=None):
+            if self.is_pruned:
+                raise CheckpointStorageError("t", "read", OSError(5, "EIO"))
+            return super().list(config)
+
+        def prune(self, thread=None, **retention):
+            removed = super().prune(thread, **retention)
+            self.is_pruned = True
+            return removed
+
+    store = Unreadable(tmp_path / "store", fsync="never")
+    saver = AuditedSaver(store, log)
+    for number in range(4):
+        saver.put(CONFIG, made({"n": number}))
+    assert saver.prune("t", keep_last=3) == 1
+    store.is_pruned = False
+    assert log.verify(store).problems == ()
+    store.put(CONFIG, made({"n": 9}))
+    assert not log.verify(store).ok
+
+
+def test_a_type_that_is_not_registered_is_no_problem_of_the_store(tmp_path, log):
+    saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never", types=[Amount]), log)
+    saver.put(CONFIG, made({"amount": Amount.SMALL}))
+    with pytest.raises(CheckpointSerializationError):
+        log.verify(FileSystemSaver(tmp_path / "store"))
+
+
 def test_the_wrong_order_of_wrappers_warns(log, caplog):
     AuditedSaver(AccessControlledSaver(MemorySaver(), policies.read_only()), log)
     assert caplog.text == ""

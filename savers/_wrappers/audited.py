@@ -15,7 +15,8 @@ from __future__ import annotations
 import inspect
 import logging
 import pickle
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
 from logging import getLogger
 from types import FunctionType
@@ -212,9 +213,14 @@ class AuditedSaver(SaverWrapper):
         config = RunnableConfig.of(subject)
         takes_config = "config" in given or operation in _DEFAULT_THREAD
         is_about_all = subject is None and not takes_config
+        describe = partial(self._describe, operation, config, is_about_all=is_about_all)
+        if operation == "run_lock":
+            return self._take_lock(describe, self._record_error(describe, call))
+        if operation == "replay":
+            return self._read_on(describe, self._record_error(describe, call))
         if operation in _READING or given.get("dry_run") or given.get("options", {}).get("dry_run"):
-            return self._record_reading(lambda: self._describe(operation, config, is_about_all=is_about_all), call)
-        fields = self._describe(operation, config, is_about_all=is_about_all)
+            return self._record_reading(describe, call)
+        fields = describe()
         if "target" in given:
             fields["target"] = RunnableConfig.of(given["target"]).thread
         if "ids" in given:
@@ -265,15 +271,33 @@ class AuditedSaver(SaverWrapper):
             self.log.note_gap()
 
     def _record_reading(self, describe: Callable[[], Entry], call: Callable[[], _Result]) -> _Result:
+        result = self._record_error(describe, call)
+        if self._reads:
+            self._append({"kind": "call", **describe(), "result": "ok"})
+        return result
+
+    def _record_error(self, describe: Callable[[], Entry], call: Callable[[], _Result]) -> _Result:
         try:
-            result = call()
+            return call()
         except Exception as error:
             if self._reads or isinstance(error, AccessDeniedError):
                 self._append({"kind": "call", **describe(), **_describe_error(error)})
             raise
-        if self._reads:
-            self._append({"kind": "call", **describe(), "result": "ok"})
-        return result
+
+    @contextmanager
+    def _take_lock(self, describe: Callable[[], Entry], lock: AbstractContextManager[object]) -> Iterator[None]:
+        """Hold a run lock, and record whether it was got."""
+        with ExitStack() as stack:
+            self._record_reading(describe, partial(stack.enter_context, lock))
+            yield
+
+    def _read_on(self, describe: Callable[[], Entry], checkpoints: Iterator[Checkpoint]) -> Iterator[Checkpoint]:
+        """Yield what is read. The first one is recorded, since the reader may stop anywhere, and so is an error."""
+        following = partial(next, checkpoints, None)
+        checkpoint = self._record_reading(describe, following)
+        while checkpoint is not None:
+            yield checkpoint
+            checkpoint = self._record_error(describe, following)
 
     def _append(self, entry: Entry, *, is_lasting: bool = False, may_refuse: bool = False) -> int:
         """Append an entry; return its number, or 0 if it could not be written and the operation goes on."""

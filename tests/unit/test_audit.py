@@ -5,7 +5,7 @@ import json
 import logging
 import pickle
 import stat
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import TypedDict
 
@@ -19,6 +19,7 @@ from graphkit.errors import (
     CheckpointNotFoundError,
     CheckpointSerializationError,
     CheckpointStorageError,
+    ThreadBusyError,
 )
 from graphkit.operations import erase
 from graphkit.testing import made
@@ -74,7 +75,10 @@ def test_each_operation_leaves_one_record(tmp_path, log, name):
     if not hasattr(saver, name):
         pytest.skip("the saver does not declare it")
     with acting_as("ann"):
-        call(saver, name)
+        result = call(saver, name)
+        if name == "run_lock":
+            result.__enter__()
+            result.__exit__(None, None, None)
     (record,) = log.records()
     assert record.operation == OPERATIONS[name].__name__.removeprefix("a" if name in ASYNC else "")
     assert (record.principal, record.result) == ("ann", "ok")
@@ -246,6 +250,39 @@ def test_a_type_that_is_not_registered_is_no_problem_of_the_store(tmp_path, log)
     saver.put(CONFIG, made({"amount": Amount.SMALL}))
     with pytest.raises(CheckpointSerializationError):
         log.verify(FileSystemSaver(tmp_path / "store"))
+
+
+def test_a_run_lock_that_another_run_holds_is_recorded_as_failed(tmp_path, log):
+    saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never"), log)
+    with saver.delegate.run_lock(CONFIG), ThreadPoolExecutor(1) as executor:
+        lock = executor.submit(saver.run_lock, CONFIG, 0).result()
+        with pytest.raises(ThreadBusyError):
+            executor.submit(lock.__enter__).result()
+    with saver.run_lock(CONFIG):
+        pass
+    assert [(record.operation, record.result, record.error) for record in log.records()] == [
+        ("run_lock", "failed", "ThreadBusyError"),
+        ("run_lock", "ok", None),
+    ]
+
+
+def test_an_error_while_a_history_is_replayed_is_recorded(tmp_path, log):
+    saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never", types=[Amount]), log)
+    saver.put(CONFIG, made({"n": 1}))
+    saver.put(CONFIG, made({"n": Amount.SMALL}))
+    reader = AuditedSaver(FileSystemSaver(tmp_path / "store"), log)
+    with pytest.raises(CheckpointSerializationError):
+        list(reader.replay(CONFIG))
+    with pytest.raises(CheckpointNotFoundError):
+        list(reader.replay(CONFIG, version=7))
+    next(reader.replay(CONFIG))
+    records = log.records(operation="replay")
+    assert [(record.result, record.error) for record in records] == [
+        ("ok", None),
+        ("failed", "CheckpointSerializationError"),
+        ("failed", "CheckpointNotFoundError"),
+        ("ok", None),
+    ]
 
 
 def test_the_wrong_order_of_wrappers_warns(log, caplog):

@@ -8,7 +8,7 @@ succeeded, leaves exactly one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import count
@@ -21,6 +21,7 @@ _ON_KEYS: Final = frozenset({"add_tags", "put", "put_writes", "remove_tags"})
 _WITHOUT_EFFECT: Final = frozenset({"compact", "erase_deleted", "rotate"})
 """The operations that change no content."""
 _DELETES: Final = frozenset({"delete", "erase"})
+_REMOVES: Final = _DELETES | {"delete_idle", "prune", "remove"}
 _CHANGED_NOTHING: Final = frozenset({
     "CheckpointConflictError", "CheckpointFormatError", "CheckpointKeyError", "CheckpointNotFoundError",
     "CheckpointSerializationError", "CheckpointerConfigurationError", "ThreadBusyError",
@@ -189,7 +190,7 @@ class Thread:
 class _Operation:
     """An operation that has begun."""
 
-    def __init__(self, intent: Entry) -> None:
+    def __init__(self, intent: Entry, *, is_ended: bool) -> None:
         self.fields = intent
         self.name: str = intent["operation"]
         self.thread_id: str | None = intent.get("thread_id")
@@ -202,6 +203,9 @@ class _Operation:
         self.is_raced_by_removal = False
         self.is_unordered = False
         """Whether another put to the same history overlapped it."""
+        self.is_ended = is_ended
+        self.settled: set[str | None] = set()
+        """The threads that were deleted since this began, if it has no outcome."""
         self.copied_to: set[str] = set()
         """The threads to which an overlapping copy may have copied what it stores."""
 
@@ -219,6 +223,9 @@ class _Operation:
     def note_overlap(self, other: _Operation) -> None:
         """Note that another operation overlaps this one, in both of them."""
         if not self._shares_thread(other):
+            return
+        if not other.is_ended and (self.thread_id in other.settled or self.name in _REMOVES):
+            # What one removes, the other need not have removed.
             return
         for copy, put in ((self, other), (other, self)):
             if copy.target is not None and put.is_on_keys and put.thread_id != copy.target:
@@ -242,6 +249,19 @@ class _Operation:
                 two.is_raced_by_removal = True
         if self.name == other.name == "put":
             self.is_unordered = other.is_unordered = True
+
+    def is_settled_by(self, later: _Operation) -> bool:
+        """Return whether this, which has no outcome, changes nothing any more now that another one has succeeded.
+
+        That is assumed if it was repeated; and of a thread, or the target of a copy, if that was deleted.
+        """
+        if later.fields["seq"] < self.fields["seq"]:
+            return False
+        if later.name in _DELETES:
+            self.settled.add(later.thread_id)
+        subject = self.thread_id if self.target is None else self.target
+        is_repeated = (later.name, later.thread_id, later.target) == (self.name, self.thread_id, self.target)
+        return is_repeated or (subject is not None and subject in self.settled)
 
     def removes_from(self, other: _Operation) -> bool:
         """Return whether this puts another checkpoint in the place of the one that the other operation is about."""
@@ -275,23 +295,32 @@ class ExpectedStore:
 
     def replay(self, read: Callable[[], Iterator[Entry]]) -> None:
         """Take in all entries of a log, which are read twice."""
-        # What has no outcome is not counted as overlapping all that follows: its process has died. It may
-        # have had its effect, or not.
+        # What has no outcome may have had its effect, or not: its process has died, or is still at work. An
+        # operation on keys is not counted as overlapping all that follows. One on whole threads is: other
+        # processes may have put much before it came to a thread, or died.
         ended = {entry["of"] for entry in read() if entry["kind"] == "outcome"}
         running: dict[int, _Operation] = {}
+        unended: list[_Operation] = []
         for entry in read():
             if entry["kind"] == "intent":
-                operation = _Operation(entry)
+                is_ended = entry["seq"] in ended
+                operation = _Operation(entry, is_ended=is_ended)
                 if operation.name in _WITHOUT_EFFECT:
                     continue
-                if entry["seq"] not in ended:
-                    self._apply(operation, {"result": "unknown"})
+                if is_ended or not operation.is_on_keys:
+                    for other in (*running.values(), *unended):
+                        operation.note_overlap(other)
+                if is_ended:
+                    running[entry["seq"]] = operation
                     continue
-                for other in running.values():
-                    operation.note_overlap(other)
-                running[entry["seq"]] = operation
+                self._apply(operation, {"result": "unknown"})
+                if not operation.is_on_keys:
+                    unended.append(operation)
             elif entry["kind"] == "outcome" and entry["of"] in running:
-                self._apply(running.pop(entry["of"]), entry)
+                operation = running.pop(entry["of"])
+                self._apply(operation, entry)
+                if entry["result"] == "ok" and unended:
+                    unended = [other for other in unended if not other.is_settled_by(operation)]
 
     def _apply(self, operation: _Operation, outcome: Entry) -> None:
         result = outcome["result"]
@@ -445,7 +474,7 @@ class ExpectedStore:
         for namespace, history in source.histories.items():
             target.history(namespace).add_possible(history)
 
-    def _remove(self, removed: dict[str, dict[str, Any] | None], *, is_certain: bool) -> None:
+    def _remove(self, removed: Mapping[str, Mapping[str, Any] | None], *, is_certain: bool) -> None:
         for thread_id, histories in removed.items():
             if histories is None:
                 self.thread(thread_id).loosen()

@@ -252,7 +252,7 @@ class AuditedSaver(SaverWrapper):
         intent = self._append({"kind": "intent", **fields}, is_lasting=True, may_refuse=self._on_error == "refuse")
         try:
             result = call()
-        except Exception as error:
+        except BaseException as error:
             outcome = _describe_error(error)
             if describe_end is not None:
                 outcome |= describe_end(None)
@@ -433,7 +433,7 @@ def _list_marks(saver: Any) -> list[Callable[[Any], Mapping[str, Any]]]:
     return found
 
 
-def _describe_error(error: Exception) -> Entry:
+def _describe_error(error: BaseException) -> Entry:
     # Never its message, which may have content.
     if isinstance(error, AccessDeniedError):
         return {"result": "refused", "error": type(error).__name__, "refused": error.operation}
@@ -489,7 +489,7 @@ class _RecordedLogs:
 
         try:
             self.delegate.append_to_log(config, lambda log: append(_RecordingLog(log, intend)))  # type: ignore[arg-type]
-        except Exception as error:
+        except BaseException as error:
             outcome = _describe_error(error)
             if not intents:
                 self._append({"kind": "call", **self._describe("put", config), **outcome})

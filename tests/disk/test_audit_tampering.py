@@ -472,3 +472,100 @@ def test_a_copy_of_a_thread_that_is_written_accepts_what_it_copied_and_nothing_e
     reasons = [problem.reason for problem in log.verify(store).problems]
     assert any("has no record" in reason for reason in reasons)
     assert any("is missing" in reason for reason in reasons)
+
+
+# After an operation whose process was killed
+
+
+class Killed(SaverWrapper):
+    """What others do while an operation waits, its effect, and no outcome in the log."""
+
+    def __init__(self, delegate, log, others):
+        super().__init__(delegate)
+        self.log = log
+        self.others = others
+
+    def end(self):
+        self.log.append = lambda *_args, **_options: None  # the process is dead
+        raise KeyboardInterrupt
+
+    def prune(self, thread=None, **retention):
+        self.others()
+        self.delegate.prune(thread, **retention)
+        self.end()
+
+    def delete(self, thread=None):
+        self.others()
+        self.delegate.delete(thread)
+        self.end()
+
+    def release(self, config=None):
+        self.others()
+        self.delegate.release(config)
+        self.end()
+
+    def copy(self, source, target):
+        self.others()
+        self.delegate.copy(source, target)
+        self.end()
+
+
+KILLED = {
+    "prune": lambda saver: saver.prune("a", keep_last=1),
+    "prune all": lambda saver: saver.prune(keep_last=1),
+    "delete": lambda saver: saver.delete("a"),
+    "release": lambda saver: saver.release(RunnableConfig("a")),
+    "copy": lambda saver: saver.copy("a", "c"),
+}
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_a_killed_operation_that_others_overlapped_is_no_finding(tmp_path, name):
+    log, store, saver = put_two_threads(tmp_path)
+
+    def put_three():
+        for number in range(3):
+            saver.put(RunnableConfig("a"), made(number))
+            saver.put_writes(RunnableConfig("a"), {"answer": number})
+
+    with AuditLog(tmp_path / "log") as killed_log:
+        killed = AuditedSaver(Killed(store, killed_log, put_three), killed_log)
+        with pytest.raises(KeyboardInterrupt):
+            KILLED[name](killed)
+    report = log.verify(store)
+    assert (report.unknown, report.problems) == (1, ())
+    put_three()
+    assert log.verify(store).problems == ()
+    store.put(RunnableConfig("b"), made(666))
+    assert not log.verify(store).ok
+
+
+@pytest.mark.parametrize("settle", [lambda saver: saver.delete("a"), lambda saver: saver.prune("a", keep_last=1)])
+def test_after_a_killed_operation_was_repeated_or_the_thread_deleted_the_store_is_compared(tmp_path, settle):
+    log, store, saver = put_two_threads(tmp_path)
+    with AuditLog(tmp_path / "log") as killed_log:
+        killed = AuditedSaver(Killed(store, killed_log, lambda: None), killed_log)
+        with pytest.raises(KeyboardInterrupt):
+            killed.prune("a", keep_last=1)
+    settle(saver)
+    saver.put(RunnableConfig("a"), made(2))
+    assert log.verify(store).problems == ()
+    store.delete("a")
+    assert not log.verify(store).ok
+
+
+def test_an_interrupted_operation_has_an_outcome(tmp_path):
+    class Interrupted(SaverWrapper):
+        def prune(self, thread=None, **retention):
+            self.delegate.prune(thread, **retention)
+            raise KeyboardInterrupt
+
+    log, store, saver = put_two_threads(tmp_path)
+    saver.put(RunnableConfig("a"), made(2))
+    with pytest.raises(KeyboardInterrupt):
+        AuditedSaver(Interrupted(store), log).prune(keep_last=1)
+    (record,) = log.records(operation="prune")
+    assert (record.result, record.error) == ("failed", "KeyboardInterrupt")
+    assert log.verify(store).problems == ()
+    store.delete("b")
+    assert not log.verify(store).ok

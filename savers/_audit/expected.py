@@ -204,6 +204,9 @@ class _Operation:
         self.is_unordered = False
         """Whether another put to the same history overlapped it."""
         self.is_ended = is_ended
+        """Whether the log has its outcome."""
+        self.is_settled = False
+        """Whether it changes nothing any more, although it has no outcome."""
         self.settled: set[str | None] = set()
         """The threads that were deleted since this began, if it has no outcome."""
         self.copied_to: set[str] = set()
@@ -250,18 +253,18 @@ class _Operation:
         if self.name == other.name == "put":
             self.is_unordered = other.is_unordered = True
 
-    def is_settled_by(self, later: _Operation) -> bool:
-        """Return whether this, which has no outcome, changes nothing any more now that another one has succeeded.
+    def note_success(self, later: _Operation) -> None:
+        """Note that another operation has succeeded, in one that has no outcome.
 
-        That is assumed if it was repeated; and of a thread, or the target of a copy, if that was deleted.
+        If it was repeated, it is assumed to change nothing any more; and if a thread was deleted, nothing there.
         """
         if later.fields["seq"] < self.fields["seq"]:
-            return False
+            return
         if later.name in _DELETES:
             self.settled.add(later.thread_id)
         subject = self.thread_id if self.target is None else self.target
         is_repeated = (later.name, later.thread_id, later.target) == (self.name, self.thread_id, self.target)
-        return is_repeated or (subject is not None and subject in self.settled)
+        self.is_settled = is_repeated or (subject is not None and subject in self.settled)
 
     def removes_from(self, other: _Operation) -> bool:
         """Return whether this puts another checkpoint in the place of the one that the other operation is about."""
@@ -319,8 +322,10 @@ class ExpectedStore:
             elif entry["kind"] == "outcome" and entry["of"] in running:
                 operation = running.pop(entry["of"])
                 self._apply(operation, entry)
-                if entry["result"] == "ok" and unended:
-                    unended = [other for other in unended if not other.is_settled_by(operation)]
+                if entry["result"] == "ok":
+                    for other in unended:
+                        other.note_success(operation)
+                    unended = [other for other in unended if not other.is_settled]
 
     def _apply(self, operation: _Operation, outcome: Entry) -> None:
         result = outcome["result"]

@@ -8,9 +8,10 @@ succeeded, leaves exactly one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Final, final
 
 from savers._audit.entries import Entry
@@ -20,11 +21,20 @@ _ON_KEYS: Final = frozenset({"add_tags", "put", "put_writes", "remove_tags"})
 _WITHOUT_EFFECT: Final = frozenset({"compact", "erase_deleted", "rotate"})
 """The operations that change no content."""
 _DELETES: Final = frozenset({"delete", "erase"})
+_REMOVES: Final = _DELETES | {"delete_idle", "prune", "remove"}
 _CHANGED_NOTHING: Final = frozenset({
     "CheckpointConflictError", "CheckpointFormatError", "CheckpointKeyError", "CheckpointNotFoundError",
     "CheckpointSerializationError", "CheckpointerConfigurationError", "ThreadBusyError",
 })  # fmt: skip
 """The errors after which an operation on keys has changed nothing."""
+_REFUSED: Final = frozenset({"CheckpointConflictError", "CheckpointerConfigurationError", "ThreadBusyError"})
+_REFUSALS: Final = {
+    "copy": _REFUSED,
+    "delete": _REFUSED,
+    "delete_idle": frozenset({"TypeError", "ValueError"}),
+    "release": _REFUSED,
+}
+"""The errors that an operation on whole threads raises before it has changed anything."""
 
 
 @final
@@ -37,6 +47,8 @@ class Slot:
     must_exist: bool = True
     is_ordered: bool = True
     """Whether its place among the others is known."""
+    rank: int = field(default_factory=count().__next__)
+    """What was stored before it has a lower one."""
 
     def accepts(self, value: str | None) -> bool:
         """Return whether a digest is one of those that it may have."""
@@ -44,7 +56,7 @@ class Slot:
 
 
 class Slots(dict[str, Slot]):
-    """What may be stored under several keys, in the order in which they were stored."""
+    """What may be stored under several keys."""
 
     def store(self, key: str, value: str | None, *, is_certain: bool, must_exist: bool = False) -> Slot:
         """Note that a value was stored, or may have been."""
@@ -64,11 +76,11 @@ class Slots(dict[str, Slot]):
             elif key in self:
                 self[key].must_exist = False
 
-    def rename(self, old: str, new: str) -> None:
-        """Give the place of a key to another one."""
-        items = [(new if key == old else key, slot) for key, slot in self.items() if key != new]
-        self.clear()
-        self.update(items)
+    def add_possible(self, others: Slots) -> None:
+        """Note that what may be in other slots may be here, too."""
+        for key, slot in others.items():
+            for value in slot.values:
+                self.store(key, value, is_certain=False)
 
 
 _ANY: Final = ""
@@ -81,9 +93,7 @@ def _merge(slots: Slots | None, any_slots: Slots | None) -> Slots:
     if any_slots is None:
         return merged
     merged = deepcopy(merged)
-    for key, slot in any_slots.items():
-        for value in slot.values:
-            merged.store(key, value, is_certain=False)
+    merged.add_possible(any_slots)
     return merged
 
 
@@ -121,9 +131,17 @@ class History:
         for slots in (self.checkpoints, *self.writes.values(), *self.tags.values()):
             slots.remove(list(slots), is_certain=False)
 
+    def add_possible(self, other: History) -> None:
+        """Note that what may be in another history may be here, too."""
+        self.checkpoints.add_possible(other.checkpoints)
+        for own, others in ((self.writes, other.writes), (self.tags, other.tags)):
+            for checkpoint_id, slots in others.items():
+                own.setdefault(checkpoint_id, Slots()).add_possible(slots)
+        for checkpoint_id, heirs in other.heirs.items():
+            self.heirs.setdefault(checkpoint_id, set()).update(heirs)
+
     def move(self, old: str, new: str) -> None:
-        """Give the place, the pending writes and the tags of a checkpoint to the one that replaces it."""
-        self.checkpoints.rename(old, new)
+        """Give the pending writes and the tags of a checkpoint to the one that replaces it."""
         for beside in (self.writes, self.tags):
             if old in beside:
                 beside[new] = Slots({**beside.pop(old), **beside.get(new, {})})
@@ -147,8 +165,6 @@ class Thread:
     """The released histories, by version and namespace."""
     released: list[dict[str, Slots]] = field(default_factory=list)
     """What may be in a version whose number is not recorded."""
-    is_unknown: bool = False
-    """Whether an operation may have left half of its work there, such as a copy that was killed."""
 
     def history(self, namespace: str) -> History:
         """Return a history, which may be empty."""
@@ -174,7 +190,7 @@ class Thread:
 class _Operation:
     """An operation that has begun."""
 
-    def __init__(self, intent: Entry) -> None:
+    def __init__(self, intent: Entry, *, is_ended: bool) -> None:
         self.fields = intent
         self.name: str = intent["operation"]
         self.thread_id: str | None = intent.get("thread_id")
@@ -187,6 +203,14 @@ class _Operation:
         self.is_raced_by_removal = False
         self.is_unordered = False
         """Whether another put to the same history overlapped it."""
+        self.is_ended = is_ended
+        """Whether the log has its outcome."""
+        self.is_settled = False
+        """Whether it changes nothing any more, although it has no outcome."""
+        self.settled: set[str | None] = set()
+        """The threads that were deleted since this began, if it has no outcome."""
+        self.copied_to: set[str] = set()
+        """The threads to which an overlapping copy may have copied what it stores."""
 
     def _list_keys(self) -> set[tuple[str, ...]]:
         checkpoint_id = self.fields.get("checkpoint_id") or ""
@@ -203,6 +227,14 @@ class _Operation:
         """Note that another operation overlaps this one, in both of them."""
         if not self._shares_thread(other):
             return
+        if not other.is_ended and (self.thread_id in other.settled or self.name in _REMOVES):
+            # What one removes, the other need not have removed.
+            return
+        for copy, put in ((self, other), (other, self)):
+            if copy.target is not None and put.is_on_keys and put.thread_id != copy.target:
+                copy.is_raced_by_removal = True
+                put.copied_to.add(copy.target)
+                return
         if not self.is_on_keys or not other.is_on_keys:
             self.is_raced_by_removal = other.is_raced_by_removal = True
             return
@@ -220,6 +252,19 @@ class _Operation:
                 two.is_raced_by_removal = True
         if self.name == other.name == "put":
             self.is_unordered = other.is_unordered = True
+
+    def note_success(self, later: _Operation) -> None:
+        """Note that another operation has succeeded, in one that has no outcome.
+
+        If it was repeated, it is assumed to change nothing any more; and if a thread was deleted, nothing there.
+        """
+        if later.fields["seq"] < self.fields["seq"]:
+            return
+        if later.name in _DELETES:
+            self.settled.add(later.thread_id)
+        subject = self.thread_id if self.target is None else self.target
+        is_repeated = (later.name, later.thread_id, later.target) == (self.name, self.thread_id, self.target)
+        self.is_settled = is_repeated or (subject is not None and subject in self.settled)
 
     def removes_from(self, other: _Operation) -> bool:
         """Return whether this puts another checkpoint in the place of the one that the other operation is about."""
@@ -253,23 +298,34 @@ class ExpectedStore:
 
     def replay(self, read: Callable[[], Iterator[Entry]]) -> None:
         """Take in all entries of a log, which are read twice."""
-        # What has no outcome is not counted as overlapping all that follows: its process has died. It may
-        # have had its effect, or not.
+        # What has no outcome may have had its effect, or not: its process has died, or is still at work. An
+        # operation on keys is not counted as overlapping all that follows. One on whole threads is: other
+        # processes may have put much before it came to a thread, or died.
         ended = {entry["of"] for entry in read() if entry["kind"] == "outcome"}
         running: dict[int, _Operation] = {}
+        unended: list[_Operation] = []
         for entry in read():
             if entry["kind"] == "intent":
-                operation = _Operation(entry)
+                is_ended = entry["seq"] in ended
+                operation = _Operation(entry, is_ended=is_ended)
                 if operation.name in _WITHOUT_EFFECT:
                     continue
-                if entry["seq"] not in ended:
-                    self._apply(operation, {"result": "unknown"})
+                if is_ended or not operation.is_on_keys:
+                    for other in (*running.values(), *unended):
+                        operation.note_overlap(other)
+                if is_ended:
+                    running[entry["seq"]] = operation
                     continue
-                for other in running.values():
-                    operation.note_overlap(other)
-                running[entry["seq"]] = operation
+                self._apply(operation, {"result": "unknown"})
+                if not operation.is_on_keys:
+                    unended.append(operation)
             elif entry["kind"] == "outcome" and entry["of"] in running:
-                self._apply(running.pop(entry["of"]), entry)
+                operation = running.pop(entry["of"])
+                self._apply(operation, entry)
+                if entry["result"] == "ok":
+                    for other in unended:
+                        other.note_success(operation)
+                    unended = [other for other in unended if not other.is_settled]
 
     def _apply(self, operation: _Operation, outcome: Entry) -> None:
         result = outcome["result"]
@@ -283,6 +339,8 @@ class ExpectedStore:
             self._apply_to_threads(operation, outcome)
 
     def _apply_to_threads(self, operation: _Operation, outcome: Entry) -> None:
+        if outcome["result"] == "failed" and outcome.get("error") in _REFUSALS.get(operation.name, ()):
+            return
         is_certain = outcome["result"] == "ok" and not operation.is_raced_by_removal
         match operation.name:
             case name if name in _DELETES:
@@ -294,13 +352,14 @@ class ExpectedStore:
                 self._release(operation, outcome.get("version"), is_certain=is_certain)
             case "copy":
                 self._copy(operation, is_certain=is_certain)
-            case "prune" if outcome.get("removed") is not None:
+            case "prune" | "repair" if outcome.get("removed") is not None:
                 self._remove(outcome["removed"], is_certain=not operation.is_raced_by_removal)
             case "remove":
                 removed = {operation.thread_id or "": {operation.namespace: operation.fields.get("ids", [])}}
                 self._remove(removed, is_certain=is_certain)
             case _:
-                # A repair, or an operation of a later version: all of it may be gone, and nothing new is there.
+                # A repair that changed something, or an operation of a later version: all of it may be gone,
+                # and nothing new is there.
                 for thread_id in self._select(operation):
                     self.thread(thread_id).loosen()
 
@@ -310,10 +369,14 @@ class ExpectedStore:
     # Operations on keys
 
     def _apply_to_keys(self, operation: _Operation, *, is_ok: bool) -> None:
-        thread = self.thread(operation.thread_id or "")
-        history = thread.history(operation.namespace)
         is_certain = is_ok and not operation.is_raced and not operation.is_raced_by_removal
         must_exist = is_ok and not operation.is_raced_by_removal
+        self._apply_in(self.thread(operation.thread_id or ""), operation, is_certain=is_certain, must_exist=must_exist)
+        for target in operation.copied_to:
+            self._apply_in(self.thread(target), operation, is_certain=False, must_exist=False)
+
+    def _apply_in(self, thread: Thread, operation: _Operation, *, is_certain: bool, must_exist: bool) -> None:
+        history = thread.history(operation.namespace)
         if operation.name == "put":
             self._put(history, operation, is_certain=is_certain, must_exist=must_exist)
             if operation.is_raced_by_removal:
@@ -364,10 +427,13 @@ class ExpectedStore:
                 history.heirs.setdefault(replaced, set()).add(new)
                 self._share(history, replaced, new)
             return
-        is_ordered = replaced in checkpoints and checkpoints[replaced].is_ordered
+        last = checkpoints.pop(replaced, None)
         if replaced != new:
             history.move(replaced, new)
-        checkpoints.store(new, digest, is_certain=True).is_ordered = is_ordered
+        slot = checkpoints.store(new, digest, is_certain=True)
+        slot.is_ordered = last is not None and last.is_ordered
+        if last is not None:
+            slot.rank = last.rank
 
     def _share(self, history: History, old: str, new: str) -> None:
         """Note that a checkpoint may have taken over the pending writes and tags of another one."""
@@ -408,10 +474,15 @@ class ExpectedStore:
         target = self.thread(operation.target or "")
         if is_certain:
             target.histories = deepcopy(source.histories)
-        else:
-            target.is_unknown = True
+            return
+        # Half of it may be there. A target that had content was not changed.
+        for namespace, history in source.histories.items():
+            target.history(namespace).add_possible(history)
 
-    def _remove(self, removed: dict[str, dict[str, Any]], *, is_certain: bool) -> None:
+    def _remove(self, removed: Mapping[str, Mapping[str, Any] | None], *, is_certain: bool) -> None:
         for thread_id, histories in removed.items():
+            if histories is None:
+                self.thread(thread_id).loosen()
+                continue
             for namespace, ids in histories.items():
                 self.thread(thread_id).history(namespace).forget(ids, is_certain=is_certain)

@@ -608,6 +608,7 @@ class AuditLog:
         Raises:
             CheckpointerConfigurationError: a key is invalid, or the log has keyed digests and there is no
                 digest key.
+            CheckpointSerializationError: the store has a value of a type that is not registered with it.
             CheckpointStorageError: the file system refused.
         """
         signatures = None if public_key is None else SignatureChecker(public_key)

@@ -7,7 +7,12 @@ from typing import Any, Final, final
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.abc import BaseCheckpointSaver, HasVersions
-from graphkit.errors import CheckpointErasedError, CheckpointerConfigurationError, CheckpointerError
+from graphkit.errors import (
+    CheckpointErasedError,
+    CheckpointerConfigurationError,
+    CheckpointerError,
+    CheckpointSerializationError,
+)
 from savers._audit.chain import AuditProblem
 from savers._audit.digests import ContentDigester, Digester, find_codec, get_fields
 from savers._audit.entries import Entry
@@ -43,7 +48,12 @@ class StoreChecker:
         self._content = ContentDigester(digester, find_codec(self._store))
 
     def find_problems(self) -> list[AuditProblem]:
-        """Return how the store differs from what the log says."""
+        """Return how the store differs from what the log says.
+
+        Raises:
+            CheckpointSerializationError: a type of a stored value is not registered. It is no problem of the
+                store, and readers that make placeholders for such types learn it from the error.
+        """
         # An operation may change the store after the log was read. What is really wrong stays wrong.
         problems = self._compare()
         for _ in range(_ROUNDS - 1):
@@ -68,6 +78,8 @@ class StoreChecker:
                 found.extend(AuditProblem(where, reason) for reason in reasons)
             except CheckpointErasedError:
                 continue  # its key was destroyed: there is nothing to compare
+            except CheckpointSerializationError:
+                raise
             except CheckpointerError as error:
                 found.append(AuditProblem(where, f"it cannot be read: {error}"))
         for name, thread in expected.threads.items():
@@ -88,8 +100,6 @@ class StoreChecker:
         return str(self._digester.hide_name(name, value))
 
     def _compare_thread(self, thread_id: str, expected: Thread) -> Iterator[str]:
-        if expected.is_unknown:
-            return
         namespaces = self._store.namespaces(thread_id) if self._store.lists_namespaces else [""]
         histories = dict(expected.histories)
         for namespace in namespaces:
@@ -170,6 +180,7 @@ def _compare_slots(what: str, expected: Slots, found: Iterable[tuple[str, str | 
 def _compare_order(expected: Slots, found: Sequence[str]) -> Iterator[str]:
     present = set(found)
     ordered = [key for key, slot in expected.items() if slot.is_ordered and key in present]
+    ordered.sort(key=lambda key: expected[key].rank)
     wanted = set(ordered)
     if [key for key in found if key in wanted] != ordered:
         yield "the order of the checkpoints is not what was recorded"

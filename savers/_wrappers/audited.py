@@ -15,7 +15,8 @@ from __future__ import annotations
 import inspect
 import logging
 import pickle
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
 from logging import getLogger
 from types import FunctionType
@@ -50,7 +51,9 @@ _WITH_IDS: Final = frozenset({"copy", "delete", "release"})
 """The operations whose intent names the checkpoints that are copied, or that go."""
 _SUBJECTS: Final = ("config", "thread", "thread_id", "source")
 """The parameters that name a history or a thread."""
-_DEFAULT_THREAD: Final = frozenset({"copy", "delete", "release"})
+_DEFAULT_THREAD: Final = frozenset({
+    "copy", "delete", "namespaces", "release", "version_namespaces", "versions_by_thread_id",
+})  # fmt: skip
 """The operations that take None for the default thread, and not for all threads."""
 _LOGGER: Final = getLogger("graphkit")
 _Result = TypeVar("_Result")
@@ -143,7 +146,7 @@ class AuditedSaver(SaverWrapper):
         self._on_error: OnError = on_error
         self._store: Any = unwrap(saver)
         self._content = ContentDigester(self.log.digester, find_codec(self._store))
-        self._metadata_of = _find_mark(saver)
+        self._marks = _list_marks(saver)
 
     def __repr__(self) -> str:
         """Return the class, the wrapped saver and the log."""
@@ -210,9 +213,14 @@ class AuditedSaver(SaverWrapper):
         config = RunnableConfig.of(subject)
         takes_config = "config" in given or operation in _DEFAULT_THREAD
         is_about_all = subject is None and not takes_config
+        describe = partial(self._describe, operation, config, is_about_all=is_about_all)
+        if operation == "run_lock":
+            return self._take_lock(describe, self._record_error(describe, call))
+        if operation == "replay":
+            return self._read_on(describe, self._record_error(describe, call))
         if operation in _READING or given.get("dry_run") or given.get("options", {}).get("dry_run"):
-            return self._record_reading(lambda: self._describe(operation, config, is_about_all=is_about_all), call)
-        fields = self._describe(operation, config, is_about_all=is_about_all)
+            return self._record_reading(describe, call)
+        fields = describe()
         if "target" in given:
             fields["target"] = RunnableConfig.of(given["target"]).thread
         if "ids" in given:
@@ -221,14 +229,18 @@ class AuditedSaver(SaverWrapper):
             fields["ids"] = self._list_ids(config.thread)
         if operation != "prune":
             return self._record_writing(fields, call, partial(_describe_result, operation, self._hide))
-        before: dict[str, dict[str, Any]] = {}
+        before: dict[str, dict[str, Any] | None] | None = None
 
         def list_and_prune() -> Any:
             # After the intent: what is put until then overlaps the prune, which may remove it.
-            before.update(self._list_all_ids(None if is_about_all else config.thread))
+            nonlocal before
+            before = self._list_all_ids(None if is_about_all else config.thread)
             return call()
 
-        return self._record_writing(fields, list_and_prune, lambda _: {"removed": self._find_removed(before)})
+        def describe_removed(_: Any) -> Entry:
+            return {} if before is None else {"removed": self._find_removed(before)}
+
+        return self._record_writing(fields, list_and_prune, describe_removed)
 
     def _record_writing(
         self,
@@ -240,7 +252,7 @@ class AuditedSaver(SaverWrapper):
         intent = self._append({"kind": "intent", **fields}, is_lasting=True, may_refuse=self._on_error == "refuse")
         try:
             result = call()
-        except Exception as error:
+        except BaseException as error:
             outcome = _describe_error(error)
             if describe_end is not None:
                 outcome |= describe_end(None)
@@ -259,15 +271,33 @@ class AuditedSaver(SaverWrapper):
             self.log.note_gap()
 
     def _record_reading(self, describe: Callable[[], Entry], call: Callable[[], _Result]) -> _Result:
+        result = self._record_error(describe, call)
+        if self._reads:
+            self._append({"kind": "call", **describe(), "result": "ok"})
+        return result
+
+    def _record_error(self, describe: Callable[[], Entry], call: Callable[[], _Result]) -> _Result:
         try:
-            result = call()
+            return call()
         except Exception as error:
             if self._reads or isinstance(error, AccessDeniedError):
                 self._append({"kind": "call", **describe(), **_describe_error(error)})
             raise
-        if self._reads:
-            self._append({"kind": "call", **describe(), "result": "ok"})
-        return result
+
+    @contextmanager
+    def _take_lock(self, describe: Callable[[], Entry], lock: AbstractContextManager[object]) -> Iterator[None]:
+        """Hold a run lock, and record whether it was got."""
+        with ExitStack() as stack:
+            self._record_reading(describe, partial(stack.enter_context, lock))
+            yield
+
+    def _read_on(self, describe: Callable[[], Entry], checkpoints: Iterator[Checkpoint]) -> Iterator[Checkpoint]:
+        """Yield what is read. The first one is recorded, since the reader may stop anywhere, and so is an error."""
+        following = partial(next, checkpoints, None)
+        checkpoint = self._record_reading(describe, following)
+        while checkpoint is not None:
+            yield checkpoint
+            checkpoint = self._record_error(describe, following)
 
     def _append(self, entry: Entry, *, is_lasting: bool = False, may_refuse: bool = False) -> int:
         """Append an entry; return its number, or 0 if it could not be written and the operation goes on."""
@@ -297,10 +327,12 @@ class AuditedSaver(SaverWrapper):
         }
 
     def _describe_put(self, config: RunnableConfig, checkpoint: CheckpointFields, replaced: str | None) -> Entry:
-        if self._metadata_of is not None:
-            # What the policy adds is stored, too.
-            marked = {**checkpoint.metadata, **self._metadata_of(get_principal(config))}
-            checkpoint = checkpoint._replace(metadata=marked)
+        if self._marks:
+            # What the policies add is stored, too.
+            metadata = dict(checkpoint.metadata)
+            for metadata_of in self._marks:
+                metadata |= metadata_of(get_principal(config))
+            checkpoint = checkpoint._replace(metadata=metadata)
         fields = self._describe("put", config)
         fields["checkpoint_id"] = checkpoint.id
         if replaced is not None:
@@ -324,25 +356,28 @@ class AuditedSaver(SaverWrapper):
         except CheckpointerError:
             return None
 
-    def _list_all_ids(self, thread_id: str | None) -> dict[str, dict[str, Any]]:
-        """Return the ids of the checkpoints of a thread, or of all (None), by thread; without what cannot be read."""
+    def _list_all_ids(self, thread_id: str | None) -> dict[str, dict[str, Any] | None] | None:
+        """Return the ids of the checkpoints of a thread, or of all (None), by thread; None for what cannot be read."""
         try:
             thread_ids = self._store.threads() if thread_id is None else [thread_id]
         except CheckpointerError:
-            return {}
-        listed = {each: self._list_ids(each) for each in thread_ids}
-        return {each: ids for each, ids in listed.items() if ids is not None}
+            return None
+        return {each: self._list_ids(each) for each in thread_ids}
 
-    def _find_removed(self, before: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Return the ids of what has gone since, by thread and namespace."""
-        removed: dict[str, dict[str, Any]] = {}
+    def _find_removed(self, before: Mapping[str, Mapping[str, Any] | None]) -> dict[str, dict[str, Any] | None]:
+        """Return the ids of what has gone since, by thread and namespace; None for a thread that cannot be read."""
+        removed: dict[str, dict[str, Any] | None] = {}
         for thread_id, histories in before.items():
-            after = self._list_ids(thread_id) or {}
+            after = self._list_ids(thread_id)
+            if histories is None or after is None:
+                removed[self._hide("thread_id", thread_id)] = None
+                continue
             gone = {
                 namespace: sorted(set(ids).difference(after.get(namespace, ()))) for namespace, ids in histories.items()
             }
-            removed[self._hide("thread_id", thread_id)] = {namespace: ids for namespace, ids in gone.items() if ids}
-        return {thread_id: histories for thread_id, histories in removed.items() if histories}
+            if any(gone.values()):
+                removed[self._hide("thread_id", thread_id)] = {namespace: ids for namespace, ids in gone.items() if ids}
+        return removed
 
     # The rest of the contract
 
@@ -387,17 +422,18 @@ def _make_sink(log: Any) -> AuditLog | Sink:
     raise CheckpointerConfigurationError(f"log must be an AuditLog, a logger or a function, not {type(log).__name__}")
 
 
-def _find_mark(saver: Any) -> Callable[[Any], Mapping[str, Any]] | None:
-    """Return the function of a policy that adds metadata to each checkpoint; None if no policy does."""
+def _list_marks(saver: Any) -> list[Callable[[Any], Mapping[str, Any]]]:
+    """Return the functions of policies that add metadata to each checkpoint, the outermost first."""
+    found: list[Callable[[Any], Mapping[str, Any]]] = []
     while isinstance(saver, SaverWrapper):
         metadata_of = getattr(getattr(saver, "policy", None), "metadata_of", None)
         if metadata_of is not None:
-            return metadata_of  # type: ignore[no-any-return]
+            found.append(metadata_of)
         saver = saver.delegate
-    return None
+    return found
 
 
-def _describe_error(error: Exception) -> Entry:
+def _describe_error(error: BaseException) -> Entry:
     # Never its message, which may have content.
     if isinstance(error, AccessDeniedError):
         return {"result": "refused", "error": type(error).__name__, "refused": error.operation}
@@ -412,6 +448,8 @@ def _describe_result(operation: str, hide: Callable[[str, str], str], result: An
         return {"version": result.version}
     if operation == "delete_idle":
         return {"threads": [hide("thread_id", thread_id) for thread_id in result]}
+    if operation == "repair" and not result.changed:
+        return {"removed": {}}
     return {}
 
 
@@ -451,7 +489,7 @@ class _RecordedLogs:
 
         try:
             self.delegate.append_to_log(config, lambda log: append(_RecordingLog(log, intend)))  # type: ignore[arg-type]
-        except Exception as error:
+        except BaseException as error:
             outcome = _describe_error(error)
             if not intents:
                 self._append({"kind": "call", **self._describe("put", config), **outcome})

@@ -1,5 +1,6 @@
 """audit list, audit verify, audit export: who did what, what was changed, and lines for an auditor."""
 
+import enum
 import json
 import re
 from base64 import b64encode
@@ -118,3 +119,18 @@ def test_what_is_no_audit_log_is_refused(audited):
         assert graphkit("audit", "list", place).code == 18
     assert not (audited / "none").exists()
     assert graphkit("audit", "lst", audited / "log").code == 2
+
+
+class Size(enum.Enum):
+    SMALL = 1
+
+
+def test_a_store_with_values_of_types_that_are_not_registered_is_compared(tmp_path):
+    with AuditLog(tmp_path / "log") as log:
+        saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never", types=[Size]), log)
+        saver.put("t", made({"size": Size.SMALL}))
+        saver.put_writes("t", {"answer": Size.SMALL})
+        saver.close()
+    assert graphkit("audit", "verify", tmp_path / "log", "--store", tmp_path / "store").code == 0
+    FileSystemSaver(tmp_path / "store", types=[Size]).put("t", made({"size": Size.SMALL}))
+    assert graphkit("audit", "verify", tmp_path / "log", "--store", tmp_path / "store").code == 12

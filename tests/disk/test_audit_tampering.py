@@ -2,12 +2,20 @@
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
+from graphkit import (
+    Checkpoint,
+    CheckpointConflictError,
+    CheckpointCorruptionError,
+    RunnableConfig,
+    ThreadBusyError,
+)
 from graphkit.values import freeze
-from savers import AuditedSaver, AuditLog, FileSystemSaver, SqliteSaver, acting_as
+from savers import AuditedSaver, AuditLog, FileSystemSaver, SaverWrapper, SqliteSaver, acting_as
 from savers._audit.entries import to_canonical
 from tests.support.audit_logs import chain_again, copy_directory, list_files, read_entries, write_entries
 
@@ -380,3 +388,184 @@ def test_after_a_recorded_delete_absent_checkpoints_are_no_finding(tmp_path):
     assert len(removed) == 2
     (record, _) = log.records(operation="delete")
     assert len(record.details["ids"][""]) == 3
+
+
+# After an operation that failed, or overlapped another one
+
+
+def put_two_threads(path):
+    log = AuditLog(path / "log")
+    store = FileSystemSaver(path / "store", fsync="never", lock_timeout=0)
+    saver = AuditedSaver(store, log)
+    for thread in ("a", "b"):
+        saver.put(RunnableConfig(thread), made(1))
+    return log, store, saver
+
+
+def copy_onto_a_thread(saver):
+    with pytest.raises(CheckpointConflictError):
+        saver.copy("a", "b")
+
+
+def delete_idle_since_a_naive_time(saver):
+    with pytest.raises(ValueError, match="time zone"):
+        saver.delete_idle(idle_since=datetime(2020, 1, 1))  # noqa: DTZ001
+
+
+def repair_what_is_healthy(saver):
+    assert not saver.repair().changed
+
+
+def call_while_a_run_holds_the_thread(name):
+    def call(saver):
+        with ThreadPoolExecutor(1) as executor, saver.delegate.run_lock("b"), pytest.raises(ThreadBusyError):
+            executor.submit(getattr(saver, name), "b").result()
+
+    return call
+
+
+FAILURES = {
+    "copy": copy_onto_a_thread,
+    "delete_idle": delete_idle_since_a_naive_time,
+    "repair": repair_what_is_healthy,
+    "delete": call_while_a_run_holds_the_thread("delete"),
+    "release": call_while_a_run_holds_the_thread("release"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_after_an_operation_that_changed_nothing_what_is_removed_without_a_record_is_found(tmp_path, name):
+    log, store, saver = put_two_threads(tmp_path)
+    FAILURES[name](saver)
+    assert log.verify(store).problems == ()
+    store.delete("b")
+    assert {problem.where for problem in log.verify(store).problems} == {"thread 'b'"}
+    store.put(RunnableConfig("b"), made(2))
+    assert len(log.verify(store).problems) == 2
+
+
+@pytest.mark.parametrize("ends_first", ["put", "copy"])
+def test_a_copy_of_a_thread_that_is_written_accepts_what_it_copied_and_nothing_else(tmp_path, ends_first):
+    log, store, saver = put_two_threads(tmp_path)
+    other = AuditedSaver(store, log)
+
+    class PuttingFirst(SaverWrapper):
+        def copy(self, source, target):
+            other.put(RunnableConfig("a"), made(2))
+            self.delegate.copy(source, target)
+
+    class CopyingAfterwards(SaverWrapper):
+        def put(self, config, checkpoint):
+            put = self.delegate.put(config, checkpoint)
+            other.copy("a", "c")
+            return put
+
+    if ends_first == "put":
+        AuditedSaver(PuttingFirst(store), log).copy("a", "c")
+    else:
+        AuditedSaver(CopyingAfterwards(store), log).put(RunnableConfig("a"), made(2))
+    assert len(store.list(RunnableConfig("c"))) == 2
+    saver.put(RunnableConfig("c"), made(3))
+    assert log.verify(store).problems == ()
+    store.delete("c")
+    store.put(RunnableConfig("c"), made(666))
+    reasons = [problem.reason for problem in log.verify(store).problems]
+    assert any("has no record" in reason for reason in reasons)
+    assert any("is missing" in reason for reason in reasons)
+
+
+# After an operation whose process was killed
+
+
+class Killed(SaverWrapper):
+    """What others do while an operation waits, its effect, and no outcome in the log."""
+
+    def __init__(self, delegate, log, others):
+        super().__init__(delegate)
+        self.log = log
+        self.others = others
+
+    def end(self):
+        self.log.append = lambda *_args, **_options: None  # the process is dead
+        raise KeyboardInterrupt
+
+    def prune(self, thread=None, **retention):
+        self.others()
+        self.delegate.prune(thread, **retention)
+        self.end()
+
+    def delete(self, thread=None):
+        self.others()
+        self.delegate.delete(thread)
+        self.end()
+
+    def release(self, config=None):
+        self.others()
+        self.delegate.release(config)
+        self.end()
+
+    def copy(self, source, target):
+        self.others()
+        self.delegate.copy(source, target)
+        self.end()
+
+
+KILLED = {
+    "prune": lambda saver: saver.prune("a", keep_last=1),
+    "prune all": lambda saver: saver.prune(keep_last=1),
+    "delete": lambda saver: saver.delete("a"),
+    "release": lambda saver: saver.release(RunnableConfig("a")),
+    "copy": lambda saver: saver.copy("a", "c"),
+}
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_a_killed_operation_that_others_overlapped_is_no_finding(tmp_path, name):
+    log, store, saver = put_two_threads(tmp_path)
+
+    def put_three():
+        for number in range(3):
+            saver.put(RunnableConfig("a"), made(number))
+            saver.put_writes(RunnableConfig("a"), {"answer": number})
+
+    with AuditLog(tmp_path / "log") as killed_log:
+        killed = AuditedSaver(Killed(store, killed_log, put_three), killed_log)
+        with pytest.raises(KeyboardInterrupt):
+            KILLED[name](killed)
+    report = log.verify(store)
+    assert (report.unknown, report.problems) == (1, ())
+    put_three()
+    assert log.verify(store).problems == ()
+    store.put(RunnableConfig("b"), made(666))
+    assert not log.verify(store).ok
+
+
+@pytest.mark.parametrize("settle", [lambda saver: saver.delete("a"), lambda saver: saver.prune("a", keep_last=1)])
+def test_after_a_killed_operation_was_repeated_or_the_thread_deleted_the_store_is_compared(tmp_path, settle):
+    log, store, saver = put_two_threads(tmp_path)
+    with AuditLog(tmp_path / "log") as killed_log:
+        killed = AuditedSaver(Killed(store, killed_log, lambda: None), killed_log)
+        with pytest.raises(KeyboardInterrupt):
+            killed.prune("a", keep_last=1)
+    settle(saver)
+    saver.put(RunnableConfig("a"), made(2))
+    assert log.verify(store).problems == ()
+    store.delete("a")
+    assert not log.verify(store).ok
+
+
+def test_an_interrupted_operation_has_an_outcome(tmp_path):
+    class Interrupted(SaverWrapper):
+        def prune(self, thread=None, **retention):
+            self.delegate.prune(thread, **retention)
+            raise KeyboardInterrupt
+
+    log, store, saver = put_two_threads(tmp_path)
+    saver.put(RunnableConfig("a"), made(2))
+    with pytest.raises(KeyboardInterrupt):
+        AuditedSaver(Interrupted(store), log).prune(keep_last=1)
+    (record,) = log.records(operation="prune")
+    assert (record.result, record.error) == ("failed", "KeyboardInterrupt")
+    assert log.verify(store).problems == ()
+    store.delete("b")
+    assert not log.verify(store).ok

@@ -5,7 +5,7 @@ import json
 import logging
 import pickle
 import stat
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import TypedDict
 
@@ -19,6 +19,7 @@ from graphkit.errors import (
     CheckpointNotFoundError,
     CheckpointSerializationError,
     CheckpointStorageError,
+    ThreadBusyError,
 )
 from graphkit.operations import erase
 from graphkit.testing import made
@@ -74,7 +75,10 @@ def test_each_operation_leaves_one_record(tmp_path, log, name):
     if not hasattr(saver, name):
         pytest.skip("the saver does not declare it")
     with acting_as("ann"):
-        call(saver, name)
+        result = call(saver, name)
+        if name == "run_lock":
+            result.__enter__()
+            result.__exit__(None, None, None)
     (record,) = log.records()
     assert record.operation == OPERATIONS[name].__name__.removeprefix("a" if name in ASYNC else "")
     assert (record.principal, record.result) == ("ann", "ok")
@@ -192,6 +196,93 @@ def test_what_a_policy_adds_to_metadata_is_part_of_the_digest(tmp_path, log):
         saver.put_writes(CONFIG, {"answer": 1})
     assert store.get(CONFIG).metadata["owner"] == "ann"
     assert log.verify(saver).problems == ()
+
+
+def test_what_each_of_several_policies_adds_is_part_of_the_digest(log):
+    store = MemorySaver()
+    guarded = AccessControlledSaver(AccessControlledSaver(store, policies.owner("tenant")), policies.owner("owner"))
+    saver = AuditedSaver(guarded, log)
+    with acting_as("ann"):
+        saver.put(CONFIG, made({"n": 1}))
+    assert {"tenant", "owner"} <= store.get(CONFIG).metadata.keys()
+    assert log.verify(saver).problems == ()
+
+
+def test_what_defaults_to_one_thread_is_recorded_with_it(log):
+    saver = AuditedSaver(VersionedMemorySaver(), log)
+    default = RunnableConfig().thread
+    saver.put(None, made({"n": 1}))
+    saver.release()
+    saver.namespaces()
+    saver.versions_by_thread_id()
+    saver.version_namespaces(None, 1)
+    assert {record.thread_id for record in log.records()} == {default}
+    assert len(log.records()) == 5
+
+
+def test_a_prune_whose_result_cannot_be_read_is_no_finding(tmp_path, log):
+    class Unreadable(FileSystemSaver):
+        is_pruned = False
+
+        def list(self, config=None):
+            if self.is_pruned:
+                raise CheckpointStorageError("t", "read", OSError(5, "EIO"))
+            return super().list(config)
+
+        def prune(self, thread=None, **retention):
+            removed = super().prune(thread, **retention)
+            self.is_pruned = True
+            return removed
+
+    store = Unreadable(tmp_path / "store", fsync="never")
+    saver = AuditedSaver(store, log)
+    for number in range(4):
+        saver.put(CONFIG, made({"n": number}))
+    assert saver.prune("t", keep_last=3) == 1
+    store.is_pruned = False
+    assert log.verify(store).problems == ()
+    store.put(CONFIG, made({"n": 9}))
+    assert not log.verify(store).ok
+
+
+def test_a_type_that_is_not_registered_is_no_problem_of_the_store(tmp_path, log):
+    saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never", types=[Amount]), log)
+    saver.put(CONFIG, made({"amount": Amount.SMALL}))
+    with pytest.raises(CheckpointSerializationError):
+        log.verify(FileSystemSaver(tmp_path / "store"))
+
+
+def test_a_run_lock_that_another_run_holds_is_recorded_as_failed(tmp_path, log):
+    saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never"), log)
+    with saver.delegate.run_lock(CONFIG), ThreadPoolExecutor(1) as executor:
+        lock = executor.submit(saver.run_lock, CONFIG, 0).result()
+        with pytest.raises(ThreadBusyError):
+            executor.submit(lock.__enter__).result()
+    with saver.run_lock(CONFIG):
+        pass
+    assert [(record.operation, record.result, record.error) for record in log.records()] == [
+        ("run_lock", "failed", "ThreadBusyError"),
+        ("run_lock", "ok", None),
+    ]
+
+
+def test_an_error_while_a_history_is_replayed_is_recorded(tmp_path, log):
+    saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never", types=[Amount]), log)
+    saver.put(CONFIG, made({"n": 1}))
+    saver.put(CONFIG, made({"n": Amount.SMALL}))
+    reader = AuditedSaver(FileSystemSaver(tmp_path / "store"), log)
+    with pytest.raises(CheckpointSerializationError):
+        list(reader.replay(CONFIG))
+    with pytest.raises(CheckpointNotFoundError):
+        list(reader.replay(CONFIG, version=7))
+    next(reader.replay(CONFIG))
+    records = log.records(operation="replay")
+    assert [(record.result, record.error) for record in records] == [
+        ("ok", None),
+        ("failed", "CheckpointSerializationError"),
+        ("failed", "CheckpointNotFoundError"),
+        ("ok", None),
+    ]
 
 
 def test_the_wrong_order_of_wrappers_warns(log, caplog):

@@ -118,13 +118,12 @@ class ChainChecker:
                 self._gaps += entry.get("count", 1)
             case "torn":
                 self._torn += 1
-            case "begin" | "head":
-                # Writers may be opened with another number: it holds from the next signed head on.
-                self._sign_every = entry.get("sign_every") or 0
         if self.signatures is None or "signature" not in entry:
             return
         if self.signatures.accepts(entry):
             self._signed = seq
+            # Only a signed entry says it: anyone can append another one.
+            self._sign_every = entry.get("sign_every", self._sign_every)
         else:
             self.report(f"entry {seq}", "its signature is not that of the public key")
 

@@ -157,7 +157,7 @@ class _AuditFile:
         )
         self._start = start
         self._known = BEGINNING
-        """A head that was brought to the disk: it must stay."""
+        """A head that was brought to the disk, or seen before the file was cut: it must stay."""
         self._forget()
 
     def _forget(self) -> None:
@@ -206,6 +206,8 @@ class _AuditFile:
             medium.durability.note_frames(run)
             for frame in run:
                 if frame.type == WRITE:
+                    if not last and self.head.seq:
+                        self._check_continues(frame.payload)
                     last = frame.payload
                     self.unsigned = 0 if _SIGNED in last else self.unsigned + 1
                     # Only the last entry is parsed: 64 MiB of them would take a second.
@@ -221,10 +223,15 @@ class _AuditFile:
             self.has_ended = entry["kind"] == "end"
         frames.in_doubt = False
 
+    def _check_continues(self, canonical: bytes) -> None:
+        """Check that an entry follows the head: the file may have been cut, and grown again."""
+        if b'"prev":"%s"' % self.head.digest.encode() not in canonical:
+            # Whether or not the head was on the disk, it was seen: the next try refuses, too.
+            self._known = self.head
+            raise self._explain_cut()
+
     def _explain_cut(self) -> CheckpointCorruptionError:
-        reason = (
-            f"entry {self._known.seq} is gone, which was on the disk: the audit log was cut, or exchanged for another"
-        )
+        reason = f"entry {self._known.seq} is gone, which was there: the audit log was cut, or exchanged for another"
         return CheckpointCorruptionError(self.frames.path, 0, reason)
 
     def append(self, fields: Entry, signer: Signer | None = None) -> None:
@@ -460,25 +467,29 @@ class AuditLog:
     def close(self) -> None:
         """Sign the head if there is a key, bring all to the disk, and close the files. A later use opens them again.
 
+        What could not be written before (see `on_error="warn"`) is recorded as a gap; if that fails, too,
+        the next entry or close does it.
+
         Raises:
             CheckpointStorageError: the file system refused. The files are closed.
+            CheckpointCorruptionError: the log is damaged, or was cut. The files are closed.
         """
         with self._storage_errors("write"), self._mutex:
-            if self._file is not None:
+            if self._file is not None or self._gaps:
                 with self._directory.write_lock:
                     self._close_file()
             self._directory.write_lock.close()
 
     def _close_file(self) -> None:
-        assert self._file is not None
         try:
-            file = self._find_end()
+            file = self._make_ready() if self._gaps else self._find_end()
             if self._signer is not None and file.unsigned:
                 self._sign(file)
             if file.frames.bytes.is_open:
                 file.sync()
         finally:
-            self._file.close()
+            if self._file is not None:
+                self._file.close()
             self._file = None
 
     def _close_after_fork(self) -> None:

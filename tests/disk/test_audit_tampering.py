@@ -158,6 +158,21 @@ def test_a_cut_beyond_the_last_signed_head_is_found(tmp_path):
     assert any("not signed" in reason for reason in reasons)
 
 
+CALL = {"kind": "call", "operation": "get", "principal": "bob", "thread_id": "t", "checkpoint_ns": "", "result": "ok"}
+
+
+@pytest.mark.parametrize("forged", [{"kind": "head", "sign_every": 10**9}, {**CALL, "sign_every": 10**9}])
+def test_an_unsigned_entry_does_not_say_when_a_signed_head_is_due(tmp_path, forged):
+    with AuditLog(tmp_path / "log", signing_key=KEY, sign_every=5) as log:
+        log.append(CALL, is_lasting=True)
+    with AuditLog(tmp_path / "log") as forger:
+        forger.append(forged, is_lasting=True)
+        for _ in range(10):
+            forger.append(CALL, is_lasting=False)
+    (problem,) = log.verify(public_key=public_key()).problems
+    assert "not signed" in problem.reason
+
+
 def test_a_cut_back_to_a_signed_head_shows_only_against_the_store_or_a_kept_head(tmp_path):
     log = AuditLog(tmp_path / "log", signing_key=KEY, sign_every=4)
     saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never"), log)
@@ -240,6 +255,24 @@ def test_a_process_that_has_the_log_open_notices_and_writes_no_more(tmp_path, ho
         with pytest.raises(CheckpointCorruptionError, match="cut, or exchanged"):
             saver.put(CONFIG, made(9))
     assert [checkpoint.state["n"] for checkpoint in saver.list(CONFIG)] == [3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("is_on_the_disk", [True, False])
+def test_a_process_that_has_the_log_open_notices_that_it_was_cut_and_grew_again(tmp_path, is_on_the_disk):
+    log = AuditLog(tmp_path / "log")
+    sizes = []
+    for _ in range(3):
+        log.append(CALL, is_lasting=is_on_the_disk)
+        sizes.append(log._file.frames.end)
+    (file,) = list_files(tmp_path / "log")
+    with file.open("r+b") as opened:
+        opened.truncate(sizes[0])
+    with AuditLog(tmp_path / "log") as forger:
+        for _ in range(3):
+            forger.append({**CALL, "principal": "ann"}, is_lasting=True)
+    for _ in range(2):
+        with pytest.raises(CheckpointCorruptionError, match="cut, or exchanged"):
+            log.append(CALL, is_lasting=True)
 
 
 # The store

@@ -413,6 +413,23 @@ def test_an_export_has_the_canonical_form_of_each_entry(log):
     assert all(json.dumps(json.loads(line), sort_keys=True, separators=(",", ":")) == line for line in lines)
 
 
+@pytest.mark.parametrize("is_open", [True, False])
+def test_what_could_not_be_written_is_recorded_at_the_latest_by_close(tmp_path, is_open):
+    log = AuditLog(tmp_path / "log", signing_key=KEY)
+    saver = AuditedSaver(MemorySaver(), log)
+    saver.put(CONFIG, made({"n": 1}))
+    if not is_open:
+        log.close()
+    log.note_gap()
+    log.note_gap()
+    log.close()
+    report = log.verify()
+    assert (report.gaps, report.signed) == (2, 0)
+    assert json.loads(list(log.export())[-1])["kind"] == "head"
+    log.close()
+    assert log.verify().head == report.head
+
+
 # Other sinks
 
 

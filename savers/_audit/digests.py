@@ -81,6 +81,13 @@ class Digester:
         """What the first entry of a log holds to recognize the key; None without a key."""
         return self.digest("check", b"") if self.is_keyed else None
 
+    def has_made(self, first: Entry | None) -> bool:
+        """Return whether a log that begins with an entry may have digests with this key.
+
+        True if it has no entry, or not its beginning: that is found by its chain.
+        """
+        return first is None or first["kind"] != "begin" or first.get("key_check") == self.check
+
     def digest(self, purpose: str, content: bytes) -> str:
         """Return the digest of some bytes; equal bytes have different digests for different purposes."""
         data = purpose.encode() + b"\0" + content

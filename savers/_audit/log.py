@@ -460,8 +460,7 @@ class AuditLog:
 
     def _check_key(self) -> None:
         """Check that the digest key is that with which the log was begun."""
-        begin = next(self._read(ChainChecker()), None)
-        if begin is not None and begin.get("key_check") != self.digester.check:
+        if not self.digester.has_made(next(self._read(ChainChecker()), None)):
             raise CheckpointerConfigurationError(f"{self._root}: the log was begun with another digest_key, or none")
 
     def close(self) -> None:

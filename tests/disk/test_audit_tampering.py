@@ -173,6 +173,63 @@ def test_an_unsigned_entry_does_not_say_when_a_signed_head_is_due(tmp_path, forg
     assert "not signed" in problem.reason
 
 
+FORGED = [
+    {"kind": "intent"},
+    {"kind": "intent", "operation": 1},
+    {"kind": "intent", "operation": "add_tags", "tags": 5},
+    {"kind": "intent", "operation": "put", "checkpoint_id": ["x"]},
+    {"kind": "call"},
+    {"kind": "outcome", "result": "ok"},
+    {"kind": "outcome", "of": [1], "result": "ok"},
+    {"kind": "outcome", "of": 2},
+    {"kind": "gap"},
+    {"kind": "gap", "count": "x"},
+    {"kind": "head", "sign_every": "x"},
+    {"kind": "head", "sign_every": None},
+]
+
+
+@pytest.mark.parametrize("forged", FORGED)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_field_that_is_missing_or_of_another_type_is_reported(tmp_path, forged, is_first):
+    store = FileSystemSaver(tmp_path / "store", fsync="never")
+    with AuditLog(tmp_path / "log", digest_key=b"k" * 16) as log:
+        AuditedSaver(store, log).put(CONFIG, made(0))
+    (file,) = list_files(tmp_path / "log")
+    entries = [json.loads(entry) for entry in read_entries(file)]
+    entries.insert(0 if is_first else len(entries), {**entries[0], "key_check": None, **forged})
+    write_entries(file, chain_again(map(to_canonical, entries), renumber=True))
+    reasons = [problem.reason for problem in log.verify(store).problems]
+    assert "it is not an entry in its canonical form" in reasons
+
+
+@pytest.mark.parametrize("digest_key", [None, b"k" * 16])
+def test_a_log_without_its_first_file_is_compared_with_the_store(tmp_path, digest_key):
+    store = FileSystemSaver(tmp_path / "store", fsync="never")
+    with AuditLog(tmp_path / "log", digest_key=digest_key, max_bytes=1500) as log:
+        for number in range(9):
+            AuditedSaver(store, log).put(CONFIG, made(number))
+    list_files(tmp_path / "log")[0].unlink()
+    wheres = {problem.where for problem in log.verify(store).problems}
+    assert "thread 't'" in wheres
+    assert len(wheres) > 1
+
+
+def test_a_log_of_which_all_files_are_gone_is_found_with_the_public_key(audited):
+    for file in audited.files:
+        file.unlink()
+    assert audited.verify().ok
+    assert not audited.verify(public_key=public_key()).ok
+
+
+def test_the_head_of_an_empty_log_may_be_expected(tmp_path):
+    log = AuditLog(tmp_path / "log")
+    head = log.verify().head
+    assert log.verify(expect_head=head).ok
+    log.append(CALL, is_lasting=True)
+    assert log.verify(expect_head=head).ok
+
+
 def test_a_cut_back_to_a_signed_head_shows_only_against_the_store_or_a_kept_head(tmp_path):
     log = AuditLog(tmp_path / "log", signing_key=KEY, sign_every=4)
     saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never"), log)

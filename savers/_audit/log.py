@@ -64,6 +64,8 @@ _PREFIX: Final = "audit-"
 _SUFFIX: Final = ".log"
 _SIGNED: Final = b'"signature":"'
 """Is in the canonical form of an entry if and only if it has a signature: within a text, quotes are escaped."""
+_HEAD: Final = b'"kind":"head"'
+"""Is in the canonical form of a head only, for the same reason."""
 _TRIES: Final = 4
 """How often a reader looks at a last record that seems cut: a writer may be at work on it."""
 _PAUSE: Final = 0.005
@@ -145,10 +147,13 @@ class _AuditFile:
         number: that of the file.
         head: the last entry of the log, up to the end of this file.
         unsigned: how many entries follow the last signed one in this file.
+        sign_every: that of the last signed head of the log; 0 if it is in an earlier file that was not read.
         has_ended: whether another file follows.
     """
 
-    def __init__(self, directory: _Directory, mutex: Any, number: int, start: AuditHead) -> None:
+    def __init__(
+        self, directory: _Directory, mutex: Any, number: int, start: AuditHead = BEGINNING, sign_every: int = 0
+    ) -> None:
         self.mutex = mutex
         self.number = number
         self._directory = directory
@@ -156,6 +161,7 @@ class _AuditFile:
             directory.make_medium(number), _FileIdentity(number)
         )
         self._start = start
+        self._start_sign_every = sign_every
         self._known = BEGINNING
         """A head that was brought to the disk, or seen before the file was cut: it must stay."""
         self._forget()
@@ -163,6 +169,7 @@ class _AuditFile:
     def _forget(self) -> None:
         self.head = self._start
         self.unsigned = 0
+        self.sign_every = self._start_sign_every
         self.has_ended = False
 
     def close(self) -> None:
@@ -200,8 +207,11 @@ class _AuditFile:
         frames = self.frames
         medium = frames.bytes
         frames.in_doubt = True
+        if frames.seq == 1:
+            # From the beginning: an exception may have come between the two halves of `close`.
+            self._forget()
         known = b'"seq":%d,' % self._known.seq
-        last = b""
+        last = signed_head = b""
         for run in frames.records.scan_runs(frames.end, medium.size, frames.seq):
             medium.durability.note_frames(run)
             for frame in run:
@@ -209,19 +219,30 @@ class _AuditFile:
                     if not last and self.head.seq:
                         self._check_continues(frame.payload)
                     last = frame.payload
-                    self.unsigned = 0 if _SIGNED in last else self.unsigned + 1
-                    # Only the last entry is parsed: 64 MiB of them would take a second.
+                    # Only the last entry and head are parsed: 64 MiB of entries would take a second.
+                    if _SIGNED not in last:
+                        self.unsigned += 1
+                    else:
+                        self.unsigned = 0
+                        if _HEAD in last:
+                            signed_head = last
                     if known in last and digest_entry(last) != self._known.digest:
                         raise self._explain_cut()
                 frames.note_read(frame)
         medium.note_end(frames.end)
+        if signed_head:
+            self.sign_every = self._parse(signed_head)["sign_every"]
         if last:
-            entry = parse_entry(last)
-            if entry is None:
-                raise CheckpointCorruptionError(frames.path, frames.end, "the last record is no entry of an audit log")
+            entry = self._parse(last)
             self.head = AuditHead(entry["seq"], digest_entry(last))
             self.has_ended = entry["kind"] == "end"
         frames.in_doubt = False
+
+    def _parse(self, canonical: bytes) -> Entry:
+        entry = parse_entry(canonical)
+        if entry is None:
+            raise CheckpointCorruptionError(self.frames.path, self.frames.end, "a record is no entry of an audit log")
+        return entry
 
     def _check_continues(self, canonical: bytes) -> None:
         """Check that an entry follows the head: the file may have been cut, and grown again."""
@@ -242,7 +263,11 @@ class _AuditFile:
         canonical = to_canonical(entry)
         self.frames.append(WRITE, canonical)
         self.head = AuditHead(entry["seq"], digest_entry(canonical))
-        self.unsigned = 0 if signer is not None else self.unsigned + 1
+        if signer is None:
+            self.unsigned += 1
+        else:
+            self.unsigned = 0
+            self.sign_every = entry.get("sign_every", self.sign_every)
         self.has_ended = entry["kind"] == "end"
         self.frames.in_doubt = False
 
@@ -371,7 +396,8 @@ class AuditLog:
             start = file.frames.end
             file.append(fields)
             seq = file.head.seq
-            if self._signer is not None and file.unsigned >= self._sign_every:
+            # Until the next head, the last one holds: a writer with another number may have signed it.
+            if self._signer is not None and file.unsigned >= min(file.sign_every, self._sign_every):
                 self._sign(file)
                 is_lasting = True
             if not is_lasting:
@@ -440,7 +466,7 @@ class AuditLog:
     def _go_on(self, file: _AuditFile) -> _AuditFile:
         """Return the file after one that has ended; what is in that is on the disk before the next one begins."""
         file.sync()
-        following = _AuditFile(self._directory, self._mutex, file.number + 1, file.head)
+        following = _AuditFile(self._directory, self._mutex, file.number + 1, file.head, file.sign_every)
         following.note_synced(file.head)
         following.prepare()
         file.close()
@@ -451,12 +477,12 @@ class AuditLog:
         """Return the last file of the log that has an entry, or the first file."""
         self._check_key()
         for number in reversed(self._directory.list_numbers()):
-            file = _AuditFile(self._directory, self._mutex, number, BEGINNING)
+            file = _AuditFile(self._directory, self._mutex, number)
             file.prepare()
             if file.head.seq:
                 return file
             file.close()
-        return _AuditFile(self._directory, self._mutex, 1, BEGINNING)
+        return _AuditFile(self._directory, self._mutex, 1)
 
     def _check_key(self) -> None:
         """Check that the digest key is that with which the log was begun."""

@@ -430,6 +430,25 @@ def test_what_could_not_be_written_is_recorded_at_the_latest_by_close(tmp_path, 
     assert log.verify().head == report.head
 
 
+@pytest.mark.parametrize("is_reopened", [True, False])
+@pytest.mark.parametrize("numbers", [(2, 100), (100, 2)])
+def test_a_signed_head_is_due_when_the_last_one_says_so(tmp_path, keys, numbers, is_reopened):
+    first, second = [AuditLog(tmp_path / "log", signing_key=KEY, sign_every=each, max_bytes=3000) for each in numbers]
+    saver = AuditedSaver(MemorySaver(), first)
+    saver.put(CONFIG, made({"n": 1}))
+    if is_reopened:
+        first.close()
+    for number in range(9):
+        AuditedSaver(MemorySaver(), second).put(CONFIG, made({"n": number}))
+        assert second.verify(public_key=keys["bytes"][1]).ok
+    first.append({"kind": "call", "operation": "get"}, is_lasting=False)
+    for number in range(9):
+        AuditedSaver(MemorySaver(), second).put(CONFIG, made({"n": number}))
+        assert second.verify(public_key=keys["bytes"][1]).ok
+    heads = [line for line in first.export() if '"kind":"head"' in line]
+    assert len(heads) < 25
+
+
 # Other sinks
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from time import sleep
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from graphkit.errors import (
@@ -46,7 +46,7 @@ from savers._audit.entries import (
 from savers._audit.keys import KeySource, SignatureChecker, Signer, load_digest_key
 from savers._filesystem import layout
 from savers._filesystem.io import DirectoryGuard, FileIO, preload_modules
-from savers._filesystem.lock import WriteLock
+from savers._filesystem.lock import WriteLock, is_locked
 from savers._filesystem.log_bytes import FileId, FileLogBytes
 from savers._filesystem.rewrite import renew
 from savers._filesystem.store import make_room, make_root, wrap_os_error
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from graphkit.abc import BaseCheckpointSaver
 
 _LOCK_TIMEOUT: Final = 10.0
-"""How many seconds a writer waits for another one."""
+"""How many seconds a writer waits for another one, and a reader for the file that one is about to begin."""
 _PREFIX: Final = "audit-"
 _SUFFIX: Final = ".log"
 _SIGNED: Final = b'"signature":"'
@@ -92,7 +92,8 @@ class _Directory:
     def __init__(self, root: str, io: FileIO) -> None:
         self.root = root
         self.io = DirectoryGuard(io, root, make_room)
-        self.write_lock = WriteLock(self.io, layout.join(root, "lock"), self._make, _LOCK_TIMEOUT)
+        self._lock_path = layout.join(root, "lock")
+        self.write_lock = WriteLock(self.io, self._lock_path, self._make, _LOCK_TIMEOUT)
 
     def _make(self) -> None:
         make_root(self.io, self.root)
@@ -111,13 +112,18 @@ class _Directory:
         return max(self.list_numbers(), default=0)
 
     def wait_for(self, number: int) -> int:
-        """Wait a moment for a file that a writer may be about to begin; return the number of the last one."""
-        for _ in range(_TRIES):
+        """Wait for a file that a writer may be about to begin; return the number of the last one.
+
+        A writer ends a file, syncs it and begins the next one without freeing the lock. So if the lock is
+        free after `end` was read, the file is there, or the writer died.
+        """
+        deadline = monotonic() + _LOCK_TIMEOUT
+        while True:
+            has_writer = is_locked(self._lock_path)
             last = self.find_last()
-            if last >= number:
-                break
+            if last >= number or not has_writer or monotonic() > deadline:
+                return last
             sleep(_PAUSE)
-        return last
 
     def make_medium(self, number: int) -> FileLogBytes:
         """Return the bytes of a file, to append to it."""

@@ -5,8 +5,10 @@ import json
 import logging
 import pickle
 import stat
+import threading
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
+from time import sleep
 from typing import TypedDict
 
 import pytest
@@ -35,6 +37,7 @@ from savers import (
     acting_as,
     policies,
 )
+from savers._filesystem.io import FileIO
 from tests.unit.test_access import ASYNC, FREE, OPERATIONS, call
 
 pytest.importorskip("cryptography")
@@ -447,6 +450,47 @@ def test_a_signed_head_is_due_when_the_last_one_says_so(tmp_path, keys, numbers,
         assert second.verify(public_key=keys["bytes"][1]).ok
     heads = [line for line in first.export() if '"kind":"head"' in line]
     assert len(heads) < 25
+
+
+class SlowIO(FileIO):
+    """Says when a sync has begun, and takes long over it."""
+
+    def __init__(self):
+        super().__init__()
+        self.has_begun = threading.Event()
+
+    def fdatasync(self, fd):
+        self.has_begun.set()
+        sleep(0.2)
+        super().fdatasync(fd)
+
+
+def test_a_reader_waits_for_the_file_that_a_writer_is_about_to_begin(tmp_path):
+    io = SlowIO()
+    log = AuditLog(tmp_path / "log", io=io, max_bytes=1)
+    log.append({"kind": "call", "operation": "get"}, is_lasting=False)
+    writer = threading.Thread(
+        target=log.append, args=({"kind": "call", "operation": "get"},), kwargs={"is_lasting": False}
+    )
+    writer.start()
+    assert io.has_begun.wait(10)
+    try:
+        assert AuditLog(tmp_path / "log").verify().ok
+        assert log.verify().ok
+    finally:
+        writer.join()
+
+
+def test_a_missing_last_file_is_reported_without_waiting_for_ever(tmp_path):
+    with AuditLog(tmp_path / "log", max_bytes=1) as log:
+        for _ in range(2):
+            log.append({"kind": "call", "operation": "get"}, is_lasting=False)
+    *_, last = sorted((tmp_path / "log").glob("audit-*"))
+    last.unlink()
+    (tmp_path / "log" / "lock").unlink()
+    (problem,) = AuditLog(tmp_path / "log").verify().problems
+    assert "its writer died" in problem.reason
+    assert not (tmp_path / "log" / "lock").exists(), "verify changes nothing"
 
 
 # Other sinks

@@ -176,8 +176,13 @@ _OF_THE_LOG: Final = frozenset({"begin", "head", "end"})
 """The kinds of entries that are about no operation."""
 
 
-def join_entries(entries: Iterable[Entry]) -> list[AuditRecord]:
-    """Return one record for each operation, in the order in which they began; gaps are records, too."""
+def join_entries(entries: Iterable[Entry], is_wanted: Callable[[Entry], bool]) -> list[AuditRecord]:
+    """Return one record for each operation, in the order in which they began; gaps are records, too.
+
+    Args:
+        entries: all entries of a log.
+        is_wanted: whether an operation has a record, as its first entry says: only these are kept in memory.
+    """
     found: dict[int, Entry] = {}
     for entry in entries:
         kind = entry["kind"]
@@ -186,7 +191,9 @@ def join_entries(entries: Iterable[Entry]) -> list[AuditRecord]:
             if intent is not None:
                 intent.update({name: value for name, value in entry.items() if name not in {"seq", "time"}})
         elif kind not in _OF_THE_LOG:
-            found[entry["seq"]] = {"operation": f"({kind})", "result": "unknown", **entry}
+            first = {"operation": f"({kind})", "result": "unknown", **entry}
+            if is_wanted(first):
+                found[entry["seq"]] = first
     return [_make_record(joined) for joined in found.values()]
 
 

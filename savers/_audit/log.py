@@ -603,13 +603,13 @@ class AuditLog:
             "thread_id": self.digester.hide_name("thread_id", thread_id),
             "operation": operation,
         }
+        wanted = {name: value for name, value in wanted.items() if value is not None}
         start = "" if since is None else format_time(since)
-        return [
-            record
-            for record in join_entries(self._read_whole())
-            if record.time >= start
-            and all(value is None or getattr(record, name) == value for name, value in wanted.items())
-        ]
+
+        def is_wanted(entry: Entry) -> bool:
+            return entry["time"] >= start and all(entry.get(name) == value for name, value in wanted.items())
+
+        return join_entries(self._read_whole(), is_wanted)
 
     def export(self) -> Iterator[str]:
         """Yield the canonical form of each entry, for a program that verifies them without graphkit.

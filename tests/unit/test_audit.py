@@ -3,9 +3,12 @@
 import enum
 import json
 import logging
+import os
 import pickle
+import signal
 import stat
 import threading
+import tracemalloc
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
 from time import sleep
@@ -493,6 +496,43 @@ def test_a_missing_last_file_is_reported_without_waiting_for_ever(tmp_path):
     assert not (tmp_path / "log" / "lock").exists(), "verify changes nothing"
 
 
+@pytest.fixture
+def traced():
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+
+
+class Dropping(MemorySaver):
+    def put(self, config, checkpoint):
+        return config
+
+
+def test_long_values_are_remembered_up_to_a_bound_and_until_close(log, traced):
+    saver = AuditedSaver(Dropping(), log)
+    before = traced()
+    for number in range(20):
+        saver.put(RunnableConfig(str(number)), made({"text": "x" * (5 << 20)}))
+    saver.put(RunnableConfig("long"), made({"text": "x" * (50 << 20)}))
+    saver.put(RunnableConfig("last"), made({"text": "x" * (5 << 20)}))
+    assert 4 << 20 < traced() - before < 40 << 20
+    saver.close()
+    assert traced() - before < 1 << 20
+
+
+def test_records_that_are_not_wanted_are_not_kept(log, traced):
+    for number in range(3000):
+        intent = {"kind": "intent", "operation": "put", "checkpoint_id": "c" * 500, "thread_id": str(number)}
+        seq = log.append(intent, is_lasting=False)
+        log.append({"kind": "outcome", "of": seq, "result": "ok"}, is_lasting=False)
+    log.records(thread_id="none")
+    tracemalloc.reset_peak()
+    before = traced()
+    (record,) = log.records(thread_id="7")
+    assert (record.operation, record.result) == ("put", "ok")
+    assert tracemalloc.get_traced_memory()[1] - before < 3 << 20
+
+
 # Other sinks
 
 
@@ -505,6 +545,20 @@ def test_a_logger_gets_each_entry(caplog):
     assert [(entry["kind"], entry.get("principal")) for entry in entries] == [("intent", "ann"), ("outcome", None)]
     assert json.loads(caplog.records[0].getMessage()) == entries[0]
     assert entries[1]["of"] == entries[0]["seq"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_while_an_entry_is_numbered_does_not_hold_up_the_child():
+    sink = AuditedSaver(MemorySaver(), lambda _: None).log
+    with sink._mutex:
+        child = os.fork()
+        if not child:
+            signal.alarm(5)
+            sink.append({"kind": "call"}, is_lasting=False)
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
 
 
 def test_a_function_gets_each_entry_and_may_refuse():

@@ -38,6 +38,10 @@ def digest_entry(canonical: bytes) -> str:
 _Check = Callable[[Any], bool]
 
 
+def _is_absent(value: Any) -> bool:
+    return value is None
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int)
 
@@ -76,9 +80,9 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     **dict.fromkeys(("checkpoint_id", "checkpoint_ns", "digest", "error"), _is_single),
     **dict.fromkeys(("principal", "replaces", "target", "thread_id", "version"), _is_single),
     **dict.fromkeys(("keep", "tags"), _is_list),
-    "ids": _is_any_of(_is_single, _is_list, _is_dict_of(_is_list)),
-    "removed": _is_any_of(_is_single, _is_dict_of(_is_dict_of(_is_list))),
-    "threads": _is_any_of(_is_single, _is_list),
+    "ids": _is_any_of(_is_absent, _is_list, _is_dict_of(_is_list)),
+    "removed": _is_any_of(_is_absent, _is_dict_of(_is_any_of(_is_absent, _is_dict_of(_is_list)))),
+    "threads": _is_any_of(_is_absent, _is_list),
     "writes": _is_dict_of(_is_single),
 }
 """What the fields hold on which the verification relies: a forger may write anything."""

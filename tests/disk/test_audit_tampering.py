@@ -182,6 +182,8 @@ FORGED = [
     {"kind": "outcome", "result": "ok"},
     {"kind": "outcome", "of": [1], "result": "ok"},
     {"kind": "outcome", "of": 2},
+    {"kind": "outcome", "of": 2, "result": "ok", "removed": {"t": 5}},
+    {"kind": "intent", "operation": "put_writes", "checkpoint_id": "x", "writes": {"x": []}},
     {"kind": "gap"},
     {"kind": "gap", "count": "x"},
     {"kind": "head", "sign_every": "x"},

@@ -71,9 +71,13 @@ class ChainChecker:
     _torn: int = 0
     _sign_every: int = 0
     _open: set[int] = field(default_factory=set)
-    _is_expected_found: bool = False
+    _is_expected_found: bool = field(init=False)
     _is_resuming: bool = False
     """Whether damage lies before the next entry, which was reported."""
+
+    def __post_init__(self) -> None:
+        # Each log has had the head of an empty one.
+        self._is_expected_found = self.expect_head in {None, BEGINNING}
 
     def report(self, where: str, reason: str) -> None:
         """Note a problem."""
@@ -118,13 +122,12 @@ class ChainChecker:
                 self._gaps += entry.get("count", 1)
             case "torn":
                 self._torn += 1
-            case "begin" | "head":
-                # Writers may be opened with another number: it holds from the next signed head on.
-                self._sign_every = entry.get("sign_every") or 0
         if self.signatures is None or "signature" not in entry:
             return
         if self.signatures.accepts(entry):
             self._signed = seq
+            # Only a signed entry says it: anyone can append another one.
+            self._sign_every = entry.get("sign_every", self._sign_every)
         else:
             self.report(f"entry {seq}", "its signature is not that of the public key")
 
@@ -147,8 +150,7 @@ class ChainChecker:
     def _check_signed_end(self) -> None:
         unsigned = self._head.seq - self._signed
         if not self._signed:
-            if self._head.seq:
-                self.report("the log", "no head is signed with the public key")
+            self.report("the log", "no head is signed with the public key")
         elif unsigned > self._sign_every + _MOST_AT_ONCE:
             reason = (
                 f"{unsigned} entries at its end are not signed, and every {self._sign_every} there is a signed head"

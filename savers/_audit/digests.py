@@ -30,6 +30,20 @@ _BESIDE: Final = frozenset({"graphkit:tags", "graphkit:writes"})
 _NOTHING: Final[frozenset[str]] = frozenset()
 _MOST_HISTORIES: Final = 64
 """Of how many histories the long values of the last state are remembered."""
+_MOST_BYTES: Final = 32 << 20
+"""How long these are together, packed: they stay in memory as long as they are remembered."""
+
+
+class _LongValue(NamedTuple):
+    value: object
+    digested: bytes
+    size: int
+    """How many bytes it has, packed."""
+
+
+class _LongValues(NamedTuple):
+    by_name: dict[str, _LongValue]
+    size: int
 
 
 class CheckpointFields(NamedTuple):
@@ -81,6 +95,13 @@ class Digester:
         """What the first entry of a log holds to recognize the key; None without a key."""
         return self.digest("check", b"") if self.is_keyed else None
 
+    def has_made(self, first: Entry | None) -> bool:
+        """Return whether a log that begins with an entry may have digests with this key.
+
+        True if it has no entry, or not its beginning: that is found by its chain.
+        """
+        return first is None or first["kind"] != "begin" or first.get("key_check") == self.check
+
     def digest(self, purpose: str, content: bytes) -> str:
         """Return the digest of some bytes; equal bytes have different digests for different purposes."""
         data = purpose.encode() + b"\0" + content
@@ -117,7 +138,7 @@ class ContentDigester:
     def __init__(self, digester: Digester, codec: Codec) -> None:
         self._digester = digester
         self.codec = codec
-        self._known: dict[object, dict[str, tuple[object, bytes]]] = {}
+        self._known: dict[object, _LongValues] = {}
 
     def digest_checkpoint(self, fields: CheckpointFields, history: object = None) -> str | None:
         """Return the digest of a checkpoint; None if a value cannot be packed, as some savers accept it.
@@ -126,8 +147,9 @@ class ContentDigester:
             fields: the checkpoint.
             history: names its history, for a saver that puts one checkpoint after another.
         """
-        known: dict[str, tuple[object, bytes]] = {}
-        before = self._known.get(history, known)
+        known: dict[str, _LongValue] = {}
+        remembered = self._known.get(history)
+        before = known if remembered is None else remembered.by_name
         pack = self.codec.pack
         try:
             parts = [self.codec.pack_flat(fields[:5])]
@@ -148,30 +170,38 @@ class ContentDigester:
         self,
         name: str,
         value: object,
-        before: Mapping[str, tuple[object, bytes]],
-        known: dict[str, tuple[object, bytes]],
+        before: Mapping[str, _LongValue],
+        known: dict[str, _LongValue],
     ) -> bytes:
         last = before.get(name)
-        if last is not None and last[0] is value:
+        if last is not None and last.value is value:
             known[name] = last
-            return last[1]
+            return last.digested
         packed = self.codec.pack(value)
         if len(packed) <= _SHORT:
             return packed
         digested = _LONG_MARK + sha256(packed).digest()
         if _is_immutable(value):
-            known[name] = value, digested
+            known[name] = _LongValue(value, digested, len(packed))
         return digested
 
-    def _remember(self, history: object, known: dict[str, tuple[object, bytes]]) -> None:
+    def _remember(self, history: object, known: dict[str, _LongValue]) -> None:
         # Threads of execution may do this at the same time: each of these calls is atomic, and what one of
         # them loses is digested again.
-        if known:
-            if len(self._known) >= _MOST_HISTORIES:
-                self._known.clear()
-            self._known[history] = known
-        elif history in self._known:
-            self._known.pop(history, None)
+        self._known.pop(history, None)
+        size = sum(each.size for each in known.values())
+        if not known or size > _MOST_BYTES:
+            return
+        if len(self._known) >= _MOST_HISTORIES or self._measure() + size > _MOST_BYTES:
+            self._known.clear()
+        self._known[history] = _LongValues(known, size)
+
+    def _measure(self) -> int:
+        return sum(each.size for each in list(self._known.values()))
+
+    def forget(self) -> None:
+        """Forget the long values."""
+        self._known.clear()
 
     def digest_writes(self, writes: Mapping[str, object]) -> dict[str, str | None]:
         """Return the digests of pending writes, by the digests of their keys: a key may name a customer."""

@@ -8,7 +8,7 @@ docs/security.md has the fields and the rules, so that a program without graphki
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -35,18 +35,70 @@ def digest_entry(canonical: bytes) -> str:
     return sha256(canonical).hexdigest()
 
 
+_Check = Callable[[Any], bool]
+
+
+def _is_absent(value: Any) -> bool:
+    return value is None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_single(value: Any) -> bool:
+    return value is None or isinstance(value, (str, int, float))
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_single, value))
+
+
+def _is_dict_of(check: _Check) -> _Check:
+    return lambda value: isinstance(value, dict) and all(map(check, value.values()))
+
+
+def _is_any_of(*checks: _Check) -> _Check:
+    return lambda value: any(check(value) for check in checks)
+
+
+_NEEDED: Final = {"kind", "prev", "seq", "time"}
+_NEEDED_BY_KIND: Final = {
+    "call": {"operation"},
+    "gap": {"count"},
+    "head": {"sign_every"},
+    "intent": {"operation", "checkpoint_id"},
+    "outcome": {"of", "result"},
+}
+_CHECKS: Final[Mapping[str, _Check]] = {
+    **dict.fromkeys(("count", "of", "seq", "sign_every"), _is_number),
+    **dict.fromkeys(("kind", "operation", "prev", "result", "time"), _is_text),
+    **dict.fromkeys(("checkpoint_id", "checkpoint_ns", "digest", "error"), _is_single),
+    **dict.fromkeys(("principal", "replaces", "target", "thread_id", "version"), _is_single),
+    **dict.fromkeys(("keep", "tags"), _is_list),
+    "ids": _is_any_of(_is_absent, _is_list, _is_dict_of(_is_list)),
+    "removed": _is_any_of(_is_absent, _is_dict_of(_is_any_of(_is_absent, _is_dict_of(_is_list)))),
+    "threads": _is_any_of(_is_absent, _is_list),
+    "writes": _is_dict_of(_is_single),
+}
+"""What the fields hold on which the verification relies: a forger may write anything."""
+
+
 def parse_entry(canonical: bytes) -> Entry | None:
-    """Return an entry; None if these bytes are not the canonical form of one."""
+    """Return an entry; None if these bytes are not the canonical form of one, or a field cannot be as it is."""
     try:
         entry = json.loads(canonical)
-        if to_canonical(entry) != canonical:
+        if to_canonical(entry) != canonical or not entry.keys() >= _NEEDED:
             return None
-        well_formed = (
-            isinstance(entry["seq"], int) and isinstance(entry["kind"], str) and isinstance(entry["prev"], str)
-        )
-    except (ValueError, KeyError, TypeError, RecursionError):
+        is_whole = entry.keys() >= _NEEDED_BY_KIND.get(entry["kind"], _NEEDED)
+        is_sound = all(check(entry[name]) for name, check in _CHECKS.items() if name in entry)
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return None
-    return entry if well_formed else None
+    return entry if is_whole and is_sound else None
 
 
 def format_time(time: datetime) -> str:
@@ -128,8 +180,13 @@ _OF_THE_LOG: Final = frozenset({"begin", "head", "end"})
 """The kinds of entries that are about no operation."""
 
 
-def join_entries(entries: Iterable[Entry]) -> list[AuditRecord]:
-    """Return one record for each operation, in the order in which they began; gaps are records, too."""
+def join_entries(entries: Iterable[Entry], is_wanted: Callable[[Entry], bool]) -> list[AuditRecord]:
+    """Return one record for each operation, in the order in which they began; gaps are records, too.
+
+    Args:
+        entries: all entries of a log.
+        is_wanted: whether an operation has a record, as its first entry says: only these are kept in memory.
+    """
     found: dict[int, Entry] = {}
     for entry in entries:
         kind = entry["kind"]
@@ -138,7 +195,9 @@ def join_entries(entries: Iterable[Entry]) -> list[AuditRecord]:
             if intent is not None:
                 intent.update({name: value for name, value in entry.items() if name not in {"seq", "time"}})
         elif kind not in _OF_THE_LOG:
-            found[entry["seq"]] = {"operation": f"({kind})", "result": "unknown", **entry}
+            first = {"operation": f"({kind})", "result": "unknown", **entry}
+            if is_wanted(first):
+                found[entry["seq"]] = first
     return [_make_record(joined) for joined in found.values()]
 
 

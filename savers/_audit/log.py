@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from time import sleep
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from graphkit.errors import (
@@ -46,7 +46,7 @@ from savers._audit.entries import (
 from savers._audit.keys import KeySource, SignatureChecker, Signer, load_digest_key
 from savers._filesystem import layout
 from savers._filesystem.io import DirectoryGuard, FileIO, preload_modules
-from savers._filesystem.lock import WriteLock
+from savers._filesystem.lock import WriteLock, is_locked
 from savers._filesystem.log_bytes import FileId, FileLogBytes
 from savers._filesystem.rewrite import renew
 from savers._filesystem.store import make_room, make_root, wrap_os_error
@@ -59,11 +59,13 @@ if TYPE_CHECKING:
     from graphkit.abc import BaseCheckpointSaver
 
 _LOCK_TIMEOUT: Final = 10.0
-"""How many seconds a writer waits for another one."""
+"""How many seconds a writer waits for another one, and a reader for the file that one is about to begin."""
 _PREFIX: Final = "audit-"
 _SUFFIX: Final = ".log"
 _SIGNED: Final = b'"signature":"'
 """Is in the canonical form of an entry if and only if it has a signature: within a text, quotes are escaped."""
+_HEAD: Final = b'"kind":"head"'
+"""Is in the canonical form of a head only, for the same reason."""
 _TRIES: Final = 4
 """How often a reader looks at a last record that seems cut: a writer may be at work on it."""
 _PAUSE: Final = 0.005
@@ -90,7 +92,8 @@ class _Directory:
     def __init__(self, root: str, io: FileIO) -> None:
         self.root = root
         self.io = DirectoryGuard(io, root, make_room)
-        self.write_lock = WriteLock(self.io, layout.join(root, "lock"), self._make, _LOCK_TIMEOUT)
+        self._lock_path = layout.join(root, "lock")
+        self.write_lock = WriteLock(self.io, self._lock_path, self._make, _LOCK_TIMEOUT)
 
     def _make(self) -> None:
         make_root(self.io, self.root)
@@ -109,13 +112,18 @@ class _Directory:
         return max(self.list_numbers(), default=0)
 
     def wait_for(self, number: int) -> int:
-        """Wait a moment for a file that a writer may be about to begin; return the number of the last one."""
-        for _ in range(_TRIES):
+        """Wait for a file that a writer may be about to begin; return the number of the last one.
+
+        A writer ends a file, syncs it and begins the next one without freeing the lock. So if the lock is
+        free after `end` was read, the file is there, or the writer died.
+        """
+        deadline = monotonic() + _LOCK_TIMEOUT
+        while True:
+            has_writer = is_locked(self._lock_path)
             last = self.find_last()
-            if last >= number:
-                break
+            if last >= number or not has_writer or monotonic() > deadline:
+                return last
             sleep(_PAUSE)
-        return last
 
     def make_medium(self, number: int) -> FileLogBytes:
         """Return the bytes of a file, to append to it."""
@@ -145,10 +153,13 @@ class _AuditFile:
         number: that of the file.
         head: the last entry of the log, up to the end of this file.
         unsigned: how many entries follow the last signed one in this file.
+        sign_every: that of the last signed head of the log; 0 if it is in an earlier file that was not read.
         has_ended: whether another file follows.
     """
 
-    def __init__(self, directory: _Directory, mutex: Any, number: int, start: AuditHead) -> None:
+    def __init__(
+        self, directory: _Directory, mutex: Any, number: int, start: AuditHead = BEGINNING, sign_every: int = 0
+    ) -> None:
         self.mutex = mutex
         self.number = number
         self._directory = directory
@@ -156,13 +167,15 @@ class _AuditFile:
             directory.make_medium(number), _FileIdentity(number)
         )
         self._start = start
+        self._start_sign_every = sign_every
         self._known = BEGINNING
-        """A head that was brought to the disk: it must stay."""
+        """A head that was brought to the disk, or seen before the file was cut: it must stay."""
         self._forget()
 
     def _forget(self) -> None:
         self.head = self._start
         self.unsigned = 0
+        self.sign_every = self._start_sign_every
         self.has_ended = False
 
     def close(self) -> None:
@@ -200,31 +213,52 @@ class _AuditFile:
         frames = self.frames
         medium = frames.bytes
         frames.in_doubt = True
+        if frames.seq == 1:
+            # From the beginning: an exception may have come between the two halves of `close`.
+            self._forget()
         known = b'"seq":%d,' % self._known.seq
-        last = b""
+        last = signed_head = b""
         for run in frames.records.scan_runs(frames.end, medium.size, frames.seq):
             medium.durability.note_frames(run)
             for frame in run:
                 if frame.type == WRITE:
+                    if not last and self.head.seq:
+                        self._check_continues(frame.payload)
                     last = frame.payload
-                    self.unsigned = 0 if _SIGNED in last else self.unsigned + 1
-                    # Only the last entry is parsed: 64 MiB of them would take a second.
+                    # Only the last entry and head are parsed: 64 MiB of entries would take a second.
+                    if _SIGNED not in last:
+                        self.unsigned += 1
+                    else:
+                        self.unsigned = 0
+                        if _HEAD in last:
+                            signed_head = last
                     if known in last and digest_entry(last) != self._known.digest:
                         raise self._explain_cut()
                 frames.note_read(frame)
         medium.note_end(frames.end)
+        if signed_head:
+            self.sign_every = self._parse(signed_head)["sign_every"]
         if last:
-            entry = parse_entry(last)
-            if entry is None:
-                raise CheckpointCorruptionError(frames.path, frames.end, "the last record is no entry of an audit log")
+            entry = self._parse(last)
             self.head = AuditHead(entry["seq"], digest_entry(last))
             self.has_ended = entry["kind"] == "end"
         frames.in_doubt = False
 
+    def _parse(self, canonical: bytes) -> Entry:
+        entry = parse_entry(canonical)
+        if entry is None:
+            raise CheckpointCorruptionError(self.frames.path, self.frames.end, "a record is no entry of an audit log")
+        return entry
+
+    def _check_continues(self, canonical: bytes) -> None:
+        """Check that an entry follows the head: the file may have been cut, and grown again."""
+        if b'"prev":"%s"' % self.head.digest.encode() not in canonical:
+            # Whether or not the head was on the disk, it was seen: the next try refuses, too.
+            self._known = self.head
+            raise self._explain_cut()
+
     def _explain_cut(self) -> CheckpointCorruptionError:
-        reason = (
-            f"entry {self._known.seq} is gone, which was on the disk: the audit log was cut, or exchanged for another"
-        )
+        reason = f"entry {self._known.seq} is gone, which was there: the audit log was cut, or exchanged for another"
         return CheckpointCorruptionError(self.frames.path, 0, reason)
 
     def append(self, fields: Entry, signer: Signer | None = None) -> None:
@@ -235,7 +269,11 @@ class _AuditFile:
         canonical = to_canonical(entry)
         self.frames.append(WRITE, canonical)
         self.head = AuditHead(entry["seq"], digest_entry(canonical))
-        self.unsigned = 0 if signer is not None else self.unsigned + 1
+        if signer is None:
+            self.unsigned += 1
+        else:
+            self.unsigned = 0
+            self.sign_every = entry.get("sign_every", self.sign_every)
         self.has_ended = entry["kind"] == "end"
         self.frames.in_doubt = False
 
@@ -364,7 +402,8 @@ class AuditLog:
             start = file.frames.end
             file.append(fields)
             seq = file.head.seq
-            if self._signer is not None and file.unsigned >= self._sign_every:
+            # Until the next head, the last one holds: a writer with another number may have signed it.
+            if self._signer is not None and file.unsigned >= min(file.sign_every, self._sign_every):
                 self._sign(file)
                 is_lasting = True
             if not is_lasting:
@@ -433,7 +472,7 @@ class AuditLog:
     def _go_on(self, file: _AuditFile) -> _AuditFile:
         """Return the file after one that has ended; what is in that is on the disk before the next one begins."""
         file.sync()
-        following = _AuditFile(self._directory, self._mutex, file.number + 1, file.head)
+        following = _AuditFile(self._directory, self._mutex, file.number + 1, file.head, file.sign_every)
         following.note_synced(file.head)
         following.prepare()
         file.close()
@@ -444,41 +483,44 @@ class AuditLog:
         """Return the last file of the log that has an entry, or the first file."""
         self._check_key()
         for number in reversed(self._directory.list_numbers()):
-            file = _AuditFile(self._directory, self._mutex, number, BEGINNING)
+            file = _AuditFile(self._directory, self._mutex, number)
             file.prepare()
             if file.head.seq:
                 return file
             file.close()
-        return _AuditFile(self._directory, self._mutex, 1, BEGINNING)
+        return _AuditFile(self._directory, self._mutex, 1)
 
     def _check_key(self) -> None:
         """Check that the digest key is that with which the log was begun."""
-        begin = next(self._read(ChainChecker()), None)
-        if begin is not None and begin.get("key_check") != self.digester.check:
+        if not self.digester.has_made(next(self._read(ChainChecker()), None)):
             raise CheckpointerConfigurationError(f"{self._root}: the log was begun with another digest_key, or none")
 
     def close(self) -> None:
         """Sign the head if there is a key, bring all to the disk, and close the files. A later use opens them again.
 
+        What could not be written before (see `on_error="warn"`) is recorded as a gap; if that fails, too,
+        the next entry or close does it.
+
         Raises:
             CheckpointStorageError: the file system refused. The files are closed.
+            CheckpointCorruptionError: the log is damaged, or was cut. The files are closed.
         """
         with self._storage_errors("write"), self._mutex:
-            if self._file is not None:
+            if self._file is not None or self._gaps:
                 with self._directory.write_lock:
                     self._close_file()
             self._directory.write_lock.close()
 
     def _close_file(self) -> None:
-        assert self._file is not None
         try:
-            file = self._find_end()
+            file = self._make_ready() if self._gaps else self._find_end()
             if self._signer is not None and file.unsigned:
                 self._sign(file)
             if file.frames.bytes.is_open:
                 file.sync()
         finally:
-            self._file.close()
+            if self._file is not None:
+                self._file.close()
             self._file = None
 
     def _close_after_fork(self) -> None:
@@ -561,13 +603,13 @@ class AuditLog:
             "thread_id": self.digester.hide_name("thread_id", thread_id),
             "operation": operation,
         }
+        wanted = {name: value for name, value in wanted.items() if value is not None}
         start = "" if since is None else format_time(since)
-        return [
-            record
-            for record in join_entries(self._read_whole())
-            if record.time >= start
-            and all(value is None or getattr(record, name) == value for name, value in wanted.items())
-        ]
+
+        def is_wanted(entry: Entry) -> bool:
+            return entry["time"] >= start and all(entry.get(name) == value for name, value in wanted.items())
+
+        return join_entries(self._read_whole(), is_wanted)
 
     def export(self) -> Iterator[str]:
         """Yield the canonical form of each entry, for a program that verifies them without graphkit.

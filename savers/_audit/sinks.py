@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Final, final
 
@@ -24,9 +26,13 @@ class Sink:
     def __init__(self, send: Send) -> None:
         self._send = send
         self.digester = Digester(None)
-        self._mutex = threading.Lock()
         self._seq = 0
         self._gaps = 0
+        self._make_mutex()
+        _SINKS.add(self)
+
+    def _make_mutex(self) -> None:
+        self._mutex = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Sink, (self._send,)
@@ -62,6 +68,19 @@ class Sink:
     def _note_gaps(self, count: int) -> None:
         with self._mutex:
             self._gaps += count
+
+
+_SINKS: Final[weakref.WeakSet[Sink]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held the mutex.
+    for sink in list(_SINKS):
+        sink._make_mutex()  # noqa: SLF001 - of this module
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @final

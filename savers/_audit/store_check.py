@@ -37,8 +37,7 @@ class StoreChecker:
         Raises:
             CheckpointerConfigurationError: the digests of the log have another key.
         """
-        begin = next(read(), None)
-        if begin is not None and begin.get("key_check") != digester.check:
+        if not digester.has_made(next(read(), None)):
             raise CheckpointerConfigurationError(
                 "the log has digests with another key, or with none: give its digest_key to compare a store with it"
             )

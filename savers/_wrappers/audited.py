@@ -381,6 +381,10 @@ class AuditedSaver(SaverWrapper):
 
     # The rest of the contract
 
+    def close(self) -> None:
+        self._content.forget()
+        self.delegate.close()
+
     def register_types(self, *types: type) -> None:
         self.delegate.register_types(*types)
         self._content.codec.register(*types)

@@ -77,3 +77,10 @@ def test_it_finds_signatures_of_another_key_and_an_end_that_is_not_signed(verify
     assert "no signature" in verify(lines, public_key="00" * 32)
     last = max(number for number, line in enumerate(lines[:9]) if "signature" in line)
     assert verify(lines[: last + 1]).startswith("ok"), "cut back to a signed head"
+
+
+def test_an_unsigned_entry_does_not_say_when_a_signed_head_is_due(verify, tmp_path, lines):
+    with AuditLog(tmp_path / "log", digest_key=KEY) as forger:
+        for _ in range(10):
+            forger.append({"kind": "call", "operation": "get", "sign_every": 10**9}, is_lasting=False)
+    assert verify(forger.export()) == "the end is not signed\n"

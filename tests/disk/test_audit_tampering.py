@@ -166,6 +166,80 @@ def test_a_cut_beyond_the_last_signed_head_is_found(tmp_path):
     assert any("not signed" in reason for reason in reasons)
 
 
+CALL = {"kind": "call", "operation": "get", "principal": "bob", "thread_id": "t", "checkpoint_ns": "", "result": "ok"}
+
+
+@pytest.mark.parametrize("forged", [{"kind": "head", "sign_every": 10**9}, {**CALL, "sign_every": 10**9}])
+def test_an_unsigned_entry_does_not_say_when_a_signed_head_is_due(tmp_path, forged):
+    with AuditLog(tmp_path / "log", signing_key=KEY, sign_every=5) as log:
+        log.append(CALL, is_lasting=True)
+    with AuditLog(tmp_path / "log") as forger:
+        forger.append(forged, is_lasting=True)
+        for _ in range(10):
+            forger.append(CALL, is_lasting=False)
+    (problem,) = log.verify(public_key=public_key()).problems
+    assert "not signed" in problem.reason
+
+
+FORGED = [
+    {"kind": "intent"},
+    {"kind": "intent", "operation": 1},
+    {"kind": "intent", "operation": "add_tags", "tags": 5},
+    {"kind": "intent", "operation": "put", "checkpoint_id": ["x"]},
+    {"kind": "call"},
+    {"kind": "outcome", "result": "ok"},
+    {"kind": "outcome", "of": [1], "result": "ok"},
+    {"kind": "outcome", "of": 2},
+    {"kind": "outcome", "of": 2, "result": "ok", "removed": {"t": 5}},
+    {"kind": "intent", "operation": "put_writes", "checkpoint_id": "x", "writes": {"x": []}},
+    {"kind": "gap"},
+    {"kind": "gap", "count": "x"},
+    {"kind": "head", "sign_every": "x"},
+    {"kind": "head", "sign_every": None},
+]
+
+
+@pytest.mark.parametrize("forged", FORGED)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_field_that_is_missing_or_of_another_type_is_reported(tmp_path, forged, is_first):
+    store = FileSystemSaver(tmp_path / "store", fsync="never")
+    with AuditLog(tmp_path / "log", digest_key=b"k" * 16) as log:
+        AuditedSaver(store, log).put(CONFIG, made(0))
+    (file,) = list_files(tmp_path / "log")
+    entries = [json.loads(entry) for entry in read_entries(file)]
+    entries.insert(0 if is_first else len(entries), {**entries[0], "key_check": None, **forged})
+    write_entries(file, chain_again(map(to_canonical, entries), renumber=True))
+    reasons = [problem.reason for problem in log.verify(store).problems]
+    assert "it is not an entry in its canonical form" in reasons
+
+
+@pytest.mark.parametrize("digest_key", [None, b"k" * 16])
+def test_a_log_without_its_first_file_is_compared_with_the_store(tmp_path, digest_key):
+    store = FileSystemSaver(tmp_path / "store", fsync="never")
+    with AuditLog(tmp_path / "log", digest_key=digest_key, max_bytes=1500) as log:
+        for number in range(9):
+            AuditedSaver(store, log).put(CONFIG, made(number))
+    list_files(tmp_path / "log")[0].unlink()
+    wheres = {problem.where for problem in log.verify(store).problems}
+    assert "thread 't'" in wheres
+    assert len(wheres) > 1
+
+
+def test_a_log_of_which_all_files_are_gone_is_found_with_the_public_key(audited):
+    for file in audited.files:
+        file.unlink()
+    assert audited.verify().ok
+    assert not audited.verify(public_key=public_key()).ok
+
+
+def test_the_head_of_an_empty_log_may_be_expected(tmp_path):
+    log = AuditLog(tmp_path / "log")
+    head = log.verify().head
+    assert log.verify(expect_head=head).ok
+    log.append(CALL, is_lasting=True)
+    assert log.verify(expect_head=head).ok
+
+
 def test_a_cut_back_to_a_signed_head_shows_only_against_the_store_or_a_kept_head(tmp_path):
     log = AuditLog(tmp_path / "log", signing_key=KEY, sign_every=4)
     saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never"), log)
@@ -248,6 +322,24 @@ def test_a_process_that_has_the_log_open_notices_and_writes_no_more(tmp_path, ho
         with pytest.raises(CheckpointCorruptionError, match="cut, or exchanged"):
             saver.put(CONFIG, made(9))
     assert [checkpoint.state["n"] for checkpoint in saver.list(CONFIG)] == [3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("is_on_the_disk", [True, False])
+def test_a_process_that_has_the_log_open_notices_that_it_was_cut_and_grew_again(tmp_path, is_on_the_disk):
+    log = AuditLog(tmp_path / "log")
+    sizes = []
+    for _ in range(3):
+        log.append(CALL, is_lasting=is_on_the_disk)
+        sizes.append(log._file.frames.end)
+    (file,) = list_files(tmp_path / "log")
+    with file.open("r+b") as opened:
+        opened.truncate(sizes[0])
+    with AuditLog(tmp_path / "log") as forger:
+        for _ in range(3):
+            forger.append({**CALL, "principal": "ann"}, is_lasting=True)
+    for _ in range(2):
+        with pytest.raises(CheckpointCorruptionError, match="cut, or exchanged"):
+            log.append(CALL, is_lasting=True)
 
 
 # The store

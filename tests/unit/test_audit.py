@@ -3,10 +3,15 @@
 import enum
 import json
 import logging
+import os
 import pickle
+import signal
 import stat
+import threading
+import tracemalloc
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from time import sleep
 from typing import TypedDict
 
 import pytest
@@ -36,6 +41,7 @@ from savers import (
     acting_as,
     policies,
 )
+from savers._filesystem.io import FileIO
 from tests.unit.test_access import ASYNC, FREE, OPERATIONS, call
 
 pytest.importorskip("cryptography")
@@ -504,6 +510,120 @@ def test_an_export_has_the_canonical_form_of_each_entry(log):
     assert all(json.dumps(json.loads(line), sort_keys=True, separators=(",", ":")) == line for line in lines)
 
 
+@pytest.mark.parametrize("is_open", [True, False])
+def test_what_could_not_be_written_is_recorded_at_the_latest_by_close(tmp_path, is_open):
+    log = AuditLog(tmp_path / "log", signing_key=KEY)
+    saver = AuditedSaver(MemorySaver(), log)
+    saver.put(CONFIG, made({"n": 1}))
+    if not is_open:
+        log.close()
+    log.note_gap()
+    log.note_gap()
+    log.close()
+    report = log.verify()
+    assert (report.gaps, report.signed) == (2, 0)
+    assert json.loads(list(log.export())[-1])["kind"] == "head"
+    log.close()
+    assert log.verify().head == report.head
+
+
+@pytest.mark.parametrize("is_reopened", [True, False])
+@pytest.mark.parametrize("numbers", [(2, 100), (100, 2)])
+def test_a_signed_head_is_due_when_the_last_one_says_so(tmp_path, keys, numbers, is_reopened):
+    first, second = [AuditLog(tmp_path / "log", signing_key=KEY, sign_every=each, max_bytes=3000) for each in numbers]
+    saver = AuditedSaver(MemorySaver(), first)
+    saver.put(CONFIG, made({"n": 1}))
+    if is_reopened:
+        first.close()
+    for number in range(9):
+        AuditedSaver(MemorySaver(), second).put(CONFIG, made({"n": number}))
+        assert second.verify(public_key=keys["bytes"][1]).ok
+    first.append({"kind": "call", "operation": "get"}, is_lasting=False)
+    for number in range(9):
+        AuditedSaver(MemorySaver(), second).put(CONFIG, made({"n": number}))
+        assert second.verify(public_key=keys["bytes"][1]).ok
+    heads = [line for line in first.export() if '"kind":"head"' in line]
+    assert len(heads) < 25
+
+
+class SlowIO(FileIO):
+    """Says when a sync has begun, and takes long over it."""
+
+    def __init__(self):
+        super().__init__()
+        self.has_begun = threading.Event()
+
+    def fdatasync(self, fd):
+        self.has_begun.set()
+        sleep(0.2)
+        super().fdatasync(fd)
+
+
+def test_a_reader_waits_for_the_file_that_a_writer_is_about_to_begin(tmp_path):
+    io = SlowIO()
+    log = AuditLog(tmp_path / "log", io=io, max_bytes=1)
+    log.append({"kind": "call", "operation": "get"}, is_lasting=False)
+    writer = threading.Thread(
+        target=log.append, args=({"kind": "call", "operation": "get"},), kwargs={"is_lasting": False}
+    )
+    writer.start()
+    assert io.has_begun.wait(10)
+    try:
+        assert AuditLog(tmp_path / "log").verify().ok
+        assert log.verify().ok
+    finally:
+        writer.join()
+
+
+def test_a_missing_last_file_is_reported_without_waiting_for_ever(tmp_path):
+    with AuditLog(tmp_path / "log", max_bytes=1) as log:
+        for _ in range(2):
+            log.append({"kind": "call", "operation": "get"}, is_lasting=False)
+    *_, last = sorted((tmp_path / "log").glob("audit-*"))
+    last.unlink()
+    (tmp_path / "log" / "lock").unlink()
+    (problem,) = AuditLog(tmp_path / "log").verify().problems
+    assert "its writer died" in problem.reason
+    assert not (tmp_path / "log" / "lock").exists(), "verify changes nothing"
+
+
+@pytest.fixture
+def traced():
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+
+
+class Dropping(MemorySaver):
+    def put(self, config, checkpoint):
+        return config
+
+
+def test_long_values_are_remembered_up_to_a_bound_and_until_close(log, traced):
+    saver = AuditedSaver(Dropping(), log)
+    before = traced()
+    for number in range(20):
+        saver.put(RunnableConfig(str(number)), made({"text": "x" * (5 << 20)}))
+    saver.put(RunnableConfig("long"), made({"text": "x" * (50 << 20)}))
+    saver.put(RunnableConfig("last"), made({"text": "x" * (5 << 20)}))
+    assert 4 << 20 < traced() - before < 40 << 20
+    saver.close()
+    assert traced() - before < 1 << 20
+
+
+def test_records_that_are_not_wanted_are_not_kept(log, traced):
+    for number in range(3000):
+        intent = {"kind": "intent", "operation": "put", "checkpoint_id": "c" * 500, "thread_id": str(number)}
+        seq = log.append(intent, is_lasting=False)
+        log.append({"kind": "outcome", "of": seq, "result": "ok"}, is_lasting=False)
+    log.records(thread_id="none")
+    tracemalloc.reset_peak()
+    before = traced()
+    (record,) = log.records(thread_id="7")
+    assert (record.operation, record.result) == ("put", "ok")
+    assert tracemalloc.get_traced_memory()[1] - before < 3 << 20
+
+
 # Other sinks
 
 
@@ -516,6 +636,20 @@ def test_a_logger_gets_each_entry(caplog):
     assert [(entry["kind"], entry.get("principal")) for entry in entries] == [("intent", "ann"), ("outcome", None)]
     assert json.loads(caplog.records[0].getMessage()) == entries[0]
     assert entries[1]["of"] == entries[0]["seq"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_while_an_entry_is_numbered_does_not_hold_up_the_child():
+    sink = AuditedSaver(MemorySaver(), lambda _: None).log
+    with sink._mutex:
+        child = os.fork()
+        if not child:
+            signal.alarm(5)
+            sink.append({"kind": "call"}, is_lasting=False)
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
 
 
 def test_a_function_gets_each_entry_and_may_refuse():

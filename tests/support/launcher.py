@@ -111,18 +111,22 @@ class Process:
     def poll(self):
         if self.returncode is not None:
             return self.returncode
-        ready, _, _ = select.select([self._end], [], [], 0)
-        return self.wait() if ready else None
+        return self.wait() if self._has_ended(0) else None
 
     def wait(self, timeout=120):
         if self.returncode is None:
-            ready, _, _ = select.select([self._end], [], [], timeout)
-            if not ready:
+            if not self._has_ended(timeout):
                 self.kill()
                 raise TimeoutError(f"process {self.pid} has not ended")
             self.returncode = int(os.read(self._end, 100))
             os.close(self._end)
         return self.returncode
+
+    def _has_ended(self, timeout):
+        # Not select: a long run may have more than 1024 files open.
+        poller = select.poll()
+        poller.register(self._end, select.POLLIN)
+        return bool(poller.poll(timeout * 1000))
 
     def send_signal(self, number):
         # The launcher waits for its children at once, so that the id of one that has ended may be another's by now.

@@ -36,7 +36,7 @@ class Mortal:
         def counted(*args, **kwargs):
             self.count += 1
             result = call(*args, **kwargs)
-            if self.count == self.nth:
+            if 0 < self.nth <= self.count:
                 os.kill(os.getpid(), signal.SIGKILL)
             return result
 

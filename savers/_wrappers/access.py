@@ -46,7 +46,8 @@ from graphkit.errors import AccessDeniedError, CheckpointerConfigurationError, C
 from graphkit.saver_kit import FailedThreads, WatchEnd, check_limit, get_principal
 from graphkit.values import freeze
 from savers._log.capability import SupportsLogs
-from savers._wrappers.base import SaverWrapper, make_capability
+from savers._wrappers.base import OF_NO_THREAD, SaverWrapper, make_capability, overrides
+from savers._wrappers.logs import LogsOfDelegate, LogWithWriter, WriterWrapper
 
 if TYPE_CHECKING:
     from graphkit.abc import RepairReport, RotationReport, VerifyReport
@@ -57,10 +58,8 @@ if TYPE_CHECKING:
 Policy = Callable[[Any, str, str, str], object]
 """Decides as policy(principal, operation, thread_id, checkpoint_ns); only True allows."""
 
-_NOT_ASKED: Final = frozenset({
-    "close", "erase_deleted", "exists", "flush", "opener", "register_types", "run_lock_key", "threadId",
-})  # fmt: skip
-"""Methods that neither read nor change a thread. What `opener` opens is guarded, too."""
+_NOT_ASKED: Final = OF_NO_THREAD | {"erase_deleted"}
+"""Methods that are not asked about. What `opener` opens is guarded, too."""
 _WHOLE_THREAD: Final = frozenset({
     "compact", "copy", "delete", "delete_idle", "prune", "release", "repair", "rotate", "size", "verify",
 })  # fmt: skip
@@ -72,27 +71,6 @@ _GROWTH: Final = 4
 _LOGGER: Final = getLogger("graphkit")
 _Result = TypeVar("_Result")
 _Class = TypeVar("_Class")
-
-
-def _guards(contract: type) -> Callable[[type[_Class]], type[_Class]]:
-    """Return a decorator: a class asks the policy before each method of a contract that it does not define."""
-
-    def add(cls: type[_Class]) -> type[_Class]:
-        guards: dict[Any, Any] = {}
-        for name, member in vars(contract).items():
-            is_guarded = isinstance(member, FunctionType) and not name.startswith("_")
-            if not is_guarded or name in {*vars(cls), *_NOT_ASKED} or member.__name__ in _NOT_ASKED:
-                continue
-            if member.__name__ in vars(cls):
-                guard = vars(cls)[member.__name__]  # another spelling
-            elif inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member):
-                guard = member  # that of the contract calls the sync method
-            else:
-                guard = guards.setdefault(member, _make_guard(member))
-            setattr(cls, name, guard)
-        return cls
-
-    return add
 
 
 def _make_guard(member: FunctionType) -> FunctionType:
@@ -113,6 +91,11 @@ def _make_guard(member: FunctionType) -> FunctionType:
         return getattr(saver.delegate, operation)(config, *others, **options)
 
     return guard  # type: ignore[return-value]
+
+
+def _guards(contract: type) -> Callable[[type[_Class]], type[_Class]]:
+    """Return a decorator: a class asks the policy before each method of a contract that it does not define."""
+    return overrides(contract, _make_guard, omitted=_NOT_ASKED)
 
 
 @_guards(BaseCheckpointSaver)
@@ -644,7 +627,7 @@ class _GuardedDeleteIdle(_Guarded):
         return sorted(each for deleted in self._change("delete_idle", thread, delete, progress) for each in deleted)
 
 
-class _GuardedLogs(_Guarded):
+class _GuardedLogs(LogsOfDelegate, _Guarded):
     """What LangGraph's checkpointer uses; see SupportsLogs."""
 
     def read_log(
@@ -657,7 +640,12 @@ class _GuardedLogs(_Guarded):
             self.delegate.append_to_log(self._require("put", config), append)
             return
         with self._claim(config) as mark:
-            self.delegate.append_to_log(config, lambda log: append(_MarkingLog(log, mark)))  # type: ignore[arg-type]
+
+            def append_marked(log: AnyLog) -> None:
+                marking = LogWithWriter(log, _MarkingWriter(log.writer, mark))
+                append(marking)  # type: ignore[arg-type]
+
+            self.delegate.append_to_log(config, append_marked)
 
     def put_packed_writes(
         self,
@@ -679,37 +667,13 @@ class _GuardedLogs(_Guarded):
         heads = self.delegate.list_heads(metadata, with_newest=with_newest)
         return self._filter("list", get_principal(), heads, lambda head: (head.thread_id, head.namespace))
 
-    def call_without_waiting(
-        self,
-        config: RunnableConfig,  # noqa: ARG002
-        call: Callable[[], _Result],  # noqa: ARG002
-        *,
-        appends: bool,  # noqa: ARG002
-    ) -> tuple[_Result] | None:
-        return None  # a policy may take its time
 
-    def describe(self) -> str:
-        return self.delegate.describe()  # type: ignore[no-any-return]
+class _MarkingWriter(WriterWrapper):
+    """Adds what the policy says to the metadata of new checkpoints."""
 
-
-class _MarkingLog:
-    """A log whose new checkpoints get what the policy adds to their metadata."""
-
-    def __init__(self, log: AnyLog, mark: Mapping[str, Any]) -> None:
-        self._log = log
-        self.writer = _MarkingWriter(log.writer, mark)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._log, name)
-
-
-class _MarkingWriter:
     def __init__(self, writer: Any, mark: Mapping[str, Any]) -> None:
-        self._writer = writer
+        super().__init__(writer)
         self._mark = mark
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._writer, name)
 
     def put(self, checkpoint: Checkpoint, target: str | None) -> None:
         self._writer.put(_mark(checkpoint, self._mark), target)

@@ -1,7 +1,7 @@
 """AuditedSaver: records each operation of the contract in an audit log.
 
 Every public method of the contract and of the capabilities is recorded here, by `_records`, unless
-`_NOT_RECORDED` names it. A method that `_READING` does not name is recorded as one that writes, and the
+`OF_NO_THREAD` names it. A method that `_READING` does not name is recorded as one that writes, and the
 capabilities are found by introspection. So a new method cannot be left out.
 
 Theory of operation. A writing operation leaves an entry before it begins, the intent, which is on the disk
@@ -32,7 +32,8 @@ from savers._audit.log import AuditLog
 from savers._audit.sinks import LoggerSink, Sink
 from savers._audit.store_check import unwrap
 from savers._log.capability import SupportsLogs
-from savers._wrappers.base import SaverWrapper, make_capability
+from savers._wrappers.base import OF_NO_THREAD, SaverWrapper, make_capability, overrides
+from savers._wrappers.logs import LogsOfDelegate, LogWithWriter, WriterWrapper
 from savers.policies import READING
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 OnError = Literal["refuse", "warn"]
-_NOT_RECORDED: Final = frozenset({"close", "flush", "exists", "opener", "register_types", "run_lock_key", "threadId"})
-"""Methods that neither read nor change a thread."""
 _READING: Final = (READING - {"copy"}) | {"run_lock", "check_access"}
 """The operations that change nothing."""
 _WITH_IDS: Final = frozenset({"copy", "delete", "release"})
@@ -60,27 +59,6 @@ _Result = TypeVar("_Result")
 _Class = TypeVar("_Class")
 
 
-def _records(contract: type) -> Callable[[type[_Class]], type[_Class]]:
-    """Return a decorator: a class records each method of a contract that it does not define."""
-
-    def add(cls: type[_Class]) -> type[_Class]:
-        made: dict[Any, Any] = {}
-        for name, member in vars(contract).items():
-            is_recorded = isinstance(member, FunctionType) and not name.startswith("_")
-            if not is_recorded or name in {*vars(cls), *_NOT_RECORDED} or member.__name__ in _NOT_RECORDED:
-                continue
-            if member.__name__ in vars(cls):
-                recording = vars(cls)[member.__name__]  # another spelling
-            elif inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member):
-                recording = member  # that of the contract calls the sync method
-            else:
-                recording = made.setdefault(member, _make_recording(member))
-            setattr(cls, name, recording)
-        return cls
-
-    return add
-
-
 def _make_recording(member: FunctionType) -> FunctionType:
     """Return a method that calls that of the delegate, and records it."""
     operation = member.__name__
@@ -93,6 +71,11 @@ def _make_recording(member: FunctionType) -> FunctionType:
         return saver._record_any(operation, given, call)  # noqa: SLF001 - it is a method
 
     return record  # type: ignore[return-value]
+
+
+def _records(contract: type) -> Callable[[type[_Class]], type[_Class]]:
+    """Return a decorator: a class records each method of a contract that it does not define."""
+    return overrides(contract, _make_recording, omitted=OF_NO_THREAD)
 
 
 @_records(BaseCheckpointSaver)
@@ -460,10 +443,9 @@ def _describe_result(operation: str, hide: Callable[[str, str], str], result: An
 # LangGraph's checkpointer
 
 
-class _RecordedLogs:
+class _RecordedLogs(LogsOfDelegate):
     """What LangGraph's checkpointer uses of a saver, recorded; see SupportsLogs. Part of AuditedSaver."""
 
-    delegate: Any
     _content: ContentDigester
     _append: Callable[..., int]
     _end: Callable[[int, Entry], None]
@@ -491,8 +473,12 @@ class _RecordedLogs:
             may_refuse = self._on_error == "refuse"
             intents.append(self._append({"kind": "intent", **fields}, is_lasting=True, may_refuse=may_refuse))
 
+        def append_recorded(log: AnyLog) -> None:
+            recording = LogWithWriter(log, _RecordingWriter(log.writer, intend))
+            append(recording)  # type: ignore[arg-type]
+
         try:
-            self.delegate.append_to_log(config, lambda log: append(_RecordingLog(log, intend)))  # type: ignore[arg-type]
+            self.delegate.append_to_log(config, append_recorded)
         except BaseException as error:
             outcome = _describe_error(error)
             if not intents:
@@ -529,40 +515,16 @@ class _RecordedLogs:
             lambda: self.delegate.list_heads(metadata, with_newest=with_newest),
         )
 
-    def call_without_waiting(
-        self,
-        config: RunnableConfig,  # noqa: ARG002
-        call: Callable[[], _Result],  # noqa: ARG002
-        *,
-        appends: bool,  # noqa: ARG002
-    ) -> tuple[_Result] | None:
-        return None  # the audit log waits for the disk
-
-    def describe(self) -> str:
-        return self.delegate.describe()  # type: ignore[no-any-return]
-
 
 Intend = Callable[[CheckpointFields, str | None], None]
 
 
-class _RecordingLog:
-    """A log to which a checkpoint is put after its intent was recorded."""
+class _RecordingWriter(WriterWrapper):
+    """Records an intent before each put."""
 
-    def __init__(self, log: AnyLog, intend: Intend) -> None:
-        self._log = log
-        self.writer = _RecordingWriter(log.writer, intend)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._log, name)
-
-
-class _RecordingWriter:
     def __init__(self, writer: Any, intend: Intend) -> None:
-        self._writer = writer
+        super().__init__(writer)
         self._intend = intend
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._writer, name)
 
     def put(self, checkpoint: Checkpoint, target: str | None) -> None:
         self._intend(get_fields(checkpoint), target)
@@ -583,7 +545,7 @@ def _make_recorded(protocol: Any) -> type:
     """Return a class that records the methods of a capability, or only forwards them if none is to be recorded."""
     methods = {name for name, member in vars(protocol).items() if isinstance(member, FunctionType)}
     public = {name for name in methods if not name.startswith("_")}
-    if public <= _NOT_RECORDED:
+    if public <= OF_NO_THREAD:
         return make_capability(protocol)
     bases = (HasVersions,) if protocol is HasVersions else ()
     recorded: Any = _records(protocol)(type(f"Recorded{protocol.__name__}", bases, {}))

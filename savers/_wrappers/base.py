@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, wraps
-from inspect import iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutinefunction
 from operator import attrgetter
 from types import FunctionType
 from typing import Any, Final, Self, TypeVar
@@ -31,6 +31,11 @@ from graphkit.abc import (
 from graphkit.errors import CheckpointerConfigurationError
 
 _Wrapper = TypeVar("_Wrapper")
+
+OF_NO_THREAD: Final = frozenset({
+    "close", "exists", "flush", "opener", "register_types", "run_lock_key", "threadId",
+})  # fmt: skip
+"""Methods that neither read nor change a thread."""
 
 
 def _make_forward(name: str, member: Any) -> Any:
@@ -66,6 +71,36 @@ def _forwards(contract: type) -> Callable[[type[_Wrapper]], type[_Wrapper]]:
             # `threadId` only reads its argument.
             if is_forwarded and name not in {*vars(cls), "threadId"}:
                 setattr(cls, name, forwards.setdefault(member, _make_forward(name, member)))
+        return cls
+
+    return add
+
+
+def overrides(
+    contract: type, make: Callable[[FunctionType], FunctionType], *, omitted: Collection[str]
+) -> Callable[[type[_Wrapper]], type[_Wrapper]]:
+    """Return a decorator: a wrapper class gets an override of each method of a contract that it does not define.
+
+    Args:
+        contract: a contract of savers.
+        make: returns the override of a method.
+        omitted: the methods that are only forwarded.
+    """
+
+    def add(cls: type[_Wrapper]) -> type[_Wrapper]:
+        made: dict[FunctionType, FunctionType] = {}
+        for name, member in vars(contract).items():
+            if name.startswith("_") or not isinstance(member, FunctionType):
+                continue
+            if name in {*vars(cls), *omitted} or member.__name__ in omitted:
+                continue
+            if member.__name__ in vars(cls):
+                override = vars(cls)[member.__name__]  # another spelling
+            elif iscoroutinefunction(member) or isasyncgenfunction(member):
+                override = member  # that of the contract calls the sync method
+            else:
+                override = made.setdefault(member, make(member))
+            setattr(cls, name, override)
         return cls
 
     return add

@@ -1,12 +1,9 @@
 """LangGraph's checkpointer on an AccessControlledSaver."""
 
 import asyncio
-import operator
 from datetime import timedelta
-from typing import Annotated, TypedDict
 
 import pytest
-from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
 from graphkit import RunnableConfig
@@ -15,24 +12,9 @@ from graphkit.testing import made
 from savers import AccessControlledSaver, FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver, acting_as, policies
 from savers._log.capability import SupportsLogs
 from savers.langgraph import CheckpointSaver
+from tests.support.growing_graph import compile_graph
 
 pytestmark = pytest.mark.requirement("P71")
-
-
-class State(TypedDict):
-    items: Annotated[list, operator.add]
-
-
-def grow(state):
-    return {"items": [f"item {len(state['items'])} " * 20]}
-
-
-def compile_graph(checkpointer, node=grow, rounds=40):
-    graph = StateGraph(State)
-    graph.add_node("a", node)
-    graph.add_edge(START, "a")
-    graph.add_conditional_edges("a", lambda state: END if len(state["items"]) >= rounds else "a")
-    return graph.compile(checkpointer=checkpointer)
 
 
 def config(thread, principal=None):

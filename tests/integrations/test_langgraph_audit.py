@@ -1,8 +1,6 @@
 """LangGraph's checkpointer on an AuditedSaver."""
 
 import asyncio
-import operator
-from typing import Annotated, TypedDict
 
 import pytest
 from langgraph.graph import END, START, StateGraph
@@ -12,24 +10,9 @@ from graphkit import RunnableConfig
 from graphkit.errors import AccessDeniedError
 from savers import AccessControlledSaver, AuditedSaver, AuditLog, FileSystemSaver, MemorySaver, SqliteSaver, policies
 from savers.langgraph import CheckpointSaver
+from tests.support.growing_graph import State, compile_graph, grow
 
 pytestmark = pytest.mark.requirement("P72")
-
-
-class State(TypedDict):
-    items: Annotated[list, operator.add]
-
-
-def grow(state):
-    return {"items": [f"item {len(state['items'])} " * 20]}
-
-
-def compile_graph(checkpointer, node=grow, rounds=40):
-    graph = StateGraph(State)
-    graph.add_node("a", node)
-    graph.add_edge(START, "a")
-    graph.add_conditional_edges("a", lambda state: END if len(state["items"]) >= rounds else "a")
-    return graph.compile(checkpointer=checkpointer)
 
 
 def config(thread, principal="ann"):

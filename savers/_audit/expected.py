@@ -22,19 +22,17 @@ _WITHOUT_EFFECT: Final = frozenset({"compact", "erase_deleted", "rotate"})
 """The operations that change no content."""
 _DELETES: Final = frozenset({"delete", "erase"})
 _REMOVES: Final = _DELETES | {"delete_idle", "prune", "remove"}
-_CHANGED_NOTHING: Final = frozenset({
-    "CheckpointConflictError", "CheckpointFormatError", "CheckpointKeyError", "CheckpointNotFoundError",
-    "CheckpointSerializationError", "CheckpointerConfigurationError", "ThreadBusyError",
-})  # fmt: skip
-"""The errors after which an operation on keys has changed nothing."""
-_REFUSED: Final = frozenset({"CheckpointConflictError", "CheckpointerConfigurationError", "ThreadBusyError"})
 _REFUSALS: Final = {
-    "copy": _REFUSED,
-    "delete": _REFUSED,
+    **dict.fromkeys(_ON_KEYS, frozenset({
+        "CheckpointConflictError", "CheckpointFormatError", "CheckpointKeyError", "CheckpointNotFoundError",
+        "CheckpointSerializationError", "CheckpointerConfigurationError", "ThreadBusyError",
+    })),
+    **dict.fromkeys(("copy", "delete", "release"), frozenset({
+        "CheckpointConflictError", "CheckpointerConfigurationError", "ThreadBusyError",
+    })),
     "delete_idle": frozenset({"TypeError", "ValueError"}),
-    "release": _REFUSED,
-}
-"""The errors that an operation on whole threads raises before it has changed anything."""
+}  # fmt: skip
+"""By operation, the errors after which it has changed nothing."""
 
 
 @final
@@ -331,16 +329,14 @@ class ExpectedStore:
         result = outcome["result"]
         if result == "refused":
             return
+        if result == "failed" and outcome.get("error") in _REFUSALS.get(operation.name, ()):
+            return
         if operation.is_on_keys:
-            if result == "failed" and outcome.get("error") in _CHANGED_NOTHING:
-                return
             self._apply_to_keys(operation, is_ok=result == "ok")
         else:
             self._apply_to_threads(operation, outcome)
 
     def _apply_to_threads(self, operation: _Operation, outcome: Entry) -> None:
-        if outcome["result"] == "failed" and outcome.get("error") in _REFUSALS.get(operation.name, ()):
-            return
         is_certain = outcome["result"] == "ok" and not operation.is_raced_by_removal
         match operation.name:
             case name if name in _DELETES:

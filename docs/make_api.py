@@ -36,8 +36,6 @@ MODULES = {
     "graphkit.saver_kit": "For writers of savers (provisional)",
     "savers.log": "For writers of savers with deltas (provisional)",
     "graphkit.registry": "Names for savers and observers",
-    "graphkit.values": "Values of states",
-    "graphkit.codec": "Values as bytes",
     "graphkit.testing": "Tests for savers",
 }
 """The public modules in the order of the page, with their headings."""

@@ -5,9 +5,9 @@ may change. `savers` contains the savers, `graphkit.abc` the contract for furthe
 `graphkit.testing` the tests of that contract.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from graphkit._public_names import set_public_module
+from graphkit._public_names import import_when_used, set_public_module
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import (
     END,
@@ -188,17 +188,7 @@ _LAZY: Final = {
 """The modules of what builds and runs graphs: a process that only uses a store needs none of it."""
 
 
-def __getattr__(name: str) -> Any:
-    """Import what builds and runs graphs when one of its names is first used."""
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    # All of them, so that each class has its public path, whoever made an object of it.
-    for each, module in _LAZY.items():
-        globals()[each] = getattr(import_module(module), each)
-    set_public_module(globals(), __name__)
-    return globals()[name]
+__getattr__ = import_when_used(globals(), _LAZY)
 
 
 def __dir__() -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, ForwardRef, NoReturn
 
@@ -31,6 +31,29 @@ def set_public_module(namespace: Mapping[str, Any], module_name: str) -> None:
             if isinstance(exported, type):
                 _bind_annotations(exported)
             exported.__module__ = module_name
+
+
+def import_when_used(namespace: dict[str, Any], *groups: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a public module, which imports some of its names when one of them is first used.
+
+    Args:
+        namespace: the globals of the module.
+        groups: the private modules of these names. The names of a group are imported together, so that each
+            class has its public path, whoever made an object of it.
+    """
+
+    def import_name(name: str) -> Any:
+        from importlib import import_module
+
+        for group in groups:
+            if name in group:
+                for each, module in group.items():
+                    namespace[each] = getattr(import_module(module), each)
+                set_public_module(namespace, namespace["__name__"])
+                return namespace[name]
+        raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
+
+    return import_name
 
 
 def _bind_annotations(cls: type) -> None:

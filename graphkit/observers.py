@@ -1,11 +1,11 @@
 """Ready-made observers, and the registry of their names; ported from go-agents-orchestration.
 
-    app = graph.compile(observers=[LoggingObserver(), metrics])
+app = graph.compile(observers=[LoggingObserver(), metrics])
 
-`EVENTS` lists the types of the events that observers receive.
+The option `observers` takes the registered names, too: `observers="logging"`.
 """
 
-from graphkit._plan.events import EVENTS, Event, Level, Observer
+from graphkit._plan.events import Event, Level, Observer
 from graphkit._plan.observers import (
     LoggingObserver,
     Metrics,
@@ -13,13 +13,11 @@ from graphkit._plan.observers import (
     NoOpObserver,
     filtered,
     get_observer,
-    observers_of,
     register_observer,
 )
 from graphkit._public_names import set_public_module
 
 __all__ = [
-    "EVENTS",
     "Event",
     "Level",
     "LoggingObserver",
@@ -29,7 +27,6 @@ __all__ = [
     "Observer",
     "filtered",
     "get_observer",
-    "observers_of",
     "register_observer",
 ]
 

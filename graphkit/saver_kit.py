@@ -1,15 +1,25 @@
 """What writers of savers need besides the contract in `graphkit.abc`.
 
-Pending writes and the status that follows from them, retention, incomplete threads, run locks, ids,
-and calls in threads: what the savers of graphkit use themselves.
+What the savers of graphkit use themselves:
+
+- `Codec` packs every value that a state may hold into msgpack and restores it exactly. It refuses other values with
+  a `CheckpointSerializationError` that names their path. `ApplicationType`, `find_class` and what belongs to them
+  take objects of an application apart and make them again, for a serializer with a format of its own.
+- `freeze`, `FrozenDict` and `FrozenList`: states, metadata and pending writes consist of lists and dicts that cannot
+  change, and that every later state and every checkpoint share. `Changes` is what a step changed.
+- Pending writes and the status that follows from them, retention, incomplete threads, run locks, ids, the parts of
+  reports, and calls in threads.
 
 This module is provisional until 1.0: its names may change between minor versions.
 """
 
-from graphkit._public_names import set_public_module
+from typing import TYPE_CHECKING, Final
+
+from graphkit._public_names import import_when_used, set_public_module
 from graphkit._records.checkpoint import generate_id
-from graphkit._records.config import check_limit, resolve_thread_id
+from graphkit._records.config import ConfigLike, ThreadLike, check_limit, resolve_thread_id
 from graphkit._records.principal import acting_as, get_principal
+from graphkit._saver.capabilities import Progress
 from graphkit._saver.failed_threads import FailedThreads, is_out_of_resources
 from graphkit._saver.incomplete import (
     IncomingThread,
@@ -20,11 +30,11 @@ from graphkit._saver.incomplete import (
     read_history,
 )
 from graphkit._saver.langgraph_writes import EARLY_WRITES, LANGGRAPH, MADE_BY, WRITE as LANGGRAPH_WRITE
-from graphkit._saver.retention import Retention
+from graphkit._saver.retention import Retention, RetentionOptions
 from graphkit._saver.run_lock import get_held_run_locks
 from graphkit._saver.status import make_checkpoint_info, with_status, with_status_when_stored
 from graphkit._saver.submissions import is_schedule
-from graphkit._saver.watch import WatchEnd, is_namespace_inside, iter_changes
+from graphkit._saver.watch import Change, ChangeKind, WatchEnd, is_namespace_inside, iter_changes
 from graphkit._saver.writes import (
     LatestCheckpoint,
     check_tags,
@@ -37,16 +47,54 @@ from graphkit._saver.writes import (
     is_incomplete,
 )
 from graphkit._to_thread import run_in_thread
+from graphkit._values.frozen import PLAIN, PRIVATE, VALUE, FrozenDict, FrozenList, freeze, kind_of, private_copy
+from graphkit._values.state import REMOVED, SET, Changes
+
+if TYPE_CHECKING:
+    from graphkit._saver.reports import FileRepair, FileReport, FileState, LostCheckpoint, ThreadReport, Unfinished
+    from graphkit._values.codec import (
+        ApplicationType,
+        Codec,
+        FieldsError,
+        MalformedDataError,
+        find_class,
+        get_module_name,
+        is_renamed,
+    )
 
 __all__ = [
     "EARLY_WRITES",
     "LANGGRAPH",
     "LANGGRAPH_WRITE",
     "MADE_BY",
+    "PLAIN",
+    "PRIVATE",
+    "REMOVED",
+    "SET",
+    "VALUE",
+    "ApplicationType",
+    "Change",
+    "ChangeKind",
+    "Changes",
+    "Codec",
+    "ConfigLike",
     "FailedThreads",
+    "FieldsError",
+    "FileRepair",
+    "FileReport",
+    "FileState",
+    "FrozenDict",
+    "FrozenList",
     "IncomingThread",
     "LatestCheckpoint",
+    "LostCheckpoint",
+    "MalformedDataError",
+    "Progress",
     "Retention",
+    "RetentionOptions",
+    "ThreadLike",
+    "ThreadReport",
+    "Unfinished",
     "WatchEnd",
     "acting_as",
     "check_complete",
@@ -57,19 +105,25 @@ __all__ = [
     "copy_thread",
     "derive_status",
     "derive_stop",
+    "find_class",
     "find_copied_key",
     "find_failure",
     "find_waiting_interrupts",
+    "freeze",
     "generate_id",
     "get_held_run_locks",
+    "get_module_name",
     "get_principal",
     "has_status_mark",
     "is_incomplete",
     "is_namespace_inside",
     "is_out_of_resources",
+    "is_renamed",
     "is_schedule",
     "iter_changes",
+    "kind_of",
     "make_checkpoint_info",
+    "private_copy",
     "read_history",
     "resolve_thread_id",
     "run_in_thread",
@@ -77,5 +131,27 @@ __all__ = [
     "with_status",
     "with_status_when_stored",
 ]
+
+_CODEC: Final = (
+    "ApplicationType",
+    "Codec",
+    "FieldsError",
+    "MalformedDataError",
+    "find_class",
+    "get_module_name",
+    "is_renamed",
+)
+_REPORTS: Final = ("FileRepair", "FileReport", "FileState", "LostCheckpoint", "ThreadReport", "Unfinished")
+
+__getattr__ = import_when_used(
+    globals(),
+    dict.fromkeys(_CODEC, "graphkit._values.codec"),
+    dict.fromkeys(_REPORTS, "graphkit._saver.reports"),
+)
+
+
+def __dir__() -> list[str]:
+    return [*__all__]
+
 
 set_public_module(globals(), __name__)

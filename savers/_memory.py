@@ -1,7 +1,7 @@
 """MemorySaver: stores histories in the memory of this process. Ports the class of langgraph4j.
 
 Values in a state are immutable, so checkpoints are stored as they are and share everything that did
-not change. Only mutable objects of the application (`PRIVATE`, see `graphkit.values`) are copied:
+not change. Only mutable objects of the application (`PRIVATE`, see `graphkit.saver_kit`) are copied:
 when a caller passes them in, and when they are returned.
 """
 
@@ -14,19 +14,28 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from graphkit import Checkpoint, CheckpointInfo, RunnableConfig, Tag
-from graphkit.abc import BaseCheckpointSaver, ConfigLike, HasVersions, ThreadLike
-from graphkit.codec import Codec
+from graphkit.abc import BaseCheckpointSaver, HasVersions
 from graphkit.errors import CheckpointNotFoundError
 from graphkit.saver_kit import (
+    PLAIN,
+    PRIVATE,
+    REMOVED,
+    SET,
+    Codec,
+    ConfigLike,
+    FrozenDict,
     Retention,
+    ThreadLike,
     check_copy,
     check_tags,
     check_writes,
+    freeze,
+    kind_of,
     make_checkpoint_info,
+    private_copy,
     resolve_thread_id,
     with_status,
 )
-from graphkit.values import PLAIN, PRIVATE, REMOVED, SET, FrozenDict, freeze, kind_of, private_copy
 from savers._options import parse_lock_timeout
 
 _EMPTY = FrozenDict()

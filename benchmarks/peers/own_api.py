@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.table import timed
 from graphkit import END, START, Checkpoint, RunnableConfig, StateGraph
 from graphkit.abc import BaseCheckpointSaver
-from graphkit.values import freeze
+from graphkit.saver_kit import freeze
 
 
 class OwnApi:

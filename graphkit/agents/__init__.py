@@ -20,7 +20,6 @@ from graphkit.agents.state_data import CheckpointData as CheckpointData, StateSe
 from graphkit.agents.thread_ids import (
     ThreadIDGenerator as ThreadIDGenerator,
     ThreadIDManager as ThreadIDManager,
-    check_thread_id as check_thread_id,
 )
 from graphkit.agents.tools import (
     Tool as Tool,
@@ -55,7 +54,6 @@ __all__ = [
     "ThreadIDManager",
     "Tool",
     "ToolError",
-    "check_thread_id",
     "load_agent",
     "load_agent_config",
     "make_model",

@@ -12,9 +12,8 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple, final
 
 from graphkit import Checkpoint
-from graphkit.codec import Codec
 from graphkit.errors import CheckpointSerializationError
-from graphkit.values import PLAIN, FrozenDict, FrozenList
+from graphkit.saver_kit import PLAIN, Codec, FrozenDict, FrozenList
 from savers._audit.entries import Entry
 
 _NAMES: Final = ("checkpoint_ns", "principal", "target", "thread_id")

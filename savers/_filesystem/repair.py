@@ -20,7 +20,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
-from graphkit.abc import FileRepair, FileReport, LostCheckpoint, Progress, RepairReport, Unfinished
+from graphkit.abc import RepairReport
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerError,
@@ -30,7 +30,7 @@ from graphkit.errors import (
     CheckpointStorageError,
     ThreadBusyError,
 )
-from graphkit.saver_kit import generate_id
+from graphkit.saver_kit import FileRepair, FileReport, LostCheckpoint, Progress, Unfinished, generate_id
 from savers import _delta as delta
 from savers._cipher import get_key_name
 from savers._filesystem import layout, lifecycle, rewrite

@@ -10,16 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
 
 from graphkit import Checkpoint, HistorySummary, RunnableConfig, Tag
-from graphkit.abc import ConfigLike, StateSerializer, ThreadLike
-from graphkit.codec import Codec
+from graphkit.abc import StateSerializer
 from graphkit.errors import (
     CheckpointErasedError,
     CheckpointerConfigurationError,
     CheckpointerError,
     ThreadBusyError,
 )
-from graphkit.saver_kit import IncomingThread, check_copy, resolve_thread_id
-from graphkit.values import FrozenDict
+from graphkit.saver_kit import Codec, ConfigLike, FrozenDict, IncomingThread, ThreadLike, check_copy, resolve_thread_id
 from savers._cipher import Cipher, check_cipher, parse_cipher
 from savers._compression import Compression, parse_compression
 from savers._filesystem import catalog, layout, lifecycle, rewrite
@@ -34,7 +32,8 @@ from savers._options import Fsync, parse_fsync, parse_lock_timeout
 from savers._threads import hold_if_free
 
 if TYPE_CHECKING:
-    from graphkit.abc import Progress, RepairReport, RotationReport, VerifyReport, Watch
+    from graphkit.abc import RepairReport, RotationReport, VerifyReport, Watch
+    from graphkit.saver_kit import Progress
     from savers._filesystem.store import FileLog
     from savers._log.stored_checkpoint import StoredCheckpoint
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from graphkit.abc import StateSerializer
-    from graphkit.codec import Codec
+    from graphkit.saver_kit import Codec
     from savers._cipher import KeyRing
     from savers._compression import Compression
     from savers._filesystem.io import FileIO

@@ -11,8 +11,9 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphkit.abc import FileReport, FileState, Progress, ThreadReport, Unfinished, VerifyReport
+from graphkit.abc import VerifyReport
 from graphkit.errors import CheckpointFormatError
+from graphkit.saver_kit import FileReport, FileState, Progress, ThreadReport, Unfinished
 from savers._filesystem import layout
 from savers._filesystem.catalog import find_id, find_namespace
 from savers._filesystem.log_bytes import FileLogBytes

@@ -17,9 +17,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, final
 from warnings import filterwarnings
 
-from graphkit.abc import Change
 from graphkit.errors import CheckpointerError, CheckpointFormatError
-from graphkit.saver_kit import is_namespace_inside
+from graphkit.saver_kit import Change, is_namespace_inside
 from savers._filesystem import catalog, layout, log_bytes
 from savers._log.log_watch import Bookmark, ChangeReader, FoundLog, LogSource, Place, Signals
 

@@ -19,7 +19,7 @@ from savers._threads import hold_if_free
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from graphkit.codec import Codec
+    from graphkit.saver_kit import Codec
     from savers._compression import Compression
 
 

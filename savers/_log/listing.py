@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, final, overload
 
 from graphkit import Checkpoint, CheckpointInfo
 from graphkit.abc import BaseCheckpointSaver
-from graphkit.saver_kit import derive_stop, has_status_mark, with_status
-from graphkit.values import PLAIN, Changes, private_copy
+from graphkit.saver_kit import PLAIN, Changes, derive_stop, has_status_mark, private_copy, with_status
 from savers._log.stored_checkpoint import outline_writes
 
 if TYPE_CHECKING:

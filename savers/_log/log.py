@@ -11,9 +11,8 @@ import threading
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from graphkit.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError
-from graphkit.values import PRIVATE
+from graphkit.saver_kit import PRIVATE, MalformedDataError
 from savers import _delta as delta
 from savers._log import payloads
 from savers._log.frame_log import FrameLog, Medium, ThreadIdentity
@@ -24,8 +23,7 @@ from savers._log.writer import LogWriter
 
 if TYPE_CHECKING:
     from graphkit.abc import StateSerializer
-    from graphkit.codec import Codec
-    from graphkit.values import FrozenDict
+    from graphkit.saver_kit import Codec, FrozenDict
     from savers._compression import Compression
     from savers._log.stored_checkpoint import StoredCheckpoint
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from graphkit.abc import FileReport, FileState
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointErasedError,
@@ -19,6 +18,7 @@ from graphkit.errors import (
     CheckpointFormatError,
     CheckpointKeyError,
 )
+from graphkit.saver_kit import FileReport, FileState
 from savers import _delta as delta
 from savers._log import payloads
 from savers._log.frame import CHECKPOINT, DATA, EARLY, MARK, RELEASE, TOMBSTONE, WRITE, Frame

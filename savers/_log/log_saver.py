@@ -17,7 +17,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Unpack
 
 from graphkit import Checkpoint, CheckpointInfo, RunnableConfig, Tag, WaitingInterrupt
-from graphkit.abc import BaseCheckpointSaver, ConfigLike, HasVersions, RetentionOptions, ThreadLike
+from graphkit.abc import BaseCheckpointSaver, HasVersions
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,
@@ -28,9 +28,12 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from graphkit.saver_kit import (
+    ConfigLike,
     FailedThreads,
     LatestCheckpoint,
     Retention,
+    RetentionOptions,
+    ThreadLike,
     check_tags,
     check_writes,
     find_waiting_interrupts,
@@ -49,9 +52,8 @@ from savers._log.log_bytes import StaleLogError
 from savers._log.rewriter import copy_to_memory, has_unreachable_records
 
 if TYPE_CHECKING:
-    from graphkit.abc import Progress, RotationReport
-    from graphkit.codec import Codec
-    from graphkit.values import FrozenDict
+    from graphkit.abc import RotationReport
+    from graphkit.saver_kit import Codec, FrozenDict, Progress
     from savers._log.catalogue import Head, LogCatalogue
     from savers._log.stored_checkpoint import StoredCheckpoint
 

@@ -25,8 +25,7 @@ from threading import Condition
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-from graphkit.abc import BaseCheckpointSaver, Change, ChangeKind, Watch
-from graphkit.codec import MalformedDataError
+from graphkit.abc import BaseCheckpointSaver, Watch
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointErasedError,
@@ -35,7 +34,15 @@ from graphkit.errors import (
     CheckpointSerializationError,
     CheckpointStorageError,
 )
-from graphkit.saver_kit import is_incomplete, iter_changes, with_status, with_status_when_stored
+from graphkit.saver_kit import (
+    Change,
+    ChangeKind,
+    MalformedDataError,
+    is_incomplete,
+    iter_changes,
+    with_status,
+    with_status_when_stored,
+)
 from savers._log import payloads
 from savers._log.frame import CHECKPOINT, EARLY, META_RECORDS, RELEASE, TOMBSTONE, WRITE, Frame
 from savers._log.listing import make_info

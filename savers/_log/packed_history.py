@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgpack import ExtType, unpackb
 
-from graphkit.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
-from graphkit.values import PLAIN, PRIVATE, REMOVED, SET, FrozenDict, FrozenList, freeze, kind_of
+from graphkit.saver_kit import PLAIN, PRIVATE, REMOVED, SET, FrozenDict, FrozenList, MalformedDataError, freeze, kind_of
 from savers import _delta as delta
 from savers._log import payloads
 from savers._log.frame import CHECKPOINT, KEY
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from graphkit.abc import StateSerializer
-    from graphkit.codec import Codec
+    from graphkit.saver_kit import Codec
     from savers._log.frame import Frame
     from savers._log.frame_log import AnyFrameLog
     from savers._log.history import Chain, Chains

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from msgpack import Packer, unpackb
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
-from graphkit.values import FrozenDict
+from graphkit.saver_kit import FrozenDict
 from savers._log.frame import KEY, SEALED, TRAILER_SIZE, Frame
 from savers._log.stored_checkpoint import EarlyDistances, StoredCheckpoint
 

@@ -6,12 +6,12 @@ from copy import copy
 from typing import TYPE_CHECKING, Final
 
 from graphkit import Checkpoint
-from graphkit.values import FrozenDict, private_copy
+from graphkit.saver_kit import FrozenDict, private_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from graphkit.values import Changes
+    from graphkit.saver_kit import Changes
 
 EarlyDistances = tuple[int, int]
 """How far before a CHECKPOINT record the first early write of its checkpoint begins, and the first

@@ -12,7 +12,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
-from graphkit.values import PRIVATE, FrozenDict, FrozenList, kind_of, private_copy
+from graphkit.saver_kit import PRIVATE, FrozenDict, FrozenList, kind_of, private_copy
 from savers import _delta as delta
 from savers._log import payloads
 from savers._log.frame import (
@@ -33,8 +33,7 @@ from savers._log.stored_checkpoint import StoredCheckpoint
 if TYPE_CHECKING:
     from graphkit import Checkpoint
     from graphkit.abc import StateSerializer
-    from graphkit.codec import Codec
-    from graphkit.values import Changes
+    from graphkit.saver_kit import Changes, Codec
     from savers._compression import Compression
     from savers._log.frame_log import AnyFrameLog
     from savers._log.history import History

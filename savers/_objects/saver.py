@@ -9,10 +9,8 @@ from hashlib import blake2b
 from typing import Any, Final, Literal, final
 from urllib.parse import quote, unquote
 
-from graphkit.abc import ThreadLike
-from graphkit.codec import Codec
 from graphkit.errors import CheckpointerConfigurationError
-from graphkit.saver_kit import resolve_thread_id
+from graphkit.saver_kit import Codec, ThreadLike, resolve_thread_id
 from savers._compression import Compression, parse_compression
 from savers._log.catalogue import LogCatalogue, LogKey
 from savers._log.frame_log import read_owner

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from graphkit.codec import Codec
+    from graphkit.saver_kit import Codec
     from savers._cipher import KeyRing
     from savers._compression import Compression
     from savers._sql.database import Database, Row

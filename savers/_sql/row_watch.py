@@ -14,8 +14,7 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Final, final
 
-from graphkit.abc import Change
-from graphkit.saver_kit import is_namespace_inside
+from graphkit.saver_kit import Change, is_namespace_inside
 from savers._log.log_watch import DAMAGE, Bookmark, ChangeReader, FoundLog, LogSource, Place
 from savers._sql.encoded_text import decode_id, decode_row, encode_text
 

@@ -9,8 +9,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from graphkit import Checkpoint, HistorySummary, RunnableConfig, Tag
-from graphkit.abc import ConfigLike, ThreadLike, Watch
-from graphkit.codec import Codec
+from graphkit.abc import Watch
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,
@@ -18,7 +17,7 @@ from graphkit.errors import (
     CheckpointStorageError,
     ThreadBusyError,
 )
-from graphkit.saver_kit import check_copy, resolve_thread_id
+from graphkit.saver_kit import Codec, ConfigLike, ThreadLike, check_copy, resolve_thread_id
 from savers._cipher import Cipher, parse_cipher
 from savers._compression import Compression, parse_compression
 from savers._log.frame import MARK
@@ -32,7 +31,8 @@ from savers._sql.row_store import REWRITTEN, HistoryRow, RowLog, RowStore, read_
 from savers._threads import InUseError, WouldWaitError, hold_if_free, refuse_waiting
 
 if TYPE_CHECKING:
-    from graphkit.abc import Progress, RotationReport, VerifyReport
+    from graphkit.abc import RotationReport, VerifyReport
+    from graphkit.saver_kit import Progress
     from savers._cipher import KeyRing
     from savers._log.stored_checkpoint import StoredCheckpoint
     from savers._sql.database import Database, Transaction

@@ -9,12 +9,12 @@ from contextlib import contextmanager, suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
-from graphkit.abc import FileReport, FileState, ThreadReport, VerifyReport
+from graphkit.abc import VerifyReport
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointSerializationError,
 )
-from graphkit.saver_kit import derive_status
+from graphkit.saver_kit import FileReport, FileState, ThreadReport, derive_status
 from savers._log.frame import CHECKPOINT, KEY, META, Frame, IncompleteLog
 from savers._log.log_checker import FINDINGS, LogChecker
 from savers._log.stored_checkpoint import outline_writes
@@ -25,7 +25,7 @@ from savers._sql.row_store import HistoryRow, read_history_row
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from graphkit.abc import Progress
+    from graphkit.saver_kit import Progress
     from savers._sql.database import Row
     from savers._sql.row_store import RowLog, RowStore
 

@@ -22,11 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, Tag, WaitingInterrupt
 from graphkit.abc import (
     BaseCheckpointSaver,
-    Change,
-    ConfigLike,
     HasVersions,
-    Progress,
-    RetentionOptions,
     SupportsCheckAccess,
     SupportsCompact,
     SupportsDeleteIdle,
@@ -39,12 +35,21 @@ from graphkit.abc import (
     SupportsReplay,
     SupportsRotate,
     SupportsVerify,
-    ThreadLike,
     Watch,
 )
 from graphkit.errors import AccessDeniedError, CheckpointerConfigurationError, CheckpointerError
-from graphkit.saver_kit import FailedThreads, WatchEnd, check_limit, get_principal
-from graphkit.values import freeze
+from graphkit.saver_kit import (
+    Change,
+    ConfigLike,
+    FailedThreads,
+    Progress,
+    RetentionOptions,
+    ThreadLike,
+    WatchEnd,
+    check_limit,
+    freeze,
+    get_principal,
+)
 from savers._log.capability import SupportsLogs
 from savers._wrappers.base import OF_NO_THREAD, SaverWrapper, make_capability, overrides
 from savers._wrappers.logs import LogsOfDelegate, LogWithWriter, WriterWrapper

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
 import graphkit.abc
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.abc import BaseCheckpointSaver, ConfigLike, HasVersions
+from graphkit.abc import BaseCheckpointSaver, HasVersions
 from graphkit.errors import AccessDeniedError, CheckpointerConfigurationError, CheckpointerError
-from graphkit.saver_kit import get_principal
+from graphkit.saver_kit import ConfigLike, get_principal
 from savers._audit.digests import CheckpointFields, ContentDigester, find_codec, get_fields
 from savers._audit.log import AuditLog
 from savers._audit.sinks import LoggerSink, Sink
@@ -37,7 +37,7 @@ from savers._wrappers.logs import LogsOfDelegate, LogWithWriter, WriterWrapper
 from savers.policies import READING
 
 if TYPE_CHECKING:
-    from graphkit.values import FrozenDict
+    from graphkit.saver_kit import FrozenDict
     from savers._audit.entries import Entry
     from savers._log.catalogue import Head
     from savers._log.log import AnyLog

@@ -12,7 +12,6 @@ from typing import Any, Final, Self, TypeVar
 from graphkit import Checkpoint, RunnableConfig, Tag
 from graphkit.abc import (
     BaseCheckpointSaver,
-    ConfigLike,
     HasVersions,
     SupportsCheckAccess,
     SupportsCompact,
@@ -26,9 +25,9 @@ from graphkit.abc import (
     SupportsReplay,
     SupportsRotate,
     SupportsVerify,
-    ThreadLike,
 )
 from graphkit.errors import CheckpointerConfigurationError
+from graphkit.saver_kit import ConfigLike, ThreadLike
 
 _Wrapper = TypeVar("_Wrapper")
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.abc import ConfigLike
 from graphkit.errors import CheckpointerConfigurationError
-from graphkit.saver_kit import has_status_mark
+from graphkit.saver_kit import ConfigLike, has_status_mark
 from savers._wrappers.base import SaverWrapper
 
 

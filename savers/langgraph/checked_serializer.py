@@ -54,7 +54,7 @@ from langgraph.checkpoint.serde.types import SendProtocol, _DeltaSnapshot
 from langgraph.store.base import Item
 from ormsgpack import Ext, packb, unpackb
 
-from graphkit.codec import ApplicationType, FieldsError, find_class, get_module_name, is_renamed
+from graphkit.saver_kit import ApplicationType, FieldsError, find_class, get_module_name, is_renamed
 
 _LOGGER: Final = getLogger("graphkit")
 _WRITE_OPTIONS: Final = (

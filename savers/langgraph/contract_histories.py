@@ -18,10 +18,17 @@ from weakref import WeakValueDictionary
 
 from graphkit import END, Checkpoint, CheckpointInfo, RunnableConfig
 from graphkit.abc import BaseCheckpointSaver, HasVersions, SupportsRemove
-from graphkit.codec import Codec
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
-from graphkit.saver_kit import EARLY_WRITES, LANGGRAPH, MADE_BY, make_checkpoint_info, read_history
-from graphkit.values import FrozenDict, freeze
+from graphkit.saver_kit import (
+    EARLY_WRITES,
+    LANGGRAPH,
+    MADE_BY,
+    Codec,
+    FrozenDict,
+    freeze,
+    make_checkpoint_info,
+    read_history,
+)
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph.encoding import Successor, TaskWrites, Write
 from savers.langgraph.histories import FoundCheckpoint, GrowingHistory, Histories, Result, Seen, Take

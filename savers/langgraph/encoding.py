@@ -28,9 +28,17 @@ from typing import Any, Final, NamedTuple
 from langgraph.checkpoint.base import WRITES_IDX_MAP, ChannelVersions, writes_sort_key
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from graphkit.codec import Codec
-from graphkit.saver_kit import LANGGRAPH_WRITE as WRITE
-from graphkit.values import PLAIN, REMOVED, SET, Changes, FrozenDict, FrozenList, freeze
+from graphkit.saver_kit import (
+    LANGGRAPH_WRITE as WRITE,
+    PLAIN,
+    REMOVED,
+    SET,
+    Changes,
+    Codec,
+    FrozenDict,
+    FrozenList,
+    freeze,
+)
 from savers import _delta as delta
 from savers.langgraph.serializer import make_refusal
 

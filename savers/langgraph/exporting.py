@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graphkit import BaseCheckpointSaver, RunnableConfig
-from graphkit.abc import Progress
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -26,7 +25,7 @@ from graphkit.errors import (
     CheckpointStorageError,
     MissingDependencyError,
 )
-from graphkit.saver_kit import EARLY_WRITES, LANGGRAPH, MADE_BY
+from graphkit.saver_kit import EARLY_WRITES, LANGGRAPH, MADE_BY, Progress
 from savers._cipher import Cipher
 from savers._filesystem.layout import MARKER
 from savers.langgraph.checkpoint_savers import FileSystemCheckpointSaver

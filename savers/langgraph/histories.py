@@ -17,10 +17,9 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from graphkit import RunnableConfig
-from graphkit.abc import BaseCheckpointSaver, ThreadLike
+from graphkit.abc import BaseCheckpointSaver
 from graphkit.errors import CheckpointErasedError, CheckpointerConfigurationError
-from graphkit.saver_kit import EARLY_WRITES, LANGGRAPH, MADE_BY
-from graphkit.values import FrozenDict
+from graphkit.saver_kit import EARLY_WRITES, LANGGRAPH, MADE_BY, FrozenDict, ThreadLike
 from savers._delta import PackedState
 from savers._log.catalogue import Head
 from savers._log.stored_checkpoint import StoredCheckpoint

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 from langgraph.checkpoint.base import PendingWrite
 from msgpack import unpackb
 
-from graphkit.codec import Codec
 from graphkit.errors import CheckpointCorruptionError
+from graphkit.saver_kit import Codec
 from savers import _delta as delta
 from savers._delta import GrowingValue
 from savers._log.stored_checkpoint import StoredCheckpoint

@@ -15,7 +15,8 @@ from typing import Final
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graphkit import BaseCheckpointSaver, RunnableConfig
-from graphkit.abc import Progress, SupportsVerify
+from graphkit.abc import SupportsVerify
+from graphkit.saver_kit import Progress
 from savers._cipher import Cipher
 from savers.langgraph.metadata import make_langgraph_config
 from savers.langgraph.saver import CheckpointSaver

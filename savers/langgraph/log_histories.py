@@ -10,8 +10,7 @@ from datetime import datetime
 from typing import Any, Final, final
 
 from graphkit import RunnableConfig
-from graphkit.saver_kit import EARLY_WRITES
-from graphkit.values import FrozenDict
+from graphkit.saver_kit import EARLY_WRITES, FrozenDict
 from savers._log.catalogue import Head
 from savers._log.log import AnyLog
 from savers._log.stored_checkpoint import StoredCheckpoint

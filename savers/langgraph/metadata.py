@@ -13,8 +13,7 @@ from typing import Any, Final
 from langchain_core.runnables import RunnableConfig as LangGraphConfig
 
 from graphkit import RunnableConfig
-from graphkit.saver_kit import LANGGRAPH, MADE_BY
-from graphkit.values import PLAIN, FrozenDict, freeze
+from graphkit.saver_kit import LANGGRAPH, MADE_BY, PLAIN, FrozenDict, freeze
 
 _EMPTY: Final = FrozenDict()
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})

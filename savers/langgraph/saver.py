@@ -27,8 +27,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from graphkit import CheckpointInfo, RunnableConfig
 from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit
 from graphkit.errors import CheckpointConflictError, CheckpointErasedError, CheckpointerConfigurationError
-from graphkit.saver_kit import LANGGRAPH, MADE_BY, check_complete, check_limit, run_in_thread
-from graphkit.values import FrozenDict
+from graphkit.saver_kit import LANGGRAPH, MADE_BY, FrozenDict, check_complete, check_limit, run_in_thread
 from savers._log.capability import SupportsLogs
 from savers._log.catalogue import Head
 from savers._log.stored_checkpoint import StoredCheckpoint

@@ -8,8 +8,8 @@ import uuid
 import pytest
 from hypothesis import given, strategies as st
 
-from graphkit.agents import ThreadIDGenerator, ThreadIDManager, check_thread_id
-from graphkit.agents.thread_ids import MAX_LENGTH
+from graphkit.agents import ThreadIDGenerator, ThreadIDManager
+from graphkit.agents.thread_ids import MAX_LENGTH, check_thread_id
 from tests.support.forked import run_in_child
 
 HOSTILE = [

@@ -25,7 +25,7 @@ from functools import partial
 from unittest import mock
 
 from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointStorageError, RunnableConfig
-from graphkit.codec import Codec
+from graphkit.saver_kit import Codec
 from savers import FileSystemSaver, VersionedMemorySaver
 from savers._filesystem import sync
 from savers._log import frame_log, log

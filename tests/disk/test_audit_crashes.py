@@ -18,7 +18,7 @@ from graphkit import (
     RunnableConfig,
     ThreadBusyError,
 )
-from graphkit.values import freeze
+from graphkit.saver_kit import freeze
 from savers import AuditedSaver, AuditLog, FileSystemSaver, MemorySaver, VersionedMemorySaver
 from savers._audit import log as log_module
 from tests.disk.crashes import fixed, quiet

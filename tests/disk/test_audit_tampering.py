@@ -14,7 +14,7 @@ from graphkit import (
     RunnableConfig,
     ThreadBusyError,
 )
-from graphkit.values import freeze
+from graphkit.saver_kit import freeze
 from savers import AuditedSaver, AuditLog, FileSystemSaver, SaverWrapper, SqliteSaver, acting_as
 from savers._audit.entries import to_canonical
 from tests.support.audit_logs import chain_again, copy_directory, list_files, read_entries, write_entries

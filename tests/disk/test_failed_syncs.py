@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
-from graphkit.values import freeze
+from graphkit.saver_kit import freeze
 from savers import FileSystemSaver
 from tests.disk import crashes
 from tests.disk.crashes import PLACE, config_of, made, view

@@ -10,7 +10,7 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.abc import StateSerializer
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError, CheckpointSerializationError
-from graphkit.values import REMOVED, SET
+from graphkit.saver_kit import REMOVED, SET
 from savers import Compression, FileSystemSaver
 from tests.support.terminal import damage
 from tests.support.threads import TYPES, everything, exact

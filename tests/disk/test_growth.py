@@ -7,8 +7,7 @@ from time import time_ns
 import pytest
 
 from graphkit import Channels, Checkpoint
-from graphkit.saver_kit import generate_id
-from graphkit.values import freeze
+from graphkit.saver_kit import freeze, generate_id
 from savers import FileSystemSaver
 from tests.support.checkpoints import apply_update, make_checkpoint
 from tests.support.disks import CountingIO

@@ -7,7 +7,7 @@ import pytest
 
 from graphkit import Checkpoint, HasVersions, RunnableConfig
 from graphkit.operations import erase
-from graphkit.values import FrozenDict, freeze
+from graphkit.saver_kit import FrozenDict, freeze
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
 from tests.support.checkpoints import apply_update, list_ids
 from tests.support.interruptions import find_places, interrupt

@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.values import PLAIN
+from graphkit.saver_kit import PLAIN
 from savers import FileSystemSaver
 from tests.support.disks import CountingIO
 

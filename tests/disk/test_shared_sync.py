@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
-from graphkit.codec import Codec
+from graphkit.saver_kit import Codec
 from savers import FileSystemSaver
 from savers._filesystem import sync
 from tests.disk import crashes

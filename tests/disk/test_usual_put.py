@@ -5,7 +5,7 @@ import random
 import pytest
 
 from graphkit import REMOVE, Channels, Checkpoint, RunnableConfig
-from graphkit.values import FrozenDict, freeze
+from graphkit.saver_kit import FrozenDict, freeze
 from savers import FileSystemSaver
 from tests.disk.crashes import WHEN
 from tests.support.checkpoints import apply_update

@@ -17,7 +17,7 @@ from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
 from graphkit import CheckpointerConfigurationError, CheckpointSerializationError
-from graphkit.values import freeze
+from graphkit.saver_kit import freeze
 from savers.langgraph import FileSystemCheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.test_langgraph_graphs import Note

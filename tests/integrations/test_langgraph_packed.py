@@ -8,9 +8,8 @@ from decimal import Decimal
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 
-from graphkit.codec import Codec
 from graphkit.errors import CheckpointCorruptionError
-from graphkit.values import FrozenDict
+from graphkit.saver_kit import Codec, FrozenDict
 from savers._delta import BIN, LIST, STR, pack_header
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph import FileSystemCheckpointSaver

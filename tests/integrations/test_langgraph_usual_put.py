@@ -13,7 +13,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.types import Send
 
 from graphkit import END
-from graphkit.values import SET
+from graphkit.saver_kit import SET
 from savers._log.writer import LogWriter
 from savers.langgraph import FileSystemCheckpointSaver, saver as module
 from savers.langgraph.encoding import encode_successor

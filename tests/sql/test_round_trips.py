@@ -3,7 +3,7 @@
 from functools import partial
 
 from graphkit import END, Checkpoint, RunnableConfig
-from graphkit.values import FrozenList
+from graphkit.saver_kit import FrozenList
 from savers import PostgresSaver
 from tests.support.databases import MOST_NUMBERS
 from tests.support.statements import StatementCounter

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from graphkit import Checkpoint
 from graphkit._values.state import merge
-from graphkit.values import Changes
+from graphkit.saver_kit import Changes
 
 
 def make_checkpoint(number, **state):

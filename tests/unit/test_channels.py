@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from graphkit import REMOVE, RESET, AppenderChannel, Channel, Channels, RemoveByHash, RemoveIdentifier, ReplaceAllWith
-from graphkit.values import freeze
+from graphkit.saver_kit import freeze
 from savers import MemorySaver
 from tests.support.graphs import make_chain
 

@@ -23,9 +23,8 @@ from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel, ConfigDict, PrivateAttr, RootModel
 
 from graphkit import WaitingInterrupt
-from graphkit.codec import Codec, MalformedDataError
 from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
-from graphkit.values import PLAIN, PRIVATE, VALUE, FrozenDict, FrozenList, freeze
+from graphkit.saver_kit import PLAIN, PRIVATE, VALUE, Codec, FrozenDict, FrozenList, MalformedDataError, freeze
 from tests.support.sweeps import examples
 
 

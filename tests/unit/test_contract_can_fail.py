@@ -14,9 +14,9 @@ from hypothesis import Phase, settings
 
 from graphkit import Checkpoint, RunnableConfig, Tag, testing
 from graphkit.errors import CheckpointSerializationError
+from graphkit.saver_kit import FrozenDict
 from graphkit.testing import SaverContract, made
 from graphkit.testing.stateful import SaverMachine
-from graphkit.values import FrozenDict
 from savers import MemorySaver, VersionedMemorySaver
 from tests.contract.test_minimal import FourMethods, Lists
 

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from graphkit import END, START, Channels, Checkpoint, RunnableConfig
-from graphkit.codec import Codec
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,
@@ -24,9 +23,9 @@ from graphkit.errors import (
     CheckpointStorageError,
     ThreadBusyError,
 )
+from graphkit.saver_kit import Codec, FrozenDict
 from graphkit.testing import ScriptedSaver
 from graphkit.transfer import copy_threads
-from graphkit.values import FrozenDict
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, VersionedMemorySaver
 from tests.contract.test_minimal import FourMethods, Lists
 from tests.support.checkpoints import with_lazy_state

@@ -17,8 +17,9 @@ from graphkit import (
     interrupt,
     operations,
 )
+from graphkit._plan.events import EVENTS
 from graphkit.compat.go_agents import CheckpointConfig, GraphConfig, branch_on, key_exists, process_chain
-from graphkit.observers import EVENTS, Metrics
+from graphkit.observers import Metrics
 from graphkit.recovery import recover
 from graphkit.registry import register_checkpoint_store
 from savers import MemorySaver

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from graphkit import HasVersions
 from graphkit.errors import CheckpointStorageError
+from graphkit.saver_kit import freeze
 from graphkit.testing import Call, ScriptedSaver, made, same
-from graphkit.values import freeze
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
 
 FULL = CheckpointStorageError("/disk", "write to", "No space left on device")

@@ -12,10 +12,10 @@ from queue import SimpleQueue
 import pytest
 
 from graphkit import Observer
-from graphkit._plan.events import Outbox
+from graphkit._plan.events import EVENTS, Outbox
+from graphkit._plan.observers import observers_of
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.observers import (
-    EVENTS,
     Level,
     LoggingObserver,
     Metrics,
@@ -23,7 +23,6 @@ from graphkit.observers import (
     NoOpObserver,
     filtered,
     get_observer,
-    observers_of,
     register_observer,
 )
 from savers import FileSystemSaver, MemorySaver

@@ -31,8 +31,8 @@ from graphkit import (
     operations,
 )
 from graphkit.retention import RetentionPolicy
+from graphkit.saver_kit import freeze
 from graphkit.transfer import copy_threads, export_threads, import_threads
-from graphkit.values import freeze
 from savers import (
     DESTROYED,
     AccessControlledSaver,

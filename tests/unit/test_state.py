@@ -19,7 +19,7 @@ from graphkit import (
     ReplaceAllWith,
 )
 from graphkit._values.state import merge
-from graphkit.values import REMOVED, SET, Changes, FrozenDict, FrozenList, freeze
+from graphkit.saver_kit import REMOVED, SET, Changes, FrozenDict, FrozenList, freeze
 
 CHANNELS = {
     "log": Channels.appender_with_duplicate(),

@@ -33,8 +33,7 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from graphkit.operations import submit
-from graphkit.saver_kit import IncomingThread
-from graphkit.values import freeze
+from graphkit.saver_kit import IncomingThread, freeze
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
 from tests.support.graphs import LOG, log_node, make_chain

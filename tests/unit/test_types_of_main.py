@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from graphkit import CheckpointSerializationError, RunnableConfig
-from graphkit.codec import Codec
+from graphkit.saver_kit import Codec
 from savers import FileSystemSaver
 
 APP = """

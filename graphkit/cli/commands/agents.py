@@ -91,7 +91,8 @@ def agents_run(context: CliContext, file: str, thread: str | None) -> Iterator[T
 
     Example: graphkit agents run assistant.yaml --thread bob
     """
-    from graphkit.agents import check_thread_id, load_agent
+    from graphkit.agents import load_agent
+    from graphkit.agents.thread_ids import check_thread_id
 
     search_modules_here()
     if thread is not None:

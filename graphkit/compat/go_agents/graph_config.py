@@ -16,10 +16,10 @@ from typing import Any, Self
 from pydantic import Field
 
 from graphkit._plan.events import Observer
+from graphkit._plan.observers import observers_of
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.agents.settings import Settings
 from graphkit.errors import CheckpointerConfigurationError
-from graphkit.observers import observers_of
 from graphkit.registry import get_checkpoint_store
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from graphkit import Checkpoint
-from graphkit.codec import Codec
+from graphkit.saver_kit import Codec
 from savers.log import Log, MemoryLogBytes, ThreadIdentity, digest_thread
 
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings, strategies as st
 
 from graphkit import Checkpoint
 from graphkit.abc import StateSerializer
-from graphkit.codec import Codec
 from graphkit.errors import CheckpointCorruptionError
+from graphkit.saver_kit import Codec
 from savers import Compression, _delta as delta
 from savers._cipher import KeyRing
 from savers._compression import parse_compression

@@ -7,9 +7,8 @@ import pytest
 from graphkit import Checkpoint
 from graphkit._values.state import merge
 from graphkit.abc import StateSerializer
-from graphkit.codec import Codec
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError, CheckpointSerializationError
-from graphkit.values import Changes, FrozenDict, freeze
+from graphkit.saver_kit import Changes, Codec, FrozenDict, freeze
 from savers._log import writer
 from savers._log.frame import CHECKPOINT, DATA, HEADER_SIZE, KEY
 from savers.log import MemoryLogBytes, StoredCheckpoint

@@ -42,9 +42,8 @@ from graphkit._plan.schema import StateSchema
 from graphkit._plan.topology import Topology, describe_unknown_node
 from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint
-from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode
+from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode, with_current_principal
 from graphkit._records.output import Command, GraphResume, NodeOutput, StateSnapshot, WaitingInterrupt
-from graphkit._records.principal import with_current_principal
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import is_cancelled, subgraph_interrupts, waiting_interrupts, well_formed_writes
 from graphkit._to_thread import finish_in_thread, run_in_thread

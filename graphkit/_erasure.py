@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-from graphkit._records.config import RunnableConfig, ThreadLike, resolve_thread_id
-from graphkit._records.principal import acts_for
+from graphkit._records.config import RunnableConfig, ThreadLike, acts_for, resolve_thread_id
 from graphkit._saver.capabilities import HasVersions, SupportsErase, check_rights
 from graphkit._saver.run_lock import get_held_run_locks
 from graphkit.errors import (

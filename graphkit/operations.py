@@ -31,9 +31,8 @@ from graphkit._engine.history import CONTINUED_EXECUTION, WRITES_TAKEN_FROM
 from graphkit._engine.submit import config_of, freeze_update, freeze_value, refuse_other_engine, require_root, submit
 from graphkit._erasure import ErasureLedger, ErasureReport, erase, erase_where
 from graphkit._records.checkpoint import Checkpoint, generate_id
-from graphkit._records.config import END, ConfigLike, RunnableConfig, ThreadLike, resolve_thread_id
+from graphkit._records.config import END, ConfigLike, RunnableConfig, ThreadLike, acts_for, resolve_thread_id
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
-from graphkit._records.principal import acts_for
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import check_rights
 from graphkit._saver.incomplete import (

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from graphkit._public_names import import_when_used, set_public_module
 from graphkit._records.checkpoint import generate_id
-from graphkit._records.config import ConfigLike, ThreadLike, check_limit, resolve_thread_id
-from graphkit._records.principal import acting_as, get_principal
+from graphkit._records.config import ConfigLike, ThreadLike, acting_as, check_limit, get_principal, resolve_thread_id
 from graphkit._saver.capabilities import Progress
 from graphkit._saver.failed_threads import FailedThreads, is_out_of_resources
 from graphkit._saver.incomplete import (
@@ -33,7 +32,6 @@ from graphkit._saver.langgraph_writes import EARLY_WRITES, LANGGRAPH, MADE_BY, W
 from graphkit._saver.retention import Retention, RetentionOptions
 from graphkit._saver.run_lock import get_held_run_locks
 from graphkit._saver.status import make_checkpoint_info, with_status, with_status_when_stored
-from graphkit._saver.submissions import is_schedule
 from graphkit._saver.watch import Change, ChangeKind, WatchEnd, is_namespace_inside, iter_changes
 from graphkit._saver.writes import (
     LatestCheckpoint,
@@ -45,6 +43,7 @@ from graphkit._saver.writes import (
     find_waiting_interrupts,
     has_status_mark,
     is_incomplete,
+    is_schedule,
 )
 from graphkit._to_thread import run_in_thread
 from graphkit._values.frozen import PLAIN, PRIVATE, VALUE, FrozenDict, FrozenList, freeze, kind_of, private_copy

@@ -29,11 +29,16 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.failed_threads import FailedThreads
 from graphkit._saver.incomplete import refuse_incomplete
-from graphkit._transfer.copying import CopyCounts, ThreadCopier
-from graphkit._transfer.importing import ThreadImporter
-from graphkit._transfer.lines import FORMAT, Form, LineReader
-from graphkit._transfer.logs import export_log_lines, find_directory, import_logs
-from graphkit._transfer.thread_reader import ThreadReader
+from graphkit._transfer.copying import CopyCounts, ThreadCopier, ThreadReader
+from graphkit._transfer.importing import (
+    FORMAT,
+    Form,
+    LineReader,
+    ThreadImporter,
+    export_log_lines,
+    find_directory,
+    import_logs,
+)
 from graphkit._values.json_values import JsonValueCodec, format_line
 from graphkit.errors import (
     AccessDeniedError,

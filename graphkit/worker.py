@@ -30,14 +30,12 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import CheckpointInfo, InterruptionMetadata, NodeOutput, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.retention_pass import find_store
-from graphkit._saver.retention_thread import RetentionThread
+from graphkit._saver.retention_policy import RetentionThread, find_store
 from graphkit._saver.run_lock import get_held_run_locks
 from graphkit._saver.status import find_next_time
 from graphkit._saver.stop_requests import grant_cancel_request
-from graphkit._saver.submissions import GRAPH_ID, Submission
 from graphkit._saver.watch import Change, Watch
-from graphkit._saver.writes import ANSWER, INTERRUPT, REMINDED, UPDATE, time_or_none
+from graphkit._saver.writes import ANSWER, GRAPH_ID, INTERRUPT, REMINDED, UPDATE, Submission, time_or_none
 from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError
 from graphkit.retention import RetentionPolicy
 from graphkit.schedules import Schedule

@@ -38,7 +38,6 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.incomplete import check_complete
 from graphkit._saver.status import public_metadata
 from graphkit._saver.stop_requests import RESUMED_AT, SLOT_NANOSECONDS
-from graphkit._saver.submissions import SUBMIT, Submission
 from graphkit._saver.writes import (
     ANSWER,
     ASLEEP,
@@ -47,7 +46,9 @@ from graphkit._saver.writes import (
     INTERRUPT,
     OUTER_EXECUTION,
     RESUMED,
+    SUBMIT,
     TIMER,
+    Submission,
     is_expired,
     stops_in,
     subgraph_namespace,

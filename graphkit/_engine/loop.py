@@ -62,12 +62,12 @@ from graphkit._records.output import (
     WaitingInterrupt,
     When,
 )
-from graphkit._saver.submissions import Submission
 from graphkit._saver.writes import (
     ASLEEP,
     OUTER_EXECUTION,
     SUBGRAPH_INTERRUPT,
     SUBGRAPH_TIMER,
+    Submission,
     subgraph_interrupts,
     subgraph_timers,
     unanswered_interrupts,

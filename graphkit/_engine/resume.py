@@ -19,7 +19,6 @@ from graphkit._plan.topology import Topology
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume
-from graphkit._saver.submissions import Submission
 from graphkit._saver.writes import (
     ANSWER,
     ASLEEP,
@@ -30,6 +29,7 @@ from graphkit._saver.writes import (
     STOP_PREFIXES,
     TIMER,
     UPDATE,
+    Submission,
     answers_of_time,
     can_answer,
     has_expired,

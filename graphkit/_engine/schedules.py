@@ -24,8 +24,8 @@ from graphkit._plan.retry import RetryPolicy
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.submissions import SCHEDULE_THREADS, Submission, is_schedule
 from graphkit._saver.watch import Change
+from graphkit._saver.writes import SCHEDULE_THREADS, Submission, is_schedule
 from graphkit._wording import suggest
 from graphkit.errors import (
     CheckpointCorruptionError,

@@ -19,7 +19,7 @@ from graphkit._plan.topology import Topology
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import START
 from graphkit._saver.langgraph_writes import MADE_BY
-from graphkit._saver.submissions import Submission
+from graphkit._saver.writes import Submission
 from graphkit._values.channels import REMOVE
 from graphkit._values.frozen import FrozenDict, FrozenList, extend_frozen, freeze
 from graphkit._values.state import SET, AgentState, Changes

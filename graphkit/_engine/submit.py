@@ -10,15 +10,13 @@ from typing import Any
 from graphkit._engine.state import EMPTY, SCHEMA_VERSION
 from graphkit._engine.update_codec import pack_if_marked
 from graphkit._records.checkpoint import Checkpoint, generate_id
-from graphkit._records.config import START, RunnableConfig, ThreadLike
-from graphkit._records.principal import acts_for
+from graphkit._records.config import START, RunnableConfig, ThreadLike, acts_for
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.langgraph_writes import MADE_BY
 from graphkit._saver.status import ENDED
-from graphkit._saver.submissions import GRAPH_ID, SUBMIT, Submission
-from graphkit._saver.writes import time_or_none
+from graphkit._saver.writes import GRAPH_ID, SUBMIT, Submission, time_or_none
 from graphkit._values.frozen import freeze
 from graphkit.errors import (
     CheckpointConflictError,

@@ -18,8 +18,7 @@ from graphkit._engine.routing import follow_edge
 from graphkit._engine.state import SUBGRAPH_UPDATES, include_subgraph_updates
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
-from graphkit._saver.submissions import SUBMIT
-from graphkit._saver.writes import STOP_PREFIXES
+from graphkit._saver.writes import STOP_PREFIXES, SUBMIT
 from graphkit._values.frozen import freeze
 from graphkit._wording import message_of
 from graphkit.errors import GraphRunnerError, NodeExecutionError

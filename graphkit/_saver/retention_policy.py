@@ -1,20 +1,80 @@
-"""RetentionPolicy: rules for a whole store, from code or a file; see `graphkit.retention`."""
+"""RetentionPolicy: rules for a whole store, from code or a file; applied once, or by a worker in the background.
+
+The policy chooses threads, and `prune` of the contract removes what its rules do not keep. What must
+never be lost is therefore guarded in one place, `Retention`, and each saver prunes a history as it
+does for every other caller: all of it or nothing. A pass that is cut short has done some histories
+and not the others, so the next one does the rest.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self, final
+from fnmatch import fnmatchcase
+from itertools import islice
+from logging import getLogger
+from time import monotonic
+from typing import Any, Final, Self, final
 
 from graphkit._options import check_age, check_count, read_options
+from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.reports import RetentionReport
-from graphkit._saver.retention_pass import LimitAlerts, apply_policy
+from graphkit._saver.failed_threads import is_out_of_resources
+from graphkit._saver.reports import OverLimit, RetentionReport
+from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_writes, list_removable
 from graphkit._saver.status import STATUSES
-from graphkit._wording import suggest
-from graphkit.errors import CheckpointerConfigurationError
+from graphkit._saver.writes import is_schedule
+from graphkit._wording import describe_error, suggest
+from graphkit.errors import (
+    CheckpointErasedError,
+    CheckpointerConfigurationError,
+    CheckpointerError,
+    CheckpointKeyError,
+    ThreadBusyError,
+)
+
+_LOG: Final = getLogger("graphkit.retention")
+_WORKER_LOG: Final = getLogger("graphkit.worker")
+_LOCK: Final = "graphkit:retention"
+"""The thread whose run lock the worker holds that applies the policy. It has no checkpoints."""
+_PAUSE: Final = 600.0
+"""Seconds between two passes, and between two attempts."""
+_BURST: Final = 1.0
+"""Seconds of work after which a pass rests, so that runs in this process get the interpreter and the store.
+
+Not shorter: on SQLite, a watch cannot tell which history was rewritten, and lists all of them at each look.
+With a rest after every ten milliseconds, a worker on 10,000 threads did little else for as long as a pass took, and
+three runs in ten began a second late."""
+_REST_PER_WORK: Final = 9.0
+"""How many times as long as the work a rest is: a pass takes at most a tenth of a core."""
+_LOOK: Final = 0.05
+"""Seconds after which a rest looks whether the worker has nothing else to do."""
+_MAX_NAMES: Final = 20
+"""How many threads a warning names."""
+
+
+@final
+class LimitAlerts:
+    """What was over its limit when a policy was applied last, so that each crossing alerts once."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, set[str | None]] = {}
+        """By the key of the store: the threads, and None for the store itself."""
+
+    def find_new(
+        self, store: BaseCheckpointSaver, over_limit: Sequence[OverLimit], unmeasured: set[str]
+    ) -> list[OverLimit]:
+        """Note what is over its limit now; return what was not before."""
+        key = store.run_lock_key()
+        known = self._known.get(key, set())
+        # A thread that was not measured this time, because of an error or its status, has not been below its limit.
+        self._known[key] = known.intersection(unmeasured).union(found.thread_id for found in over_limit)
+        return [found for found in over_limit if found.thread_id not in known]
 
 
 @final
@@ -118,3 +178,288 @@ def _check_texts(name: str, value: Any) -> frozenset[str]:
     if not is_collection or not all(isinstance(item, str) for item in value):
         raise CheckpointerConfigurationError(f"{name} must be a list of texts, not {value!r}")
     return frozenset(value)
+
+
+# One pass
+
+
+def apply_policy(
+    policy: RetentionPolicy,
+    saver: BaseCheckpointSaver,
+    *,
+    now: datetime,
+    dry_run: bool = False,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> RetentionReport:
+    """Apply a policy to a store.
+
+    Args:
+        policy: the policy.
+        saver: as for `RetentionPolicy.apply`.
+        now: the time from which ages count.
+        dry_run: only return what would be done.
+        is_stopped: called after each thread; True ends the pass, without an alert.
+
+    Raises:
+        CheckpointerConfigurationError: as `RetentionPolicy.apply`; and so the others.
+    """
+    store = find_store(policy, saver)
+    current = _Pass(policy, store, now=now, dry_run=dry_run)
+    for thread_id in store.threads():
+        if fnmatchcase(thread_id, policy.threads) and not is_schedule(thread_id):
+            current.prune(thread_id)
+            if is_stopped():
+                return current.report()
+    if policy.max_bytes_per_thread is not None:
+        for thread_id in current.chosen:
+            current.measure(thread_id, policy.max_bytes_per_thread)
+            if is_stopped():
+                return current.report()
+    if policy.max_bytes is not None:
+        current.compare(None, policy.max_bytes)
+    if not dry_run:
+        current.alert()
+    return current.report()
+
+
+def find_store(policy: RetentionPolicy, saver: object) -> BaseCheckpointSaver:
+    """Return the saver to which a policy applies: the given one, or that below a saver of LangGraph.
+
+    Raises:
+        CheckpointerConfigurationError: it is neither; or it cannot do what the policy needs.
+    """
+    for store in (saver, getattr(saver, "store", None)):
+        if isinstance(store, BaseCheckpointSaver):
+            break
+    else:
+        raise CheckpointerConfigurationError(f"a retention policy needs a saver, not {saver!r}")
+    name = type(store).__name__
+    if not store.lists_threads:
+        raise CheckpointerConfigurationError(f"{name} cannot list its threads, so no retention policy applies to it")
+    has_limits = policy.max_bytes_per_thread is not None or policy.max_bytes is not None
+    if has_limits and not store.measures_size:
+        raise CheckpointerConfigurationError(f"{name} cannot measure sizes: omit max_bytes and max_bytes_per_thread")
+    return store
+
+
+@final
+class _Pass:
+    """What a policy has done so far."""
+
+    def __init__(self, policy: RetentionPolicy, store: BaseCheckpointSaver, *, now: datetime, dry_run: bool) -> None:
+        self._policy = policy
+        self._store = store
+        self._dry_run = dry_run
+        self._options = _make_options(policy, now)
+        self.chosen: list[str] = []
+        self._unmeasured: set[str] = set()
+        self._removed = 0
+        self._pruned: list[str] = []
+        self._busy: list[str] = []
+        self._failed: dict[str, str] = {}
+        self._over_limit: list[OverLimit] = []
+
+    def report(self) -> RetentionReport:
+        return RetentionReport(
+            threads=len(self.chosen),
+            removed=self._removed,
+            pruned=tuple(self._pruned),
+            busy=tuple(self._busy),
+            failed=self._failed,
+            over_limit=tuple(self._over_limit),
+            dry_run=self._dry_run,
+        )
+
+    def prune(self, thread_id: str) -> None:
+        """Prune a thread, if it has one of the statuses of the policy."""
+        self._unmeasured.add(thread_id)
+        with self._noting_errors(thread_id):
+            if not self._has_status(thread_id):
+                return
+            self.chosen.append(thread_id)
+            removed = self._remove(thread_id)
+            if removed:
+                self._removed += removed
+                self._pruned.append(thread_id)
+
+    def _has_status(self, thread_id: str) -> bool:
+        if not self._policy.statuses:
+            return True
+        latest = self._store.recent(RunnableConfig(thread_id), limit=1)
+        return bool(latest) and latest[0].status in self._policy.statuses
+
+    def _remove(self, thread_id: str) -> int:
+        """Prune a thread, or only count what `prune` would remove; return how many checkpoints."""
+        if self._options is None:
+            return 0
+        # Most threads lose nothing, and a listing takes no lock and rewrites nothing. `prune` decides again under
+        # its lock, because a run may have put checkpoints since then.
+        removable = list_removable(self._store, thread_id, Retention(**self._options))
+        if removable and not self._dry_run:
+            return self._store.prune(thread_id, **self._options)
+        return sum(not is_of_early_writes(info.checkpoint_ns) for info in removable)
+
+    def measure(self, thread_id: str, limit: int) -> None:
+        """Compare the size of a thread with its limit, unless it has an error."""
+        with self._noting_errors(thread_id):
+            self.compare(thread_id, limit)
+            self._unmeasured.discard(thread_id)
+
+    def compare(self, thread_id: str | None, limit: int) -> None:
+        """Compare the size of a thread, or of the store (None), with its limit."""
+        size = self._store.size(thread_id)
+        if size > limit:
+            self._over_limit.append(OverLimit(thread_id, size, limit))
+
+    def alert(self) -> None:
+        """Call `on_limit` for what has grown beyond its limit since the policy was applied last."""
+        alerts = self._policy._alerts  # noqa: SLF001 - a part of the policy
+        for found in alerts.find_new(self._store, self._over_limit, self._unmeasured):
+            _alert(self._policy, found)
+
+    @contextmanager
+    def _noting_errors(self, thread_id: str) -> Iterator[None]:
+        """Note an error that concerns one thread instead of raising it."""
+        try:
+            yield
+        except ThreadBusyError:
+            self._busy.append(thread_id)
+        except CheckpointErasedError:
+            # Its key was destroyed, and with it all that could be removed.
+            pass
+        except (CheckpointerError, OSError) as error:
+            if is_out_of_resources(error) or isinstance(error, CheckpointKeyError):
+                raise
+            # Not the error itself: the frames of its traceback hold the states of the thread.
+            self._failed[thread_id] = describe_error(error)
+
+
+def _make_options(policy: RetentionPolicy, now: datetime) -> RetentionOptions | None:
+    """Return the keywords of `prune`; None if the policy only has byte limits."""
+    options: RetentionOptions = {"keep_last": policy.keep_last, "keep_tags": policy.keep_tags}
+    if isinstance(policy.max_age, timedelta):
+        options["older_than"] = now - policy.max_age
+    elif policy.keep_last is None:
+        return None
+    return options
+
+
+def _alert(policy: RetentionPolicy, found: OverLimit) -> None:
+    if policy.on_limit is None:
+        what = "the store" if found.thread_id is None else f"thread {found.thread_id!r}"
+        _LOG.warning("%s takes %d bytes; its limit is %d", what, found.size, found.limit)
+        return
+    try:
+        policy.on_limit(*found)
+    except (Exception, SystemExit):  # noqa: BLE001 - an alert that fails ends no pass
+        _LOG.exception("on_limit failed")
+
+
+# In the background
+
+
+@final
+class RetentionThread:
+    """Applies a policy to a store again and again, in a daemon thread.
+
+    Of the workers of a store, one does: that which holds the run lock of a thread without checkpoints,
+    for as long as it lives. When it ends or dies, another one takes over at its next attempt.
+    """
+
+    def __init__(self, policy: RetentionPolicy, saver: BaseCheckpointSaver, now: Callable[[], datetime]) -> None:
+        """Prepare; `start` starts the thread.
+
+        Args:
+            policy: the policy.
+            saver: the store.
+            now: the clock from which ages count.
+
+        Raises:
+            CheckpointerConfigurationError: the saver cannot do what the policy needs.
+        """
+        self._policy = policy
+        self._store = find_store(policy, saver)
+        self._now = now
+        self._stopping = threading.Event()
+        self._has_tried = threading.Event()
+        self._rested_at = 0.0
+        self._is_awaited = False
+        # A daemon: a second Ctrl-C ends the process, which a history survives unchanged or pruned.
+        self._thread = threading.Thread(
+            target=copy_context().run,  # as the principal that runs the worker
+            args=(self._run,),
+            name="graphkit-retention",
+            daemon=True,
+        )
+
+    def start(self) -> None:
+        """Start the thread unless it runs; the first pass begins at once."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the policy was applied once, or the attempt has failed, or another worker applies it."""
+        self._is_awaited = True
+        self._has_tried.wait()
+
+    def request_stop(self) -> None:
+        """Let the thread end after the history that it prunes now. May be called from a signal handler."""
+        self._stopping.set()
+
+    def stop(self) -> None:
+        """End the thread if it runs, and wait until it has ended."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        pause = 0.0
+        try:
+            while not self._stopping.wait(pause):
+                self._try()
+                self._has_tried.set()
+                pause = _PAUSE
+        finally:
+            # Also after SystemExit, which ends a thread silently: `wait` would never return.
+            self._has_tried.set()
+
+    def _try(self) -> None:
+        """Apply the policy until the worker stops, unless another worker does, or an error comes."""
+        try:
+            with self._store.run_lock(_LOCK, 0.0):
+                self._apply_repeatedly()
+        except ThreadBusyError:
+            _WORKER_LOG.debug("another worker applies the retention policy")
+        except Exception as error:  # noqa: BLE001 - a policy ends no worker
+            _WORKER_LOG.warning("the retention policy failed here; the next attempt is in %.3g s: %s", _PAUSE, error)
+
+    def _apply_repeatedly(self) -> None:
+        """Apply the policy until the worker stops; its lock is held."""
+        pause = 0.0
+        while not self._stopping.wait(pause):
+            self._rested_at = monotonic()
+            report = apply_policy(self._policy, self._store, now=self._now(), is_stopped=self._rest)
+            if report.removed:
+                _WORKER_LOG.info("retention: removed %d checkpoints of %d threads", report.removed, len(report.pruned))
+            if report.failed:
+                _warn(report.failed)
+            self._has_tried.set()
+            pause = _PAUSE
+
+    def _rest(self) -> bool:
+        """Rest if the pass has worked for a while, unless the worker waits for it; return whether the worker stops."""
+        worked = monotonic() - self._rested_at
+        if worked >= _BURST:
+            end = monotonic() + worked * _REST_PER_WORK
+            while not self._is_awaited and monotonic() < end and not self._stopping.wait(_LOOK):
+                pass
+            self._rested_at = monotonic()
+        return self._stopping.is_set()
+
+
+def _warn(failed: Mapping[str, str]) -> None:
+    names = ", ".join(f"{thread_id:.80}" for thread_id in islice(failed, _MAX_NAMES))
+    unnamed = len(failed) - _MAX_NAMES
+    if unnamed > 0:
+        names = f"{names} and {unnamed} more"
+    _WORKER_LOG.warning("retention: cannot prune %s: %s", names, next(iter(failed.values())))

@@ -111,7 +111,7 @@ class Change(NamedTuple):
         the lines of `graphkit watch --json`. Those of a checkpoint are None without one, and the
         status is that at the time of the change.
         """
-        from graphkit._values.plain import to_plain
+        from graphkit._values.frozen import to_plain
 
         row: dict[str, Any] = {
             "kind": self.kind,

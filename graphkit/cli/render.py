@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit._values.plain import to_plain
+from graphkit._values.frozen import to_plain
 from graphkit._wording import count_cells
 from graphkit.cli.cells import format_cell, short_ids, short_names
 from graphkit.cli.values import escape, format_value, to_json

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 from graphkit import _options as options
-from graphkit._values.plain import to_plain
+from graphkit._values.frozen import to_plain
 from graphkit.errors import GraphKitError
 
 

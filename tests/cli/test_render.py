@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
-from graphkit._values.plain import to_plain
+from graphkit._values.frozen import to_plain
 from graphkit.cli.cells import format_age, format_bytes, format_duration, short_ids, short_names
 from graphkit.cli.commands.inspect import differences
 from graphkit.cli.context import CliContext

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from graphkit import CheckpointerConfigurationError, CheckpointStorageError, RunnableConfig
-from graphkit._saver import retention_thread
+from graphkit._saver import retention_policy
 from graphkit.retention import RetentionPolicy
 from graphkit.worker import Worker
 from savers import (
@@ -114,7 +114,7 @@ def two_savers(request, tmp_path):
 
 
 def test_of_two_workers_one_applies_the_policy_and_the_other_takes_over(two_savers, monkeypatch):
-    monkeypatch.setattr(retention_thread, "_PAUSE", 0.02)
+    monkeypatch.setattr(retention_policy, "_PAUSE", 0.02)
     savers = two_savers
     workers = [Worker(saver, make_app(saver), policy=KEEP_TWO) for saver in savers]
     fill(savers[0], "old")
@@ -128,7 +128,7 @@ def test_of_two_workers_one_applies_the_policy_and_the_other_takes_over(two_save
 
 
 def test_an_error_is_logged_and_the_policy_is_applied_again(monkeypatch, caplog):
-    monkeypatch.setattr(retention_thread, "_PAUSE", 0.02)
+    monkeypatch.setattr(retention_policy, "_PAUSE", 0.02)
     has_failed = threading.Event()
 
     class Failing(Passes):
@@ -237,8 +237,8 @@ def test_a_worker_does_not_wait_for_a_policy_whose_thread_has_ended():
 
 
 def test_a_policy_rests_only_while_the_worker_has_something_else_to_do(monkeypatch):
-    monkeypatch.setattr(retention_thread, "_BURST", 0.0)
-    monkeypatch.setattr(retention_thread, "_REST_PER_WORK", 1e9)
+    monkeypatch.setattr(retention_policy, "_BURST", 0.0)
+    monkeypatch.setattr(retention_policy, "_REST_PER_WORK", 1e9)
     saver = MemorySaver()
     for number in range(3):
         fill(saver, f"old {number}")

@@ -1,6 +1,6 @@
 """Values to msgpack and back, exactly or not at all. Never imports or calls a name from data."""
 
-from graphkit._values.codec.codec import Codec, MalformedDataError, array_header, find_value_types
+from graphkit._values.codec.codec import MAX_DEPTH, Codec, MalformedDataError, array_header, find_value_types
 from graphkit._values.codec.type_registry import (
     ApplicationType,
     FieldsError,
@@ -9,7 +9,6 @@ from graphkit._values.codec.type_registry import (
     is_renamed,
     type_name,
 )
-from graphkit._values.codec.writer import MAX_DEPTH
 
 __all__ = [
     "MAX_DEPTH",

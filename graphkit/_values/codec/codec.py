@@ -1,20 +1,328 @@
-"""Codec: values to bytes and back. Only values that are not plain need Writer and Reader."""
+"""Codec: values to bytes and back.
+
+Only values that are not plain need a Writer, which
+converts them to trees of msgpack types, and a Reader, whose hooks convert them back.
+"""
 
 from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Flag
 from types import MappingProxyType, NoneType
 from typing import Any, Final, NoReturn, final
 
 from msgpack import Packer, packb, unpackb
 
-from graphkit._values.codec.reader import Reader, read_dict
-from graphkit._values.codec.type_registry import TypeRegistry, UnstorableError, describe_type, flavour_of, type_name
-from graphkit._values.codec.writer import MAX_DEPTH, PLAIN_CONTAINERS, Writer
-from graphkit._values.frozen import NATIVE_SCALARS, PLAIN, FrozenDict, FrozenList
+from graphkit._values.codec.scalars import (
+    DATACLASS,
+    ENUM,
+    FROZENSET,
+    MAP,
+    MARK,
+    MARKS,
+    NAMEDTUPLE,
+    PYDANTIC,
+    READERS,
+    SET,
+    TUPLE,
+    encode_native,
+    find_encoder,
+    is_native,
+)
+from graphkit._values.codec.type_registry import (
+    ApplicationType,
+    FieldsError,
+    TypeRegistry,
+    UnstorableError,
+    describe_type,
+    explain_ambiguous,
+    explain_refusal,
+    explain_unknown,
+    flavour_of,
+    type_name,
+)
+from graphkit._values.frozen import NATIVE_SCALARS, PLAIN, FrozenDict, FrozenList, FrozenSet, kind_of
 from graphkit.errors import CheckpointSerializationError
+
+MAX_DEPTH: Final = 500
+"""How deeply containers may be nested. msgpack reads 1024 levels; a record occupies several of
+them."""
+
+PLAIN_CONTAINERS: Final = frozenset({FrozenList, FrozenDict})
+"""Containers that msgpack has, too, if their `kind` is PLAIN."""
+
+_SETS: Final = frozenset({set, frozenset, FrozenSet})
+
+
+@final
+class Writer:
+    """Converts a value to a tree of msgpack types and ext types. Plain parts stay as they are."""
+
+    __slots__ = ("_by_type", "_checks_scalars", "_open_records")
+
+    def __init__(self, by_type: dict[type, ApplicationType], *, checks_scalars: bool) -> None:
+        """Make a writer.
+
+        Args:
+            by_type: the registered types.
+            checks_scalars: whether to check each int and str, after msgpack refused one of them.
+        """
+        self._by_type = by_type
+        self._checks_scalars = checks_scalars
+        # The reader thaws the content of a record by recursion, so its depth must be limited here:
+        # inside a record the writer walks plain containers, too.
+        self._open_records = 0
+
+    def build_tree(self, value: Any, levels: int) -> Any:  # noqa: PLR0911 - a case per type
+        """Return the tree of a value.
+
+        Args:
+            value: the value.
+            levels: how deeply it may still be nested.
+
+        Raises:
+            UnstorableError: something in the value cannot be stored.
+        """
+        cls = type(value)
+        if cls in NATIVE_SCALARS:
+            return encode_native(value) if self._checks_scalars else value
+        if cls in PLAIN_CONTAINERS and value.kind == PLAIN and not self._checks_scalars and not self._open_records:
+            return value
+        if levels <= 0:
+            raise UnstorableError(value, f"it is nested more than {MAX_DEPTH} levels deep")
+        if cls is FrozenList or cls is list:
+            return self._build_items(value, levels - 1)
+        if cls is FrozenDict or cls is dict:
+            return self._build_mapping(value, levels - 1)
+        if cls is tuple:
+            return [MARKS[TUPLE], *self._build_items(value, levels - 1)]
+        entry = self._by_type.get(cls)
+        if entry is not None:
+            return self._build_record(entry, value, levels - 2)  # an array, and the dict of fields in it
+        if cls in _SETS:
+            return self._build_set(value, levels - 1)
+        encode = find_encoder(cls)
+        if encode is None:
+            raise UnstorableError(value, explain_refusal(cls))
+        return encode(value)
+
+    def _build_items(self, values: Iterable[Any], levels: int) -> list[Any]:
+        items: list[Any] = []
+        try:
+            for value in values:
+                items.append(self.build_tree(value, levels))  # noqa: PERF401 - its length is the index of the refused item
+        except UnstorableError as refused:
+            refused.steps.append(f"[{len(items)}]")
+            raise
+        return items
+
+    def _build_mapping(self, mapping: dict[Any, Any], levels: int) -> Any:
+        has_native_keys = NATIVE_SCALARS.issuperset(map(type, mapping))
+        if has_native_keys and self._checks_scalars:
+            has_native_keys = all(map(is_native, mapping))
+        if not has_native_keys:
+            pairs: list[Any] = [MARKS[MAP]]
+            key: Any = None
+            try:
+                for key, value in mapping.items():
+                    pairs += self.build_tree(key, levels), self.build_tree(value, levels)
+            except UnstorableError as refused:
+                refused.steps.append(_key_step(key))
+                raise
+            return pairs
+        return self._build_values(mapping, levels, _key_step)
+
+    def _build_values(self, mapping: Mapping[Any, Any], levels: int, step: Callable[[Any], str]) -> dict[Any, Any]:
+        values: dict[Any, Any] = {}
+        key: Any = None
+        try:
+            for key, value in mapping.items():
+                values[key] = self.build_tree(value, levels)
+        except UnstorableError as refused:
+            refused.steps.append(step(key))
+            raise
+        return values
+
+    def _build_set(self, members: Iterable[Any], levels: int) -> list[Any]:
+        trees = [self.build_tree(member, levels) for member in members]
+        # Sorted, because equal sets may iterate in different orders and must have equal bytes.
+        if len(trees) > 1:
+            trees.sort(key=packb)
+        mark = SET
+        if type(members) is frozenset:
+            mark = FROZENSET
+        return [MARKS[mark], *trees]
+
+    def _build_record(self, entry: ApplicationType, value: Any, levels: int) -> list[Any]:
+        if entry.flavour == "enum":
+            # By value for a Flag: a combination of flags has no member, and hence no name.
+            member = value.value if isinstance(value, Flag) else value.name
+            return [MARKS[ENUM], entry.name, self.build_tree(member, levels)]
+        try:
+            fields = entry.get_fields(value)
+        except FieldsError as error:
+            raise UnstorableError(value, str(error)) from None
+        if entry.flavour == "namedtuple":
+            return [MARKS[NAMEDTUPLE], entry.name, self._build_values(fields, levels, _field_step)]
+        self._open_records += 1
+        tree = [MARKS[DATACLASS], entry.name, self._build_values(fields, levels, _field_step)]
+        if entry.flavour == "pydantic":
+            tree[0] = MARKS[PYDANTIC]
+            tree.append(sorted(value.__pydantic_fields_set__))
+            for part in (value.__pydantic_extra__, value.__pydantic_private__):
+                if part is None:
+                    tree.append(None)
+                else:
+                    tree.append(self._build_values(part, levels, _field_step))
+        self._open_records -= 1
+        return tree
+
+
+def _key_step(key: object) -> str:
+    if type(key) is str and key.isidentifier():
+        return f".{key}"
+    text = repr(key)
+    if len(text) > 60:  # noqa: PLR2004 - enough to find it
+        text = f"{text[:57]}..."
+    return f"[{text}]"
+
+
+def _field_step(name: str) -> str:
+    return f".{name}"
+
+
+@final
+class _Mark:
+    """A mark that has been read, until the array that begins with it is complete."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+_READ_MARKS: Final = tuple(_Mark(number) for number in range(len(MARKS)))
+_FLAVOUR_OF: Final = {ENUM: "enum", NAMEDTUPLE: "namedtuple", DATACLASS: "dataclass", PYDANTIC: "pydantic"}
+
+
+@final
+class Reader:
+    """The hooks of one call of unpackb."""
+
+    # msgpack calls the hooks from the inside out. The tuple ([1], 2) is stored as [mark 1, [1], 2], and
+    # is read as: read_ext(mark 1), read_array([1]), read_array([mark 1, FrozenList([1]), 2]). So a hook
+    # gets values that are complete, and what a mark means is known when its array is. A mark anywhere
+    # but at the head of an array is not of the writer: no hook would replace it, and the caller would
+    # get the _Mark itself. `open_marks` finds that out at the end.
+
+    __slots__ = ("_types", "open_marks")
+
+    def __init__(self, types: TypeRegistry) -> None:
+        self._types = types
+        # The marks that were read, minus the arrays that began with one. If it is not 0 at the end,
+        # a mark was not the first element of an array.
+        self.open_marks = 0
+
+    def read_ext(self, code: int, data: bytes) -> Any:
+        """Return a scalar, or the mark of the array that begins here."""
+        is_mark = code == MARK and len(data) == 1 and data[0] < len(_READ_MARKS)
+        if is_mark:
+            self.open_marks += 1
+            return _READ_MARKS[data[0]]
+        read = READERS.get(code)
+        if read is None:
+            reason = "an unknown ext type; a newer version wrote it, or another program"
+            raise CheckpointSerializationError("", f"ext {code}", reason, (code, data))
+        return read(data)
+
+    def read_array(self, items: list[Any]) -> Any:
+        """Return a list, or the value that the mark at its head stands for."""
+        if not items or type(items[0]) is not _Mark:
+            new = FrozenList(items)
+            kind_of(new)  # computed now, when the kinds of the items are known: no recursion
+            return new
+        self.open_marks -= 1
+        mark, *rest = items
+        number = mark.number
+        if number == TUPLE:
+            return tuple(rest)
+        if number == SET:
+            return FrozenSet(rest)
+        if number == FROZENSET:
+            return frozenset(rest)
+        if number == MAP:
+            return read_dict(dict(zip(rest[::2], rest[1::2], strict=True)))
+        return self._read_record(number, *rest)
+
+    def _read_record(self, number: int, name: str, value: Any, *more: Any) -> Any:
+        rest = 0
+        if number == PYDANTIC:
+            rest = 3
+        if type(name) is not str or len(more) != rest:
+            raise ValueError("a record without a name, or of the wrong length")
+        raw = (name, value, *more)
+        entry = self._types.get(name) or self._find_renamed(name, raw)
+        if entry.flavour != _FLAVOUR_OF[number]:
+            raise CheckpointSerializationError("", name, "it is another kind of type now", raw)
+        if number == ENUM:
+            return _read_enum(entry, value, raw)
+        if type(value) is not FrozenDict:
+            raise ValueError("a record without fields")
+        try:
+            if number == NAMEDTUPLE:
+                return entry.make(dict(value))
+            fields = {field: _thaw(item) for field, item in value.items()}
+            if number == DATACLASS:
+                return entry.make(fields)
+            fields_set, extra, private = more
+            return entry.make_model(
+                fields,
+                fields_set,
+                extra=_thaw(extra),
+                private=_thaw(private),
+            )
+        except FieldsError as error:
+            raise CheckpointSerializationError("", name, str(error), raw) from error
+
+    def _find_renamed(self, name: str, raw: object) -> ApplicationType:
+        found = self._types.find_renamed(name)
+        if not found:
+            raise CheckpointSerializationError("", name, explain_unknown(name), raw)
+        if len(found) > 1:
+            raise CheckpointSerializationError("", name, explain_ambiguous(found), raw)
+        return found[0]
+
+
+def read_dict(mapping: dict[Any, Any]) -> FrozenDict:
+    """Return a dict as a FrozenDict."""
+    new = FrozenDict(mapping)
+    kind_of(new)  # as in read_array
+    return new
+
+
+def _thaw(value: Any) -> Any:
+    """Return a value with mutable lists, dicts and sets, as the application object had it."""
+    cls = type(value)
+    if cls is FrozenList:
+        return [_thaw(item) for item in value]
+    if cls is FrozenDict:
+        return {key: _thaw(item) for key, item in value.items()}
+    if cls is FrozenSet:
+        return set(value)
+    if isinstance(value, tuple):
+        return tuple.__new__(cls, [_thaw(item) for item in value])
+    return value
+
+
+def _read_enum(entry: ApplicationType, value: Any, raw: tuple[str, object]) -> Any:
+    try:
+        if type(value) is int and issubclass(entry.cls, Flag):
+            return entry.cls(value)
+        return entry.cls.__members__[value]  # type: ignore[attr-defined]
+    except (KeyError, ValueError) as error:
+        raise CheckpointSerializationError("", raw[0], f"it has no member {value!r} now", raw) from error
 
 
 class MalformedDataError(ValueError):

@@ -15,8 +15,7 @@ from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.stop_requests import RESUMED_AT
-from graphkit._saver.submissions import is_schedule
-from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, time_or_none
+from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, is_schedule, time_or_none
 from graphkit.cli import options
 from graphkit.cli.cells import format_duration
 from graphkit.cli.command import Command

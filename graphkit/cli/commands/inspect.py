@@ -15,7 +15,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.langgraph_writes import NOT_INSTALLED, is_langgraph, waiting_interrupts as langgraph_interrupts
 from graphkit._saver.status import find_next_time, public_metadata
 from graphkit._saver.writes import ANSWER, UPDATE, find_cancellation, find_failure, time_or_none, waiting_interrupts
-from graphkit._values.plain import to_plain
+from graphkit._values.frozen import to_plain
 from graphkit.cli import options
 from graphkit.cli.apps import open_store_of
 from graphkit.cli.command import Command

@@ -11,8 +11,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import SupportsCompact, SupportsDeleteIdle, SupportsRotate
 from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_writes, list_removable
-from graphkit._saver.retention_pass import apply_policy
-from graphkit._saver.retention_policy import RetentionPolicy
+from graphkit._saver.retention_policy import RetentionPolicy, apply_policy
 from graphkit.cli import options
 from graphkit.cli.cells import format_bytes
 from graphkit.cli.command import Command

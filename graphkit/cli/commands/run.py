@@ -14,7 +14,7 @@ from graphkit._records.config import RunnableConfig, StreamMode
 from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.submissions import Submission
+from graphkit._saver.writes import Submission
 from graphkit.cli import options
 from graphkit.cli.apps import load_app, require_saver
 from graphkit.cli.command import Command

@@ -14,8 +14,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.output import HistorySummary, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import STATUSES, find_next_time
-from graphkit._saver.submissions import Submission, is_schedule
-from graphkit._saver.writes import time_or_none
+from graphkit._saver.writes import Submission, is_schedule, time_or_none
 from graphkit.cli import options
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext

@@ -12,7 +12,7 @@ from typing import Any, Final, TextIO
 
 import click
 
-from graphkit._transfer.lines import LineReader
+from graphkit._transfer.importing import LineReader
 from graphkit.cli import options
 from graphkit.cli.apps import load_app
 from graphkit.cli.command import Command

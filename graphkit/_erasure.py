@@ -139,20 +139,18 @@ def erase_selection(
 ) -> list[ErasureReport]:
     """Erase the threads that were selected by metadata, and no other; the rest is as in `erase_where`."""
     reports = _Eraser(saver, full=full, ledger=ledger).erase(selection.thread_ids, goes_on=True)
-    return [*reports, *selection.unreadable, *(_erase_from(store, metadata) for store in stores)]
-
-
-def _erase_from(store: Any, metadata: Mapping[str, Any]) -> ErasureReport:
-    """Erase from a store of LangGraph what it has of a person."""
-    erase_entries: Callable[[Mapping[str, Any]], Sequence[str]] | None = getattr(store, "erase_where", None)
-    if erase_entries is None:
-        remaining: Sequence[str] = [f"{type(store).__name__} cannot erase: delete what it has of this person"]
-    else:
-        try:
-            remaining = erase_entries(metadata)
-        except CheckpointerError as error:
-            remaining = [f"nothing was erased from it: {error}"]
-    return ErasureReport(thread_id=None, remaining=tuple(remaining))
+    reports += selection.unreadable
+    for store in stores:
+        erase_entries: Callable[[Mapping[str, Any]], Sequence[str]] | None = getattr(store, "erase_where", None)
+        if erase_entries is None:
+            remaining: Sequence[str] = [f"{type(store).__name__} cannot erase: delete what it has of this person"]
+        else:
+            try:
+                remaining = erase_entries(metadata)
+            except CheckpointerError as error:
+                remaining = [f"nothing was erased from it: {error}"]
+        reports.append(ErasureReport(thread_id=None, remaining=tuple(remaining)))
+    return reports
 
 
 class Selection(NamedTuple):
@@ -243,22 +241,20 @@ class _Eraser:
             if saver.run_lock_key(RunnableConfig(thread_id)) in get_held_run_locks():
                 reasons.append("the caller holds its run lock, which names it: erase again without the lock")
         # Also if there is no thread: an earlier erasure may have been cut short after it had deleted them.
-        left = self._erase_deleted()
+        left: Sequence[str]
+        if isinstance(saver, SupportsErase):
+            try:
+                left = saver.erase_deleted(full=self._full)
+            except CheckpointerError as error:
+                left = [f"what is left of deleted threads could not be removed: {error}"]
+        else:
+            left = [f"{type(saver).__name__} deletes, but cannot tell what is left of what it has deleted"]
         if not found and left:
             return [ErasureReport(thread_id=None, remaining=tuple(left))]
         return [
             ErasureReport(thread_id=thread_id, remaining=(*reasons, *left), copies=tuple(copies))
             for thread_id, (reasons, copies) in found.items()
         ]
-
-    def _erase_deleted(self) -> Sequence[str]:
-        saver = self._saver
-        if not isinstance(saver, SupportsErase):
-            return [f"{type(saver).__name__} deletes, but cannot tell what is left of what it has deleted"]
-        try:
-            return saver.erase_deleted(full=self._full)
-        except CheckpointerError as error:
-            return [f"what is left of deleted threads could not be removed: {error}"]
 
     def _find_copies(self, found: Mapping[str, _Found]) -> None:
         """Find the copies of each thread, or the reasons why some may be unknown."""

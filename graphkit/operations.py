@@ -57,12 +57,11 @@ from graphkit._saver.writes import (
     next_update_key,
     without_passed_deadlines,
 )
-from graphkit._to_thread import finish_in_thread
+from graphkit._to_thread import make_async
 from graphkit._values.frozen import FrozenDict
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
-    CheckpointerError,
     CheckpointNotFoundError,
     CheckpointSerializationError,
     ThreadBusyError,
@@ -224,10 +223,7 @@ def answer(
     thread_id = resolve_thread_id(thread)
     with saver.run_lock(RunnableConfig(thread_id)):
         refuse_incomplete(saver, thread_id)
-        pending = saver.interrupts(thread_id)
-        if not pending:
-            raise _nothing_to_answer(saver, thread_id)
-        stop = _find_interrupt(thread_id, pending, interrupt)
+        stop = _find_interrupt(saver, thread_id, interrupt)
         # Under the lock that a resume holds when it looks whether the deadline has passed: one of the two wins.
         if has_expired(stop.deadline, datetime.now(UTC) if clock is None else clock()):
             assert stop.deadline is not None
@@ -237,7 +233,18 @@ def answer(
         history = config.with_check_point_id(None)
         (latest,) = saver.recent(history, limit=1)
         refuse_other_engine(latest.metadata, thread_id)
-        stored = _prepare_answer(stop, value)
+        if not can_answer(stop.when, value) and value is not None:
+            raise CheckpointSerializationError(
+                "value",
+                type(value).__name__,
+                f"the run stopped {stop.when} {stop.node_id!r}: "
+                "answer with a mapping to merge into the state, or with None",
+            )
+        stored = value  # None: the run moves past a declared stop
+        if stop.when == "inside":
+            stored = freeze_value("value", value)
+        elif value is not None:
+            stored = freeze_update("value", value)
         saver.put_writes(config, {ANSWER + stop.id: stored})
     return stop
 
@@ -416,87 +423,20 @@ def lineage(history: Sequence[CheckpointInfo], checkpoint_id: str) -> list[Check
     return path
 
 
+# Where the documentation and tracebacks look for them.
+for _public in (submit, erase, erase_where, ErasureLedger, ErasureReport):
+    _public.__module__ = __name__
+
 # For async code. A cancelled caller does not leave the thread behind: what it began is done.
-
-
-async def asubmit(
-    saver: BaseCheckpointSaver,
-    input: Mapping[str, Any],
-    thread_id: ThreadLike | None = None,
-    *,
-    graph_id: str | None = None,
-    at: datetime | None = None,
-    key: str | None = None,
-) -> RunnableConfig:
-    """As `submit`."""
-    return await finish_in_thread(submit, saver, input, thread_id, graph_id=graph_id, at=at, key=key)
-
-
-async def acancel(saver: BaseCheckpointSaver, thread: ThreadLike, *, reason: str | None = None) -> bool:
-    """As `cancel`."""
-    return await finish_in_thread(cancel, saver, thread, reason=reason)
-
-
-async def apause(saver: BaseCheckpointSaver, thread: ThreadLike) -> bool:
-    """As `pause`."""
-    return await finish_in_thread(pause, saver, thread)
-
-
-async def aanswer(
-    saver: BaseCheckpointSaver,
-    thread: ThreadLike,
-    value: Any,
-    *,
-    interrupt: str | None = None,
-    clock: Callable[[], datetime] | None = None,
-) -> WaitingInterrupt:
-    """As `answer`."""
-    return await finish_in_thread(answer, saver, thread, value, interrupt=interrupt, clock=clock)
-
-
-async def aupdate(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, Any]) -> RunnableConfig:
-    """As `update`."""
-    return await finish_in_thread(update, saver, config, values)
-
-
-async def afork(
-    saver: BaseCheckpointSaver,
-    config: ThreadLike,
-    target: ThreadLike,
-    *,
-    created_at: datetime | None = None,
-) -> ForkedThread:
-    """As `fork`."""
-    return await finish_in_thread(fork, saver, config, target, created_at=created_at)
-
-
-async def arollback(
-    saver: BaseCheckpointSaver,
-    config: ConfigLike,
-    *,
-    created_at: datetime | None = None,
-) -> RunnableConfig:
-    """As `rollback`."""
-    return await finish_in_thread(rollback, saver, config, created_at=created_at)
-
-
-async def aerase(
-    saver: BaseCheckpointSaver, thread: ThreadLike, *, ledger: ErasureLedger | None = None, full: bool = False
-) -> ErasureReport:
-    """As `erase`."""
-    return await finish_in_thread(erase, saver, thread, ledger=ledger, full=full)
-
-
-async def aerase_where(
-    saver: BaseCheckpointSaver,
-    metadata: Mapping[str, Any],
-    *,
-    stores: Sequence[Any] = (),
-    ledger: ErasureLedger | None = None,
-    full: bool = False,
-) -> list[ErasureReport]:
-    """As `erase_where`."""
-    return await finish_in_thread(erase_where, saver, metadata, stores=stores, ledger=ledger, full=full)
+asubmit = make_async(submit)
+acancel = make_async(cancel)
+apause = make_async(pause)
+aanswer = make_async(answer)
+aupdate = make_async(update)
+afork = make_async(fork)
+arollback = make_async(rollback)
+aerase = make_async(erase)
+aerase_where = make_async(erase_where)
 
 
 # Helpers
@@ -581,23 +521,18 @@ def _has_finished(latest: CheckpointInfo) -> bool:
     return not latest.stopped and latest.next_node_id == END
 
 
-def _nothing_to_answer(saver: BaseCheckpointSaver, thread_id: str) -> CheckpointerError:
-    """Make the error of an answer to a thread that waits for none."""
-    config = RunnableConfig(thread_id)
-    for latest in saver.recent(config, limit=1):
-        reason = f"no interrupt is pending, because the thread is {latest.status}"
-        writes = saver.get_writes(config.with_check_point_id(latest.id))
-        if any(ANSWER + interrupt_id in writes for interrupt_id in interrupts_in(writes)):
-            reason += f"; if an answer was wrong, rollback to checkpoint {latest.id} asks again"
-        return CheckpointConflictError(thread_id, reason)
-    return CheckpointNotFoundError(thread_id)
-
-
-def _find_interrupt(
-    thread_id: str,
-    pending: Sequence[WaitingInterrupt],
-    wanted: str | None,
-) -> WaitingInterrupt:
+def _find_interrupt(saver: BaseCheckpointSaver, thread_id: str, wanted: str | None) -> WaitingInterrupt:
+    """Return the pending interrupt with an id, or the only one (None)."""
+    pending = saver.interrupts(thread_id)
+    if not pending:
+        config = RunnableConfig(thread_id)
+        for latest in saver.recent(config, limit=1):
+            reason = f"no interrupt is pending, because the thread is {latest.status}"
+            writes = saver.get_writes(config.with_check_point_id(latest.id))
+            if any(ANSWER + interrupt_id in writes for interrupt_id in interrupts_in(writes)):
+                reason += f"; if an answer was wrong, rollback to checkpoint {latest.id} asks again"
+            raise CheckpointConflictError(thread_id, reason)
+        raise CheckpointNotFoundError(thread_id)
     if wanted is None and len(pending) == 1:
         return pending[0]
     for stop in pending:
@@ -609,21 +544,6 @@ def _find_interrupt(
         raise CheckpointNotFoundError(thread_id, what, f"pending: {ids}")
     count = len(pending)
     raise CheckpointConflictError(thread_id, f"{count} interrupts are pending, name one of them: {ids}")
-
-
-def _prepare_answer(stop: WaitingInterrupt, value: Any) -> Any:
-    if stop.when != "inside" and value is None:  # the run moves past the stop
-        return None
-    if not can_answer(stop.when, value):
-        raise CheckpointSerializationError(
-            "value",
-            type(value).__name__,
-            f"the run stopped {stop.when} {stop.node_id!r}: "
-            "answer with a mapping to merge into the state, or with None",
-        )
-    if stop.when == "inside":
-        return freeze_value("value", value)
-    return freeze_update("value", value)
 
 
 def _path_to(saver: BaseCheckpointSaver, config: RunnableConfig) -> list[CheckpointInfo]:
@@ -686,8 +606,3 @@ def _read_interrupts(saver: BaseCheckpointSaver, config: RunnableConfig, now: da
     if any(key.startswith(TIMER) for key in interrupts):
         interrupts[ASLEEP] = True
     return interrupts
-
-
-# Where the documentation and tracebacks look for them.
-for _public in (submit, erase, erase_where, ErasureLedger, ErasureReport):
-    _public.__module__ = __name__

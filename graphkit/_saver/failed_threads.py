@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from typing import Final, final
@@ -12,7 +12,7 @@ from typing import Final, final
 from graphkit.errors import CheckpointerError, CheckpointStorageError, ThreadBusyError
 
 _MAX_NAMES: Final = 20
-"""How many threads an error names."""
+"""How many threads a message names."""
 
 
 @final
@@ -70,14 +70,20 @@ class FailedThreads:
             error = CheckpointStorageError(
                 os.fsdecode(getattr(first, "path", None) or first.filename or ""), self._operation, first
             )
-        names = ", ".join(f"{thread_id:.80}" for thread_id in self._thread_ids[:_MAX_NAMES])
-        unnamed = len(self._thread_ids) - _MAX_NAMES
-        if unnamed > 0:
-            names = f"{names} and {unnamed} more"
+        names = name_threads(self._thread_ids)
         others = "no other is done" if len(self._thread_ids) == self._total else "all others are done"
         described = copy(error)
         described.args = (*error.args[:-1], f"{error} (cannot {self._operation} {names}; {others})")
         raise described from first
+
+
+def name_threads(thread_ids: Sequence[str]) -> str:
+    """Return the ids of threads for a message: the first of them, each shortened, and how many more there are."""
+    names = ", ".join(f"{thread_id:.80}" for thread_id in thread_ids[:_MAX_NAMES])
+    unnamed = len(thread_ids) - _MAX_NAMES
+    if unnamed > 0:
+        names = f"{names} and {unnamed} more"
+    return names
 
 
 def is_out_of_resources(error: Exception) -> bool:

@@ -16,15 +16,14 @@ from contextvars import copy_context
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
-from itertools import islice
 from logging import getLogger
 from time import monotonic
-from typing import Any, Final, Self, final
+from typing import Final, Self, final
 
 from graphkit._options import check_age, check_count, read_options
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.failed_threads import is_out_of_resources
+from graphkit._saver.failed_threads import is_out_of_resources, name_threads
 from graphkit._saver.reports import OverLimit, RetentionReport
 from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_writes, list_removable
 from graphkit._saver.status import STATUSES
@@ -54,8 +53,6 @@ _REST_PER_WORK: Final = 9.0
 """How many times as long as the work a rest is: a pass takes at most a tenth of a core."""
 _LOOK: Final = 0.05
 """Seconds after which a rest looks whether the worker has nothing else to do."""
-_MAX_NAMES: Final = 20
-"""How many threads a warning names."""
 
 
 @final
@@ -123,7 +120,11 @@ class RetentionPolicy:
         if self.max_age is not None:
             object.__setattr__(self, "max_age", check_age("max_age", self.max_age, CheckpointerConfigurationError))
         for name in ("keep_tags", "statuses"):
-            object.__setattr__(self, name, _check_texts(name, getattr(self, name)))
+            texts = getattr(self, name)
+            is_collection = isinstance(texts, Collection) and not isinstance(texts, str | bytes | Mapping)
+            if not is_collection or not all(isinstance(text, str) for text in texts):
+                raise CheckpointerConfigurationError(f"{name} must be a list of texts, not {texts!r}")
+            object.__setattr__(self, name, frozenset(texts))
         for status in self.statuses:
             if status not in STATUSES:
                 hint = suggest(status, STATUSES) or f"; they are {', '.join(STATUSES)}"
@@ -171,13 +172,6 @@ class RetentionPolicy:
             CheckpointKeyError: a key is missing. The threads before the sealed one are done.
         """
         return apply_policy(self, saver, now=datetime.now(UTC), dry_run=dry_run)
-
-
-def _check_texts(name: str, value: Any) -> frozenset[str]:
-    is_collection = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
-    if not is_collection or not all(isinstance(item, str) for item in value):
-        raise CheckpointerConfigurationError(f"{name} must be a list of texts, not {value!r}")
-    return frozenset(value)
 
 
 # One pass
@@ -250,7 +244,12 @@ class _Pass:
         self._policy = policy
         self._store = store
         self._dry_run = dry_run
-        self._options = _make_options(policy, now)
+        self._options: RetentionOptions | None = {"keep_last": policy.keep_last, "keep_tags": policy.keep_tags}
+        """The keywords of `prune`; None if the policy only has byte limits."""
+        if isinstance(policy.max_age, timedelta):
+            self._options["older_than"] = now - policy.max_age
+        elif policy.keep_last is None:
+            self._options = None
         self.chosen: list[str] = []
         self._unmeasured: set[str] = set()
         self._removed = 0
@@ -274,30 +273,23 @@ class _Pass:
         """Prune a thread, if it has one of the statuses of the policy."""
         self._unmeasured.add(thread_id)
         with self._noting_errors(thread_id):
-            if not self._has_status(thread_id):
-                return
+            if self._policy.statuses:
+                latest = self._store.recent(RunnableConfig(thread_id), limit=1)
+                if not latest or latest[0].status not in self._policy.statuses:
+                    return
             self.chosen.append(thread_id)
-            removed = self._remove(thread_id)
+            if self._options is None:
+                return
+            # Most threads lose nothing, and a listing takes no lock and rewrites nothing. `prune` decides again under
+            # its lock, because a run may have put checkpoints since then.
+            removable = list_removable(self._store, thread_id, Retention(**self._options))
+            if removable and not self._dry_run:
+                removed = self._store.prune(thread_id, **self._options)
+            else:
+                removed = sum(not is_of_early_writes(info.checkpoint_ns) for info in removable)
             if removed:
                 self._removed += removed
                 self._pruned.append(thread_id)
-
-    def _has_status(self, thread_id: str) -> bool:
-        if not self._policy.statuses:
-            return True
-        latest = self._store.recent(RunnableConfig(thread_id), limit=1)
-        return bool(latest) and latest[0].status in self._policy.statuses
-
-    def _remove(self, thread_id: str) -> int:
-        """Prune a thread, or only count what `prune` would remove; return how many checkpoints."""
-        if self._options is None:
-            return 0
-        # Most threads lose nothing, and a listing takes no lock and rewrites nothing. `prune` decides again under
-        # its lock, because a run may have put checkpoints since then.
-        removable = list_removable(self._store, thread_id, Retention(**self._options))
-        if removable and not self._dry_run:
-            return self._store.prune(thread_id, **self._options)
-        return sum(not is_of_early_writes(info.checkpoint_ns) for info in removable)
 
     def measure(self, thread_id: str, limit: int) -> None:
         """Compare the size of a thread with its limit, unless it has an error."""
@@ -313,9 +305,17 @@ class _Pass:
 
     def alert(self) -> None:
         """Call `on_limit` for what has grown beyond its limit since the policy was applied last."""
-        alerts = self._policy._alerts  # noqa: SLF001 - a part of the policy
+        policy = self._policy
+        alerts = policy._alerts  # noqa: SLF001 - a part of the policy
         for found in alerts.find_new(self._store, self._over_limit, self._unmeasured):
-            _alert(self._policy, found)
+            if policy.on_limit is None:
+                what = "the store" if found.thread_id is None else f"thread {found.thread_id!r}"
+                _LOG.warning("%s takes %d bytes; its limit is %d", what, found.size, found.limit)
+                continue
+            try:
+                policy.on_limit(*found)
+            except (Exception, SystemExit):  # noqa: BLE001 - an alert that fails ends no pass
+                _LOG.exception("on_limit failed")
 
     @contextmanager
     def _noting_errors(self, thread_id: str) -> Iterator[None]:
@@ -332,27 +332,6 @@ class _Pass:
                 raise
             # Not the error itself: the frames of its traceback hold the states of the thread.
             self._failed[thread_id] = describe_error(error)
-
-
-def _make_options(policy: RetentionPolicy, now: datetime) -> RetentionOptions | None:
-    """Return the keywords of `prune`; None if the policy only has byte limits."""
-    options: RetentionOptions = {"keep_last": policy.keep_last, "keep_tags": policy.keep_tags}
-    if isinstance(policy.max_age, timedelta):
-        options["older_than"] = now - policy.max_age
-    elif policy.keep_last is None:
-        return None
-    return options
-
-
-def _alert(policy: RetentionPolicy, found: OverLimit) -> None:
-    if policy.on_limit is None:
-        what = "the store" if found.thread_id is None else f"thread {found.thread_id!r}"
-        _LOG.warning("%s takes %d bytes; its limit is %d", what, found.size, found.limit)
-        return
-    try:
-        policy.on_limit(*found)
-    except (Exception, SystemExit):  # noqa: BLE001 - an alert that fails ends no pass
-        _LOG.exception("on_limit failed")
 
 
 # In the background
@@ -413,25 +392,24 @@ class RetentionThread:
             self._thread.join()
 
     def _run(self) -> None:
+        """Apply the policy as long as no other worker does. After an error, the next attempt is a while later."""
         pause = 0.0
         try:
             while not self._stopping.wait(pause):
-                self._try()
+                try:
+                    with self._store.run_lock(_LOCK, 0.0):
+                        self._apply_repeatedly()
+                except ThreadBusyError:
+                    _WORKER_LOG.debug("another worker applies the retention policy")
+                except Exception as error:  # noqa: BLE001 - a policy ends no worker
+                    _WORKER_LOG.warning(
+                        "the retention policy failed here; the next attempt is in %.3g s: %s", _PAUSE, error
+                    )
                 self._has_tried.set()
                 pause = _PAUSE
         finally:
             # Also after SystemExit, which ends a thread silently: `wait` would never return.
             self._has_tried.set()
-
-    def _try(self) -> None:
-        """Apply the policy until the worker stops, unless another worker does, or an error comes."""
-        try:
-            with self._store.run_lock(_LOCK, 0.0):
-                self._apply_repeatedly()
-        except ThreadBusyError:
-            _WORKER_LOG.debug("another worker applies the retention policy")
-        except Exception as error:  # noqa: BLE001 - a policy ends no worker
-            _WORKER_LOG.warning("the retention policy failed here; the next attempt is in %.3g s: %s", _PAUSE, error)
 
     def _apply_repeatedly(self) -> None:
         """Apply the policy until the worker stops; its lock is held."""
@@ -442,7 +420,8 @@ class RetentionThread:
             if report.removed:
                 _WORKER_LOG.info("retention: removed %d checkpoints of %d threads", report.removed, len(report.pruned))
             if report.failed:
-                _warn(report.failed)
+                reason = next(iter(report.failed.values()))
+                _WORKER_LOG.warning("retention: cannot prune %s: %s", name_threads([*report.failed]), reason)
             self._has_tried.set()
             pause = _PAUSE
 
@@ -455,11 +434,3 @@ class RetentionThread:
                 pass
             self._rested_at = monotonic()
         return self._stopping.is_set()
-
-
-def _warn(failed: Mapping[str, str]) -> None:
-    names = ", ".join(f"{thread_id:.80}" for thread_id in islice(failed, _MAX_NAMES))
-    unnamed = len(failed) - _MAX_NAMES
-    if unnamed > 0:
-        names = f"{names} and {unnamed} more"
-    _WORKER_LOG.warning("retention: cannot prune %s: %s", names, next(iter(failed.values())))

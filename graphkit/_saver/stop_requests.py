@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from graphkit._records.config import END
 from graphkit._saver.writes import CANCELLED
@@ -73,22 +73,15 @@ def grant_cancel_request(saver: BaseCheckpointSaver, config: RunnableConfig) -> 
     for latest in saver.recent(config, limit=1):
         if latest.stopped or latest.next_node_id == END:
             return False
-    request = _find_cancel_request(saver, config)
-    if request is None:
-        return False
-    saver.put_writes(config, {CANCELLED: request})
-    return True
-
-
-def _find_cancel_request(saver: BaseCheckpointSaver, config: RunnableConfig) -> Mapping[str, Any] | None:
     for checkpoint_id in find_mailboxes(saver, config, _RECENT_MAILBOXES):
         writes = saver.get_writes(config.with_check_point_id(checkpoint_id))
         request = writes.get(CANCEL_REQUEST)
         if isinstance(request, Mapping):
-            return request
+            saver.put_writes(config, {CANCELLED: request})
+            return True
         if CANCELLED in writes:  # a resume went on from here, in spite of all earlier requests
-            return None
-    return None
+            return False
+    return False
 
 
 def _select_mailboxes(infos: Sequence[CheckpointInfo], count: int, *, is_whole: bool) -> list[str] | None:

@@ -529,7 +529,17 @@ class PollingWatch(Watch):
         self._config = config
         self._bookmarks: dict[_HistoryKey, _Bookmark] = {}
         for key in self._list_histories():
-            self._set_first_bookmark(key, latest=latest)
+            thread, namespace = key
+            if config is not None and config.checkpoint_ns == namespace and config.checkpoint_id is not None:
+                # The caller has named the checkpoint after which the history is reported.
+                versions = self._read_versions(thread)
+                self._bookmarks[key] = _Bookmark(config.checkpoint_id, writes=frozenset(), versions=versions)
+                continue
+            history = [info for info in saver.history(_make_config(key)) if not is_incomplete(info.metadata)]
+            if latest:
+                history = history[1:]
+            if history:
+                self._set_bookmark(key, history[0].id)
 
     def _list_histories(self) -> list[_HistoryKey]:
         saver = self._saver
@@ -549,20 +559,6 @@ class PollingWatch(Watch):
         if saver.get(self._config.with_check_point_id(None)) is not None:
             namespaces.add(root)
         return [(thread, namespace) for namespace in sorted(namespaces)]
-
-    def _set_first_bookmark(self, key: _HistoryKey, *, latest: bool) -> None:
-        thread, namespace = key
-        config = self._config
-        if config is not None and config.checkpoint_ns == namespace and config.checkpoint_id is not None:
-            # The caller has named the checkpoint after which the history is reported.
-            versions = self._read_versions(thread)
-            self._bookmarks[key] = _Bookmark(config.checkpoint_id, writes=frozenset(), versions=versions)
-            return
-        history = [info for info in self._saver.history(_make_config(key)) if not is_incomplete(info.metadata)]
-        if latest:
-            history = history[1:]
-        if history:
-            self._set_bookmark(key, history[0].id)
 
     def _set_bookmark(self, key: _HistoryKey, checkpoint_id: str) -> Mapping[str, Any]:
         """Remember a checkpoint as reported; return its pending writes, which count as reported too."""

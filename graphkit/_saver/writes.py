@@ -147,16 +147,12 @@ def _find_wrong_field(interrupt: Mapping[str, Any]) -> str | None:
 def _find_wrong_term(interrupt: Mapping[str, Any]) -> str | None:
     if "deadline" in interrupt and time_or_none(interrupt["deadline"]) is None:
         return "its 'deadline' must be a datetime with a time zone"
-    if any(time_or_none(time) is None for time in _list_reminders(interrupt)):
+    reminders = interrupt.get("reminders", ())
+    if not isinstance(reminders, list | tuple) or any(time_or_none(time) is None for time in reminders):
         return "its 'reminders' must be a list of datetimes with a time zone"
     if interrupt.get("call", 0) not in _CALLS:
         return "its 'call' must be the number of a call"
     return None
-
-
-def _list_reminders(interrupt: Mapping[str, Any]) -> Sequence[Any]:
-    reminders = interrupt.get("reminders", ())
-    return reminders if isinstance(reminders, list | tuple) else (reminders,)
 
 
 _WHENS: Final = get_args(When)
@@ -597,38 +593,32 @@ def progress_of(writes: Mapping[str, Any]) -> list[ForkProgress]:
     tasks = _strip_prefix(TASK, usable)
     found: dict[str, ForkProgress] = {}
     for execution, items in _strip_prefix(ITEMS, usable).items():
-        finished = [task for name, task in tasks.items() if _is_item_of(name, execution)]
+        finished: list[Any] = []
+        for name, task in tasks.items():
+            head, _, number = name.rpartition(".")
+            if head == execution and number.isdigit():
+                finished.append(task)
         node_id = None
         if finished:
             node_id = finished[0].get("node")
         found[execution] = ForkProgress(node_id, done=len(finished), total=len(items))
-    for execution, progress in _measure_forks(tasks).items():
-        found.setdefault(execution, progress)
-    # The key of a nested execution has more parts than the keys around it.
-    executions = sorted(found, key=lambda execution: execution.count("."))
-    return [found[execution] for execution in executions]
-
-
-def _measure_forks(tasks: Mapping[str, Any]) -> dict[str, ForkProgress]:
-    """Return how far the forks are, by the key of their execution."""
-    found: dict[str, ForkProgress] = {}
+    forks: dict[str, ForkProgress] = {}
     for name, task in tasks.items():
         if "branches" not in task:
             continue
         branch = name.rpartition(".")[0]
         execution = branch.rpartition(".")[0]
         done = 0
-        if execution in found:
-            done = found[execution].done
+        if execution in forks:
+            done = forks[execution].done
         if task.get("ends"):
             done += 1
-        found[execution] = ForkProgress(None, done=done, total=task["branches"])
-    return found
-
-
-def _is_item_of(task: str, execution: str) -> bool:
-    head, _, number = task.rpartition(".")
-    return head == execution and number.isdigit()
+        forks[execution] = ForkProgress(None, done=done, total=task["branches"])
+    for execution, progress in forks.items():
+        found.setdefault(execution, progress)
+    # The key of a nested execution has more parts than the keys around it.
+    executions = sorted(found, key=lambda execution: execution.count("."))
+    return [found[execution] for execution in executions]
 
 
 # Submitted runs: one checkpoint at the end of their thread, before the first node, with the state of the thread, and in
@@ -671,10 +661,7 @@ class Submission(NamedTuple):
         stored = metadata[SUBMIT]
         if not isinstance(stored, Mapping) or not isinstance(stored.get("input"), Mapping):
             return None
-        at = stored.get("at")
-        if not isinstance(at, datetime) or at.tzinfo is None:
-            at = None
-        return cls(stored["input"], at, stored.get("key"), stored.get("is_new") is True)
+        return cls(stored["input"], time_or_none(stored.get("at")), stored.get("key"), stored.get("is_new") is True)
 
     def is_due(self, now: datetime) -> bool:
         """Return whether the run may begin."""

@@ -103,19 +103,13 @@ def find_changes(before: FrozenDict, state: FrozenDict) -> Changes:
         if old is value and kind_of(value) != PRIVATE:
             continue
         ops[key] = SET
-        if _begins_with(value, old):
+        are_lists = type(value) is FrozenList and type(old) is FrozenList and old.kind != PRIVATE
+        if are_lists and len(old) <= len(value) and all(map(is_, old, value)):
             ops[key] = len(old)
     for key in before:
         if key not in state:
             ops[key] = REMOVED
     return Changes(before, ops)
-
-
-def _begins_with(value: Any, old: Any) -> bool:
-    """Return whether a list begins with all elements of an old one, which are the same objects."""
-    if type(value) is not FrozenList or type(old) is not FrozenList or old.kind == PRIVATE:
-        return False
-    return len(old) <= len(value) and all(map(is_, old, value))
 
 
 class ReadCheckpoint(NamedTuple):
@@ -473,7 +467,18 @@ class ThreadCopier:
         if self._versions:
             stored = self._target.list_versions()
         released = len(stored)
-        self._check_versions([stage.version for stage in stages], stored)
+        # The target has the first versions of the source, and can number the others as the source does.
+        wanted = [*versions]
+        if wanted[:released] != [*stored]:
+            raise CheckpointConflictError(
+                self._thread_id, f"the target has the versions {[*stored]}, which the source does not begin with"
+            )
+        following = stored[-1] + 1 if stored else 1
+        for number, version in enumerate(wanted[released:], following):
+            if version != number:
+                raise CheckpointConflictError(
+                    self._thread_id, f"the target would number version {version} as {number}; copy without versions"
+                )
         plan = _Plan(stages=stages, released=released)
         for stage in stages[:released]:
             assert stage.version is not None
@@ -550,10 +555,28 @@ class ThreadCopier:
                 continue
             self._compare_checkpoints(namespace, one, other)
             comparison.stored += 1
-            if has_parts:
-                missing = self._find_missing_parts(namespace, one, other)
-                if missing is not None:
-                    comparison.parts.append(missing)
+            if not has_parts:
+                continue
+            # Writes and tags are only appended. What is stored must therefore be the beginning of what is wanted, in
+            # order.
+            writes = one.record.get("writes", {})
+            stored_writes = other.record.get("writes", {})
+            for key, stored_key in zip_longest(writes, stored_writes):
+                if stored_key is None:
+                    break
+                is_equal = key == stored_key and _text(writes[key]) == _text(stored_writes[key])
+                if not is_equal:
+                    raise self._conflict(namespace, other, f"its pending write {stored_key!r} differs from the source")
+            count = len(other.tags)
+            if [*one.tags[:count]] != [*other.tags]:
+                raise self._conflict(namespace, other, "its tags differ from the source")
+            missing = MissingParts(
+                checkpoint_id=one.checkpoint.id,
+                writes={key: value for key, value in one.writes.items() if key not in stored_writes},
+                tags=one.tags[count:],
+            )
+            if missing.writes or missing.tags:
+                comparison.parts.append(missing)
         return comparison
 
     def _compare_checkpoints(self, namespace: str, one: ReadCheckpoint, other: ReadCheckpoint) -> None:
@@ -572,44 +595,8 @@ class ThreadCopier:
                 what = f"{description} at {', '.join(map(repr, keys)) or 'the order of its keys'}"
             raise self._conflict(namespace, other, f"its {what} differs from the source")
 
-    def _find_missing_parts(self, namespace: str, one: ReadCheckpoint, other: ReadCheckpoint) -> MissingParts | None:
-        """Return what a stored checkpoint lacks; None if it lacks nothing."""
-        wanted = one.record.get("writes", {})
-        stored = other.record.get("writes", {})
-        # Writes and tags are only appended. What is stored must therefore be the beginning of what is wanted, in order.
-        for key, stored_key in zip_longest(wanted, stored):
-            if stored_key is None:
-                break
-            is_equal = key == stored_key and _text(wanted[key]) == _text(stored[key])
-            if not is_equal:
-                raise self._conflict(namespace, other, f"its pending write {stored_key!r} differs from the source")
-        count = len(other.tags)
-        if [*one.tags[:count]] != [*other.tags]:
-            raise self._conflict(namespace, other, "its tags differ from the source")
-        tags = one.tags[count:]
-        writes = {key: value for key, value in one.writes.items() if key not in stored}
-        if not writes and not tags:
-            return None
-        return MissingParts(checkpoint_id=one.checkpoint.id, writes=writes, tags=tags)
-
     def _conflict(self, namespace: str, read: ReadCheckpoint, reason: str) -> CheckpointConflictError:
         return make_conflict(self._thread_id, namespace, read.checkpoint.id, reason)
-
-    def _check_versions(self, wanted: Sequence[int | None], stored: Sequence[int]) -> None:
-        """Check that the target has the first versions of the source, and can number the others as it does."""
-        if wanted[: len(stored)] != [*stored]:
-            raise CheckpointConflictError(
-                self._thread_id, f"the target has the versions {[*stored]}, which the source does not begin with"
-            )
-        following = 1
-        if stored:
-            following = stored[-1] + 1
-        for version in wanted[len(stored) : -1]:
-            if version != following:
-                raise CheckpointConflictError(
-                    self._thread_id, f"the target would number version {version} as {following}; copy without versions"
-                )
-            following += 1
 
     # Copying
 

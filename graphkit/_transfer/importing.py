@@ -175,29 +175,25 @@ class ThreadImporter:
         """
         while "end" not in (data := source.read_required(of=self.thread_id)):
             self._digest.update(f"{source.text.rstrip()}\n".encode())
-            self._import_line(data, source)
+            try:
+                if "release" in data:
+                    self._release(data["release"])
+                    continue
+                namespace, imported = self._parse(data)
+            except CheckpointerError:
+                raise
+            except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+                raise source.error(f"malformed: {error}") from error
+            if "version" in data and not isinstance(self._saver, HasVersions):
+                raise CheckpointerConfigurationError(
+                    f"{type(self._saver).__name__} keeps no versions; export without them, or import elsewhere"
+                )
+            self._namespaces[namespace] = None
+            if data.get("version") in self._stored_versions:
+                self.skipped += 1  # `_finish` compares it
+            else:
+                self._store(namespace, imported)
         self._finish(data["end"], source)
-
-    def _import_line(self, data: dict[str, Any], source: LineReader) -> None:
-        """Store the content of a line, unless it is stored already."""
-        try:
-            if "release" in data:
-                self._release(data["release"])
-                return
-            namespace, imported = self._parse(data)
-        except CheckpointerError:
-            raise
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise source.error(f"malformed: {error}") from error
-        if "version" in data and not isinstance(self._saver, HasVersions):
-            raise CheckpointerConfigurationError(
-                f"{type(self._saver).__name__} keeps no versions; export without them, or import elsewhere"
-            )
-        self._namespaces[namespace] = None
-        if data.get("version") in self._stored_versions:
-            self.skipped += 1  # `_finish` compares it
-            return
-        self._store(namespace, imported)
 
     def _store(self, namespace: str, imported: StoredCheckpoint) -> None:
         """Store a checkpoint, or what it lacks if it is stored already.
@@ -226,18 +222,7 @@ class ThreadImporter:
                 self.thread_id, "it already holds other checkpoints; import it under another id, or delete it first"
             )
         self.skipped += 1
-        self._note_missing_parts(config.with_check_point_id(imported.checkpoint.id), imported)
-
-    def _begin(self, checkpoint: Checkpoint) -> None:
-        """Mark the thread as incomplete, unless it is; then store what earlier checkpoints lack."""
-        if not self._is_begun:
-            assert self._first_namespace is not None
-            self._incoming.begin([self._first_namespace], checkpoint.state, checkpoint.metadata)
-            self._is_begun = True
-            self._was_incomplete = False
-        self._put_parts()
-
-    def _note_missing_parts(self, address: RunnableConfig, imported: StoredCheckpoint) -> None:
+        address = config.with_check_point_id(imported.checkpoint.id)
         writes: dict[str, Any] = {}
         tags: list[str] = []
         if imported.writes:
@@ -249,6 +234,15 @@ class ThreadImporter:
         if writes or tags:
             missing = imported._replace(writes=writes, tags=tags)
             self._parts.append((address, missing))
+
+    def _begin(self, checkpoint: Checkpoint) -> None:
+        """Mark the thread as incomplete, unless it is; then store what earlier checkpoints lack."""
+        if not self._is_begun:
+            assert self._first_namespace is not None
+            self._incoming.begin([self._first_namespace], checkpoint.state, checkpoint.metadata)
+            self._is_begun = True
+            self._was_incomplete = False
+        self._put_parts()
 
     def _put_parts(self) -> None:
         for address, missing in self._parts:
@@ -333,7 +327,14 @@ def export_log_lines(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[str
             in place of a log or a directory.
     """
     directory = find_directory(saver, thread_id)
-    files = _list_files(directory) if os.path.lexists(directory) else ()
+    names: list[str] = []
+    if os.path.lexists(directory):
+        _check_directory(directory)
+        names = [path.name for path in directory.iterdir()]
+        for namespace in filter(_NAMESPACE.match, [*names]):
+            _check_directory(directory / namespace)
+            names += [f"{namespace}/{path.name}" for path in (directory / namespace).iterdir()]
+    files = sorted(name for name in names if _FILE.match(name))
     if not files:
         raise CheckpointNotFoundError(thread_id, hint="see threads()")
     yield format_line({"thread": thread_id, "directory": directory.name})
@@ -375,17 +376,6 @@ def _check_directory(path: Path) -> None:
 def _check_file(path: Path) -> None:
     if not stat.S_ISREG(path.lstat().st_mode):
         raise CheckpointFormatError(str(path), "it is a symbolic link or a special file where a log should be")
-
-
-def _list_files(directory: Path) -> list[str]:
-    """Return the files of a thread that hold data, relative to its directory, sorted."""
-    _check_directory(directory)
-    names = [path.name for path in directory.iterdir()]
-    namespaces = [name for name in names if _NAMESPACE.match(name)]
-    for namespace in namespaces:
-        _check_directory(directory / namespace)
-        names += [f"{namespace}/{path.name}" for path in (directory / namespace).iterdir()]
-    return sorted(name for name in names if _FILE.match(name))
 
 
 def _open(path: Path, flags: int) -> int:

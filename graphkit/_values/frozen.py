@@ -452,7 +452,7 @@ _MAX_INT_BITS: Final = 10_000
 """Python refuses to convert longer integers to decimal digits."""
 
 
-def to_plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:  # noqa: PLR0911 - a case per type
     """Convert a value to what JSON can represent: other types become lists, objects or text."""
     # Before the numbers and texts, which members of IntEnum and StrEnum are, too.
     if isinstance(value, Enum):
@@ -467,21 +467,7 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, str):
         encoded = value.encode("utf-8", "backslashreplace")  # a lone surrogate is not UTF-8
         return encoded.decode()
-    return _container_to_plain(_fields_of(value))
-
-
-def _fields_of(value: Any) -> Any:
-    """Return the fields of a record as a mapping; other values as they are."""
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return value._asdict()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
-    if hasattr(value, "model_dump"):
-        return value.model_dump()
-    return value
-
-
-def _container_to_plain(value: Any) -> Any:
+    value = _fields_of(value)
     if isinstance(value, Mapping):
         return {key if isinstance(key, str) else repr(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -495,3 +481,14 @@ def _container_to_plain(value: Any) -> Any:
         encoded = base64.b64encode(value)
         return encoded.decode()
     return str(value)
+
+
+def _fields_of(value: Any) -> Any:
+    """Return the fields of a record as a mapping; other values as they are."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return value._asdict()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+    if hasattr(value, "model_dump"):
+        return value.model_dump()
+    return value

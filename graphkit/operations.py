@@ -43,8 +43,7 @@ from graphkit._saver.incomplete import (
     refuse_incomplete,
 )
 from graphkit._saver.run_lock import locks_held_by_runs
-from graphkit._saver.status import public_metadata
-from graphkit._saver.stop_requests import CANCEL_REQUEST, PAUSE_REQUEST, RESUMED_AT, find_mailboxes
+from graphkit._saver.status import CANCEL_REQUEST, PAUSE_REQUEST, RESUMED_AT, find_mailboxes, public_metadata
 from graphkit._saver.writes import (
     ANSWER,
     ASLEEP,

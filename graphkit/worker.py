@@ -32,8 +32,7 @@ from graphkit._records.output import CheckpointInfo, InterruptionMetadata, NodeO
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.retention_policy import RetentionThread, find_store
 from graphkit._saver.run_lock import get_held_run_locks
-from graphkit._saver.status import find_next_time
-from graphkit._saver.stop_requests import grant_cancel_request
+from graphkit._saver.status import find_next_time, grant_cancel_request
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import ANSWER, GRAPH_ID, INTERRUPT, REMINDED, UPDATE, Submission, time_or_none
 from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError

@@ -10,7 +10,7 @@ from typing import Any, Final, final
 from graphkit._engine.requests import Clock, LoadWrites, Request, Steps
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.stop_requests import CANCEL_REQUEST, LOOK_INTERVAL, PAUSE_REQUEST
+from graphkit._saver.status import CANCEL_REQUEST, LOOK_INTERVAL, PAUSE_REQUEST
 from graphkit.errors import CheckpointerError
 
 _LOG: Final = logging.getLogger("graphkit.engine")
@@ -28,7 +28,7 @@ class RunControl:
     """What other threads and processes ask of a run; shared with its nested runs.
 
     Requests of other processes are in the store, at the run's mailboxes (see
-    `graphkit._saver.stop_requests`). The run looks for them at node boundaries, at most every
+    `graphkit._saver.status`). The run looks for them at node boundaries, at most every
     `LOOK_INTERVAL` seconds.
 
     Attributes:

@@ -36,8 +36,7 @@ from graphkit._records.context import ABSENT, Expired, NodeContext, StopTerms
 from graphkit._records.output import GraphResume, When
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.incomplete import check_complete
-from graphkit._saver.status import public_metadata
-from graphkit._saver.stop_requests import RESUMED_AT, SLOT_NANOSECONDS
+from graphkit._saver.status import RESUMED_AT, SLOT_NANOSECONDS, public_metadata
 from graphkit._saver.writes import (
     ANSWER,
     ASLEEP,

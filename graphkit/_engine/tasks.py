@@ -30,7 +30,7 @@ from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.stop_requests import CANCEL_REQUEST, LOOK_INTERVAL
+from graphkit._saver.status import CANCEL_REQUEST, LOOK_INTERVAL
 from graphkit._to_thread import HeldCancellation, Outcome, capture_outcome, unwrap_outcome, wait_until_done
 from graphkit._wording import describe_error
 from graphkit.errors import GraphRunnerError

@@ -524,7 +524,19 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             removable = {info.id for info in retention.select_removable(self.history(config))}
             if not removable or is_thread_incomplete(self, config.thread):
                 return 0
-            histories = self._read_thread(config.thread)
+            # All histories that `release` would end, each oldest first.
+            histories: dict[str, Sequence[StoredCheckpoint]] = {}
+            for namespace in self.namespaces(config.thread):
+                history = [*read_history(self, RunnableConfig(config.thread, checkpoint_ns=namespace))]
+                if not self.lists_namespaces and is_fork(history[-1].checkpoint.next_node_id):
+                    raise CheckpointerConfigurationError(
+                        f"{type(self).__name__} cannot prune a thread whose run stands before a fork: the branches "
+                        f"may have histories that namespaces() does not find. Let the run go past the fork, or "
+                        f"override namespaces() or prune()"
+                    )
+                for stored in history:
+                    _ = stored.checkpoint.state  # some savers decode a state on first use, and cannot after the release
+                histories[namespace] = history
             self.release(config)
             # The `release` of this saver may end one namespace only.
             ended: list[str] = []
@@ -543,26 +555,6 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
                     incoming.put(namespace, stored)
             incoming.finish()
             return len(removable)
-
-    def _read_thread(self, thread_id: str) -> dict[str, Sequence[StoredCheckpoint]]:
-        """Return all histories that `release` would end, by namespace, each oldest first.
-
-        Raises:
-            CheckpointerConfigurationError: the thread may have namespaces that the saver cannot find.
-        """
-        found: dict[str, Sequence[StoredCheckpoint]] = {}
-        for namespace in self.namespaces(thread_id):
-            history = [*read_history(self, RunnableConfig(thread_id, checkpoint_ns=namespace))]
-            if not self.lists_namespaces and is_fork(history[-1].checkpoint.next_node_id):
-                raise CheckpointerConfigurationError(
-                    f"{type(self).__name__} cannot prune a thread whose run stands before a fork: the branches may "
-                    f"have histories that namespaces() does not find. Let the run go past the fork, or override "
-                    f"namespaces() or prune()"
-                )
-            for stored in history:
-                _ = stored.checkpoint.state  # some savers decode a state on first use, and cannot after the release
-            found[namespace] = history
-        return found
 
     def register_types(self, *types: type) -> None:
         """Allow values of these application types to be restored from the store.
@@ -621,7 +613,13 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             CheckpointerConfigurationError: all threads are meant, and the saver cannot list them; or
                 the interval is not above 0; or there is no such status.
         """
-        config = self._resolve_watched(thread)
+        config = None
+        if isinstance(thread, str):
+            config = RunnableConfig(thread)
+        elif thread is not None:
+            config = RunnableConfig.of(thread)
+            if config.checkpoint_id is not None and self.get(config) is None:
+                raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id}")
         end = None if until is None else WatchEnd(self, config, until)
         watch = self._watch(config, latest=latest, interval=interval)
         if end is not None:
@@ -631,22 +629,6 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     def _watch(self, config: RunnableConfig | None, *, latest: bool, interval: float) -> Watch:
         """Return what `watch` returns, without an end. For implementers: the config is resolved."""
         return PollingWatch(self, config, latest=latest, interval=interval)
-
-    def _resolve_watched(self, thread: ThreadLike) -> RunnableConfig | None:
-        """Return what a watch follows: a config, or None for all threads.
-
-        Raises:
-            CheckpointNotFoundError: the named checkpoint does not exist.
-        """
-        if thread is None:
-            return None
-        if isinstance(thread, str):
-            return RunnableConfig(thread)
-        config = RunnableConfig.of(thread)
-        names_checkpoint = config.checkpoint_id is not None
-        if names_checkpoint and self.get(config) is None:
-            raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id}")
-        return config
 
     def wait_for_resume(
         self, thread: ThreadLike = None, timeout: float | None = None, *, interval: float = 1.0

@@ -74,7 +74,10 @@ class Retention:
             history: all checkpoints of one namespace, newest first.
         """
         if history and is_of_early_writes(history[0].checkpoint_ns):
-            return self._select_early_writes(history)
+            # LangGraph's ids ascend: a checkpoint whose id is above all others may still be put. A saver that does not
+            # say which checkpoints there are keeps all early writes.
+            newest = max(self.owner_ids, default="")
+            return [info for info in history[1:] if info.id not in self.owner_ids and info.id < newest]
         kept = [*history[: self.keep_last or 1]]
         old = history[self.keep_last or 1 :]
         for info in old:
@@ -86,12 +89,6 @@ class Retention:
         kept_ids = {info.id for info in kept}
         needed_ids = _find_needed(kept, history)
         return [info for info in old if info.id not in kept_ids and info.id not in needed_ids]
-
-    def _select_early_writes(self, history: Sequence[CheckpointInfo]) -> Sequence[CheckpointInfo]:
-        # LangGraph's ids ascend: a checkpoint whose id is above all others may still be put. A saver that does not
-        # say which checkpoints there are keeps all early writes.
-        newest = max(self.owner_ids, default="")
-        return [info for info in history[1:] if info.id not in self.owner_ids and info.id < newest]
 
 
 def list_removable(saver: BaseCheckpointSaver, thread_id: str, retention: Retention) -> Sequence[CheckpointInfo]:

@@ -215,7 +215,12 @@ class MessagesChannel(_ListChannel):
             else:  # another id has the same digest
                 appended.append(item)
             ids.add(digest)
-        new = _replace_items(old, replaced)
+        replaced = {index: item for index, item in replaced.items() if not _is_same(old[index], item)}
+        new = old
+        if replaced:
+            new = FrozenList(old) if isinstance(old, FrozenList) else list(old)
+            for index, item in replaced.items():
+                list.__setitem__(new, index, freeze(item))  # not shared yet
         if appended:
             new = _append_all(new, appended)
         if isinstance(new, FrozenList):
@@ -295,19 +300,6 @@ def _append_all(old: Sequence[Any], items: Sequence[Any]) -> Any:
     if isinstance(old, FrozenList):
         return extend_frozen(old, items)
     return [*old, *items]
-
-
-def _replace_items(old: Sequence[Any], replaced: Mapping[int, Any]) -> Sequence[Any]:
-    """Return the old list with some elements replaced; the list itself if nothing changes."""
-    changed = {index: item for index, item in replaced.items() if not _is_same(old[index], item)}
-    if not changed:
-        return old
-    new = list(old)
-    if isinstance(old, FrozenList):
-        new = FrozenList(old)
-    for index, item in changed.items():
-        list.__setitem__(new, index, freeze(item))  # not shared yet
-    return new
 
 
 def _message_id(message: Any) -> Any:

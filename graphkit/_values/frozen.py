@@ -324,13 +324,22 @@ def private_copy(value: Any) -> Any:
 # --- freezing ---------------------------------------------------------------------------------------------------------
 
 
-def _freeze(value: Any) -> Any:  # noqa: PLR0911 - a case per type
+def _freeze(value: Any) -> Any:  # noqa: C901, PLR0911 - a case per type
     cls = type(value)
     if cls in _ALREADY_FROZEN:
         return value
     # Copy first and then freeze the copy: another thread may be changing the original.
+    # In this frame: another one per level would lower the depth at which Python stops the recursion.
     if cls is list:
-        return _freeze_list(FrozenList(value))
+        grown = FrozenList(value)
+        if NATIVE_SCALARS.issuperset(map(type, grown)):
+            grown.kind = PLAIN
+            return grown
+        for index, item in enumerate(grown):
+            if type(item) not in _ALREADY_FROZEN:
+                list.__setitem__(grown, index, _freeze(item))
+        grown.kind = _kind_of_all(grown)
+        return grown
     if cls is dict:
         new = FrozenDict(value)
         for key, item in new.items():
@@ -341,8 +350,6 @@ def _freeze(value: Any) -> Any:  # noqa: PLR0911 - a case per type
     if cls is set:
         return FrozenSet(value)
     if isinstance(value, tuple):
-        # In this frame: another one per level would lower the depth at which Python stops the
-        # recursion.
         items = [_freeze(item) for item in value]
         if all(map(is_, items, value)):
             return value

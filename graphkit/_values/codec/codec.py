@@ -263,7 +263,13 @@ class Reader:
         if type(name) is not str or len(more) != rest:
             raise ValueError("a record without a name, or of the wrong length")
         raw = (name, value, *more)
-        entry = self._types.get(name) or self._find_renamed(name, raw)
+        entry = self._types.get(name)
+        if entry is None:
+            renamed = self._types.find_renamed(name)
+            if len(renamed) != 1:
+                reason = explain_ambiguous(renamed) if renamed else explain_unknown(name)
+                raise CheckpointSerializationError("", name, reason, raw)
+            entry = renamed[0]
         if entry.flavour != _FLAVOUR_OF[number]:
             raise CheckpointSerializationError("", name, "it is another kind of type now", raw)
         if number == ENUM:
@@ -285,14 +291,6 @@ class Reader:
             )
         except FieldsError as error:
             raise CheckpointSerializationError("", name, str(error), raw) from error
-
-    def _find_renamed(self, name: str, raw: object) -> ApplicationType:
-        found = self._types.find_renamed(name)
-        if not found:
-            raise CheckpointSerializationError("", name, explain_unknown(name), raw)
-        if len(found) > 1:
-            raise CheckpointSerializationError("", name, explain_ambiguous(found), raw)
-        return found[0]
 
 
 def read_dict(mapping: dict[Any, Any]) -> FrozenDict:
@@ -559,7 +557,18 @@ class Codec:
                 # hooks of a Reader, which take about as long as msgpack for every container.
                 value = unpackb(data, ext_hook=_not_plain, **_FROZEN_HOOKS)
             except _NotPlain:
-                return self._unpack_rich(data)
+                reader = Reader(self._registry)
+                value = unpackb(
+                    data,
+                    ext_hook=reader.read_ext,
+                    list_hook=reader.read_array,
+                    object_hook=read_dict,
+                    strict_map_key=False,
+                    timestamp=3,
+                )
+                if reader.open_marks:
+                    raise ValueError("a mark that is not the first element of an array") from None
+                return value
             if type(value) in PLAIN_CONTAINERS:
                 value.kind = PLAIN
             return value
@@ -572,20 +581,6 @@ class Codec:
         except Exception as error:
             # msgpack raises many kinds of errors, and a registered class may raise any.
             raise MalformedDataError(f"not a packed value: {str(error) or type(error).__name__}") from error
-
-    def _unpack_rich(self, data: bytes) -> Any:
-        reader = Reader(self._registry)
-        value = unpackb(
-            data,
-            ext_hook=reader.read_ext,
-            list_hook=reader.read_array,
-            object_hook=read_dict,
-            strict_map_key=False,
-            timestamp=3,
-        )
-        if reader.open_marks:
-            raise ValueError("a mark that is not the first element of an array")
-        return value
 
 
 def array_header(n: int) -> bytes:
@@ -627,7 +622,17 @@ def find_value_types(value: object) -> set[type]:
         current = waiting.pop()
         if type(current) in PLAIN_CONTAINERS and current.kind == PLAIN:  # type: ignore[attr-defined]
             continue
-        members = [*_members_of(current)]
+        members: list[object] = []
+        if isinstance(current, Mapping):
+            members = [*current.keys(), *current.values()]
+        elif isinstance(current, (list, tuple, set, frozenset)):
+            members = [*current]
+        elif flavour_of(type(current)) in {"dataclass", "pydantic"}:
+            members = [*getattr(current, "__dict__", {}).values()]
+            for name in getattr(current, "__dataclass_fields__", ()):  # a class with slots has no __dict__
+                members.append(getattr(current, name, None))
+            for name in ("__pydantic_extra__", "__pydantic_private__"):
+                members += (getattr(current, name, None) or {}).values()
         if flavour_of(type(current)) is not None:
             found.add(type(current))
         elif not members:
@@ -636,18 +641,3 @@ def find_value_types(value: object) -> set[type]:
             seen.add(id(current))
             waiting += members
     return found
-
-
-def _members_of(value: Any) -> Iterable[object]:
-    """Yield what a container or an object of an application type holds."""
-    if isinstance(value, Mapping):
-        yield from value.keys()
-        yield from value.values()
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        yield from value
-    elif flavour_of(type(value)) in {"dataclass", "pydantic"}:
-        yield from getattr(value, "__dict__", {}).values()
-        for name in getattr(value, "__dataclass_fields__", ()):  # a class with slots has no __dict__
-            yield getattr(value, name, None)
-        for name in ("__pydantic_extra__", "__pydantic_private__"):
-            yield from (getattr(value, name, None) or {}).values()

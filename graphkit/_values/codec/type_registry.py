@@ -82,8 +82,13 @@ class ApplicationType:
             except AttributeError:
                 if name not in self.optional:
                     raise FieldsError(f"its field {name!r} has no value") from None
-        attributes = getattr(value, "__dict__", {})
-        others = [name for name in attributes if name not in fields and not _is_cache(type(value), name)]
+        others = [name for name in getattr(value, "__dict__", {}) if name not in fields]
+        if others:
+            from functools import cached_property
+
+            bases = type(value).__mro__
+            caches = {name for name in others for base in bases if isinstance(base.__dict__.get(name), cached_property)}
+            others = [name for name in others if name not in caches]  # a restored object computes these again
         others += [name for name in self.slots if hasattr(value, name)]
         if others:
             raise FieldsError(f"its attribute {others[0]!r} is not a field, and would be lost; make it a field")
@@ -397,13 +402,6 @@ def make_public_name(name: str) -> str:
     if package == "graphkit" and dot:
         return f"graphkit.{qualname}"
     return name
-
-
-def _is_cache(cls: type, name: str) -> bool:
-    """Return whether an attribute is a cached_property, which a restored object computes again."""
-    from functools import cached_property
-
-    return any(isinstance(base.__dict__.get(name), cached_property) for base in cls.__mro__)
 
 
 def describe_type(cls: object) -> str:

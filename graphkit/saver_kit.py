@@ -51,11 +51,10 @@ from graphkit._values.state import REMOVED, SET, Changes
 
 if TYPE_CHECKING:
     from graphkit._saver.reports import FileRepair, FileReport, FileState, LostCheckpoint, ThreadReport, Unfinished
-    from graphkit._values.codec import (
+    from graphkit._values.codec import Codec, MalformedDataError
+    from graphkit._values.codec.type_registry import (
         ApplicationType,
-        Codec,
         FieldsError,
-        MalformedDataError,
         find_class,
         get_module_name,
         is_renamed,
@@ -131,20 +130,16 @@ __all__ = [
     "with_status_when_stored",
 ]
 
-_CODEC: Final = (
-    "ApplicationType",
-    "Codec",
-    "FieldsError",
-    "MalformedDataError",
-    "find_class",
-    "get_module_name",
-    "is_renamed",
-)
+_CODEC: Final = ("Codec", "MalformedDataError")
+_TYPES: Final = ("ApplicationType", "FieldsError", "find_class", "get_module_name", "is_renamed")
 _REPORTS: Final = ("FileRepair", "FileReport", "FileState", "LostCheckpoint", "ThreadReport", "Unfinished")
 
 __getattr__ = import_when_used(
     globals(),
-    dict.fromkeys(_CODEC, "graphkit._values.codec"),
+    {
+        **dict.fromkeys(_CODEC, "graphkit._values.codec"),
+        **dict.fromkeys(_TYPES, "graphkit._values.codec.type_registry"),
+    },
     dict.fromkeys(_REPORTS, "graphkit._saver.reports"),
 )
 

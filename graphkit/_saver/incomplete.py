@@ -196,11 +196,17 @@ def check_copy(saver: BaseCheckpointSaver, source_id: str, target_id: str) -> Se
         CheckpointNotFoundError: the source is empty. Nothing was changed.
         CheckpointConflictError: the source is incomplete, or as `require_empty`. Nothing was changed.
     """
-    namespaces = saver.namespaces(source_id)
-    if not namespaces:
-        raise CheckpointNotFoundError(source_id)
-    refuse_incomplete(saver, source_id)
+    namespaces = _check_source(saver, source_id)
     require_empty(saver, target_id)
+    return namespaces
+
+
+def _check_source(saver: BaseCheckpointSaver, thread_id: str) -> Sequence[str]:
+    """Check that a thread may be copied; return its namespaces."""
+    namespaces = saver.namespaces(thread_id)
+    if not namespaces:
+        raise CheckpointNotFoundError(thread_id)
+    refuse_incomplete(saver, thread_id)
     return namespaces
 
 
@@ -489,10 +495,7 @@ def copy_thread(source: BaseCheckpointSaver, thread: str, target: BaseCheckpoint
         CheckpointConflictError: the source is incomplete, or the target is not empty. Nothing was
             changed.
     """
-    namespaces = source.namespaces(thread)
-    if not namespaces:
-        raise CheckpointNotFoundError(thread)
-    refuse_incomplete(source, thread)
+    namespaces = _check_source(source, thread)
     first = RunnableConfig(thread, checkpoint_ns=min(namespaces))
     oldest = source.list(first)[-1]
     with fill_new_thread(target, new_thread, thread, namespaces, oldest, find_own_key(source, first)) as incoming:

@@ -104,13 +104,7 @@ class FrozenList(list[Any]):
             return NotImplemented
         return extend_frozen(self, other)
 
-    def __copy__(self) -> list[Any]:
-        return list(self)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
-        return copy.deepcopy(list(self), memo)
-
-    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:  # for `pickle` and `copy`
         return list, (), None, iter(self)
 
     append = extend = insert = pop = remove = clear = sort = reverse = _no_list
@@ -144,12 +138,6 @@ class FrozenDict(dict[Any, Any]):
         self.kind = max(self.kind, kind_of(value))
         dict.__setitem__(self, key, value)
 
-    def __copy__(self) -> dict[Any, Any]:
-        return dict(self)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> dict[Any, Any]:
-        return copy.deepcopy(dict(self), memo)
-
     def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
         return dict, (), None, None, iter(self.items())
 
@@ -175,12 +163,6 @@ class FrozenSet(set[Any]):
 
     def copy(self) -> set[Any]:
         return set(self)
-
-    def __copy__(self) -> set[Any]:
-        return set(self)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> set[Any]:
-        return copy.deepcopy(set(self), memo)
 
     def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
         return set, (list(self),)
@@ -364,17 +346,6 @@ def _is_plain_tuple(value: tuple[Any, ...]) -> bool:
     if type(value) is tuple:
         return True
     return hasattr(value, "_fields") and not getattr(value, "__dict__", None)
-
-
-def _freeze_list(new: FrozenList) -> FrozenList:
-    if NATIVE_SCALARS.issuperset(map(type, new)):
-        new.kind = PLAIN
-        return new
-    for index, item in enumerate(new):
-        if type(item) not in _ALREADY_FROZEN:
-            list.__setitem__(new, index, _freeze(item))
-    new.kind = _kind_of_all(new)
-    return new
 
 
 def _copy_object(value: Any) -> Any:

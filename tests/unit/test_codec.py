@@ -569,7 +569,7 @@ def test_no_memory_is_no_damage(monkeypatch):
     def full(*_args, **_kwargs):
         raise MemoryError
 
-    monkeypatch.setattr("graphkit._values.codec.codec.unpackb", full)
+    monkeypatch.setattr("graphkit._values.codec.unpackb", full)
     with pytest.raises(MemoryError):
         CODEC.unpack(b"\1")
 

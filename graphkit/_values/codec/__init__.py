@@ -1,25 +1,643 @@
-"""Values to msgpack and back, exactly or not at all. Never imports or calls a name from data."""
+"""Codec: values to bytes and back.
 
-from graphkit._values.codec.codec import MAX_DEPTH, Codec, MalformedDataError, array_header, find_value_types
+Only values that are not plain need a Writer, which
+converts them to trees of msgpack types, and a Reader, whose hooks convert them back.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Flag
+from types import MappingProxyType, NoneType
+from typing import Any, Final, NoReturn, final
+
+from msgpack import Packer, packb, unpackb
+
+from graphkit._values.codec.scalars import (
+    DATACLASS,
+    ENUM,
+    FROZENSET,
+    MAP,
+    MARK,
+    MARKS,
+    NAMEDTUPLE,
+    PYDANTIC,
+    READERS,
+    SET,
+    TUPLE,
+    encode_native,
+    find_encoder,
+    is_native,
+)
 from graphkit._values.codec.type_registry import (
     ApplicationType,
     FieldsError,
-    find_class,
-    get_module_name,
-    is_renamed,
+    TypeRegistry,
+    UnstorableError,
+    describe_type,
+    explain_ambiguous,
+    explain_refusal,
+    explain_unknown,
+    flavour_of,
     type_name,
 )
+from graphkit._values.frozen import NATIVE_SCALARS, PLAIN, FrozenDict, FrozenList, FrozenSet, kind_of
+from graphkit.errors import CheckpointSerializationError
 
-__all__ = [
-    "MAX_DEPTH",
-    "ApplicationType",
-    "Codec",
-    "FieldsError",
-    "MalformedDataError",
-    "array_header",
-    "find_class",
-    "find_value_types",
-    "get_module_name",
-    "is_renamed",
-    "type_name",
-]
+MAX_DEPTH: Final = 500
+"""How deeply containers may be nested. msgpack reads 1024 levels; a record occupies several of
+them."""
+
+PLAIN_CONTAINERS: Final = frozenset({FrozenList, FrozenDict})
+"""Containers that msgpack has, too, if their `kind` is PLAIN."""
+
+_SETS: Final = frozenset({set, frozenset, FrozenSet})
+
+
+@final
+class Writer:
+    """Converts a value to a tree of msgpack types and ext types. Plain parts stay as they are."""
+
+    __slots__ = ("_by_type", "_checks_scalars", "_open_records")
+
+    def __init__(self, by_type: dict[type, ApplicationType], *, checks_scalars: bool) -> None:
+        """Make a writer.
+
+        Args:
+            by_type: the registered types.
+            checks_scalars: whether to check each int and str, after msgpack refused one of them.
+        """
+        self._by_type = by_type
+        self._checks_scalars = checks_scalars
+        # The reader thaws the content of a record by recursion, so its depth must be limited here:
+        # inside a record the writer walks plain containers, too.
+        self._open_records = 0
+
+    def build_tree(self, value: Any, levels: int) -> Any:  # noqa: PLR0911 - a case per type
+        """Return the tree of a value.
+
+        Args:
+            value: the value.
+            levels: how deeply it may still be nested.
+
+        Raises:
+            UnstorableError: something in the value cannot be stored.
+        """
+        cls = type(value)
+        if cls in NATIVE_SCALARS:
+            return encode_native(value) if self._checks_scalars else value
+        if cls in PLAIN_CONTAINERS and value.kind == PLAIN and not self._checks_scalars and not self._open_records:
+            return value
+        if levels <= 0:
+            raise UnstorableError(value, f"it is nested more than {MAX_DEPTH} levels deep")
+        if cls is FrozenList or cls is list:
+            return self._build_items(value, levels - 1)
+        if cls is FrozenDict or cls is dict:
+            return self._build_mapping(value, levels - 1)
+        if cls is tuple:
+            return [MARKS[TUPLE], *self._build_items(value, levels - 1)]
+        entry = self._by_type.get(cls)
+        if entry is not None:
+            return self._build_record(entry, value, levels - 2)  # an array, and the dict of fields in it
+        if cls in _SETS:
+            return self._build_set(value, levels - 1)
+        encode = find_encoder(cls)
+        if encode is None:
+            raise UnstorableError(value, explain_refusal(cls))
+        return encode(value)
+
+    def _build_items(self, values: Iterable[Any], levels: int) -> list[Any]:
+        items: list[Any] = []
+        try:
+            for value in values:
+                items.append(self.build_tree(value, levels))  # noqa: PERF401 - its length is the index of the refused item
+        except UnstorableError as refused:
+            refused.steps.append(f"[{len(items)}]")
+            raise
+        return items
+
+    def _build_mapping(self, mapping: dict[Any, Any], levels: int) -> Any:
+        has_native_keys = NATIVE_SCALARS.issuperset(map(type, mapping))
+        if has_native_keys and self._checks_scalars:
+            has_native_keys = all(map(is_native, mapping))
+        if not has_native_keys:
+            pairs: list[Any] = [MARKS[MAP]]
+            key: Any = None
+            try:
+                for key, value in mapping.items():
+                    pairs += self.build_tree(key, levels), self.build_tree(value, levels)
+            except UnstorableError as refused:
+                refused.steps.append(_key_step(key))
+                raise
+            return pairs
+        return self._build_values(mapping, levels, _key_step)
+
+    def _build_values(self, mapping: Mapping[Any, Any], levels: int, step: Callable[[Any], str]) -> dict[Any, Any]:
+        values: dict[Any, Any] = {}
+        key: Any = None
+        try:
+            for key, value in mapping.items():
+                values[key] = self.build_tree(value, levels)
+        except UnstorableError as refused:
+            refused.steps.append(step(key))
+            raise
+        return values
+
+    def _build_set(self, members: Iterable[Any], levels: int) -> list[Any]:
+        trees = [self.build_tree(member, levels) for member in members]
+        # Sorted, because equal sets may iterate in different orders and must have equal bytes.
+        if len(trees) > 1:
+            trees.sort(key=packb)
+        mark = SET
+        if type(members) is frozenset:
+            mark = FROZENSET
+        return [MARKS[mark], *trees]
+
+    def _build_record(self, entry: ApplicationType, value: Any, levels: int) -> list[Any]:
+        if entry.flavour == "enum":
+            # By value for a Flag: a combination of flags has no member, and hence no name.
+            member = value.value if isinstance(value, Flag) else value.name
+            return [MARKS[ENUM], entry.name, self.build_tree(member, levels)]
+        try:
+            fields = entry.get_fields(value)
+        except FieldsError as error:
+            raise UnstorableError(value, str(error)) from None
+        if entry.flavour == "namedtuple":
+            return [MARKS[NAMEDTUPLE], entry.name, self._build_values(fields, levels, _field_step)]
+        self._open_records += 1
+        tree = [MARKS[DATACLASS], entry.name, self._build_values(fields, levels, _field_step)]
+        if entry.flavour == "pydantic":
+            tree[0] = MARKS[PYDANTIC]
+            tree.append(sorted(value.__pydantic_fields_set__))
+            for part in (value.__pydantic_extra__, value.__pydantic_private__):
+                if part is None:
+                    tree.append(None)
+                else:
+                    tree.append(self._build_values(part, levels, _field_step))
+        self._open_records -= 1
+        return tree
+
+
+def _key_step(key: object) -> str:
+    if type(key) is str and key.isidentifier():
+        return f".{key}"
+    text = repr(key)
+    if len(text) > 60:  # noqa: PLR2004 - enough to find it
+        text = f"{text[:57]}..."
+    return f"[{text}]"
+
+
+def _field_step(name: str) -> str:
+    return f".{name}"
+
+
+@final
+class _Mark:
+    """A mark that has been read, until the array that begins with it is complete."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+_READ_MARKS: Final = tuple(_Mark(number) for number in range(len(MARKS)))
+_FLAVOUR_OF: Final = {ENUM: "enum", NAMEDTUPLE: "namedtuple", DATACLASS: "dataclass", PYDANTIC: "pydantic"}
+
+
+@final
+class Reader:
+    """The hooks of one call of unpackb."""
+
+    # msgpack calls the hooks from the inside out. The tuple ([1], 2) is stored as [mark 1, [1], 2], and
+    # is read as: read_ext(mark 1), read_array([1]), read_array([mark 1, FrozenList([1]), 2]). So a hook
+    # gets values that are complete, and what a mark means is known when its array is. A mark anywhere
+    # but at the head of an array is not of the writer: no hook would replace it, and the caller would
+    # get the _Mark itself. `open_marks` finds that out at the end.
+
+    __slots__ = ("_types", "open_marks")
+
+    def __init__(self, types: TypeRegistry) -> None:
+        self._types = types
+        # The marks that were read, minus the arrays that began with one. If it is not 0 at the end,
+        # a mark was not the first element of an array.
+        self.open_marks = 0
+
+    def read_ext(self, code: int, data: bytes) -> Any:
+        """Return a scalar, or the mark of the array that begins here."""
+        is_mark = code == MARK and len(data) == 1 and data[0] < len(_READ_MARKS)
+        if is_mark:
+            self.open_marks += 1
+            return _READ_MARKS[data[0]]
+        read = READERS.get(code)
+        if read is None:
+            reason = "an unknown ext type; a newer version wrote it, or another program"
+            raise CheckpointSerializationError("", f"ext {code}", reason, (code, data))
+        return read(data)
+
+    def read_array(self, items: list[Any]) -> Any:
+        """Return a list, or the value that the mark at its head stands for."""
+        if not items or type(items[0]) is not _Mark:
+            new = FrozenList(items)
+            kind_of(new)  # computed now, when the kinds of the items are known: no recursion
+            return new
+        self.open_marks -= 1
+        mark, *rest = items
+        number = mark.number
+        if number == TUPLE:
+            return tuple(rest)
+        if number == SET:
+            return FrozenSet(rest)
+        if number == FROZENSET:
+            return frozenset(rest)
+        if number == MAP:
+            return read_dict(dict(zip(rest[::2], rest[1::2], strict=True)))
+        return self._read_record(number, *rest)
+
+    def _read_record(self, number: int, name: str, value: Any, *more: Any) -> Any:
+        rest = 0
+        if number == PYDANTIC:
+            rest = 3
+        if type(name) is not str or len(more) != rest:
+            raise ValueError("a record without a name, or of the wrong length")
+        raw = (name, value, *more)
+        entry = self._types.get(name)
+        if entry is None:
+            renamed = self._types.find_renamed(name)
+            if len(renamed) != 1:
+                reason = explain_ambiguous(renamed) if renamed else explain_unknown(name)
+                raise CheckpointSerializationError("", name, reason, raw)
+            entry = renamed[0]
+        if entry.flavour != _FLAVOUR_OF[number]:
+            raise CheckpointSerializationError("", name, "it is another kind of type now", raw)
+        if number == ENUM:
+            return _read_enum(entry, value, raw)
+        if type(value) is not FrozenDict:
+            raise ValueError("a record without fields")
+        try:
+            if number == NAMEDTUPLE:
+                return entry.make(dict(value))
+            fields = {field: _thaw(item) for field, item in value.items()}
+            if number == DATACLASS:
+                return entry.make(fields)
+            fields_set, extra, private = more
+            return entry.make_model(
+                fields,
+                fields_set,
+                extra=_thaw(extra),
+                private=_thaw(private),
+            )
+        except FieldsError as error:
+            raise CheckpointSerializationError("", name, str(error), raw) from error
+
+
+def read_dict(mapping: dict[Any, Any]) -> FrozenDict:
+    """Return a dict as a FrozenDict."""
+    new = FrozenDict(mapping)
+    kind_of(new)  # as in read_array
+    return new
+
+
+def _thaw(value: Any) -> Any:
+    """Return a value with mutable lists, dicts and sets, as the application object had it."""
+    cls = type(value)
+    if cls is FrozenList:
+        return [_thaw(item) for item in value]
+    if cls is FrozenDict:
+        return {key: _thaw(item) for key, item in value.items()}
+    if cls is FrozenSet:
+        return set(value)
+    if isinstance(value, tuple):
+        return tuple.__new__(cls, [_thaw(item) for item in value])
+    return value
+
+
+def _read_enum(entry: ApplicationType, value: Any, raw: tuple[str, object]) -> Any:
+    try:
+        if type(value) is int and issubclass(entry.cls, Flag):
+            return entry.cls(value)
+        return entry.cls.__members__[value]  # type: ignore[attr-defined]
+    except (KeyError, ValueError) as error:
+        raise CheckpointSerializationError("", raw[0], f"it has no member {value!r} now", raw) from error
+
+
+class MalformedDataError(ValueError):
+    """The bytes were not written by the codec, or are cut short, too long or damaged."""
+
+
+class _NotPlain(Exception):  # noqa: N818 - never leaves this module
+    """The data have types that msgpack lacks."""
+
+
+_FROZEN_HOOKS: Final[dict[str, Any]] = {
+    "list_hook": FrozenList,
+    "object_hook": FrozenDict,
+    "strict_map_key": False,
+    "timestamp": 3,
+}
+_FALLBACK_ERRORS: Final = (OverflowError, ValueError, TypeError, RecursionError)
+"""The errors of msgpack for big integers, lone surrogates and deep nesting; the Writer then handles
+the value."""
+
+
+_FIXED_SIZE: Final = frozenset({int, float, bool, NoneType})
+_SIZED: Final = frozenset({str, bytes})
+_SHORT: Final = 1 << 12
+"""A shorter str or bytes object is packed by the packer of the thread, which keeps its buffer."""
+
+
+class _PerThread(threading.local):
+    """A packer for each thread, for scalars: creating one takes longer than packing them.
+
+    Not for other containers: packing them allocates objects, so the garbage collector might run a
+    finalizer that packs something else in between.
+    """
+
+    def __init__(self) -> None:
+        self.packer = Packer(buf_size=2 * _SHORT)
+
+
+_PER_THREAD: Final = _PerThread()
+
+
+@final
+class Codec:
+    """Packs values into msgpack bytes and back, exactly and with their types.
+
+    A value that it cannot pack exactly raises a `CheckpointSerializationError`.
+
+    Types that msgpack has (None, bool, int of 64 bits, float, str, bytes, list, dict with keys of
+    those types) are plain msgpack. Other values are an ext type, or an array whose first element is
+    a mark: ext 0 with one byte.
+
+    | ext | type | payload (integers are big-endian) |
+    |---|---|---|
+    | -1 | datetime, UTC | msgpack's own timestamp; read, never written |
+    | 0 | mark | one byte; the first element of an array, see below |
+    | 1 | int beyond 64 bits | two's complement, signed |
+    | 2 | str with lone surrogates | UTF-8, surrogates encoded like other code points |
+    | 3 | complex | two float64 |
+    | 4 | datetime | u16 year, u8 month, day, hour, minute, second, u32 microsecond, u8 fold; then a zone |
+    | 5 | date | u16 year, u8 month, u8 day |
+    | 6 | time | u8 hour, minute, second, u32 microsecond, u8 fold; then a zone |
+    | 7 | timedelta | i32 days, i32 seconds, i32 microseconds |
+    | 8 | timezone or ZoneInfo | a zone: nothing = naive (not here), 00 = timezone.utc, 01 i64 = offset in microseconds, 02 i64 UTF-8 = the same with a name, 03 ASCII = key of a ZoneInfo |
+    | 9 | UUID | 16 bytes |
+    | 10 | Decimal | ASCII, as str() gives it |
+    | 11 | path | u8 flavour (0 PurePosixPath, 1 PureWindowsPath, 2 PosixPath, 3 WindowsPath), then UTF-8 as in 2 |
+
+    | mark | type | rest of the array |
+    |---|---|---|
+    | 0 | dict with other keys | key, value, key, value, ... |
+    | 1 | tuple | the items |
+    | 2 | set | the items, in the order of their bytes |
+    | 3 | frozenset | the same |
+    | 4 | Enum | type name, member name; for a Flag its integer value |
+    | 5 | NamedTuple | type name, {field: value} |
+    | 6 | dataclass | type name, {field: value} |
+    | 7 | pydantic model | type name, {field: value}, names of the fields that were set, {extra: value} or nil, {private: value} or nil |
+
+    A type name is only a key of the registry. Objects are restored without their constructors: the
+    reader sets the fields of a new object. A field that the stored data lack gets its default; a
+    field that the class lacks is an error.
+
+    Threads may share a codec; registering is atomic.
+    """  # noqa: E501 - tables
+
+    __slots__ = ("_registry",)
+
+    def __init__(self, types: Iterable[type] = ()) -> None:
+        """Make a codec for these application types, and those that their fields name."""
+        self._registry = TypeRegistry()
+        self.register(*types)
+
+    @property
+    def types(self) -> Mapping[str, type]:
+        """The registered types, by the names in stored data; a snapshot."""
+        return MappingProxyType(self._registry.list_types())
+
+    def register(self, *types: type, names: Mapping[type, str] | None = None) -> None:
+        """Make application types storable, and those that their fields name. May be repeated.
+
+        Args:
+            types: Enums, dataclasses, NamedTuples, pydantic models.
+            names: the names under which to store them; `module.qualname` otherwise.
+
+        Raises:
+            TypeError: a type is none of these; the types before it are registered.
+            CheckpointerConfigurationError: another class has the name; the types before it are
+                registered.
+        """
+        chosen_names = names or {}
+        for cls in types:
+            self.register_as(chosen_names.get(cls) or describe_type(cls), cls)
+
+    def register_as(self, name: str, cls: type) -> None:
+        """Make a type readable under a name. It is stored under its first name.
+
+        After a class was renamed, register its old name too, to read old data. A class that is
+        first registered under a name of its own can be renamed freely.
+
+        Raises:
+            TypeError: the type is not an Enum, dataclass, NamedTuple or pydantic model.
+            CheckpointerConfigurationError: another class has the name, or the name of a type in the
+                annotations of a field. Types that were registered before that remain registered.
+        """
+        self._registry.register_as(name, cls)
+
+    # --- packing ------------------------------------------------------------------------------------------------------
+
+    def pack(self, value: object, path: str = "") -> bytes:
+        """Pack a value. A plain value costs one call of msgpack; others also a walk in Python.
+
+        Args:
+            value: the value; it should be frozen, because only a frozen value is known to be plain.
+            path: where in the state it is, for errors.
+
+        Raises:
+            CheckpointSerializationError: something in it cannot be stored; the error's `path` says
+                where.
+        """
+        cls = type(value)
+        try:
+            if cls in _FIXED_SIZE or (cls in _SIZED and len(value) < _SHORT):  # type: ignore[arg-type]
+                packed: bytes = _PER_THREAD.packer.pack(value)
+                return packed
+            if cls in NATIVE_SCALARS or (cls in PLAIN_CONTAINERS and value.kind == PLAIN):  # type: ignore[attr-defined]
+                return _packed(value)
+        except _FALLBACK_ERRORS:
+            pass
+        return self._pack_tree(value, path)
+
+    def pack_flat(self, values: tuple[object, ...], path: str = "") -> bytes:
+        """Pack a few short values as a list. If all are scalars, this takes a third of the time of `pack`.
+
+        `pack_flat(values)` is exactly `pack` of the frozen list of these values.
+
+        Args:
+            values: frozen values; together up to some kilobytes, because the packer keeps its buffer.
+            path: where in the state they are, for errors.
+
+        Raises:
+            CheckpointSerializationError: as `pack`.
+        """
+        if NATIVE_SCALARS.issuperset(map(type, values)):
+            try:
+                # A tuple of scalars: packing it allocates nothing that the garbage collector counts.
+                packed: bytes = _PER_THREAD.packer.pack(values)
+                return packed
+            except _FALLBACK_ERRORS:
+                pass
+        return self.pack(FrozenList(values), path)
+
+    def pack_items(self, items: Sequence[object], path: str = "", start: int = 0) -> bytes:
+        """Pack the items of a list without its header, for appending.
+
+        `array_header(n) + pack_items(items)` is exactly `pack` of the list of those n items.
+
+        Raises:
+            CheckpointSerializationError: as `pack`; the path of an item is `path[start + index]`.
+        """
+        header = len(array_header(len(items)))
+        batch = items
+        if type(batch) is not FrozenList:
+            batch = FrozenList(items)
+        try:
+            if batch.kind == PLAIN:
+                return _packed(batch)[header:]
+        except _FALLBACK_ERRORS:
+            pass
+        packed = [self._pack_tree(item, f"{path}[{index}]") for index, item in enumerate(batch, start)]
+        return b"".join(packed)
+
+    def _pack_tree(self, value: object, path: str) -> bytes:
+        # Twice: msgpack refuses ints beyond 64 bits and strs with lone surrogates, which are rare.
+        # The first Writer leaves scalars and plain containers to msgpack unseen. Only if msgpack then
+        # refuses something does the second one look at each of them, and packs those as ext types.
+        # Both give the same bytes for everything that msgpack has.
+        try:
+            try:
+                writer = Writer(self._registry.by_type, checks_scalars=False)
+                return _packed(writer.build_tree(value, MAX_DEPTH))
+            except (OverflowError, UnicodeEncodeError, TypeError):
+                # TypeError: a datetime among plain values, from msgpack's own timestamp.
+                writer = Writer(self._registry.by_type, checks_scalars=True)
+                return _packed(writer.build_tree(value, MAX_DEPTH))
+        except UnstorableError as error:
+            location = path + "".join(reversed(error.steps))
+            # The path of a value that is too deep has hundreds of steps.
+            if len(location) > 200:  # noqa: PLR2004 - fits a few lines
+                location = location[:197] + "..."
+            raise CheckpointSerializationError(_without_dot(location), error.type_name, error.reason) from None
+        except (RecursionError, ValueError) as error:
+            reason = str(error)
+            if "recursion" in reason:
+                reason = "it is nested too deeply"
+            raise CheckpointSerializationError(_without_dot(path), type_name(type(value)), reason) from error
+
+    # --- unpacking ----------------------------------------------------------------------------------------------------
+
+    def unpack(self, data: bytes, path: str = "") -> Any:
+        """Unpack a value, frozen. Plain data cost one call of msgpack.
+
+        Args:
+            data: exactly one packed value.
+            path: where in the state it is, for errors.
+
+        Raises:
+            CheckpointSerializationError: it has a type that is not registered, or whose fields have
+                changed; the error's `raw` has the name and the decoded fields.
+            MalformedDataError: `pack` did not write these bytes.
+        """
+        try:
+            try:
+                # The first ext type means that the data are not plain: then all is read again, with the
+                # hooks of a Reader, which take about as long as msgpack for every container.
+                value = unpackb(data, ext_hook=_not_plain, **_FROZEN_HOOKS)
+            except _NotPlain:
+                reader = Reader(self._registry)
+                value = unpackb(
+                    data,
+                    ext_hook=reader.read_ext,
+                    list_hook=reader.read_array,
+                    object_hook=read_dict,
+                    strict_map_key=False,
+                    timestamp=3,
+                )
+                if reader.open_marks:
+                    raise ValueError("a mark that is not the first element of an array") from None
+                return value
+            if type(value) in PLAIN_CONTAINERS:
+                value.kind = PLAIN
+            return value
+        except CheckpointSerializationError as error:
+            raise CheckpointSerializationError(path, error.type_name, error.reason, error.raw) from error.__cause__
+        except RecursionError as error:
+            raise CheckpointSerializationError(path, "data", "it is nested too deeply to be read here") from error
+        except MemoryError:
+            raise
+        except Exception as error:
+            # msgpack raises many kinds of errors, and a registered class may raise any.
+            raise MalformedDataError(f"not a packed value: {str(error) or type(error).__name__}") from error
+
+
+def array_header(n: int) -> bytes:
+    """Return the msgpack header of an array of n items.
+
+    Raises:
+        ValueError: n is negative, or more than msgpack can hold.
+    """
+    if 0 <= n < 16:  # noqa: PLR2004 - the sizes are msgpack's
+        return bytes([0x90 | n])
+    if 0 <= n < 1 << 16:
+        return struct.pack(">BH", 0xDC, n)
+    if 0 <= n < 1 << 32:
+        return struct.pack(">BI", 0xDD, n)
+    raise ValueError(f"an array cannot have {n} items")
+
+
+def _packed(tree: object) -> bytes:
+    # In a list: msgpack packs one level more than it unpacks, and must refuse what it could not
+    # read back.
+    packed: bytes = packb([tree])
+    return packed[1:]
+
+
+def _not_plain(_code: int, _data: bytes) -> NoReturn:
+    raise _NotPlain
+
+
+def _without_dot(path: str) -> str:
+    return path.removeprefix(".")
+
+
+def find_value_types(value: object) -> set[type]:
+    """Return the Enums, dataclasses, NamedTuples and pydantic models in a value, at any depth."""
+    found: set[type] = set()
+    seen: set[int] = set()
+    waiting = [value]
+    while waiting:
+        current = waiting.pop()
+        if type(current) in PLAIN_CONTAINERS and current.kind == PLAIN:  # type: ignore[attr-defined]
+            continue
+        members: list[object] = []
+        if isinstance(current, Mapping):
+            members = [*current.keys(), *current.values()]
+        elif isinstance(current, (list, tuple, set, frozenset)):
+            members = [*current]
+        elif flavour_of(type(current)) in {"dataclass", "pydantic"}:
+            members = [*getattr(current, "__dict__", {}).values()]
+            for name in getattr(current, "__dataclass_fields__", ()):  # a class with slots has no __dict__
+                members.append(getattr(current, name, None))
+            for name in ("__pydantic_extra__", "__pydantic_private__"):
+                members += (getattr(current, name, None) or {}).values()
+        if flavour_of(type(current)) is not None:
+            found.add(type(current))
+        elif not members:
+            continue
+        if id(current) not in seen:  # an object may contain itself
+            seen.add(id(current))
+            waiting += members
+    return found

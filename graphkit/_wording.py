@@ -29,7 +29,7 @@ _NAMES_ELSEWHERE: Final[Mapping[str, str]] = {
     "bulk_update_state": "call update_state for each update",
     "cache": "config.once() keeps a result within a thread",
     "context": "pass it in the config, RunnableConfig(metadata={...}); nodes read config.get_metadata(...)",
-    "debug": "observers=['log'] logs each step",
+    "debug": "observers='logging' logs each step",
     "get_subgraphs": "get_state(RunnableConfig(thread, checkpoint_ns=node)) shows a nested graph",
     "durability": "it is an option of compile()",
     "name": "it is graph_id",

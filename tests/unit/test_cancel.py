@@ -34,16 +34,13 @@ from tests.support.graphs import (
     make_chain,
     make_graph,
 )
-from tests.support.savers import SAVER_KINDS, contents, open_kind
+from tests.support.savers import KINDS_IN_TURN, contents, open_kind
 from tests.support.sweeps import ALL
 
 PATIENCE = 60.0
 
 
-IN_TURN = pytest.mark.cell(1, of="saver", in_turn=True)
-
-
-@pytest.fixture(params=[pytest.param(kind, marks=IN_TURN) for kind in SAVER_KINDS])
+@pytest.fixture(params=KINDS_IN_TURN)
 def saver(request, tmp_path):
     with open_kind(request.param, tmp_path) as saver:
         yield saver

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -19,7 +20,8 @@ from graphkit.errors import (
 from graphkit.testing import ManualClock
 from savers import FileSystemSaver
 from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph
-from tests.support.savers import SAVER_KINDS, contents, open_kind
+from tests.support.savers import KINDS_IN_TURN, contents, open_kind
+from tests.support.sweeps import ALL
 
 NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -30,7 +32,7 @@ def clock():
     return ManualClock(NOON)
 
 
-@pytest.fixture(params=SAVER_KINDS)
+@pytest.fixture(params=KINDS_IN_TURN)
 def saver(request, tmp_path):
     with open_kind(request.param, tmp_path, lock_timeout=0) as saver:
         yield saver
@@ -42,6 +44,13 @@ def status(saver, thread="t"):
 
 def asks(**terms):
     return lambda state: {"log": [interrupt("pay?", **terms)]}
+
+
+def ask(saver, clock, *, config=CONFIG, **terms):
+    """Run a graph that asks until its deadline in an hour."""
+    app = make_chain(ask=asks(deadline=HOUR, **terms)).compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, config)
+    return app
 
 
 @pytest.mark.requirement("W8")
@@ -63,8 +72,7 @@ def test_the_default_answers_when_the_deadline_has_passed(saver, clock, deadline
 
 
 def test_an_answer_in_time_counts_whenever_the_run_goes_on(saver, clock):
-    app = make_chain(ask=asks(deadline=HOUR, default="no")).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, CONFIG)
+    app = ask(saver, clock, default="no")
     operations.answer(saver, "t", "yes", clock=clock)
     clock.advance(HOUR * 2)
     assert app.invoke(None, CONFIG)["log"] == ["yes"]
@@ -81,8 +89,8 @@ WAYS_TO_ANSWER = {
 @pytest.mark.requirement("W8")
 @pytest.mark.parametrize("by", WAYS_TO_ANSWER)
 def test_a_late_answer_is_refused(saver, clock, by):
-    app = make_chain(ask=asks(deadline=HOUR, default="no")).compile(checkpoint_saver=saver, clock=clock)
-    (stop,) = app.invoke({}, CONFIG).interrupts
+    app = ask(saver, clock, default="no")
+    (stop,) = saver.interrupts("t")
     clock.advance(HOUR)
     before = contents(saver)
     with pytest.raises((CheckpointConflictError, GraphRunnerError), match="too late: the deadline of interrupt"):
@@ -102,8 +110,7 @@ def test_answers_are_refused_by_the_time_of_the_system(saver):
 
 @pytest.mark.requirement("W8")
 def test_a_run_without_a_default_fails(saver, clock):
-    app = make_chain(ask=asks(deadline=HOUR)).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, CONFIG)
+    app = ask(saver, clock)
     config = app.get_state(CONFIG).config
     clock.advance(HOUR)
     for _ in range(2):
@@ -141,17 +148,15 @@ def test_a_node_may_catch_the_error(saver, clock):
 
 @pytest.mark.parametrize("default", [None, 0, {"a": [1, None]}])
 def test_any_default_is_an_answer(saver, clock, default):
-    app = make_chain(ask=asks(deadline=HOUR, default=default)).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, CONFIG)
+    app = ask(saver, clock, default=default)
     clock.advance(HOUR)
     assert app.invoke(None, CONFIG)["log"] == [default]
 
 
 def test_a_default_that_cannot_be_stored(tmp_path, clock):
     with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
-        app = make_chain(ask=asks(deadline=HOUR, default=object())).compile(checkpoint_saver=saver, clock=clock)
         with pytest.raises((CheckpointSerializationError, NodeExecutionError)):
-            app.invoke({}, CONFIG)
+            ask(saver, clock, default=object())
         assert status(saver) == "failed"
 
 
@@ -216,8 +221,7 @@ def test_a_map_answers_the_items_that_expire(saver, clock):
 
 
 def test_a_past_checkpoint_asks_again_without_the_deadline_that_has_passed(saver, clock):
-    app = make_chain(ask=asks(deadline=HOUR, default="no")).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, CONFIG)
+    app = ask(saver, clock, default="no")
     config = app.get_state(CONFIG).config
     clock.advance(HOUR)
     app.invoke(None, CONFIG)
@@ -251,43 +255,34 @@ def test_records_that_no_reader_could_use(saver, record):
 
 
 @pytest.mark.requirement("W9")
-@pytest.mark.parametrize("default", [True, False])
-def test_exactly_one_of_a_late_human_and_the_deadline_wins(saver, sweep, default):
+@pytest.mark.sweep(ALL)
+@pytest.mark.parametrize(("terms", "without_answer"), [({"default": "deadline"}, ["deadline"]), ({}, [])])
+def test_exactly_one_of_a_late_human_and_the_deadline_wins(saver, sweep, terms, without_answer):
     """Around the deadline a human answers, while two resumes run as workers would."""
-    terms = {"default": "deadline"} if default else {}
-    for number in range(sweep.count(500, 20)):
-        thread = f"t{number}"
-        config = RunnableConfig(thread)
-        clock = ManualClock(NOON)
-        app = make_chain(ask=asks(deadline=HOUR, **terms)).compile(checkpoint_saver=saver, clock=clock)
-        app.invoke({}, config)
-        clock.advance(HOUR - timedelta(microseconds=1))
-        accepted = []
-        barrier = threading.Barrier(4)
+    barrier = threading.Barrier(4)
 
-        def answer(thread=thread, clock=clock, accepted=accepted, barrier=barrier):
-            barrier.wait()
-            with contextlib.suppress(CheckpointConflictError, ThreadBusyError):
-                operations.answer(saver, thread, "human", clock=clock)
-                accepted.append("human")
-
-        def resume(app=app, config=config, barrier=barrier):
-            barrier.wait()
-            with contextlib.suppress(InterruptExpiredError, ThreadBusyError):
-                app.invoke(None, config)
-
-        threads = [threading.Thread(target=each) for each in (answer, resume, resume)]
-        for each in threads:
-            each.start()
+    def answer(config, clock):
         barrier.wait()
-        clock.advance(timedelta(microseconds=1))
-        for each in threads:
-            each.join(60)
-        with contextlib.suppress(InterruptExpiredError):
+        with contextlib.suppress(CheckpointConflictError, ThreadBusyError):
+            return operations.answer(saver, config, "human", clock=clock)
+
+    def resume(app, config):
+        barrier.wait()
+        with contextlib.suppress(InterruptExpiredError, ThreadBusyError):
             app.invoke(None, config)
-        if accepted:
-            assert app.get_state(config).state["log"] == ["human"]
-        elif default:
-            assert app.get_state(config).state["log"] == ["deadline"]
-        else:
-            assert saver.history(config)[0].status == "failed"
+
+    with ThreadPoolExecutor(3) as pool:
+        for number in range(sweep.count(500, 10)):
+            config, clock = RunnableConfig(f"t{number}"), ManualClock(NOON)
+            app = ask(saver, clock, config=config, **terms)
+            clock.advance(HOUR - timedelta(microseconds=1))
+            accepted, *resumed = [pool.submit(answer, config, clock), *[pool.submit(resume, app, config) for _ in "ab"]]
+            barrier.wait()
+            clock.advance(timedelta(microseconds=1))
+            for each in resumed:
+                each.result(60)
+            expected = without_answer if accepted.result(60) is None else ["human"]
+            with contextlib.suppress(InterruptExpiredError):
+                app.invoke(None, config)
+            assert app.get_state(config).state["log"] == expected
+            assert expected or saver.history(config)[0].status == "failed"

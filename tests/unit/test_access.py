@@ -21,7 +21,6 @@ from graphkit.errors import (
 from graphkit.operations import answer, fork, rollback, submit, update
 from graphkit.saver_kit import get_principal
 from graphkit.testing import made
-from graphkit.transfer import copy_threads
 from graphkit.worker import Worker
 from savers import (
     DESTROYED,
@@ -310,20 +309,6 @@ def test_a_coroutine_that_a_policy_returns_refuses():
     assert is_refused(saver.get, "t")
 
 
-def test_bind_is_called_once_with_the_saver():
-    class Binding(Recording):
-        bound = ()
-
-        def bind(self, saver):
-            self.bound += (saver,)
-
-    policy = Binding()
-    inner = MemorySaver()
-    saver = AccessControlledSaver(saver=inner, policy=policy)
-    saver.put("t", made({"n": 1}))
-    assert policy.bound == (inner,)
-
-
 def test_the_error_says_who_and_what_and_pickles():
     saver = AccessControlledSaver(MemorySaver(), lambda *_: False)
     with pytest.raises(PermissionError, match=r"nobody is named as principal.*acting_as") as caught:
@@ -337,12 +322,6 @@ def test_the_error_says_who_and_what_and_pickles():
     with acting_as(Token()), pytest.raises(AccessDeniedError, match="of type Token may not get thread 't'") as caught:
         saver.get("t")
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-
-
-def test_the_repr_tells_no_count():
-    inner = MemorySaver()
-    inner.put("t", made({"n": 1}))
-    assert "1" not in repr(AccessControlledSaver(inner, policies.read_only()))
 
 
 # What is left out
@@ -687,19 +666,6 @@ def test_a_stream_acts_for_the_one_who_began_it():
     assert seen == ["ann", None]
 
 
-def test_a_node_may_act_for_another():
-    seen = Principals()
-    inner = make_app(MemorySaver(), b=seen)
-
-    def node(state):
-        with acting_as("service"):
-            inner.invoke({"n": 2}, "inner")
-        return seen(state)
-
-    make_app(MemorySaver(), a=node).invoke({"n": 1}, RunnableConfig("t").with_principal("ann"))
-    assert seen == ["service", "ann"]
-
-
 def test_it_holds_within_the_timeout_of_a_node():
     seen = Principals()
 
@@ -784,13 +750,6 @@ def test_a_worker_serves_what_its_principal_may_use(concurrency):
     assert seen == ["ann"]
     assert inner.summary("ann/1").latest.status == "finished"
     assert inner.summary("bob/1").latest.status == "queued"
-
-
-def test_copies_between_stores_have_what_may_be_read(two):
-    target = MemorySaver()
-    with acting_as("bob"):
-        copy_threads(two, target, versions=False)
-    assert sorted(target.threads()) == ["b2/1", "bob/1"]
 
 
 @pytest.mark.parametrize(("operation", "may_roll_back"), [("put_writes", False), ("add_tags", True)])

@@ -42,7 +42,6 @@ from savers import (
     policies,
 )
 from savers._filesystem.io import FileIO
-from tests.support.graphs import make_chain
 from tests.unit.test_access import ASYNC, FREE, OPERATIONS, call
 
 pytest.importorskip("cryptography")
@@ -311,15 +310,6 @@ def test_the_wrong_order_of_wrappers_warns(log, caplog):
     assert caplog.text == ""
     AccessControlledSaver(AuditedSaver(MemorySaver(), log), policies.read_only())
     assert "refusals are not recorded" in caplog.text
-
-
-def test_a_run_is_audited(log):
-    store = VersionedMemorySaver()
-    app = make_chain({}, a=lambda state: {"n": state["n"] + 1}).compile(checkpointer=AuditedSaver(store, log))
-    with acting_as("ann"):
-        assert app.invoke({"n": 1}, CONFIG)["n"] == 2
-    assert {record.principal for record in log.records()} == {"ann"}
-    assert log.verify(store).problems == ()
 
 
 def test_the_log_stays_valid_after_a_key_was_destroyed(tmp_path, log):

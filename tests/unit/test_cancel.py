@@ -9,7 +9,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import graphkit._engine.control
-from graphkit import END, START, GraphResume, GraphRunnerError, RunnableConfig, StateGraph, interrupt, operations
+from graphkit import (
+    END,
+    START,
+    GraphInterrupt,
+    GraphResume,
+    GraphRunnerError,
+    RunnableConfig,
+    StateGraph,
+    interrupt,
+    operations,
+)
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -139,14 +149,6 @@ def test_a_resume_goes_on(saver, how):
     assert run(app, None, how=how).state["log"] == ["a", "b", "c"]
     assert status(saver) == "finished"
     assert saver.summary(CONFIG).cancellation is None
-
-
-def test_with_everything_stored_at_the_exit(saver):
-    app = make_app(saver, {"durability": "exit"}, a=Canceller(saver), b="b")
-    make_app(saver, a="old").invoke({}, CONFIG)
-    assert app.invoke({}, CONFIG)["log"] == ["old", "a"]
-    assert status(saver) == "cancelled"
-    assert app.invoke(None, CONFIG)["log"] == ["old", "a", "b"]
 
 
 def test_a_run_in_its_last_node_finishes(saver):
@@ -443,23 +445,19 @@ def test_a_node_that_asks_a_store_that_cannot_answer_fails(store):
         app.invoke({}, CONFIG)
 
 
-def test_a_run_that_fails_after_the_request_is_cancelled(saver):
+@pytest.mark.parametrize("error", [ValueError("no luck"), GraphInterrupt("ok?")])
+def test_a_run_that_fails_or_asks_after_the_request_is_cancelled(saver, error):
     def a(state):
         in_thread(cancel, saver, "t", reason="stop")
-        raise ValueError("no luck")
+        raise error
 
-    with pytest.raises(NodeExecutionError):
-        make_app(saver, x="x", a=a).invoke({}, CONFIG)
-    assert status(saver) == "cancelled"
-    assert saver.summary(CONFIG).failure["cause"]["message"] == "no luck"
-
-
-def test_a_run_that_asks_a_human_after_the_request_is_cancelled(saver):
-    def a(state):
-        in_thread(cancel, saver, "t", reason="stop")
-        return {"log": interrupt("ok?")}
-
-    assert make_app(saver, x="x", a=a).invoke_final({}, CONFIG).is_cancelled
+    app = make_app(saver, x="x", a=a)
+    if isinstance(error, GraphInterrupt):
+        assert app.invoke_final({}, CONFIG).is_cancelled
+    else:
+        with pytest.raises(NodeExecutionError):
+            app.invoke({}, CONFIG)
+        assert saver.summary(CONFIG).failure["cause"]["message"] == "no luck"
     assert status(saver) == "cancelled"
 
 

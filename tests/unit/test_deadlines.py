@@ -59,13 +59,12 @@ def test_the_default_answers_when_the_deadline_has_passed(saver, clock, deadline
     app = make_chain(ask=asks(deadline=deadline, default="no"), b=log_node("b"))
     app = app.compile(checkpoint_saver=saver, clock=clock)
     (stop,) = app.invoke({}, CONFIG).interrupts
-    assert stop.deadline == NOON + HOUR
-    assert stop.created_at == NOON
-    assert [each.deadline for each in saver.interrupts("t")] == [NOON + HOUR]
-    assert app.get_state(CONFIG).interrupts[0].deadline == NOON + HOUR
+    assert (stop.created_at, stop.deadline) == (NOON, NOON + HOUR)
+    (pending,) = saver.interrupts("t")
+    assert pending.deadline == NOON + HOUR
     clock.advance(HOUR - timedelta(microseconds=1))
-    assert len(app.invoke(None, CONFIG).interrupts) == 1  # asks again, with the deadline that it had
-    assert saver.interrupts("t")[0].deadline == NOON + HOUR
+    (again,) = app.invoke(None, CONFIG).interrupts
+    assert again.deadline == NOON + HOUR  # asks again, with the deadline that it had
     clock.advance(timedelta(microseconds=1))
     assert status(saver) == "interrupted"
     assert app.invoke(None, CONFIG)["log"] == ["no", "b"]
@@ -162,18 +161,17 @@ def test_a_default_that_cannot_be_stored(tmp_path, clock):
 
 def test_the_record_says_who_answered(saver, clock):
     events = []
-    app = make_chain(ask=asks(deadline=HOUR, default="no"), again=asks(deadline=HOUR, default="no"))
-    app = app.compile(checkpoint_saver=saver, clock=clock, observers=events.append)
+    question = asks(deadline=HOUR, default="no")
+    app = make_chain(ask=question, again=question).compile(checkpoint_saver=saver, clock=clock, observers=events.append)
     app.invoke({}, CONFIG)
-    config = app.get_state(CONFIG).config
+    first = app.get_state(CONFIG).config
     app.invoke(GraphResume("yes"), CONFIG)
-    other = app.get_state(CONFIG).config
+    second = app.get_state(CONFIG).config
     clock.advance(HOUR)
     app.invoke(None, CONFIG)
     assert [event.data["by"] for event in events if event.type == "interrupt.answered"] == ["human", "deadline"]
-    records = []
-    for each in (config, other):
-        records += [value for key, value in saver.get_writes(each).items() if key.startswith("resumed:")]
+    written = [*saver.get_writes(first).items(), *saver.get_writes(second).items()]
+    records = [value for key, value in written if key.startswith("resumed:")]
     assert records == [True, {"by": "deadline", "expired": False}]
 
 
@@ -196,13 +194,13 @@ def test_a_deadline_in_a_nested_graph(saver, clock, embedded):
 
 def test_several_questions_with_deadlines(saver, clock):
     nodes = {"a": asks(deadline=HOUR, default="a"), "b": asks(deadline=HOUR * 2, default="b"), "c": asks()}
-    app = make_graph(LOG, "START>s s>a,b,c a>j b>j c>j j>END", **nodes).compile(checkpoint_saver=saver, clock=clock)
+    graph = make_graph(LOG, "START>s s>a,b,c a>j b>j c>j j>END", **nodes)
+    app = graph.compile(checkpoint_saver=saver, clock=clock)
     app.invoke({}, CONFIG)
     clock.advance(HOUR)
-    state = app.invoke(None, CONFIG)
-    assert sorted(str(stop.deadline) for stop in state.interrupts) == [str(NOON + HOUR * 2), "None"]
-    (asked,) = [stop for stop in state.interrupts if stop.deadline is None]
-    app.invoke(GraphResume({asked.id: "c"}), CONFIG)
+    stops = {stop.deadline: stop.id for stop in app.invoke(None, CONFIG).interrupts}
+    assert stops.keys() == {NOON + HOUR * 2, None}
+    app.invoke(GraphResume({stops[None]: "c"}), CONFIG)
     clock.advance(HOUR)
     assert app.invoke(None, CONFIG)["log"] == ["s", "a", "b", "c", "j"]
 

@@ -95,14 +95,17 @@ def test_everything_comes_along_between_any_savers(tmp_path, origin, kind):
 @pytest.mark.parametrize("kind", ["file", "versioned"])
 @pytest.mark.parametrize("origin", ["file", "versioned"])
 def test_versions_come_along(tmp_path, origin, kind):
-    source, target = with_versions(made(origin, tmp_path / "a")), made(kind, tmp_path / "b")
+    source = with_versions(made(origin, tmp_path / "a"))
+    target = made(kind, tmp_path / "b")
     done = copy_threads(source, target)
-    assert (sorted(done.threads), done.checkpoints, done.versions) == (["t", "u"], 13, 3)
+    assert sorted(done.threads) == ["t", "u"]
+    assert (done.checkpoints, done.versions) == (13, 3)
     assert_versions_same(source, target)
     assert_versions_same(source, target, "u")
     assert_same(source, target)
     again = copy_threads(source, target)
-    assert (again.checkpoints, again.skipped_checkpoints, again.versions, again.skipped_versions) == (0, 13, 0, 3)
+    assert (again.checkpoints, again.versions) == (0, 0)
+    assert (again.skipped_checkpoints, again.skipped_versions) == (13, 3)
 
 
 def test_the_versions_of_nested_graphs_are_found_though_the_thread_has_none_now(tmp_path):

@@ -153,14 +153,16 @@ def test_a_run_posts_an_answer_that_was_stored_before_it_once(answer, recorder):
 def test_a_fork(how, recorder):
     graph = make_graph(LOG, "START>b,c b>j c>j j>END")
     invoke(graph.compile(checkpoint_saver=MemorySaver(), observers=[recorder]), {}, how=how)
-    taken = recorder.take()
     fork = "__PARALLEL__(__START__)"
-    assert taken[:3] == ["checkpoint.save __START__", f"graph.start {fork}", f"parallel.start {fork}"]
-    inside = taken[3 : taken.index(f"parallel.complete {fork}")]
-    assert sorted(inside) == sorted([*node("b"), *node("c"), *[f"parallel.branch {fork}"] * 2])
-    assert inside.index("node.start b") < inside.index("node.complete b")
+    before = ["checkpoint.save __START__", f"graph.start {fork}", f"parallel.start {fork}"]
+    inside = [*node("b"), *node("c"), f"parallel.branch {fork}", f"parallel.branch {fork}"]
     after = [f"parallel.complete {fork}", f"checkpoint.save {fork}", *node("j"), "checkpoint.save j"]
-    assert taken[3 + len(inside) :] == [*after, "graph.complete __END__"]
+
+    taken = recorder.take()
+    assert taken[:3] == before
+    assert sorted(taken[3:9]) == sorted(inside)
+    assert taken.index("node.start b") < taken.index("node.complete b")
+    assert taken[9:] == [*after, "graph.complete __END__"]
 
 
 @both

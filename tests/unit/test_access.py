@@ -904,3 +904,4 @@ def test_read_only_knows_every_operation():
     assert not policies.READING & changing
     policy = policies.read_only()
     assert all(policy(None, name, "t", "") is (name in policies.READING) for name in SYNC if name not in FREE)
+    assert repr(policy) == "read_only()"

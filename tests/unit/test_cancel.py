@@ -204,9 +204,10 @@ def test_without_a_saver_nobody_cancels():
 @pytest.mark.parametrize("open_store", [FileSystemSaver, SqliteSaver])
 def test_a_node_in_another_process_asks(tmp_path, open_store):
     with open_store(tmp_path / "store", fsync="never") as saver, ProcessPoolExecutor(1) as pool:
-        q = lambda state: {"log": str(in_thread(cancel, saver, "t"))}  # noqa: E731
-        graph = make_graph(LOG, "START>p,q p>j q>j j>END", p=wait_until_cancelled, q=q, j=log_node("j"))
-        last = graph.compile(checkpoint_saver=saver).invoke_final({}, CONFIG.replace(executor={"p": pool}))
+        graph = StateGraph(LOG).add_node("p", wait_until_cancelled, executor=pool).add_node("j", log_node("j"))
+        graph.add_node("q", lambda state: {"log": str(in_thread(cancel, saver, "t"))})
+        app = connect(graph, "START>p,q p>j q>j j>END").compile(checkpoint_saver=saver)
+        last = app.invoke_final({}, CONFIG)
     assert (last.is_cancelled, last.state["log"]) == (True, ["True", "True"])
 
 

@@ -17,12 +17,17 @@ class AtEvenPlaces(RemoveIdentifier):
         return index % 2
 
 
+def make_three():
+    return 3
+
+
 @pytest.mark.parametrize(
     ("channel", "reducer", "default"),
     [
         (Channels.base(operator.add), operator.add, None),
         (Channels.base(max), max, None),
         (Channels.base(list), None, list),
+        (Channels.base(make_three), None, make_three),
         (Channels.base(operator.add, int), operator.add, int),
         (Channels.base(reducer=operator.add, default=int), operator.add, int),
         (Channels.base(default=int), None, int),

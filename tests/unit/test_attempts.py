@@ -41,7 +41,10 @@ SHORT = 0.01
 # Nodes and hooks of each kind, which log that they ran.
 
 
-def make_nodes(body):
+def make_nodes(body, closed=None):
+    """Make functions of each kind; those with chunks list when they are closed."""
+    closed = [] if closed is None else closed
+
     def plain(state, config):
         return body(state)
 
@@ -49,12 +52,18 @@ def make_nodes(body):
         return body(state)
 
     def chunks(state, config):
-        yield "chunk"
-        return body(state)
+        try:
+            yield "chunk"
+            return body(state)
+        finally:
+            closed.append("closed")
 
     async def later_chunks(state, config):
-        yield "chunk"
-        yield Command(update=body(state))
+        try:
+            yield "chunk"
+            yield Command(update=body(state))
+        finally:
+            closed.append("closed")
 
     return {"plain": plain, "later": later, "chunks": chunks, "later_chunks": later_chunks}
 
@@ -351,26 +360,13 @@ def test_what_is_raised_on_a_thread_comes_through(raised):
     ("kind", "hook"), [("chunks", "plain"), ("chunks", "chunks"), ("chunks", "later"), ("later_chunks", "plain")]
 )
 def test_a_stream_that_is_closed_closes_everything_inside_and_is_not_retried(kind, hook, timeout):
-    log = []
-
-    def chunks(state):
-        try:
-            yield 1
-        finally:
-            log.append("closed")
-
-    async def later_chunks(state):
-        try:
-            yield 1
-        finally:
-            log.append("closed")
-
-    node = {"chunks": chunks, "later_chunks": later_chunks}[kind]
+    closed = []
+    node = make_nodes(lambda state: pytest.fail("went on"), closed)[kind]
     compiled = make_graph(node, make_hooks([], "hook")[hook], retry=AT_ONCE, timeout=timeout).compile()
     for how in ("async",) if compiled.topology.asynchronous else ("async", "sync"):
-        log.clear()
+        closed.clear()
         close_at(compiled, is_chunk, {}, how=how)
-        assert log == ["closed"]
+        assert closed == ["closed"]
 
 
 # --- Retries ----------------------------------------------------------------------------------------------------------

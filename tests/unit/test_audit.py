@@ -11,6 +11,7 @@ import threading
 import tracemalloc
 from base64 import b64encode
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from time import sleep
 
@@ -539,10 +540,12 @@ def test_a_missing_last_file_is_reported_without_waiting_for_ever(tmp_path):
     assert not (tmp_path / "log" / "lock").exists(), "verify changes nothing"
 
 
-@pytest.fixture
+@contextmanager
 def traced():
+    """Gives a function that returns how much more memory is in use than now, and how much more was at most."""
     tracemalloc.start()
-    yield lambda: tracemalloc.get_traced_memory()[0]
+    before, _ = tracemalloc.get_traced_memory()
+    yield lambda: [size - before for size in tracemalloc.get_traced_memory()]
     tracemalloc.stop()
 
 
@@ -551,29 +554,29 @@ class Dropping(MemorySaver):
         return config
 
 
-def test_long_values_are_remembered_up_to_a_bound_and_until_close(log, traced):
-    saver = AuditedSaver(Dropping(), log)
-    before = traced()
-    for number in range(20):
-        saver.put(RunnableConfig(str(number)), made({"text": "x" * (5 << 20)}))
-    saver.put(RunnableConfig("long"), made({"text": "x" * (50 << 20)}))
-    saver.put(RunnableConfig("last"), made({"text": "x" * (5 << 20)}))
-    assert 4 << 20 < traced() - before < 40 << 20
-    saver.close()
-    assert traced() - before < 1 << 20
+def test_long_values_are_remembered_up_to_a_bound_and_until_close(log):
+    saver = audit(log, Dropping())
+    with traced() as measure:
+        for number in range(20):
+            saver.put(RunnableConfig(str(number)), made({"text": "x" * (5 << 20)}))
+        saver.put(RunnableConfig("long"), made({"text": "x" * (50 << 20)}))
+        saver.put(RunnableConfig("last"), made({"text": "x" * (5 << 20)}))
+        assert 4 << 20 < measure()[0] < 40 << 20
+        saver.close()
+        assert measure()[0] < 1 << 20
 
 
-def test_records_that_are_not_wanted_are_not_kept(log, traced):
+def test_records_that_are_not_wanted_are_not_kept(log):
     for number in range(1000):
         intent = {"kind": "intent", "operation": "put", "checkpoint_id": "c" * 500, "thread_id": str(number)}
         seq = log.append(intent, is_lasting=False)
         log.append({"kind": "outcome", "of": seq, "result": "ok"}, is_lasting=False)
     log.records(thread_id="none")
-    tracemalloc.reset_peak()
-    before = traced()
-    (record,) = log.records(thread_id="7")
+    with traced() as measure:
+        (record,) = log.records(thread_id="7")
+        most = measure()[1]
     assert (record.operation, record.result) == ("put", "ok")
-    assert tracemalloc.get_traced_memory()[1] - before < 3 << 19
+    assert most < 3 << 19
 
 
 # Other sinks

@@ -167,7 +167,7 @@ VALUES = st.recursive(
 
 
 @pytest.mark.requirement("P61")
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(300))
 @given(VALUES)
 def test_everything_comes_back_exactly(value):
     data = CODEC.pack(freeze(value))
@@ -176,7 +176,7 @@ def test_everything_comes_back_exactly(value):
     assert CODEC.pack(CODEC.unpack(data)) == data
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(VALUES, max_size=20))
 def test_items_after_a_header_are_the_list(items):
     frozen = freeze(items)
@@ -184,7 +184,7 @@ def test_items_after_a_header_are_the_list(items):
     assert CODEC.pack_items(list(frozen)[:2]) + CODEC.pack_items(list(frozen)[2:]) == CODEC.pack_items(frozen)
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(VALUES, max_size=20))
 def test_a_flat_list_is_packed_as_any_list(values):
     frozen = freeze(values)
@@ -490,7 +490,7 @@ def test_malformed_data():
 
 
 @pytest.mark.requirement("promise 7")
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=60) | st.builds(lambda v, cut: CODEC.pack(v)[:-cut], VALUES, st.integers(1, 5)))
 def test_hostile_bytes_raise_only_what_is_documented(data):
     try:

@@ -577,17 +577,17 @@ class Loads(MemorySaver):
 def test_one_state_is_in_memory_at_a_time():
     source, target = Loads(), MemorySaver()
     target.register_types(Tracked)
-    for n in range(30):
+    for n in range(12):
         source.put(T, checkpoint(n, "a", "b", {"n": n}))
     copy_threads(source, target)
-    assert [each.state["x"].n for each in target.list(T)] == [*range(29, -1, -1)]
+    assert [each.state["x"].n for each in target.list(T)] == [*range(11, -1, -1)]
     assert 1 <= source.most <= 3
 
 
 def test_threads_that_cannot_be_copied_keep_no_states_in_memory():
     """The target does not know the type of an object in them."""
     source = Loads()
-    for number in range(20):
+    for number in range(8):
         put_one(source, f"t{number:02}")
     with pytest.raises(CheckpointSerializationError, match="no other is done"):
         copy_threads(source, MemorySaver())

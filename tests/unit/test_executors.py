@@ -38,8 +38,7 @@ from tests.support.graphs import (
     make_graph,
     pending_payloads,
 )
-
-pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
+from tests.support.sweeps import ALL
 
 SCHEMA = {"log": Channels.appender_with_duplicate(), "sum": Channels.base(lambda a, b: a + b, lambda: 10)}
 CALLER = ContextVar("caller", default="unset")
@@ -348,6 +347,7 @@ def dies(state):
     return {"log": "n1"}
 
 
+@pytest.mark.sweep(ALL)
 def test_a_broken_pool_is_an_error_and_a_new_one_goes_on(go, store, threads, tmp_path, caplog):
     here = FlakyNode("n0")
     graph = StateGraph(SCHEMA).add_node("n0", here, executor=threads["mine"]).add_node("n1", dies)

@@ -22,7 +22,6 @@ from graphkit import (
     GraphRunnerError,
     RunnableConfig,
     StateGraph,
-    StreamMode,
     interrupt,
 )
 from graphkit.errors import (
@@ -213,15 +212,6 @@ def test_a_hundred_branches_take_a_bounded_number_of_threads(go):
 # --- stream modes -----------------------------------------------------------------------------------------------------
 
 
-def test_updates_mode_names_each_branch_node(saver, go):
-    graph = built("START>a a>b,c b>b2 b2>d c>d d>END").compile(checkpoint_saver=saver)
-    outputs = go(graph, {}, CONFIG.with_stream_mode(StreamMode.UPDATES))
-    fork = outputs[2]
-    assert fork.node == "__PARALLEL__(a)"
-    assert list(fork.update) == ["b", "b2", "c"]
-    assert fork.update["b2"] == {"log": "b2", "sum": 1, "last": "b2"}
-
-
 def test_chunks_of_branches_come_as_they_are_made(saver, go):
     came = threading.Event()
 
@@ -235,20 +225,11 @@ def test_chunks_of_branches_come_as_they_are_made(saver, go):
         yield "c1"
         return {"log": "c"}
 
-    graph = diamond(b=b, c=c).compile(checkpoint_saver=saver)
-    outputs = []
-
-    def take(output):
-        outputs.append(output)
-        if is_chunk(output):
-            came.set()
-
-    go(graph, {}, on_output=take)
+    outputs = go(diamond(b=b, c=c).compile(), {}, on_output=lambda output: is_chunk(output) and came.set())
     chunks = [output.chunk for output in outputs if is_chunk(output)]
     assert sorted(chunks) == ["b1", "b2", "c1"]
     assert chunks.index("b1") < chunks.index("c1")
     assert logged(outputs) == ["a", "b", "c", "d"]
-    assert stored(saver) == [(START, "a"), ("a", "__PARALLEL__(a)"), ("__PARALLEL__(a)", "d"), ("d", END)]
 
 
 # --- how many nodes, and when to save ---------------------------------------------------------------------------------

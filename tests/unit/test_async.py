@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import threading
-from contextlib import aclosing
 
 import pytest
 
@@ -14,16 +13,26 @@ from graphkit import (
     GraphResume,
     InterruptableAction,
     InterruptionMetadata,
-    StateGraph,
     StateSnapshot,
     interrupt,
 )
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError, ThreadBusyError
 from savers import MemorySaver, SaverWrapper
-from tests.support.graphs import CONFIG, LOG, make_chain, nodes_of, payloads_of, stored
-from tests.support.sweeps import ALL
+from tests.support.graphs import (
+    CONFIG,
+    LOG,
+    fail_once,
+    invoke,
+    logged,
+    make_chain,
+    make_graph,
+    nodes_of,
+    outputs,
+    payloads_of,
+    stored,
+)
 
-pytestmark = pytest.mark.sweep(ALL)
+pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
 
 def log_node(word):
@@ -38,31 +47,24 @@ def call(function, state):
     return function(state)
 
 
-async def outputs_of(stream):
-    return [output async for output in stream]
-
-
 def test_asynchronous_and_synchronous_nodes_in_one_run(saver):
-    threads = set()
+    threads = []
 
     def sync(state, config):
-        threads.add(threading.get_ident())
+        threads.append(threading.current_thread())
         return {"log": config.thread_id}
 
     class Callable:
         async def __call__(self, state, config):
             return Command(update={"log": "object"})
 
-    async def run():
-        compiled = make_chain(a=log_node("a"), b=sync, c=Callable(), d=functools.partial(call, log_node("d"))).compile(
-            checkpoint_saver=saver
-        )
-        return await outputs_of(compiled.astream({"log": "i"}, CONFIG)), threading.get_ident()
-
-    outputs, loop_thread = asyncio.run(run())
-    assert nodes_of(outputs) == [START, "a", "b", "c", "d", END]
-    assert outputs[-1].state["log"] == ["i", "a", "t", "object", "d"]
-    assert threads - {loop_thread} == threads
+    compiled = make_chain(a=log_node("a"), b=sync, c=Callable(), d=functools.partial(call, log_node("b"))).compile(
+        checkpoint_saver=saver
+    )
+    found = outputs(compiled, {"log": "i"}, how="async")
+    assert nodes_of(found) == [START, "a", "b", "c", "d", END]
+    assert logged(found) == ["i", "a", "t", "object", "b"]
+    assert threading.current_thread() not in threads
     assert stored(saver) == [(START, "a"), ("a", "b"), ("b", "c"), ("c", "d"), ("d", END)]
 
 
@@ -70,9 +72,9 @@ def test_asynchronous_edges():
     async def edge(state, config):
         return "b" if config.thread_id == "t" else END
 
-    graph = StateGraph(LOG).add_node("a", log_node("a")).add_node("b", log_node("b")).add_edge("b", END)
+    graph = make_graph(LOG, "b>END", b=log_node("b")).add_node("a", log_node("a"))
     graph.add_conditional_edges(START, lambda s: "a").add_conditional_edges("a", edge)
-    assert asyncio.run(graph.compile().ainvoke({}, CONFIG))["log"] == ["a", "b"]
+    assert invoke(graph.compile(), {}, how="async")["log"] == ["a", "b"]
 
 
 @pytest.mark.parametrize("where", ["node", "edge", "object"])
@@ -84,32 +86,26 @@ def test_a_synchronous_run_of_an_asynchronous_graph_is_refused_before_anything(s
     async def edge(state):
         return END
 
-    graph = (
-        StateGraph({}).add_node("a", {"node": edge, "object": Later()}.get(where, lambda s: None)).add_edge(START, "a")
-    )
-    graph.add_conditional_edges("a", edge if where == "edge" else lambda s: END)
+    node = {"node": edge, "object": Later(), "edge": lambda s: None}[where]
+    graph = make_graph({}, "START>a", a=node).add_conditional_edges("a", edge if where == "edge" else lambda s: END)
     compiled = graph.compile(checkpoint_saver=saver)
-    for call in (compiled.invoke, compiled.invoke_final, compiled.stream, compiled.stream_snapshots):
-        with pytest.raises(GraphRunnerError, match="astream") as failed:
-            call({}, CONFIG)
-        assert "'a'" in str(failed.value)
+    for run in (compiled.invoke, compiled.invoke_final, compiled.stream, compiled.stream_snapshots):
+        with pytest.raises(GraphRunnerError, match=r"'a'.*astream"):
+            run({}, CONFIG)
     assert saver.get(CONFIG) is None
 
 
-def test_an_awaitable_of_a_plain_function_is_refused_too():
-    compiled = make_chain(a=functools.partial(call, log_node("a"))).compile()
-    with pytest.raises(GraphRunnerError, match="astream"):
-        compiled.invoke({})
-    graph = StateGraph({}).add_node("a", lambda s: None).add_edge(START, "a")
-    with pytest.raises(GraphRunnerError, match="astream"):
-        graph.add_conditional_edges("a", functools.partial(call, log_node("a"))).compile().invoke({})
+class Future:
+    def __await__(self):
+        yield
 
-    class Future:
-        def __await__(self):
-            yield
 
-    with pytest.raises(GraphRunnerError, match="astream"):
-        make_chain(a=lambda s: Future()).compile().invoke({})
+@pytest.mark.parametrize("give", [functools.partial(call, log_node("a")), lambda s: Future()])
+def test_an_awaitable_of_a_plain_function_is_refused_too(give):
+    edge = make_graph({}, "START>a").add_conditional_edges("a", give)
+    for graph in (make_chain(a=give), edge):
+        with pytest.raises(GraphRunnerError, match="astream"):
+            graph.compile().invoke({})
 
 
 def test_the_twins_look_and_correct(saver):
@@ -132,7 +128,7 @@ def test_the_twins_look_and_correct(saver):
         first = (await compiled.aget_state_history(CONFIG))[-1].config
         assert (await compiled.alast_state_of(first)).checkpoint_id == config.checkpoint_id
 
-        snapshots = await outputs_of(compiled.astream_snapshots(GraphResume({"log": "ok"}), CONFIG))
+        snapshots = [each async for each in compiled.astream_snapshots(GraphResume({"log": "ok"}), CONFIG)]
         assert [isinstance(snapshot, StateSnapshot) for snapshot in snapshots] == [True, False]
         await compiled.aupdate_state(CONFIG, {}, "a")
         return await compiled.aresume("t")
@@ -148,76 +144,29 @@ def test_an_action_may_ask_asynchronously(saver):
         async def __call__(self, state, config):
             return {"log": "gate"}
 
-    async def run():
-        compiled = make_chain(gate=Gate()).compile(checkpoint_saver=saver)
-        assert (await compiled.ainvoke_final({}, CONFIG)).metadata == {"reason": "wait"}
-        return await compiled.ainvoke(GraphResume({"go": 1}), CONFIG)
-
-    assert asyncio.run(run())["log"] == ["gate"]
+    compiled = make_chain(gate=Gate()).compile(checkpoint_saver=saver)
+    assert outputs(compiled, {}, how="async")[-1].metadata == {"reason": "wait"}
+    assert invoke(compiled, GraphResume({"go": 1}), how="async")["log"] == ["gate"]
 
 
-@pytest.mark.parametrize("kind", ["async", "sync", "stop iteration"])
-def test_a_node_that_fails(saver, kind):
-    async def bad(state):
-        raise OSError("no")
+def fail_later(error):
+    async def node(state):
+        raise error
 
-    def bad_at_once(state):
-        raise OSError("no")
+    return node
 
-    def stops(state):
-        next(iter(()))
 
-    action = {"async": bad, "sync": bad_at_once, "stop iteration": stops}[kind]
-    compiled = make_chain(a=log_node("a"), bad=action).compile(checkpoint_saver=saver)
+@pytest.mark.parametrize("node", [fail_later(OSError("no")), fail_once(None, OSError), lambda state: next(iter(()))])
+def test_a_node_that_fails(saver, node):
+    compiled = make_chain(a=log_node("a"), bad=node).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError, match="bad"):
-        asyncio.run(compiled.ainvoke({}, CONFIG))
+        invoke(compiled, {}, how="async")
     assert stored(saver) == [(START, "a"), ("a", "bad")]
 
 
 def test_a_node_that_stops_an_iteration_fails_in_a_synchronous_run_too():
     with pytest.raises(NodeExecutionError, match="StopIteration"):
         make_chain(a=lambda s: next(iter(()))).compile().invoke({})
-
-
-def test_at_the_last_item_the_thread_is_free():
-    saver = MemorySaver(lock_timeout=0)
-
-    async def run():
-        compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
-        async for output in compiled.astream({}, CONFIG):
-            if isinstance(output, InterruptionMetadata):
-                await compiled.aupdate_state(CONFIG, {"log": "body"})
-                final = await compiled.ainvoke(None, CONFIG)
-        return final
-
-    assert asyncio.run(run())["log"] == ["a", "body", "b"]
-
-
-def test_a_second_run_of_a_thread_is_refused():
-    saver = MemorySaver(lock_timeout=0)
-
-    async def run():
-        compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
-        async with aclosing(compiled.astream({}, CONFIG)) as stream:
-            await anext(stream)
-            with pytest.raises(ThreadBusyError):
-                await compiled.ainvoke({}, CONFIG)
-        return await compiled.ainvoke({}, CONFIG)
-
-    assert asyncio.run(run())["log"] == ["a"]
-
-
-@pytest.mark.parametrize("kind", ["async", "sync"])
-def test_a_node_that_runs_its_own_thread_is_refused_at_once(kind):
-    async def again(state):
-        return await compiled.ainvoke({}, CONFIG)
-
-    def again_at_once(state):
-        return asyncio.run(compiled.ainvoke({}, CONFIG))
-
-    compiled = make_chain(a=again if kind == "async" else again_at_once).compile(checkpoint_saver=MemorySaver())
-    with pytest.raises(GraphRunnerError, match="own thread"):
-        asyncio.run(compiled.ainvoke({}, CONFIG))
 
 
 # --- cancelling -------------------------------------------------------------------------------------------------------

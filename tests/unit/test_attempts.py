@@ -7,6 +7,7 @@ import itertools
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
@@ -28,7 +29,7 @@ from graphkit._plan.topology import TwoForms
 from graphkit.compat.go_agents import process_chain
 from graphkit.errors import GraphRunnerError
 from savers import MemorySaver
-from tests.support.graphs import CONFIG, close_at, connect, is_chunk
+from tests.support.graphs import CONFIG, close_at, connect, invoke, is_chunk
 from tests.support.sweeps import examples
 
 AT_ONCE = RetryPolicy(initial_delay=0)
@@ -40,7 +41,10 @@ SHORT = 0.01
 # Nodes and hooks of each kind, which log that they ran.
 
 
-def make_nodes(body):
+def make_nodes(body, closed=None):
+    """Make functions of each kind; those with chunks list when they are closed."""
+    closed = [] if closed is None else closed
+
     def plain(state, config):
         return body(state)
 
@@ -48,12 +52,18 @@ def make_nodes(body):
         return body(state)
 
     def chunks(state, config):
-        yield "chunk"
-        return body(state)
+        try:
+            yield "chunk"
+            return body(state)
+        finally:
+            closed.append("closed")
 
     async def later_chunks(state, config):
-        yield "chunk"
-        yield Command(update=body(state))
+        try:
+            yield "chunk"
+            yield Command(update=body(state))
+        finally:
+            closed.append("closed")
 
     return {"plain": plain, "later": later, "chunks": chunks, "later_chunks": later_chunks}
 
@@ -101,10 +111,6 @@ class Result:
     events: list
     is_async: bool
 
-    @property
-    def retries(self):
-        return [(event.type, event.data["attempt"]) for event in self.events if event.type.startswith("retry.")]
-
 
 def make_graph(node, *hooks, retry=None, timeout=None):
     graph = StateGraph({}).add_node("n", node, retry=retry, timeout=timeout, destinations=["other"])
@@ -112,6 +118,10 @@ def make_graph(node, *hooks, retry=None, timeout=None):
         graph.add_wrap_call_node_hook("n", hook)
     graph.add_node("other", lambda state: {"other": True})
     return connect(graph, "START>n n>END other>END")
+
+
+def retries_of(events):
+    return [(event.type, event.data["attempt"]) for event in events if event.type.startswith("retry.")]
 
 
 async def collect(outputs):
@@ -144,27 +154,72 @@ def can_wrap(hook, inside):
     return hook != "later_chunks" or any(map(is_generator, inside))
 
 
-@pytest.mark.requirement("behaviour 18")
-@settings(max_examples=examples(200))
+class Failing:
+    """The body of a node that raises the errors in turn, then counts its calls in the update."""
+
+    def __init__(self, *errors):
+        self.errors = list(errors)
+        self.calls = 0
+
+    def __call__(self, state):
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return {"calls": self.calls}
+
+
+def expect_attempts(errors, *, is_retried):
+    """Return how often a node runs that raises the errors in turn, and the events of its three attempts at most."""
+    events = []
+    for attempt, error in enumerate(errors, 1):
+        if not is_retried or not isinstance(error, ValueError):
+            return attempt, events
+        if attempt == 3:
+            return attempt, [*events, ("retry.exhausted", attempt)]
+        events.append(("retry.attempt", attempt))
+    return len(errors) + 1, events
+
+
+@pytest.mark.requirement("behaviour 18", "G26")
+@settings(max_examples=examples(300))
 @given(
-    st.lists(st.sampled_from(KINDS), min_size=1, max_size=3),
+    st.lists(st.sampled_from(KINDS), max_size=3),
     st.sampled_from(KINDS),
-    st.sampled_from([None, AT_ONCE]),
+    st.lists(st.sampled_from([ValueError, ValueError, KeyError, TimeoutError]), max_size=4),
+    st.sampled_from([None, "option", 0, 1, 2, 3]),
     st.sampled_from([None, LONG]),
 )
-def test_hooks_of_every_kind_around_functions_of_every_kind(outer, kind, retry, timeout):
+def test_hooks_of_every_kind_around_functions_of_every_kind(outer, kind, errors, retried_by, timeout):
+    """A policy is an option of the node, or one of the hooks."""
     kinds = [*outer, kind]
     assume(all(can_wrap(hook, kinds[place + 1 :]) for place, hook in enumerate(outer)))
-    log = []
-    node = make_nodes(lambda state: log.append("node") or {"done": True})[kind]
+    errors = [error(number) for number, error in enumerate(errors)]
+    failing, log, events = Failing(*errors), [], []
+    calls, retries = expect_attempts(errors, is_retried=retried_by is not None)
+    policy = AT_ONCE.replace(retry_on=ValueError)
     hooks = [make_hooks(log, place)[hook] for place, hook in enumerate(outer)]
+    inside = []
+    if isinstance(retried_by, int):
+        hooks.insert(retried_by, policy.as_hook())
+        inside = [*range(len(outer))][retried_by:]
 
-    result = run(node, *hooks, retry=retry, timeout=timeout)
+    def run_node():
+        retry = policy if retried_by == "option" else None
+        return run(make_nodes(failing)[kind], *hooks, retry=retry, timeout=timeout, events=events)
 
-    assert result.is_async == any(map(is_async, kinds))
-    assert result.chunks == (["chunk"] if is_generator(kind) else [])
-    assert result.state == {"done": True}
-    assert log == [*range(len(outer)), "node"]  # the first is outermost
+    if calls <= len(errors):
+        with pytest.raises(type(errors[calls - 1])) as raised:
+            run_node()
+        assert raised.value is errors[calls - 1]
+    else:
+        result = run_node()
+        assert result.is_async == any(map(is_async, kinds))
+        # A generator starts over, so what it emitted comes again.
+        assert result.chunks == (["chunk"] * calls if is_generator(kind) else [])
+        assert result.state == {"calls": calls}
+    assert failing.calls == calls
+    assert log == [*range(len(outer)), *inside * (calls - 1)]  # the first is outermost
+    assert retries_of(events) == retries
 
 
 def test_an_update_passes_all_hooks_from_the_inside_out():
@@ -175,8 +230,9 @@ def test_an_update_passes_all_hooks_from_the_inside_out():
     assert result.state == {"log": ["node", "inner", "outer"]}
 
 
-@given(st.sampled_from(["plain", "later"]), st.sampled_from(["plain", "later"]), st.sampled_from(KINDS))
-def test_a_hook_may_answer_instead(around, hook_kind, kind):
+@pytest.mark.parametrize("hook_kind", ["plain", "later"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hook_may_answer_instead(hook_kind, kind):
     def plain(node_id, state, config, call):
         return {"cached": True}
 
@@ -184,8 +240,8 @@ def test_a_hook_may_answer_instead(around, hook_kind, kind):
         return {"cached": True}
 
     node = make_nodes(lambda state: pytest.fail("the node ran"))[kind]
-    hook = {"plain": plain, "later": later}[hook_kind]
-    result = run(node, make_hooks([], "around")[around], hook, retry=AT_ONCE, timeout=LONG)
+    around = make_hooks([], "around")["plain"]
+    result = run(node, around, {"plain": plain, "later": later}[hook_kind], retry=AT_ONCE, timeout=LONG)
     assert (result.chunks, result.state) == ([], {"cached": True})
 
 
@@ -304,107 +360,34 @@ def test_what_is_raised_on_a_thread_comes_through(raised):
     ("kind", "hook"), [("chunks", "plain"), ("chunks", "chunks"), ("chunks", "later"), ("later_chunks", "plain")]
 )
 def test_a_stream_that_is_closed_closes_everything_inside_and_is_not_retried(kind, hook, timeout):
-    log = []
-
-    def chunks(state):
-        try:
-            yield 1
-        finally:
-            log.append("closed")
-
-    async def later_chunks(state):
-        try:
-            yield 1
-        finally:
-            log.append("closed")
-
-    node = {"chunks": chunks, "later_chunks": later_chunks}[kind]
+    closed = []
+    node = make_nodes(lambda state: pytest.fail("went on"), closed)[kind]
     compiled = make_graph(node, make_hooks([], "hook")[hook], retry=AT_ONCE, timeout=timeout).compile()
     for how in ("async",) if compiled.topology.asynchronous else ("async", "sync"):
-        log.clear()
+        closed.clear()
         close_at(compiled, is_chunk, {}, how=how)
-        assert log == ["closed"]
+        assert closed == ["closed"]
 
 
 # --- Retries ----------------------------------------------------------------------------------------------------------
 
 
-class Failing:
-    """The body of a node that raises the errors in turn, then counts its calls in the update."""
-
-    def __init__(self, *errors):
-        self.errors = list(errors)
-        self.calls = 0
-
-    def __call__(self, state):
-        self.calls += 1
-        if self.errors:
-            raise self.errors.pop(0)
-        return {"calls": self.calls}
-
-
-def as_option(policy):
-    return [], policy
-
-
-def as_hook(policy):
-    return [policy.as_hook()], None
-
-
-both_ways = pytest.mark.parametrize("use", [as_option, as_hook])
-
-
 @pytest.mark.requirement("G26", "behaviour 18")
-@both_ways
-@with_and_without_timeout
-@every_kind
-def test_what_failed_is_run_again_inside_the_hooks(kind, timeout, use):
-    policy = RetryPolicy(max_attempts=4, initial_delay=0.002, jitter=False)
-    failing, log = Failing(ValueError("one"), KeyError("two")), []
-    hooks, retry = use(policy)
-    hook = make_hooks(log, "hook")["plain"]
+@pytest.mark.parametrize("is_hook", [False, True])
+def test_a_failed_attempt_is_an_event_and_the_next_one_waits_longer(is_hook):
+    policy = RetryPolicy(max_attempts=3, initial_delay=0.002, jitter=False)
+    hooks, retry = ([policy.as_hook()], None) if is_hook else ([], policy)
+    failing, events = Failing(ValueError("one"), KeyError("two"), ValueError("last")), []
     started = monotonic()
-    result = run(make_nodes(failing)[kind], hook, *hooks, retry=retry, timeout=timeout)
+    with pytest.raises(ValueError, match="last"):
+        run(make_nodes(failing)["plain"], *hooks, retry=retry, events=events)
 
     assert monotonic() - started >= 0.006
-    assert result.state == {"calls": 3}
-    # A generator starts over, so what it emitted comes again.
-    assert result.chunks == (["chunk"] * 3 if is_generator(kind) else [])
-    assert log == ["hook"]
-    assert [dict(event.data) for event in result.events if event.type == "retry.attempt"] == [
+    assert [dict(event.data) for event in events if event.type.startswith("retry.")] == [
         {"attempt": 1, "delay": 0.002, "error_type": "ValueError", "error": "one"},
         {"attempt": 2, "delay": 0.004, "error_type": "KeyError", "error": "'two'"},
+        {"attempt": 3, "error_type": "ValueError", "error": "last"},
     ]
-
-
-@pytest.mark.requirement("behaviour 18")
-@both_ways
-@every_kind
-def test_the_last_failure_is_raised(kind, use):
-    last = ValueError("last")
-    failing, events = Failing(ValueError("first"), last, ValueError("never")), []
-    hooks, retry = use(RetryPolicy(max_attempts=2, initial_delay=0))
-
-    with pytest.raises(ValueError, match="last") as raised:
-        run(make_nodes(failing)[kind], *hooks, retry=retry, events=events)
-    assert raised.value is last
-    assert failing.calls == 2
-
-    (exhausted,) = [event for event in events if event.type == "retry.exhausted"]
-
-    assert dict(exhausted.data) == {"attempt": 2, "error_type": "ValueError", "error": "last"}
-
-
-@both_ways
-@every_kind
-def test_another_failure_is_raised_at_once(kind, use):
-    failing, events = Failing(ValueError("again"), KeyError("not this"), ValueError("never")), []
-    hooks, retry = use(AT_ONCE.replace(retry_on=ValueError))
-    with pytest.raises(KeyError):
-        run(make_nodes(failing)[kind], *hooks, retry=retry, events=events)
-    assert failing.calls == 2
-    # There were attempts left.
-    assert [event.type for event in events if event.type.startswith("retry.")] == ["retry.attempt"]
 
 
 def test_a_failing_predicate_is_an_error_of_its_own():
@@ -425,20 +408,11 @@ def test_what_is_sometimes_asynchronous_is_retried_too():
     assert asyncio.run(make_graph(node, AT_ONCE.as_hook()).compile().ainvoke({})) == {"calls": 3}
 
 
-@pytest.mark.requirement("behaviour 18")
-def test_a_policy_as_a_hook_retries_the_hooks_inside_it():
-    log = []
-    hooks = [make_hooks(log, "outer")["plain"], AT_ONCE.as_hook(), make_hooks(log, "inner")["plain"]]
-    result = run(make_nodes(Failing(ValueError()))["plain"], *hooks)
-    assert result.state == {"calls": 2}
-    assert log == ["outer", "inner", "inner"]
-
-
 def test_a_policy_inside_a_policy():
     twice = RetryPolicy(initial_delay=0, max_attempts=2)
     result = run(make_nodes(Failing(*[ValueError()] * 3))["plain"], twice.as_hook(), retry=twice)
     assert result.state == {"calls": 4}
-    assert result.retries == [
+    assert retries_of(result.events) == [
         ("retry.attempt", 1),
         ("retry.exhausted", 2),
         ("retry.attempt", 1),
@@ -446,8 +420,7 @@ def test_a_policy_inside_a_policy():
     ]
 
 
-@with_and_without_timeout
-def test_a_failed_attempt_takes_back_what_it_dispatched(timeout):
+def test_a_failed_attempt_takes_back_what_it_dispatched():
     attempts = itertools.count(1)
 
     def node(state, config):
@@ -461,12 +434,11 @@ def test_a_failed_attempt_takes_back_what_it_dispatched(timeout):
         call()
         config.dispatch("after")
 
-    assert run(node, hook, retry=AT_ONCE, timeout=timeout).chunks == ["before", "from attempt 3", "after"]
+    assert run(node, hook, retry=AT_ONCE, timeout=LONG).chunks == ["before", "from attempt 3", "after"]
 
 
-@both_ways
-@with_and_without_timeout
-def test_each_attempt_is_answered_from_where_it_began(timeout, use):
+@pytest.mark.parametrize("use", ["option", "hook"])
+def test_each_attempt_is_answered_from_where_it_began(use):
     heard, failures = [], []
 
     def node(state):
@@ -479,32 +451,28 @@ def test_each_attempt_is_answered_from_where_it_began(timeout, use):
         heard.append(("hook", interrupt("a")))
         return call()
 
-    hooks, retry = use(AT_ONCE)
-    graph = make_graph(node, *hooks, ask, retry=retry, timeout=timeout).compile(checkpoint_saver=MemorySaver())
-    graph.invoke({}, CONFIG)
-    graph.invoke(GraphResume("A"), CONFIG)
-    graph.invoke(GraphResume("B"), CONFIG)
-    heard.clear()
-    graph.invoke(GraphResume("C"), CONFIG)
+    hooks = [AT_ONCE.as_hook(), ask] if use == "hook" else [ask]
+    graph = make_graph(node, *hooks, retry=AT_ONCE if use == "option" else None, timeout=LONG)
+    app = graph.compile(checkpoint_saver=MemorySaver())
+    app.invoke({}, CONFIG)
+    for answer in "ABC":
+        heard.clear()
+        app.invoke(GraphResume(answer), CONFIG)
     of_hook, of_node = ("hook", "A"), ("node", "B", "C")
-    assert heard == ([of_hook, of_node] * 2 if use is as_hook else [of_hook, of_node, of_node])
+    assert heard == ([of_hook, of_node] * 2 if use == "hook" else [of_hook, of_node, of_node])
 
 
-@with_and_without_timeout
 @pytest.mark.parametrize("raised", [GraphInterrupt("q"), KeyboardInterrupt(), SystemExit(1)])
-def test_a_stop_is_not_retried(raised, timeout):
+def test_a_stop_is_not_retried(raised):
     runs = []
 
     def node(state):
         runs.append(1)
         raise raised
 
-    graph = make_graph(node, retry=RetryPolicy(), timeout=timeout).compile(checkpoint_saver=MemorySaver())
-    if isinstance(raised, GraphInterrupt):
+    graph = make_graph(node, retry=AT_ONCE, timeout=LONG).compile(checkpoint_saver=MemorySaver())
+    with pytest.raises(type(raised)) if not isinstance(raised, GraphInterrupt) else nullcontext():
         graph.invoke({}, CONFIG)
-    else:
-        with pytest.raises(type(raised)):
-            graph.invoke({}, CONFIG)
     assert len(runs) == 1
 
 
@@ -589,26 +557,19 @@ def test_each_attempt_has_the_whole_time(released):
     assert run(node, retry=AT_ONCE, timeout=0.5).state == {"done": True}
 
 
-def test_a_late_attempt_is_cancelled_and_may_clean_up():
+@pytest.mark.parametrize("make_action", [lambda later: later, lambda later: TwoForms(lambda state: {}, later)])
+def test_a_late_attempt_is_cancelled_and_may_clean_up(make_action):
     log = []
 
-    async def node(state):
+    async def later(state):
         try:
             await asyncio.sleep(LONG)
         finally:
             log.append("cleaned up")
 
-    with pytest.raises(TimeoutError, match="node 'n'"):
-        run(node, timeout=SHORT)
+    with pytest.raises(NodeExecutionError, match="node 'n' took longer than its timeout"):
+        asyncio.run(make_graph(make_action(later), timeout=SHORT).compile().ainvoke({}))
     assert log == ["cleaned up"]
-
-
-@every_kind
-def test_a_function_may_raise_a_timeout_of_its_own(kind):
-    own = TimeoutError("mine")
-    with pytest.raises(TimeoutError) as raised:
-        run(make_nodes(Failing(own))[kind], timeout=LONG)
-    assert raised.value is own
 
 
 @pytest.fixture
@@ -736,34 +697,23 @@ def test_the_defaults_are_those_of_java():
     assert (policy.jitter, policy.retry_on) == (True, (Exception,))
 
 
-def test_a_policy_cannot_be_changed():
-    with pytest.raises(AttributeError):
-        RetryPolicy().max_attempts = 5
-
-
 @pytest.mark.parametrize(
     ("wrong", "error", "says"),
     [
         ({"max_attempts": 0}, ValueError, "max_attempts must be at least 1"),
-        ({"max_attempts": -1}, ValueError, "max_attempts"),
         ({"max_attempts": 2.5}, TypeError, "max_attempts must be an int"),
-        ({"max_attempts": "3"}, TypeError, "max_attempts must be an int"),
         ({"initial_delay": -0.1}, ValueError, "initial_delay must be finite and at least 0"),
         ({"initial_delay": float("nan")}, ValueError, "initial_delay"),
-        ({"initial_delay": timedelta(seconds=1)}, TypeError, "initial_delay must be a number"),
         ({"max_delay": -1}, ValueError, "max_delay"),
         ({"max_delay": float("inf")}, ValueError, "max_delay must be finite"),
-        ({"max_delay": None}, TypeError, "max_delay"),
         ({"backoff": 0.9}, ValueError, "backoff must be finite and at least 1"),
         ({"backoff": "2"}, TypeError, "backoff"),
         ({"retry_on": ()}, ValueError, "retry_on is empty"),
         ({"retry_on": "ValueError"}, TypeError, "not 'V"),
-        ({"retry_on": 500}, TypeError, "not 500"),
         ({"retry_on": [ValueError, None]}, TypeError, "not None"),
         ({"retry_on": str}, TypeError, "subclasses of Exception"),
         ({"retry_on": BaseException}, TypeError, "BaseException, which is never retried"),
         ({"retry_on": (ValueError, KeyboardInterrupt)}, TypeError, "KeyboardInterrupt"),
-        ({"retry_on": asyncio.CancelledError}, TypeError, "CancelledError"),
         ({"retry_on": GraphInterrupt}, TypeError, "GraphInterrupt"),
     ],
 )
@@ -802,14 +752,12 @@ def test_jitter_differs_each_time():
     [
         (Exception, ValueError(), True),
         (ValueError, ValueError(), True),
-        (ValueError, UnicodeError(), True),
         (ValueError, KeyError(), False),
         ((ValueError, KeyError), KeyError(), True),
         ([OSError], TimeoutError(), True),
         (is_odd, ValueError(3), True),
         (is_odd, ValueError(2), False),
         ([KeyError, is_odd], ValueError(3), True),
-        ([KeyError, is_odd], KeyError(2), True),
         ([KeyError, is_odd], ValueError(2), False),
     ],
 )
@@ -830,6 +778,8 @@ def test_a_policy_pickles_and_compares():
     assert hash(policy) == hash(policy.replace(jitter=True))
     assert policy != policy.replace(jitter=False)
     assert pickle.loads(pickle.dumps(policy.as_hook())) == policy.as_hook()
+    with pytest.raises(AttributeError):
+        policy.max_attempts = 5
 
 
 # --- Java's builder ---------------------------------------------------------------------------------------------------
@@ -870,39 +820,18 @@ def make_action(failures=0):
 
 
 def run_both(graph):
-    assert graph.invoke({})["done"]
-    assert asyncio.run(graph.ainvoke({}))["done"]
+    for how in ("sync", "async"):
+        assert invoke(graph, {}, how=how)["done"]
 
 
 @pytest.mark.parametrize("options", [{}, {"timeout": LONG}, {"retry": AT_ONCE}, {"retry": AT_ONCE, "timeout": LONG}])
 def test_each_run_uses_its_form(options):
-    action, used = make_action()
-    graph = make_graph(action, **options).compile()
-    assert not graph.topology.asynchronous
-    run_both(graph)
-    assert used == ["sync", "async"]
-
-
-def test_the_asynchronous_form_is_tried_again():
-    action, used = make_action(failures=1)
-    asyncio.run(make_graph(action, retry=AT_ONCE).compile().ainvoke({}))
-    assert used == ["async", "async"]
-
-
-def test_the_asynchronous_form_is_cancelled_at_its_timeout():
-    cancelled = []
-
-    async def wait_forever(state):
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            cancelled.append(True)
-            raise
-
-    graph = make_graph(TwoForms(lambda state: {"done": True}, wait_forever), timeout=SHORT).compile()
-    with pytest.raises(NodeExecutionError, match="longer than its timeout"):
-        asyncio.run(graph.ainvoke({}))
-    assert cancelled == [True]
+    for how in ("sync", "async"):
+        action, used = make_action(failures=len(options.keys() & {"retry"}))
+        graph = make_graph(action, **options).compile()
+        assert not graph.topology.asynchronous
+        assert invoke(graph, {}, how=how)["done"]
+        assert set(used) == {how}
 
 
 def test_an_asynchronous_hook_awaits_and_a_synchronous_one_calls():

@@ -12,10 +12,9 @@ import graphkit._engine.control
 from graphkit import (
     END,
     START,
-    Event,
+    GraphInterrupt,
     GraphResume,
     GraphRunnerError,
-    InterruptionMetadata,
     RunnableConfig,
     StateGraph,
     interrupt,
@@ -32,13 +31,27 @@ from graphkit.errors import (
 from graphkit.operations import cancel, pause
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
-from tests.support.graphs import CONFIG, LOG, both, log_node, make_chain, make_graph
-from tests.support.savers import SAVER_KINDS, open_kind
+from tests.support.graphs import (
+    CONFIG,
+    LOG,
+    FlakyNode,
+    both,
+    close_at,
+    connect,
+    fail_once,
+    is_node,
+    log_node,
+    make_chain,
+    make_graph,
+    payloads_of,
+)
+from tests.support.savers import KINDS_IN_TURN, contents, open_kind
+from tests.support.sweeps import ALL
 
 PATIENCE = 60.0
 
 
-@pytest.fixture(params=SAVER_KINDS)
+@pytest.fixture(params=KINDS_IN_TURN)
 def saver(request, tmp_path):
     with open_kind(request.param, tmp_path) as saver:
         yield saver
@@ -86,44 +99,55 @@ class Canceller:
     """A node that has its own run cancelled from elsewhere, once."""
 
     def __init__(self, saver, word="a", operation=cancel, thread="t", **arguments):
-        self.saver, self.word, self.operation, self.thread, self.arguments = saver, word, operation, thread, arguments
-        self.told = []
+        self.saver = saver
+        self.word = word
+        self.operation = operation
+        self.thread = thread
+        self.arguments = arguments
+        self.results = []
 
     def __call__(self, state):
-        if not self.told:
+        if not self.results:
             while self.saver.get(self.thread) is None:  # stored in the background
                 time.sleep(0.001)
-            self.told.append(in_thread(self.operation, self.saver, self.thread, **self.arguments))
+            self.results.append(in_thread(self.operation, self.saver, self.thread, **self.arguments))
         return {"log": self.word}
+
+
+def make_app(saver, options=None, **nodes):
+    """Compile a chain of nodes; those that are a word log it."""
+    nodes = {name: log_node(node) if isinstance(node, str) else node for name, node in nodes.items()}
+    return make_chain(**nodes).compile(checkpoint_saver=saver, **(options or {}))
 
 
 # A run that is going on
 
 
 @pytest.mark.requirement("W6")
+@pytest.mark.sweep(ALL)
 @both
 @pytest.mark.parametrize("options", [{}, {"durability": "async"}, {"checkpoint_interval": 5}])
 def test_it_ends_before_the_next_node(saver, options, how):
-    a = Canceller(saver, reason="sold out")
-    events: list[Event] = []
-    app = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver, observers=[events.append], **options)
+    a, events = Canceller(saver, reason="sold out"), []
+    app = make_app(saver, {**options, "observers": [events.append]}, a=a, b="b")
     last = run(app, {}, how=how)
-    assert a.told == [True]
-    assert isinstance(last, InterruptionMetadata)
-    assert (last.node_id, last.reason(), last.is_cancelled, last.is_interrupted) == ("b", "sold out", True, False)
-    assert (last.state["log"], last.state.interrupts) == (["a"], ())
+    assert a.results == [True]
+    assert (last.node_id, last.reason()) == ("b", "sold out")
+    assert last.is_cancelled
+    assert not last.is_interrupted
+    assert last.state["log"] == saver.get(CONFIG).state["log"] == ["a"]
+    assert last.state.interrupts == ()
     assert status(saver) == "cancelled"
     cancellation = saver.summary(CONFIG).cancellation
     assert cancellation["reason"] == "sold out"
     assert datetime.now(UTC) - cancellation["at"] < timedelta(seconds=PATIENCE)
     assert [event.data["reason"] for event in events if event.type == "graph.cancel"] == ["sold out"]
     assert not saver.interrupts("t")
-    assert saver.get(CONFIG).state["log"] == ["a"]
 
 
 @both
 def test_a_resume_goes_on(saver, how):
-    app = make_chain(a=Canceller(saver), b=log_node("b"), c=log_node("c")).compile(checkpoint_saver=saver)
+    app = make_app(saver, a=Canceller(saver), b="b", c="c")
     assert run(app, {}, how=how).reason() is None
     assert Worker(saver, app).run(once=True) == 0 if saver.lists_threads else True
     assert run(app, None, how=how).state["log"] == ["a", "b", "c"]
@@ -131,29 +155,20 @@ def test_a_resume_goes_on(saver, how):
     assert saver.summary(CONFIG).cancellation is None
 
 
-def test_invoke_returns_the_state(saver):
-    app = make_chain(a=Canceller(saver), b=log_node("b")).compile(checkpoint_saver=saver)
-    assert app.invoke({}, CONFIG)["log"] == ["a"]
-    stream = [(output.node, output.is_cancelled) for output in app.stream({}, RunnableConfig("u"))]
-    assert stream == [(START, False), ("a", False), ("b", False), (END, False)]
-
-
-def test_with_everything_stored_at_the_exit(saver):
-    app = make_chain(a=Canceller(saver), b=log_node("b")).compile(checkpoint_saver=saver, durability="exit")
-    make_chain(a=log_node("old")).compile(checkpoint_saver=saver).invoke({}, CONFIG)
-    assert app.invoke({}, CONFIG)["log"] == ["old", "a"]
-    assert status(saver) == "cancelled"
-    assert app.invoke(None, CONFIG)["log"] == ["old", "a", "b"]
-
-
 def test_a_run_in_its_last_node_finishes(saver):
     a = Canceller(saver)
-    app = make_chain(a=a).compile(checkpoint_saver=saver)
-    assert app.invoke_final({}, CONFIG).is_end
-    assert (a.told, status(saver)) == ([True], "finished")
+    assert make_app(saver, a=a).invoke_final({}, CONFIG).is_end
+    assert (a.results, status(saver)) == ([True], "finished")
     assert not cancel(saver, "t")
     # What this run has not read is not for the next one.
-    assert make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver).invoke_final({}, CONFIG).is_end
+    assert make_app(saver, a="a", b="b").invoke_final({}, CONFIG).is_end
+
+
+def wait_until_cancelled(state, config):
+    started = time.monotonic()
+    while not config.is_cancelled and time.monotonic() - started < PATIENCE:
+        time.sleep(0.01)
+    return {"log": str(config.is_cancelled)}
 
 
 def test_a_node_asks_whether_its_run_is_cancelled(saver, real_times):
@@ -161,17 +176,11 @@ def test_a_node_asks_whether_its_run_is_cancelled(saver, real_times):
 
     def work(state, config):
         seen.append(config.is_cancelled)
-        cancelled = in_thread(cancel, saver, "t")
-        started = time.monotonic()
-        while not config.is_cancelled and time.monotonic() - started < PATIENCE:
-            time.sleep(0.01)
-        seen.append(cancelled and config.is_cancelled)
-        return {"log": "part"}
+        seen.append(in_thread(cancel, saver, "t"))
+        return wait_until_cancelled(state, config)
 
-    app = StateGraph(LOG).add_node("work", work).add_node("b", log_node("b"))
-    app = app.add_edge(START, "work").add_edge("work", "b").add_edge("b", END).compile(checkpoint_saver=saver)
-    last = app.invoke_final({}, CONFIG)
-    assert (seen, last.is_cancelled, last.state["log"]) == ([False, True], True, ["part"])
+    last = make_app(saver, work=work, b="b").invoke_final({}, CONFIG)
+    assert (seen, last.is_cancelled, last.state["log"]) == ([False, True], True, ["True"])
 
 
 def test_an_async_node_asks_too(saver):
@@ -179,9 +188,7 @@ def test_an_async_node_asks_too(saver):
         await operations.acancel(saver, "t", reason="enough")
         return {"log": str(config.is_cancelled)}
 
-    app = StateGraph(LOG).add_node("work", work).add_node("b", log_node("b"))
-    app = app.add_edge(START, "work").add_edge("work", "b").add_edge("b", END).compile(checkpoint_saver=saver)
-    last = asyncio.run(app.ainvoke_final({}, CONFIG))
+    last = asyncio.run(make_app(saver, work=work, b="b").ainvoke_final({}, CONFIG))
     assert (last.reason(), last.state["log"]) == ("enough", ["True"])
 
 
@@ -191,29 +198,15 @@ def test_outside_a_node_there_is_nothing_to_ask():
 
 
 def test_without_a_saver_nobody_cancels():
-    app = StateGraph({}).add_node("a", lambda state, config: {"asked": config.is_cancelled})
-    assert app.add_edge(START, "a").add_edge("a", END).compile().invoke({}) == {"asked": False}
+    assert make_app(None, a=lambda state, config: {"log": config.is_cancelled}).invoke({})["log"] == [False]
 
 
-def ask_in_process(state, config):
-    """Wait, in another process, until the run is cancelled."""
-    started = time.monotonic()
-    while not config.is_cancelled and time.monotonic() - started < PATIENCE:
-        time.sleep(0.01)
-    return {"log": str(config.is_cancelled)}
-
-
-@pytest.mark.parametrize("kind", ["file", "sqlite"])
-def test_a_node_in_another_process_asks(tmp_path, kind):
-    with (
-        {"file": FileSystemSaver, "sqlite": SqliteSaver}[kind](tmp_path / "store", fsync="never") as saver,
-        ProcessPoolExecutor(1) as pool,
-    ):
-        graph = StateGraph(LOG).add_node("p", ask_in_process, executor=pool).add_node("j", log_node("j"))
+@pytest.mark.parametrize("open_store", [FileSystemSaver, SqliteSaver])
+def test_a_node_in_another_process_asks(tmp_path, open_store):
+    with open_store(tmp_path / "store", fsync="never") as saver, ProcessPoolExecutor(1) as pool:
+        graph = StateGraph(LOG).add_node("p", wait_until_cancelled, executor=pool).add_node("j", log_node("j"))
         graph.add_node("q", lambda state: {"log": str(in_thread(cancel, saver, "t"))})
-        for source, target in ((START, "p"), (START, "q"), ("p", "j"), ("q", "j"), ("j", END)):
-            graph.add_edge(source, target)
-        app = graph.compile(checkpoint_saver=saver)
+        app = connect(graph, "START>p,q p>j q>j j>END").compile(checkpoint_saver=saver)
         last = app.invoke_final({}, CONFIG)
     assert (last.is_cancelled, last.state["log"]) == (True, ["True", "True"])
 
@@ -223,13 +216,11 @@ def test_a_node_in_another_process_asks(tmp_path, kind):
 
 @both
 def test_nested_graphs_and_forks_stop_as_one(saver, how):
-    runs = []
-    p = Canceller(saver, "p")
-    child = make_chain(p=p, q=lambda state: runs.append("q") or {"log": "q"}).compile()
-    graph = make_graph(LOG, "j>END START>s,b s>j b>j", s=child, b=log_node("b"), j=log_node("j"))
-    app = graph.compile(checkpoint_saver=saver)
-    last = run(app, {}, how=how)
-    assert (last.is_cancelled, runs, p.told) == (True, [], [True])
+    p, q = Canceller(saver, "p"), FlakyNode("q")
+    child = make_chain(p=p, q=q).compile()
+    app = make_graph(LOG, "j>END START>s,b s>j b>j", s=child).compile(checkpoint_saver=saver)
+    assert run(app, {}, how=how).is_cancelled
+    assert (q.runs, p.results) == ([], [True])
     assert status(saver) == "cancelled"
     assert not saver.interrupts("t")
     assert run(app, None, how=how).state["log"] == ["p", "q", "b", "j"]
@@ -237,43 +228,51 @@ def test_nested_graphs_and_forks_stop_as_one(saver, how):
 
 @pytest.mark.parametrize("durability", ["sync", "exit"])
 def test_a_nested_graph_with_a_saver_of_its_own(saver, durability):
-    runs = []
-    child = make_chain(p=Canceller(saver, "p"), q=lambda state: runs.append("q") or {"log": "q"})
-    nested = child.compile(checkpoint_saver=MemorySaver())
-    app = make_chain(a=log_node("a"), s=nested, b=log_node("b"))
-    app = app.compile(checkpoint_saver=saver, durability=durability)
-    make_chain(a=log_node("old")).compile(checkpoint_saver=saver).invoke({}, CONFIG)
+    q = FlakyNode("q")
+    nested = make_chain(p=Canceller(saver, "p"), q=q).compile(checkpoint_saver=MemorySaver())
+    app = make_app(saver, {"durability": durability}, a="a", s=nested, b="b")
+    make_app(saver, a="old").invoke({}, CONFIG)
     assert app.invoke_final({}, CONFIG).is_cancelled
-    assert runs == []
+    assert q.runs == []
     assert app.invoke(None, CONFIG)["log"] == ["old", "a", "p", "q", "b"]
 
 
 @both
-def test_the_branches_and_items_that_have_not_begun(saver, how):
-    branch = make_graph(LOG, "START>b,d b>c c>END d>END", b=Canceller(saver, "b"), c=log_node("c"), d=log_node("d"))
-    app = branch.compile(checkpoint_saver=saver)
+def test_the_branches_that_have_not_begun(saver, how):
+    app = make_graph(LOG, "START>b,d b>c c>END d>END", b=Canceller(saver, "b")).compile(checkpoint_saver=saver)
     assert run(app, {}, how=how).is_cancelled
     assert run(app, None, how=how).state["log"] == ["b", "c", "d"]
-    done = []
-    m = Canceller(saver, "m", thread="u")
-    mapped = StateGraph(LOG).add_map_node("m", lambda item: done.append(item) or m(item), lambda state: range(9))
-    app = mapped.add_edge(START, "m").add_edge("m", END).compile(checkpoint_saver=saver)
-    last = run(app, {}, RunnableConfig("u", max_concurrency=2), how=how)
-    assert last.is_cancelled
+
+
+@both
+def test_the_items_that_have_not_begun(saver, how):
+    done, cancel_run = [], Canceller(saver, "m")
+
+    def work(item):
+        done.append(item)
+        return cancel_run(item)
+
+    graph = StateGraph(LOG).add_map_node("m", work, lambda state: range(9))
+    app = connect(graph, "START>m m>END").compile(checkpoint_saver=saver)
+    assert run(app, {}, RunnableConfig("t", max_concurrency=2), how=how).is_cancelled
     assert len(done) < 9
-    assert run(app, None, RunnableConfig("u"), how=how).state["log"] == ["m"] * 9
+    assert run(app, None, how=how).state["log"] == ["m"] * 9
     assert sorted(done) == [*range(9)]
+
+
+def assert_nothing_waits(saver, app):
+    assert status(saver) == "cancelled"
+    assert saver.interrupts("t") == []
+    assert app.get_state(CONFIG).interrupts == ()
 
 
 @both
 def test_what_asks_a_human_in_another_branch_waits_no_more(saver, how):
-    a = Canceller(saver)
-    graph = make_graph(LOG, "START>a,q a>b b>j q>j j>END", a=a, q=lambda state: {"log": interrupt("ok?")})
-    app = graph.compile(checkpoint_saver=saver)
+    nodes = {"a": Canceller(saver), "q": lambda state: {"log": interrupt("ok?")}}
+    app = make_graph(LOG, "START>a,q a>b b>j q>j j>END", **nodes).compile(checkpoint_saver=saver)
     assert run(app, {}, how=how).is_cancelled
-    assert (status(saver), saver.interrupts("t"), app.get_state(CONFIG).interrupts) == ("cancelled", [], ())
-    last = run(app, None, how=how)
-    assert [stop.payload for stop in last.interrupts] == ["ok?"]
+    assert_nothing_waits(saver, app)
+    assert payloads_of(run(app, None, how=how)) == ["ok?"]
     assert run(app, GraphResume("yes"), how=how).state["log"] == ["a", "b", "yes", "j"]
 
 
@@ -281,26 +280,17 @@ def test_what_asks_a_human_in_another_branch_waits_no_more(saver, how):
 
 
 def make_idle(saver, wanted):
-    """Make a thread with a status, and return its graph and what it logs when it goes on."""
-    answers = []
+    """Make a thread with a status, and return its graph."""
 
     def ask(state):
-        answers.append(interrupt("ok?"))
+        interrupt("ok?")
         return {"log": "asked"}
 
-    def fail(state):
-        if not answers:
-            answers.append("later")
-            raise ValueError("no luck")
-        return {"log": "asked"}
-
-    app = make_chain(a=log_node("a"), ask=fail if wanted == "failed" else ask).compile(checkpoint_saver=saver)
+    app = make_app(saver, a="a", ask=fail_once(log_node("asked")) if wanted == "failed" else ask)
     if wanted == "queued":
         app.submit({}, CONFIG)
     elif wanted == "stalled":
-        stream = app.stream({}, CONFIG)
-        next(stream)
-        stream.close()
+        close_at(app, is_node(START))
     elif wanted == "failed":
         with pytest.raises(NodeExecutionError):
             app.invoke({}, CONFIG)
@@ -312,6 +302,7 @@ def make_idle(saver, wanted):
     return app
 
 
+@pytest.mark.sweep(ALL)
 @pytest.mark.parametrize("wanted", ["queued", "stalled", "interrupted", "answered", "failed"])
 def test_it_is_cancelled_at_once(saver, wanted):
     app = make_idle(saver, wanted)
@@ -347,7 +338,7 @@ def test_it_takes_new_input_and_a_new_submit(saver):
 
 
 def test_a_cancelled_submission_that_is_not_due_is_queued_again_by_a_resume(saver):
-    app = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
+    app = make_app(saver, a="a")
     app.submit({}, CONFIG, at=datetime.now(UTC) + timedelta(days=1))
     cancel(saver, "t")
     app.invoke(None, CONFIG)
@@ -361,12 +352,11 @@ def test_an_answer_resumes_it_deliberately(saver):
 
 
 def test_a_finished_thread_stays_finished(saver):
-    app = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
-    app.invoke({}, CONFIG)
-    before = [(info.id, info.stopped, dict(info.metadata)) for info in saver.history(CONFIG)]
+    make_app(saver, a="a").invoke({}, CONFIG)
+    before = contents(saver)
     assert not cancel(saver, "t")
     assert not pause(saver, "t")
-    assert [(info.id, info.stopped, dict(info.metadata)) for info in saver.history(CONFIG)] == before
+    assert contents(saver) == before
     assert dict(saver.get_writes(CONFIG)) == {}
 
 
@@ -392,9 +382,7 @@ def test_the_holder_of_the_lock_may_cancel(saver, operation):
 
 @pytest.mark.parametrize("operation", [cancel, pause])
 def test_a_node_may_stop_its_own_run(saver, operation):
-    app = make_chain(a=lambda state: {"log": str(operation(saver, "t"))}, b=log_node("b"))
-    app = app.compile(checkpoint_saver=saver)
-    last = app.invoke_final({}, CONFIG)
+    last = make_app(saver, a=lambda state: {"log": str(operation(saver, "t"))}, b="b").invoke_final({}, CONFIG)
     assert (last.state["log"], last.is_cancelled) == (["True"], operation is cancel)
 
 
@@ -404,9 +392,9 @@ def test_a_node_may_stop_its_own_run(saver, operation):
 @both
 def test_a_pause_from_elsewhere_is_that_of_the_graph(saver, how):
     a = Canceller(saver, operation=pause)
-    app = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver)
+    app = make_app(saver, a=a, b="b")
     last = run(app, {}, how=how)
-    assert (last.node_id, last.when, last.metadata, a.told) == ("b", "before", {"reason": "pause"}, [True])
+    assert (last.node_id, last.when, last.metadata, a.results) == ("b", "before", {"reason": "pause"}, [True])
     assert status(saver) == "interrupted"
     assert not pause(saver, "t")
     assert run(app, None, how=how).state["log"] == ["a", "b"]
@@ -446,7 +434,7 @@ def test_a_run_that_cannot_record_its_cancel_is_stalled_and_a_worker_grants_it(s
         saver.is_broken = True
         return {"log": "a"}
 
-    app = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver)
+    app = make_app(saver, a=a, b="b")
     with pytest.raises(CheckpointStorageError):
         app.invoke({}, CONFIG)
     assert status(store) == "stalled"
@@ -464,36 +452,29 @@ class Blind(SaverWrapper):
 
 
 def test_a_run_that_cannot_look_goes_on_with_a_warning(store, caplog):
-    app = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=Blind(store))
-    assert app.invoke({}, CONFIG)["log"] == ["a", "b"]
+    assert make_app(Blind(store), a="a", b="b").invoke({}, CONFIG)["log"] == ["a", "b"]
     assert "cannot see whether it was cancelled" in caplog.text
 
 
 def test_a_node_that_asks_a_store_that_cannot_answer_fails(store):
-    app = make_chain(a=log_node("a"), b=lambda state, config: {"log": str(config.is_cancelled)})
+    app = make_app(Blind(store), a="a", b=lambda state, config: {"log": str(config.is_cancelled)})
     with pytest.raises(CheckpointStorageError):
-        app.compile(checkpoint_saver=Blind(store)).invoke({}, CONFIG)
-
-
-def test_a_run_that_fails_after_the_request_is_cancelled(saver):
-    def a(state):
-        in_thread(cancel, saver, "t", reason="stop")
-        raise ValueError("no luck")
-
-    app = make_chain(a=log_node("x"), b=a).compile(checkpoint_saver=saver)
-    with pytest.raises(NodeExecutionError):
         app.invoke({}, CONFIG)
-    assert status(saver) == "cancelled"
-    assert saver.summary(CONFIG).failure["cause"]["message"] == "no luck"
 
 
-def test_a_run_that_asks_a_human_after_the_request_is_cancelled(saver):
+@pytest.mark.parametrize("error", [ValueError("no luck"), GraphInterrupt("ok?")])
+def test_a_run_that_fails_or_asks_after_the_request_is_cancelled(saver, error):
     def a(state):
         in_thread(cancel, saver, "t", reason="stop")
-        return {"log": interrupt("ok?")}
+        raise error
 
-    app = make_chain(x=log_node("x"), a=a).compile(checkpoint_saver=saver)
-    assert app.invoke_final({}, CONFIG).is_cancelled
+    app = make_app(saver, x="x", a=a)
+    if isinstance(error, GraphInterrupt):
+        assert app.invoke_final({}, CONFIG).is_cancelled
+    else:
+        with pytest.raises(NodeExecutionError):
+            app.invoke({}, CONFIG)
+        assert saver.summary(CONFIG).failure["cause"]["message"] == "no luck"
     assert status(saver) == "cancelled"
 
 
@@ -572,27 +553,22 @@ def test_a_request_reaches_a_run_that_stores_meanwhile(saver, real_times, monkey
 
 
 def test_a_run_that_has_resumed_and_stored_nothing_finds_it_at_its_base(saver):
-    a = Canceller(saver, "ask")
-    app = make_chain(x=log_node("x"), a=a, b=log_node("b")).compile(checkpoint_saver=saver, interrupt_before=["a"])
+    app = make_app(saver, {"interrupt_before": ["a"]}, x="x", a=Canceller(saver), b="b")
     app.invoke({}, CONFIG)
     assert app.invoke_final(None, CONFIG).is_cancelled
 
 
 def test_a_resume_of_an_older_checkpoint_finds_it_at_the_latest(saver):
-    log = []
-    app = make_chain(x=log_node("x"), a=lambda state: log.append(in_thread(cancel, saver, "t")), b=log_node("b"))
-    app = app.compile(checkpoint_saver=saver)
-    make_chain(x=log_node("x"), a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver).invoke({}, CONFIG)
+    make_app(saver, x="x", a="a", b="b").invoke({}, CONFIG)
     older = saver.history(CONFIG)[2]
-    assert app.invoke_final(None, RunnableConfig("t", older.id)).is_cancelled
-    assert log == [True]
+    a = Canceller(saver)
+    assert make_app(saver, x="x", a=a, b="b").invoke_final(None, RunnableConfig("t", older.id)).is_cancelled
+    assert a.results == [True]
 
 
 def test_a_request_that_comes_while_a_run_takes_its_thread_is_granted(saver):
-    app = make_chain(a=log_node("a"), b=log_node("b"), c=log_node("c")).compile(checkpoint_saver=saver)
-    stream = app.stream({}, CONFIG)
-    next(stream)
-    stream.close()
+    app = make_app(saver, a="a", b="b", c="c")
+    close_at(app, is_node(START))
     # As if it had come after the run had taken the lock, and before it had read anything.
     saver.put_writes(CONFIG, {"cancel_request": {"reason": "just now", "at": datetime.now(UTC)}})
     last = app.invoke_final(None, CONFIG)
@@ -603,43 +579,40 @@ def test_a_request_that_comes_while_a_run_takes_its_thread_is_granted(saver):
 @pytest.mark.parametrize("operation", [cancel, pause])
 def test_a_request_is_granted_once(saver, operation):
     """Also where nothing is stored between the request and the stop, so that both are at one checkpoint."""
-    a = Canceller(saver, operation=operation)
-    app = make_chain(a=a, b=log_node("b"), c=log_node("c")).compile(checkpoint_saver=saver, checkpoint_interval=9)
+    app = make_app(saver, {"checkpoint_interval": 9}, a=Canceller(saver, operation=operation), b="b", c="c")
     assert not app.invoke_final({}, CONFIG).is_end
     assert app.invoke_final(None, CONFIG).is_end
 
 
 def test_the_question_of_a_nested_graph_waits_no_more(saver):
     child = make_chain(ask=lambda state: {"log": interrupt("ok?")}).compile()
-    app = make_chain(a=log_node("a"), s=child).compile(checkpoint_saver=saver)
+    app = make_app(saver, a="a", s=child)
     app.invoke({}, CONFIG)
     assert len(saver.interrupts("t")) == 1
     assert cancel(saver, "t")
-    assert (status(saver), saver.interrupts("t"), app.get_state(CONFIG).interrupts) == ("cancelled", [], ())
+    assert_nothing_waits(saver, app)
     assert app.invoke_final(None, CONFIG).payload == "ok?"
     assert app.invoke(GraphResume("yes"), CONFIG)["log"] == ["a", "yes"]
 
 
 @pytest.mark.parametrize("options", [{"release_thread": True}, {"preserve": False}])
-def test_a_run_that_finishes_and_leaves_no_thread(saver, options):
+def test_a_run_that_finishes_and_leaves_no_thread(saver, monkeypatch, options):
+    at_work, go_on = threading.Event(), threading.Event()
+
+    def a(state):
+        at_work.set()
+        assert go_on.wait(PATIENCE)
+
+    class Following(SaverWrapper):
+        def put_writes(self, config, writes):
+            super().put_writes(config, writes)
+            go_on.set()
+
+    monkeypatch.setattr(operations, "_PATIENCE", PATIENCE)
     with ThreadPoolExecutor(1) as pool:
-        at_work, go_on = threading.Event(), threading.Event()
-
-        def a(state):
-            at_work.set()
-            assert go_on.wait(PATIENCE)
-
-        class Following(SaverWrapper):
-            def put_writes(self, config, writes):
-                super().put_writes(config, writes)
-                go_on.set()
-
-        app = make_chain(a=a).compile(checkpoint_saver=saver, **options)
-        done = pool.submit(app.invoke_final, {}, CONFIG)
+        done = pool.submit(make_app(saver, options, a=a).invoke_final, {}, CONFIG)
         assert at_work.wait(PATIENCE)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(operations, "_PATIENCE", PATIENCE)
-            assert not cancel(Following(saver), "t")
+        assert not cancel(Following(saver), "t")
         assert done.result(PATIENCE).is_end
 
 

@@ -96,6 +96,19 @@ def start(launcher, kind, path):
         yield start
 
 
+@pytest.fixture
+def runner(start):
+    """A process whose run waits in its first node."""
+    runner = start("run and wait")
+    assert runner.stdout.readline() == "at work\n"
+    return runner
+
+
+def kill(runner):
+    runner.kill()
+    runner.wait()
+
+
 def make_app(saver):
     namespace = {"sys": sys}
     source = PROGRAM[PROGRAM.index("def first") : PROGRAM.index("app = ")]
@@ -112,50 +125,38 @@ def tell(process, line):
     process.stdin.flush()
 
 
-def test_a_thread_whose_process_was_killed_is_cancelled(saver, start):
-    runner = start("run and wait")
-    assert runner.stdout.readline() == "at work\n"
-    runner.kill()
-    runner.wait()
+def test_a_thread_whose_process_was_killed_is_cancelled(saver, runner):
+    kill(runner)
     assert status(saver) == "stalled"
     assert cancel(saver, "t", reason="dead")
     assert status(saver) == "cancelled"
     assert make_app(saver).invoke(None, T)["log"] == LOG
 
 
-def test_a_process_that_is_killed_after_the_request_leaves_it_to_a_worker(saver, start):
-    runner = start("run and wait")
-    assert runner.stdout.readline() == "at work\n"
+def test_a_process_that_is_killed_after_the_request_leaves_it_to_a_worker(saver, runner):
     assert cancel(saver, "t", reason="late")
     assert status(saver) == "running"
-    runner.kill()
-    runner.wait()
+    kill(runner)
     assert status(saver) == "stalled"
     assert Worker(saver, make_app(saver)).run(once=True) == 0
     assert (status(saver), saver.summary(T).cancellation["reason"]) == ("cancelled", "late")
 
 
 @pytest.mark.parametrize(("where", "left"), [("die before", "stalled"), ("die after", "cancelled")])
-def test_a_cancel_that_is_killed_has_happened_or_not(saver, start, where, left):
-    runner = start("run and wait")
-    assert runner.stdout.readline() == "at work\n"
-    runner.kill()
-    runner.wait()
+def test_a_cancel_that_is_killed_has_happened_or_not(saver, start, runner, where, left):
+    kill(runner)
     assert start(where).wait(PATIENCE) == 9
     assert status(saver) == left
     assert make_app(saver).invoke(None, T)["log"] == LOG
 
 
 @pytest.mark.parametrize("where", ["die before", "die after"])
-def test_a_request_that_is_killed_disturbs_no_later_run(saver, start, where):
-    runner = start("run and wait")
-    assert runner.stdout.readline() == "at work\n"
+def test_a_request_that_is_killed_disturbs_no_later_run(saver, start, runner, where):
     assert start(where).wait(PATIENCE) == 9
     tell(runner, "go on")
     assert runner.wait(PATIENCE) == 0
     assert status(saver) in {"finished", "cancelled"}
-    app = make_app(saver)
-    assert app.invoke_final({}, T).is_end
+    assert make_app(saver).invoke_final({}, T).is_end
 
 
 def test_a_cancel_and_a_finish_at_the_same_moment(saver, start, sweep):

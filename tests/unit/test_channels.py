@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, strategies as st
 
-from graphkit import REMOVE, RESET, AppenderChannel, Channel, Channels, RemoveByHash, RemoveIdentifier, ReplaceAllWith
+from graphkit import AppenderChannel, Channel, Channels, RemoveByHash, RemoveIdentifier, ReplaceAllWith
 from graphkit.saver_kit import freeze
 from savers import MemorySaver
 from tests.support.graphs import make_chain
@@ -17,22 +17,29 @@ class AtEvenPlaces(RemoveIdentifier):
         return index % 2
 
 
-def test_base_takes_a_reducer_a_default_or_both():
-    assert Channels.base(operator.add).reducer is operator.add
-    assert Channels.base(max).reducer is max
-    assert Channels.base(list).default is list
-    assert Channels.base(lambda: 3).initial() == 3
+def make_three():
+    return 3
 
-    both = Channels.base(operator.add, lambda: 3)
 
-    assert both.getReducer() == operator.add
-    assert both.getDefault()() == 3
-    assert Channels.base(reducer=operator.add, default=int).reducer == operator.add
-    assert Channels.base(default=int).initial() == 0
-    assert Channels.base(operator.add, default=int).default is int
-    assert Channels.base(int, reducer=operator.add).reducer is operator.add
-    assert Channels.base().reducer is None
-    assert Channels.base(None, list).default is list
+@pytest.mark.parametrize(
+    ("channel", "reducer", "default"),
+    [
+        (Channels.base(operator.add), operator.add, None),
+        (Channels.base(max), max, None),
+        (Channels.base(list), None, list),
+        (Channels.base(make_three), None, make_three),
+        (Channels.base(operator.add, int), operator.add, int),
+        (Channels.base(reducer=operator.add, default=int), operator.add, int),
+        (Channels.base(default=int), None, int),
+        (Channels.base(operator.add, default=int), operator.add, int),
+        (Channels.base(int, reducer=operator.add), operator.add, int),
+        (Channels.base(), None, None),
+        (Channels.base(None, list), None, list),
+    ],
+)
+def test_base_takes_a_reducer_a_default_or_both(channel, reducer, default):
+    assert (channel.reducer, channel.default) == (channel.getReducer(), channel.getDefault()) == (reducer, default)
+    assert channel.initial() == (None if default is None else default())
 
 
 @pytest.mark.parametrize("wrong", [{"reducer": 3}, {"default": []}])
@@ -41,12 +48,8 @@ def test_what_cannot_be_called_is_refused(wrong):
         Channel(**wrong)
 
 
-def test_a_channel_without_a_reducer_replaces():
+def test_a_channel_without_a_reducer_replaces_and_another_one_starts_with_the_default():
     assert Channel().update("k", 1, 2) == 2
-    assert Channel().initial() is None
-
-
-def test_a_reducer_starts_with_the_default():
     channel = Channels.base(operator.add, lambda: 10)
     assert channel.update("k", None, 1) == 11
     assert channel.update("k", 0, 1) == 1
@@ -123,10 +126,6 @@ def test_removal_by_java_name():
 
     assert DUPLICATES.update("k", [1], ByJavaName()) == []
     assert RemoveByHash(1).compareTo(1, 0) == 0
-
-
-def test_markers_show_their_names():
-    assert (repr(RESET), repr(REMOVE)) == ("RESET", "REMOVE")
 
 
 @st.composite

@@ -9,7 +9,7 @@ from uuid import RFC_4122, UUID
 import pytest
 from hypothesis import example, given, strategies as st
 
-from graphkit import AgentState, Channels, Checkpoint, CheckpointSerializationError, Tag
+from graphkit import AgentState, Channels, Checkpoint, CheckpointSerializationError
 from graphkit.saver_kit import generate_id
 from savers import FileSystemSaver
 from tests.support.forked import run_in_child
@@ -22,7 +22,7 @@ def made(**fields):
 
 def test_what_is_filled_in():
     before = datetime.now(UTC)
-    one, two = made(), made()
+    one, two = made(parent_id="", state=AgentState({"x": [1]})), made()
     assert one.id != two.id
     assert before - timedelta(milliseconds=1) <= one.created_at <= datetime.now(UTC)
     assert one.created_at.tzinfo is UTC
@@ -46,14 +46,11 @@ def test_each_id_begins_with_the_time_at_which_it_was_made(monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_the_child_of_a_fork_makes_other_ids_than_its_parent():
+def test_the_child_of_a_fork_makes_other_ids_than_its_parent(tmp_path):
     generate_id()
-    reading, writing = os.pipe()
-    assert run_in_child(lambda: os.write(writing, random_part(generate_id()).encode()))
-    childs = os.read(reading, 100).decode()
-    os.close(reading)
-    os.close(writing)
-    assert childs not in {"", random_part(generate_id())}
+    path = tmp_path / "id"
+    assert run_in_child(lambda: path.write_text(random_part(generate_id())))
+    assert path.read_text() not in {"", random_part(generate_id())}
 
 
 def random_part(id):
@@ -72,16 +69,12 @@ def test_a_time_of_another_zone_is_the_same_moment():
 WRONG = [
     {"node_id": None},
     {"next_node_id": 3},
-    {"state": None},
     {"state": [1]},
     {"id": 5},
-    {"parent_id": 5},
     {"parent_id": b"x"},
-    {"created_at": 5},
     {"created_at": "2026-01-01"},
     {"created_at": date(2026, 1, 1)},
     {"metadata": None},
-    {"metadata": [1]},
 ]
 
 
@@ -101,17 +94,16 @@ def test_keys_of_metadata_are_strings():
         made(metadata={5: 1})
 
 
-def test_an_empty_parent_id_is_none():
-    assert made(parent_id="").parent_id is None
-
-
-@pytest.mark.parametrize(("year", "hours"), [(9999, -12), (1, 12)])
-def test_a_time_that_utc_has_no_year_for(year, hours):
-    day = 31 if year == 9999 else 1
-    month = 12 if year == 9999 else 1
-    hour = 23 if year == 9999 else 0
+@pytest.mark.parametrize(
+    "time",
+    [
+        datetime.max.replace(tzinfo=timezone(timedelta(hours=-12))),
+        datetime.min.replace(tzinfo=timezone(timedelta(hours=12))),
+    ],
+)
+def test_a_time_that_utc_has_no_year_for(time):
     with pytest.raises(CheckpointSerializationError, match="created_at"):
-        made(created_at=datetime(year, month, day, hour, tzinfo=timezone(timedelta(hours=hours))))
+        made(created_at=time)
 
 
 def nested(levels):
@@ -127,7 +119,7 @@ def cyclic():
     return value
 
 
-@pytest.mark.parametrize(("value", "words"), [(nested(100_000), "nested too deeply"), (cyclic(), "contains itself")])
+@pytest.mark.parametrize(("value", "words"), [(nested(10_000), "nested too deeply"), (cyclic(), "contains itself")])
 @pytest.mark.parametrize(("field", "path"), [("state", "deep"), ("metadata", "metadata.deep")])
 def test_what_cannot_be_frozen_is_refused_with_its_path(value, words, field, path):
     with pytest.raises(CheckpointSerializationError, match=words) as failed:
@@ -150,10 +142,6 @@ def test_it_is_immutable():
     ):
         with pytest.raises((AttributeError, TypeError)):
             change()
-
-
-def test_a_state_object_is_accepted():
-    assert made(state=AgentState({"x": 1})).state == {"x": 1}
 
 
 @pytest.mark.requirement("L4")
@@ -185,12 +173,6 @@ def test_equality_hash_text_and_pickle():
     assert repr(one) == "Checkpoint(a -> b, id='i')"
     with pytest.raises(TypeError):
         twin.state["x"].append(1)
-
-
-def test_a_tag():
-    tag = Tag("t", (made(),), 3)
-    assert (tag.threadId(), len(tag.checkpoints), tag.version) == ("t", 1, 3)
-    assert Tag("t", ()).version is None
 
 
 # --- times ------------------------------------------------------------------------------------------------------------

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from graphkit import END, START, StateGraph, interrupt, wait_until
+from graphkit import interrupt, wait_until
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from graphkit.testing import ManualClock
 from savers import MemorySaver
-from tests.support.graphs import CONFIG, log_node, make_chain
+from tests.support.graphs import CONFIG, log_node, make_chain, make_graph
 
 NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
 
@@ -80,29 +80,25 @@ def test_a_graph_with_a_clock_of_its_own():
 
 @pytest.mark.requirement("W16")
 def test_what_a_run_calls_reads_its_clock():
-    clock = ManualClock(NOON)
-    times = []
+    clock, times = ManualClock(NOON), []
 
     def edge(state, config):
         times.append(config.now())
         return "b"
-
-    def hook(node_id, state, config):
-        times.append(config.now())
 
     def node(state, config):
         clock.advance(1)
         times.append(config.now())
         wait_until(config.now() + timedelta(weeks=1))
 
-    graph = StateGraph({}).add_node("a", node).add_node("b", log_node("b")).add_edge(START, "a").add_edge("b", END)
-    graph = graph.add_conditional_edges("a", edge, ["b"]).add_before_call_node_hook("a", hook)
+    graph = make_graph({}, "START>a b>END", a=node, b=log_node("b")).add_conditional_edges("a", edge, ["b"])
+    graph.add_before_call_node_hook("a", lambda node_id, state, config: times.append(config.now()))
     app = graph.compile(checkpoint_saver=MemorySaver(), clock=clock)
     app.invoke({}, CONFIG)
     clock.advance(timedelta(weeks=1))
     app.invoke(None, CONFIG)
-    later = NOON + timedelta(weeks=1, seconds=1)
     second = timedelta(seconds=1)
+    later = NOON + timedelta(weeks=1) + second
     assert times == [NOON, NOON + second, later, later + second, later + second]
 
 

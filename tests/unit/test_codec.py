@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
-import math
 import pathlib
-import struct
 import sys
 import threading
 import uuid
-from collections import OrderedDict, defaultdict, deque
-from dataclasses import InitVar, dataclass, field
+from collections import OrderedDict, deque
+from dataclasses import InitVar, dataclass, field, fields, is_dataclass
 from decimal import Decimal
 from functools import cached_property
 from typing import ClassVar, NamedTuple
@@ -122,50 +120,24 @@ BUILTIN = {FrozenList: list, FrozenDict: dict, FrozenSet: set}
 
 
 def canonical(value):
-    """A text that does not depend on the order in which a set iterates."""
+    """A text that tells apart types, order, signs of zero, zones and folds, but not the order of a set."""
+    kind = BUILTIN.get(type(value), type(value)).__qualname__
     if isinstance(value, (set, frozenset)):
-        return f"{type(value)}{sorted(map(canonical, value))}"
+        return f"{kind}{sorted(map(canonical, value))}"
     if isinstance(value, (tuple, list)):
-        return f"{type(value)}{list(map(canonical, value))}"
+        return f"{kind}{[canonical(item) for item in value]}"
     if isinstance(value, dict):
-        return f"{type(value)}{[canonical(item) for item in value.items()]}"
-    if type(value) is Note:
-        return f"Note{canonical((value.text, value.tags))}"
-    return f"Point{canonical((value.x, value.y))}" if type(value) is Point else repr(value)
+        return f"{kind}{[canonical(item) for item in value.items()]}"
+    if is_dataclass(value):
+        given = {each.name: getattr(value, each.name) for each in fields(value) if hasattr(value, each.name)}
+        return f"{kind}{canonical(given)}"
+    if isinstance(value, BaseModel):
+        return f"{kind}{canonical((dict(value), value.model_fields_set, value.__pydantic_private__))}"
+    return f"{kind} {value!r}"
 
 
-def same(a, b):  # noqa: C901, PLR0912 - a case per type
-    """Compares as strictly as it gets: types, order, signs of zero, NaN, zones, folds."""
-    assert BUILTIN.get(type(a), type(a)) is BUILTIN.get(type(b), type(b)), (type(a), type(b))
-
-    if isinstance(a, float):
-        assert struct.pack(">d", a) == struct.pack(">d", b) or (math.isnan(a) and math.isnan(b))
-    elif isinstance(a, complex):
-        same((a.real, a.imag), (b.real, b.imag))
-    elif isinstance(a, enum.Enum):
-        assert a is b
-    elif isinstance(a, dict):
-        same(list(a.items()), list(b.items()))
-    elif isinstance(a, (set, frozenset)):
-        assert canonical(set(a)) == canonical(set(b))
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b)
-        for x, y in zip(a, b, strict=True):
-            same(x, y)
-    elif isinstance(a, Decimal):
-        assert a.as_tuple() == b.as_tuple()
-    elif isinstance(a, BaseModel):
-        assert a == b
-        assert a.__pydantic_fields_set__ == b.__pydantic_fields_set__
-    elif hasattr(a, "__dataclass_fields__"):
-        for name in a.__dataclass_fields__:
-            assert hasattr(a, name) == hasattr(b, name)
-            same(getattr(a, name, None), getattr(b, name, None))
-    else:
-        assert a == b
-        if isinstance(a, (dt.datetime, dt.time)):
-            assert a.fold == b.fold
-            assert repr(a.tzinfo) == repr(b.tzinfo)
+def same(one, other):
+    assert canonical(one) == canonical(other)
 
 
 ZONES = st.sampled_from(
@@ -194,7 +166,7 @@ VALUES = st.recursive(
 
 
 @pytest.mark.requirement("P61")
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(300))
 @given(VALUES)
 def test_everything_comes_back_exactly(value):
     data = CODEC.pack(freeze(value))
@@ -203,7 +175,7 @@ def test_everything_comes_back_exactly(value):
     assert CODEC.pack(CODEC.unpack(data)) == data
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(VALUES, max_size=20))
 def test_items_after_a_header_are_the_list(items):
     frozen = freeze(items)
@@ -211,7 +183,7 @@ def test_items_after_a_header_are_the_list(items):
     assert CODEC.pack_items(list(frozen)[:2]) + CODEC.pack_items(list(frozen)[2:]) == CODEC.pack_items(frozen)
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(VALUES, max_size=20))
 def test_a_flat_list_is_packed_as_any_list(values):
     frozen = freeze(values)
@@ -241,20 +213,25 @@ def test_equal_sets_give_equal_bytes():
     assert CODEC.pack(a) == CODEC.pack(b)
 
 
-def test_what_is_unpacked_is_frozen_and_knows_its_kind():
-    for value, kind in (
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
         ([1], PLAIN),
         ({"a": [1]}, PLAIN),
         ([(1, [2])], VALUE),
         ({"a": {"b": dt.date(1, 1, 1)}}, VALUE),
         ([Note("x")], PRIVATE),
         ({(1,): 1}, VALUE),
-    ):
-        made = CODEC.unpack(CODEC.pack(value))
-        assert type(made) in {FrozenList, FrozenDict}
-        assert made.kind == kind
-        assert freeze(made) is made
+    ],
+)
+def test_what_is_unpacked_is_frozen_and_knows_its_kind(value, kind):
+    made = CODEC.unpack(CODEC.pack(value))
+    assert type(made) in {FrozenList, FrozenDict}
+    assert made.kind == kind
+    assert freeze(made) is made
 
+
+def test_what_a_tuple_or_a_list_holds_is_frozen():
     assert type(CODEC.unpack(CODEC.pack(([1],)))[0]) is FrozenList
     assert type(CODEC.unpack(CODEC.pack([{"a": {1}}]))[0]["a"]) is FrozenSet
 
@@ -262,13 +239,8 @@ def test_what_is_unpacked_is_frozen_and_knows_its_kind():
 def test_what_an_application_object_holds_is_its_own():
     made = CODEC.unpack(CODEC.pack([Note("x", [{"a": [{1}, (["t"],)]}])]))[0]
     inside = made.tags[0]["a"]
-    assert [type(made.tags), type(made.tags[0]), type(inside), type(inside[0]), type(inside[1][0])] == [
-        list,
-        dict,
-        list,
-        set,
-        list,
-    ]
+    held = [made.tags, made.tags[0], inside, inside[0], inside[1][0]]
+    assert list(map(type, held)) == [list, dict, list, set, list]
 
 
 def test_objects_come_back_without_their_constructors(monkeypatch):
@@ -341,7 +313,6 @@ REFUSED = [
     ({"messages": [0, 1, 2, {"when": Stranger()}]}, "", "messages[3].when", "Stranger", "leave it out"),
     ({"a b": Unknown(1)}, "config", "config['a b']", "Unknown", r"FileSystemSaver\(types=\[Unknown\]\)"),
     ([Unknown(1)], "", "[0]", "Unknown", "register"),
-    ({"a": (1, [Stranger()])}, "", "a[1][0]", "Stranger", "leave it out"),
     ({(1, 2): Stranger()}, "x", "x[(1, 2)]", "Stranger", "leave it out"),
     ({"k" * 90 + " ": Stranger()}, "", "['" + "k" * 56 + "...]", "Stranger", "leave it out"),
     ([Outer(Colour.RED, [Note(Stranger())])], "s", "s[0].notes[0].text", "Stranger", "leave it out"),
@@ -349,12 +320,9 @@ REFUSED = [
     (Pair(1, Stranger()), "", "right", "Stranger", "leave it out"),
     ({frozenset({Stranger})}, "s", "s", "type", "leave it out"),
     (OrderedDict(a=1), "x", "x", "collections.OrderedDict", r"dict\(x\)"),
-    (defaultdict(list), "x", "x", "collections.defaultdict", r"dict\(x\)"),
     ([bytearray(b"x")], "x", "x[0]", "bytearray", r"bytes\(x\)"),
-    ([memoryview(b"x")], "x", "x[0]", "memoryview", r"bytes\(x\)"),
     ([deque()], "x", "x[0]", "collections.deque", r"list\(x\)"),
     ([Text("x")], "x", "x[0]", "Text", r"str\(x\)"),
-    ([range(3)], "x", "x[0]", "range", r"list\(x\)"),
     ([(i for i in "")], "x", "x[0]", "generator", r"list\(x\)"),
     ([threading.Lock()], "x", "x[0]", "_thread.lock", "make it again"),
     ([len, 1], "x", "x[0]", "builtin_function_or_method", "leave it out"),
@@ -393,15 +361,7 @@ def nested(levels, value, wrap=lambda x: [x]):
 
 
 @pytest.mark.parametrize(
-    "wrap",
-    [
-        lambda x: [x],
-        lambda x: (x,),
-        lambda x: {"a": x},
-        lambda x: Note("x", x),
-        lambda x: FrozenList([x]),
-        lambda x: {(1,): x},
-    ],
+    "wrap", [lambda x: [x], lambda x: (x,), lambda x: {"a": x}, lambda x: Note("x", x), lambda x: {(1,): x}]
 )
 def test_what_is_nested_too_deeply_is_refused(wrap):
     for leaf in (1, (1,), 2**70):
@@ -521,16 +481,15 @@ MALFORMED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("data", MALFORMED, ids=range(len(MALFORMED)))
-def test_malformed_data(data):
-    with pytest.raises((MalformedDataError, CheckpointSerializationError)) as caught:
-        CODEC.unpack(data)
-    if isinstance(caught.value, CheckpointSerializationError):
-        assert caught.value.raw is not None
+def test_malformed_data():
+    for data in MALFORMED:
+        with pytest.raises((MalformedDataError, CheckpointSerializationError)) as caught:
+            CODEC.unpack(data)
+        assert isinstance(caught.value, MalformedDataError) or caught.value.raw is not None, data
 
 
 @pytest.mark.requirement("promise 7")
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=60) | st.builds(lambda v, cut: CODEC.pack(v)[:-cut], VALUES, st.integers(1, 5)))
 def test_hostile_bytes_raise_only_what_is_documented(data):
     try:

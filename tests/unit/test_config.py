@@ -9,14 +9,6 @@ from graphkit.errors import CheckpointerConfigurationError
 from savers import MemorySaver
 
 
-def test_defaults():
-    config = RunnableConfig()
-    assert (config.thread_id, config.thread, config.checkpoint_id, config.checkpoint_ns) == (None, "$default", None, "")
-    assert (config.next_node, config.stream_mode, dict(config.metadata)) == (None, StreamMode.VALUES, {})
-    assert (config.max_iterations, config.executor) == (None, None)
-    assert RunnableConfig("$default").thread == config.thread
-
-
 def test_it_is_immutable():
     mine = {"k": 1}
     config = RunnableConfig("t", metadata=mine)
@@ -44,8 +36,6 @@ def test_it_reads_like_langgraphs():
         (None, RunnableConfig()),
         ({}, RunnableConfig()),
         ({"configurable": None}, RunnableConfig()),
-        ({"configurable": {}}, RunnableConfig()),
-        ({"configurable": {"thread_id": "t"}}, RunnableConfig("t")),
         ({"configurable": {"thread_id": 7}}, RunnableConfig("7")),
         ({"configurable": {"thread_id": ""}}, RunnableConfig("")),
         (
@@ -61,23 +51,13 @@ def test_it_reads_like_langgraphs():
 )
 def test_what_a_config_may_be(given, expected):
     assert RunnableConfig.of(given) == expected
-
-
-def test_a_config_is_taken_as_it_is():
-    config = RunnableConfig("t")
-    assert RunnableConfig.of(config) is config
+    assert RunnableConfig.of(expected) is expected
+    assert pickle.loads(pickle.dumps(expected)) == expected
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        3,
-        ["t"],
-        {"thread_id": "t"},
-        {"configurable": {"thread_id": 1.5}},
-        {"configurable": "t"},
-        {"metadata": 3},
-    ],
+    [3, ["t"], {"thread_id": "t"}, {"configurable": {"thread_id": 1.5}}, {"configurable": "t"}, {"metadata": 3}],
 )
 def test_what_no_config_is(wrong):
     with pytest.raises(CheckpointerConfigurationError):
@@ -96,19 +76,7 @@ def test_with_methods_return_the_same_object_if_nothing_changes():
         RunnableConfig(stream_mode="chunks")
 
 
-def test_it_pickles():
-    config = RunnableConfig("t", "c", metadata={"k": [1]}, stream_mode="snapshots")
-    assert pickle.loads(pickle.dumps(config)) == config
-
-
 # --- CompileConfig ----------------------------------------------------------------------------------------------------
-
-
-def test_defaults_of_compile():
-    config = CompileConfig()
-    assert (config.checkpoint_saver, config.interrupt_before, config.interrupt_after) == (None, (), ())
-    assert (config.interrupt_before_edge, config.release_thread, config.checkpoint_interval) == (False, False, 1)
-    assert (config.max_iterations, config.graph_id, config.saver) == (1000, None, None)
 
 
 def test_stops_are_kept_once_and_in_order():

@@ -88,21 +88,6 @@ class HandsOutALiveView(MemorySaver):
         return View()
 
 
-@breaks("test_mutating_a_loaded_checkpoint_does_not_change_the_store")
-class SharesObjects(MemorySaver):
-    def get(self, config=None):
-        entry = self._find(config)
-        return entry and entry.checkpoint
-
-
-@breaks("test_mutating_a_put_checkpoint_does_not_change_the_store")
-class KeepsWhatItIsGiven(MemorySaver):
-    def put(self, config, checkpoint):
-        stored = super().put(config, checkpoint)
-        self._get_history(stored).find(checkpoint.id).checkpoint = checkpoint
-        return stored
-
-
 @breaks("test_every_type_is_stored_exactly")
 class KeepsAsJsonWould(MemorySaver):
     def put(self, config, checkpoint):
@@ -178,13 +163,6 @@ class StoresAnyTag(MemorySaver):
         self._require(RunnableConfig.of(config)).tags += tags
 
 
-@breaks("test_copy_copies_the_whole_history")
-class CopiesByReference(MemorySaver):
-    def copy(self, source, target):
-        super().copy(source, target)
-        self._threads["u"] = self._threads["t"]
-
-
 @breaks("test_prune_keeps_tagged_and_interrupted_checkpoints")
 class PrunesTheTagged(MemorySaver):
     def prune(self, thread=None, **options):
@@ -194,12 +172,6 @@ class PrunesTheTagged(MemorySaver):
 @breaks("test_the_run_lock_excludes_other_runs", "test_a_node_may_reenter_the_lock_of_its_run")
 class LocksNothing(MemorySaver):
     def run_lock(self, config=None, timeout=None):
-        return nullcontext()
-
-
-@breaks("test_release_delete_and_copy_wait_for_a_run")
-class DeletesUnderARun(MemorySaver):
-    def _exclude_runs(self, thread):
         return nullcontext()
 
 
@@ -224,11 +196,11 @@ class FallsBackToTheLast(VersionedMemorySaver):
 
 
 @breaks("test_concurrent_puts_to_one_thread_lose_nothing")
-class LosesEveryTenth(MemorySaver):
+class LosesEveryFifth(MemorySaver):
     def put(self, config, checkpoint):
         stored = super().put(config, checkpoint)
         entries = self._get_history(RunnableConfig.of(config)).checkpoints
-        if len(entries) % 10 == 0:
+        if len(entries) % 5 == 0:
             entries.pop(0)
         return stored
 
@@ -330,22 +302,24 @@ def outcome(test):
     return "passed"
 
 
+def run_machine(machine, **options):
+    machine.TestCase.settings = settings(report_multiple_bugs=False, **options)
+    result = unittest.TestResult()
+    machine.TestCase("runTest").run(result)
+    return result
+
+
 @pytest.mark.sweep(3)
 @pytest.mark.parametrize(
-    "saver", [SwapsNodes, SortsByClock, ReplacesAnything, ReplacesAtTheEnd, SortsKeys, LosesEveryTenth]
+    "saver", [SwapsNodes, SortsByClock, ReplacesAnything, ReplacesAtTheEnd, SortsKeys, LosesEveryFifth]
 )
 def test_the_state_machine_notices_too(saver):
     class Machine(SaverMachine):
         def make_saver(self):
             return saver()
 
-    # Enough steps that one of the few threads grows past ten checkpoints.
-    Machine.TestCase.settings = settings(
-        max_examples=100, phases=[Phase.generate], stateful_step_count=200, report_multiple_bugs=False
-    )
-    result = unittest.TestResult()
-    Machine.TestCase("runTest").run(result)
-    assert result.failures or result.errors
+    # Enough steps that one of the few threads grows to five checkpoints.
+    assert not run_machine(Machine, max_examples=100, phases=[Phase.generate], stateful_step_count=100).wasSuccessful()
 
 
 @pytest.mark.parametrize("test", BROKEN[DeclaresIsolation])
@@ -362,9 +336,7 @@ def test_a_saver_with_the_default_methods_passes_the_state_machine():
         def make_saver(self):
             return CopiesValues(lock_timeout=1)
 
-    Machine.TestCase.settings = settings(max_examples=5, stateful_step_count=30)
-    result = unittest.TestResult()
-    Machine.TestCase("runTest").run(result)
+    result = run_machine(Machine, max_examples=5, stateful_step_count=30)
     assert result.wasSuccessful(), result.failures + result.errors
 
 
@@ -387,15 +359,9 @@ ORDER = "test_list_is_ordered_by_put_not_by_clock_or_id"
 )
 def test_a_failure_shows_the_expected_and_the_actual_value(tmp_path, command):
     tmp_path.joinpath("test_sorted.py").write_text(PROGRAM)
-    root = str(Path(__file__).parents[2])
-    done = subprocess.run(
-        [sys.executable, "-m", *command],
-        cwd=tmp_path,
-        env={"PYTHONPATH": root},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", *command]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     found = ["id 9", "id 8", "id 7", "id 6", "id 5"]
     assert f"AssertionError: the ids of list: {found} instead of {found[::-1]}" in done.stdout + done.stderr

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import pytest
 
-from graphkit import END, REMOVE, RESET, START, GraphRunnerError, NodeExecutionError, StateGraph
+from graphkit import REMOVE, RESET, GraphRunnerError, NodeExecutionError, StateGraph
 from savers import FileSystemSaver, MemorySaver
+from tests.support.graphs import connect, make_chain
 
 
 @dataclass
@@ -34,12 +35,17 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    value: int = 0
+    value: int = 2
+
+    def doubled(self):
+        return 2 * self.value
+
+
+CONFIG = {"configurable": {"thread_id": "t"}}
 
 
 def run(node, given, schema=Order, saver=None):
-    graph = StateGraph(schema).add_node("node", node).set_entry_point("node").set_finish_point("node")
-    return graph.compile(checkpoint_saver=saver).invoke(given, {"configurable": {"thread_id": "t"}})
+    return make_chain(schema, node=node).compile(checkpoint_saver=saver).invoke(given, CONFIG)
 
 
 def test_a_node_reads_fields_properties_and_methods():
@@ -56,8 +62,7 @@ def test_fields_that_the_input_lacks_get_their_defaults():
 
 
 def test_each_thread_gets_a_default_of_its_own():
-    graph = StateGraph(Order).add_node("node", lambda state: {}).set_entry_point("node").set_finish_point("node")
-    app = graph.compile()
+    app = make_chain(Order, node=lambda state: {}).compile()
 
     assert app.invoke({"item": "a"}).log is not app.invoke({"item": "b"}).log
     assert Order("c").log == []
@@ -111,17 +116,7 @@ def test_a_state_is_read_only_and_pickles():
 
 def test_a_frozen_dataclass_with_slots():
     assert run(lambda state: Frozen(state.value + 1), Frozen(2), schema=Frozen).value == 3
-
-
-def test_a_method_of_a_frozen_dataclass_sees_the_fields():
-    @dataclass(frozen=True, slots=True)
-    class Doubled:
-        value: int = 2
-
-        def doubled(self):
-            return 2 * self.value
-
-    assert run(lambda state: {"value": state.doubled()}, {}, schema=Doubled).value == 4
+    assert run(lambda state: {"value": state.doubled()}, {}, schema=Frozen).value == 4
 
 
 def test_fields_with_types_of_the_application_are_stored(tmp_path):
@@ -129,24 +124,15 @@ def test_fields_with_types_of_the_application_are_stored(tmp_path):
         run(lambda state: {"seen": {"a"}}, Order("tea", address=Address("Rome")), saver=saver)
 
     with FileSystemSaver(tmp_path, types=[Address]) as saver:
-        stored = saver.get({"configurable": {"thread_id": "t"}})
-        assert stored.state["address"] == Address("Rome")
-        assert stored.state["seen"] == {"a"}
+        state = saver.get(CONFIG).state
+        assert (state["address"], state["seen"]) == (Address("Rome"), {"a"})
 
 
 def test_a_nested_graph_with_a_dataclass():
-    inner = StateGraph(Order).add_node("add", lambda state: {"log": ["inner"]})
-    inner.set_entry_point("add").set_finish_point("add")
-    outer = StateGraph(Order).add_node("nested", inner.compile())
-    outer.set_entry_point("nested").set_finish_point("nested")
-
-    state = outer.compile(checkpoint_saver=MemorySaver()).invoke(Order("tea"), {"configurable": {"thread_id": "t"}})
-
-    assert state.log == ["inner"]
+    inner = make_chain(Order, add=lambda state: {"log": ["inner"]}).compile()
+    assert run(inner, Order("tea"), saver=MemorySaver()).log == ["inner"]
 
 
 def test_a_map_whose_items_return_objects():
     graph = StateGraph(Order).add_map_node("map", lambda item: {"log": [item]}, lambda state: ["a", "b"])
-    graph.add_edge(START, "map").add_edge("map", END)
-
-    assert graph.compile().invoke(Order("tea")).log == ["a", "b"]
+    assert connect(graph, "START>map map>END").compile().invoke(Order("tea")).log == ["a", "b"]

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -19,7 +20,8 @@ from graphkit.errors import (
 from graphkit.testing import ManualClock
 from savers import FileSystemSaver
 from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph
-from tests.support.savers import SAVER_KINDS, contents, open_kind
+from tests.support.savers import KINDS_IN_TURN, contents, open_kind
+from tests.support.sweeps import ALL
 
 NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -30,7 +32,7 @@ def clock():
     return ManualClock(NOON)
 
 
-@pytest.fixture(params=SAVER_KINDS)
+@pytest.fixture(params=KINDS_IN_TURN)
 def saver(request, tmp_path):
     with open_kind(request.param, tmp_path, lock_timeout=0) as saver:
         yield saver
@@ -44,27 +46,32 @@ def asks(**terms):
     return lambda state: {"log": [interrupt("pay?", **terms)]}
 
 
+def ask(saver, clock, *, config=CONFIG, **terms):
+    """Run a graph that asks until its deadline in an hour."""
+    app = make_chain(ask=asks(deadline=HOUR, **terms)).compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, config)
+    return app
+
+
 @pytest.mark.requirement("W8")
 @pytest.mark.parametrize("deadline", [3600, HOUR, NOON + HOUR])
 def test_the_default_answers_when_the_deadline_has_passed(saver, clock, deadline):
     app = make_chain(ask=asks(deadline=deadline, default="no"), b=log_node("b"))
     app = app.compile(checkpoint_saver=saver, clock=clock)
     (stop,) = app.invoke({}, CONFIG).interrupts
-    assert stop.deadline == NOON + HOUR
-    assert stop.created_at == NOON
-    assert [each.deadline for each in saver.interrupts("t")] == [NOON + HOUR]
-    assert app.get_state(CONFIG).interrupts[0].deadline == NOON + HOUR
+    assert (stop.created_at, stop.deadline) == (NOON, NOON + HOUR)
+    (pending,) = saver.interrupts("t")
+    assert pending.deadline == NOON + HOUR
     clock.advance(HOUR - timedelta(microseconds=1))
-    assert len(app.invoke(None, CONFIG).interrupts) == 1  # asks again, with the deadline that it had
-    assert saver.interrupts("t")[0].deadline == NOON + HOUR
+    (again,) = app.invoke(None, CONFIG).interrupts
+    assert again.deadline == NOON + HOUR  # asks again, with the deadline that it had
     clock.advance(timedelta(microseconds=1))
     assert status(saver) == "interrupted"
     assert app.invoke(None, CONFIG)["log"] == ["no", "b"]
 
 
 def test_an_answer_in_time_counts_whenever_the_run_goes_on(saver, clock):
-    app = make_chain(ask=asks(deadline=HOUR, default="no")).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, CONFIG)
+    app = ask(saver, clock, default="no")
     operations.answer(saver, "t", "yes", clock=clock)
     clock.advance(HOUR * 2)
     assert app.invoke(None, CONFIG)["log"] == ["yes"]
@@ -81,8 +88,8 @@ WAYS_TO_ANSWER = {
 @pytest.mark.requirement("W8")
 @pytest.mark.parametrize("by", WAYS_TO_ANSWER)
 def test_a_late_answer_is_refused(saver, clock, by):
-    app = make_chain(ask=asks(deadline=HOUR, default="no")).compile(checkpoint_saver=saver, clock=clock)
-    (stop,) = app.invoke({}, CONFIG).interrupts
+    app = ask(saver, clock, default="no")
+    (stop,) = saver.interrupts("t")
     clock.advance(HOUR)
     before = contents(saver)
     with pytest.raises((CheckpointConflictError, GraphRunnerError), match="too late: the deadline of interrupt"):
@@ -102,8 +109,7 @@ def test_answers_are_refused_by_the_time_of_the_system(saver):
 
 @pytest.mark.requirement("W8")
 def test_a_run_without_a_default_fails(saver, clock):
-    app = make_chain(ask=asks(deadline=HOUR)).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, CONFIG)
+    app = ask(saver, clock)
     config = app.get_state(CONFIG).config
     clock.advance(HOUR)
     for _ in range(2):
@@ -141,34 +147,31 @@ def test_a_node_may_catch_the_error(saver, clock):
 
 @pytest.mark.parametrize("default", [None, 0, {"a": [1, None]}])
 def test_any_default_is_an_answer(saver, clock, default):
-    app = make_chain(ask=asks(deadline=HOUR, default=default)).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, CONFIG)
+    app = ask(saver, clock, default=default)
     clock.advance(HOUR)
     assert app.invoke(None, CONFIG)["log"] == [default]
 
 
 def test_a_default_that_cannot_be_stored(tmp_path, clock):
     with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
-        app = make_chain(ask=asks(deadline=HOUR, default=object())).compile(checkpoint_saver=saver, clock=clock)
         with pytest.raises((CheckpointSerializationError, NodeExecutionError)):
-            app.invoke({}, CONFIG)
+            ask(saver, clock, default=object())
         assert status(saver) == "failed"
 
 
 def test_the_record_says_who_answered(saver, clock):
     events = []
-    app = make_chain(ask=asks(deadline=HOUR, default="no"), again=asks(deadline=HOUR, default="no"))
-    app = app.compile(checkpoint_saver=saver, clock=clock, observers=events.append)
+    question = asks(deadline=HOUR, default="no")
+    app = make_chain(ask=question, again=question).compile(checkpoint_saver=saver, clock=clock, observers=events.append)
     app.invoke({}, CONFIG)
-    config = app.get_state(CONFIG).config
+    first = app.get_state(CONFIG).config
     app.invoke(GraphResume("yes"), CONFIG)
-    other = app.get_state(CONFIG).config
+    second = app.get_state(CONFIG).config
     clock.advance(HOUR)
     app.invoke(None, CONFIG)
     assert [event.data["by"] for event in events if event.type == "interrupt.answered"] == ["human", "deadline"]
-    records = []
-    for each in (config, other):
-        records += [value for key, value in saver.get_writes(each).items() if key.startswith("resumed:")]
+    written = [*saver.get_writes(first).items(), *saver.get_writes(second).items()]
+    records = [value for key, value in written if key.startswith("resumed:")]
     assert records == [True, {"by": "deadline", "expired": False}]
 
 
@@ -191,13 +194,13 @@ def test_a_deadline_in_a_nested_graph(saver, clock, embedded):
 
 def test_several_questions_with_deadlines(saver, clock):
     nodes = {"a": asks(deadline=HOUR, default="a"), "b": asks(deadline=HOUR * 2, default="b"), "c": asks()}
-    app = make_graph(LOG, "START>s s>a,b,c a>j b>j c>j j>END", **nodes).compile(checkpoint_saver=saver, clock=clock)
+    graph = make_graph(LOG, "START>s s>a,b,c a>j b>j c>j j>END", **nodes)
+    app = graph.compile(checkpoint_saver=saver, clock=clock)
     app.invoke({}, CONFIG)
     clock.advance(HOUR)
-    state = app.invoke(None, CONFIG)
-    assert sorted(str(stop.deadline) for stop in state.interrupts) == [str(NOON + HOUR * 2), "None"]
-    (asked,) = [stop for stop in state.interrupts if stop.deadline is None]
-    app.invoke(GraphResume({asked.id: "c"}), CONFIG)
+    stops = {stop.deadline: stop.id for stop in app.invoke(None, CONFIG).interrupts}
+    assert stops.keys() == {NOON + HOUR * 2, None}
+    app.invoke(GraphResume({stops[None]: "c"}), CONFIG)
     clock.advance(HOUR)
     assert app.invoke(None, CONFIG)["log"] == ["s", "a", "b", "c", "j"]
 
@@ -216,8 +219,7 @@ def test_a_map_answers_the_items_that_expire(saver, clock):
 
 
 def test_a_past_checkpoint_asks_again_without_the_deadline_that_has_passed(saver, clock):
-    app = make_chain(ask=asks(deadline=HOUR, default="no")).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, CONFIG)
+    app = ask(saver, clock, default="no")
     config = app.get_state(CONFIG).config
     clock.advance(HOUR)
     app.invoke(None, CONFIG)
@@ -251,43 +253,34 @@ def test_records_that_no_reader_could_use(saver, record):
 
 
 @pytest.mark.requirement("W9")
-@pytest.mark.parametrize("default", [True, False])
-def test_exactly_one_of_a_late_human_and_the_deadline_wins(saver, sweep, default):
+@pytest.mark.sweep(ALL)
+@pytest.mark.parametrize(("terms", "without_answer"), [({"default": "deadline"}, ["deadline"]), ({}, [])])
+def test_exactly_one_of_a_late_human_and_the_deadline_wins(saver, sweep, terms, without_answer):
     """Around the deadline a human answers, while two resumes run as workers would."""
-    terms = {"default": "deadline"} if default else {}
-    for number in range(sweep.count(500, 20)):
-        thread = f"t{number}"
-        config = RunnableConfig(thread)
-        clock = ManualClock(NOON)
-        app = make_chain(ask=asks(deadline=HOUR, **terms)).compile(checkpoint_saver=saver, clock=clock)
-        app.invoke({}, config)
-        clock.advance(HOUR - timedelta(microseconds=1))
-        accepted = []
-        barrier = threading.Barrier(4)
+    barrier = threading.Barrier(4)
 
-        def answer(thread=thread, clock=clock, accepted=accepted, barrier=barrier):
-            barrier.wait()
-            with contextlib.suppress(CheckpointConflictError, ThreadBusyError):
-                operations.answer(saver, thread, "human", clock=clock)
-                accepted.append("human")
-
-        def resume(app=app, config=config, barrier=barrier):
-            barrier.wait()
-            with contextlib.suppress(InterruptExpiredError, ThreadBusyError):
-                app.invoke(None, config)
-
-        threads = [threading.Thread(target=each) for each in (answer, resume, resume)]
-        for each in threads:
-            each.start()
+    def answer(config, clock):
         barrier.wait()
-        clock.advance(timedelta(microseconds=1))
-        for each in threads:
-            each.join(60)
-        with contextlib.suppress(InterruptExpiredError):
+        with contextlib.suppress(CheckpointConflictError, ThreadBusyError):
+            return operations.answer(saver, config, "human", clock=clock)
+
+    def resume(app, config):
+        barrier.wait()
+        with contextlib.suppress(InterruptExpiredError, ThreadBusyError):
             app.invoke(None, config)
-        if accepted:
-            assert app.get_state(config).state["log"] == ["human"]
-        elif default:
-            assert app.get_state(config).state["log"] == ["deadline"]
-        else:
-            assert saver.history(config)[0].status == "failed"
+
+    with ThreadPoolExecutor(3) as pool:
+        for number in range(sweep.count(500, 10)):
+            config, clock = RunnableConfig(f"t{number}"), ManualClock(NOON)
+            app = ask(saver, clock, config=config, **terms)
+            clock.advance(HOUR - timedelta(microseconds=1))
+            accepted, *resumed = [pool.submit(answer, config, clock), *[pool.submit(resume, app, config) for _ in "ab"]]
+            barrier.wait()
+            clock.advance(timedelta(microseconds=1))
+            for each in resumed:
+                each.result(60)
+            expected = without_answer if accepted.result(60) is None else ["human"]
+            with contextlib.suppress(InterruptExpiredError):
+                app.invoke(None, config)
+            assert app.get_state(config).state["log"] == expected
+            assert expected or saver.history(config)[0].status == "failed"

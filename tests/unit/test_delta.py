@@ -91,22 +91,11 @@ def test_bytes_are_appended_replaced_or_set_as_is_shorter():
     assert body == old
 
 
+SIZES = [0, 15, 16, 65536]
+
+
 @pytest.mark.parametrize(
-    "value",
-    [
-        [],
-        [0] * 15,
-        [0] * 16,
-        [0] * 65536,
-        {},
-        {n: n for n in range(15)},
-        {n: n for n in range(16)},
-        {n: n for n in range(65536)},
-        5,
-        "x",
-        b"",
-        None,
-    ],
+    "value", [*[[0] * size for size in SIZES], *[dict.fromkeys(range(size)) for size in SIZES], 5, "x", b"", None]
 )
 def test_the_header_of_a_value_is_left_out_and_put_back(value):
     packed = msgpack.packb(value)
@@ -123,21 +112,25 @@ def table_of(**values):
     return table
 
 
-def test_ops_that_make_no_sense_are_refused():
-    nonsense = [
-        ([9, 0, 1], b"x"),
-        ([delta.SET, 7, 1], b"x"),
-        ([delta.SET, 0, 2], b"x"),
-        ([delta.SET, 0, 1], b"xx"),
-        ([delta.APPEND, "new", 1, 1], b"x"),
-        ([delta.DEL, "new"], b""),
-        ([delta.SET, 0], b""),
-        ([delta.APPEND, 0, None, 1], b"x"),
-        (5, b""),
-    ]
-    for ops, data in nonsense:
-        with pytest.raises((IndexError, KeyError, ValueError, TypeError)):
-            table_of(a=b"\x01").apply(ops, data, 0)
+NONSENSE = [
+    ([9, 0, 1], b"x"),
+    ([9, "a", 1], b"x"),
+    ([delta.SET, 7, 1], b"x"),
+    ([delta.SET, 0, 2], b"x"),
+    ([delta.SET, 0, 1], b"xx"),
+    ([delta.SET, "a", 1.0], b"x"),
+    ([delta.APPEND, "new", 1, 1], b"x"),
+    ([delta.DEL, "new"], b""),
+    ([delta.SET, 0], b""),
+    ([delta.APPEND, 0, None, 1], b"x"),
+    (5, b""),
+]
+
+
+@pytest.mark.parametrize(("ops", "data"), NONSENSE)
+def test_ops_that_make_no_sense_are_refused(ops, data):
+    with pytest.raises(delta.MALFORMED):
+        table_of(a=b"\x01").apply(ops, data, 0)
 
 
 def test_bytes_that_are_not_those_stored_are_noticed():
@@ -224,9 +217,3 @@ def test_pieces_that_are_a_quarter_of_a_range_are_read_at_once(distance, reads):
 
     assert delta.read_bodies([value], read) == [body]
     assert len(ranges) == reads
-
-
-@pytest.mark.parametrize("ops", [[0, "a", 2], [0, "a", 1.0], [9, "a", 1]])
-def test_malformed_changes_are_refused(ops):
-    with pytest.raises(delta.MALFORMED):
-        table_of(a=b"\xc0").apply(ops, b"\xc0", 500)

@@ -7,10 +7,17 @@ import pytest
 from graphkit import END, START, InterruptionMetadata, NodeOutput, RunnableConfig, StateSnapshot, StreamMode
 from graphkit.errors import GraphRunnerError, NodeExecutionError, ThreadBusyError
 from savers import MemorySaver, VersionedMemorySaver
-from tests.support.graphs import CONFIG, log_node, make_chain, nodes_of, pending_ids, stored_nodes
-from tests.support.sweeps import ALL
-
-pytestmark = pytest.mark.sweep(ALL)
+from tests.support.graphs import (
+    CONFIG,
+    both,
+    invoke,
+    log_node,
+    make_chain,
+    nodes_of,
+    outputs,
+    pending_ids,
+    stored_nodes,
+)
 
 
 @pytest.fixture
@@ -35,75 +42,68 @@ def test_an_error_thrown_into_a_stream_comes_back_and_saves(saver):
     assert saver.get(CONFIG).next_node_id == "b"
 
 
-def test_a_second_run_of_a_thread_is_refused_and_others_are_not(saver):
+@both
+def test_a_second_run_of_a_thread_is_refused_and_others_are_not(saver, how):
     compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
-    stream = compiled.stream({}, CONFIG)
-    next(stream)
-    with pytest.raises(ThreadBusyError) as busy:
-        compiled.invoke({}, CONFIG)
-    assert busy.value.thread_id == "t"
-    compiled.invoke({}, RunnableConfig("other"))
-    assert len(saver.list(CONFIG)) == 1
-    stream.close()
+
+    def run_again(output):
+        if output.node == START:
+            with pytest.raises(ThreadBusyError) as busy:
+                compiled.invoke({}, CONFIG)
+            assert busy.value.thread_id == "t"
+            compiled.invoke({}, RunnableConfig("other"))
+
+    assert nodes_of(outputs(compiled, {}, how=how, on_output=run_again)) == [START, "a", END]
+    assert len(saver.list(CONFIG)) == 2
     compiled.invoke({}, CONFIG)
 
 
-def test_at_the_last_item_all_is_stored_and_the_thread_is_free(saver):
+@both
+def test_at_the_last_item_all_is_stored_and_the_thread_is_free(saver, how):
     compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
 
-    for output in compiled.stream({}, CONFIG):
+    def go_on(output):
         if isinstance(output, InterruptionMetadata):
             assert pending_ids(saver) == [output.id]
             compiled.update_state(CONFIG, {"log": "body"})
             assert compiled.invoke(None, CONFIG)["log"] == ["a", "body", "b"]
 
-    for output in compiled.stream(None, CONFIG):
-        assert output.is_end
-        compiled.invoke({}, CONFIG)
+    outputs(compiled, {}, how=how, on_output=go_on)
+    (end,) = outputs(compiled, None, how=how, on_output=lambda output: compiled.invoke({}, CONFIG))
+    assert end.is_end
 
 
-def test_a_node_cannot_run_its_own_thread(saver):
-    def again(state):
-        compiled.invoke({}, CONFIG)
+@pytest.mark.parametrize("kind", ["sync", "sync in async", "async"])
+def test_a_node_cannot_run_its_own_thread(saver, kind):
+    async def again_later(state):
+        return await compiled.ainvoke({}, CONFIG)
 
-    compiled = make_chain(a=again).compile(checkpoint_saver=saver)
+    node = again_later if kind == "async" else lambda state: compiled.invoke({}, CONFIG)
+    compiled = make_chain(a=node).compile(checkpoint_saver=saver)
     with pytest.raises(GraphRunnerError, match="own thread"):
-        compiled.invoke({}, CONFIG)
+        invoke(compiled, {}, how="sync" if kind == "sync" else "async")
     assert len(saver.list(CONFIG)) == 1
 
 
 def test_a_node_cannot_run_its_own_thread_through_another_run(saver):
-    def start_other(state):
-        other.invoke({}, RunnableConfig("other"))
-
-    def start_first(state):
-        compiled.invoke({}, CONFIG)
-
-    compiled = make_chain(a=start_other).compile(checkpoint_saver=saver)
-    other = make_chain(a=start_first).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=lambda state: other.invoke({}, RunnableConfig("other"))).compile(checkpoint_saver=saver)
+    other = make_chain(a=lambda state: compiled.invoke({}, CONFIG)).compile(checkpoint_saver=saver)
     with pytest.raises(GraphRunnerError, match="own thread"):
         compiled.invoke({}, CONFIG)
 
 
 def test_a_node_may_run_another_thread_or_namespace(saver):
     inner = make_chain(a=log_node("inner")).compile(checkpoint_saver=saver)
-
-    def start(state):
-        return {
-            "log": [
-                *inner.invoke({}, RunnableConfig("other"))["log"],
-                *inner.invoke({}, CONFIG.replace(checkpoint_ns="n"))["log"],
-            ]
-        }
-
-    assert make_chain(a=start).compile(checkpoint_saver=saver).invoke({}, CONFIG)["log"] == ["inner", "inner"]
+    configs = [RunnableConfig("other"), CONFIG.replace(checkpoint_ns="n")]
+    outer = make_chain(a=lambda state: {"log": [inner.invoke({}, config)["log"][0] for config in configs]})
+    assert outer.compile(checkpoint_saver=saver).invoke({}, CONFIG)["log"] == ["inner", "inner"]
 
 
 def test_without_a_saver_a_node_may_run_what_it_likes():
-    compiled = make_chain(
-        a=lambda s: {"log": s["depth"]} if s["depth"] == 0 else compiled.invoke({"depth": s["depth"] - 1})
-    )
-    compiled = compiled.compile()
+    def node(state):
+        return {"log": 0} if state["depth"] == 0 else compiled.invoke({"depth": state["depth"] - 1})
+
+    compiled = make_chain(a=node).compile()
     assert compiled.invoke({"depth": 2})["log"] == [0]
 
 

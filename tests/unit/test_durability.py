@@ -19,6 +19,7 @@ from tests.support import graphs
 from tests.support.graphs import (
     CONFIG,
     COUNTED as LOG,
+    FlakyNode,
     Killed,
     both,
     close_at,
@@ -30,12 +31,16 @@ from tests.support.graphs import (
     status_of,
     stored,
 )
-from tests.support.sweeps import ALL
 
-pytestmark = pytest.mark.sweep(ALL)
+pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
 log_node = partial(graphs.log_node, n=1)
 chain = partial(graphs.make_chain_of, LOG, {"n": 1})
+
+
+def in_background(saver, *names, **nodes):
+    """Compile a chain whose steps are stored in the background."""
+    return chain(*names, **nodes).compile(checkpoint_saver=saver, durability="async")
 
 
 def full():
@@ -50,14 +55,9 @@ WHOLE = [(START, "a"), ("a", "b"), ("b", "c"), ("c", END)]
 
 @both
 def test_in_the_background_all_is_stored_in_order_when_the_last_item_comes(saver, how):
-    graph = chain("a", "b", "c").compile(checkpoint_saver=saver, durability="async")
     seen = []
-
-    def look(output):
-        if output.is_end:
-            seen.extend(stored(saver))
-
-    run(graph, {}, how=how, on_output=look)
+    look = lambda output: output.is_end and seen.extend(stored(saver))  # noqa: E731
+    run(in_background(saver, "a", "b", "c"), {}, how=how, on_output=look)
     assert seen == WHOLE
 
 
@@ -70,7 +70,7 @@ def test_in_the_background_a_step_does_not_wait_for_the_one_before_to_be_stored(
         steps.append("b")
         ran.set()
 
-    chain("a", b=last).compile(checkpoint_saver=saver, durability="async").invoke({}, CONFIG)
+    in_background(saver, "a", b=last).invoke({}, CONFIG)
     assert sorted(steps) == ["b", "put"]
     assert stored(saver) == [(START, "a"), ("a", "b"), ("b", END)]
 
@@ -96,41 +96,30 @@ def test_the_background_is_bounded():
 
 
 @pytest.mark.requirement("H36")
+@pytest.mark.parametrize("nth", [1, 2, 3])
 @both
-def test_a_failure_in_the_background_comes_back_at_the_next_save_or_the_end(list_saver, how):
+def test_a_failure_in_the_background_comes_back_at_the_next_save_or_the_end(saver, how, nth):
     error = full()
-    saver = ScriptedSaver(list_saver).fail("put", error, skip=2)
-    graph = chain("a", "b", "c").compile(checkpoint_saver=saver, durability="async")
-
+    graph = in_background(ScriptedSaver(saver).fail("put", error, skip=nth), "a", "b", "c")
     with pytest.raises(CheckpointStorageError) as raised:
         run(graph, {}, how=how)
     assert raised.value is error
-    assert stored(saver) == WHOLE[:2]  # nothing after what failed
+    assert stored(saver) == WHOLE[:nth]  # nothing after what failed
     assert logged(run(graph, None, how=how)) == ["a", "b", "c"]
     assert stored(saver) == WHOLE
 
 
 @both
-def test_a_failure_of_the_last_put_is_no_success(saver, how):
-    scripted = ScriptedSaver(saver).fail("put", full(), skip=3)
-    graph = chain("a", "b", "c").compile(checkpoint_saver=scripted, durability="async")
-    with pytest.raises(CheckpointStorageError):
-        run(graph, {}, how=how)
-    assert logged(run(graph, None, how=how)) == ["a", "b", "c"]
-
-
-@both
 def test_closing_the_stream_raises_a_failure_in_the_background(how):
     saver = ScriptedSaver(MemorySaver()).fail("put", full(), skip=1)
-    graph = chain("a", "b").compile(checkpoint_saver=saver, durability="async")
     with pytest.raises(CheckpointStorageError):
-        close_at(graph, is_node("a"), how=how)
+        close_at(in_background(saver, "a", "b"), is_node("a"), how=how)
     assert stored(saver) == [(START, "a")]
 
 
 @both
 def test_closing_waits_for_the_background(saver, how):
-    graph = chain("a", "b", "c").compile(checkpoint_saver=saver, durability="async")
+    graph = in_background(saver, "a", "b", "c")
     close_at(graph, is_node("a"), how=how)
     assert stored(saver) == WHOLE[:2]
     assert logged(run(graph, None, how=how)) == ["a", "b", "c"]
@@ -138,49 +127,22 @@ def test_closing_waits_for_the_background(saver, how):
 
 @both
 def test_the_failure_of_a_node_is_raised_and_the_rest_is_stored(saver, how):
-    graph = chain("a", b=lambda state: 1 / 0).compile(checkpoint_saver=saver, durability="async")
     with pytest.raises(NodeExecutionError):
-        run(graph, {}, how=how)
+        run(in_background(saver, "a", b=lambda state: 1 / 0), {}, how=how)
     assert stored(saver) == WHOLE[:2]
     assert status_of(saver) == "failed"
-
-
-def test_a_value_that_cannot_be_stored_in_the_background(tmp_path):
-    saver = FileSystemSaver(tmp_path)
-    graph = chain(a=lambda state: {"bad": object()}, b=log_node("b")).compile(
-        checkpoint_saver=saver, durability="async"
-    )
-    with pytest.raises(CheckpointSerializationError, match="bad"):
-        graph.invoke({}, CONFIG)
-    assert stored(saver) == [(START, "a")]
-
-
-@both
-def test_what_a_node_reads_of_its_own_thread_is_there(saver, how):
-    seen = []
-
-    def node(state, config):
-        seen.append(config.once("k", lambda: stored(saver)))
-
-    graph = chain("a", b=node).compile(checkpoint_saver=saver, durability="async")
-    run(graph, {}, how=how)
-    assert run(graph, {}, how=how)
-    assert len(seen) == 2
 
 
 def test_a_node_that_catches_the_failure_does_not_hide_it():
     saver = ScriptedSaver(MemorySaver()).fail("put", full(), skip=1)
 
     def b(state, config):
-        try:
+        with pytest.raises(CheckpointStorageError):
             config.once("k", lambda: 1)
-        except CheckpointStorageError:
-            return {"log": "went on"}
-        raise AssertionError
+        return {"log": "went on"}
 
-    graph = chain("a", b=b, c=log_node("c")).compile(checkpoint_saver=saver, durability="async")
     with pytest.raises(CheckpointStorageError):
-        graph.invoke({}, CONFIG)
+        in_background(saver, "a", b=b, c=log_node("c")).invoke({}, CONFIG)
     assert stored(saver) == [(START, "a")]
 
 
@@ -196,38 +158,24 @@ def test_a_saver_that_breaks_in_the_background_ends_the_run(error, on_save_error
 
 
 @both
-def test_a_death_at_any_write_in_the_background_loses_only_what_was_not_stored(list_saver, how):
-    at = 0
-    while True:
-        at += 1
-        runs = []
-
-        def node(name, runs=runs):
-            return lambda state: runs.append(name) or {"log": name, "n": 1}
-
-        store = type(list_saver)()
-        dying = ScriptedSaver(store).fail("put", Killed(), skip=at - 1, times=None)
-        graph = chain(**{name: node(name) for name in "abc"})
-        try:
-            run(graph.compile(checkpoint_saver=dying, durability="async"), {}, how=how)
-        except Killed:
-            assert stored(store) == WHOLE[: at - 1]
-        else:
-            break
-        given = None if at > 1 else {}
-        assert logged(run(graph.compile(checkpoint_saver=store), given, how=how)) == ["a", "b", "c"]
+def test_a_death_at_any_write_in_the_background_loses_only_what_was_not_stored(how):
+    for at in range(4):
+        store = MemorySaver()
+        dying = ScriptedSaver(store).fail("put", Killed(), skip=at, times=None)
+        with pytest.raises(Killed):
+            run(in_background(dying, "a", "b", "c"), {}, how=how)
+        assert stored(store) == WHOLE[:at]
+        graph = chain("a", "b", "c").compile(checkpoint_saver=store)
+        assert logged(run(graph, None if at else {}, how=how)) == ["a", "b", "c"]
         assert stored(store) == WHOLE
-    assert at == 5
 
 
 def test_no_thread_is_left_behind():
     before = set(threading.enumerate())
-    graph = chain("a").compile(checkpoint_saver=MemorySaver(), durability="async")
+    graph = in_background(MemorySaver(), "a")
     graph.invoke({}, CONFIG)
     asyncio.run(graph.ainvoke({}, CONFIG))
-    stream = graph.stream({}, CONFIG)
-    next(stream)
-    stream.close()
+    close_at(graph, is_node(START), {})
     assert set(threading.enumerate()) <= before
 
 
@@ -243,9 +191,7 @@ def test_at_exit_one_checkpoint_at_the_end(saver, how):
 
 @both
 def test_at_exit_at_a_stop_a_failure_and_a_close(saver, how):
-
     c = fail_once(lambda state: {"log": interrupt("?"), "n": 1})
-
     graph = chain("a", "b", c=c, d=log_node("d")).compile(checkpoint_saver=saver, durability="exit")
     with pytest.raises(NodeExecutionError):
         run(graph, {}, how=how)
@@ -253,46 +199,35 @@ def test_at_exit_at_a_stop_a_failure_and_a_close(saver, how):
     assert status_of(saver) == "failed"
 
     run(graph, None, how=how)
-
     assert stored(saver) == [("b", "c")]
     assert status_of(saver) == "interrupted"
     assert logged(run(graph, GraphResume("c"), how=how)) == ["a", "b", "c", "d"]
     assert stored(saver) == [("b", "c"), ("d", END)]
 
     close_at(graph, is_node("a"), {}, RunnableConfig("u"), how=how)
-
     assert stored(saver, RunnableConfig("u")) == [("a", "b")]
 
 
 @both
 def test_at_exit_a_finished_branch_is_kept_at_a_failure(saver, how):
-    runs = []
-
-    def b(state):
-        runs.append("b")
-        return {"log": "b"}
-
-    c = fail_once(lambda state: {"log": "c"})
-
-    graph = make_graph(LOG, "START>b,c b>END c>END", b=b, c=c)
+    b = FlakyNode("b")
+    graph = make_graph(LOG, "START>b,c b>END c>END", b=b, c=fail_once(log_node("c")))
     compiled = graph.compile(checkpoint_saver=saver, durability="exit")
     with pytest.raises(NodeExecutionError):
         run(compiled, {}, how=how)
     assert logged(run(compiled, None, how=how)) == ["b", "c"]
-    assert runs == ["b"]
+    assert b.runs == ["b"]
 
 
-def test_an_update_by_hand_is_stored_at_once_under_each_durability(list_saver):
-    for durability in ("async", "exit"):
-        config = RunnableConfig(durability)
-        graph = chain("a").compile(checkpoint_saver=list_saver, durability=durability, on_save_error="warn")
-        graph.invoke({}, config)
-        assert graph.update_state(config, {"log": "u"}).checkpoint_id == list_saver.get(config).id
-        fails = ScriptedSaver(list_saver).fail("put", full())
-        with pytest.raises(CheckpointStorageError):
-            chain("a").compile(checkpoint_saver=fails, durability=durability, on_save_error="warn").update_state(
-                config, {"log": "v"}
-            )
+@pytest.mark.parametrize("durability", ["async", "exit"])
+def test_an_update_by_hand_is_stored_at_once_under_each_durability(list_saver, durability):
+    saver = ScriptedSaver(list_saver)
+    graph = chain("a").compile(checkpoint_saver=saver, durability=durability, on_save_error="warn")
+    graph.invoke({}, CONFIG)
+    assert graph.update_state(CONFIG, {"log": "u"}).checkpoint_id == list_saver.get(CONFIG).id
+    saver.fail("put", full())
+    with pytest.raises(CheckpointStorageError):
+        graph.update_state(CONFIG, {"log": "v"})
 
 
 # --- a failure to save ------------------------------------------------------------------------------------------------
@@ -301,11 +236,9 @@ def test_an_update_by_hand_is_stored_at_once_under_each_durability(list_saver):
 @pytest.mark.requirement("G19")
 @both
 def test_a_save_that_fails_ends_the_run_with_its_own_error(saver, how):
-    error = full()
-    scripted = ScriptedSaver(saver).fail("put", error, skip=2)
-    runs = []
-    graph = chain("a", b=lambda state: runs.append("b"), c=lambda state: runs.append("c"))
-    compiled = graph.compile(checkpoint_saver=scripted)
+    error, runs = full(), []
+    graph = chain("a", b=FlakyNode("b", runs), c=FlakyNode("c", runs))
+    compiled = graph.compile(checkpoint_saver=ScriptedSaver(saver).fail("put", error, skip=2))
     with pytest.raises(CheckpointStorageError) as raised:
         run(compiled, {}, how=how)
     assert raised.value is error
@@ -320,10 +253,8 @@ def test_a_save_that_fails_ends_the_run_with_its_own_error(saver, how):
 def test_with_a_warning_the_run_goes_on(saver, durability, how, caplog):
     scripted = ScriptedSaver(saver).fail("put", full(), skip=1, times=1)
     events = []
-    graph = chain("a", "b", "c")
-    compiled = graph.compile(
-        checkpoint_saver=scripted, durability=durability, on_save_error="warn", observers=[events.append]
-    )
+    options = {"durability": durability, "on_save_error": "warn", "observers": [events.append]}
+    compiled = chain("a", "b", "c").compile(checkpoint_saver=scripted, **options)
     assert logged(run(compiled, {}, how=how)) == ["a", "b", "c"]
 
     if durability == "exit":
@@ -348,24 +279,18 @@ def test_with_a_warning_and_a_store_that_never_works(how):
 
 @both
 def test_with_a_warning_a_resume_repeats_what_was_not_stored_and_no_more(saver, how):
-    runs, fails = [], [1]
-
-    def node(name):
-        def called(state):
-            runs.append(name)
-            if name == "c" and fails:
-                raise Killed
-            return {"log": name}
-
-        return called
-
-    graph = chain(**{name: node(name) for name in "abc"})
-    scripted = ScriptedSaver(saver).fail("put", full(), skip=2, times=None).fail("put_writes", full(), times=None)
+    runs = []
+    c = fail_once(FlakyNode("c", runs), Killed)
+    graph = chain(a=FlakyNode("a", runs), b=FlakyNode("b", runs), c=c)
+    scripted = ScriptedSaver(saver)
+    scripted.fail("put", full(), skip=2, times=None)
+    scripted.fail("put_writes", full(), times=None)
     with pytest.raises(Killed):
         run(graph.compile(checkpoint_saver=scripted, on_save_error="warn"), {}, how=how)
-    fails.clear()
-    assert logged(run(graph.compile(checkpoint_saver=saver), None, how=how)) == ["a", "b", "c"]
-    assert runs == ["a", "b", "c", "b", "c"]
+
+    resumed = run(graph.compile(checkpoint_saver=saver), None, how=how)
+    assert logged(resumed) == ["a", "b", "c"]
+    assert runs == ["a", "b", "b", "c"]
 
 
 # --- what becomes of a thread that has ended well ---------------------------------------------------------------------
@@ -375,25 +300,15 @@ def test_with_a_warning_a_resume_repeats_what_was_not_stored_and_no_more(saver, 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @both
 def test_without_preserve_it_is_gone_after_success_and_kept_after_failure(saver, durability, how):
-
-    b = fail_once(lambda state: {"log": "b"})
-
+    b = fail_once(log_node("b"))
     graph = chain("a", b=b).compile(checkpoint_saver=saver, preserve=False, durability=durability)
     with pytest.raises(NodeExecutionError):
         run(graph, {}, how=how)
     assert saver.get(CONFIG).node_id == "a"
-    for output in run(graph, None, how=how):
-        last = output
-    assert last.state["log"] == ["a", "b"]
+    assert logged(run(graph, None, how=how)) == ["a", "b"]
     assert not saver.list(CONFIG)
     with pytest.raises(CheckpointNotFoundError):
         run(graph, None, how=how)
-
-
-def test_a_version_is_not_kept_either():
-    saver = VersionedMemorySaver()
-    chain("a").compile(checkpoint_saver=saver, preserve=False).invoke({}, CONFIG)
-    assert [*saver.versions_by_thread_id("t")] == []
 
 
 @pytest.mark.requirement("G20")
@@ -412,12 +327,14 @@ def test_a_delete_that_fails_is_an_event_and_costs_no_result(saver, how, caplog)
     assert status_of(saver) == "finished"
 
 
-def test_at_a_stop_it_is_kept(saver):
+def test_at_a_stop_it_is_kept_and_at_the_end_no_version_is():
+    saver = VersionedMemorySaver()
     graph = chain("a", b=lambda state: interrupt("?")).compile(checkpoint_saver=saver, preserve=False)
     graph.invoke({}, CONFIG)
     assert len(saver.interrupts("t")) == 1
     graph.invoke(GraphResume(None), CONFIG)
     assert saver.get(CONFIG) is None
+    assert [*saver.versions_by_thread_id("t")] == []
 
 
 # --- which steps ------------------------------------------------------------------------------------------------------
@@ -425,38 +342,28 @@ def test_at_a_stop_it_is_kept(saver):
 
 @pytest.mark.requirement("G17", "G18", "H14")
 @pytest.mark.parametrize("interval", [1, 2, 3, 10])
-@pytest.mark.parametrize("dies_at", range(1, 8))
-def test_crashed_and_resumed_the_same_is_stored_as_undisturbed(interval, dies_at):
-    def runs(saver, dies):
-        def node(state):
-            if state["n"] == dies:
-                raise Killed
-            return {"n": 1}
-
-        graph = StateGraph(LOG).add_node("a", node).add_edge(START, "a")
+def test_crashed_and_resumed_the_same_is_stored_as_undisturbed(interval):
+    def loop(saver):
+        graph = make_graph(LOG, "START>a", a=lambda state: {"n": 1})
         graph.add_conditional_edges("a", lambda state: "a" if state["n"] < 7 else END)
         return graph.compile(checkpoint_saver=saver, checkpoint_interval=interval, max_iterations=7)
 
+    def counts(saver):
+        return [(kept.metadata["step"], kept.state["n"]) for kept in saver.list(CONFIG)]
+
     undisturbed = MemorySaver()
-    runs(undisturbed, None).invoke({}, CONFIG)
-    saver = MemorySaver()
-    scripted = ScriptedSaver(saver)
-    graph = runs(scripted, dies_at)
-
-    def dies():
-        for output in graph.stream({}, CONFIG):
-            if output.state["n"] == dies_at:  # dead without a last word
-                scripted.fail("put", Killed(), times=None)
-        raise Killed
-
-    with pytest.raises(Killed):
-        dies()
-    runs(saver, None).invoke(None, CONFIG)
-
-    def counts(one):
-        return [(kept.metadata["step"], kept.state["n"]) for kept in one.list(CONFIG)]
-
-    assert counts(saver) == counts(undisturbed)
+    loop(undisturbed).invoke({}, CONFIG)
+    for dies_at in range(1, 8):
+        saver = MemorySaver()
+        scripted = ScriptedSaver(saver)
+        stream = loop(scripted).stream({}, CONFIG)
+        while next(stream).state["n"] < dies_at:
+            pass
+        scripted.fail("put", Killed(), times=None)  # dead without a last word
+        with pytest.raises(Killed):
+            stream.throw(Killed())
+        loop(saver).invoke(None, CONFIG)
+        assert counts(saver) == counts(undisturbed), dies_at
 
 
 @pytest.mark.requirement("G37")
@@ -475,10 +382,7 @@ def test_which_is_asked_of_a_predicate(saver):
 
 @both
 def test_a_predicate_that_fails_ends_the_run_with_all_of_it_stored(saver, how):
-    def when(node_id, state):
-        return 1 / 0
-
-    graph = chain("a", "b").compile(checkpoint_saver=saver, checkpoint_when=when)
+    graph = chain("a", "b").compile(checkpoint_saver=saver, checkpoint_when=lambda node_id, state: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(graph, {}, how=how)
     assert stored(saver) == [(START, "a"), ("a", "b")]
@@ -490,28 +394,25 @@ def test_a_predicate_that_fails_ends_the_run_with_all_of_it_stored(saver, how):
 @pytest.mark.requirement("H20", "H40")
 @both
 def test_the_status_of_a_run_wherever_it_stands(saver, how):
-    fails, seen = [1], []
+    seen = []
 
-    def b(state):
+    def look(state):
         seen.append(status_of(saver))
-        if fails:
-            raise ValueError("too bad")
         return {"log": interrupt("?")}
 
-    graph = chain("a", b=b).compile(checkpoint_saver=saver)
+    graph = chain("a", b=fail_once(look, ValueError("too bad"))).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         run(graph, {}, how=how)
     assert [info.status for info in saver.history(CONFIG)] == ["failed", ""]
     failure = saver.get_writes(CONFIG)["failure"]
     assert (failure["node_id"], failure["type"]) == ("b", "NodeExecutionError")
     assert "too bad" in failure["message"]
-    fails.clear()
     run(graph, None, how=how)
     assert [info.status for info in saver.history(CONFIG)] == ["interrupted", ""]
     assert saver.get_writes(CONFIG)["failure"] is None
     run(graph, GraphResume("ok"), how=how)
     assert status_of(saver) == "finished"
-    assert seen[0] == "running"
+    assert seen == ["running", "running"]
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
@@ -546,19 +447,12 @@ def test_a_value_that_the_store_refuses_is_a_failure_of_its_node(tmp_path, durab
 @pytest.mark.requirement("G21")
 @both
 def test_resume_takes_a_thread_or_the_id_of_a_run(how):
-    saver = MemorySaver()
-    fails = [1]
-
-    def b(state):
-        if fails:
-            raise ValueError
-        return {"log": "b"}
-
+    saver, b = MemorySaver(), FlakyNode("b", fails=True)
     graph = chain("a", b=b).compile(checkpoint_saver=saver)
     for thread in ("t", "u"):
         with pytest.raises(NodeExecutionError):
             graph.invoke({"log": thread}, RunnableConfig(thread))
-    fails.clear()
+    b.fails = False
     run_id = saver.get(RunnableConfig("u")).metadata["run_id"]
 
     def resume(*given):
@@ -567,9 +461,8 @@ def test_resume_takes_a_thread_or_the_id_of_a_run(how):
     assert resume(run_id)["log"] == ["u", "a", "b"]
     assert resume("t")["log"] == ["t", "a", "b"]
     past = saver.list(CONFIG)[-1]
-    assert resume("t", past.id)["log"] == ["t", "a", "b"]
-    assert resume(RunnableConfig("t"), past.id)["log"] == ["t", "a", "b"]
-    with pytest.raises(CheckpointNotFoundError):
-        resume("neither")
-    with pytest.raises(CheckpointNotFoundError):
-        resume("t", "no such checkpoint")
+    for thread in ("t", RunnableConfig("t")):
+        assert resume(thread, past.id)["log"] == ["t", "a", "b"]
+    for unknown in (["neither"], ["t", "no such checkpoint"]):
+        with pytest.raises(CheckpointNotFoundError):
+            resume(*unknown)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from graphkit import Checkpoint, RunnableConfig, operations
+from graphkit import RunnableConfig
 from graphkit.abc import SupportsErase
 from graphkit.errors import (
     AccessDeniedError,
@@ -19,6 +19,7 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from graphkit.operations import ErasureLedger, aerase, aerase_where, erase, erase_where, fork
+from graphkit.testing import made
 from savers import (
     AccessControlledSaver,
     FileSystemSaver,
@@ -33,6 +34,7 @@ from savers import (
     policies,
 )
 from tests.support.erasure import MARKER, fill, find_files
+from tests.support.graphs import Killed
 from tests.support.savers import ListSaver
 
 pytestmark = pytest.mark.requirement("P73")
@@ -40,31 +42,64 @@ pytestmark = pytest.mark.requirement("P73")
 KEY = bytes(range(32))
 
 
-def put(saver, thread, user="bob", created_at=None, namespace=""):
-    checkpoint = Checkpoint(
-        node_id="a", next_node_id="b", state={"x": 1}, metadata={"user": user}, created_at=created_at
-    )
+def put(saver, thread, user="bob", *, minutes_ago=None, namespace=""):
+    created_at = None if minutes_ago is None else datetime.now(UTC) - timedelta(minutes=minutes_ago)
+    checkpoint = made({"x": 1}, node_id="a", next_node_id="b", metadata={"user": user}, created_at=created_at)
     saver.put(RunnableConfig(thread, checkpoint_ns=namespace), checkpoint)
+
+
+def outcomes(reports):
+    """Return which threads were erased wholly."""
+    return {report.thread_id: report.ok for report in reports}
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """Keys for each person, which can be destroyed."""
+    pytest.importorskip("cryptography")
+    keys = KeyFile(tmp_path / "keys")
+    keys.add("current")
+    return keys
+
+
+@pytest.fixture
+def sealed(tmp_path, keys):
+    """Opens a store in which the checkpoints of each user have a key of their own."""
+
+    def open_store():
+        cipher = SubjectKeys(keys, key_for=lambda thread, metadata: keys.add(metadata["user"]))
+        return FileSystemSaver(tmp_path / "store", fsync="never", cipher=cipher)
+
+    return open_store
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two savers on a store, the second of which another thread of execution uses."""
+    options = {"fsync": "never", "lock_timeout": 0}
+    with FileSystemSaver(tmp_path / "two", **options) as saver, FileSystemSaver(tmp_path / "two", **options) as other:
+        put(saver, "t", "ann")
+        put(saver, "u", "ann")
+        with ThreadPoolExecutor(1) as pool:
+            yield saver, other, lambda *call, **options: pool.submit(*call, **options).result()
 
 
 @pytest.fixture(params=["memory", "versioned", "file", "sqlite", "sealed", "objects", "wrapped", "guarded"])
 def saver(request, tmp_path):
-    def allow_all(principal, operation, thread_id, checkpoint_ns):
-        return True
-
     if request.param == "sealed":
         pytest.importorskip("cryptography")
-    made = {
+    plain = {"compression": None, "fsync": "never"}
+    makers = {
         "memory": MemorySaver,
         "versioned": VersionedMemorySaver,
-        "file": lambda: FileSystemSaver(tmp_path / "store", compression=None, fsync="never"),
-        "sqlite": lambda: SqliteSaver(tmp_path / "store.db", compression=None, fsync="never"),
-        "sealed": lambda: SqliteSaver(tmp_path / "store.db", compression=None, fsync="never", cipher={"k": KEY}),
+        "file": lambda: FileSystemSaver(tmp_path / "store", **plain),
+        "sqlite": lambda: SqliteSaver(tmp_path / "store.db", **plain),
+        "sealed": lambda: SqliteSaver(tmp_path / "store.db", **plain, cipher={"k": KEY}),
         "objects": lambda: ObjectStoreSaver(f"file://{tmp_path}/store", compression=None),
-        "wrapped": lambda: SaverWrapper(SqliteSaver(tmp_path / "store.db", compression=None, fsync="never")),
-        "guarded": lambda: AccessControlledSaver(FileSystemSaver(tmp_path, compression=None), allow_all),
-    }[request.param]
-    with made() as saver:
+        "wrapped": lambda: SaverWrapper(SqliteSaver(tmp_path / "store.db", **plain)),
+        "guarded": lambda: AccessControlledSaver(FileSystemSaver(tmp_path, **plain), policies.prefix({None: ""})),
+    }
+    with makers[request.param]() as saver:
         yield saver
 
 
@@ -94,21 +129,16 @@ def test_copies_are_named_and_not_erased(saver):
     assert report.ok
 
 
-def test_a_busy_thread_is_not_erased(tmp_path):
-    saver = FileSystemSaver(tmp_path, fsync="never", lock_timeout=0)
-    other = FileSystemSaver(tmp_path, fsync="never", lock_timeout=0)
-    put(saver, "t", "ann")
-    put(saver, "u", "ann")
-    with other.run_lock("t"), ThreadPoolExecutor(1) as pool:  # this thread of execution holds the lock
+def test_a_busy_thread_is_not_erased(two):
+    saver, other, submit = two
+    with saver.run_lock("t"):
         with pytest.raises(ThreadBusyError):
-            pool.submit(erase, saver, "t").result()
-        reports = {report.thread_id: report for report in pool.submit(erase_where, saver, {"user": "ann"}).result()}
-    assert not reports["t"].ok
-    assert "it was not deleted: thread 't' is busy" in reports["t"].remaining[0]
-    assert reports["u"].ok
+            submit(erase, other, "t")
+        reports = submit(erase_where, other, {"user": "ann"})
+    assert outcomes(reports) == {"t": False, "u": True}
+    (busy,) = [report for report in reports if not report.ok]
+    assert "it was not deleted: thread 't' is busy" in busy.remaining[0]
     assert saver.threads() == ["t"]
-    saver.close()
-    other.close()
 
 
 def test_a_saver_that_cannot_prove_it_says_so():
@@ -122,18 +152,12 @@ def test_a_saver_that_cannot_prove_it_says_so():
     assert any("cannot list its threads" in reason for reason in report.remaining)
 
 
-def test_async(tmp_path):
+def test_async():
     saver = MemorySaver()
     put(saver, "t", "ann")
     put(saver, "u", "ann")
     assert asyncio.run(aerase(saver, "t")).ok
-    (report,) = asyncio.run(aerase_where(saver, {"user": "ann"}))
-    assert (report.thread_id, report.ok) == ("u", True)
-
-
-def test_names():
-    for public in (erase, erase_where, ErasureLedger, operations.ErasureReport):
-        assert public.__module__ == "graphkit.operations"
+    assert outcomes(asyncio.run(aerase_where(saver, {"user": "ann"}))) == {"u": True}
 
 
 # People
@@ -145,9 +169,7 @@ def test_all_threads_of_a_person_are_erased(saver, tmp_path):
     put(saver, "nested", "bob")
     put(saver, "nested", MARKER, namespace="sub")
     put(saver, "other", "bob")
-    reports = erase_where(saver, {"user": MARKER}, full=True)
-    assert sorted(report.thread_id for report in reports) == ["nested", "t"]
-    assert all(report.ok for report in reports)
+    assert outcomes(erase_where(saver, {"user": MARKER}, full=True)) == {"nested": True, "t": True}
     assert [*saver.threads()] == ["other"]
     assert find_files(tmp_path) == []
     assert erase_where(saver, {"user": MARKER}, full=True) == []
@@ -158,14 +180,12 @@ def test_everybody_is_nobody():
         erase_where(MemorySaver(), {})
 
 
+class Mortal(SaverWrapper):
+    def erase_deleted(self, *, full=False):
+        raise Killed
+
+
 def test_an_erasure_of_a_person_that_was_cut_short_is_completed(tmp_path):
-    class Killed(BaseException):
-        pass
-
-    class Mortal(SaverWrapper):
-        def erase_deleted(self, *, full=False):
-            raise Killed
-
     with SqliteSaver(tmp_path / "store.db", compression=None) as saver:
         put(saver, "t", MARKER)
         with pytest.raises(Killed):
@@ -176,49 +196,36 @@ def test_an_erasure_of_a_person_that_was_cut_short_is_completed(tmp_path):
         assert find_files(tmp_path) == []
 
 
-def test_what_a_destroyed_key_had_sealed_is_in_no_ones_way(tmp_path):
-    pytest.importorskip("cryptography")
-    keys = KeyFile(tmp_path / "keys")
-    keys.add("current")
-    cipher = SubjectKeys(keys, key_for=lambda thread, metadata: keys.add(metadata["user"]))
-    with FileSystemSaver(tmp_path / "store", fsync="never", cipher=cipher) as saver:
+def test_what_a_destroyed_key_had_sealed_is_in_no_ones_way(sealed, keys):
+    with sealed() as saver:
         put(saver, "t", "ann")
         saver.copy("t", "copy")
         put(saver, "u", "bob")
     keys.destroy("ann")
-    with FileSystemSaver(tmp_path / "store", fsync="never", cipher=keys) as saver:
-        assert [(report.thread_id, report.ok) for report in erase_where(saver, {"user": "bob"})] == [("u", True)]
+    with sealed() as saver:
+        assert outcomes(erase_where(saver, {"user": "bob"})) == {"u": True}
         report = erase(saver, "t")
         assert (report.ok, report.copies) == (True, ())
         assert saver.threads() == ["copy"]
 
 
-def test_a_ledger_erases_again_what_a_destroyed_key_had_sealed(tmp_path):
-    pytest.importorskip("cryptography")
-    keys = KeyFile(tmp_path / "keys")
-    keys.add("current")
-    cipher = SubjectKeys(keys, key_for=lambda thread, metadata: keys.add(metadata["user"]))
-    ledger = ErasureLedger(tmp_path / "ledger", key=KEY)
-    with FileSystemSaver(tmp_path / "store", fsync="never", cipher=cipher) as saver:
+def test_a_ledger_erases_again_what_a_destroyed_key_had_sealed(sealed, keys, ledger):
+    with sealed() as saver:
         put(saver, "t", "ann")
         put(saver, "other", "ann")
         ledger.record("t")  # and a backup brought it back
     keys.destroy("ann")
-    with FileSystemSaver(tmp_path / "store", fsync="never", cipher=keys) as saver:
-        assert [(report.thread_id, report.ok) for report in ledger.apply(saver)] == [("t", True)]
+    with sealed() as saver:
+        assert outcomes(ledger.apply(saver)) == {"t": True}
         assert saver.threads() == ["other"]
         assert ledger.apply(saver) == []
 
 
 @pytest.fixture(params=["a version", "versions", "a namespace", "a namespace of a version"])
-def shared(request, tmp_path, ledger):
+def shared(request, sealed, keys, ledger):
     """A thread that was erased, then bob's, who has a copy of it, then ann's, whose key was destroyed."""
-    pytest.importorskip("cryptography")
-    keys = KeyFile(tmp_path / "keys")
-    keys.add("current")
-    cipher = SubjectKeys(keys, key_for=lambda thread, metadata: keys.add(metadata["user"]))
     ledger.record("t")
-    with FileSystemSaver(tmp_path / "store", fsync="never", cipher=cipher) as saver:
+    with sealed() as saver:
         put(saver, "t", "bob", namespace="sub" if "namespace" in request.param else "")
         saver.copy("t", "copy")
         if "namespace" not in request.param:
@@ -227,13 +234,12 @@ def shared(request, tmp_path, ledger):
         if request.param in {"versions", "a namespace of a version"}:
             saver.release("t")
     keys.destroy("ann")
-    with FileSystemSaver(tmp_path / "store", fsync="never", cipher=keys) as saver:
+    with sealed() as saver:
         yield saver
 
 
 def test_a_destroyed_key_hides_no_other_history_of_its_thread(shared):
-    reports = erase_where(shared, {"user": "bob"})
-    assert sorted((report.thread_id, report.ok) for report in reports) == [("copy", True), ("t", True)]
+    assert outcomes(erase_where(shared, {"user": "bob"})) == {"copy": True, "t": True}
     assert shared.threads(released=True) == []
 
 
@@ -259,18 +265,16 @@ def test_a_thread_without_a_checkpoint_is_nobodys(tmp_path):
 # Access
 
 
-def test_who_may_not_delete_may_not_erase(tmp_path):
+def test_who_may_not_delete_may_not_erase(tmp_path, ledger):
     saver = AccessControlledSaver(MemorySaver(), policies.prefix({"ann": "ann/", "bob": "bob/"}))
-    ledger = ErasureLedger(tmp_path / "ledger", key=KEY)
-    with acting_as("ann"):
-        put(saver, "ann/1", "ann")
+    for name in ("ann", "bob"):
+        with acting_as(name):
+            put(saver, f"{name}/1", "ann")
     with acting_as("bob"):
-        put(saver, "bob/1", "ann")
         with pytest.raises(AccessDeniedError) as caught:
             erase(saver, "ann/1", ledger=ledger)
         assert caught.value.operation == "delete"
-        (report,) = erase_where(saver, {"user": "ann"}, ledger=ledger)
-        assert (report.thread_id, report.ok) == ("bob/1", True)
+        assert outcomes(erase_where(saver, {"user": "ann"}, ledger=ledger)) == {"bob/1": True}
     assert erase(saver, RunnableConfig("ann/1").with_principal("ann")).ok
     assert len((tmp_path / "ledger").read_bytes().split()) == 4, "the refused one is not recorded"
 
@@ -287,16 +291,6 @@ def test_a_right_that_one_thread_lacks_changes_nothing():
     assert sorted(saver.threads()) == ["kept", "t"]
 
 
-def test_an_owner_erases_and_learns_nothing_of_others():
-    saver = AccessControlledSaver(MemorySaver(), policies.owner())
-    with acting_as("ann"):
-        put(saver, "t")
-    with acting_as("bob"):
-        put(saver, "bobs")
-    with acting_as("ann"):
-        assert erase(saver, "t").ok
-
-
 # The ledger
 
 
@@ -309,20 +303,18 @@ def restored(**times):
     """A store with threads that were written so many minutes ago."""
     saver = VersionedMemorySaver()
     for thread, minutes in times.items():
-        put(saver, thread, created_at=datetime.now(UTC) - timedelta(minutes=minutes))
+        put(saver, thread, minutes_ago=minutes)
     return saver
 
 
-def test_what_is_older_than_its_erasure_is_erased_again(ledger):
-    ledger.record("back")
-    ledger.record("released")
-    ledger.record("anew")
-    saver = restored(back=1, released=1, other=1, anew=-1)
+def test_what_is_older_than_its_last_erasure_is_erased_again(ledger):
+    for thread in ("twice", "back", "released", "anew"):
+        ledger.record(thread)
+    saver = restored(back=1, released=1, twice=0, other=1, anew=-1)
+    ledger.record("twice")
     saver.release("released")
-    put(saver, "back", created_at=datetime.now(UTC) + timedelta(minutes=1))
-    reports = ledger.apply(saver)
-    assert sorted(report.thread_id for report in reports) == ["back", "released"]
-    assert all(report.ok for report in reports)
+    put(saver, "back", minutes_ago=-1)
+    assert outcomes(ledger.apply(saver)) == {"back": True, "released": True, "twice": True}
     assert sorted(saver.threads(released=True)) == ["anew", "other"]
 
 
@@ -331,33 +323,20 @@ def test_what_has_no_checkpoint_is_erased_again(ledger, tmp_path):
     with FileSystemSaver(tmp_path / "store", fsync="never", compression=None) as saver:
         for thread in ("early", "other"):
             saver.put_writes(RunnableConfig(thread, checkpoint_id="1ef"), {"k": "v"}, early=True)
-        assert [(report.thread_id, report.ok) for report in ledger.apply(saver)] == [("early", True)]
+        assert outcomes(ledger.apply(saver)) == {"early": True}
         assert saver.threads() == ["other"]
 
 
-def test_an_erasure_that_failed_is_completed_by_another(ledger, tmp_path):
-    saver = FileSystemSaver(tmp_path / "store", fsync="never", lock_timeout=0)
-    other = FileSystemSaver(tmp_path / "store", fsync="never", lock_timeout=0)
-    put(saver, "t")
-    with other.run_lock("t"), ThreadPoolExecutor(1) as pool:  # this thread of execution holds the lock
+def test_an_erasure_that_failed_is_completed_by_another(ledger, two):
+    saver, other, submit = two
+    with saver.run_lock("t"):
         with pytest.raises(ThreadBusyError):
-            pool.submit(erase, saver, "t", ledger=ledger).result()
-        put(other, "t")
-    saver.prune("t", keep_last=1)
-    assert ledger.apply(saver) == [], "what is left is later than the attempt"
-    assert erase(saver, "t", ledger=ledger).ok
-    assert saver.threads(released=True) == []
-    saver.close()
-    other.close()
-
-
-def test_the_last_erasure_counts(ledger):
-    saver = restored(t=-1)
-    ledger.record("t")
-    assert ledger.apply(saver) == []
-    saver = restored(t=0)
-    ledger.record("t")
-    assert [report.thread_id for report in ledger.apply(saver)] == ["t"]
+            submit(erase, other, "t", ledger=ledger)
+        put(saver, "t")
+    other.prune("t", keep_last=1)
+    assert ledger.apply(other) == [], "what is left is later than the attempt"
+    assert erase(other, "t", ledger=ledger).ok
+    assert saver.threads(released=True) == ["u"]
 
 
 def test_a_ledger_has_keyed_hashes_and_times_only(ledger, tmp_path):
@@ -445,9 +424,9 @@ def test_a_thread_that_cannot_be_recorded_stays_and_keeps_no_other(ledger, tmp_p
         return write(fd, data)
 
     monkeypatch.setattr(os, "write", refuse_the_second)
-    reports = {report.thread_id: report for report in erase_where(saver, {"user": "bob"}, ledger=ledger)}
-    assert [reports[thread].ok for thread in ("t", "u", "v")] == [True, False, True]
-    (reason,) = reports["u"].remaining
+    reports = erase_where(saver, {"user": "bob"}, ledger=ledger)
+    assert outcomes(reports) == {"t": True, "u": False, "v": True}
+    (reason,) = [reason for report in reports for reason in report.remaining]
     assert reason.startswith("it was not deleted: ")
     assert str(tmp_path / "ledger") in reason
     assert saver.threads() == ("u",)

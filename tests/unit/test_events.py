@@ -1,7 +1,5 @@
 """What observers receive, in order, for each kind of graph; and that no observer changes a run."""
 
-import subprocess
-import sys
 import threading
 from functools import partial
 
@@ -12,7 +10,6 @@ from graphkit import (
     START,
     GraphResume,
     NodeExecutionError,
-    RunnableConfig,
     StateGraph,
     interrupt,
     operations,
@@ -22,11 +19,20 @@ from graphkit.compat.go_agents import CheckpointConfig, GraphConfig, branch_on, 
 from graphkit.observers import Metrics
 from graphkit.recovery import recover
 from graphkit.registry import register_checkpoint_store
+from graphkit.testing import ScriptedSaver
 from savers import MemorySaver
 from tests.support import graphs
-from tests.support.graphs import CONFIG, LOG, both, fail_once, invoke, log_node, make_graph
+from tests.support.graphs import CONFIG, LOG, both, close_at, connect, fail_once, invoke, is_node, log_node, make_graph
+
+pytestmark = pytest.mark.sweep(1, of="how", in_turn=True)
 
 chain = partial(graphs.make_chain_of, LOG, {})
+SAVED_START = ["checkpoint.save __START__", "graph.start a"]
+SAVED_END = ["checkpoint.save a", "graph.complete __END__"]
+
+
+def node(name):
+    return [f"node.start {name}", f"node.complete {name}"]
 
 
 class Recorder:
@@ -42,89 +48,60 @@ class Recorder:
         taken, self.events = self.events, []
         return [f"{each.type} {each.node_id}" for each in taken if verbose or each.level > "verbose"]
 
+    def data_of(self, type_):
+        return [dict(event.data) for event in self.events if event.type == type_]
 
-def node(name):
-    return [f"node.start {name}", f"node.complete {name}"]
+
+@pytest.fixture
+def recorder():
+    return Recorder()
 
 
 @pytest.mark.requirement("G26")
 @both
-def test_a_run_from_start_to_end(how):
-    recorder = Recorder()
+def test_a_run_from_start_to_end(how, recorder):
     graph = chain("a", "b").compile(checkpoint_saver=MemorySaver(), observers=[recorder])
     invoke(graph, {}, how=how)
-    assert recorder.take(verbose=True) == [
-        "state.create __START__",
-        "checkpoint.save __START__",
-        "graph.start a",
-        "node.start a",
-        "node.state a",
-        "state.merge a",
-        "node.state a",
-        "node.complete a",
-        "edge.transition a",
-        "checkpoint.save a",
-        "node.start b",
-        "node.state b",
-        "state.merge b",
-        "node.state b",
-        "node.complete b",
-        "edge.transition b",
-        "checkpoint.save b",
-        "graph.complete __END__",
-    ]
+
+    def step(name):
+        types = "node.start node.state state.merge node.state node.complete edge.transition checkpoint.save"
+        return [f"{each} {name}" for each in types.split()]
+
+    start = ["state.create __START__", *SAVED_START]
+    assert recorder.take(verbose=True) == [*start, *step("a"), *step("b"), "graph.complete __END__"]
     assert invoke(graph, {}, how=how)
-    assert recorder.take()[:3] == ["checkpoint.load b", "checkpoint.save __START__", "graph.start a"]
+    assert recorder.take()[:3] == ["checkpoint.load b", *SAVED_START]
 
 
 @pytest.mark.requirement("G25")
 @both
-def test_a_crash_and_a_resume(how):
-    recorder = Recorder()
-
-    b = fail_once(lambda state: {"log": "b"}, ValueError("no"))
-
+def test_a_crash_and_a_resume(how, recorder):
     saver = MemorySaver()
-    graph = chain("a", b=b).compile(checkpoint_saver=saver, observers=[recorder])
+    graph = chain("a", b=fail_once(log_node("b"), ValueError("no"))).compile(
+        checkpoint_saver=saver, observers=[recorder]
+    )
     with pytest.raises(NodeExecutionError):
         invoke(graph, {}, how=how)
-    last = recorder.events[-2:]
-    assert [(each.type, each.level) for each in last] == [("node.complete", "warning"), ("graph.fail", "error")]
-    assert (last[0].data["error"], last[0].data["reason"]) == (True, "no")
-    assert "no" in last[1].data["error"]
-    assert recorder.take() == [
-        "checkpoint.save __START__",
-        "graph.start a",
-        *node("a"),
-        "checkpoint.save a",
-        *node("b"),
-        "graph.fail b",
-    ]
+    completed, failed = recorder.events[-2:]
+    assert (completed.level, failed.level) == ("warning", "error")
+    assert (completed.data["error"], completed.data["reason"]) == (True, "no")
+    assert "no" in failed.data["error"]
+    assert recorder.take() == [*SAVED_START, *node("a"), "checkpoint.save a", *node("b"), "graph.fail b"]
+
     invoke(graph, None, how=how)
     load, resume = recorder.events[:2]
     assert (resume.data["checkpoint_node"], resume.data["resume_node"]) == ("a", "b")
     assert {event.thread_id for event in recorder.events} == {"t"}
     assert load.checkpoint_id == saver.list(CONFIG)[1].id
-    assert recorder.take() == [
-        "checkpoint.load a",
-        "checkpoint.resume b",
-        "graph.start b",
-        *node("b"),
-        "checkpoint.save b",
-        "graph.complete __END__",
-    ]
+    again = ["checkpoint.load a", "checkpoint.resume b", "graph.start b"]
+    assert recorder.take() == [*again, *node("b"), "checkpoint.save b", "graph.complete __END__"]
 
 
 @pytest.mark.requirement("G25")
-def test_a_save_that_fails_is_not_told_as_one(list_saver):  # only after success
-    recorder = Recorder()
-
-    def fails(config, checkpoint):
-        raise OSError("full")
-
-    list_saver.put = fails
+def test_a_save_that_fails_is_not_told_as_one(recorder):
+    saver = ScriptedSaver(MemorySaver()).fail("put", OSError("full"))
     with pytest.raises(OSError, match="full"):
-        chain("a").compile(checkpoint_saver=list_saver, observers=[recorder]).invoke({}, CONFIG)
+        chain("a").compile(checkpoint_saver=saver, observers=[recorder]).invoke({}, CONFIG)
     assert [(event.type, event.level) for event in recorder.events if "checkpoint" in event.type] == [
         ("checkpoint.fail", "error")
     ]
@@ -132,56 +109,36 @@ def test_a_save_that_fails_is_not_told_as_one(list_saver):  # only after success
 
 @pytest.mark.requirement("G26")
 @both
-def test_a_conditional_edge_and_a_loop(how):
-    recorder = Recorder()
-
-    def choose(state):
-        return "again" if len(state["log"]) < 2 else "done"
-
-    graph = make_graph(LOG, "START>a").add_conditional_edges("a", choose, {"again": "a", "done": END})
+def test_a_conditional_edge_and_a_loop(how, recorder):
+    graph = make_graph(LOG, "START>a")
+    graph.add_conditional_edges("a", lambda state: len(state["log"]), {1: "a", 2: END})
     invoke(graph.compile(observers=[recorder]), {}, how=how)
 
-    evaluated = [event.data for event in recorder.events if event.type == "edge.evaluate"]
-
-    assert [data["result"] for data in evaluated] == ["'again'", "'done'"]
-    assert [data["target"] for data in evaluated] == ["a", END]
-    assert [event.data["visit_count"] for event in recorder.events if event.type == "cycle.detected"] == [2]
+    evaluated = recorder.data_of("edge.evaluate")
+    assert [(data["result"], data["target"]) for data in evaluated] == [("1", "a"), ("2", END)]
+    assert [data["visit_count"] for data in recorder.data_of("cycle.detected")] == [2]
     assert recorder.take() == ["graph.start a", *node("a"), "cycle.detected a", *node("a"), "graph.complete __END__"]
 
 
 @both
-def test_a_question_and_its_answer(how):
-    recorder = Recorder()
+def test_a_question_and_its_answer(how, recorder):
     graph = chain(a=lambda state: {"log": interrupt("?")}).compile(checkpoint_saver=MemorySaver(), observers=[recorder])
     invoke(graph, {}, how=how)
-    assert recorder.take() == [
-        "checkpoint.save __START__",
-        "graph.start a",
-        "node.start a",
-        "interrupt.raised a",
-    ]
+    assert recorder.take() == [*SAVED_START, "node.start a", "interrupt.raised a"]
     invoke(graph, GraphResume("x"), how=how)
-    assert recorder.take() == [
-        "checkpoint.load __START__",
-        "checkpoint.resume a",
-        "interrupt.answered a",
-        "graph.start a",
-        *node("a"),
-        "checkpoint.save a",
-        "graph.complete __END__",
-    ]
+    resumed = ["checkpoint.load __START__", "checkpoint.resume a", "interrupt.answered a", "graph.start a"]
+    assert recorder.take() == [*resumed, *node("a"), *SAVED_END]
 
 
 @pytest.mark.parametrize("answer", ["x", None])
-def test_a_run_posts_an_answer_that_was_stored_before_it_once(answer):
-    recorder = Recorder()
-    failing = fail_once(lambda state: {"log": "done"})
+def test_a_run_posts_an_answer_that_was_stored_before_it_once(answer, recorder):
+    saver, failing = MemorySaver(), fail_once(log_node("done"))
 
     def ask(state):
         interrupt("?")
         return failing(state)
 
-    graph = chain(a=ask).compile(checkpoint_saver=(saver := MemorySaver()), observers=[recorder])
+    graph = chain(a=ask).compile(checkpoint_saver=saver, observers=[recorder])
     invoke(graph, {})
     operations.answer(saver, CONFIG, answer)
     recorder.take()
@@ -194,99 +151,75 @@ def test_a_run_posts_an_answer_that_was_stored_before_it_once(answer):
 
 @pytest.mark.requirement("G26")
 @both
-def test_a_fork(how):
-    recorder = Recorder()
-    invoke(
-        make_graph(LOG, "START>b,c b>j c>j j>END", b=log_node("b"), c=log_node("c"), j=log_node("j")).compile(
-            checkpoint_saver=MemorySaver(), observers=[recorder]
-        ),
-        {},
-        how=how,
-    )
-    taken = recorder.take()
+def test_a_fork(how, recorder):
+    graph = make_graph(LOG, "START>b,c b>j c>j j>END")
+    invoke(graph.compile(checkpoint_saver=MemorySaver(), observers=[recorder]), {}, how=how)
     fork = "__PARALLEL__(__START__)"
-    assert taken[:3] == ["checkpoint.save __START__", f"graph.start {fork}", f"parallel.start {fork}"]
-    inside = taken[3 : taken.index(f"parallel.complete {fork}")]
-    assert sorted(inside) == sorted([*node("b"), *node("c"), *[f"parallel.branch {fork}"] * 2])
-    assert inside.index("node.start b") < inside.index("node.complete b")
-    assert taken[3 + len(inside) :] == [
-        f"parallel.complete {fork}",
-        f"checkpoint.save {fork}",
-        *node("j"),
-        "checkpoint.save j",
-        "graph.complete __END__",
-    ]
+    before = ["checkpoint.save __START__", f"graph.start {fork}", f"parallel.start {fork}"]
+    inside = [*node("b"), *node("c"), f"parallel.branch {fork}", f"parallel.branch {fork}"]
+    after = [f"parallel.complete {fork}", f"checkpoint.save {fork}", *node("j"), "checkpoint.save j"]
+
+    taken = recorder.take()
+    assert taken[:3] == before
+    assert sorted(taken[3:9]) == sorted(inside)
+    assert taken.index("node.start b") < taken.index("node.complete b")
+    assert taken[9:] == [*after, "graph.complete __END__"]
 
 
 @both
-def test_a_subgraph(how):
-    recorder = Recorder()
-    graph = chain(s=chain("p").compile()).compile(checkpoint_saver=MemorySaver(), observers=[recorder])
+def test_a_subgraph(how, recorder):
+    graph = chain(s=chain("a").compile()).compile(checkpoint_saver=MemorySaver(), observers=[recorder])
     invoke(graph, {}, how=how)
+    inside = [*SAVED_START, *node("a"), *SAVED_END]
+    before, after = node("s")
     assert recorder.take() == [
         "checkpoint.save __START__",
         "graph.start s",
-        "node.start s",
-        "checkpoint.save __START__",
-        "graph.start p",
-        *node("p"),
-        "checkpoint.save p",
-        "graph.complete __END__",
-        "node.complete s",
+        before,
+        *inside,
+        after,
         "checkpoint.save s",
         "graph.complete __END__",
     ]
 
 
 @both
-def test_a_map_and_a_generator(how):
-    recorder = Recorder()
-
+def test_a_map_and_a_generator(how, recorder):
     def chunks(state):
         yield "x"
         return {"log": "g"}
 
     graph = StateGraph(LOG).add_map_node("m", lambda n: {"log": n}, lambda state: range(2)).add_node("g", chunks)
-    invoke(graph.add_edge(START, "m").add_edge("m", "g").add_edge("g", END).compile(observers=[recorder]), {}, how=how)
+    invoke(connect(graph, "START>m m>g g>END").compile(observers=[recorder]), {}, how=how)
+    items = ["parallel.start m", "parallel.branch m", "parallel.branch m", "parallel.complete m"]
     assert recorder.take() == [
         "graph.start m",
         "node.start m",
-        "parallel.start m",
-        "parallel.branch m",
-        "parallel.branch m",
-        "parallel.complete m",
+        *items,
         "node.complete m",
         *node("g"),
         "graph.complete __END__",
     ]
 
 
-def test_the_end_of_a_thread_that_is_not_kept():
-    recorder = Recorder()
+def test_the_end_of_a_thread_that_is_not_kept(recorder):
     chain("a").compile(checkpoint_saver=MemorySaver(), preserve=False, observers=[recorder]).invoke({}, CONFIG)
     assert recorder.take()[-2:] == ["checkpoint.delete None", "graph.complete __END__"]
 
 
-def test_a_closed_stream_failed_nobody():
-    recorder = Recorder()
-    stream = chain("a", "b").compile(checkpoint_saver=MemorySaver(), observers=[recorder]).stream({}, CONFIG)
-    assert [next(stream).node, next(stream).node] == [START, "a"]
-    stream.close()
+def test_a_closed_stream_failed_nobody(recorder):
+    close_at(chain("a", "b").compile(checkpoint_saver=MemorySaver(), observers=[recorder]), is_node("a"))
     assert recorder.take()[-1] == "checkpoint.save a"
 
 
-def test_what_data_events_have():
-    recorder = Recorder()
+def test_what_data_events_have(recorder):
     saver = MemorySaver()
     chain("a").compile(checkpoint_saver=saver, observers=[recorder]).invoke({"log": "i"}, CONFIG)
 
-    def data_of(type_):
-        return [dict(event.data) for event in recorder.events if event.type == type_]
-
-    assert data_of("graph.start")[0]["run_id"] == saver.get(CONFIG).metadata["run_id"]
-    assert data_of("node.state") == [{"input": {"log": ["i"]}}, {"output": {"log": ["i", "a"]}}]
-    assert data_of("edge.transition")[0]["target"] == END
-    assert data_of("state.merge")[0]["keys"] == ["log"]
+    assert recorder.data_of("graph.start")[0]["run_id"] == saver.get(CONFIG).metadata["run_id"]
+    assert recorder.data_of("node.state") == [{"input": {"log": ["i"]}}, {"output": {"log": ["i", "a"]}}]
+    assert recorder.data_of("edge.transition")[0]["target"] == END
+    assert recorder.data_of("state.merge")[0]["keys"] == ["log"]
 
 
 # --- observers cannot change a run ------------------------------------------------------------------------------------
@@ -295,51 +228,30 @@ def test_what_data_events_have():
 @pytest.mark.requirement("G26")
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
 @both
-def test_one_that_raises(saver, error, how, caplog):
+def test_one_that_raises(error, how, caplog, recorder):
     def raises(event):
         raise error("observer")
 
-    recorder = Recorder()
-    graph = chain("a", "b").compile(checkpoint_saver=saver, observers=[raises, recorder])
+    graph = chain("a", "b").compile(checkpoint_saver=MemorySaver(), observers=[raises, recorder])
     assert invoke(graph, {}, how=how)["log"] == ["a", "b"]
     assert recorder.take()[-1] == "graph.complete __END__"
     assert "failed at" in caplog.text
 
 
-def test_one_that_changes_what_it_is_told(saver):
+def test_one_that_changes_what_it_is_told_and_looks_at_the_thread():
+    saver, seen = MemorySaver(), []
+
     def spoils(event):
+        if event.type == "checkpoint.save":
+            seen.append(saver.get(CONFIG.replace(checkpoint_id=event.checkpoint_id)).node_id)
         if event.type == "node.state":
             event.data["input"]["log"].append("spoilt")
 
     assert chain("a").compile(checkpoint_saver=saver, observers=[spoils]).invoke({}, CONFIG)["log"] == ["a"]
-
-
-def test_one_that_looks_at_the_thread_finds_it_stored(saver):
-    seen = []
-
-    def looks(event):
-        if event.type == "checkpoint.save":
-            seen.append(saver.get(CONFIG.replace(checkpoint_id=event.checkpoint_id)).node_id)
-
-    chain("a").compile(checkpoint_saver=saver, observers=[looks]).invoke({}, CONFIG)
-    assert seen == [START, "a"]
+    assert seen == [START, "a"], "it is stored already"
 
 
 # --- the events of the other systems ----------------------------------------------------------------------------------
-
-
-AT = RunnableConfig("t")
-
-
-def failing_once():
-    failures = [ValueError("no")]
-
-    def node(state):
-        if failures:
-            raise failures.pop()
-        return {"b": True}
-
-    return node
 
 
 def pipeline(b, **options):
@@ -351,9 +263,9 @@ def pipeline(b, **options):
 
 def seen(observer):
     """The events of a run that fails in b, and of its recovery."""
-    app = pipeline(failing_once(), checkpoint_saver=MemorySaver(), observers=[observer])
+    app = pipeline(fail_once(lambda state: {"b": True}), checkpoint_saver=MemorySaver(), observers=[observer])
     with pytest.raises(NodeExecutionError):
-        app.invoke({}, AT)
+        app.invoke({}, CONFIG)
     assert dict(recover(app, "t")) == {"a": True, "b": True}
 
 
@@ -400,10 +312,10 @@ def test_metrics_of_real_runs():
 def test_a_graph_made_of_a_configuration():
     saver, text = MemorySaver(), '{"name": "g", "observer": "noop", "checkpoint": {"store": "test-run", "interval": 1}}'
     register_checkpoint_store("test-run", saver)
-    app = pipeline(failing_once(), **GraphConfig.from_json(text).compile_options())
+    app = pipeline(fail_once(lambda state: {"b": True}), **GraphConfig.from_json(text).compile_options())
     with pytest.raises(NodeExecutionError):
-        app.invoke({}, AT)
-    assert [checkpoint.node_id for checkpoint in saver.list(AT)] == ["a", START], "kept after a failure"
+        app.invoke({}, CONFIG)
+    assert [checkpoint.node_id for checkpoint in saver.list(CONFIG)] == ["a", START], "kept after a failure"
     assert recover(app, "t")["b"]
     assert not saver.threads(), "gone after success: preserve is false"
 
@@ -438,13 +350,8 @@ print(dict(state), len(app.get_state_history(thread)))
 
 
 @pytest.mark.requirement("G34", "G35")
-def test_the_data_pipeline_goes_on_in_another_process(tmp_path):
-    def process(call):
-        command = [sys.executable, "-W", "error", "-c", PIPELINE, str(tmp_path), call]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    first, second = process("first"), process("second")
+def test_the_data_pipeline_goes_on_in_another_process(tmp_path, launcher):
+    first, second = (launcher.run("-c", PIPELINE, str(tmp_path), call) for call in ("first", "second"))
     assert (first.returncode, first.stdout.split()) == (1, ["ingest", "preprocess", "analyze"]), first.stderr
-    assert second.stdout.splitlines() == [
-        "analyze", "report", "{'rows': 3, 'ingest': 1, 'preprocess': 2, 'analyze': 3, 'report': 4} 5",
-    ], second.stderr  # fmt: skip
+    state = "{'rows': 3, 'ingest': 1, 'preprocess': 2, 'analyze': 3, 'report': 4}"
+    assert second.stdout.splitlines() == ["analyze", "report", f"{state} 5"], second.stderr

@@ -3,7 +3,6 @@
 import asyncio
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -26,11 +25,20 @@ from graphkit import (
     StateGraph,
     interrupt,
 )
-from graphkit.errors import GraphRunnerError, NodeExecutionError
+from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, FlakyNode, at_checkpoint, connect, logged, pending_payloads
-
-pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
+from tests.support.graphs import (
+    CONFIG,
+    FlakyNode,
+    at_checkpoint,
+    close_at,
+    connect,
+    is_chunk,
+    logged,
+    make_graph,
+    pending_payloads,
+)
+from tests.support.sweeps import ALL
 
 SCHEMA = {"log": Channels.appender_with_duplicate(), "sum": Channels.base(lambda a, b: a + b, lambda: 10)}
 CALLER = ContextVar("caller", default="unset")
@@ -62,15 +70,15 @@ def store(tmp_path):
     return FileSystemSaver(tmp_path / "store", fsync="never", lock_timeout=0)
 
 
-def fork_of(*nodes, schema=SCHEMA, **options):
-    graph = StateGraph(schema)
+def fork_of(*nodes, **options):
+    graph = StateGraph(SCHEMA)
     for n, node in enumerate(nodes):
         graph.add_node(f"n{n}", node, **options).add_edge(START, f"n{n}").add_edge(f"n{n}", END)
     return graph
 
 
 def alone(node, **options):
-    return StateGraph(SCHEMA).add_node("n", node, **options).add_edge(START, "n").add_edge("n", END)
+    return connect(StateGraph(SCHEMA).add_node("n", node, **options), "START>n n>END")
 
 
 def where(state):
@@ -93,16 +101,13 @@ def test_branches_run_on_threads_of_the_runs_own(go):
     assert logged(go(fork_of(where, where).compile(), {})) == ["graphkit"] * 2
 
 
-def test_a_nodes_executor(go, threads):
-    assert logged(go(alone(where, executor=threads["mine"]).compile(), {})) == ["mine"]
-
-
-def test_a_graphs_executor_is_for_forks_and_maps(go, threads):
-    graph = fork_of(where, where).compile(executor=threads["mine"])
-    assert logged(go(graph, {})) == ["mine"] * 2
-    assert logged(go(alone(where).compile(executor=threads["mine"]), {})) != ["mine"]
-    mapped = StateGraph(SCHEMA).add_map_node("m", where, lambda s: "ab").add_edge(START, "m").add_edge("m", END)
-    assert logged(go(mapped.compile(executor=threads["mine"]), {})) == ["mine"] * 2
+def test_a_graphs_executor_is_for_forks_and_maps_and_a_nodes_for_itself(go, threads):
+    mine = {"executor": threads["mine"]}
+    assert logged(go(fork_of(where, where).compile(**mine), {})) == ["mine"] * 2
+    assert logged(go(alone(where).compile(**mine), {})) != ["mine"]
+    assert logged(go(alone(where, **mine).compile(), {})) == ["mine"]
+    mapped = connect(StateGraph(SCHEMA).add_map_node("m", where, lambda s: "ab"), "START>m m>END")
+    assert logged(go(mapped.compile(**mine), {})) == ["mine"] * 2
 
 
 def test_the_nearest_executor_counts(go, threads):
@@ -115,21 +120,16 @@ def test_the_nearest_executor_counts(go, threads):
 
 
 def test_an_executor_by_the_id_of_the_forking_node(go, threads):  # addParallelNodeExecutor
-    graph = StateGraph(SCHEMA).add_map_node("m", where, lambda s: "x").add_node("a", lambda s: None)
-
-    for name in "bcde":
-        graph.add_node(name, where)
-    connect(graph, "START>a a>b,c b>d,e d>m e>m c>m m>END")
+    graph = make_graph(SCHEMA, "START>a a>b,c b>d,e", lambda name: where, a=lambda s: None)
+    graph.add_map_node("m", where, lambda s: "x")
+    app = connect(graph, "d>m e>m c>m m>END").compile()
     config = RunnableConfig.builder().addParallelNodeExecutor("a", threads["mine"]).build()
-    more = RunnableConfig.builder(config).addParallelNodeExecutor("m", threads["other"]).build()
-    names = logged(go(graph.compile(), {}, more))
 
-    assert names == ["mine"] * 4 + ["other"]  # a nested fork runs where the one around it does
+    more = RunnableConfig.builder(config).addParallelNodeExecutor("m", threads["other"]).build()
+    assert logged(go(app, {}, more)) == ["mine"] * 4 + ["other"]  # a nested fork runs where the one around it does
 
     more = RunnableConfig.builder(config).addParallelNodeExecutor("b", threads["third"]).build()
-    names = logged(go(graph.compile(), {}, more))
-
-    assert names == ["mine", "third", "third", "mine", "graphkit"]
+    assert logged(go(app, {}, more)) == ["mine", "third", "third", "mine", "graphkit"]
 
 
 def test_the_nodes_of_an_embedded_graph_run_where_its_branch_does(go, threads):
@@ -276,10 +276,7 @@ def test_generators_and_what_they_dispatch(go, processes, store):
 
 
 def third_time(state, config):
-    effects = state["folder"] + f"/{config.node_id}"
-    with open(effects, "a") as file:  # noqa: PTH123
-        file.write("x")
-    if len(open(effects).read()) < 3:  # noqa: PTH123, SIM115
+    if _append(state["folder"], config.node_id) < 3:
         raise Boom("not", "yet")
     return {"log": config.attempt}
 
@@ -305,16 +302,16 @@ def test_once_inside_a_process_is_recorded_there(go, processes, store):
 
 
 def once_then_fail(state, config):
-    result = config.once("effect", lambda: _appended(state["folder"] + "/effects"))
-    if result == 1 and not os.path.exists(state["folder"] + "/repaired"):  # noqa: PTH110
+    result = config.once("effect", lambda: _append(state["folder"], "effects"))
+    if result == 1 and not Path(state["folder"], "repaired").exists():
         raise Boom("after", "it")
     return {"log": result}
 
 
-def _appended(path):
-    with open(path, "a") as file:  # noqa: PTH123
-        file.write("x")
-    return len(open(path).read())  # noqa: PTH123
+def _append(folder, name):
+    """Count the calls in a file."""
+    with Path(folder, name).open("a") as file:
+        return file.write("x") and file.tell()
 
 
 @pytest.mark.parametrize(
@@ -345,11 +342,12 @@ def test_once_without_a_saver_that_others_can_open(go, processes, tmp_path):
 
 
 def dies(state):
-    if not os.path.exists(state["folder"] + "/repaired"):  # noqa: PTH110
+    if not Path(state["folder"], "repaired").exists():
         os.kill(os.getpid(), signal.SIGKILL)
     return {"log": "n1"}
 
 
+@pytest.mark.sweep(ALL)
 def test_a_broken_pool_is_an_error_and_a_new_one_goes_on(go, store, threads, tmp_path, caplog):
     here = FlakyNode("n0")
     graph = StateGraph(SCHEMA).add_node("n0", here, executor=threads["mine"]).add_node("n1", dies)
@@ -388,17 +386,6 @@ def test_no_thread_and_no_file_is_left(go, saver):
     go(fork, {})
     with pytest.raises(NodeExecutionError):
         go(failing, {})
-    stream = fork.stream({}, RunnableConfig("u"))
-    while not hasattr(next(stream), "chunk"):
-        pass
-    stream.close()
+    close_at(fork, is_chunk, {}, RunnableConfig("u"), how=go.kind)
     assert set(threading.enumerate()) <= threads
     assert {name for name in descriptors() - files if "/u/" not in name and "store" not in name} == set()
-
-
-def test_errors_of_runs_with_an_executor_pickle(go, threads):
-    with pytest.raises(NodeExecutionError) as failed:
-        go(fork_of(where, fails).compile(executor=threads["mine"]), {})
-    assert pickle.loads(pickle.dumps(failed.value)).node_id == "n1"
-    with pytest.raises(GraphRunnerError):
-        go(alone(where).compile(), 3)

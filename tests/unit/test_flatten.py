@@ -4,22 +4,13 @@ import pytest
 
 from graphkit import END, START, Command, StateGraph
 from graphkit.errors import GraphStateError
-from tests.support.graphs import LOG, connect, make_graph, nodes_of
-
-
-def logs(name):
-    return lambda state: {"log": name}
+from tests.support.graphs import LOG, connect, log_node, make_chain, make_graph, nodes_of
 
 
 def chain(*names, schema=LOG):
     """START -> each of these -> END; a pair is a name and what to add as it."""
-    graph = StateGraph(schema)
-    before = START
-    for part in names:
-        name, action = part if isinstance(part, tuple) else (part, logs(part))
-        graph.add_node(name, action).add_edge(before, name)
-        before = name
-    return graph.add_edge(before, END)
+    parts = dict(part if isinstance(part, tuple) else (part, log_node(part)) for part in names)
+    return make_chain(schema, **parts)
 
 
 def edges(graph, **options):
@@ -31,10 +22,7 @@ def log(app, state=None):
 
 
 CHILD = chain("a", "b")
-CONDITIONAL = (
-    make_graph(LOG, "a>END b>END", a=logs("a"), b=logs("b"))
-    .add_conditional_edges(START, lambda state: state["way"], {"x": "a", "y": "b"})
-)  # fmt: skip
+CONDITIONAL = make_graph(LOG, "a>END b>END").add_conditional_edges(START, lambda s: s["way"], {"x": "a", "y": "b"})
 
 
 def test_nodes_and_edges_of_both_are_one_graph():
@@ -58,14 +46,14 @@ def test_the_same_graph_twice():
 
 
 def test_a_graph_that_is_added_to_itself_is_added_as_it_was():
-    graph = StateGraph(LOG).add_node("a", logs("a"), destinations=[END]).add_edge(START, "a")
+    graph = StateGraph(LOG).add_node("a", log_node("a"), destinations=[END]).add_edge(START, "a")
     graph.add_node("again", graph).add_edge("a", "again").add_edge("again", END)
     assert list(graph.compile().topology.nodes) == ["a", "again-a"]
 
 
 def test_a_loop_over_a_merged_graph():
     graph = connect(StateGraph(LOG).add_node("S", CHILD), "START>S S>X X>S")
-    graph.add_node("X", logs("X"), destinations=[END])
+    graph.add_node("X", log_node("X"), destinations=[END])
     assert edges(graph) == {START: "S-a", "S-a": "S-b", "S-b": "X", "X": "S-a"}
 
 
@@ -81,7 +69,7 @@ def test_a_conditional_start_is_a_bridge():
 
 
 def test_a_conditional_way_out_is_a_bridge():
-    graph = make_graph(LOG, "START>S Z>END", S=CHILD, Z=logs("Z"))
+    graph = make_graph(LOG, "START>S Z>END", S=CHILD, Z=log_node("Z"))
     graph.add_conditional_edges("S", lambda state: len(state["log"]), {2: "Z", 3: END})
     assert edges(graph)["S-b"] == "S-__END__"
     assert nodes_of(graph.compile().stream({})) == [START, "S-a", "S-b", "S-__END__", "Z", END]
@@ -96,26 +84,21 @@ def test_an_inner_start_and_an_outer_way_out_meet_in_one_bridge_each():
 
 def test_a_start_that_forks_and_a_way_out_that_forks():
     """Refused in langgraph4j."""
-    forking = make_graph(LOG, "START>a,b a>END b>END", make_node=logs)
-    topology = (
-        make_graph(LOG, "START>S S>Y,Z Y>END Z>END", S=forking, Y=logs("Y"), Z=logs("Z")).compile().topology
-    )  # fmt: skip
-    first, second = topology.forks.values()
+    forking = make_graph(LOG, "START>a,b a>END b>END")
+    first, second = make_graph(LOG, "START>S S>Y,Z Y>END Z>END", S=forking).compile().topology.forks.values()
     assert (first.source, first.heads, first.join) == ("S-__START__", ("S-a", "S-b"), "S-__END__")
     assert (second.source, second.heads, second.join) == ("S-__END__", ("Y", "Z"), END)
 
 
 def test_merged_graphs_as_branches():
-    graph = make_graph(LOG, "START>A J>END", A=logs("A"), J=logs("J"))
-    for name, child in (("S", CHILD), ("T", CONDITIONAL)):
-        graph.add_node(name, child).add_edge("A", name).add_edge(name, "J")
+    graph = make_graph(LOG, "START>A A>S,T S>J T>J J>END", S=CHILD, T=CONDITIONAL)
     (fork,) = graph.compile().topology.forks.values()
     assert (fork.heads, fork.join) == (("S-a", "T-__START__"), "J")
     assert fork.branches["T-__START__"] == {"T-__START__", "T-a", "T-b"}
 
 
 def test_an_end_among_the_targets_of_a_childs_fork_is_no_branch_either():
-    child = make_graph(LOG, "START>a b>END a>b,END", a=logs("a"), b=logs("b"))
+    child = make_graph(LOG, "START>a b>END a>b,END")
     (fork,) = chain(("S", child), "Z").compile().topology.forks.values()
     assert (fork.heads, fork.join) == (("S-b",), "Z")
 
@@ -126,7 +109,7 @@ def test_a_child_that_does_nothing():
 
 
 def test_a_branch_that_nothing_leads_on_from_ends_in_its_bridge():
-    graph = make_graph(LOG, "START>S,T T>END", S=CHILD, T=logs("T"))
+    graph = make_graph(LOG, "START>S,T T>END", S=CHILD, T=log_node("T"))
     topology = graph.compile().topology
     fork = "__PARALLEL__(__START__)"
     assert topology.edges == {START: fork, "S-a": "S-b", "S-b": "S-__END__", "T": END, fork: END}
@@ -137,18 +120,13 @@ def test_a_branch_that_nothing_leads_on_from_ends_in_its_bridge():
 
 
 def test_mappings_that_name_a_merged_graph_lead_to_its_entry():
-    graph = (
-        StateGraph(LOG)
-        .add_node("S", CHILD)
-        .add_edge("S", END)
-        .add_conditional_edges(START, lambda s: "go", {"go": "S"})
-    )
+    graph = make_graph(LOG, "S>END", S=CHILD).add_conditional_edges(START, lambda s: "go", {"go": "S"})
     assert edges(graph)[START].mappings == {"go": "S-a"}
     assert log(graph.compile()) == ["a", "b"]
 
 
 def test_a_condition_without_mappings_uses_the_names_of_its_own_graph():
-    child = make_graph(LOG, "START>a I>END", a=logs("a"), I=CHILD)
+    child = make_graph(LOG, "START>a I>END", a=log_node("a"), I=CHILD)
     child.add_conditional_edges("a", lambda state: state["way"])
     app = chain(("S", child), "Z").compile()
     assert log(app, {"way": "I"}) == ["a", "a", "b", "Z"]
@@ -210,7 +188,7 @@ def test_what_stops_name_is_known_under_its_new_name_only():
 
 
 def test_a_child_is_checked_when_it_is_added():
-    child = StateGraph({}).add_node("a", logs("a")).add_edge("a", "gone")
+    child = StateGraph({}).add_node("a", log_node("a")).add_edge("a", "gone")
     with pytest.raises(GraphStateError) as failed:
         StateGraph({}).add_node("S", child)
     assert [problem.startswith("subgraph 'S': ") for problem in failed.value.problems] == [True, True]
@@ -219,7 +197,7 @@ def test_a_child_is_checked_when_it_is_added():
 
 
 def test_a_childs_forks_are_checked_when_it_is_added():
-    child = make_graph({}, "START>a,b", a=logs("a"), b=logs("b"))
+    child = make_graph({}, "START>a,b", a=log_node("a"), b=log_node("b"))
     with pytest.raises(GraphStateError, match=r"subgraph 'S': .*cannot be joined"):
         StateGraph({}).add_node("S", child)
 
@@ -228,14 +206,14 @@ def test_later_changes_of_the_child_change_nothing():
     child = chain("a")
     graph = chain(("S", child))
     before = graph.compile()
-    child.add_node("b", logs("b")).add_edge("b", "a").add_wrap_call_node_hook(lambda *all: {"log": "no"})
+    child.add_node("b", log_node("b")).add_edge("b", "a").add_wrap_call_node_hook(lambda *all: {"log": "no"})
     assert before.topology.edges == edges(graph) == {START: "S-a", "S-a": END}
     assert log(graph.compile()) == ["a"]
 
 
 @pytest.mark.parametrize("first", ["S", "S-a"])
 def test_names_that_clash(first):
-    parts = {"S": CHILD, "S-a": logs("x")}
+    parts = {"S": CHILD, "S-a": log_node("x")}
     graph = StateGraph(LOG).add_edge(START, "S").add_edge("S", END)
     for name in sorted(parts, key=lambda name: name != first):
         graph.add_node(name, parts[name])
@@ -244,13 +222,10 @@ def test_names_that_clash(first):
 
 
 def test_notes_on_a_merged_graph_are_on_its_nodes():
-    child = (
-        StateGraph(LOG).add_node("a", logs("a"), metadata={"k": "own", "l": 1}).add_edge(START, "a").add_edge("a", END)
-    )
-    graph = (
-        StateGraph(LOG).add_node("S", child, metadata={"k": "outer", "m": 2}).add_edge(START, "S").add_edge("S", END)
-    )
-    assert graph.compile().topology.nodes["S-a"].metadata == {"k": "own", "l": 1, "m": 2}
+    child = StateGraph(LOG).add_node("a", log_node("a"), metadata={"k": "own", "l": 1})
+    graph = StateGraph(LOG).add_node("S", connect(child, "START>a a>END"), metadata={"k": "outer", "m": 2})
+    topology = connect(graph, "START>S S>END").compile().topology
+    assert topology.nodes["S-a"].metadata == {"k": "own", "l": 1, "m": 2}
 
 
 def test_never_being_led_to_is_a_problem_as_in_langgraph4j():
@@ -258,17 +233,9 @@ def test_never_being_led_to_is_a_problem_as_in_langgraph4j():
         chain("A").add_node("S", CHILD).add_edge("S", END).compile()
 
 
-def path(app):
-    return nodes_of(app.stream({}))
-
-
 def test_a_run_goes_to_the_first_node_of_a_merged_graph_that_is_named_outright():
-    def named():
-        graph = StateGraph(LOG).add_node("S", CHILD).add_edge("S", END)
-        return graph.add_node("X", lambda state: Command("S"), destinations=["S"])
+    graph = make_graph(LOG, "S>END", S=CHILD).add_conditional_edges(START, lambda state: "S")
+    assert nodes_of(graph.compile().stream({})) == [START, "S-a", "S-b", END]
 
-    graph = named()
-    assert path(graph.add_conditional_edges(START, lambda state: "S").compile()) == [START, "S-a", "S-b", END]
-
-    graph = named()
-    assert path(graph.add_edge(START, "X").compile()) == [START, "X", "S-a", "S-b", END]
+    graph = make_graph(LOG, "S>END", S=CHILD).add_node("X", lambda state: Command("S"), destinations=["S"])
+    assert nodes_of(graph.add_edge(START, "X").compile().stream({})) == [START, "X", "S-a", "S-b", END]

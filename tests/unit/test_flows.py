@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from graphkit import END, START, GraphResume, NodeExecutionError, RunnableConfig, StateGraph, interrupt
+from graphkit import END, START, GraphResume, NodeExecutionError, interrupt
 from graphkit.compat.go_agents import (
     always,
     and_,
@@ -23,7 +23,7 @@ from graphkit.compat.go_agents import (
 )
 from graphkit.errors import GraphRunnerError
 from savers import MemorySaver
-from tests.support.graphs import ConcurrentCalls, make_chain
+from tests.support.graphs import CONFIG, ConcurrentCalls, fail_once, invoke, make_chain, make_graph
 
 
 def events_of(action, state=None, expected=None):
@@ -81,12 +81,9 @@ def test_truth_tables(values):
     assert and_(*values)({}) is all(value is yes for value in values)
     assert or_(*values)({}) is any(value is yes for value in values)
     assert not_(and_(*values))({}) is or_(*map(not_, values))({})
-
-
-@pytest.mark.requirement("G29")
-def test_no_more_is_asked_than_needed():
-    assert and_(no, lambda _: 1 / 0)({}) is False
-    assert or_(yes, lambda _: 1 / 0)({}) is True
+    # No more is asked than needed.
+    assert and_(*values, no, lambda _: 1 / 0)({}) is False
+    assert or_(*values, yes, lambda _: 1 / 0)({}) is True
 
 
 @pytest.mark.requirement("G29")
@@ -109,11 +106,9 @@ def test_a_predicate_is_no_coroutine():
     for make in (not_, and_, or_, lambda p: branch_on((p, "x")), lambda p: process_conditional(p, yes)):
         with pytest.raises(TypeError, match="later is asynchronous"):
             make(later)
-    hidden = not_(lambda state: later(state) or None)
-    with pytest.raises(GraphRunnerError, match="awaitable"):
-        hidden({})
-    with pytest.raises(GraphRunnerError, match="awaitable"):
-        not_(lambda state: Awaitable())({})
+    for hidden in (lambda state: later(state) or None, lambda state: Awaitable()):
+        with pytest.raises(GraphRunnerError, match="awaitable"):
+            not_(hidden)({})
     with pytest.raises(TypeError):
         not_(3)
 
@@ -155,17 +150,17 @@ def in_graph(action, *, saver=None, observers=()):
     return make_chain({}, n=action).compile(checkpoint_saver=saver, observers=observers)
 
 
+def run(app, given, how):
+    return dict(invoke(app, given, how=how))
+
+
 @pytest.mark.requirement("G29")
 def test_branches_in_a_graph():
-    graph = StateGraph({})
-
-    for name in ("a", "b"):
-        graph.add_node(name, lambda state, name=name: {"went": name}).add_edge(name, END)
+    graph = make_graph({}, "a>END b>END", lambda name: lambda state: {"went": name})
     branch = branch_on((key_equals("to", "a"), "a"), (key_exists("to"), "b"))
     app = graph.add_conditional_edges(START, branch, branch.mappings).compile()
 
     assert [app.invoke({"to": to})["went"] for to in ("a", "b")] == ["a", "b"]
-
     with pytest.raises(GraphRunnerError, match="no valid transition"):
         app.invoke({})
 
@@ -190,37 +185,30 @@ def fails(value):
 
 
 @pytest.mark.requirement("G31")
-def test_a_chain_hands_on_what_each_step_returns():
+@pytest.mark.parametrize(("last", "how", "n"), [(double, "sync", 12), (increment, "async", 7)])
+def test_a_chain_hands_on_what_each_step_returns(last, how, n):
     seen = []
-    chain = process_chain(double, double, with_config, on_step=lambda index, value: seen.append((index, value)))
-    assert chain({"n": 1}, RunnableConfig("t")) == {"n": 4, "thread": "t"}
-    assert seen == [(0, {"n": 2}), (1, {"n": 4}), (2, {"n": 4, "thread": "t"})]
-    assert dict(in_graph(chain).invoke({"n": 3})) == {"n": 12, "thread": "$default"}
+    chain = process_chain(double, last, with_config, on_step=lambda index, value: seen.append((index, value)))
+    assert run(in_graph(chain), {"n": 3}, how) == {"n": n, "thread": "t"}
+    assert seen == [(0, {"n": 6}), (1, {"n": n}), (2, {"n": n, "thread": "t"})]
+    if how == "async":
+        with pytest.raises(GraphRunnerError, match="astream"):
+            in_graph(chain).invoke({"n": 3})
 
 
 @pytest.mark.requirement("G31")
-def test_an_asynchronous_chain():
-    seen = []
-    chain = process_chain(double, increment, with_config, on_step=lambda index, value: seen.append(index))
-    result = asyncio.run(in_graph(chain).ainvoke({"n": 3}, RunnableConfig("t")))
-    assert dict(result) == {"n": 7, "thread": "t"}
-    assert seen == [0, 1, 2]
-    with pytest.raises(GraphRunnerError, match="astream"):
-        in_graph(chain).invoke({"n": 3})
-
-
-@pytest.mark.requirement("G31")
-def test_actions_pickle():
-    actions = [
+@pytest.mark.parametrize(
+    "action",
+    [
         process_chain(double, double),
+        process_chain(increment),
         process_conditional(key_exists("n"), double, fails),
         process_parallel(abs, "items", "n"),
-    ]
-    for action in actions:
-        state = {"n": 1, "items": [-1]}
-        assert pickle.loads(pickle.dumps(action))(state, None) == action(state, None)
-    asynchronous = pickle.loads(pickle.dumps(process_chain(increment)))
-    assert asyncio.run(asynchronous({"n": 1}, None)) == {"n": 2}
+    ],
+)
+def test_actions_pickle(action):
+    state = {"n": 1, "items": [-1]}
+    assert called(pickle.loads(pickle.dumps(action)), state) == called(action, state)
 
 
 @pytest.mark.requirement("G26")
@@ -241,41 +229,33 @@ def test_a_chain_posts_events():
 
 @pytest.mark.requirement("G31")
 def test_a_crash_in_a_chain_runs_the_whole_chain_again():
-    calls, saver = [], MemorySaver()
+    calls = []
 
-    def first(state):
+    def step(value):
         calls.append("first")
         return {"n": 1}
 
-    def second(value):
-        calls.append("second")
-        if calls.count("second") == 1:
-            raise ValueError("once")
-        return value
-
-    app = in_graph(process_chain(first, second), saver=saver)
+    second = fail_once(lambda value: value)
+    app = in_graph(process_chain(step, second), saver=MemorySaver())
     with pytest.raises(NodeExecutionError):
-        app.invoke({}, RunnableConfig("t"))
+        app.invoke({}, CONFIG)
     assert app.resume("t")["n"] == 1
-    assert calls == ["first", "second"] * 2
+    assert calls == ["first"] * 2
 
 
 @pytest.mark.requirement("G31")
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_step_may_ask_a_human(is_async):
     async def pause(value):
+        return ask(value)
+
+    def ask(value):
         return {"answer": interrupt("ready?")}
 
-    chain = process_chain(double, pause if is_async else lambda value: {"answer": interrupt("ready?")})
-    app = in_graph(chain, saver=MemorySaver())
-
-    def run(given):
-        if is_async:
-            return asyncio.run(app.ainvoke(given, RunnableConfig("t")))
-        return app.invoke(given, RunnableConfig("t"))
-
-    run({"n": 1})
-    assert run(GraphResume("yes"))["answer"] == "yes"
+    app = in_graph(process_chain(double, pause if is_async else ask), saver=MemorySaver())
+    how = "async" if is_async else "sync"
+    run(app, {"n": 1}, how)
+    assert run(app, GraphResume("yes"), how)["answer"] == "yes"
 
 
 @pytest.mark.requirement("G26")
@@ -306,24 +286,17 @@ def test_what_no_action_can_be_made_of():
 
 
 @pytest.mark.requirement("G31")
-def test_conditional():
-    choice = process_conditional(key_exists("n"), double, lambda state, config: {"n": config})
+@pytest.mark.parametrize(("then", "doubled"), [(double, 4), (increment, 3)])
+def test_conditional(then, doubled):
+    choice = process_conditional(key_exists("n"), then, lambda state, config: {"n": config})
 
-    assert choice({"n": 2}, None) == {"n": 4}
-    assert choice({}, 7) == {"n": 7}
-    assert process_conditional(no, double)({}, None) is None
+    assert called(choice, {"n": 2}) == {"n": doubled}
+    assert called(choice, {}, 7) == {"n": 7}
+    assert called(process_conditional(no, then), {}) is None
     assert events_of(choice, {"n": 2}) == [
-        ("route.select", {"predicate_name": "key_exists('n')", "predicate_result": True, "route": "double"})
+        ("route.select", {"predicate_name": "key_exists('n')", "predicate_result": True, "route": then.__name__})
     ]
-    assert events_of(process_conditional(no, double))[0][1]["route"] is None
-
-
-@pytest.mark.requirement("G31")
-def test_an_asynchronous_choice():
-    choice = process_conditional(key_equals("n", 0), increment, double)
-    assert [asyncio.run(choice({"n": n}, None)) for n in (0, 3)] == [{"n": 1}, {"n": 6}]
-    assert asyncio.run(process_conditional(no, increment)({}, None)) is None
-    assert asyncio.run(in_graph(choice).ainvoke({"n": 0}))["n"] == 1
+    assert events_of(process_conditional(no, then))[0][1]["route"] is None
 
 
 # Parallel items
@@ -358,16 +331,15 @@ def test_results_come_in_the_order_of_the_items(function):
 
 
 @pytest.mark.requirement("G31")
-def test_in_a_graph():
-    assert in_graph(process_parallel(square, "items", "squares")).invoke({"items": [1, 2]})["squares"] == [1, 4]
+@pytest.mark.parametrize(("function", "how"), [(square, "sync"), (asquare, "async")])
+def test_in_a_graph(function, how):
+    assert run(in_graph(process_parallel(function, "items", "squares")), {"items": [1, 2]}, how)["squares"] == [1, 4]
 
-    app = in_graph(process_parallel(asquare, "items", "squares"))
-    assert asyncio.run(app.ainvoke({"items": [1, 2]}))["squares"] == [1, 4]
 
-    def place(item, config):
-        return config.thread
-
-    assert in_graph(process_parallel(place, "items", "to")).invoke({"items": [1]}, RunnableConfig("t"))["to"] == ["t"]
+@pytest.mark.requirement("G31")
+def test_items_may_take_the_config():
+    app = in_graph(process_parallel(lambda item, config: config.thread, "items", "to"))
+    assert app.invoke({"items": [1]}, CONFIG)["to"] == ["t"]
 
 
 @pytest.mark.requirement("G31")
@@ -457,26 +429,19 @@ def test_items_post_events(function):
         ("worker.complete", {"index": 1, "error": None}),
         ("parallel.complete", {"items": 2, "workers": 1, "error": None}),
     ]
-
-
-@pytest.mark.requirement("G26")
-def test_a_failed_item_is_an_event():
-    events = events_of(process_parallel(odd, "items", "out", workers=1), {"items": [2]}, "2 is even")
-    assert errors_of(events) == ["ValueError: 2 is even"] * 2
+    failed = events_of(process_parallel(odd, "items", "out", workers=1), {"items": [2]}, "2 is even")
+    assert errors_of(failed) == ["ValueError: 2 is even"] * 2
 
 
 @pytest.mark.requirement("G31")
-def test_an_item_cannot_ask_a_human():
-    def ask(item):
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_an_item_cannot_ask_a_human(how):
+    async def ask_later(item):
         return interrupt("?")
 
-    async def aask(item):
-        return interrupt("?")
-
+    ask = ask_later if how == "async" else interrupt
     with pytest.raises(NodeExecutionError, match="map node"):
-        in_graph(process_parallel(ask, "items", "out"), saver=MemorySaver()).invoke({"items": [1]})
-    with pytest.raises(NodeExecutionError, match="map node"):
-        asyncio.run(in_graph(process_parallel(aask, "items", "out"), saver=MemorySaver()).ainvoke({"items": [1]}))
+        run(in_graph(process_parallel(ask, "items", "out"), saver=MemorySaver()), {"items": [1]}, how)
 
 
 @pytest.mark.requirement("G31")

@@ -30,7 +30,7 @@ from savers.langgraph import (
     import_langgraph_sqlite,
 )
 from tests.integrations import langgraph_graphs as graphs
-from tests.integrations.test_langgraph_graphs import Note, notes
+from tests.integrations.langgraph_graphs import Note, notes
 from tests.integrations.test_langgraph_import import fill, seen, thread
 from tests.integrations.test_langgraph_store import Rot
 from tests.support.terminal import graphkit

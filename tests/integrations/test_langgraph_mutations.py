@@ -191,10 +191,3 @@ MUTATIONS = [
 def test_a_broken_log_is_found_out(mutation, harness, tmp_path, monkeypatch):
     with mutation(), pytest.raises((AssertionError, CheckpointerError, pytest.fail.Exception)):
         harness(tmp_path, monkeypatch)
-
-
-@pytest.mark.parametrize(
-    "harness", {harness.__name__: harness for _, harness in MUTATIONS}.values(), ids=lambda one: one.__name__
-)
-def test_the_log_as_it_is_passes(harness, tmp_path, monkeypatch):
-    harness(tmp_path, monkeypatch)

@@ -81,13 +81,6 @@ def after_first_read(saver, monkeypatch, change):
 
 
 @parametrize(*DATABASES)
-def test_a_limit_cuts_a_whole_listing(opener):
-    saver = opener.new()
-    fill(saver, 30)
-    check(saver)
-
-
-@parametrize(*DATABASES)
 def test_few_histories_are_looked_at(opener, monkeypatch):
     saver = opener.new()
     for number in range(60):

@@ -65,7 +65,7 @@ def plain(saver, config, filter=None, before=None, limit=None):
     ranks = {}
     for thread_id in threads:
         for namespace in store.namespaces(thread_id):
-            if namespace == "#early:" or names.get("checkpoint_ns") not in {None, namespace}:
+            if namespace.startswith("#early:") or names.get("checkpoint_ns") not in {None, namespace}:
                 continue
             infos = store.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
             # Among the histories, a checkpoint has the place of the lowest id from the newest one to it.

@@ -1,5 +1,6 @@
 """LangGraph's graphs that the tests of its checkpointer run."""
 
+import dataclasses
 import operator
 from typing import Annotated, TypedDict
 
@@ -137,3 +138,20 @@ def chat():
 def said(n):
     """What a human says."""
     return {"messages": [HumanMessage(f"line {n}", id=f"h{n}")]}
+
+
+@dataclasses.dataclass
+class Note:
+    text: str
+
+
+class Notes(TypedDict):
+    note: Note
+    more: Annotated[list[Note], operator.add]
+
+
+def notes():
+    graph = StateGraph(Notes)
+    graph.add_node("write", lambda state: {"note": Note("new"), "more": [Note("one")]})
+    graph.add_edge(START, "write")
+    return graph

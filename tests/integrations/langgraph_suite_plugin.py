@@ -14,11 +14,7 @@ from pathlib import Path
 import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-import savers.langgraph
 from savers.langgraph import FileSystemCheckpointSaver, PostgresCheckpointSaver, SqliteCheckpointSaver
-
-HAS_STORE = {"FileSystemStore", "FileSystemCache"} <= {*savers.langgraph.__all__}
-"""Whether graphkit has a store and a cache. Until it has, LangGraph's own stay in place."""
 
 CHECKPOINTER_FIXTURES = {"sync_checkpointer", "async_checkpointer"}
 STORE_FIXTURES = {"sync_store", "async_store", "cache"}
@@ -113,11 +109,10 @@ def open_checkpointer(directory):
 
 def make_fixtures():
     """The fixtures that replace those of a suite, by their name."""
-    makers = dict.fromkeys(CHECKPOINTER_FIXTURES, make_checkpointer)
-    if HAS_STORE:
-        import langgraph_suite_stores as stores
+    import langgraph_suite_stores as stores  # it imports this module
 
-        makers |= {"sync_store": stores.make_store, "async_store": stores.make_store, "cache": stores.make_cache}
+    makers = dict.fromkeys(CHECKPOINTER_FIXTURES, make_checkpointer)
+    makers |= {"sync_store": stores.make_store, "async_store": stores.make_store, "cache": stores.make_cache}
     return {name: pytest.fixture(maker, name=name, params=["graphkit"]) for name, maker in makers.items()}
 
 
@@ -150,17 +145,16 @@ class MadeAsyncCheckpointer(MadeCheckpointer):
 
 def replace_savers():
     """From here on, who imports a saver of LangGraph imports ours."""
+    import langgraph_suite_stores as stores
+
     replace("langgraph.checkpoint.memory", InMemorySaver=MadeCheckpointer, MemorySaver=MadeCheckpointer)
     replace("langgraph.checkpoint.sqlite", SqliteSaver=MadeCheckpointer)
     replace("langgraph.checkpoint.sqlite.aio", AsyncSqliteSaver=MadeAsyncCheckpointer)
-    if HAS_STORE:
-        import langgraph_suite_stores as stores
-
-        replace("langgraph.store.memory", InMemoryStore=stores.MadeStore)
-        replace("langgraph.store.sqlite", SqliteStore=stores.MadeStore, AsyncSqliteStore=stores.MadeAsyncStore)
-        replace("langgraph.store.sqlite.aio", AsyncSqliteStore=stores.MadeAsyncStore)
-        replace("langgraph.cache.redis", RedisCache=stores.MadeCache)
-        replace("redis", Redis=stores.RedisClient)
+    replace("langgraph.store.memory", InMemoryStore=stores.MadeStore)
+    replace("langgraph.store.sqlite", SqliteStore=stores.MadeStore, AsyncSqliteStore=stores.MadeAsyncStore)
+    replace("langgraph.store.sqlite.aio", AsyncSqliteStore=stores.MadeAsyncStore)
+    replace("langgraph.cache.redis", RedisCache=stores.MadeCache)
+    replace("redis", Redis=stores.RedisClient)
 
 
 def replace(module, **classes):

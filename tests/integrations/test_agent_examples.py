@@ -40,13 +40,17 @@ def run(launcher):
     return run
 
 
-def kill_after(folder, name, line, *options):
-    """Run an example until it has printed a line, and kill it."""
-    with start(folder, name, *options) as process:
-        assert any(printed == line for printed in process.stdout)
-        process.kill()
-        process.communicate()
-    assert process.returncode == -signal.SIGKILL
+@pytest.fixture
+def kill_after(launcher):
+    """A function that runs an example until it has printed a line, and kills it."""
+
+    def kill_after(folder, name, line, *options):
+        with launcher.start(EXAMPLES / name, "--runs", folder, *options) as process:
+            assert any(printed == line for printed in process.stdout)
+            process.kill()
+        assert process.returncode == -signal.SIGKILL
+
+    return kill_after
 
 
 def count_calls(folder):
@@ -87,7 +91,7 @@ def test_the_booking_waits_for_a_human(run, tmp_path, options, reply, booked):
 
 @pytest.mark.requirement("P89")
 @pytest.mark.parametrize("line", ["find_trains Porto\n", "forecast Porto\n"])
-def test_a_killed_journey_ends_as_an_undisturbed_one(run, tmp_path, line):
+def test_a_killed_journey_ends_as_an_undisturbed_one(run, kill_after, tmp_path, line):
     name = "11_agent_approval.py"
     kill_after(tmp_path, name, line)
     assert run(tmp_path, name).endswith(WAITS)
@@ -100,7 +104,7 @@ def test_a_killed_journey_ends_as_an_undisturbed_one(run, tmp_path, line):
 
 
 @pytest.mark.requirement("P89")
-def test_a_killed_research_reads_no_chapter_again(run, tmp_path):
+def test_a_killed_research_reads_no_chapter_again(run, kill_after, tmp_path):
     name = "12_agent_research.py"
     undisturbed = run(tmp_path / "undisturbed", name)
     assert undisturbed.splitlines()[-2:] == ["read 12 of 12 chapters", "12 chapters, 78 pages"]
@@ -114,7 +118,9 @@ def test_a_killed_research_reads_no_chapter_again(run, tmp_path):
 
 
 @pytest.mark.parametrize(("answer", "reply", "booked"), [("yes", "booked 09:40\n", 1), ("too early", "too early\n", 0)])
-def test_the_agent_of_pydantic_ai_waits_for_a_human_and_repeats_no_call(run, tmp_path, answer, reply, booked):
+def test_the_agent_of_pydantic_ai_waits_for_a_human_and_repeats_no_call(
+    run, kill_after, tmp_path, answer, reply, booked
+):
     name = "13_pydantic_ai.py"
     kill_after(tmp_path, name, "forecast Porto\n", "--pause", "0.05")
     waits = "waits for approval: book {'train': '09:40'}\n"

@@ -34,7 +34,12 @@ def executor(client):
     return client.get_executor(pure=False)
 
 
-@pytest.fixture(params=["file", "sqlite", "postgres"])
+@pytest.fixture(
+    params=[
+        pytest.param(kind, marks=pytest.mark.cell(1, of="store", in_turn=True))
+        for kind in ("file", "sqlite", "postgres")
+    ]
+)
 def store(request, tmp_path):
     if request.param == "file":
         opened = FileSystemSaver(tmp_path / "store", fsync="never")

@@ -20,7 +20,7 @@ from graphkit import CheckpointerConfigurationError, CheckpointSerializationErro
 from graphkit.saver_kit import freeze
 from savers.langgraph import FileSystemCheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
-from tests.integrations.test_langgraph_graphs import Note
+from tests.integrations.langgraph_graphs import Note
 from tests.integrations.test_langgraph_store import Rot
 from tests.support.langgraph_checkpoints import again, id_of, put, thread, thread_of, values_of
 

@@ -5,7 +5,6 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
@@ -30,12 +29,25 @@ from savers.langgraph import (
     import_langgraph_sqlite,
 )
 from tests.integrations import langgraph_graphs as graphs
-from tests.integrations.test_langgraph_graphs import Note, notes
+from tests.integrations.langgraph_graphs import Note, notes
 from tests.integrations.test_langgraph_import import fill, seen, thread
 from tests.integrations.test_langgraph_store import Rot
 from tests.support.terminal import graphkit
 
+CONFIG = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
 PERMISSIVE = JsonPlusSerializer(allowed_msgpack_modules=[(Note.__module__, "Note")])
+
+
+def assert_same(runs, file):
+    """Check that the database has all that the store has."""
+    with database(file) as saver:
+        assert seen(saver) == seen(open_store(runs))
+
+
+def change(file, *statements):
+    with closing(sqlite3.connect(file)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
 
 
 @contextmanager
@@ -95,8 +107,7 @@ def test_everything_is_there_and_the_same(runs, file):
     assert (report.ok, report.problems, report.left_out, report.threads, report.skipped) == (True, (), (), 7, 0)
     assert report.checkpoints == count(runs) == len(steps)
     assert steps[-1][:2] == (report.checkpoints, report.checkpoints)
-    with database(file) as saver:
-        assert seen(saver) == seen(open_store(runs))
+    assert_same(runs, file)
 
 
 def test_an_export_of_an_import_is_the_database_again(file, tmp_path):
@@ -126,39 +137,28 @@ def test_no_object_of_the_application_is_made(runs, file, monkeypatch):
         assert found.values["note"] == Note("new")
 
 
-@pytest.mark.parametrize(
-    "value", [None, b"bytes", bytearray(b"array"), {(1, 2): 3}, float("nan"), {1, 2}, 2**63, "", [None] * 9]
-)
-def test_every_kind_of_value_is_moved(tmp_path, file, value):
+def test_every_kind_of_value_is_moved(tmp_path, file):
+    values = [None, b"bytes", bytearray(b"array"), {(1, 2): 3}, float("nan"), {1, 2}, 2**63, "", [None] * 9]
+    given = {str(number): value for number, value in enumerate(values)}
+    versions = {**dict.fromkeys(given, "1"), "empty": "2"}
     saver = open_store(tmp_path / "runs")
-    checkpoint = {**empty_checkpoint(), "channel_values": {"a": value}, "channel_versions": {"a": "1", "b": "2"}}
-    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
-    stored = saver.put(config, checkpoint, {"source": "loop"}, {"a": "1", "b": "2"})
-    saver.put_writes(stored, [("a", value)], "task", "path")
+    checkpoint = {**empty_checkpoint(), "channel_values": given, "channel_versions": versions}
+    stored = saver.put(CONFIG, checkpoint, {"source": "loop"}, versions)
+    saver.put_writes(stored, [*given.items()], "task", "path")
     assert export_langgraph_sqlite(tmp_path / "runs", file).ok
     assert import_langgraph_sqlite(file, tmp_path / "again").ok
     with database(file) as target:
-        ((write,),) = [one.pending_writes for one in target.list(None)]
-        (expected,) = saver.get_tuple(config).pending_writes
-        assert repr(write) == repr(expected)
+        ((found),) = target.list(None)
+        assert repr(found.pending_writes) == repr(saver.get_tuple(CONFIG).pending_writes)
 
 
 def test_a_write_keeps_its_index_where_the_one_before_it_was_a_special_one(tmp_path, file):
     saver = open_store(tmp_path / "runs")
-    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
-    stored = saver.put(config, empty_checkpoint(), {}, {})
+    stored = saver.put(CONFIG, empty_checkpoint(), {}, {})
     saver.put_writes(stored, [("__interrupt__", 1), ("__interrupt__", 2), ("a", 3)], "task")
     assert export_langgraph_sqlite(tmp_path / "runs", file).ok
-    assert {row[5]: row[6] for row in indexes(file)} == {-3: "__interrupt__", 2: "a"}
-
-
-def indexes(file):
     with closing(sqlite3.connect(file)) as connection:
-        return list(
-            connection.execute(
-                "SELECT thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel FROM writes"
-            )
-        )
+        assert dict(connection.execute("SELECT idx, channel FROM writes")) == {-3: "__interrupt__", 2: "a"}
 
 
 # Which threads
@@ -202,15 +202,14 @@ export_langgraph_sqlite(sys.argv[1], sys.argv[2], progress=stop)
 """
 
 
-def test_an_export_whose_process_was_killed_goes_on(runs, file):
-    done = subprocess.run([sys.executable, "-c", KILLED, runs, file], check=False)
-    assert done.returncode == -9
+def test_an_export_whose_process_was_killed_goes_on(runs, file, launcher):
+    assert launcher.run("-c", KILLED, runs, file).returncode == -9
     report = export_langgraph_sqlite(runs, file)
     assert (report.ok, report.skipped) == (True, 12)
-    with database(file) as saver:
-        assert seen(saver) == seen(open_store(runs))
+    assert_same(runs, file)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("last", range(0, 60, 6))
 def test_a_database_that_fails_at_any_moment_is_completed_later(runs, file, monkeypatch, last):
     """Between the writes of a checkpoint and the checkpoint itself, too."""
@@ -230,8 +229,7 @@ def test_a_database_that_fails_at_any_moment_is_completed_later(runs, file, monk
     with database(file) as saver:  # each checkpoint that is there is whole
         assert all(one in seen(open_store(runs)) for one in seen(saver))
     assert export_langgraph_sqlite(runs, file).ok
-    with database(file) as saver:
-        assert seen(saver) == seen(open_store(runs))
+    assert_same(runs, file)
 
 
 def test_what_was_added_since_is_added(runs, file):
@@ -243,12 +241,11 @@ def test_what_was_added_since_is_added(runs, file):
     assert second.ok is True
     assert second.skipped == first.checkpoints
     assert second.checkpoints > 0
-    with database(file) as saver:
-        assert seen(saver) == seen(open_store(runs))
+    assert_same(runs, file)
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("statement", "what"),
     [
         ("UPDATE checkpoints SET parent_checkpoint_id = 'other' WHERE thread_id = 'loop'", "parent"),
         ("UPDATE checkpoints SET metadata = '{}' WHERE thread_id = 'loop'", "metadata"),
@@ -261,11 +258,9 @@ def test_what_was_added_since_is_added(runs, file):
         ),
     ],
 )
-def test_a_checkpoint_that_differs_is_not_overwritten(runs, file, change, what):
+def test_a_checkpoint_that_differs_is_not_overwritten(runs, file, statement, what):
     export_langgraph_sqlite(runs, file)
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute(change)
-        connection.commit()
+    change(file, statement)
     before = content(file)
     report = export_langgraph_sqlite(runs, file)
     assert not report.ok
@@ -277,10 +272,11 @@ def test_a_checkpoint_that_differs_is_not_overwritten(runs, file, change, what):
 
 def test_other_writes_of_a_checkpoint_that_is_missing_are_not_overwritten(runs, file):
     export_langgraph_sqlite(runs, file)
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute("UPDATE writes SET value = x'01' WHERE thread_id = 'nested' AND checkpoint_ns = ''")
-        connection.execute("DELETE FROM checkpoints WHERE thread_id = 'nested'")
-        connection.commit()
+    change(
+        file,
+        "UPDATE writes SET value = x'01' WHERE thread_id = 'nested' AND checkpoint_ns = ''",
+        "DELETE FROM checkpoints WHERE thread_id = 'nested'",
+    )
     writes = content(file)[1]
     report = export_langgraph_sqlite(runs, file)
     assert {problem.rsplit(": ", 1)[1] for problem in report.problems} == {
@@ -303,9 +299,8 @@ def test_what_differs_when_it_is_read_back_is_reported(runs, file, monkeypatch):
 
 def test_another_order_than_that_of_the_ids_is_reported(tmp_path, file):
     saver = open_store(tmp_path / "runs")
-    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
     for id_ in ("2", "1"):  # the clock was set back
-        saver.put(config, {**empty_checkpoint(), "id": id_}, {}, {})
+        saver.put(CONFIG, {**empty_checkpoint(), "id": id_}, {}, {})
     report = export_langgraph_sqlite(tmp_path / "runs", file)
     (problem,) = report.problems
     assert "sorts checkpoints by id" in problem
@@ -327,8 +322,7 @@ def test_any_id_is_moved_or_reported(tmp_path, file, name, ok):
 
 def test_metadata_that_json_cannot_hold_is_reported(tmp_path, file):
     saver = open_store(tmp_path / "runs")
-    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
-    saver.put(config, empty_checkpoint(), {"path": b"bytes"}, {})
+    saver.put(CONFIG, empty_checkpoint(), {"path": b"bytes"}, {})
     (problem,) = export_langgraph_sqlite(tmp_path / "runs", file).problems
     assert "cannot store its metadata" in problem
     assert content(file) == [[], []]
@@ -446,19 +440,7 @@ def test_the_command_says_what_was_done(runs, file):
     assert done.out == f"exported {number} checkpoints to {file}; 7 threads, verified\n"
     again = graphkit("export", "langgraph-sqlite", runs, file, "--json")
     assert again.json == {"threads": 7, "checkpoints": 0, "skipped": number, "left_out": [], "problems": []}
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute("UPDATE checkpoints SET parent_checkpoint_id = 'other' WHERE thread_id = 'loop'")
-        connection.commit()
+    change(file, "UPDATE checkpoints SET parent_checkpoint_id = 'other' WHERE thread_id = 'loop'")
     problem = graphkit("export-langgraph-sqlite", runs, file)
     assert problem.code == 1
     assert "nothing was overwritten" in problem.out
-
-
-def test_the_command_takes_threads(runs, file):
-    FileSystemSaver(runs).put(RunnableConfig("own"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
-    done = graphkit("export-langgraph-sqlite", runs, file, "--thread", "loo", "--thread", "nested", "--json")
-    assert done.json["threads"] == 2
-    assert graphkit("export-langgraph-sqlite", runs, file, "--thread", "none").code == 11
-    assert graphkit("export-langgraph-sqlite", runs, file, "--thread", "own").code == 16
-    assert "left out 1 thread with runs of graphkit: own" in graphkit("export-langgraph-sqlite", runs, file).out
-    assert graphkit("export-langgraph-sqlite", file, Path("any.db")).code not in {0, 1}

@@ -182,16 +182,6 @@ def test_a_log_whose_creation_did_not_finish_is_no_error(runs, content):
     assert graphkit("repair", runs).code == 0
 
 
-def test_a_directory_without_threads_is_verified(runs, tmp_path):
-    (tmp_path / "memory").mkdir()
-    (runs / "langgraph-store").rename(tmp_path / "memory" / "langgraph-store")
-    before = files(tmp_path / "memory")
-    assert graphkit("verify", tmp_path / "memory").out.startswith("0 threads, 0 checkpoints, 4 items, ")
-    assert files(tmp_path / "memory") == before
-    damage(tmp_path / "memory", "langgraph-store")
-    assert graphkit("repair", tmp_path / "memory").lines[0].startswith("langgraph-store: kept 3 items")
-
-
 def test_the_classes_report_what_the_command_does(runs):
     with FileSystemStore(runs) as store, FileSystemCache(runs) as cache:
         assert store.verify().ok is True
@@ -207,12 +197,6 @@ def test_the_classes_report_what_the_command_does(runs):
         assert store.repair() == report.lost
         assert store.verify().ok
     assert graphkit("verify", runs).code == graphkit("repair", runs).code == 0
-
-
-def test_a_store_that_was_never_used_is_whole(tmp_path):
-    with FileSystemStore(tmp_path) as store:
-        assert store.verify() == EntriesReport(path="langgraph-store/log")
-    assert "item" not in graphkit("verify", tmp_path).out
 
 
 def test_the_commands_need_no_langgraph(runs):

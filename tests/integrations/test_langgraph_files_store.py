@@ -1,12 +1,10 @@
 """FileSystemStore: LangGraph's BaseStore in a file. What faults do to it is in test_langgraph_files_faults.py."""
 
 import asyncio
-import dataclasses
 import hashlib
 import os
 import shutil
 import struct
-import subprocess
 import sys
 import threading
 from collections import OrderedDict, UserDict
@@ -19,12 +17,7 @@ import msgpack
 import pytest
 from langgraph.graph import END, START, StateGraph
 from langgraph.store.base import (
-    GetOp,
-    InvalidNamespaceError,
-    ListNamespacesOp,
-    MatchCondition,
     PutOp,
-    SearchOp,
 )
 from langgraph.store.memory import InMemoryStore
 from typing_extensions import TypedDict
@@ -97,24 +90,6 @@ def test_an_item_comes_back_with_its_times(open_store, clock):
     assert item.updated_at == datetime.fromtimestamp(clock.seconds, UTC)
 
 
-def test_a_deleted_item_is_gone_with_its_namespace(store, open_store):
-    store.put(("a", "b"), "k", {"x": 1})
-    store.put(("a", "c"), "k", {"x": 1})
-    store.delete(("a", "b"), "k")
-    for one in (store, open_store()):
-        assert one.get(("a", "b"), "k") is None
-        assert one.list_namespaces() == [("a", "c")]
-
-
-def test_what_a_caller_does_to_an_item_changes_nothing(store):
-    value = {"list": [1]}
-    store.put(("a",), "k", value)
-    value["list"].append(2)
-    store.get(("a",), "k").value["list"].append(3)
-    store.search(("a",))[0].value["list"].append(4)
-    assert store.get(("a",), "k").value == {"list": [1]}
-
-
 class Color(StrEnum):
     RED = "red"
 
@@ -128,18 +103,12 @@ class Text(str):
         return "something else"
 
 
-@dataclasses.dataclass
-class Point:
-    x: int
-
-
 @pytest.mark.parametrize(
     ("value", "path"),
     [
         ({"a": {"b": [1, {2}]}}, "a.b[1]"),
         ({"a": {1: 2}}, "a.1"),
         ({"when": datetime(2026, 1, 1, tzinfo=UTC)}, "when"),
-        ({"a": [Point(1)]}, "a[0]"),
         ({"a": Color.RED}, "a"),
         ({"a": 2**64}, "a"),
         ({"a": ["\ud800"]}, "a[0]"),
@@ -171,13 +140,6 @@ def test_a_key_that_cannot_be_stored_is_refused(store, key):
     assert store.search(()) == []
 
 
-@pytest.mark.parametrize("namespace", [(), ("langgraph", "x"), ("a.b",), ("",), (1,)])
-def test_invalid_namespaces_are_refused(store, namespace):
-    with pytest.raises(InvalidNamespaceError):
-        store.put(namespace, "k", {})
-    assert store.search(()) == []
-
-
 # Searches
 
 
@@ -192,10 +154,7 @@ def people(store):
 @pytest.mark.parametrize(
     ("filter", "names"),
     [
-        ({"name": "bob"}, ["bob"]),
-        ({"age": {"$eq": 40}}, ["bob"]),
         ({"age": {"$ne": 40}}, ["cid", "ann"]),
-        ({"age": {"$gt": 30}}, ["cid", "bob"]),
         ({"age": {"$gte": 30, "$lt": 50}}, ["bob", "ann"]),
         ({"age": {"$lte": "40"}}, ["bob", "ann"]),
         ({"name": {"$gt": "ann"}}, ["cid", "bob"]),
@@ -205,10 +164,8 @@ def people(store):
         ({"address": {"city": {"$ne": None}}}, ["cid", "ann"]),
         ({"address.city": "Bonn"}, ["ann"]),
         ({"name.first": "Bonn"}, []),
-        ({"n": [1]}, ["bob"]),
         ({"n": [{"$gt": 0}]}, ["cid", "bob"]),
         ({"n": [1, 2]}, []),
-        ({"name": "ann", "age": 40}, []),
     ],
 )
 def test_filters(people, filter, names):
@@ -240,18 +197,9 @@ def test_a_search_returns_what_was_put_last_first(store, open_store):
 
 @pytest.mark.parametrize("numbers", [{"limit": -1}, {"offset": -1}])
 def test_a_negative_limit_or_offset_is_an_error(store, numbers):
-    with pytest.raises(ValueError, match="must not be negative"):
-        store.search((), **numbers)
-    with pytest.raises(ValueError, match="must not be negative"):
-        store.list_namespaces(**numbers)
-
-
-def test_a_limit_and_an_offset_may_be_greater_than_any_count(store):
-    store.put(("a",), "k", {})
-    for number in (sys.maxsize, 1 << 80):
-        assert keys_of(store.search((), limit=number, offset=0)) == ["k"]
-        assert store.search((), limit=number, offset=number) == []
-        assert store.list_namespaces(limit=number) == [("a",)]
+    for read in (lambda: store.search((), **numbers), lambda: store.list_namespaces(**numbers)):
+        with pytest.raises(ValueError, match="must not be negative"):
+            read()
 
 
 def test_namespaces_are_listed_as_by_langgraphs_own_store(store):
@@ -261,11 +209,7 @@ def test_namespaces_are_listed_as_by_langgraphs_own_store(store):
             one.put(namespace, "k", {})
     for options in (
         {},
-        {"prefix": ("a",)},
-        {"prefix": ("a", "*", "c")},
-        {"suffix": ("c",)},
         {"suffix": ("*", "c"), "prefix": ("a",)},
-        {"max_depth": 1},
         {"max_depth": 2, "limit": 2, "offset": 1},
         {"prefix": ("*",) * 4},
     ):
@@ -273,32 +217,6 @@ def test_namespaces_are_listed_as_by_langgraphs_own_store(store):
 
 
 # Batches
-
-
-def test_a_batch_reads_before_it_puts_and_the_last_put_of_an_item_counts(store):
-    store.put(("a",), "k", {"n": 0})
-    ops = [
-        PutOp(("a",), "k", {"n": 1}),
-        GetOp(("a",), "k"),
-        SearchOp(("a",)),
-        PutOp(("a",), "k", {"n": 2}),
-        PutOp(("a",), "other", {"n": 3}),
-        PutOp(("a",), "other", None),
-        ListNamespacesOp(match_conditions=(MatchCondition("prefix", ("a",)),)),
-    ]
-    results = store.batch(ops)
-    assert [results[0], results[3], results[4], results[5]] == [None] * 4
-    assert results[1].value == {"n": 0}
-    assert [item.value for item in results[2]] == [{"n": 0}]
-    assert results[6] == [("a",)]
-    assert store.get(("a",), "k").value == {"n": 2}
-    assert store.get(("a",), "other") is None
-
-
-def test_an_unknown_operation_is_an_error_and_nothing_is_stored(store):
-    with pytest.raises(ValueError, match="Unknown operation"):
-        store.batch([PutOp(("a",), "k", {}), "nonsense"])
-    assert store.search(()) == []
 
 
 def test_puts_of_one_tick_are_one_record_and_one_that_fails_fails_alone(store, tmp_path):
@@ -354,22 +272,27 @@ def test_an_item_is_swept_when_its_minutes_are_over(open_store, clock):
     assert keys_of(open_store().search(("a",))) == ["never"]
 
 
-@pytest.mark.parametrize("read", ["get", "search"])
-@pytest.mark.parametrize("config", [{}, {"refresh_on_read": True}, {"refresh_on_read": False}])
-@pytest.mark.parametrize("refresh_ttl", [None, True, False])
-def test_a_read_postpones_the_expiry(open_store, clock, read, config, refresh_ttl):
+@pytest.mark.parametrize(
+    ("config", "refresh_ttl", "is_refreshed"),
+    [
+        ({}, None, True),
+        ({"refresh_on_read": False}, None, False),
+        ({"refresh_on_read": False}, True, True),
+        ({}, False, False),
+    ],
+)
+@pytest.mark.parametrize(
+    "read", [FileSystemStore.get, lambda store, namespace, _, **options: store.search(namespace, **options)]
+)
+def test_a_read_postpones_the_expiry(open_store, clock, read, config, refresh_ttl, is_refreshed):
     store = open_store(ttl=config, clock=clock)
     store.put(("a",), "k", {}, ttl=10)
     clock.advance(minutes=9)
-    if read == "get":
-        store.get(("a",), "k", refresh_ttl=refresh_ttl)
-    else:
-        store.search(("a",), refresh_ttl=refresh_ttl)
+    read(store, ("a",), "k", refresh_ttl=refresh_ttl)
     clock.advance(minutes=9)
-    is_refreshed = config.get("refresh_on_read", True) if refresh_ttl is None else refresh_ttl
-    assert open_store(clock=clock).sweep_ttl() == (0 if is_refreshed else 1)
+    assert open_store(clock=clock).sweep_ttl() == (not is_refreshed)
     clock.advance(minutes=1)
-    assert open_store(clock=clock).sweep_ttl() == (1 if is_refreshed else 0)
+    assert open_store(clock=clock).sweep_ttl() == is_refreshed
 
 
 def test_expired_items_are_omitted_if_the_option_says_so(open_store, clock):
@@ -478,22 +401,7 @@ def test_wrong_vectors_are_refused_and_nothing_is_stored(open_store):
         other.search((), query="a")
 
 
-def test_without_an_index_a_query_is_ignored(store):
-    store.put(("a",), "k", {"text": "a"}, index=["text"])
-    assert [item.score for item in store.search(("a",), query="a")] == [None]
-
-
 # Several stores, threads and processes
-
-
-def test_a_store_sees_what_another_one_puts(open_store):
-    one, other = open_store(), open_store(fsync="always")
-    for n in range(20):
-        one.put(("a",), f"one{n}", {"n": n})
-        assert other.get(("a",), f"one{n}").value == {"n": n}
-        other.put(("a",), f"other{n}", {"n": n})
-        assert one.get(("a",), f"other{n}").value == {"n": n}
-    assert len(one.search((), limit=100)) == 40
 
 
 WRITER = """
@@ -507,13 +415,14 @@ for n in range(300):
 """
 
 
-def test_processes_put_at_once_while_the_log_is_rewritten(tmp_path, open_store):
+def test_processes_put_at_once_while_the_log_is_rewritten(tmp_path, open_store, launcher):
     store = open_store()
-    directory = str(tmp_path / "data")
-    processes = [subprocess.Popen([sys.executable, "-c", WRITER, directory, name]) for name in ("x", "y")]
+    processes = [launcher.start("-c", WRITER, tmp_path / "data", name) for name in ("x", "y")]
     for n in range(300):
         store.put(("a", "z"), f"k{n % 100}", {"n": n, "text": "x" * 300})
-    assert [process.wait(60) for process in processes] == [0, 0]
+    for process in processes:
+        with process:
+            assert process.wait(60) == 0
     for one in (store, open_store()):
         found = one.search((), limit=1000)
         assert len(found) == 300
@@ -584,16 +493,9 @@ def test_saver_store_and_cache_share_a_directory(tmp_path):
 # Options and errors
 
 
-@pytest.mark.parametrize("fsync", ["sometimes", 3, None])
-def test_an_invalid_option_is_refused(open_store, fsync):
+def test_an_invalid_option_is_refused(open_store):
     with pytest.raises(CheckpointerConfigurationError, match="fsync"):
-        open_store(fsync=fsync)
-
-
-def test_a_file_in_place_of_the_directory_is_refused(tmp_path, open_store):
-    (tmp_path / "data").write_text("a file")
-    with pytest.raises(CheckpointerConfigurationError, match="is a file"):
-        open_store()
+        open_store(fsync="sometimes")
 
 
 def test_a_removed_file_is_an_error_and_not_an_empty_store(store, tmp_path):

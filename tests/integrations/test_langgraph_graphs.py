@@ -1,46 +1,23 @@
-"""Graphs on FileSystemCheckpointSaver do what they do on LangGraph's InMemorySaver: results, histories, pending tasks.
+"""Graphs on LangGraph's checkpointer do what they do on LangGraph's InMemorySaver: results, histories, pending tasks.
 
 Each story is watch_story once with each saver, and what is seen of it must be the same, ids and times apart.
 """
 
 import asyncio
 import copy
-import dataclasses
-import operator
-from datetime import UTC, datetime
-from typing import Annotated, TypedDict
-from uuid import UUID
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
 from langgraph._internal import _serde
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.func import entrypoint, task
-from langgraph.graph import START, StateGraph
 from langgraph.types import Command, StateUpdate, interrupt
 
-from graphkit import CheckpointSerializationError
 from savers.langgraph import FileSystemCheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
+from tests.integrations.langgraph_stores import OTHERS, parametrize
 
 CONFIG = {"configurable": {"thread_id": "t"}}
-
-
-class Reopened(FileSystemCheckpointSaver):
-    """A saver that is opened anew for everything that it is asked."""
-
-
-def _reopening(name):
-    def method(self, *args, **kwargs):
-        fresh = FileSystemCheckpointSaver(self.store.base_directory, serde=self.serde, fsync="never")
-        return getattr(fresh, name)(*args, **kwargs)
-
-    return method
-
-
-for _name in ("put", "put_writes", "get_tuple", "list", "get_delta_channel_history"):
-    setattr(Reopened, _name, _reopening(_name))
 
 
 class Runner:
@@ -95,12 +72,6 @@ def snapshot(one):
     return plain(one.values), one.next, metadata, tasks, plain(one.interrupts), one.parent_config is None
 
 
-def loop(run):
-    run.compile(graphs.loop()).look({"n": 0})
-    run.look({"n": 1})
-    run.look(None)
-
-
 def parallel_with_a_failure(run):
     # One after the other: else it is chance which of them is cancelled.
     slowly = {**CONFIG, "max_concurrency": 1}
@@ -109,21 +80,11 @@ def parallel_with_a_failure(run):
     run.look(None, slowly)
 
 
-def mapped(run):
-    run.compile(graphs.mapped()).look({"log": []})
-
-
 def subgraphs_that_ask(run):
     run.compile(graphs.nested()).look({"log": ["in"], "n": 0})
     run.look(Command(resume="yes"))
     run.look({"log": ["again"]})
     run.look(Command(resume="no"))
-
-
-def three_questions(run):
-    run.compile(graphs.three_questions()).look({"answers": []})
-    for answer in "abc":
-        run.look(Command(resume=answer))
 
 
 def breakpoints(run):
@@ -178,125 +139,6 @@ def functional(run):
         run.look(given, graph=flow)
 
 
-def messages_and_dates(run):
-    def many(_):
-        return {
-            "log": [
-                AIMessage("x", id="1"),
-                datetime(2026, 1, 1, tzinfo=UTC),
-                UUID(int=7),
-                b"\x00\xff",
-                {"a": (1, None)},
-                {1, 2},
-                1.5,
-            ]
-        }
-
-    graph = StateGraph(graphs.Log)
-    graph.add_node("many", many)
-    graph.add_edge(START, "many")
-    run.compile(graph).look({"log": [HumanMessage("y", id="2"), "\u00e4\U0001f600"]})
-    run.look({"log": ["more"]})
-
-
-STORIES = [
-    loop, parallel_with_a_failure, mapped, subgraphs_that_ask, three_questions, breakpoints, forks_and_replays, updates,
-    conversation, functional, messages_and_dates,
-]  # fmt: skip
-
-
-def watch_story(story, saver, mode, durability):
-    run = Runner(saver, mode, durability)
-    story(run)
-    return run.seen
-
-
-@pytest.mark.sweep(2, of="durability", in_turn=True)
-@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-@pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize("story", STORIES)
-def test_the_same_is_seen_as_in_memory(story, mode, durability, tmp_path):
-    expected = watch_story(
-        story, InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None)), mode, durability
-    )
-    ours = FileSystemCheckpointSaver(tmp_path, fsync="never")
-    assert watch_story(story, ours, mode, durability) == expected
-    assert ours.store.verify().ok
-
-
-@pytest.mark.sweep(1, of="durability", in_turn=True)
-@pytest.mark.parametrize("durability", ["sync", "async"])
-@pytest.mark.parametrize("story", STORIES)
-def test_the_same_is_seen_if_the_store_is_opened_again_for_each_call(story, durability, tmp_path):
-    expected = watch_story(story, InMemorySaver(), "sync", durability)
-    assert watch_story(story, Reopened(tmp_path, fsync="never"), "sync", durability) == expected
-
-
-def test_the_comparison_can_fail(tmp_path):
-    class Newest(FileSystemCheckpointSaver):
-        def get_tuple(self, config):
-            return super().get_tuple(CONFIG)
-
-    expected = watch_story(forks_and_replays, InMemorySaver(), "sync", "sync")
-    assert watch_story(forks_and_replays, Newest(tmp_path, fsync="never"), "sync", "sync") != expected
-
-
-# Types that are not LangGraph's own
-
-
-@dataclasses.dataclass
-class Note:
-    text: str
-
-
-class Notes(TypedDict):
-    note: Note
-    more: Annotated[list[Note], operator.add]
-
-
-def notes():
-    graph = StateGraph(Notes)
-    graph.add_node("write", lambda state: {"note": Note("new"), "more": [Note("one")]})
-    graph.add_edge(START, "write")
-    return graph
-
-
-def test_in_strict_mode_the_types_of_the_schema_come_back_and_no_others(tmp_path, monkeypatch):
-    saver = FileSystemCheckpointSaver(tmp_path, on_blocked_type="plain")
-    plain_graph = notes().compile(checkpointer=saver)
-    plain_graph.invoke({"note": Note("old")}, CONFIG)
-    assert plain_graph.get_state(CONFIG).values == {"note": {"text": "new"}, "more": [{"text": "one"}]}
-    monkeypatch.setattr(_serde, "STRICT_MSGPACK_ENABLED", True)
-    graph = notes().compile(checkpointer=saver)
-    assert graph.checkpointer is not saver
-    assert graph.checkpointer.store is saver.store
-    assert graph.get_state(CONFIG).values == {"note": Note("new"), "more": [Note("one")]}
-    assert graph.invoke({"note": Note("old")}, CONFIG) == {"note": Note("new"), "more": [Note("one")] * 2}
-
-
-def test_an_allowlist_and_a_copy_share_the_store(tmp_path):
-    saver = FileSystemCheckpointSaver(tmp_path)
-    notes().compile(checkpointer=saver).invoke({"note": Note("old")}, CONFIG)
-    allowing = saver.with_allowlist([(Note.__module__, "Note")])
-    assert notes().compile(checkpointer=allowing).get_state(CONFIG).values["note"] == Note("new")
-    assert copy.copy(allowing).get_tuple(CONFIG) == allowing.get_tuple(CONFIG)
-
-
-def test_a_value_that_cannot_be_stored_is_named_and_nothing_is_changed(tmp_path):
-    graph = StateGraph(graphs.Log)
-    graph.add_node("bad", lambda _: {"log": [lambda: None]})
-    graph.add_edge(START, "bad")
-    app = graph.compile(checkpointer=FileSystemCheckpointSaver(tmp_path))
-    with pytest.raises(CheckpointSerializationError) as caught:
-        app.invoke({"n": 1}, CONFIG, durability="sync")
-    assert caught.value.path == "log[0]"
-    assert app.get_state(CONFIG).next == ("bad",)
-    assert app.checkpointer.store.verify().ok
-
-
-# Delta channels
-
-
 def deltas(frequency):
     def story(run):
         run.compile(graphs.delta(frequency)).look({"n": 0, "log": ["in"]})
@@ -309,18 +151,59 @@ def deltas(frequency):
     return story
 
 
-@pytest.mark.sweep(1, of="durability", in_turn=True)
-@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-@pytest.mark.parametrize("frequency", [1, 3, 1000])
-def test_delta_channels_are_read_as_from_memory(frequency, durability, tmp_path):
-    story = deltas(frequency)
-    expected = watch_story(story, InMemorySaver(), "sync", durability)
-    assert watch_story(story, FileSystemCheckpointSaver(tmp_path, fsync="never"), "sync", durability) == expected
-    assert (
-        watch_story(story, FileSystemCheckpointSaver(tmp_path / "async", fsync="never"), "async", durability)
-        == expected
-    )
-    assert watch_story(story, Reopened(tmp_path / "anew", fsync="never"), "sync", durability) == expected
+STORIES = [
+    *[parallel_with_a_failure, subgraphs_that_ask, breakpoints, forks_and_replays, updates, conversation, functional],
+    *[deltas(1), deltas(3), deltas(1000)],
+]
+WAYS = [("sync", "sync"), ("sync", "exit"), ("async", "sync"), ("async", "async")]
+"""How the graph is run, and its durability."""
+
+
+def watch_story(story, saver, mode, durability):
+    run = Runner(saver, mode, durability)
+    story(run)
+    return run.seen
+
+
+@pytest.mark.sweep(4, of=("opener", "way"), in_turn=True)
+@pytest.mark.parametrize("way", WAYS, ids="-".join)
+@pytest.mark.parametrize("story", STORIES)
+@parametrize("file", "reopened", *OTHERS)
+def test_the_same_is_seen_as_in_memory(opener, story, way):
+    memory = InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+    ours = opener.new()
+    assert watch_story(story, ours, *way) == watch_story(story, memory, *way)
+    assert opener.kind in {"MemorySaver", "Lists"} or ours.store.verify().ok
+
+
+# Types of the application
+
+
+def test_in_strict_mode_the_types_of_the_schema_come_back_and_no_others(tmp_path, monkeypatch):
+    saver = FileSystemCheckpointSaver(tmp_path, on_blocked_type="plain")
+    plain_graph = graphs.notes().compile(checkpointer=saver)
+    plain_graph.invoke({"note": graphs.Note("old")}, CONFIG)
+    assert plain_graph.get_state(CONFIG).values == {"note": {"text": "new"}, "more": [{"text": "one"}]}
+    monkeypatch.setattr(_serde, "STRICT_MSGPACK_ENABLED", True)
+    graph = graphs.notes().compile(checkpointer=saver)
+    assert graph.checkpointer is not saver
+    assert graph.checkpointer.store is saver.store
+    assert graph.get_state(CONFIG).values == {"note": graphs.Note("new"), "more": [graphs.Note("one")]}
+    assert graph.invoke({"note": graphs.Note("old")}, CONFIG) == {
+        "note": graphs.Note("new"),
+        "more": [graphs.Note("one")] * 2,
+    }
+
+
+def test_an_allowlist_and_a_copy_share_the_store(tmp_path):
+    saver = FileSystemCheckpointSaver(tmp_path)
+    graphs.notes().compile(checkpointer=saver).invoke({"note": graphs.Note("old")}, CONFIG)
+    allowing = saver.with_allowlist([(graphs.Note.__module__, "Note")])
+    assert graphs.notes().compile(checkpointer=allowing).get_state(CONFIG).values["note"] == graphs.Note("new")
+    assert copy.copy(allowing).get_tuple(CONFIG) == allowing.get_tuple(CONFIG)
+
+
+# Delta channels
 
 
 @pytest.mark.parametrize("frequency", [1, 3, 1000])

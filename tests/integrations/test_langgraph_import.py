@@ -1,13 +1,11 @@
 """From the databases of LangGraph's own savers to files or to our tables, and on from there."""
 
 import copy
-import json
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
-from io import StringIO
 from typing import Any, NamedTuple
 
 import psycopg
@@ -20,8 +18,6 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command, Send
 
 from graphkit import CheckpointConflictError, CheckpointStorageError, StateGraph
-from graphkit.cli.app import run
-from graphkit.cli.context import CliContext
 from graphkit.errors import CheckpointerConfigurationError
 from savers import FileSystemSaver, MemorySaver
 from savers.langgraph import (
@@ -33,9 +29,10 @@ from savers.langgraph import (
     import_langgraph_sqlite,
 )
 from tests.integrations import langgraph_graphs as graphs
-from tests.integrations.test_langgraph_graphs import Note, notes
+from tests.integrations.langgraph_graphs import Note, notes
 from tests.integrations.test_langgraph_store import Rot
 from tests.support import postgres_server
+from tests.support.terminal import graphkit
 
 
 class Database(NamedTuple):
@@ -200,6 +197,7 @@ def test_encrypted_values_stay_encrypted(opening, tmp_path):
     with opening(serde) as database:
         app = graphs.loop().compile(checkpointer=database.saver)
         app.invoke({"n": 0}, thread("loop"))
+        notes().compile(checkpointer=database.saver).invoke({"note": Note("old")}, thread("notes"))
         first = database.bring(tmp_path / "runs", serde=serde)
         assert first.ok is True
         assert first.problems == ()
@@ -208,23 +206,15 @@ def test_encrypted_values_stay_encrypted(opening, tmp_path):
         assert again.ok is True
         assert again.checkpoints == 0
         assert again.skipped == first.checkpoints
-        ours = FileSystemCheckpointSaver(tmp_path / "runs", serde=serde)
-        assert seen(ours) == seen(database.saver)
+        ours = FileSystemCheckpointSaver(tmp_path / "runs", serde=serde, types=[Note])
+        assert ours.get_tuple(thread("notes")).checkpoint["channel_values"]["note"] == Note("new")
+        loop = {"configurable": {"thread_id": "loop", "checkpoint_ns": ""}}
+        assert [one.checkpoint for one in ours.list(loop)] == [one.checkpoint for one in database.saver.list(loop)]
         database.execute("DELETE FROM checkpoints")
         app.invoke({"n": 1}, thread("loop"))
         before = {info.id for info in ours.store.history(thread("loop"))}
         assert database.bring(tmp_path / "runs", serde=serde).checkpoints
         assert {info.id for info in ours.store.history(thread("loop"))} > before
-
-
-def test_an_encrypted_type_of_the_application_stays_one(opening, tmp_path):
-    """The serializer that is given decrypts, and creates nothing."""
-    serde = EncryptedSerializer(Rot(), JsonPlusSerializer(allowed_msgpack_modules=None))
-    with opening(serde) as database:
-        notes().compile(checkpointer=database.saver).invoke({"note": Note("old")}, thread("t"))
-        assert database.bring(tmp_path / "store", serde=serde).ok
-    ours = FileSystemCheckpointSaver(tmp_path / "store", serde=serde, types=[Note])
-    assert ours.get_tuple(thread("t")).checkpoint["channel_values"]["note"] == Note("new")
 
 
 def test_sends_of_an_old_format_are_found_at_the_parent(own_database, tmp_path):
@@ -299,29 +289,18 @@ def test_a_driver_that_is_missing_is_named():
     assert "psycopg" in done.stderr
 
 
-def command(*arguments):
-    """The exit code and the output of a command line."""
-    world = CliContext(out=StringIO(), err=StringIO(), input=StringIO())
-    code = run([*map(str, arguments)], world)
-    return code, world.out.getvalue() + world.err.getvalue()
-
-
-def test_the_commands_report_what_was_done(database, tmp_path, request):
-    fill(database.saver)
-    kind = "postgres" if isinstance(database.saver, PostgresSaver) else "sqlite"
-    place = request.getfixturevalue("own_database") if kind == "postgres" else tmp_path / "langgraph.db"
-    code, text = command(f"import-langgraph-{kind}", place, tmp_path / "runs")
-    count = len(list(database.saver.list(None)))
-    assert code == 0
-    assert text == f"imported {count} checkpoints to {tmp_path}/runs; 6 threads, verified\n"
-    code, text = command("import", f"langgraph-{kind}", place, tmp_path / "runs", "--json")
-    assert json.loads(text) == {"threads": 6, "checkpoints": 0, "skipped": count, "problems": []}
-    assert "loop" in command("threads", tmp_path / "runs")[1]
-    database.execute("UPDATE checkpoints SET parent_checkpoint_id = 'other' WHERE thread_id = 'loop'")
-    code, text = command(f"import-langgraph-{kind}", place, tmp_path / "runs")
-    assert code == 1
-    assert "its parent differs" in text
-    assert command(f"import-langgraph-{kind}", tmp_path / "none", tmp_path / "runs")[0] not in {0, 1}
+def test_the_command_reports_what_was_done(tmp_path):
+    with _sqlite(tmp_path) as database:
+        graphs.loop().compile(checkpointer=database.saver).invoke({"n": 0}, thread("loop"))
+        count = len(list(database.saver.list(None)))
+        names = (tmp_path / "langgraph.db", tmp_path / "runs")
+        done = graphkit("import-langgraph-sqlite", *names)
+        assert (done.code, done.out) == (0, f"imported {count} checkpoints to {tmp_path}/runs; 1 thread, verified\n")
+        again = graphkit("import", "langgraph-sqlite", *names, "--json")
+        assert again.json == {"threads": 1, "checkpoints": 0, "skipped": count, "problems": []}
+        database.execute("UPDATE checkpoints SET parent_checkpoint_id = 'other'")
+        problem = graphkit("import-langgraph-sqlite", *names)
+        assert (problem.code, "its parent differs" in problem.out) == (1, True)
 
 
 def test_an_imported_thread_that_waits_at_a_send_shows_the_node_that_comes_next(opening, tmp_path):
@@ -380,16 +359,13 @@ def test_a_database_is_moved_in_place(in_place):
 
 def test_the_commands_move_a_database_in_place(in_place):
     database, name, _ = in_place
-    fill(database.saver)
+    graphs.loop().compile(checkpointer=database.saver).invoke({"n": 0}, thread("loop"))
     kind, _, place = name.partition(":")
     count = len(seen(database.saver))
-    code, text = command("import", f"langgraph-{kind}", place, name)
-    assert code == 0
-    assert text == f"imported {count} checkpoints to {name}; 6 threads, verified\n"
-    code, text = command("import", f"langgraph-{kind}", name, name)
-    assert code == 0
-    assert "imported 0 checkpoints" in text
-    assert "loop" in command("threads", name)[1]
+    done = graphkit("import", f"langgraph-{kind}", place, name)
+    assert (done.code, done.out) == (0, f"imported {count} checkpoints to {name}; 1 thread, verified\n")
+    assert "imported 0 checkpoints" in graphkit("import", f"langgraph-{kind}", name, name).out
+    assert "loop" in graphkit("threads", name).out
 
 
 def test_the_keys_of_a_directory_are_refused_with_a_saver(tmp_path):

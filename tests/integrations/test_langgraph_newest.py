@@ -81,13 +81,6 @@ def after_first_read(saver, monkeypatch, change):
 
 
 @parametrize(*DATABASES)
-def test_a_limit_cuts_a_whole_listing(opener):
-    saver = opener.new()
-    fill(saver, 30)
-    check(saver)
-
-
-@parametrize(*DATABASES)
 def test_few_histories_are_looked_at(opener, monkeypatch):
     saver = opener.new()
     for number in range(60):
@@ -130,18 +123,6 @@ def test_other_ids_than_uuids(opener):
         saver = opener.new()
         fill(saver, 30, make_id=make_id)
         check(saver)
-
-
-@parametrize(*DATABASES)
-def test_copies_that_are_not_looked_at_come_before_a_later_thread(opener):
-    saver = opener.new()
-    first = put(saver, "the last one")
-    for number in range(20):
-        saver.copy_thread("the last one", f"copy {number:02}")
-    put(saver, "the last one", parent=first, n=1)
-    found = [config["configurable"]["thread_id"] for config, *_ in show(saver, limit=2)]
-    assert found == ["the last one", "copy 00"]
-    check(saver)
 
 
 @pytest.mark.parametrize("beginning", ["ffffffff-0000-0000-0000", "run"])

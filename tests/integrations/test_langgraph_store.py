@@ -4,10 +4,8 @@ import itertools
 import os
 import subprocess
 import sys
-import threading
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
@@ -21,7 +19,7 @@ from graphkit import (
 from savers import MemorySaver, SaverWrapper
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
-from tests.support.langgraph_checkpoints import again, id_of, put, thread
+from tests.support.langgraph_checkpoints import again, put, thread
 
 CONFIG = {"configurable": {"thread_id": "t"}}
 
@@ -46,10 +44,9 @@ for mode, data in app.stream({"n": 0}, config, stream_mode=["updates", "checkpoi
 
 
 @pytest.mark.parametrize("durability", ["sync", "async"])
-def test_after_kill_9_the_graph_goes_on_where_it_was(durability, tmp_path):
+def test_after_kill_9_the_graph_goes_on_where_it_was(durability, tmp_path, launcher):
     saver = FileSystemCheckpointSaver(tmp_path)
-    arguments = [sys.executable, "-c", LOOP, str(tmp_path), durability, "100000"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+    with launcher.start("-c", LOOP, tmp_path, durability, "100000") as process:
         printed = []
         for line in process.stdout:
             printed.append(line)
@@ -67,54 +64,7 @@ def test_after_kill_9_the_graph_goes_on_where_it_was(durability, tmp_path):
     assert saver.store.verify().ok
 
 
-APPEND = """
-import sys
-from langchain_core.messages import AIMessage, HumanMessage
-from langgraph.checkpoint.base import empty_checkpoint
-from savers.langgraph import FileSystemCheckpointSaver
-saver = FileSystemCheckpointSaver(sys.argv[1], fsync="never")
-for n in range(100):
-    checkpoint = empty_checkpoint()
-    checkpoint["channel_values"] = {"who": sys.argv[2], "n": n}
-    checkpoint["channel_versions"] = {"who": saver.get_next_version(None), "n": saver.get_next_version(None)}
-    config = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": checkpoint["id"]}}
-    if n % 3 == 0:
-        saver.put_writes(config, [("n", sys.argv[2] + str(n))], "task")
-    latest = saver.get_tuple({"configurable": {"thread_id": "t"}})
-    saver.put(latest.config if latest else {"configurable": {"thread_id": "t"}}, checkpoint, {"who": sys.argv[2], "n": n}, checkpoint["channel_versions"])
-    if n % 3 == 1:
-        saver.put_writes(config, [("n", sys.argv[2] + str(n))], "task")
-"""
-
-
-def test_two_processes_on_one_thread_lose_nothing(tmp_path, saver):
-    commands = [[sys.executable, "-c", APPEND, saver.store.base_directory, who] for who in "xy"]
-    processes = [subprocess.Popen(command) for command in commands]
-    assert [process.wait() for process in processes] == [0, 0]
-    found = list(saver.list(CONFIG))
-    assert len({id_of(one.config) for one in found}) == 200
-    for who in "xy":
-        own = [one for one in found if one.metadata["who"] == who]
-        for n, one in zip(reversed(range(100)), own, strict=True):
-            assert values(one) == {"who": who, "n": n}
-            assert one.pending_writes == ([("task", "n", f"{who}{n}")] if n % 3 < 2 else [])
-    assert saver.store.verify().ok
-
-
 # Reading
-
-
-def test_a_paused_iterator_blocks_no_writer(saver):
-    for n in range(5):
-        put(saver, a=n)
-    listing = saver.list(CONFIG)
-    assert values(next(listing)) == {"a": 4}
-    done = threading.Event()
-    writer = threading.Thread(target=lambda: (put(saver, a=5), put(again(saver), a=6), done.set()))
-    writer.start()
-    assert done.wait(60)
-    writer.join()
-    assert [values(one)["a"] for one in listing] == [3, 2, 1, 0]
 
 
 def test_a_channel_is_found_by_its_version_wherever_it_was_stored(saver):
@@ -154,19 +104,20 @@ class Rot:
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_every_kind_of_value_comes_back_after_every_other(saver, encrypted):
+def test_every_kind_of_value_comes_back_after_others(saver, encrypted):
     if encrypted:
         saver.serde = EncryptedSerializer(Rot(), saver.serde)
     config = None
-    for old, new in itertools.product(VALUES, VALUES):
+    pairs = [*itertools.product(VALUES, VALUES)][::5]
+    for old, new in pairs:
         put(saver, config, value=old, same="same")
         config = put(saver, config, value=new, same="same")
     fresh = again(saver)
     fresh.serde = saver.serde
-    stored = iter(fresh.list(CONFIG))
-    for (old, new), *found in zip(reversed(list(itertools.product(VALUES, VALUES))), stored, stored, strict=True):
-        assert [values(one)["value"] for one in found] == [new, old]
-        assert [type(values(one)["value"]) for one in found] == [type(new), type(old)]
+    found = [values(one)["value"] for one in fresh.list(CONFIG)]
+    expected = [value for pair in pairs for value in pair][::-1]
+    assert found == expected
+    assert [type(value) for value in found] == [type(value) for value in expected]
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "x" * 5000, "\u00e4\U0001f600", "CON", "a\nb", 7])
@@ -182,24 +133,6 @@ def test_hostile_ids_of_threads_and_namespaces_come_back(saver, name, tmp_path):
     saver.delete_thread(name)
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
     assert list(saver.list(None)) == []
-
-
-# Size
-
-
-def test_a_window_of_messages_is_stored_as_what_enters_it(saver):
-    messages = []
-    config = None
-    last = None
-    for n in range(500):
-        kind = HumanMessage if n % 2 else AIMessage
-        messages = [*messages, kind(f"message {n} " + "x" * 100, id=str(n))][-100:]
-        config = put(saver, config, messages=messages)
-        if n == 250:
-            last = config, messages
-    assert values(again(saver).get_tuple(CONFIG))["messages"] == messages
-    assert values(again(saver).get_tuple(last[0]))["messages"] == last[1]
-    assert saver.store.size("t") < 400_000
 
 
 # Removing
@@ -285,34 +218,33 @@ def test_graphkit_lists_what_langgraph_ran(saver):
 
 
 def test_the_steps_of_a_fork_and_of_sends_are_named(saver):
-    graphs.parallel().compile(checkpointer=saver).invoke({"log": []}, CONFIG)
-    steps = [(info.node_id, info.next_node_id) for info in saver.store.history(CONFIG)]
-    assert steps[:3] == [("meet", "__END__"), ("a, b, c, d", "langgraph:meet"), ("start", "langgraph:a, b, c, d")]
-    graphs.mapped().compile(checkpointer=saver).invoke({"log": []}, thread("m"))
-    steps = [(info.node_id, info.next_node_id) for info in saver.store.history(thread("m"))]
-    assert ("split", "langgraph:one") in steps
+    for thread_id, graph in (("fork", graphs.parallel()), ("sends", graphs.mapped())):
+        graph.compile(checkpointer=saver).invoke({"log": []}, thread(thread_id))
+    fork, sends = (
+        [(info.node_id, info.next_node_id) for info in saver.store.history(thread(name))] for name in ("fork", "sends")
+    )
+    assert fork[:3] == [("meet", "__END__"), ("a, b, c, d", "langgraph:meet"), ("start", "langgraph:a, b, c, d")]
+    assert ("split", "langgraph:one") in sends
+
+
+def make_own(saver):
+    """A graph of graphkit with a node that both have."""
+    graph = StateGraph(graphs.Log).add_node("a", lambda _: {"n": 1}).add_edge("__START__", "a").add_edge("a", "__END__")
+    return graph.compile(checkpoint_saver=saver.store)
 
 
 def test_no_graph_of_graphkits_takes_a_thread_of_langgraphs_for_its_own(saver):
     app = graphs.loop().compile(checkpointer=saver, interrupt_before=["b"])
     app.invoke({"n": 0}, CONFIG)
-    ours = StateGraph(graphs.Log).add_node("a", lambda _: {}).add_node("b", lambda _: {})
-    ours = (
-        ours.add_edge("__START__", "a")
-        .add_edge("a", "b")
-        .add_edge("b", "__END__")
-        .compile(checkpoint_saver=saver.store)
-    )
     before = len(saver.store.history(CONFIG))
     with pytest.raises(GraphRunnerError):
-        ours.invoke(None, CONFIG)
+        make_own(saver).invoke(None, CONFIG)
     assert len(saver.store.history(CONFIG)) == before
     assert app.invoke(None, CONFIG) is not None
 
 
 def test_a_thread_of_graphkits_is_refused_and_not_listed(saver):
-    ours = StateGraph(graphs.Log).add_node("a", lambda _: {"n": 1}).add_edge("__START__", "a").add_edge("a", "__END__")
-    ours.compile(checkpoint_saver=saver.store).invoke({"n": 0}, CONFIG)
+    make_own(saver).invoke({"n": 0}, CONFIG)
     before = saver.store.size("t")
     for use in (lambda: saver.get_tuple(CONFIG), lambda: put(saver, a=1)):
         with pytest.raises(CheckpointConflictError):

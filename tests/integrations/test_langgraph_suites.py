@@ -8,7 +8,6 @@ langgraph-prebuilt 1.1.2.
 
 import pytest
 
-import savers.langgraph
 from tests.integrations.langgraph_suites import Suites
 
 pytestmark = pytest.mark.sweep(0)
@@ -145,20 +144,12 @@ def test_tests_of_langgraphs_own_savers(suites):
     assert_outcome(sqlite, passed=20, made=17, failed=SQLITE)
 
 
-needs_a_store = pytest.mark.skipif(
-    not {"FileSystemStore", "FileSystemCache"} <= {*savers.langgraph.__all__},
-    reason="savers.langgraph has no store and no cache",
-)
-
-
-@needs_a_store
 def test_tests_that_take_a_store_or_a_cache(suites):
     files = sorted({*suites.files_with("langgraph", "sync_store"), *suites.files_with("langgraph", "cache: BaseCache")})
     outcome = suites.run("langgraph", files, "--graphkit=default", "--take=store")
     assert_outcome(outcome, passed=6, made=6, failed={})
 
 
-@needs_a_store
 def test_tests_of_langgraphs_own_stores(suites):
     memory = suites.run("langgraph-checkpoint", ["test_store.py"])
     assert_outcome(memory, passed=117, made=86, failed={})
@@ -166,13 +157,11 @@ def test_tests_of_langgraphs_own_stores(suites):
     assert_outcome(sqlite, passed=136, made=133, failed=SQLITE_STORE)
 
 
-@needs_a_store
 def test_tests_of_items_that_expire(suites):
     outcome = suites.run("langgraph-checkpoint-sqlite", ["test_ttl.py"], "--numprocesses=4")
     assert_outcome(outcome, passed=11, made=11, failed={})
 
 
-@needs_a_store
 def test_tests_of_langgraphs_own_cache(suites):
     outcome = suites.run("langgraph-checkpoint", ["test_redis_cache.py"])
     assert_outcome(outcome, passed=15, made=15, failed=CACHE)

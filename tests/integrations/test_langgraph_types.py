@@ -218,58 +218,39 @@ def test_the_cache_returns_the_classes_of_the_application(tmp_path):
     assert_same(FileSystemCache(tmp_path).get([key]), {key: MADE})
 
 
-def test_langgraphs_own_serializer_reads_what_was_stored(saver, tmp_path):
-    data = saver.serde.dumps_typed([Note("a", [Color.GREEN]), Point(1.0), Person(name="ann", note=Note("n"))])
-    assert JsonPlusSerializer().loads_typed(data) == [
-        Note("a", [Color.GREEN]),
-        Point(1.0, []),
-        Person(name="ann", note=Note("n")),
-    ]
-
-
-def test_what_langgraphs_own_serializer_stored_is_read(saver):
-    people = [Person(name="ann", note=Note("n", ["t"])), Names(["a"])]
-    values = [Note("a", [Color.GREEN]), Point(1.0), *people, Level.LOW, Mode.READ | Mode.WRITE]
-    data = JsonPlusSerializer().dumps_typed(values)
-    assert saver.serde.loads_typed(data)[:1] == values[:1]
-    assert saver.serde.loads_typed(data)[2:3] == people[:1]
-    assert saver.serde.loads_typed(data)[4:] == values[4:]
+def test_langgraphs_own_serializer_and_ours_read_what_the_other_has_stored(saver):
+    values = [Note("a", [Color.GREEN]), Person(name="ann", note=Note("n", ["t"])), Level.LOW, Mode.READ | Mode.WRITE]
+    theirs = JsonPlusSerializer()
+    assert theirs.loads_typed(saver.serde.dumps_typed(values)) == values
+    assert saver.serde.loads_typed(theirs.dumps_typed(values)) == values
 
 
 NAIVE = datetime(2026, 1, 2, tzinfo=UTC).replace(tzinfo=None)
 STANDARD = [
     *[uuid.UUID(int=5), Decimal("1.10"), {1, 2}, frozenset({"a"}), deque([1]), IPv4Address("127.0.0.1")],
     *[IPv6Network("::/64"), datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC), NAIVE, timedelta(1, 2, 3)],
+    *[date(2026, 1, 2), time(1, 2, 3, 4, tzinfo=UTC, fold=1), timezone(timedelta(hours=1)), UTC],
+    *[re.compile("a+", re.IGNORECASE), zoneinfo.ZoneInfo("Europe/Berlin"), pathlib.Path("/a/b")],
     *[
-        date(2026, 1, 2),
-        time(1, 2, 3, 4, tzinfo=UTC, fold=1),
-        timezone(timedelta(hours=1)),
-        UTC,
-        re.compile("a+", re.IGNORECASE),
-    ],
-    *[
-        zoneinfo.ZoneInfo("Europe/Berlin"),
-        pathlib.Path("/a/b"),
         AIMessage("a", id="1"),
-        HumanMessage([{"type": "text"}]),
+        ToolMessage("t", tool_call_id="1", artifact={1}),
+        Document("d", metadata={"when": NAIVE}),
     ],
-    *[ToolMessage("t", tool_call_id="1", artifact={1}), Document("d", metadata={"when": date(2026, 1, 2)})],
-    *[Send("n", {"x": {1}}), Interrupt(value=date(2026, 1, 2), id="1"), Command(goto=[Send("n", 1)]), Overwrite({2})],
+    *[Send("n", {"x": {1}}), Interrupt(value=NAIVE, id="1"), Command(goto=[Send("n", 1)]), Overwrite({2})],
     *[Item(value={"a": 1}, key="k", namespace=("n",), created_at=NAIVE, updated_at=NAIVE)],
-    *[{1: 2, None: 3, 1.5: 4}, (1, (2,)), [None, True, 2**63, -1, 1.5, "\ud800", b"b", bytearray(b"c")], "text", None],
+    *[{1: 2, None: 3, 1.5: 4}, (1, (2,)), [None, True, 2**63, -1, "\ud800", b"b", bytearray(b"c")], "text", None],
     *[ValueError("an error is stored as its text")],
 ]
 
 
-@pytest.mark.parametrize("value", STANDARD, ids=lambda value: type(value).__name__)
-@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: [{"deep": (value,)}]], ids=["plain", "nested"])
-def test_other_values_are_stored_and_read_as_by_langgraphs_own_serializer(saver, value, wrap):
-    value = wrap(value)
+def test_other_values_are_stored_and_read_as_by_langgraphs_own_serializer(saver):
     strict = JsonPlusSerializer(allowed_msgpack_modules=None)
-    data = saver.serde.dumps_typed(value)
-    assert data == strict.dumps_typed(value)
-    found, expected = saver.serde.loads_typed(data), strict.loads_typed(data)
-    assert (type(found), repr(found)) == (type(expected), repr(expected))
+    for value in [*STANDARD, *([{"deep": (value,)}] for value in STANDARD)]:
+        data = saver.serde.dumps_typed(value)
+        assert data == strict.dumps_typed(value)
+        found = saver.serde.loads_typed(data)
+        expected = strict.loads_typed(data)
+        assert (type(found), repr(found)) == (type(expected), repr(expected))
 
 
 # Fresh processes ------------------------------------------------------------------------------------------------------
@@ -301,6 +282,7 @@ VALUE = Person(name="ann", notes=[Note("n")])
 OPEN = (
     "from tests.integrations.test_langgraph_types import *; saver = FileSystemCheckpointSaver('store', fsync='never')"
 )
+LISTED = "import shapes; saver = FileSystemCheckpointSaver('store', types=[shapes.Person, shapes.Note, shapes.Kind])"
 
 
 @pytest.fixture
@@ -315,13 +297,9 @@ def run(tmp_path, launcher):
     return run_program
 
 
-def test_a_fresh_process_reads_the_classes_that_it_has_imported(run):
-    run("import shapes; put(saver, person=shapes.VALUE)")
-    assert run("import shapes; print(get(saver) == {'person': shapes.VALUE})") == "True"
-
-
 def test_a_module_is_not_imported_and_the_error_says_which_one_is_missing(run):
     run("import shapes; put(saver, person=shapes.VALUE)")
+    assert run("import shapes; print(get(saver) == {'person': shapes.VALUE})") == "True"
     program = """
         try:
             get(saver)
@@ -333,26 +311,19 @@ def test_a_module_is_not_imported_and_the_error_says_which_one_is_missing(run):
         "person False ann shapes.Note: its module is not imported: import shapes before reading, or "
     )
     assert "shapes.Person: its module is not imported: import shapes before reading, or pass types=[Person]" in found
-    listed = (
-        "import shapes; saver = FileSystemCheckpointSaver('store', types=[shapes.Person, shapes.Note, shapes.Kind])"
-    )
-    assert run(f"{listed}; print(get(saver) == {{'person': shapes.VALUE}})") == "True"
+    assert run(f"{LISTED}; print(get(saver) == {{'person': shapes.VALUE}})") == "True"
 
 
 SCRIPT = "from tests.integrations.test_langgraph_types import *\n" + SHAPES
 STORE = "put(FileSystemCheckpointSaver('store', fsync='never'), person=VALUE)\n"
-READ = "print(get(FileSystemCheckpointSaver('store', fsync='never'))['person'] == VALUE)\n"
 
 
 def test_types_of_a_script_are_read_as_the_types_that_are_given(tmp_path, launcher, run):
     tmp_path.joinpath("app.py").write_text(SCRIPT + STORE)
     launcher.run("app.py", cwd=tmp_path)
     assert "a script stored it (python FILE), so its module is not known: pass types=[Note]" in run("get(saver)")
-    listed = (
-        "import shapes; saver = FileSystemCheckpointSaver('store', types=[shapes.Person, shapes.Note, shapes.Kind])"
-    )
-    assert run(f"{listed}; print(get(saver) == {{'person': shapes.VALUE}})") == "True"
-    twice = listed.replace(
+    assert run(f"{LISTED}; print(get(saver) == {{'person': shapes.VALUE}})") == "True"
+    twice = LISTED.replace(
         "shapes.Note,", "shapes.Note, type('Note', (), {'__qualname__': 'Note', '__module__': 'two'}),"
     )
     assert "shapes.Note and two.Note in types=[...] have this name" in run(f"{twice}; get(saver)")
@@ -426,12 +397,9 @@ class Day(datetime):
 REFUSED = [
     (Custom(), "", "Custom", "only Enums, dataclasses, NamedTuples and pydantic models"),
     ([1, {"a": Custom()}], "[1].a", "Custom", "pass types=[..., Custom]"),
-    (Note("n", [Custom()]), ".tags[0]", "Custom", ""),
     ({"p": Person(name="a", anything={"b c": (Custom(),)})}, ".p.anything['b c'][0]", "Custom", ""),
     (Person(name="a", anything=SecretStr("s")), ".anything", "SecretStr", "pass types=[..., SecretStr]"),
-    (deque([Point(1.0, (Custom(),))]), "[0].tags[0]", "Custom", ""),
     (Send("n", Custom()), "[1]", "Custom", ""),
-    (object(), "", "object", ""),
     ({1: {frozenset(): 3}}, "[1][frozenset()]", "key of type builtins.frozenset", ""),
     ([2**70], "[0]", "int", "64-bit"),
     (Derived("a"), "", "Derived", "its attribute 'derived' is not a field"),
@@ -457,13 +425,6 @@ def test_what_no_reader_could_make_is_refused_with_its_path(saver, value, path, 
     assert len(list(saver.list(None))) == 1
     assert get(saver) == {"channel": 1}
     assert saver.get_tuple(fine).pending_writes == []
-
-
-def test_a_list_that_contains_itself_is_refused(saver):
-    endless = []
-    endless.append(endless)
-    with pytest.raises(CheckpointSerializationError):
-        put(saver, channel=endless)
 
 
 def test_types_are_made_by_their_constructors(tmp_path):
@@ -544,9 +505,11 @@ class StoresAnything(JsonPlusSerializer):
         return ("msgpack", bytes(obj)) if isinstance(obj, Hostile) else super().dumps_typed(obj)
 
 
-def forge(code, *parts):
-    """The bytes of an ext type, with any parts."""
-    return Hostile(ormsgpack.packb([ormsgpack.Ext(code, ormsgpack.packb(parts, None, ormsgpack.OPT_NON_STR_KEYS))]))
+def read_forged(path, code, *parts):
+    """Store the bytes of an ext type, with any parts; return the channels that a saver then reads."""
+    ext = ormsgpack.Ext(code, ormsgpack.packb(parts, None, ormsgpack.OPT_NON_STR_KEYS))
+    put(FileSystemCheckpointSaver(path, fsync="never", serde=StoresAnything()), channel=Hostile(ormsgpack.packb([ext])))
+    return get(FileSystemCheckpointSaver(path))
 
 
 @dataclass
@@ -555,11 +518,6 @@ class DangerousInit:
 
     def __init__(self, text):
         called.append("__init__")
-
-
-@dataclass
-class DangerousPostInit:
-    text: str
 
     def __post_init__(self):
         called.append("__post_init__")
@@ -691,9 +649,8 @@ BLOCKED = [
 
 @pytest.mark.parametrize("parts", BLOCKED, ids=lambda parts: "-".join(map(str, parts[:3])))
 def test_what_a_store_names_is_not_called(tmp_path, parts):
-    put(FileSystemCheckpointSaver(tmp_path, fsync="never", serde=StoresAnything()), channel=forge(*parts))
     with pytest.raises(CheckpointSerializationError) as caught:
-        get(FileSystemCheckpointSaver(tmp_path))
+        read_forged(tmp_path, *parts)
     assert caught.value.path == "channel"
     assert called == []
 
@@ -702,7 +659,6 @@ def test_what_a_store_names_is_not_called(tmp_path, parts):
     "parts",
     [
         (2, HERE, "DangerousInit", {"text": "x"}),
-        (2, HERE, "DangerousPostInit", {"text": "x"}),
         (2, HERE, "DangerousNew", {"text": "x"}),
         (2, HERE, "DangerousTuple", {"text": "x"}),
         (5, HERE, "DangerousModel", {"text": "x"}, "", ["text"], None),
@@ -710,16 +666,13 @@ def test_what_a_store_names_is_not_called(tmp_path, parts):
     ids=lambda parts: parts[2],
 )
 def test_no_constructor_of_a_class_that_is_not_listed_runs(tmp_path, parts):
-    put(FileSystemCheckpointSaver(tmp_path, fsync="never", serde=StoresAnything()), channel=forge(*parts))
-    (made,) = get(FileSystemCheckpointSaver(tmp_path))["channel"]
+    (made,) = read_forged(tmp_path, *parts)["channel"]
     assert (type(made).__name__, made.text) == (parts[2], "x")
     assert called == []
 
 
 def test_a_model_as_langgraph_stores_it_is_validated_without_its_constructor(tmp_path):
-    forged = forge(5, HERE, "DangerousModel", {"text": "x"}, "model_validate_json")
-    put(FileSystemCheckpointSaver(tmp_path, fsync="never", serde=StoresAnything()), channel=forged)
-    (made,) = get(FileSystemCheckpointSaver(tmp_path))["channel"]
+    (made,) = read_forged(tmp_path, 5, HERE, "DangerousModel", {"text": "x"}, "model_validate_json")["channel"]
     assert made.text == "x"
     assert called == ["post init"], "part of pydantic's validation"
     called.clear()
@@ -748,11 +701,8 @@ def test_nothing_is_imported(tmp_path, monkeypatch):
     called.clear()
     monkeypatch.setitem(sys.modules, "odd", odd)
     for module in ("not_imported", "lazy", "computed", "no_module", "tests.integrations.missing"):
-        store = tmp_path / module
-        forged = forge(2, module, "Note", {"text": "x"})
-        put(FileSystemCheckpointSaver(store, fsync="never", serde=StoresAnything()), channel=forged)
         with pytest.raises(CheckpointSerializationError, match=f"import {module} before|has no class Note now"):
-            get(FileSystemCheckpointSaver(store))
+            read_forged(tmp_path / module, 2, module, "Note", {"text": "x"})
     assert not marker.exists()
     assert "not_imported" not in sys.modules
     assert called == []

@@ -22,6 +22,7 @@ from savers import FileSystemSaver, SqliteSaver, ValidatingSaver, VersionedMemor
 from tests.contract.test_minimal import Lists
 from tests.support.checkpoints import with_lazy_state
 from tests.support.graphs import make_chain
+from tests.support.sweeps import in_turn
 from tests.support.threads import TYPES, assert_same, everything
 
 T = RunnableConfig("t")
@@ -103,7 +104,7 @@ def wrapped_memory():
     return ValidatingSaver(VersionedMemorySaver())
 
 
-@pytest.fixture(params=["memory", "wrapped", "lists", "files", "sqlite"])
+@pytest.fixture(params=in_turn(["memory", "wrapped", "lists", "files", "sqlite"], "store", most=2))
 def store(request, tmp_path):
     made = Store(request.param, tmp_path / "store")
     yield made

@@ -45,6 +45,7 @@ from savers import (
 )
 from tests.support.logs import locate_log, read_key_id, read_records
 from tests.support.sealed import READS, made, quiet, view, write
+from tests.support.sweeps import in_turn
 
 CURRENT = {"current": bytes(range(32))}
 ANN = {"ann": bytes(range(1, 33))}
@@ -129,7 +130,7 @@ class Postgres:
         self.server.drop_schema(f"{self.schema}_backup")
 
 
-@pytest.fixture(params=[Files, Sqlite, Postgres], ids=lambda each: each.__name__.lower())
+@pytest.fixture(params=in_turn([Files, Sqlite, Postgres], "store"), ids=lambda each: each.__name__.lower())
 def store(request, tmp_path):
     """A store that is opened again with each call; all savers are closed in the end."""
     found = request.param(request, tmp_path)

@@ -21,6 +21,7 @@ from graphkit.errors import (
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver
 from tests.support.graphs import LOG, make_chain
+from tests.support.sweeps import in_turn
 
 PATIENCE = 60.0
 MONDAY = datetime(2026, 11, 30, 8, 30, tzinfo=UTC)
@@ -38,7 +39,7 @@ class Clock:
         return self.time
 
 
-@pytest.fixture(params=["memory", "file", "sqlite", "postgres"])
+@pytest.fixture(params=in_turn(["memory", "file", "sqlite", "postgres"], "saver"))
 def saver(request, tmp_path):
     if request.param == "memory":
         yield MemorySaver()

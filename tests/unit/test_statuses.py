@@ -6,9 +6,10 @@ from graphkit import END, START, GraphResume, RunnableConfig, StateGraph, interr
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
 from tests.support.graphs import CONFIG, LOG, make_chain
+from tests.support.sweeps import in_turn
 
 
-@pytest.fixture(params=["memory", "file", "sqlite", "wrapped"])
+@pytest.fixture(params=in_turn(["memory", "file", "sqlite", "wrapped"], "saver", most=2))
 def saver(request, tmp_path):
     if request.param == "memory":
         yield MemorySaver()

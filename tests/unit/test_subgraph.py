@@ -325,6 +325,7 @@ def sweep_deaths(make_graph, stores, kind, how, sweep, expected):
 
 @pytest.mark.parametrize("kind", ["memory", "four-methods", "file"])
 @pytest.mark.parametrize("questions", [(), ("y",), ("p", "y", "q")])
+@pytest.mark.sweep(1, of=("kind", "how"), in_turn=True)
 @both
 def test_a_death_at_any_write_repeats_nothing_and_ends_the_same(stores, kind, questions, how, sweep):
     def make_graph(runs, saver):
@@ -342,6 +343,7 @@ def test_a_death_at_any_write_repeats_nothing_and_ends_the_same(stores, kind, qu
 
 @pytest.mark.parametrize("questions", [(), ("p", "y", "q")])
 @pytest.mark.parametrize("options", [{"checkpoint_interval": 2}, {"checkpoint_interval": 9}, {"durability": "exit"}])
+@pytest.mark.sweep(1, of=("kind", "how"), in_turn=True)
 @both
 def test_a_death_at_any_write_when_less_is_stored(stores, options, questions, how, sweep):
     def make_graph(runs, saver):
@@ -354,6 +356,7 @@ def test_a_death_at_any_write_when_less_is_stored(stores, options, questions, ho
 
 @pytest.mark.parametrize("options", [{}, {"durability": "exit"}, {"checkpoint_interval": 5}])
 @pytest.mark.parametrize("kind", ["memory", "four-methods"])
+@pytest.mark.sweep(1, of=("kind", "how"), in_turn=True)
 @both
 def test_a_death_at_any_write_of_subgraphs_side_by_side(stores, options, kind, how, sweep):
     def make_graph(runs, saver):

@@ -39,6 +39,7 @@ from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
 from tests.support.graphs import LOG, log_node, make_chain
 from tests.support.savers import SAVER_KINDS, open_kind
+from tests.support.sweeps import in_turn
 
 
 class Closed(TypedDict, total=False):
@@ -51,7 +52,7 @@ T = RunnableConfig("t")
 LATER = timedelta(days=1)
 
 
-@pytest.fixture(params=SAVER_KINDS)
+@pytest.fixture(params=in_turn(SAVER_KINDS, "saver"))
 def saver(request, tmp_path):
     with open_kind(request.param, tmp_path, lock_timeout=0) as saver:
         yield saver
@@ -59,7 +60,8 @@ def saver(request, tmp_path):
 
 @pytest.fixture
 def store(tmp_path):
-    with FileSystemSaver(tmp_path / "runs", fsync="never", lock_timeout=0) as saver:
+    """A store whose writers wait for each other: two threads may share a lock file, by the hash of their ids."""
+    with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
         yield saver
 
 
@@ -408,9 +410,10 @@ def test_a_running_thread_is_busy(saver):
     assert refused == ["t"]
 
 
-def test_a_thread_that_another_process_holds_is_busy(store):
-    with store.run_lock(T), ThreadPoolExecutor(1) as pool, pytest.raises(ThreadBusyError):
-        pool.submit(submit, store, {}, "t").result(PATIENCE)
+def test_a_thread_that_another_process_holds_is_busy(tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never", lock_timeout=0)
+    with saver, saver.run_lock(T), ThreadPoolExecutor(1) as pool, pytest.raises(ThreadBusyError):
+        pool.submit(submit, saver, {}, "t").result(PATIENCE)
 
 
 def test_a_failed_thread_takes_a_new_run(saver):

@@ -9,6 +9,7 @@ from graphkit import RunnableConfig
 from graphkit.operations import submit
 from savers import FileSystemSaver, SqliteSaver
 from tests.support.command_process import program_starter
+from tests.support.sweeps import in_turn
 
 PATIENCE = 60.0
 
@@ -56,7 +57,7 @@ else:
 """
 
 
-@pytest.fixture(params=["file", "sqlite"])
+@pytest.fixture(params=in_turn(["file", "sqlite"], "kind"))
 def kind(request):
     return request.param
 

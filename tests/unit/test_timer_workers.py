@@ -14,6 +14,7 @@ from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.graphs import LOG, Killed, log_node, make_chain, make_graph
 from tests.support.savers import SAVER_KINDS, ListSaver, open_kind
+from tests.support.sweeps import in_turn
 
 NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -35,7 +36,7 @@ class Listing(ListSaver):
         return [thread for (thread, namespace), history in self.histories.items() if history and not namespace]
 
 
-@pytest.fixture(params=SAVER_KINDS)
+@pytest.fixture(params=in_turn(SAVER_KINDS, "saver"))
 def saver(request, tmp_path):
     with open_kind(request.param, tmp_path, four_methods=Listing) as saver:
         yield saver

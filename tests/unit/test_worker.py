@@ -13,12 +13,13 @@ from graphkit.operations import answer
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.graphs import LOG, make_chain
+from tests.support.sweeps import in_turn
 
 PATIENCE = 60.0
 SOON = 0.01
 
 
-@pytest.fixture(params=["memory", "file", "wrapped"])
+@pytest.fixture(params=in_turn(["memory", "file", "wrapped"], "saver"))
 def saver(request, tmp_path):
     if request.param == "memory":
         yield MemorySaver()

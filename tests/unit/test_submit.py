@@ -328,14 +328,6 @@ def test_what_is_new_needs_no_migration_and_what_is_stored_is_migrated_once(save
     assert app.invoke(None, T)["log"] == ["in", "a", "b", "again", "a", "b"]
 
 
-def test_declared_stops_hold_for_a_submitted_run(saver):
-    app = make_app(saver, interrupt_before=["a"])
-    app.submit({"log": "in"}, T)
-    app.invoke(None, T)
-    assert [stop.when for stop in saver.interrupts("t")] == ["before"]
-    assert status(saver) == "interrupted"
-
-
 # What is refused
 
 
@@ -547,19 +539,6 @@ def test_threads_are_taken_in_the_order_in_which_they_became_due(store, monkeypa
     assert taken == ["now", "c", "d", "a", "b"]
 
 
-def test_several_runs_at_once(store):
-    meeting = threading.Barrier(3)
-
-    def meet(state):
-        meeting.wait(PATIENCE)
-
-    app = make_chain(LOG, a=meet).compile(checkpoint_saver=store)
-    for thread in "abc":
-        app.submit({}, RunnableConfig(thread))
-    assert Worker(store, app, concurrency=3).run(once=True) == 3
-    assert {status(store, thread) for thread in "abc"} == {"finished"}
-
-
 @pytest.mark.requirement("W5")
 def test_no_more_runs_at_once_than_allowed(store):
     lock = threading.Lock()
@@ -606,15 +585,6 @@ def test_stopping_drains_all_runs(store):
     assert sorted(status(store, thread) for thread in ("x", "y", "z")) == ["answered", "answered", "queued"]
     meeting = threading.Barrier(1)
     assert Worker(store, app).run(once=True) == 3
-
-
-def test_a_failure_of_one_run_is_not_that_of_the_others(store):
-    app = make_chain(LOG, a=lambda state, config: fail(state) if config.thread == "bad" else None)
-    app = app.compile(checkpoint_saver=store)
-    for thread in ("bad", "good", "better"):
-        app.submit({}, RunnableConfig(thread))
-    assert Worker(store, app, concurrency=3).run(once=True) == 3
-    assert [status(store, thread) for thread in ("bad", "good", "better")] == ["failed", "finished", "finished"]
 
 
 # Graphs of a worker

@@ -90,15 +90,6 @@ def test_a_worker_takes_a_thread_when_it_is_due(saver, clock):
     assert log_of(saver) == ["awake", "b"]
 
 
-def test_a_new_worker_knows_the_times_from_the_store(saver, clock):
-    app = make_chain(nap=nap(HOUR)).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, T)
-    assert Worker(saver, app).run(once=True) == 0
-    clock.advance(HOUR)
-    assert Worker(saver, app).run(once=True) == 1
-    assert status(saver) == "finished"
-
-
 @pytest.mark.parametrize("embedded", [False, True])
 def test_timers_and_deadlines_of_nested_graphs(saver, clock, embedded):
     def ask(state):
@@ -200,25 +191,6 @@ def test_a_sleeping_thread_costs_no_reads(clock):
     assert reads == []
     clock.advance(HOUR)
     assert worker.run(once=True) == 50
-
-
-def test_one_of_two_workers_takes_a_thread_that_is_due(saver, sweep):
-    work = []
-
-    def node(state, config):
-        sleep(0.05)
-        work.append(config.thread)
-        return {"log": "awake"}
-
-    app = make_chain(nap=node).compile(checkpoint_saver=saver)
-    threads = [f"t{number}" for number in range(sweep.count(500, 20))]
-    workers = [Worker(saver, app, interval=0.02, concurrency=4) for _ in range(2)]
-    with serving(workers[0]), serving(workers[1]):
-        for thread in threads:
-            app.invoke({}, RunnableConfig(thread))
-        for thread in threads:
-            wait_for(saver, "finished", thread)
-    assert Counter(work) == dict.fromkeys(threads, 1)
 
 
 @pytest.mark.parametrize("kind", ["fork", "map"])

@@ -204,18 +204,6 @@ def test_only_a_node_sleeps(stop):
         stop()
 
 
-def test_a_node_that_swallows_its_timer(clock):
-    def node(state):
-        try:
-            sleep(1)
-        except BaseException:  # noqa: BLE001 - what nodes must not do
-            return {"log": "on"}
-
-    app = make_chain(node=node).compile(checkpoint_saver=MemorySaver(), clock=clock)
-    with pytest.raises(NodeExecutionError, match="caught the GraphInterrupt"):
-        app.invoke({}, CONFIG)
-
-
 def sleep_elsewhere(state):
     wait_until(datetime(2001, 1, 1, tzinfo=UTC))
     sleep(3600)

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import END, START, Channels, Checkpoint, GraphResume, RetryPolicy, RunnableConfig, StateGraph, interrupt
+from graphkit import END, START, Channels, Checkpoint, GraphResume, RetryPolicy, RunnableConfig, interrupt
 from graphkit.abc import Watch
-from graphkit.errors import CheckpointerConfigurationError, NodeExecutionError
+from graphkit.errors import NodeExecutionError
 from graphkit.operations import answer
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
@@ -126,21 +126,6 @@ def test_a_crashed_run_goes_on_where_it_was(saver):
     assert len(saver.history(RunnableConfig("t"))) == 4
 
 
-def test_several_questions_are_waited_for_until_all_are_answered(saver):
-    graph = StateGraph(LOG)
-    for name in ("leaves", "right"):
-        graph.add_node(name, noting(name, lambda: interrupt("ok?")))
-        graph.add_edge(START, name).add_edge(name, "join")
-    app = graph.add_node("join", noting("join", None)).add_edge("join", END).compile(checkpoint_saver=saver)
-    app.invoke({}, RunnableConfig("t"))
-    first, second = saver.interrupts("t")
-    saver.put_writes(RunnableConfig("t"), {f"answer:{first.id}": 1})
-    assert Worker(app).run(once=True) == 0
-    saver.put_writes(RunnableConfig("t"), {f"answer:{second.id}": 2})
-    assert Worker(app).run(once=True) == 1
-    assert log(app, "t") == ["leaves", 1, "right", 2, "join"]
-
-
 def test_a_question_inside_an_embedded_graph(saver):
     child = log_of(ask=lambda: interrupt("ok?"), after=None).compile()
     app = make_chain(LOG, child=child).compile(checkpoint_saver=saver)
@@ -160,14 +145,6 @@ def test_an_embedded_graph_with_a_saver_of_its_own_is_not_passed_by(saver):
     assert status(saver, "t") == "interrupted"
 
 
-def test_what_was_moved_on_by_update_state_goes_on(saver):
-    app = log_of(a=None, ask=lambda: interrupt("ok?"), b=None).compile(checkpoint_saver=saver)
-    app.invoke({}, RunnableConfig("t"))
-    app.update_state(RunnableConfig("t"), {"log": "by hand"}, goto="b")
-    assert Worker(app).run(once=True) == 1
-    assert log(app, "t") == ["a", "by hand", "b"]
-
-
 def test_an_asynchronous_graph(saver):
     async def node(state):
         return {"log": interrupt("ok?")}
@@ -179,15 +156,6 @@ def test_an_asynchronous_graph(saver):
     answer(saver, "t", "yes")
     assert Worker(app).run(once=True) == 1
     assert log(app, "t") == ["yes"]
-
-
-def test_the_saver_may_be_given(saver):
-    graph = log_of(a=None, b=None)
-    crash(graph.compile(checkpoint_saver=saver), "t", after="a")
-    assert Worker(graph.compile(), saver).run(once=True) == 1
-    assert status(saver, "t") == "finished"
-    with pytest.raises(CheckpointerConfigurationError):
-        Worker(graph.compile())
 
 
 def test_outputs_are_handed_out(saver):
@@ -308,34 +276,6 @@ def test_an_answer_is_noticed(saver, serving):
     app.invoke({}, RunnableConfig("t"))
     answer(saver, "t", "yes")
     assert done.wait(PATIENCE)
-
-
-def test_workers_side_by_side_run_a_thread_one_at_a_time(saver, serving):
-    inside, runs, all_done = set(), [], threading.Event()
-
-    def ask(state):
-        return {"log": interrupt("ok?")}
-
-    def work(state, config):
-        assert config.thread not in inside
-        inside.add(config.thread)
-        runs.append(config.thread)
-        inside.remove(config.thread)
-        if len(runs) >= 60:
-            all_done.set()
-        return {"log": "work"}
-
-    app = make_chain(LOG, ask=ask, work=work).compile(checkpoint_saver=saver)
-    threads = [f"t{number}" for number in range(60)]
-    for thread in threads:
-        app.invoke({}, RunnableConfig(thread))
-    workers = [serving(app) for _ in range(4)]
-    for thread in threads:
-        answer(saver, thread, "yes")
-    assert all_done.wait(PATIENCE)
-    for worker in workers:
-        worker.stop()
-    assert sorted(runs) == sorted(threads)
 
 
 def stopped_in_a_node(app, began, go_on):

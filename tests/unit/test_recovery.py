@@ -29,11 +29,13 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from graphkit.recovery import arecover, last_good, recover
+from graphkit.testing import ManualClock
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.graphs import make_chain, make_graph
 from tests.support.logs import flip_in_file, locate_log, read_records
 
 AT = RunnableConfig("t")
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -293,21 +295,8 @@ def test_all_spoilt_is_the_first_error(list_saver):
 # CheckpointManager
 
 
-class Clock:
-    def __init__(self):
-        self.now = datetime(2026, 1, 1, tzinfo=UTC)
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 def managing(saver, clock=None, **policy):
-    return CheckpointManager(saver, CheckpointPolicy(**policy), clock=clock or Clock())
+    return CheckpointManager(saver, CheckpointPolicy(**policy), clock=clock or ManualClock(NEW_YEAR))
 
 
 def saved(manager, count, run="run", **options):
@@ -510,15 +499,16 @@ def test_compare(saver):
 
 
 @pytest.mark.requirement("H37")
-def test_pruning_by_age(saver, clock):
+def test_pruning_by_age(saver):
+    clock = ManualClock(NEW_YEAR)
     manager = managing(saver, clock, retention_strategy="all", max_age=timedelta(days=7))
     for day in range(10):
-        clock.now = datetime(2026, 1, 1 + day, tzinfo=UTC)
         manager.save_checkpoint("run", f"day{day}", {})
+        clock.advance(timedelta(days=1))
 
     assert [info.node_id for info in manager.list_checkpoints("run")] == [f"day{day}" for day in range(2, 10)]
 
-    clock.now += timedelta(days=365)
+    clock.advance(timedelta(days=365))
 
     assert manager.prune("run") == 7
     assert [info.node_id for info in manager.list_checkpoints("run")] == ["day9"], "the latest never goes"

@@ -40,6 +40,7 @@ from savers import FileSystemSaver, MemorySaver, SqliteSaver, ValidatingSaver, V
 from tests.support.graphs import LOG, log_node, make_chain
 from tests.support.savers import SAVER_KINDS, open_kind
 from tests.support.sweeps import in_turn
+from tests.support.workers import PATIENCE, log_of, serving
 
 
 class Closed(TypedDict, total=False):
@@ -47,7 +48,6 @@ class Closed(TypedDict, total=False):
     secret: Annotated[str, Channels.transient()]
 
 
-PATIENCE = 60.0
 T = RunnableConfig("t")
 LATER = timedelta(days=1)
 
@@ -79,10 +79,6 @@ def status(saver, thread="t"):
     newest = saver.history(config)[0]
     (status,) = {summary.status, newest.status, saver.recent(config, limit=1)[0].status}
     return status
-
-
-def log_of(saver, thread="t"):
-    return [*saver.get(RunnableConfig(thread)).state["log"]]
 
 
 def contents(saver, thread="t"):
@@ -478,12 +474,10 @@ def test_a_worker_begins_what_is_submitted_while_it_serves(store):
     done = threading.Event()
     app = make_chain(LOG, a=lambda state: done.set()).compile(checkpoint_saver=store)
     worker = Worker(store, app, interval=0.01)
-    with ThreadPoolExecutor(1) as pool:
-        served = pool.submit(worker.run)
+    with serving(worker) as (served,):
         app.submit({}, T)
         assert done.wait(PATIENCE)
-        worker.stop()
-        assert served.result(PATIENCE) == 1
+    assert served.result() == 1
 
 
 @pytest.mark.requirement("W3")
@@ -496,12 +490,10 @@ def test_a_worker_waits_until_a_run_is_due(store, monkeypatch):
     app.submit({}, RunnableConfig("far"), at=now() + LATER)
     assert Worker(store, app).run(once=True) == 0
     worker = Worker(store, app, interval=3600)
-    with ThreadPoolExecutor(1) as pool:
-        served = pool.submit(worker.run)
+    with serving(worker) as (served,):
         assert done.wait(PATIENCE)
         assert now() >= at
-        worker.stop()
-        assert served.result(PATIENCE) == 1
+    assert served.result() == 1
     assert status(store, "far") == "queued"
 
 
@@ -514,13 +506,10 @@ def test_a_worker_does_not_read_a_run_again_that_is_not_due(store, monkeypatch):
     read = []
     monkeypatch.setattr(store, "recent", lambda config, limit: read.append(config.thread) or [])
     worker = Worker(store, app, interval=3600)
-    with ThreadPoolExecutor(1) as pool:
-        served = pool.submit(worker.run)
+    with serving(worker) as (served,):
         while not read:
             assert not served.done()
             time.sleep(0.001)
-        worker.stop()
-        served.result(PATIENCE)
     assert set(read) == {T.thread}
 
 
@@ -576,12 +565,11 @@ def test_stopping_drains_all_runs(store):
     for thread in ("x", "y", "z"):
         app.submit({}, RunnableConfig(thread))
     worker = Worker(store, app, concurrency=2)
-    with ThreadPoolExecutor(1) as pool:
-        served = pool.submit(worker.run)
+    with serving(worker) as (served,):
         meeting.wait(PATIENCE)
         worker.stop()
         go_on.set()
-        assert served.result(PATIENCE) == 2
+    assert served.result() == 2
     assert sorted(status(store, thread) for thread in ("x", "y", "z")) == ["answered", "answered", "queued"]
     meeting = threading.Barrier(1)
     assert Worker(store, app).run(once=True) == 3

@@ -10,8 +10,7 @@ from graphkit.operations import submit
 from savers import FileSystemSaver, SqliteSaver
 from tests.support.command_process import program_starter
 from tests.support.sweeps import in_turn
-
-PATIENCE = 60.0
+from tests.support.workers import PATIENCE, status
 
 PROGRAM = """
 import os, sys
@@ -78,10 +77,6 @@ def start(launcher, kind, path):
     """Starts the program, and kills those that are left."""
     with program_starter(launcher, PROGRAM, kind, path) as start:
         yield start
-
-
-def status(saver, thread="t"):
-    return saver.recent(RunnableConfig(thread), limit=1)[0].status
 
 
 @pytest.mark.requirement("W2")

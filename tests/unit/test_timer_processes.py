@@ -12,8 +12,7 @@ from graphkit.errors import CheckpointConflictError, ThreadBusyError
 from savers import FileSystemSaver, SqliteSaver
 from tests.support.command_process import program_starter
 from tests.support.sweeps import in_turn
-
-PATIENCE = 60.0
+from tests.support.workers import PATIENCE, log_of, status, wait_for
 
 PROGRAM = """
 import os, signal, sys
@@ -85,20 +84,6 @@ def start(launcher, kind, path):
     """Starts the program, and kills those that are left."""
     with program_starter(launcher, PROGRAM, kind, path, ready="ready") as start:
         yield start
-
-
-def status(saver, thread="t"):
-    return saver.recent(RunnableConfig(thread), limit=1)[0].status
-
-
-def wait_for(saver, wanted, thread="t"):
-    with saver.watch(RunnableConfig(thread), interval=0.02) as changes:
-        while status(saver, thread) != wanted:
-            changes.get(0.05)
-
-
-def log_of(saver, thread="t"):
-    return [*saver.get(RunnableConfig(thread)).state["log"]]
 
 
 def test_the_time_survives_the_process(saver, start):

@@ -1,8 +1,6 @@
 """Workers and time: they take what is due when it is due, in order, once, and after a restart."""
 
-import threading
 from collections import Counter
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from time import monotonic, sleep as sleep_here
 
@@ -15,10 +13,10 @@ from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.graphs import LOG, Killed, log_node, make_chain, make_graph
 from tests.support.savers import SAVER_KINDS, ListSaver, open_kind
 from tests.support.sweeps import in_turn
+from tests.support.workers import PATIENCE, log_of, serving, status, wait_for
 
 NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-PATIENCE = 60.0
 T = RunnableConfig("t")
 
 
@@ -42,39 +40,12 @@ def saver(request, tmp_path):
         yield saver
 
 
-def status(saver, thread="t"):
-    return saver.history(RunnableConfig(thread))[0].status
-
-
-def log_of(saver, thread="t"):
-    return [*saver.get(RunnableConfig(thread)).state["log"]]
-
-
 def nap(time):
     def node(state):
         sleep(time)
         return {"log": "awake"}
 
     return node
-
-
-@contextmanager
-def serving(worker):
-    """Run a worker in a thread meanwhile."""
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    try:
-        yield
-    finally:
-        worker.stop()
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
-
-
-def wait_for(saver, wanted, thread="t"):
-    with saver.watch(RunnableConfig(thread), interval=0.02) as changes:
-        while status(saver, thread) != wanted:
-            changes.get(0.1)
 
 
 def test_a_worker_takes_a_thread_when_it_is_due(saver, clock):
@@ -347,7 +318,7 @@ def test_one_of_two_workers_posts_a_reminder(saver, sweep):
     app = make_chain(ask=ask).compile(checkpoint_saver=saver, observers=events.append)
     threads = [f"t{number}" for number in range(sweep.count(500, 20))]
     workers = [Worker(saver, app, interval=0.02) for _ in range(2)]
-    with serving(workers[0]), serving(workers[1]):
+    with serving(*workers):
         for thread in threads:
             app.invoke({}, RunnableConfig(thread))
         end = monotonic() + PATIENCE

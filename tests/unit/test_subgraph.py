@@ -3,6 +3,7 @@
 import asyncio
 import operator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Annotated, TypedDict
 
 import pytest
@@ -34,7 +35,6 @@ from graphkit.errors import (
 from graphkit.saver_kit import derive_status
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
-from tests.support import graphs
 from tests.support.graphs import (
     CONFIG,
     COUNTED as LOG,
@@ -51,12 +51,13 @@ from tests.support.graphs import (
     stored,
 )
 
+pytestmark = pytest.mark.sweep(1, of=("saver", "how"), in_turn=True)
+
 INSIDE = RunnableConfig("t", checkpoint_ns="s")
 DEEP = RunnableConfig("t", checkpoint_ns="s/t")
 
 
-def chain(schema=LOG, **nodes):
-    return graphs.make_chain(schema, **nodes)
+chain = partial(make_chain, LOG)
 
 
 class Node:
@@ -191,11 +192,12 @@ UNIQUE = Channels.appender()
         ({}, {"c": Channels.base(default=lambda: 5)}, [{"k": 1}], {}, {"k": 1}),
     ],
 )
+@pytest.mark.sweep(1, of="kind", in_turn=True)
 @pytest.mark.parametrize("kind", ["memory", "file", "none"])
 def test_updates_are_merged_once_by_the_rules_around_it(around, inside, updates, start, end, kind, tmp_path):
     saver = {"memory": MemorySaver, "file": lambda: FileSystemSaver(tmp_path), "none": lambda: None}[kind]()
     nodes = {f"p{n}": (lambda state, update=update: update) for n, update in enumerate(updates)}
-    graph = chain(around, s=chain(inside, **nodes).compile()).compile(checkpoint_saver=saver)
+    graph = make_chain(around, s=make_chain(inside, **nodes).compile()).compile(checkpoint_saver=saver)
     assert dict(graph.invoke(start, CONFIG)) == end
 
 
@@ -214,17 +216,17 @@ class Model(BaseModel):
 @pytest.mark.parametrize("around", [Typed, Model, LOG])
 @pytest.mark.parametrize("inside", [Typed, Model, LOG])
 def test_schemas_of_any_kind_on_either_side(around, inside, tmp_path):
-    child = chain(
+    child = make_chain(
         inside, p=lambda state: {"log": ["p"], "n": 1}, q=lambda state: {"log": ["q"], "n": 1, "mine": "m"}
     ).compile()
-    graph = chain(around, a=lambda state: {"log": ["a"], "n": 1}, s=child).compile(checkpoint_saver=MemorySaver())
+    graph = make_chain(around, a=lambda state: {"log": ["a"], "n": 1}, s=child).compile(checkpoint_saver=MemorySaver())
     state = graph.invoke({"log": [], "n": 0}, CONFIG)
     assert (list(state["log"]), state["n"], state["mine"]) == (["a", "p", "q"], 3, "m")
 
 
 def test_a_state_that_does_not_fit_the_model_inside(saver):
-    child = chain(Model, p=lambda state: None).compile()
-    graph = chain({}, s=child).compile(checkpoint_saver=saver)
+    child = make_chain(Model, p=lambda state: None).compile()
+    graph = make_chain({}, s=child).compile(checkpoint_saver=saver)
     with pytest.raises(GraphRunnerError, match="does not fit"):
         graph.invoke({"n": "no number"}, CONFIG)
 
@@ -546,6 +548,7 @@ WRONG_RESUMES = [
 ]
 
 
+@pytest.mark.sweep(1, of=("saver", "deep", "how"), in_turn=True)
 @pytest.mark.parametrize("kind", [kind for kind in STOPS if kind != "inside"])
 @pytest.mark.parametrize("deep", [False, True])
 @both

@@ -19,6 +19,7 @@ import sys
 import zlib
 from collections import defaultdict
 
+import pytest
 from hypothesis import settings
 
 FULL_EXAMPLES = 100
@@ -41,6 +42,12 @@ def spread(cases, most):
 def examples(full):
     """How many examples a test runs that runs `full` of them under --full."""
     return max(1, full * settings.default.max_examples // FULL_EXAMPLES)
+
+
+def in_turn(values, *of, most=1):
+    """The parameters of a fixture of which the default run takes some in turn for each test; `of` names the fixture."""
+    mark = pytest.mark.cell(most, of=of, in_turn=True)
+    return [pytest.param(value, marks=mark) for value in values]
 
 
 class Sweep:

@@ -141,13 +141,6 @@ def test_a_graph_has_no_retry_timeout_executor_or_destinations(graph, option):
             StateGraph({}).add_node("x", action, **option)
 
 
-@pytest.mark.parametrize("id", [START, END, "a", "", None])
-def test_ids_of_graphs_that_are_refused(graph, id):
-    for action in (StateGraph({}).add_edge(START, END), StateGraph({}).add_edge(START, END).compile()):
-        with pytest.raises(GraphStateError):
-            graph.add_node(id, action)
-
-
 @pytest.mark.requirement("behaviour 3")
 @pytest.mark.parametrize(
     ("source", "target"),

@@ -3,13 +3,14 @@
 import json
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from graphkit.compat.go_agents import CheckpointConfig, CheckpointStore, GraphConfig
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.observers import Metrics, get_observer
 from graphkit.registry import get_checkpoint_store
 from savers import FileSystemSaver, MemorySaver
+from tests.support.sweeps import examples
 
 DOCUMENTED = """{
   "name": "document-workflow",
@@ -63,6 +64,7 @@ graphs = st.fixed_dictionaries(
 
 
 @pytest.mark.requirement("G11", "G12")
+@settings(max_examples=examples(40))
 @given(graphs, graphs)
 def test_json_keeps_all_and_merge_takes_what_is_set(first, second):
     one, other = GraphConfig(**first), GraphConfig(**second)

@@ -219,9 +219,9 @@ def test_attributes_of_langgraphs_snapshots_are_explained():
     assert not hasattr(app.get_state("t"), "zzzz")
 
 
-@pytest.mark.parametrize("field", dataclasses.fields(CompileConfig), ids=lambda field: field.name)
-def test_compile_takes_every_field_of_its_config(field):
-    assert chain().compile(**{field.name: field.default}).compile_config == CompileConfig()
+def test_compile_takes_every_field_of_its_config():
+    defaults = {field.name: field.default for field in dataclasses.fields(CompileConfig)}
+    assert chain().compile(**defaults).compile_config == CompileConfig()
 
 
 def test_an_unknown_node_is_answered_with_the_nearest_one():

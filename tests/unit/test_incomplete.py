@@ -6,7 +6,6 @@ store in memory, one that has only what a saver must have, one in files, one in 
 
 import logging
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypedDict
 
@@ -22,7 +21,9 @@ from savers import FileSystemSaver, SqliteSaver, ValidatingSaver, VersionedMemor
 from tests.contract.test_minimal import Lists
 from tests.support.checkpoints import with_lazy_state
 from tests.support.graphs import make_chain
+from tests.support.sweeps import in_turn
 from tests.support.threads import TYPES, assert_same, everything
+from tests.support.workers import serving
 
 T = RunnableConfig("t")
 NEW = RunnableConfig("new")
@@ -103,7 +104,7 @@ def wrapped_memory():
     return ValidatingSaver(VersionedMemorySaver())
 
 
-@pytest.fixture(params=["memory", "wrapped", "lists", "files", "sqlite"])
+@pytest.fixture(params=in_turn(["memory", "wrapped", "lists", "files", "sqlite"], "store", most=2))
 def store(request, tmp_path):
     made = Store(request.param, tmp_path / "store")
     yield made
@@ -560,14 +561,10 @@ def test_a_worker_takes_a_thread_when_its_copy_has_ended(store):
         interval=0.01,
     )
     ended = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(worker.run)
-        try:
-            copy_threads(source, store.opened, ["t"])
-            assert ended.wait(60)
-        finally:
-            worker.stop()
-        assert running.result(60) == 1
+    with serving(worker) as (served,):
+        copy_threads(source, store.opened, ["t"])
+        assert ended.wait(60)
+    assert served.result() == 1
     assert effects == ["one", "two"]
 
 

@@ -209,13 +209,6 @@ def test_another_result_is_an_error_that_names_the_node(result, reason):
         graph.compile().invoke({})
 
 
-def test_an_entry_edge_may_decide_and_update(saver):
-    graph = make_graph(LOG, "a>END b>END", a=lambda s: None, b=lambda s: None)
-    graph.add_conditional_edges(START, lambda s: Command("b", {"log": "e"}))
-    assert nodes_of(graph.compile(checkpoint_saver=saver).stream({}, CONFIG)) == [START, "b", END]
-    assert logs(saver)[0] == ["e"]
-
-
 @pytest.mark.parametrize("result", ["nope", None, 3, ["list"], Command("nope"), Command()])
 @pytest.mark.parametrize("mappings", [{"yes": END}, None])
 def test_an_unmapped_condition_names_its_source(saver, result, mappings):
@@ -593,13 +586,6 @@ def test_a_run_stops_once_and_goes_on_there(saver, has_saver, options, first, st
         assert stops(compiled) == ([END], None)
 
 
-@pytest.mark.parametrize("option", ["interrupt_before", "interrupt_after"])
-def test_on_a_self_loop_one_node_per_resume(saver, option):
-    compiled = endless(checkpoint_saver=saver, **{option: ["a"]})
-    first = compiled.invoke({}, CONFIG).value("n")
-    assert [compiled.invoke(None, CONFIG)["n"] for _ in range(3)] == [first + 1, first + 2, first + 3]
-
-
 def test_every_node_may_stop_both_ways(saver):
     names = ["a", "b", "c"]
     compiled = chain(*names)[0].compile(checkpoint_saver=saver, interrupt_after=names, interrupt_before=names)
@@ -847,6 +833,7 @@ def fresh():
     return {"list": [[], [2]], "dict": {"deep": {"x": 1}}, "set": {1}, "box": Box([1]), "boxes": [Box([2])]}
 
 
+@pytest.mark.sweep(1, of="kind", in_turn=True)
 @pytest.mark.parametrize("kind", ["none", "memory", "four-methods"])
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_node_cannot_change_the_state_it_was_given(name, kind, list_saver):

@@ -663,17 +663,3 @@ def test_an_item_that_waits_does_not_run_again_while_others_are_answered():
     state = app.invoke(GraphResume("maybe"), "t")
     assert ran[5:] == ["b"]
     assert state["read"] == ["a: yes", "b: maybe", "c: no"]
-
-
-def test_a_resume_without_an_answer_asks_again():
-    ran = []
-
-    def action(document):
-        ran.append(document)
-        interrupt(document)
-
-    app = graph_of(action).compile(checkpointer=MemorySaver())
-    app.invoke({"documents": ["a", "b"]}, "t")
-    app.invoke(None, "t")
-
-    assert sorted(ran) == ["a", "a", "b", "b"]

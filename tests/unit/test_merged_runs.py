@@ -19,6 +19,8 @@ from tests.support.graphs import (
     stored,
 )
 
+pytestmark = pytest.mark.sweep(1, of=("saver", "how"), in_turn=True)
+
 log_node = partial(graphs.log_node, n=1)
 chain = partial(graphs.make_chain_of, LOG, {"n": 1})
 

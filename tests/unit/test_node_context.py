@@ -107,12 +107,6 @@ def test_any_value_is_an_answer(saver, answer):
     assert seen == [answer]
 
 
-def test_an_answer_by_id(saver):
-    compiled = asking("q").compile(checkpoint_saver=saver)
-    stop = run(compiled, {})
-    assert run(compiled, GraphResume({stop.id: "by id"})).state["log"] == ["a", "by id", "z"]
-
-
 def test_an_answer_given_twice_is_refused(saver):
     broken = [True]
 
@@ -147,12 +141,6 @@ def test_an_answer_is_read_only_the_first_time_too(saver):
     run(compiled, GraphResume(mine))
     assert mine == [0]
     assert len(errors) == 1
-
-
-def test_an_answer_with_an_update(saver):
-    compiled = asking("q").compile(checkpoint_saver=saver)
-    run(compiled, {})
-    assert run(compiled, GraphResume("yes", update={"log": "by hand"})).state["log"] == ["a", "by hand", "yes", "z"]
 
 
 def test_an_update_alone_asks_again_and_is_kept(saver):
@@ -334,17 +322,6 @@ def test_an_answer_that_does_not_convince_is_followed_by_a_new_question(saver):
     assert run(compiled, GraphResume(update={"go": 1})).state["note"] == "not yet"
 
 
-@pytest.mark.parametrize("value", [1, None, "go"])
-def test_at_an_action_a_value_that_is_no_mapping_is_refused(saver, value):
-    gate = Gate()
-    compiled = gated(gate, checkpoint_saver=saver)
-    run(compiled, {})
-    with pytest.raises(GraphRunnerError):
-        run(compiled, GraphResume(value))
-    assert gate.asked == 1
-    assert len(saver.interrupts("t")) == 1
-
-
 def test_an_action_may_return_whole_metadata(saver):
     metadata = InterruptionMetadata.builder("gate", None).reason("because").addMetadata("k", 1).build()
     stop = run(gated(Gate(metadata), checkpoint_saver=saver), {})
@@ -376,27 +353,6 @@ def test_an_asynchronous_question_needs_an_asynchronous_run(saver):
     with pytest.raises(GraphRunnerError, match="astream"):
         run(gated(Later(), checkpoint_saver=saver), {})
     assert saver.get(CONFIG) is None
-
-
-def test_a_question_inside_after_a_declared_stop(saver):
-    compiled = asking("q").compile(checkpoint_saver=saver, interrupt_before=["ask"])
-    assert run(compiled, {}).when == "before"
-    assert run(compiled, GraphResume({"log": "b"})).when == "inside"
-    assert run(compiled, GraphResume("yes")).state["log"] == ["a", "b", "yes", "z"]
-
-
-def test_time_travel_through_a_declared_stop_to_a_question(saver):
-    compiled = asking("q").compile(checkpoint_saver=saver, interrupt_before=["ask"])
-    run(compiled, {})
-    at = at_checkpoint(saver.get(CONFIG))
-    run(compiled)
-    run(compiled, GraphResume("old"))
-
-    before = list(saver.list(CONFIG))
-
-    assert run(compiled, None, at).payload == "q"
-    assert run(compiled, GraphResume("new")).state["log"] == ["a", "new", "z"]
-    assert list(saver.list(CONFIG))[-len(before) :] == before
 
 
 # --- interrupts that a node swallows ----------------------------------------------------------------------------------

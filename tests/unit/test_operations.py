@@ -94,12 +94,6 @@ def test_an_answer_is_what_the_resumed_node_gets(app, waiting):
     assert log_of(app.get_state(T)) == ["first", "answer yes", "last"]
 
 
-def test_none_is_an_answer(app, waiting):
-    answer(waiting, T, None)
-    app.invoke(None, T)
-    assert log_of(app.get_state(T))[1] == "answer None"
-
-
 @pytest.mark.parametrize(("value", "log"), [({"log": "extra"}, ["first", "extra", "last"]), (None, ["first", "last"])])
 def test_a_declared_stop_takes_a_mapping_or_none(stopped, value, log):
     answer(stopped, "t", value)

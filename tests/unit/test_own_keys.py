@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypedDict
 
-import psycopg
 import pytest
 
 from graphkit import (
@@ -45,6 +44,7 @@ from savers import (
 )
 from tests.support.logs import locate_log, read_key_id, read_records
 from tests.support.sealed import READS, made, quiet, view, write
+from tests.support.sweeps import in_turn
 
 CURRENT = {"current": bytes(range(32))}
 ANN = {"ann": bytes(range(1, 33))}
@@ -102,34 +102,11 @@ class Postgres:
         self.schema = f"own_{uuid.uuid4().hex}"
         self.opener = partial(PostgresSaver, self.server.connection_string, schema=self.schema, lock_timeout=0)
 
-    def _copy(self, source, target):
-        with psycopg.connect(self.server.connection_string) as connection:
-            rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (self.schema,))
-            tables = sorted(name for (name,) in rows if name != "meta")
-            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {self.schema}_backup")
-            if target == self.schema:
-                connection.execute(f"TRUNCATE {', '.join(f'{target}.{table}' for table in tables)} CASCADE")
-            for table in tables:
-                if target != self.schema:
-                    connection.execute(f"CREATE TABLE {target}.{table} (LIKE {source}.{table})")
-            # What refers to a history comes after it.
-            for table in sorted(tables, key=lambda name: "histor" not in name):
-                connection.execute(
-                    f"INSERT INTO {target}.{table} OVERRIDING SYSTEM VALUE SELECT * FROM {source}.{table}"
-                )
-
-    def back_up(self):
-        self._copy(self.schema, f"{self.schema}_backup")
-
-    def restore(self):
-        self._copy(f"{self.schema}_backup", self.schema)
-
     def close(self):
         self.server.drop_schema(self.schema)
-        self.server.drop_schema(f"{self.schema}_backup")
 
 
-@pytest.fixture(params=[Files, Sqlite, Postgres], ids=lambda each: each.__name__.lower())
+@pytest.fixture(params=in_turn([Files, Sqlite, Postgres], "store"), ids=lambda each: each.__name__.lower())
 def store(request, tmp_path):
     """A store that is opened again with each call; all savers are closed in the end."""
     found = request.param(request, tmp_path)
@@ -140,8 +117,7 @@ def store(request, tmp_path):
         opened.append(saver)
         return saver
 
-    open_again.back_up = found.back_up
-    open_again.restore = found.restore
+    open_again.files = found
     open_again.opener = found.opener
     open_again.close = lambda: [saver.close() for saver in opened]
     yield open_again
@@ -416,13 +392,14 @@ def test_only_a_destroyed_key_is_no_problem(two_subjects, keys, error, state):
 
 
 @pytest.mark.requirement("P73")
+@pytest.mark.parametrize("store", [Files, Sqlite], indirect=True)
 def test_a_backup_that_is_restored_stays_erased(two_subjects):
     two_subjects.close()
-    two_subjects.back_up()
+    two_subjects.files.back_up()
     with two_subjects(WITHOUT_ANN) as saver:
         assert saver.delete("t")
     two_subjects.close()
-    two_subjects.restore()
+    two_subjects.files.restore()
     with two_subjects(WITHOUT_ANN) as saver:
         assert saver.threads() == ["other", "t"]
         with pytest.raises(CheckpointErasedError):
@@ -709,13 +686,6 @@ def test_a_pickled_key_file_has_no_key(tmp_path):
     key = keys("a")
     assert key not in pickle.dumps(keys)
     assert pickle.loads(pickle.dumps(keys))("a") == key
-
-
-def test_keys_that_are_added_at_the_same_time_are_all_kept(tmp_path):
-    names = [f"key{number}" for number in range(40)]
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda name: KeyFile(tmp_path / "keys").add(name), names * 2))
-    assert sorted(KeyFile(tmp_path / "keys").read()) == sorted(names)
 
 
 def test_keys_that_are_added_through_a_link_at_the_same_time_are_all_kept(tmp_path):

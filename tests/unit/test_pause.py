@@ -13,9 +13,6 @@ import pytest
 from graphkit import END, START, InterruptionMetadata, RunnableConfig, StateGraph
 from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import CONFIG, LOG, both, log_node, make_chain, make_graph, pending_ids, status_of
-from tests.support.sweeps import ALL
-
-pytestmark = pytest.mark.sweep(ALL)
 
 
 def run(graph, given, config=CONFIG, *, how="sync"):

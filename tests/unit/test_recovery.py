@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import struct
 import traceback
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -30,13 +29,13 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from graphkit.recovery import arecover, last_good, recover
+from graphkit.testing import ManualClock
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.graphs import make_chain, make_graph
-from tests.support.sweeps import ALL
-
-pytestmark = pytest.mark.sweep(ALL)
+from tests.support.logs import flip_in_file, locate_log, read_records
 
 AT = RunnableConfig("t")
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -49,28 +48,12 @@ def file_saver(root):
     return FileSystemSaver(root, fsync="never", lock_timeout=0)
 
 
-def log_of(root):
-    (path,) = root.rglob("log")
-    return path
-
-
-def records_of(path):
-    """Where the records of a log begin and end, by docs/format.md."""
-    data, at, found = path.read_bytes(), 64, []
-    while at < len(data):
-        assert data[at : at + 4] == b"\xc1\xf5G2"
-        length = struct.unpack_from("<I", data, at + 4)[0] + 45
-        found.append((at, at + length))
-        at += length
-    return found
-
-
-def damage(path, *records):
+def damage(path, *numbers):
     """Flip all bits of a byte in the middle of these records: a single bit is corrected."""
-    data = bytearray(path.read_bytes())
-    for begin, end in (records_of(path)[number] for number in records):
-        data[(begin + end) // 2] ^= 0xFF
-    path.write_bytes(data)
+    records = read_records(path)
+    for number in numbers:
+        record = records[number]
+        flip_in_file(path, record.offset + record.size // 2, 0xFF)
 
 
 def line(saver, calls, *, nodes="abcd", fails=None):
@@ -124,7 +107,7 @@ def test_modifications_are_seen_and_the_old_checkpoint_stays(saver):
 @pytest.mark.requirement("H45")
 def test_the_async_twin(file_saver, root):
     failed_at(file_saver, "d")
-    damage(log_of(root), -1)
+    damage(locate_log(root), -1)
     calls = []
     state = asyncio.run(arecover(line(FileSystemSaver(root, fsync="never"), calls), "t", modifications={"x": 1}))
     assert (state["path"], state["x"]) == (list("abcd"), 1)
@@ -153,7 +136,7 @@ def checkpoints(root, count):
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 def test_after_damaged_checkpoints_recovery_uses_the_one_before_and_logs_it(k, root, caplog):
     ids = checkpoints(root, 6)
-    damage(log_of(root), *range(-k, 0))
+    damage(locate_log(root), *range(-k, 0))
     saver = FileSystemSaver(root, fsync="never")
     with pytest.raises(CheckpointCorruptionError):
         saver.get(AT)
@@ -178,7 +161,7 @@ def test_a_graph_goes_on_where_it_can(file_saver, root):
         if output.node == "c":
             break
     file_saver.close()
-    damage(log_of(root), -1)
+    damage(locate_log(root), -1)
     calls = []
     fresh = FileSystemSaver(root, fsync="never")
     assert recover(line(fresh, calls), "t")["path"] == list("abcd")
@@ -189,8 +172,8 @@ def test_a_graph_goes_on_where_it_can(file_saver, root):
 @pytest.mark.requirement("H45")
 def test_nothing_that_reads_is_the_error(root):
     checkpoints(root, 3)
-    path = log_of(root)
-    damage(path, *range(2, len(records_of(path))))
+    path = locate_log(root)
+    damage(path, *range(2, len(read_records(path))))
     with pytest.raises(CheckpointCorruptionError):
         last_good(FileSystemSaver(root, fsync="never"), "t")
 
@@ -198,7 +181,7 @@ def test_nothing_that_reads_is_the_error(root):
 @pytest.mark.requirement("H45")
 def test_a_wrapped_saver_is_repaired_too(root):
     ids = checkpoints(root, 3)
-    damage(log_of(root), -1)
+    damage(locate_log(root), -1)
     wrapped = SaverWrapper(SaverWrapper(FileSystemSaver(root, fsync="never")))
     assert last_good(wrapped, "t").id == ids[-2]
 
@@ -206,7 +189,7 @@ def test_a_wrapped_saver_is_repaired_too(root):
 @pytest.mark.requirement("H45")
 def test_damage_is_not_repaired_under_a_run(root):
     ids = checkpoints(root, 3)
-    damage(log_of(root), -1)
+    damage(locate_log(root), -1)
     holder, other = (FileSystemSaver(root, fsync="never", lock_timeout=0) for _ in range(2))
     with ThreadPoolExecutor(1) as elsewhere, holder.run_lock(AT), pytest.raises(ThreadBusyError):
         elsewhere.submit(last_good, other, "t").result()
@@ -312,21 +295,8 @@ def test_all_spoilt_is_the_first_error(list_saver):
 # CheckpointManager
 
 
-class Clock:
-    def __init__(self):
-        self.now = datetime(2026, 1, 1, tzinfo=UTC)
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 def managing(saver, clock=None, **policy):
-    return CheckpointManager(saver, CheckpointPolicy(**policy), clock=clock or Clock())
+    return CheckpointManager(saver, CheckpointPolicy(**policy), clock=clock or ManualClock(NEW_YEAR))
 
 
 def saved(manager, count, run="run", **options):
@@ -529,15 +499,16 @@ def test_compare(saver):
 
 
 @pytest.mark.requirement("H37")
-def test_pruning_by_age(saver, clock):
+def test_pruning_by_age(saver):
+    clock = ManualClock(NEW_YEAR)
     manager = managing(saver, clock, retention_strategy="all", max_age=timedelta(days=7))
     for day in range(10):
-        clock.now = datetime(2026, 1, 1 + day, tzinfo=UTC)
         manager.save_checkpoint("run", f"day{day}", {})
+        clock.advance(timedelta(days=1))
 
     assert [info.node_id for info in manager.list_checkpoints("run")] == [f"day{day}" for day in range(2, 10)]
 
-    clock.now += timedelta(days=365)
+    clock.advance(timedelta(days=365))
 
     assert manager.prune("run") == 7
     assert [info.node_id for info in manager.list_checkpoints("run")] == ["day9"], "the latest never goes"

@@ -4,7 +4,6 @@ import logging
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -25,27 +24,13 @@ from savers import (
 from tests.support.graphs import LOG, make_chain
 from tests.support.retention import fill, ids
 from tests.support.savers import SAVER_KINDS, ListingSaver, ListSaver, open_kind
+from tests.support.workers import PATIENCE, serving, status
 
-PATIENCE = 60.0
 KEEP_TWO = RetentionPolicy(keep_last=2, threads="old*")
 
 
 def make_app(saver, **nodes):
     return make_chain(LOG, **(nodes or {"a": lambda state: {"log": "a"}})).compile(checkpoint_saver=saver)
-
-
-@contextmanager
-def serving(*workers):
-    """Run workers in threads, and stop them."""
-    with ThreadPoolExecutor(len(workers)) as pool:
-        running = [pool.submit(worker.run) for worker in workers]
-        try:
-            yield
-        finally:
-            for worker in workers:
-                worker.stop()
-            for done in running:
-                done.result(PATIENCE)
 
 
 class Passes(SaverWrapper):
@@ -79,7 +64,7 @@ def test_a_worker_applies_the_policy_and_begins_runs(tmp_path, kind):
         app.submit({}, RunnableConfig("new"))
         assert Worker(saver, app, policy=KEEP_TWO).run(once=True) == 1
         assert ids(saver, "old") == ["c4", "c3"]
-        assert saver.history(RunnableConfig("new"))[0].status == "finished"
+        assert status(saver, "new") == "finished"
         assert sorted(saver.threads()) == ["new", "old"]
 
 

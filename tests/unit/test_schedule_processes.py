@@ -12,6 +12,7 @@ import pytest
 from graphkit import RunnableConfig, schedules
 from savers import FileSystemSaver, PostgresSaver, SqliteSaver
 from tests.support.command_process import program_starter
+from tests.support.sweeps import in_turn
 
 PATIENCE = 60.0
 HOUR = timedelta(hours=1)
@@ -60,7 +61,7 @@ worker.run(once=what == "once")
 """
 
 
-@pytest.fixture(params=["file", "sqlite", "postgres"])
+@pytest.fixture(params=in_turn(["file", "sqlite", "postgres"], "place"))
 def place(request, tmp_path):
     """The kind of the saver, its place, and its schema."""
     if request.param != "postgres":

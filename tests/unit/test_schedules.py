@@ -2,7 +2,6 @@
 
 import threading
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -18,27 +17,19 @@ from graphkit.errors import (
     GraphRunnerError,
     MissingDependencyError,
 )
+from graphkit.testing import ManualClock
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver
 from tests.support.graphs import LOG, make_chain
+from tests.support.sweeps import in_turn
+from tests.support.workers import PATIENCE, serving
 
-PATIENCE = 60.0
 MONDAY = datetime(2026, 11, 30, 8, 30, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 ZURICH = "Europe/Zurich"
 
 
-class Clock:
-    """Stands still until a test moves it."""
-
-    def __init__(self, time=MONDAY):
-        self.time = time
-
-    def __call__(self):
-        return self.time
-
-
-@pytest.fixture(params=["memory", "file", "sqlite", "postgres"])
+@pytest.fixture(params=in_turn(["memory", "file", "sqlite", "postgres"], "saver"))
 def saver(request, tmp_path):
     if request.param == "memory":
         yield MemorySaver()
@@ -57,7 +48,7 @@ def saver(request, tmp_path):
 
 @pytest.fixture
 def clock():
-    return Clock()
+    return ManualClock(MONDAY)
 
 
 @pytest.fixture
@@ -124,9 +115,9 @@ def test_the_times_are_the_same_wherever_the_search_begins(cron):
 def test_each_due_time_gets_a_thread_of_its_own(saver, app, clock):
     Worker(saver, app, clock=clock).schedule("report", "0 9 * * 1-5", {}, timezone=ZURICH)
     assert serve(saver, app, clock) == 0
-    clock.time += 23 * HOUR + HOUR / 2  # 9:00 in Zurich
+    clock.advance(23 * HOUR + HOUR / 2)  # 9:00 in Zurich
     assert [serve(saver, app, clock), serve(saver, app, clock)] == [1, 0]
-    clock.time += DAY
+    clock.advance(DAY)
     assert [serve(saver, app, clock), serve(saver, app, clock)] == [1, 0]
     assert runs(saver) == ["2026-12-01T08:00:00+00:00", "2026-12-02T08:00:00+00:00"]
     threads = {thread for thread in saver.threads() if not thread.startswith("graphkit:")}
@@ -139,10 +130,10 @@ def test_each_due_time_gets_a_thread_of_its_own(saver, app, clock):
 @pytest.mark.requirement("W12")
 def test_of_the_missed_times_the_latest_is_submitted(saver, app, clock):
     schedules.add(saver, "hourly", "0 * * * *", {}, created_at=clock())
-    clock.time += 10 * DAY
+    clock.advance(10 * DAY)
     assert serve(saver, app, clock) == 1
     assert runs(saver) == ["2026-12-10T08:00:00+00:00"]
-    clock.time += HOUR
+    clock.advance(HOUR)
     assert serve(saver, app, clock) == 1
 
 
@@ -153,13 +144,13 @@ def test_times_that_pass_while_a_worker_is_busy_are_all_submitted(clock, monkeyp
 
     def work(state):
         nonlocal now
-        clock.time += 3 * HOUR
+        clock.advance(3 * HOUR)
         now += 3 * 3600
 
     app = make_chain(LOG, a=work).compile()
     worker = Worker(saver, app, clock=clock)
     worker.schedule("hourly", "0 * * * *", {})
-    clock.time += HOUR
+    clock.advance(HOUR)
 
     def stop(thread, output):
         if output.is_end:
@@ -178,26 +169,23 @@ def test_a_schedule_of_another_graph_is_submitted_for_its_worker(saver, clock):
 
     one, two = make("one"), make("two")
     Worker(saver, {"two": two}, clock=clock).schedule("x", "0 9 * * *", {"log": "in"})
-    clock.time += DAY
+    clock.advance(DAY)
     assert [serve(saver, one, clock), serve(saver, two, clock)] == [0, 1]
     (thread,) = [thread for thread in saver.threads() if thread.startswith("x-")]
     assert saver.get(RunnableConfig(thread)).state["log"] == ["in", "two"]
 
 
-def test_a_serving_worker_notices_what_others_add_and_remove(saver):
+def test_a_serving_worker_notices_what_others_add_and_remove(saver, clock):
     done = threading.Event()
     app = make_chain(LOG, a=lambda state: done.set()).compile()
-    clock = Clock()
     worker = Worker(saver, app, clock=clock, interval=0.01)
-    with ThreadPoolExecutor(1) as pool:
-        served = pool.submit(worker.run)
+    with serving(worker) as (served,):
         schedules.add(saver, "gone", "0 9 * * *", {}, created_at=clock())
         schedules.add(saver, "stays", "0 9 * * *", {}, created_at=clock())
         assert schedules.remove(saver, "gone")
-        clock.time += HOUR
+        clock.advance(HOUR)
         assert done.wait(PATIENCE)
-        worker.stop()
-        assert served.result(PATIENCE) == 1
+    assert served.result() == 1
     assert len(runs(saver)) == 1
 
 
@@ -207,7 +195,7 @@ def test_a_run_that_was_submitted_but_not_recorded_is_not_submitted_again(saver,
     if after == "release" and not isinstance(saver, HasVersions):
         pytest.skip("the saver keeps no versions")
     schedules.add(saver, "x", "0 9 * * *", {}, created_at=clock())
-    clock.time += HOUR
+    clock.advance(HOUR)
     with monkeypatch.context() as patch:
         patch.setattr(engine, "_put", None)  # which the worker calls for the record
         for _ in range(2):  # the second time it runs what it has submitted, if it has not yet
@@ -239,17 +227,17 @@ def test_many_due_times_leave_a_short_history(saver, app, clock):
 @pytest.mark.requirement("W14")
 def test_the_same_definition_changes_nothing_and_another_one_replaces_it(saver, app, clock):
     first = schedules.add(saver, "x", "0 9 * * *", {"log": ["a"]}, created_at=clock())
-    clock.time += DAY
+    clock.advance(DAY)
     assert serve(saver, app, clock) == 1
     again = schedules.add(saver, "x", "0 9 * * *", {"log": ["a"]}, created_at=clock())
     assert (again.created_at, again.last_due) == (first.created_at, datetime(2026, 11, 30, 9, tzinfo=UTC))
     schedules.add(saver, "x", "0 * * * *", {"log": ["a"]}, created_at=clock())
     assert serve(saver, app, clock) == 0
-    clock.time += HOUR
+    clock.advance(HOUR)
     assert serve(saver, app, clock) == 1
     assert schedules.remove(saver, "x")
     assert not schedules.remove(saver, "x")
-    clock.time += DAY
+    clock.advance(DAY)
     assert serve(saver, app, clock) == 0
     assert len(runs(saver)) == 2
 
@@ -313,6 +301,6 @@ def test_a_schedule_that_cannot_be_read_does_not_stop_the_others(clock, app, cap
     schedules.add(saver, "good", "0 9 * * *", {}, created_at=clock())
     bad = make_chain(LOG, a=lambda state: None).compile(checkpoint_saver=saver)
     bad.invoke({}, RunnableConfig("graphkit:schedule:bad"))
-    clock.time += HOUR
+    clock.advance(HOUR)
     assert serve(saver, app, clock) == 1
     assert "schedule 'bad' failed" in caplog.text

@@ -353,6 +353,7 @@ AROUND = {
 
 
 @pytest.mark.parametrize("way", AROUND)
+@pytest.mark.sweep(1, of=("given", "channel"), in_turn=True)
 @pytest.mark.parametrize("given", ["the same", "a copy", "another"])
 @pytest.mark.parametrize("channel", [None, Channels.base(lambda old, new: new)])
 def test_a_container_that_was_changed_in_place_is_found_at_the_next_update_of_its_key(way, given, channel):

@@ -4,20 +4,16 @@ import pytest
 
 from graphkit import END, START, GraphResume, RunnableConfig, StateGraph, interrupt, operations
 from graphkit.errors import NodeExecutionError
-from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
+from savers import FileSystemSaver, MemorySaver, SqliteSaver
 from tests.support.graphs import CONFIG, LOG, make_chain
+from tests.support.savers import open_kind
+from tests.support.sweeps import in_turn
 
 
-@pytest.fixture(params=["memory", "file", "sqlite", "wrapped"])
+@pytest.fixture(params=in_turn(["memory", "file", "sqlite", "wrapped"], "saver", most=2))
 def saver(request, tmp_path):
-    if request.param == "memory":
-        yield MemorySaver()
-    elif request.param == "sqlite":
-        with SqliteSaver(tmp_path / "runs.db", fsync="never") as saver:
-            yield saver
-    else:
-        with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
-            yield saver if request.param == "file" else SaverWrapper(saver)
+    with open_kind(request.param, tmp_path) as saver:
+        yield saver
 
 
 def chain(saver=None, /, *, before=(), after=(), **nodes):

@@ -15,7 +15,6 @@ from graphkit import (
     RunnableConfig,
     StateGraph,
     StreamMode,
-    interrupt,
 )
 from savers import MemorySaver
 from tests.support.graphs import connect, make_chain, make_graph, nodes_of
@@ -53,13 +52,6 @@ def aread(app, given, **options):
 
 
 both = pytest.mark.parametrize("read", [read, aread])
-
-
-@both
-def test_custom_yields_the_values_themselves(read):
-    app = chain(dispatching(1, {"two": 2}, None)).compile()
-
-    assert read(app, {}, stream_mode="custom") == [1, {"two": 2}, None]
 
 
 @both
@@ -141,21 +133,6 @@ def test_a_value_arrives_while_an_async_node_runs():
     asyncio.run(main())
 
 
-def test_a_value_arrives_while_a_sync_node_of_an_async_run_runs():
-    seen = threading.Event()
-
-    def node(state, config):
-        config.dispatch("here")
-        assert seen.wait(WAIT)
-
-    async def main():
-        async for _ in chain(node).compile().astream({}, stream_mode="custom"):
-            seen.set()
-
-    asyncio.run(main())
-    assert seen.is_set()
-
-
 @both
 def test_branches_items_and_nested_graphs_dispatch_too(read):
     def dispatch_item(item, config):
@@ -184,29 +161,6 @@ def test_an_error_of_a_node_leaves_the_stream(read):
 
     with pytest.raises(GraphRunnerError, match="no network"):
         read(chain(fail).compile(), {}, stream_mode="custom")
-
-
-@both
-def test_a_stream_without_a_custom_mode_yields_after_the_node(read):
-    app = chain(dispatching("late")).compile()
-
-    items = read(app, {}, stream_mode="values")
-
-    assert [getattr(item, "chunk", item.node) for item in items] == [START, "late", "node", END]
-
-
-@both
-def test_an_interrupt_is_the_last_item(read):
-    def ask(state, config):
-        config.dispatch("asking")
-        interrupt("sure?")
-
-    app = chain(ask).compile(checkpoint_saver=MemorySaver())
-
-    items = read(app, {}, config=RunnableConfig("t"), stream_mode=["custom", "values"])
-
-    assert ("custom", "asking") in items
-    assert items[-1][1].payload == "sure?"
 
 
 def test_invoke_ignores_the_stream_modes_of_the_config():

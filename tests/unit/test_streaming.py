@@ -96,12 +96,6 @@ def test_chunks_come_as_they_are_made_and_the_update_is_merged_once(saver, how, 
     assert talker.closed == 1
 
 
-@pytest.mark.requirement("behaviour 14")
-def test_a_generator_counts_as_one_node():
-    graph = make_chain(g=Talker("x", "y").plain).compile(max_iterations=1)
-    assert items(graph.stream({})) == [START, "x", "y", "g", END]
-
-
 def test_nothing_runs_ahead_of_the_caller():
     said = []
 
@@ -298,12 +292,6 @@ def test_updates_of_nodes_and_of_the_commands_of_edges(saver, how):
         ("b", {}),
         (END, None),
     ]
-
-
-def test_other_modes_have_no_updates(saver):
-    graph = make_chain(a=node("a")).compile(checkpoint_saver=saver)
-    for mode in ("values", "snapshots"):
-        assert [update for _, update in updates(graph, {}, mode=mode)] == [None] * 3
 
 
 def test_updates_after_a_resume_are_those_of_the_steps_that_follow(saver):

@@ -3,6 +3,7 @@
 import asyncio
 import operator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Annotated, TypedDict
 
 import pytest
@@ -34,7 +35,6 @@ from graphkit.errors import (
 from graphkit.saver_kit import derive_status
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
-from tests.support import graphs
 from tests.support.graphs import (
     CONFIG,
     COUNTED as LOG,
@@ -51,12 +51,13 @@ from tests.support.graphs import (
     stored,
 )
 
+pytestmark = pytest.mark.sweep(1, of=("saver", "how"), in_turn=True)
+
 INSIDE = RunnableConfig("t", checkpoint_ns="s")
 DEEP = RunnableConfig("t", checkpoint_ns="s/t")
 
 
-def chain(schema=LOG, **nodes):
-    return graphs.make_chain(schema, **nodes)
+chain = partial(make_chain, LOG)
 
 
 class Node:
@@ -121,10 +122,6 @@ def test_each_has_a_history_of_its_own_three_levels_deep(saver):
     for config in (CONFIG, INSIDE, DEEP):
         for checkpoint in saver.list(config):
             assert checkpoint.metadata["run_id"] == run_id
-
-
-def test_without_a_saver_it_runs_too():
-    assert three_levels([], None).invoke({})["log"] == WHOLE
 
 
 @both
@@ -195,11 +192,12 @@ UNIQUE = Channels.appender()
         ({}, {"c": Channels.base(default=lambda: 5)}, [{"k": 1}], {}, {"k": 1}),
     ],
 )
+@pytest.mark.sweep(1, of="kind", in_turn=True)
 @pytest.mark.parametrize("kind", ["memory", "file", "none"])
 def test_updates_are_merged_once_by_the_rules_around_it(around, inside, updates, start, end, kind, tmp_path):
     saver = {"memory": MemorySaver, "file": lambda: FileSystemSaver(tmp_path), "none": lambda: None}[kind]()
     nodes = {f"p{n}": (lambda state, update=update: update) for n, update in enumerate(updates)}
-    graph = chain(around, s=chain(inside, **nodes).compile()).compile(checkpoint_saver=saver)
+    graph = make_chain(around, s=make_chain(inside, **nodes).compile()).compile(checkpoint_saver=saver)
     assert dict(graph.invoke(start, CONFIG)) == end
 
 
@@ -218,17 +216,17 @@ class Model(BaseModel):
 @pytest.mark.parametrize("around", [Typed, Model, LOG])
 @pytest.mark.parametrize("inside", [Typed, Model, LOG])
 def test_schemas_of_any_kind_on_either_side(around, inside, tmp_path):
-    child = chain(
+    child = make_chain(
         inside, p=lambda state: {"log": ["p"], "n": 1}, q=lambda state: {"log": ["q"], "n": 1, "mine": "m"}
     ).compile()
-    graph = chain(around, a=lambda state: {"log": ["a"], "n": 1}, s=child).compile(checkpoint_saver=MemorySaver())
+    graph = make_chain(around, a=lambda state: {"log": ["a"], "n": 1}, s=child).compile(checkpoint_saver=MemorySaver())
     state = graph.invoke({"log": [], "n": 0}, CONFIG)
     assert (list(state["log"]), state["n"], state["mine"]) == (["a", "p", "q"], 3, "m")
 
 
 def test_a_state_that_does_not_fit_the_model_inside(saver):
-    child = chain(Model, p=lambda state: None).compile()
-    graph = chain({}, s=child).compile(checkpoint_saver=saver)
+    child = make_chain(Model, p=lambda state: None).compile()
+    graph = make_chain({}, s=child).compile(checkpoint_saver=saver)
     with pytest.raises(GraphRunnerError, match="does not fit"):
         graph.invoke({"n": "no number"}, CONFIG)
 
@@ -325,6 +323,7 @@ def sweep_deaths(make_graph, stores, kind, how, sweep, expected):
 
 @pytest.mark.parametrize("kind", ["memory", "four-methods", "file"])
 @pytest.mark.parametrize("questions", [(), ("y",), ("p", "y", "q")])
+@pytest.mark.sweep(1, of=("kind", "how"), in_turn=True)
 @both
 def test_a_death_at_any_write_repeats_nothing_and_ends_the_same(stores, kind, questions, how, sweep):
     def make_graph(runs, saver):
@@ -342,6 +341,7 @@ def test_a_death_at_any_write_repeats_nothing_and_ends_the_same(stores, kind, qu
 
 @pytest.mark.parametrize("questions", [(), ("p", "y", "q")])
 @pytest.mark.parametrize("options", [{"checkpoint_interval": 2}, {"checkpoint_interval": 9}, {"durability": "exit"}])
+@pytest.mark.sweep(1, of=("kind", "how"), in_turn=True)
 @both
 def test_a_death_at_any_write_when_less_is_stored(stores, options, questions, how, sweep):
     def make_graph(runs, saver):
@@ -354,6 +354,7 @@ def test_a_death_at_any_write_when_less_is_stored(stores, options, questions, ho
 
 @pytest.mark.parametrize("options", [{}, {"durability": "exit"}, {"checkpoint_interval": 5}])
 @pytest.mark.parametrize("kind", ["memory", "four-methods"])
+@pytest.mark.sweep(1, of=("kind", "how"), in_turn=True)
 @both
 def test_a_death_at_any_write_of_subgraphs_side_by_side(stores, options, kind, how, sweep):
     def make_graph(runs, saver):
@@ -504,24 +505,18 @@ def test_a_stop_inside_stops_the_run_and_is_answered_through_it(saver, kind, dee
 
     waiting = graph.get_state(CONFIG).interrupts
 
-    assert [(each.id, each.checkpoint_ns, each.node_id) for each in waiting] == [(last.id, "s/t" if deep else "s", "p")]
+    namespace = "s/t" if deep else "s"
+    assert [(each.id, each.checkpoint_ns, each.node_id) for each in waiting] == [(last.id, namespace, "p")]
+    if len(saver.namespaces("t")) > 1:  # a saver of four methods does not list them
+        assert [(each.id, each.checkpoint_ns) for each in saver.interrupts("t")] == [(last.id, namespace)]
 
-    state = run(graph, GraphResume(answer), how=how)[-1].state
+    given = GraphResume({last.id: answer} if deep else answer)
+    state = run(graph, given, how=how)[-1].state
 
     assert state["log"] == log
     assert status_of(saver) == "finished"
     assert saver.interrupts("t") == []
     assert [stop for snapshot in graph.get_state_history(CONFIG) for stop in snapshot.interrupts] == []
-
-
-@pytest.mark.parametrize("kind", STOPS)
-def test_what_waits_is_listed_once_and_answered_by_its_id(saver, kind):
-    graph, answer, log = stopping(kind, saver, deep=True)
-    last = graph.invoke_final({}, CONFIG)
-    if len(saver.namespaces("t")) > 1:  # a saver of four methods does not list them
-        assert [(stop.id, stop.checkpoint_ns) for stop in saver.interrupts("t")] == [(last.id, "s/t")]
-        assert [stop.id for stop in graph.get_state(DEEP).interrupts] == [last.id]
-    assert graph.invoke(GraphResume({last.id: answer}), CONFIG)["log"] == log
 
 
 @pytest.mark.parametrize("kind", [kind for kind in STOPS if kind != "inside"])
@@ -553,6 +548,7 @@ WRONG_RESUMES = [
 ]
 
 
+@pytest.mark.sweep(1, of=("saver", "deep", "how"), in_turn=True)
 @pytest.mark.parametrize("kind", [kind for kind in STOPS if kind != "inside"])
 @pytest.mark.parametrize("deep", [False, True])
 @both
@@ -624,42 +620,31 @@ def test_a_copy_of_a_thread_that_waits_inside(stores, kind):
     assert graph.invoke(GraphResume(answer), CONFIG)["log"] == log
 
 
+@pytest.mark.parametrize(
+    ("before", "status", "after"),
+    [(GraphResume(), "interrupted", GraphResume("ok")), (GraphResume("ok"), "running", GraphResume())],
+    ids=["asked again", "answered"],
+)
 @both
-def test_a_question_asked_again_still_takes_its_answer_after_a_crash(saver, how):
+def test_a_crash_neither_loses_a_question_nor_its_answer(saver, before, status, after, how):
     dies = []
 
     def ask(state):
+        answer = None
+        if before.has_value:
+            answer = interrupt("ok?")
         if dies:
             raise Killed
-        return {"log": interrupt("ok?")}
+        return {"log": answer or interrupt("ok?")}
 
     graph = chain(s=chain(t=chain(x=ask).compile()).compile()).compile(checkpoint_saver=saver)
     run(graph, {}, how=how)
     dies.append(1)
     with pytest.raises(Killed):
-        run(graph, GraphResume(), how=how)
+        run(graph, before, how=how)
     dies.clear()
-    assert status_of(saver) == "interrupted"
-    assert logged(run(graph, GraphResume("ok"), how=how)) == ["ok"]
-
-
-@both
-def test_an_answer_that_was_accepted_is_not_asked_for_again_after_a_crash(saver, how):
-    dies = [1]
-
-    def ask(state):
-        answer = interrupt("ok?")
-        if dies:
-            raise Killed
-        return {"log": answer}
-
-    graph = chain(s=chain(t=chain(x=ask).compile()).compile()).compile(checkpoint_saver=saver)
-    run(graph, {}, how=how)
-    with pytest.raises(Killed):
-        run(graph, GraphResume("ok"), how=how)
-    dies.clear()
-    assert derive_status("s", saver.get_writes(CONFIG)) == "running"
-    assert logged(run(graph, GraphResume(), how=how)) == ["ok"]
+    assert derive_status("s", saver.get_writes(CONFIG)) == status
+    assert logged(run(graph, after, how=how)) == ["ok"]
 
 
 def branches(saver, *nodes, **options):

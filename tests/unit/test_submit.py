@@ -38,6 +38,8 @@ from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
 from tests.support.graphs import LOG, log_node, make_chain
 from tests.support.savers import SAVER_KINDS, open_kind
+from tests.support.sweeps import in_turn
+from tests.support.workers import PATIENCE, log_of, serving
 
 
 class Closed(TypedDict, total=False):
@@ -45,12 +47,11 @@ class Closed(TypedDict, total=False):
     secret: Annotated[str, Channels.transient()]
 
 
-PATIENCE = 60.0
 T = RunnableConfig("t")
 LATER = timedelta(days=1)
 
 
-@pytest.fixture(params=SAVER_KINDS)
+@pytest.fixture(params=in_turn(SAVER_KINDS, "saver"))
 def saver(request, tmp_path):
     with open_kind(request.param, tmp_path, lock_timeout=0) as saver:
         yield saver
@@ -58,7 +59,8 @@ def saver(request, tmp_path):
 
 @pytest.fixture
 def store(tmp_path):
-    with FileSystemSaver(tmp_path / "runs", fsync="never", lock_timeout=0) as saver:
+    """A store whose writers wait for each other: two threads may share a lock file, by the hash of their ids."""
+    with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
         yield saver
 
 
@@ -76,10 +78,6 @@ def status(saver, thread="t"):
     newest = saver.history(config)[0]
     (status,) = {summary.status, newest.status, saver.recent(config, limit=1)[0].status}
     return status
-
-
-def log_of(saver, thread="t"):
-    return [*saver.get(RunnableConfig(thread)).state["log"]]
 
 
 def contents(saver, thread="t"):
@@ -325,14 +323,6 @@ def test_what_is_new_needs_no_migration_and_what_is_stored_is_migrated_once(save
     assert app.invoke(None, T)["log"] == ["in", "a", "b", "again", "a", "b"]
 
 
-def test_declared_stops_hold_for_a_submitted_run(saver):
-    app = make_app(saver, interrupt_before=["a"])
-    app.submit({"log": "in"}, T)
-    app.invoke(None, T)
-    assert [stop.when for stop in saver.interrupts("t")] == ["before"]
-    assert status(saver) == "interrupted"
-
-
 # What is refused
 
 
@@ -407,9 +397,10 @@ def test_a_running_thread_is_busy(saver):
     assert refused == ["t"]
 
 
-def test_a_thread_that_another_process_holds_is_busy(store):
-    with store.run_lock(T), ThreadPoolExecutor(1) as pool, pytest.raises(ThreadBusyError):
-        pool.submit(submit, store, {}, "t").result(PATIENCE)
+def test_a_thread_that_another_process_holds_is_busy(tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never", lock_timeout=0)
+    with saver, saver.run_lock(T), ThreadPoolExecutor(1) as pool, pytest.raises(ThreadBusyError):
+        pool.submit(submit, saver, {}, "t").result(PATIENCE)
 
 
 def test_a_failed_thread_takes_a_new_run(saver):
@@ -482,12 +473,10 @@ def test_a_worker_begins_what_is_submitted_while_it_serves(store):
     done = threading.Event()
     app = make_chain(LOG, a=lambda state: done.set()).compile(checkpoint_saver=store)
     worker = Worker(store, app, interval=0.01)
-    with ThreadPoolExecutor(1) as pool:
-        served = pool.submit(worker.run)
+    with serving(worker) as (served,):
         app.submit({}, T)
         assert done.wait(PATIENCE)
-        worker.stop()
-        assert served.result(PATIENCE) == 1
+    assert served.result() == 1
 
 
 @pytest.mark.requirement("W3")
@@ -500,12 +489,10 @@ def test_a_worker_waits_until_a_run_is_due(store, monkeypatch):
     app.submit({}, RunnableConfig("far"), at=now() + LATER)
     assert Worker(store, app).run(once=True) == 0
     worker = Worker(store, app, interval=3600)
-    with ThreadPoolExecutor(1) as pool:
-        served = pool.submit(worker.run)
+    with serving(worker) as (served,):
         assert done.wait(PATIENCE)
         assert now() >= at
-        worker.stop()
-        assert served.result(PATIENCE) == 1
+    assert served.result() == 1
     assert status(store, "far") == "queued"
 
 
@@ -518,13 +505,10 @@ def test_a_worker_does_not_read_a_run_again_that_is_not_due(store, monkeypatch):
     read = []
     monkeypatch.setattr(store, "recent", lambda config, limit: read.append(config.thread) or [])
     worker = Worker(store, app, interval=3600)
-    with ThreadPoolExecutor(1) as pool:
-        served = pool.submit(worker.run)
+    with serving(worker) as (served,):
         while not read:
             assert not served.done()
             time.sleep(0.001)
-        worker.stop()
-        served.result(PATIENCE)
     assert set(read) == {T.thread}
 
 
@@ -541,19 +525,6 @@ def test_threads_are_taken_in_the_order_in_which_they_became_due(store, monkeypa
     monkeypatch.setattr(RunHistory, "now", lambda self: start + LATER)
     assert Worker(store, app).run(once=True) == 5
     assert taken == ["now", "c", "d", "a", "b"]
-
-
-def test_several_runs_at_once(store):
-    meeting = threading.Barrier(3)
-
-    def meet(state):
-        meeting.wait(PATIENCE)
-
-    app = make_chain(LOG, a=meet).compile(checkpoint_saver=store)
-    for thread in "abc":
-        app.submit({}, RunnableConfig(thread))
-    assert Worker(store, app, concurrency=3).run(once=True) == 3
-    assert {status(store, thread) for thread in "abc"} == {"finished"}
 
 
 @pytest.mark.requirement("W5")
@@ -593,24 +564,14 @@ def test_stopping_drains_all_runs(store):
     for thread in ("x", "y", "z"):
         app.submit({}, RunnableConfig(thread))
     worker = Worker(store, app, concurrency=2)
-    with ThreadPoolExecutor(1) as pool:
-        served = pool.submit(worker.run)
+    with serving(worker) as (served,):
         meeting.wait(PATIENCE)
         worker.stop()
         go_on.set()
-        assert served.result(PATIENCE) == 2
+    assert served.result() == 2
     assert sorted(status(store, thread) for thread in ("x", "y", "z")) == ["answered", "answered", "queued"]
     meeting = threading.Barrier(1)
     assert Worker(store, app).run(once=True) == 3
-
-
-def test_a_failure_of_one_run_is_not_that_of_the_others(store):
-    app = make_chain(LOG, a=lambda state, config: fail(state) if config.thread == "bad" else None)
-    app = app.compile(checkpoint_saver=store)
-    for thread in ("bad", "good", "better"):
-        app.submit({}, RunnableConfig(thread))
-    assert Worker(store, app, concurrency=3).run(once=True) == 3
-    assert [status(store, thread) for thread in ("bad", "good", "better")] == ["failed", "finished", "finished"]
 
 
 # Graphs of a worker

@@ -9,8 +9,8 @@ from graphkit import RunnableConfig
 from graphkit.operations import submit
 from savers import FileSystemSaver, SqliteSaver
 from tests.support.command_process import program_starter
-
-PATIENCE = 60.0
+from tests.support.sweeps import in_turn
+from tests.support.workers import PATIENCE, status
 
 PROGRAM = """
 import os, sys
@@ -56,7 +56,7 @@ else:
 """
 
 
-@pytest.fixture(params=["file", "sqlite"])
+@pytest.fixture(params=in_turn(["file", "sqlite"], "kind"))
 def kind(request):
     return request.param
 
@@ -77,10 +77,6 @@ def start(launcher, kind, path):
     """Starts the program, and kills those that are left."""
     with program_starter(launcher, PROGRAM, kind, path) as start:
         yield start
-
-
-def status(saver, thread="t"):
-    return saver.recent(RunnableConfig(thread), limit=1)[0].status
 
 
 @pytest.mark.requirement("W2")

@@ -1,8 +1,6 @@
 """Workers and time: they take what is due when it is due, in order, once, and after a restart."""
 
-import threading
 from collections import Counter
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from time import monotonic, sleep as sleep_here
 
@@ -14,10 +12,11 @@ from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.graphs import LOG, Killed, log_node, make_chain, make_graph
 from tests.support.savers import SAVER_KINDS, ListSaver, open_kind
+from tests.support.sweeps import in_turn
+from tests.support.workers import PATIENCE, log_of, serving, status, wait_for
 
 NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-PATIENCE = 60.0
 T = RunnableConfig("t")
 
 
@@ -35,18 +34,10 @@ class Listing(ListSaver):
         return [thread for (thread, namespace), history in self.histories.items() if history and not namespace]
 
 
-@pytest.fixture(params=SAVER_KINDS)
+@pytest.fixture(params=in_turn(SAVER_KINDS, "saver"))
 def saver(request, tmp_path):
     with open_kind(request.param, tmp_path, four_methods=Listing) as saver:
         yield saver
-
-
-def status(saver, thread="t"):
-    return saver.history(RunnableConfig(thread))[0].status
-
-
-def log_of(saver, thread="t"):
-    return [*saver.get(RunnableConfig(thread)).state["log"]]
 
 
 def nap(time):
@@ -55,25 +46,6 @@ def nap(time):
         return {"log": "awake"}
 
     return node
-
-
-@contextmanager
-def serving(worker):
-    """Run a worker in a thread meanwhile."""
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    try:
-        yield
-    finally:
-        worker.stop()
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
-
-
-def wait_for(saver, wanted, thread="t"):
-    with saver.watch(RunnableConfig(thread), interval=0.02) as changes:
-        while status(saver, thread) != wanted:
-            changes.get(0.1)
 
 
 def test_a_worker_takes_a_thread_when_it_is_due(saver, clock):
@@ -87,15 +59,6 @@ def test_a_worker_takes_a_thread_when_it_is_due(saver, clock):
     clock.advance(timedelta(microseconds=1))
     assert worker.run(once=True) == 2
     assert log_of(saver) == ["awake", "b"]
-
-
-def test_a_new_worker_knows_the_times_from_the_store(saver, clock):
-    app = make_chain(nap=nap(HOUR)).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, T)
-    assert Worker(saver, app).run(once=True) == 0
-    clock.advance(HOUR)
-    assert Worker(saver, app).run(once=True) == 1
-    assert status(saver) == "finished"
 
 
 @pytest.mark.parametrize("embedded", [False, True])
@@ -199,25 +162,6 @@ def test_a_sleeping_thread_costs_no_reads(clock):
     assert reads == []
     clock.advance(HOUR)
     assert worker.run(once=True) == 50
-
-
-def test_one_of_two_workers_takes_a_thread_that_is_due(saver, sweep):
-    work = []
-
-    def node(state, config):
-        sleep(0.05)
-        work.append(config.thread)
-        return {"log": "awake"}
-
-    app = make_chain(nap=node).compile(checkpoint_saver=saver)
-    threads = [f"t{number}" for number in range(sweep.count(500, 20))]
-    workers = [Worker(saver, app, interval=0.02, concurrency=4) for _ in range(2)]
-    with serving(workers[0]), serving(workers[1]):
-        for thread in threads:
-            app.invoke({}, RunnableConfig(thread))
-        for thread in threads:
-            wait_for(saver, "finished", thread)
-    assert Counter(work) == dict.fromkeys(threads, 1)
 
 
 @pytest.mark.parametrize("kind", ["fork", "map"])
@@ -374,7 +318,7 @@ def test_one_of_two_workers_posts_a_reminder(saver, sweep):
     app = make_chain(ask=ask).compile(checkpoint_saver=saver, observers=events.append)
     threads = [f"t{number}" for number in range(sweep.count(500, 20))]
     workers = [Worker(saver, app, interval=0.02) for _ in range(2)]
-    with serving(workers[0]), serving(workers[1]):
+    with serving(*workers):
         for thread in threads:
             app.invoke({}, RunnableConfig(thread))
         end = monotonic() + PATIENCE

@@ -12,6 +12,8 @@ from savers import FileSystemSaver, MemorySaver
 from tests.support import graphs
 from tests.support.graphs import CONFIG, LOG as PLAIN, both, logged, make_graph, outputs as run
 
+pytestmark = pytest.mark.sweep(1, of=("saver", "how"), in_turn=True)
+
 SECRET = "hunter2-hunter2"
 SCHEMA = {"log": Channels.appender_with_duplicate(), "token": Channels.transient()}
 

@@ -6,25 +6,24 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import END, START, Channels, Checkpoint, GraphResume, RetryPolicy, RunnableConfig, StateGraph, interrupt
+from graphkit import END, START, Channels, Checkpoint, GraphResume, RetryPolicy, RunnableConfig, interrupt
 from graphkit.abc import Watch
-from graphkit.errors import CheckpointerConfigurationError, NodeExecutionError
+from graphkit.errors import NodeExecutionError
 from graphkit.operations import answer
 from graphkit.worker import Worker
-from savers import FileSystemSaver, MemorySaver, SaverWrapper
+from savers import MemorySaver
 from tests.support.graphs import LOG, make_chain
+from tests.support.savers import open_kind
+from tests.support.sweeps import in_turn
+from tests.support.workers import PATIENCE, serving, status
 
-PATIENCE = 60.0
 SOON = 0.01
 
 
-@pytest.fixture(params=["memory", "file", "wrapped"])
+@pytest.fixture(params=in_turn(["memory", "file", "wrapped"], "saver"))
 def saver(request, tmp_path):
-    if request.param == "memory":
-        yield MemorySaver()
-        return
-    with FileSystemSaver(tmp_path / "store", fsync="never") as saver:
-        yield saver if request.param == "file" else SaverWrapper(saver)
+    with open_kind(request.param, tmp_path) as saver:
+        yield saver
 
 
 def log_of(**nodes):
@@ -47,29 +46,8 @@ def crash(app, thread, after):
             break
 
 
-def status(saver, thread):
-    return saver.history(RunnableConfig(thread))[0].status
-
-
 def log(app, thread):
     return [*app.get_state(RunnableConfig(thread)).state["log"]]
-
-
-@pytest.fixture
-def serving():
-    """Runs workers in threads, and stops them."""
-    with ThreadPoolExecutor(4) as pool:
-        running = []
-
-        def serve(app, **options):
-            worker = Worker(app, interval=SOON, **options)
-            running.append((worker, pool.submit(worker.run)))
-            return worker
-
-        yield serve
-        for worker, done in running:
-            worker.stop()
-            done.result(PATIENCE)
 
 
 # What is taken up
@@ -125,21 +103,6 @@ def test_a_crashed_run_goes_on_where_it_was(saver):
     assert len(saver.history(RunnableConfig("t"))) == 4
 
 
-def test_several_questions_are_waited_for_until_all_are_answered(saver):
-    graph = StateGraph(LOG)
-    for name in ("leaves", "right"):
-        graph.add_node(name, noting(name, lambda: interrupt("ok?")))
-        graph.add_edge(START, name).add_edge(name, "join")
-    app = graph.add_node("join", noting("join", None)).add_edge("join", END).compile(checkpoint_saver=saver)
-    app.invoke({}, RunnableConfig("t"))
-    first, second = saver.interrupts("t")
-    saver.put_writes(RunnableConfig("t"), {f"answer:{first.id}": 1})
-    assert Worker(app).run(once=True) == 0
-    saver.put_writes(RunnableConfig("t"), {f"answer:{second.id}": 2})
-    assert Worker(app).run(once=True) == 1
-    assert log(app, "t") == ["leaves", 1, "right", 2, "join"]
-
-
 def test_a_question_inside_an_embedded_graph(saver):
     child = log_of(ask=lambda: interrupt("ok?"), after=None).compile()
     app = make_chain(LOG, child=child).compile(checkpoint_saver=saver)
@@ -159,14 +122,6 @@ def test_an_embedded_graph_with_a_saver_of_its_own_is_not_passed_by(saver):
     assert status(saver, "t") == "interrupted"
 
 
-def test_what_was_moved_on_by_update_state_goes_on(saver):
-    app = log_of(a=None, ask=lambda: interrupt("ok?"), b=None).compile(checkpoint_saver=saver)
-    app.invoke({}, RunnableConfig("t"))
-    app.update_state(RunnableConfig("t"), {"log": "by hand"}, goto="b")
-    assert Worker(app).run(once=True) == 1
-    assert log(app, "t") == ["a", "by hand", "b"]
-
-
 def test_an_asynchronous_graph(saver):
     async def node(state):
         return {"log": interrupt("ok?")}
@@ -178,15 +133,6 @@ def test_an_asynchronous_graph(saver):
     answer(saver, "t", "yes")
     assert Worker(app).run(once=True) == 1
     assert log(app, "t") == ["yes"]
-
-
-def test_the_saver_may_be_given(saver):
-    graph = log_of(a=None, b=None)
-    crash(graph.compile(checkpoint_saver=saver), "t", after="a")
-    assert Worker(graph.compile(), saver).run(once=True) == 1
-    assert status(saver, "t") == "finished"
-    with pytest.raises(CheckpointerConfigurationError):
-        Worker(graph.compile())
 
 
 def test_outputs_are_handed_out(saver):
@@ -230,7 +176,7 @@ def test_a_failed_run_waits_for_somebody_to_look(saver, caplog):
     assert Worker(app).run(once=True) == 0
 
 
-def test_failed_runs_are_taken_up_again_with_pauses_and_not_for_ever(saver, serving):
+def test_failed_runs_are_taken_up_again_with_pauses_and_not_for_ever(saver):
     tries, said, enough = [], [], threading.Event()
 
     def fail():
@@ -244,13 +190,14 @@ def test_failed_runs_are_taken_up_again_with_pauses_and_not_for_ever(saver, serv
 
     app = log_of(a=None, b=fail).compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
+    retry = RetryPolicy(max_attempts=4, initial_delay=SOON, jitter=False)
     handler = logging.Handler()
     handler.emit = hear
     logger = logging.getLogger("graphkit.worker")
     logger.addHandler(handler)
     try:
-        serving(app, failed=True, retry=RetryPolicy(max_attempts=4, initial_delay=SOON, jitter=False))
-        assert enough.wait(PATIENCE)
+        with serving(Worker(app, interval=SOON, failed=True, retry=retry)):
+            assert enough.wait(PATIENCE)
     finally:
         logger.removeHandler(handler)
     assert len(tries) == 4
@@ -259,7 +206,7 @@ def test_failed_runs_are_taken_up_again_with_pauses_and_not_for_ever(saver, serv
     ]  # fmt: skip
 
 
-def test_a_run_that_succeeds_in_the_end(saver, serving):
+def test_a_run_that_succeeds_in_the_end(saver):
     tries = []
     done = threading.Event()
 
@@ -270,8 +217,9 @@ def test_a_run_that_succeeds_in_the_end(saver, serving):
 
     app = log_of(a=None, b=shy, c=done.set).compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
-    serving(app, failed=True, retry=RetryPolicy(max_attempts=5, initial_delay=0, retry_on=ConnectionError))
-    assert done.wait(PATIENCE)
+    retry = RetryPolicy(max_attempts=5, initial_delay=0, retry_on=ConnectionError)
+    with serving(Worker(app, interval=SOON, failed=True, retry=retry)):
+        assert done.wait(PATIENCE)
     assert len(tries) == 3
 
 
@@ -300,64 +248,40 @@ def test_a_thread_that_somebody_runs_is_left_to_them(saver):
 # While it runs
 
 
-def test_an_answer_is_noticed(saver, serving):
+def test_an_answer_is_noticed(saver):
     done = threading.Event()
     app = log_of(ask=lambda: interrupt("ok?"), b=done.set).compile(checkpoint_saver=saver)
-    serving(app)
-    app.invoke({}, RunnableConfig("t"))
-    answer(saver, "t", "yes")
-    assert done.wait(PATIENCE)
+    with serving(Worker(app, interval=SOON)):
+        app.invoke({}, RunnableConfig("t"))
+        answer(saver, "t", "yes")
+        assert done.wait(PATIENCE)
 
 
-def test_workers_side_by_side_run_a_thread_one_at_a_time(saver, serving):
-    inside, runs, all_done = set(), [], threading.Event()
+class Work:
+    """What a node does while a worker is stopped: it begins, and goes on when the worker has been told."""
 
-    def ask(state):
-        return {"log": interrupt("ok?")}
+    def __init__(self):
+        self.began, self.may_go_on = threading.Event(), threading.Event()
 
-    def work(state, config):
-        assert config.thread not in inside
-        inside.add(config.thread)
-        runs.append(config.thread)
-        inside.remove(config.thread)
-        if len(runs) >= 60:
-            all_done.set()
-        return {"log": "work"}
+    def __call__(self):
+        self.began.set()
+        assert self.may_go_on.wait(PATIENCE)
 
-    app = make_chain(LOG, ask=ask, work=work).compile(checkpoint_saver=saver)
-    threads = [f"t{number}" for number in range(60)]
-    for thread in threads:
-        app.invoke({}, RunnableConfig(thread))
-    workers = [serving(app) for _ in range(4)]
-    for thread in threads:
-        answer(saver, thread, "yes")
-    assert all_done.wait(PATIENCE)
-    for worker in workers:
-        worker.stop()
-    assert sorted(runs) == sorted(threads)
-
-
-def stopped_in_a_node(app, began, go_on):
-    """Stop a worker while a node executes; return how many runs it resumed."""
-    worker = Worker(app, interval=SOON)
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(worker.run)
-        assert began.wait(PATIENCE)
-        worker.stop()
-        go_on.set()
-        return done.result(PATIENCE)
+    def stop_worker_of(self, app):
+        """Stop a worker while the node executes; return how many runs it resumed."""
+        worker = Worker(app, interval=SOON)
+        with serving(worker) as (served,):
+            assert self.began.wait(PATIENCE)
+            worker.stop()
+            self.may_go_on.set()
+        return served.result()
 
 
 def test_stopping_stops_at_the_node_boundary_and_leaves_the_run_to_others(saver):
-    began, go_on = threading.Event(), threading.Event()
-
-    def work():
-        began.set()
-        assert go_on.wait(PATIENCE)
-
+    work = Work()
     app = log_of(a=None, work=work, c=None).compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
-    assert stopped_in_a_node(app, began, go_on) == 1
+    assert work.stop_worker_of(app) == 1
     assert log(app, "t") == ["a", "work"]
     assert not saver.interrupts("t")
     assert status(saver, "t") == "answered"
@@ -366,34 +290,24 @@ def test_stopping_stops_at_the_node_boundary_and_leaves_the_run_to_others(saver)
 
 
 def test_stopping_inside_an_embedded_graph_and_a_fork(saver):
-    began, go_on = threading.Event(), threading.Event()
-
-    def work():
-        began.set()
-        assert go_on.wait(PATIENCE)
-
+    work = Work()
     child = log_of(one=work, two=None).compile()
     graph = make_chain(
         {"log": Channels.appender_with_duplicate()}, a=noting("a", None), child=child, end=noting("end", None)
     )
     app = graph.compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
-    assert stopped_in_a_node(app, began, go_on) == 1
+    assert work.stop_worker_of(app) == 1
     assert not saver.interrupts("t")
     assert Worker(app).run(once=True) == 1
     assert log(app, "t") == ["a", "one", "two", "end"]
 
 
 def test_a_stopped_worker_leaves_a_human_s_stop_alone(saver):
-    began, go_on = threading.Event(), threading.Event()
-
-    def work():
-        began.set()
-        assert go_on.wait(PATIENCE)
-
+    work = Work()
     app = log_of(a=None, work=work, c=None).compile(checkpoint_saver=saver, interrupt_before=["c"])
     crash(app, "t", after="a")
-    assert stopped_in_a_node(app, began, go_on) == 1
+    assert work.stop_worker_of(app) == 1
     assert [stop.when for stop in saver.interrupts("t")] == ["before"]
     assert Worker(app).run(once=True) == 0
 
@@ -417,13 +331,13 @@ def test_stopping_a_worker_stops_no_other_run_of_the_app(saver):
     assert nodes == [START, "a", "b", "c", END]
 
 
-def test_a_deleted_thread_is_forgotten_and_not_made_again(saver, serving, tmp_path):
+def test_a_deleted_thread_is_forgotten_and_not_made_again(saver, tmp_path):
     app = log_of(a=None, ask=lambda: interrupt("ok?")).compile(checkpoint_saver=saver)
     app.invoke({}, RunnableConfig("t"))
     answer(saver, "t", 1)
     saver.delete("t")
     assert Worker(app).run(once=True) == 0
-    assert not list(tmp_path.glob("store/t-*"))
+    assert not list(tmp_path.glob("runs/t-*"))
 
 
 def test_resume_takes_an_answer_for_a_stop(saver):

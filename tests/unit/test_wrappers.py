@@ -1,5 +1,6 @@
 import asyncio
 import inspect
+import itertools
 
 import pytest
 
@@ -61,28 +62,6 @@ def arguments_for(method):
     return tuple(args), kwargs
 
 
-@pytest.mark.parametrize("name", methods_of(BaseCheckpointSaver))
-def test_every_method_of_the_contract_is_forwarded(name):
-    assert_forwarded(SaverWrapper(MemorySaver()), name, getattr(BaseCheckpointSaver, name))
-
-
-@pytest.mark.parametrize("name", methods_of(HasVersions))
-def test_every_method_about_versions_is_forwarded(name):
-    method = getattr(HasVersions, name)
-    assert_forwarded(SaverWrapper(VersionedMemorySaver()), name, method)
-
-
-def assert_forwarded(wrapper, name, method):
-    args, kwargs = arguments_for(method)
-    wrapper.delegate = Recorder()
-    result = getattr(wrapper, name)(*args, **kwargs)
-    if inspect.iscoroutine(result):
-        result = asyncio.run(result)
-    snake = method.__name__  # a Java name is an alias, and is forwarded by the name of the method
-    assert wrapper.delegate.called == [(snake, args, kwargs)]
-    assert result == wrapper.delegate.called[0]
-
-
 def test_a_wrapper_has_versions_if_its_delegate_has():
     assert not isinstance(SaverWrapper(MemorySaver()), HasVersions)
 
@@ -123,10 +102,22 @@ def test_a_wrapper_has_the_optional_methods_of_its_delegate(wrap):
     assert type(wrapper) is type(wrap(Capable()))
 
 
-@pytest.mark.parametrize("protocol", OPTIONAL)
-def test_every_optional_method_is_forwarded(protocol):
-    for name in methods_of(protocol):
-        assert_forwarded(SaverWrapper(Capable()), name, getattr(protocol, name))
+@pytest.mark.parametrize(
+    ("kind", "contract"),
+    [(MemorySaver, BaseCheckpointSaver), (VersionedMemorySaver, HasVersions), *((Capable, each) for each in OPTIONAL)],
+)
+def test_every_method_is_forwarded(kind, contract):
+    wrapper = SaverWrapper(kind())
+    for name in methods_of(contract):
+        method = getattr(contract, name)
+        args, kwargs = arguments_for(method)
+        wrapper.delegate = Recorder()
+        result = getattr(wrapper, name)(*args, **kwargs)
+        if inspect.iscoroutine(result):
+            result = asyncio.run(result)
+        snake = method.__name__  # a Java name is an alias, and is forwarded by the name of the method
+        assert wrapper.delegate.called == [(snake, args, kwargs)]
+        assert result == wrapper.delegate.called[0]
 
 
 @pytest.mark.parametrize("wrap", [SaverWrapper, ValidatingSaver, ScriptedSaver])
@@ -165,9 +156,8 @@ def test_a_wrapper_that_changes_what_is_listed_does_not_replay_the_delegate():
 
 
 @pytest.mark.parametrize("wrap", [SaverWrapper, ValidatingSaver, ScriptedSaver])
-@pytest.mark.parametrize("quality", QUALITIES)
-def test_a_wrapper_has_the_qualities_of_its_delegate(wrap, quality):
-    for declared in (True, False):
+def test_a_wrapper_has_the_qualities_of_its_delegate(wrap):
+    for quality, declared in itertools.product(QUALITIES, (True, False)):
         delegate = type("Delegate", (MemorySaver,), {quality: declared})()
         assert getattr(wrap(delegate), quality) is declared
 

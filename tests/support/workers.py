@@ -1,0 +1,38 @@
+"""Workers that serve while a test goes on, and what tests ask a store about their threads."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from graphkit import RunnableConfig
+
+PATIENCE = 60.0
+"""Seconds that a test waits for another thread or process before it fails."""
+
+
+@contextmanager
+def serving(*workers):
+    """Run workers in threads meanwhile, and stop them; the futures have what their `run` returns."""
+    with ThreadPoolExecutor(len(workers)) as pool:
+        running = [pool.submit(worker.run) for worker in workers]
+        try:
+            yield running
+        finally:
+            for worker in workers:
+                worker.stop()
+            for served in running:
+                served.result(PATIENCE)
+
+
+def status(saver, thread="t"):
+    return saver.recent(RunnableConfig(thread), limit=1)[0].status
+
+
+def log_of(saver, thread="t"):
+    return [*saver.get(RunnableConfig(thread)).state["log"]]
+
+
+def wait_for(saver, wanted, thread="t"):
+    """Wait until a thread has a status."""
+    with saver.watch(RunnableConfig(thread), interval=0.02) as changes:
+        while status(saver, thread) != wanted:
+            changes.get(0.1)

@@ -9,9 +9,9 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from savers import Compression, FileSystemSaver
-from tests.disk.crashes import quiet
 from tests.disk.simfs import SimFS
 from tests.support.checkpoints import list_ids
+from tests.support.disks import quiet
 from tests.support.logs import FRAME_SIZE, META, SCATTERED, TRAILER_SIZE, locate_log, read_records
 
 ODD = "Not Plain!"

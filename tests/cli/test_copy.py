@@ -8,7 +8,7 @@ from graphkit import RunnableConfig
 from graphkit.saver_kit import IncomingThread
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver
-from savers._filesystem.io import FileIO
+from tests.support.disks import FileIO
 from tests.support.terminal import checkpoint, graphkit
 from tests.support.threads import assert_same
 

@@ -30,6 +30,7 @@ class Guarded:
         return super().peek(saver.delegate, config)
 
 
+@pytest.mark.sweep(30, of="tests")
 class TestMemory(SaverContract):
     def make_saver(self):
         return AccessControlledSaver(MemorySaver(), allow_all)
@@ -43,14 +44,17 @@ class TestVersionedMemory(SaverContract):
         return saver
 
 
+@pytest.mark.sweep(30, of="tests")
 class TestFiles(Guarded, OnFiles):
     pass
 
 
+@pytest.mark.sweep(30, of="tests")
 class TestSqlite(Guarded, OnSqlite):
     pass
 
 
+@pytest.mark.sweep(20, of="tests")
 class TestPostgres(Guarded, OnPostgres):
     pass
 

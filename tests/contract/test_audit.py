@@ -5,13 +5,14 @@ from contextlib import closing
 import pytest
 
 from graphkit.testing.contract import SaverContract
-from savers import MemorySaver, SubjectKeys, VersionedMemorySaver
-from savers._audit.log import AuditLog
-from savers._wrappers.audited import AuditedSaver
+from savers import AuditedSaver, AuditLog, MemorySaver, SubjectKeys, VersionedMemorySaver
 from tests.contract.test_access import Guarded
-from tests.contract.test_filesystem import TestFileSystemSaverThatNeverSyncs as OnFiles
+from tests.contract.test_filesystem import (
+    TestFileSystemSaverThatNeverSyncs as OnFiles,
+    TestSaverWithOwnKeys as OnSealedFiles,
+    choose_old,
+)
 from tests.contract.test_postgres import TestPostgresSaver as OnPostgres, TestSealedPostgresSaver as OnSealedPostgres
-from tests.contract.test_sealed import TestSaverWithOwnKeys as OnSealedFiles, choose_old
 from tests.contract.test_sqlite import TestSealedSqliteSaver as OnSealedSqlite, TestSqliteSaver as OnSqlite
 from tests.support.reopening import KEYS
 
@@ -57,6 +58,7 @@ class OnVersionedMemory(SaverContract):
         return VersionedMemorySaver()
 
 
+@pytest.mark.sweep(30, of="tests")
 class TestMemory(Audited, OnMemory):
     pass
 
@@ -65,15 +67,18 @@ class TestVersionedMemory(Audited, OnVersionedMemory):
     pass
 
 
+@pytest.mark.sweep(30, of="tests")
 class TestFiles(Audited, OnFiles):
     pass
 
 
+@pytest.mark.sweep(30, of="tests")
 class TestSqlite(Audited, OnSqlite):
     pass
 
 
 @pytest.mark.requirement("P72")
+@pytest.mark.sweep(20, of="tests")
 class TestPostgres(Audited, OnPostgres):
     pass
 
@@ -83,14 +88,17 @@ class TestStacked(Audited, Guarded, OnSealedFiles):
     """All wrappers, and a key for each history."""
 
 
+@pytest.mark.sweep(20, of="tests")
 class TestStackedOnMemory(Audited, Guarded, OnMemory):
     pass
 
 
+@pytest.mark.sweep(20, of="tests")
 class TestStackedOnSqlite(Audited, Guarded, OnSealedSqlite):
     cipher = SubjectKeys(KEYS, key_for=choose_old)
 
 
+@pytest.mark.sweep(15, of="tests")
 class TestStackedOnPostgres(Audited, Guarded, OnSealedPostgres):
     cipher = SubjectKeys(KEYS, key_for=choose_old)
 

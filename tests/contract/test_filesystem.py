@@ -1,87 +1,63 @@
 """The contract and the state machine on FileSystemSaver."""
 
-import shutil
-import tempfile
-from pathlib import Path
+from functools import partial
 
 import pytest
 
-from graphkit.testing.contract import SaverContract
-from graphkit.testing.stateful import SaverMachine
-from savers import FileSystemSaver
+from savers import FileSystemSaver, SubjectKeys
 from tests.support.logs import limit_keyframe_distance
-from tests.support.reopening import Elsewhere, close_used, fewer, reopen_each_time
+from tests.support.reopening import KEYS, OnStores, StoreMachine, fewer
 
 
-class InDirectory(Elsewhere, SaverContract):
-    @pytest.fixture(autouse=True)
-    def _directory(self, tmp_path):
-        self.root = tmp_path
-        self.stores = 0
-        yield
-        close_used()
+class OnFiles(OnStores):
+    fsync = "never"
 
-    def new_path(self):
-        self.stores += 1
-        return self.root / f"store {self.stores}"
+    def new_opener(self):
+        return partial(FileSystemSaver, self.new_path(), fsync=self.fsync, cipher=self.cipher)
 
 
 @pytest.mark.requirement("L1", "L2", "L3", "L5", "L9", "P55", "P56", "P57", "P58", "P22", "P26", "behaviour 15")
-class TestFileSystemSaver(InDirectory):
-    """Saver objects that stay open, two on each store."""
-
-    def make_saver(self):
-        return FileSystemSaver(self.new_path())
-
-    def reopen(self, saver):
-        return FileSystemSaver(saver.base_directory)
+class TestFileSystemSaver(OnFiles):
+    fsync = "always"
 
 
-class TestFileSystemSaverThatNeverSyncs(InDirectory):
-    fsync = "never"
-
-    def make_saver(self):
-        return FileSystemSaver(self.new_path(), fsync=self.fsync)
-
-    def reopen(self, saver):
-        return FileSystemSaver(saver.base_directory, fsync=self.fsync)
+class TestFileSystemSaverThatNeverSyncs(OnFiles):
+    pass
 
 
 @pytest.mark.sweep(20, of="tests")
-class TestFileSystemSaverThatSyncsInIntervals(TestFileSystemSaverThatNeverSyncs):
+class TestFileSystemSaverThatSyncsInIntervals(OnFiles):
     fsync = 0.001
 
 
 @pytest.mark.requirement("P55")
 @pytest.mark.sweep(20, of="tests")
-class TestFileSystemSaverReopened(InDirectory):
-    """Every single operation on a saver object of its own, which takes twice as long."""
+class TestFileSystemSaverReopened(OnFiles):
+    is_reopened = True
 
-    def make_saver(self):
-        return reopen_each_time(FileSystemSaver, self.new_path(), fsync="never")
+
+class TestSealedSaver(OnFiles):
+    cipher = KEYS
+
+
+def choose_old(thread_id, metadata):
+    return "old"
+
+
+@pytest.mark.sweep(40, of="tests")
+class TestSaverWithOwnKeys(OnFiles):
+    """Each history has a key of its own. Whoever opens the store again needs only the keys."""
+
+    cipher = SubjectKeys(KEYS, key_for=choose_old)
 
     def reopen(self, saver):
-        return type(saver)(saver.open_saver)
+        self.openers[saver].keywords["cipher"] = KEYS
+        return super().reopen(saver)
 
 
-class FileSystemMachine(SaverMachine):
-    """Two objects that stay open for as long as the machine lets them."""
-
-    def make_saver(self):
-        self.root = Path(tempfile.mkdtemp())
-        return FileSystemSaver(self.root / "store", fsync="never")
-
-    def reopen(self, saver):
-        return FileSystemSaver(saver.base_directory, fsync="never")
-
-    def open_again(self, index):
-        self.savers[index].close()
-        super().open_again(index)
-
-    def teardown(self):
-        for saver in self.savers:
-            saver.close()
-        shutil.rmtree(self.root)
+class FileSystemMachine(StoreMachine):
+    def new_opener(self):
+        return partial(FileSystemSaver, self.root / "store", fsync="never")
 
 
 class DenseKeyframesMachine(FileSystemMachine):
@@ -97,14 +73,8 @@ class DenseKeyframesMachine(FileSystemMachine):
         self.patch.undo()
 
 
-class ReopeningMachine(SaverMachine):
-    def make_saver(self):
-        self.root = Path(tempfile.mkdtemp())
-        return reopen_each_time(FileSystemSaver, self.root / "store", fsync="never")
-
-    def teardown(self):
-        close_used()
-        shutil.rmtree(self.root)
+class ReopeningMachine(FileSystemMachine):
+    is_reopened = True
 
 
 TestFileSystemMachine = fewer(FileSystemMachine, 4)

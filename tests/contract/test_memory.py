@@ -1,8 +1,9 @@
-from hypothesis import settings
+"""The contract and the state machine on the savers in memory."""
 
 from graphkit.testing.contract import SaverContract
 from graphkit.testing.stateful import SaverMachine
-from savers import MemorySaver
+from savers import MemorySaver, VersionedMemorySaver
+from tests.support.reopening import fewer
 
 
 class TestMemorySaver(SaverContract):
@@ -27,6 +28,16 @@ class MemoryMachine(SaverMachine):
         return MemorySaver()
 
 
-TestMemoryMachine = MemoryMachine.TestCase
-# VersionedMemorySaver, which is this one and more, is searched in full.
-TestMemoryMachine.settings = settings(max_examples=settings.default.max_examples // 4)
+class TestVersionedMemorySaver(SaverContract):
+    def make_saver(self):
+        return VersionedMemorySaver()
+
+
+class VersionedMemoryMachine(SaverMachine):
+    def make_saver(self):
+        return VersionedMemorySaver()
+
+
+# VersionedMemorySaver is MemorySaver and more.
+TestMemoryMachine = fewer(MemoryMachine, 4)
+TestVersionedMemoryMachine = fewer(VersionedMemoryMachine, 2)

@@ -14,8 +14,8 @@ What differs from run to run otherwise (ids, clocks, random file ids) is fixed, 
 seed. `Lost` is raised with all of it.
 """
 
+import errno
 import itertools
-import logging
 import os
 import random
 import threading
@@ -30,6 +30,7 @@ from savers import FileSystemSaver, VersionedMemorySaver
 from savers._filesystem import sync
 from savers._log import frame_log, log
 from tests.disk.simfs import Disk, SimFS
+from tests.support.disks import failing, quiet
 
 PLACE = "/store"
 THREADS = ("t", "u")
@@ -43,6 +44,16 @@ SEED = os.environ.get("GRAPHKIT_CRASH_SEED", "1")
 
 class Lost(AssertionError):
     """A state of the disk that breaks a promise."""
+
+
+def open_saver(fs, fsync="always", **options):
+    """Open a saver on a simulated disk."""
+    return FileSystemSaver(PLACE, fsync=fsync, lock_timeout=0, io=fs, **options)
+
+
+def open_durable(fs):
+    """Open a saver on what is certainly on the disk."""
+    return open_saver(SimFS(Disk(ops=fs.ops).durable(), record=False))
 
 
 def config_of(thread="t", namespace=""):
@@ -65,15 +76,12 @@ def made(number, id=None, **state):
 
 
 def describe(saver, config, checkpoint):
-    """All of a checkpoint, so that any difference in type or order shows."""
-    if saver is None:
-        return outline(checkpoint)
+    """A checkpoint as text, with its pending writes and tags, so that any difference in type or order shows."""
     at = config.with_check_point_id(checkpoint.id)
     return outline(checkpoint, dict(saver.get_writes(at)), saver.tags_of(at))
 
 
 def outline(checkpoint, *recorded):
-    """A checkpoint as text, with what is recorded with it."""
     fields = (checkpoint.id, checkpoint.node_id, checkpoint.next_node_id, checkpoint.parent_id, checkpoint.created_at)
     return repr((*fields, dict(checkpoint.metadata), dict(checkpoint.state), *recorded))
 
@@ -93,7 +101,7 @@ def view(saver, threads=THREADS, namespaces=NAMESPACES):
         for version in saver.versions_by_thread_id(thread):
             for namespace in namespaces:
                 if listed := saver.tag(config_of(thread, namespace), version).checkpoints:
-                    histories[namespace, version] = tuple(describe(None, None, one) for one in listed)
+                    histories[namespace, version] = tuple(map(outline, listed))
     return found
 
 
@@ -122,30 +130,9 @@ def fixed(seed):
         yield
 
 
-@contextmanager
-def quiet():
-    """Silences the warnings about what is set aside, thousands of them here."""
-    logger = logging.getLogger("graphkit")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-@contextmanager
 def fail_next_sync(fs):
     """Let the next sync of a log fail."""
-
-    def fail_once(kind, _, place):
-        if kind == "fdatasync" and place.endswith("/log"):
-            fs.hook = None
-            raise OSError(5, "injected", place)
-
-    fs.hook = fail_once
-    yield
-    fs.hook = None
+    return failing(fs, "fdatasync", times=1, where="/log")
 
 
 class Run:
@@ -168,7 +155,7 @@ class Run:
         self.fs.note("flushed")
 
     def open(self):
-        return FileSystemSaver(PLACE, fsync=self.fsync, lock_timeout=0, io=self.fs)
+        return open_saver(self.fs, self.fsync)
 
     def expected(self):
         """What there is to be now."""
@@ -360,7 +347,7 @@ def two_savers(run):
     run.put(0)
     pending = [1, 3, 5]
 
-    def meanwhile(kind, _, place):
+    def meanwhile(kind, place):
         if kind == "fdatasync" and place.endswith("/log") and pending:
             number = pending.pop(0)
             run.fs.hook = None
@@ -399,7 +386,7 @@ def two_workers(run, *, is_late=False):
     for number in (1, 3, 5):
         worker = Worker(partial(run.put, number + 1, text="b" * 700))
 
-        def meanwhile(kind, _, place, worker=worker):
+        def meanwhile(kind, _, worker=worker):
             if kind == "fdatasync" and not is_late:
                 worker.let_append()
             worker.notice(kind)
@@ -434,21 +421,9 @@ def failed_write(run):
     """A disk fills up in the middle of a write, which is undone; what comes next stands in the same place."""
     run.put(0, text="a" * 100)
     for number, part in ((1, 1200), (2, 700)):
-        refused = []
-
-        def fill_up(kind, _, place, part=part, refused=refused):
-            if kind == "write_at" and place.endswith("/log"):
-                refused.append(place)
-                if len(refused) == 1:
-                    return part
-                if len(refused) == 2:
-                    raise OSError(28, "injected", place)
-            return None
-
-        run.fs.hook = fill_up
-        with suppress(CheckpointStorageError):
+        full = failing(run.fs, "write_at", errno.ENOSPC, times=2, where="/log", part=part)
+        with full, suppress(CheckpointStorageError):
             run.put(number, text="b" * 3000)
-        run.fs.hook = None
         run.forget()
         run.put(number + 10, text="c" * 2000)
 
@@ -574,7 +549,7 @@ def shared_sync(run):
         waits.put_arrived = Arrived()
         run.saver._sync_mode._waits[run.saver.catalogue.shared_log("t", "")] = waits
         worker = Worker(partial(run.write, number, expects_put=True, a=f"{number}" * 300 * number))
-        run.fs.hook = lambda kind, _, place, worker=worker: worker.notice(kind)
+        run.fs.hook = lambda kind, _, worker=worker: worker.notice(kind)
         with mock.patch.object(sync, "_LONGEST_WAIT", 60):
             worker.let_append()
             run.put(number, text="a" * 500, is_next=True)
@@ -629,11 +604,17 @@ class Progress:
 
 
 class Crashes:
-    """Goes through the crash states of workloads, and counts them."""
+    """Goes through the crash states of workloads, and counts them.
+
+    A saver that does not wait for the disk (fsync is "never", or seconds) promises less: the death of the process loses
+    nothing that was acknowledged. A power loss leaves each history as it was at some moment since the last flush, or
+    says that it is damaged.
+    """
 
     def __init__(self, seed=SEED, fsync="always"):
         self.seed = seed
         self.fsync = fsync
+        self.waits = fsync == "always"
         self.states = self.nested = self.reported = 0
 
     def explore(self, workload, limit, many=12):
@@ -642,12 +623,13 @@ class Crashes:
         Raises:
             Lost: one of them breaks a promise.
         """
-        with fixed(f"{self.seed} {workload.__name__}"):
+        self.name = workload.__name__ if self.waits else f"{workload.__name__} {self.fsync}"
+        with fixed(f"{self.seed} {self.name}"):
             run = Run(self.fsync)
             workload(run)
             run.saver.close()
             self._look_at(run)
-            rng = random.Random(f"{self.seed} {workload.__name__} states")
+            rng = random.Random(f"{self.seed} {self.name} states")
             changes = sum(op[0] != "note" for op in run.fs.ops)
             share = max(3, -(-limit // changes))
             disk = Disk()
@@ -657,78 +639,60 @@ class Crashes:
                 if op[0] == "note":
                     progress.read(op)
                     # A state that was legal before an acknowledgement must hold more after it.
-                    if op[1] != "ack":
+                    if op[1] != "ack" or not self.waits:
                         continue
                 else:
-                    disk.apply(op)
+                    self._apply(run, point, op, disk, progress, rng)
+                begun = progress.begun if self.waits else None
+                lowest = progress.acknowledged if self.waits else progress.flushed
                 for what, tree in disk.states(rng, share, many):
-                    key = hash((repr(tree), progress.acknowledged, progress.begun))
+                    key = hash((repr(tree), lowest, begun))
                     if key not in seen:
                         seen.add(key)
                         self.states += 1
-                        views = progress.select(run.views)
-                        is_deep = self.states % 4 == 0
-                        self._examine(run, point, what, tree, views, rng, deep=is_deep, name=workload.__name__)
+                        views = run.views[lowest : progress.begun + 1]
+                        check = partial(self.check, rng=rng, deep=self.states % 4 == 0) if self.waits else self._look
+                        self._examine(run, point, what, check, tree, views)
 
-    def _examine(self, run, point, what, tree, views, rng, *, deep, name):
+    def _apply(self, run, point, op, disk, progress, rng):
+        """Apply an operation; of a saver that does not wait, check what its death within or after it leaves."""
+        if self.waits:
+            disk.apply(op)
+            return
+        trees = [(cut, disk.current({op[1]: (op[2], op[3][:cut])})) for cut in cuts(op, rng, 4)]
+        disk.apply(op)
+        check = partial(self.check, rng=rng, deep=False)
+        for what, tree in [*trees, ("all of it", disk.current())]:
+            self.states += 1
+            self._examine(run, point, what, check, tree, progress.select(run.views))
+
+    def _examine(self, run, point, what, check, tree, views):
         try:
-            self.check(tree, views, rng, deep=deep)
+            check(tree, views)
         except Exception as error:
             ops = "\n".join(f"  {number:4} {shortened(op)}" for number, op in enumerate(run.fs.ops[: point + 1]))
             raise Lost(
-                f"{name}, seed {self.seed!r}, state {self.states}, after operation {point}: {what}\n"
+                f"{self.name}, seed {self.seed!r}, state {self.states}, after operation {point}: {what}\n"
                 f"{type(error).__name__}: {error}\n{ops}"
             ) from error
 
-    def explore_without_waiting(self, workload, fsync, limit):
-        """The same for a saver that does not wait for the disk (fsync="never" or seconds).
+    def _look(self, tree, views):
+        saver = open_saver(SimFS(tree, record=False), "never")
+        for thread, namespace in self.histories:
+            try:
+                found = view(saver, [thread], [namespace])
+            except CheckpointCorruptionError:
+                self.reported += 1
+            else:
+                expect_each(found, self._views_of(views, thread, namespace))
+                self._expect_early_or_none(saver, views, thread, namespace)
 
-        The death of the process loses nothing that was acknowledged. A power loss leaves each history as it was at some
-        moment since the last flush, or says that it is damaged.
-        """
-        with fixed(f"{self.seed} {workload.__name__} {fsync}"):
-            run = Run(fsync)
-            workload(run)
-            run.saver.close()
-            self._look_at(run)
-            rng = random.Random(f"{self.seed} {workload.__name__} {fsync} states")
-            changes = sum(op[0] != "note" for op in run.fs.ops)
-            disk = Disk()
-            progress = Progress()
-            seen = set()
-            for point, op in enumerate(run.fs.ops):
-                if op[0] == "note":
-                    progress.read(op)
-                    continue
-                deaths = [("within", cut) for cut in cuts(op, rng, 4)] + [("after", None)]
-                for what, cut in deaths:
-                    if cut is not None:
-                        tree = disk.current({op[1]: (op[2], op[3][:cut])})
-                    else:
-                        disk.apply(op)
-                        tree = disk.current()
-                    self.states += 1
-                    views = progress.select(run.views)
-                    self._examine(run, point, (what, cut), tree, views, rng, deep=False, name=workload.__name__)
-                for what, tree in disk.states(rng, max(3, limit // changes)):
-                    if (key := hash(repr(tree))) not in seen:
-                        seen.add(key)
-                        self.states += 1
-                        self._look(tree, run.views[progress.flushed : progress.begun + 1], what)
-
-    def _look(self, tree, views, what):
-        saver = FileSystemSaver(PLACE, fsync="never", lock_timeout=0, io=SimFS(tree, record=False))
-        for thread in self.threads:
-            for namespace in self.namespaces:
-                try:
-                    found = view(saver, [thread], [namespace])
-                except CheckpointCorruptionError:
-                    self.reported += 1
-                else:
-                    expect_each(
-                        found, [{thread: {k: h for k, h in one[thread].items() if k[0] == namespace}} for one in views]
-                    )
-                    self._expect_early_or_none(saver, views, thread, namespace)
+    @staticmethod
+    def _views_of(views, thread, namespace):
+        """What the views have of one history and its versions."""
+        return [
+            {thread: {key: found for key, found in one.get(thread, {}).items() if key[0] == namespace}} for one in views
+        ]
 
     def _expect_early_or_none(self, saver, views, thread, namespace):
         """A checkpoint that comes after a power loss has the writes that waited for it at one of these moments."""
@@ -744,9 +708,9 @@ class Crashes:
     def _look_at(self, run):
         views = run.views
         self.threads = [one for one in THREADS if any(view.get(one) for view in views)]
-        self.namespaces = sorted(
-            {"", *(key[0] for view in views for thread in self.threads for key in view.get(thread, {}))}
-        )
+        keys = (key for view in views for thread in self.threads for key in view.get(thread, {}))
+        self.namespaces = sorted({"", *(key[0] for key in keys)})
+        self.histories = [*itertools.product(self.threads, self.namespaces)]
         self.texts = run.texts
 
     def _view(self, saver):
@@ -754,21 +718,22 @@ class Crashes:
 
     def check(self, tree, views, rng, *, deep):
         fs = SimFS(tree)
-        saver = FileSystemSaver(PLACE, fsync="always", lock_timeout=0, io=fs)
+        saver = open_saver(fs)
         expect_each(self._view(saver), views)
         steps = [views]
-        for number, (thread, namespace) in enumerate(itertools.product(self.threads, self.namespaces), 900):
-            steps.append([grown(one, thread, namespace, number) for one in steps[-1]])
-            fs.note("begin", len(steps) - 1)
-            saver.put(config_of(thread, namespace), made(number))
-            fs.note("ack", len(steps) - 1)
-        # By a saver that knows only the end of each log: it must find what waits.
-        other = FileSystemSaver(PLACE, fsync="always", lock_timeout=0, io=fs)
-        for number, (thread, namespace, name) in enumerate(self._awaited(saver, views), 950):
+
+        def put(by, number, thread, namespace, name=None):
             steps.append([grown(one, thread, namespace, number, name) for one in steps[-1]])
             fs.note("begin", len(steps) - 1)
-            other.put(config_of(thread, namespace), made(number, name))
+            by.put(config_of(thread, namespace), made(number, name))
             fs.note("ack", len(steps) - 1)
+
+        for number, (thread, namespace) in enumerate(self.histories, 900):
+            put(saver, number, thread, namespace)
+        # By a saver that knows only the end of each log: it must find what waits.
+        other = open_saver(fs)
+        for number, key in enumerate(self._awaited(saver, views), 950):
+            put(other, number, *key)
         expect_whole(self._view(saver), steps[-1])
         self._expect_texts_once(fs.tree())
         self._second_crash(tree, fs, steps, rng, deep=deep)
@@ -805,8 +770,8 @@ class Crashes:
                 allowed = [one for step in progress.select(steps) for one in step]
                 for what, state in disk.states(rng, 2, many=3):
                     self.nested += 1
+                    again = open_saver(SimFS(state, record=False))
                     try:
-                        again = FileSystemSaver(PLACE, fsync="always", lock_timeout=0, io=SimFS(state, record=False))
                         expect_each(self._view(again), allowed)
                         again.put(config_of(), made(990))
                         expect_each(self._view(again), [grown(one, "t", "", 990) for one in allowed])
@@ -816,7 +781,7 @@ class Crashes:
                             + "\n".join(f"  {n:4} {shortened(one)}" for n, one in enumerate(fs.ops[: point + 1]))
                         ) from error
         self.nested += 1
-        after = FileSystemSaver(PLACE, fsync="always", io=SimFS(disk.durable(), record=False))
+        after = open_saver(SimFS(disk.durable(), record=False))
         expect_whole(self._view(after), steps[-1])
 
 

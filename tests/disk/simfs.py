@@ -17,13 +17,41 @@ import stat
 import threading
 from types import SimpleNamespace
 
+from tests.support.disks import take_part
+
 SECTOR = 512
 BLOCK = 4096
 ROOT = 1
 
 
-class Fault(Exception):
-    """The process dies here."""
+def _raise(number, path):
+    raise OSError(number, os.strerror(number), path)
+
+
+def _on_path(method):
+    """Let a method whose first argument is a path call the hook first."""
+
+    def call_hook_first(self, path, *args, **options):
+        with self._guard:
+            self._meet(method.__name__, path)
+            return method(self, path, *args, **options)
+
+    return call_hook_first
+
+
+def _on_file(method):
+    """Let a method of an open file call the hook first. It is given the file, not the descriptor."""
+
+    def call_hook_first(self, fd, *args):
+        with self._guard:
+            handle = self._handle(fd)
+            part = self._meet(method.__name__, handle.path)
+            if part is not None:
+                *args, data = args
+                args = (*args, take_part(data, part))
+            return method(self, handle, *args)
+
+    return call_hook_first
 
 
 class SimFS:
@@ -31,8 +59,7 @@ class SimFS:
 
     Args:
         tree: what is there already and durable: {name: bytes | dict}.
-        hook: called as hook(kind, number, place) before every call; raises to let it fail, or returns a number of
-            bytes for a short write. Numbers count per kind, from 0.
+        hook: called before every call, as that of `HookedIO`.
         record: whether to keep the operations for `Disk`.
     """
 
@@ -42,8 +69,6 @@ class SimFS:
         self.after_sync = None
         """Called after each fdatasync that succeeded, before it returns."""
         self.ops = []
-        self.calls = []
-        self.counts = {}
         self._guard = threading.RLock()
         self._numbers = itertools.count(ROOT)
         self._files = {}
@@ -52,8 +77,6 @@ class SimFS:
         self._locks = {}
         self._fds = {}
         self._poisoned = {}
-        self.now_ns = 1  # the clock of modification times; tests set it
-        self._modified = {}
         self.root = self._plant({} if tree is None else tree)
 
     def _plant(self, tree):
@@ -63,7 +86,6 @@ class SimFS:
             self._dirs[number] = {name: self._plant(below) for name, below in tree.items()}
         else:
             self._files[number] = bytearray(tree)
-            self._modified[number] = self.now_ns
         return number
 
     def note(self, *what):
@@ -74,11 +96,8 @@ class SimFS:
         if self.record:
             self.ops.append(op)
 
-    def _meet(self, kind, place):
-        number = self.counts.get(kind, 0)
-        self.counts[kind] = number + 1
-        self.calls.append(kind)
-        return self.hook(kind, number, place) if self.hook is not None else None
+    def _meet(self, kind, path):
+        return self.hook(kind, path) if self.hook is not None else None
 
     def tree(self, number=None):
         """What a process sees."""
@@ -94,17 +113,17 @@ class SimFS:
         for part in path.split("/"):
             if part:
                 if number not in self._dirs:
-                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+                    _raise(errno.ENOTDIR, path)
                 number = self._dirs[number].get(part)
                 if number is None:
-                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+                    _raise(errno.ENOENT, path)
         return number
 
     def _parent(self, path):
         directory, _, name = path.rpartition("/")
         number = self._find(directory)
         if number not in self._dirs:
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+            _raise(errno.ENOTDIR, path)
         return number, name
 
     def _status(self, number):
@@ -114,83 +133,66 @@ class SimFS:
             st_ino=number,
             st_nlink=self._links[number],
             st_size=len(self._files.get(number, b"")),
-            st_mtime_ns=self._modified.get(number, 0),
+            st_mtime_ns=0,
             st_ctime_ns=0,
         )
 
     # Files
 
+    @_on_path
     def open(self, path, *, write=False, create=False):
-        with self._guard:
-            self._meet("open", path)
-            parent, name = self._parent(path)
-            number = self._dirs[parent].get(name)
-            if number is None:
-                if not create:
-                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-                number = self._plant(b"")
-                self._dirs[parent][name] = number
-                self._done("create", number, parent, name)
-            elif number in self._dirs and write:
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-            # The lowest free number, as a kernel gives it: descriptors are reused.
-            fd = next(fd for fd in itertools.count(3) if fd not in self._fds)
-            self._fds[fd] = SimpleNamespace(
-                number=number, path=path, write=write, poisoned=self._poisoned.get(number, 0)
-            )
-            return fd
+        parent, name = self._parent(path)
+        number = self._dirs[parent].get(name)
+        if number is None:
+            if not create:
+                _raise(errno.ENOENT, path)
+            number = self._plant(b"")
+            self._dirs[parent][name] = number
+            self._done("create", number, parent, name)
+        elif number in self._dirs and write:
+            _raise(errno.EISDIR, path)
+        # The lowest free number, as a kernel gives it: descriptors are reused.
+        fd = next(fd for fd in itertools.count(3) if fd not in self._fds)
+        poisoned = self._poisoned.get(number, 0)
+        self._fds[fd] = SimpleNamespace(fd=fd, number=number, path=path, write=write, poisoned=poisoned)
+        return fd
 
-    @property
-    def descriptors(self):
-        return len(self._fds)
-
-    def _handle(self, kind, fd):
-        handle = self._fds.get(fd)
-        if handle is None:
-            raise AssertionError(f"{kind} on descriptor {fd}, which is not open")
-        return handle, self._meet(kind, handle.path)
+    def _handle(self, fd):
+        if fd not in self._fds:
+            raise AssertionError(f"a call on descriptor {fd}, which is not open")
+        return self._fds[fd]
 
     def close(self, fd):
         with self._guard:
-            handle = self._fds.pop(fd, None)
-            if handle is None:
-                raise AssertionError(f"close of descriptor {fd}, which is not open")
+            self._handle(fd)
+            del self._fds[fd]
             self._locks = {number: holder for number, holder in self._locks.items() if holder != fd}
 
-    def read_at(self, fd, offset, length):
-        with self._guard:
-            handle, _ = self._handle("read_at", fd)
-            return bytes(self._files[handle.number][offset : offset + length])
+    @_on_file
+    def read_at(self, handle, offset, length):
+        return bytes(self._files[handle.number][offset : offset + length])
 
-    def write_at(self, fd, offset, data):
-        with self._guard:
-            handle, short = self._handle("write_at", fd)
-            return self._write(handle, offset, data, short)
-
-    def _write(self, handle, offset, data, short):
+    @_on_file
+    def write_at(self, handle, offset, data):
         assert handle.write
-        data = bytes(data if short is None else data[:short])
+        data = bytes(data)
         content = self._files[handle.number]
         content.extend(bytes(max(0, offset - len(content))))
         content[offset : offset + len(data)] = data
-        self._modified[handle.number] = self.now_ns
         self._done("write", handle.number, offset, data)
         return len(data)
 
-    def truncate(self, fd, size):
-        with self._guard:
-            handle, _ = self._handle("truncate", fd)
-            content = self._files[handle.number]
-            if len(content) != size:
-                del content[size:]
-                content.extend(bytes(size - len(content)))
-                self._modified[handle.number] = self.now_ns
-                self._done("truncate", handle.number, size)
+    @_on_file
+    def truncate(self, handle, size):
+        content = self._files[handle.number]
+        if len(content) != size:
+            del content[size:]
+            content.extend(bytes(size - len(content)))
+            self._done("truncate", handle.number, size)
 
-    def fstat(self, fd):
-        with self._guard:
-            handle, _ = self._handle("fstat", fd)
-            return self._status(handle.number)
+    @_on_file
+    def fstat(self, handle):
+        return self._status(handle.number)
 
     def measure(self, fd):
         status = self.fstat(fd)
@@ -207,41 +209,38 @@ class SimFS:
     def start_writing(self, fd):
         """Promises nothing. If it fails, what was dirty counts as clean, and no later sync says so."""
         with self._guard:
-            handle = self._fds.get(fd)
+            handle = self._handle(fd)
             try:
-                self._handle("start_writing", fd)
+                self._meet("start_writing", handle.path)
             except OSError:
                 self._done("sync failed", handle.number)
                 raise
 
     def _sync(self, kind, fd):
-        with self._guard:
-            handle = self._fds.get(fd)
+        handle = self._handle(fd)
         try:
             # Outside the guard: a hook may let another thread go on meanwhile.
-            handle, _ = self._handle(kind, fd)
+            self._meet(kind, handle.path)
         except OSError:
             with self._guard:
                 # As on Linux: every descriptor that is open now reports it once, and what was dirty counts as clean.
-                if handle is not None:
-                    self._poisoned[handle.number] = handle.poisoned = self._poisoned.get(handle.number, 0) + 1
-                    self._done("sync failed", handle.number)
+                self._poisoned[handle.number] = handle.poisoned = self._poisoned.get(handle.number, 0) + 1
+                self._done("sync failed", handle.number)
             raise
         with self._guard:
             if handle.poisoned != self._poisoned.get(handle.number, 0):
                 handle.poisoned = self._poisoned[handle.number]
-                raise OSError(errno.EIO, os.strerror(errno.EIO), handle.path)
+                _raise(errno.EIO, handle.path)
             self._done("sync", handle.number)
 
     # Directories
 
+    @_on_path
     def stat(self, path):
-        with self._guard:
-            self._meet("stat", path)
-            try:
-                return self._status(self._find(path))
-            except (FileNotFoundError, NotADirectoryError):
-                return None
+        try:
+            return self._status(self._find(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def is_dir(self, path):
         found = self.stat(path)
@@ -250,86 +249,80 @@ class SimFS:
     def real_path(self, path):
         return path
 
+    @_on_path
     def listdir(self, path):
-        with self._guard:
-            self._meet("listdir", path)
-            try:
-                return list(self._dirs[self._find(path)])
-            except FileNotFoundError:
-                return []
+        try:
+            return list(self._dirs[self._find(path)])
+        except FileNotFoundError:
+            return []
 
     def entries(self, path):
         return [(name, self.is_dir(f"{path}/{name}")) for name in self.listdir(path)]
 
+    @_on_path
     def mkdir(self, path):
-        with self._guard:
-            self._meet("mkdir", path)
-            parent, name = self._parent(path)
-            if name in self._dirs[parent]:
-                if self._dirs[parent][name] not in self._dirs:
-                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-                return False
-            number = self._plant({})
-            self._dirs[parent][name] = number
-            self._done("mkdir", number, parent, name)
-            return True
+        parent, name = self._parent(path)
+        if name in self._dirs[parent]:
+            if self._dirs[parent][name] not in self._dirs:
+                _raise(errno.EEXIST, path)
+            return False
+        number = self._plant({})
+        self._dirs[parent][name] = number
+        self._done("mkdir", number, parent, name)
+        return True
 
+    @_on_path
     def fsync_dir(self, path):
-        with self._guard:
-            self._meet("fsync_dir", path)
-            self._done("sync dir", self._find(path))
+        self._done("sync dir", self._find(path))
 
+    @_on_path
     def rename(self, source, target):
-        with self._guard:
-            self._meet("rename", source)
-            (parent, name) = self._parent(source)
-            (other, new) = self._parent(target)
-            if name not in self._dirs[parent]:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
-            number = self._dirs[parent].pop(name)
-            old = self._dirs[parent].get(new)
-            if old is not None:
-                if self._dirs.get(old):
-                    raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
-                self._links[old] = 0
-            self._dirs[parent][new] = number
-            if parent == other:
-                self._done("rename", number, parent, name, new)
-            else:
-                # Each directory is brought to the disk by itself; nothing promises that both change at once.
-                self._done("link", number, other, new)
-                self._done("unlink", number, parent, name)
-
-    def unlink(self, path):
-        self._remove("unlink", path)
-
-    def rmdir(self, path):
-        self._remove("rmdir", path)
-
-    def _remove(self, kind, path):
-        with self._guard:
-            self._meet(kind, path)
-            parent, name = self._parent(path)
-            number = self._find(path)
-            if self._dirs.get(number):
-                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
-            assert (number in self._dirs) is (kind == "rmdir")
-            del self._dirs[parent][name]
-            self._links[number] = 0
+        (parent, name) = self._parent(source)
+        (other, new) = self._parent(target)
+        if name not in self._dirs[parent]:
+            _raise(errno.ENOENT, source)
+        number = self._dirs[parent].pop(name)
+        old = self._dirs[parent].get(new)
+        if old is not None:
+            if self._dirs.get(old):
+                _raise(errno.ENOTEMPTY, target)
+            self._links[old] = 0
+        self._dirs[parent][new] = number
+        if parent == other:
+            self._done("rename", number, parent, name, new)
+        else:
+            # Each directory is brought to the disk by itself; nothing promises that both change at once.
+            self._done("link", number, other, new)
             self._done("unlink", number, parent, name)
+
+    @_on_path
+    def unlink(self, path):
+        self._remove(path, is_dir=False)
+
+    @_on_path
+    def rmdir(self, path):
+        self._remove(path, is_dir=True)
+
+    def _remove(self, path, *, is_dir):
+        parent, name = self._parent(path)
+        number = self._find(path)
+        if self._dirs.get(number):
+            _raise(errno.ENOTEMPTY, path)
+        assert (number in self._dirs) is is_dir
+        del self._dirs[parent][name]
+        self._links[number] = 0
+        self._done("unlink", number, parent, name)
 
     # Locks
 
-    def lock(self, fd):
-        with self._guard:
-            handle, _ = self._handle("lock", fd)
-            return self._locks.setdefault(handle.number, fd) == fd
+    @_on_file
+    def lock(self, handle):
+        return self._locks.setdefault(handle.number, handle.fd) == handle.fd
 
-    def unlock(self, fd):
-        with self._guard:
-            handle, _ = self._handle("unlock", fd)
-            if self._locks.get(handle.number) == fd:
-                del self._locks[handle.number]
+    @_on_file
+    def unlock(self, handle):
+        if self._locks.get(handle.number) == handle.fd:
+            del self._locks[handle.number]
 
 
 # What a power loss leaves
@@ -476,12 +469,19 @@ def distinct(variants):
 
 
 class Disk:
-    """What operations have left, and may have left, on the disk."""
+    """What operations have left, and may have left, on the disk.
 
-    def __init__(self, tree=None):
+    Args:
+        tree: what was durable before.
+        ops: operations of a SimFS.
+    """
+
+    def __init__(self, tree=None, ops=()):
         self._things = {}
         self._numbers = itertools.count(ROOT)
         self._plant({} if tree is None else tree)
+        for op in ops:
+            self.apply(op)
 
     def _plant(self, tree):
         # In the order in which SimFS numbers the same tree.

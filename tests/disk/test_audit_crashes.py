@@ -20,22 +20,18 @@ from graphkit import (
 )
 from graphkit.saver_kit import freeze
 from savers import AuditedSaver, AuditLog, FileSystemSaver, MemorySaver, VersionedMemorySaver
-from savers._audit import log as log_module
-from tests.disk.crashes import fixed, quiet
+from tests.disk.crashes import fixed
 from tests.disk.simfs import Disk, SimFS
-from tests.support.audit_logs import list_files
-from tests.support.disks import HookedIO
-from tests.support.forked import run_in_child
+from tests.support.audit_logs import list_files, replace_pause
+from tests.support.checkpoints import list_numbers, make_checkpoint as made
+from tests.support.disks import HOOKED, HookedIO, failing, noting_calls, quiet
+from tests.support.forked import run_in_child, start_in_child
 from tests.support.interruptions import find_places, interrupt
 
 pytestmark = pytest.mark.requirement("P72")
 CONFIG = RunnableConfig("t")
 PLACE = "/place"
 MANY = 12
-
-
-def made(number):
-    return Checkpoint(node_id="a", next_node_id="b", state={"n": number})
 
 
 def open_both(fs, fsync="always", **options):
@@ -96,72 +92,59 @@ def test_after_a_power_loss_no_acknowledged_record_is_missing_and_the_store_has_
     assert states > sweep.count(500, 100)
 
 
-@pytest.mark.parametrize("kind", ["EIO", "ENOSPC", "short"])
-def test_an_entry_that_cannot_be_written_refuses_the_operation_and_changes_nothing(kind, sweep):
+def open_on_simulated_disk(**options):
+    """A simulated disk, and an audited saver whose log is on it, with one checkpoint."""
+    fs = SimFS()
+    saver = AuditedSaver(MemorySaver(), AuditLog(f"{PLACE}/log", io=fs), **options)
+    saver.put(CONFIG, made(0))
+    return fs, saver
+
+
+@pytest.mark.parametrize("fault", [{"error": errno.EIO}, {"error": errno.ENOSPC}, {"part": 7}], ids=repr)
+def test_an_entry_that_cannot_be_written_refuses_the_operation_and_changes_nothing(fault):
     """Each call of the file system for the audit log fails in turn."""
-
-    def prepare():
-        fs = SimFS()
-        saver = AuditedSaver(MemorySaver(), AuditLog(f"{PLACE}/log", io=fs))
-        saver.put(CONFIG, made(0))
-        return fs, saver
-
-    fs, saver = prepare()
-    calls = []
-    fs.hook = lambda *call: calls.append(call[0])
-    saver.put(CONFIG, made(1))
-    fs.hook = None
+    fs, saver = open_on_simulated_disk()
+    with noting_calls(fs) as calls:
+        saver.put(CONFIG, made(1))
     refused = 0
     for number, call in enumerate(calls):
-        fs, saver = prepare()
-        left = [number]
-
-        def fail(made_call, _, place, left=left):
-            left[0] -= 1
-            if left[0] == -1:
-                if kind == "short" and made_call == "write_at":
-                    return 7
-                raise OSError(errno.EIO if kind == "EIO" else errno.ENOSPC, "injected", place)
-            return None
-
-        fs.hook = fail
-        try:
-            saver.put(CONFIG, made(1))
-        except CheckpointStorageError:
-            refused += 1
-            assert len(saver.list(CONFIG)) == 1, call
-        fs.hook = None
+        fs, saver = open_on_simulated_disk()
+        with failing(fs, HOOKED, after=number, times=1, **fault):
+            try:
+                saver.put(CONFIG, made(1))
+            except CheckpointStorageError:
+                refused += 1
+                assert len(saver.list(CONFIG)) == 1, call
         saver.put(CONFIG, made(2))
         assert saver.log.verify(saver).problems == (), (number, call)
         assert saver.log.verify().unknown + saver.log.verify().gaps <= 2
     assert refused
 
 
-def test_on_a_full_disk_writing_is_refused_and_reading_goes_on():
-    fs = SimFS()
-    saver = AuditedSaver(MemorySaver(), AuditLog(f"{PLACE}/log", io=fs))
-    saver.put(CONFIG, made(0))
-    fs.hook = fill_disk
-    with quiet():
+# What fails as long as the disk is full, or dying: a log that cannot be synced cannot be rewritten either.
+DISKS = {"full": ("write_at", errno.ENOSPC), "dying": (("fdatasync", "fsync"), errno.EIO)}
+
+
+@pytest.mark.parametrize("disk", DISKS)
+def test_on_a_bad_disk_writing_is_refused_and_reading_goes_on(disk):
+    fs, saver = open_on_simulated_disk()
+    with quiet(), failing(fs, *DISKS[disk], where="/log/"):
         for _ in range(3):
             with pytest.raises(CheckpointStorageError):
                 saver.put(CONFIG, made(1))
-            assert saver.get(CONFIG).state["n"] == 0
-    fs.hook = None
+            if disk == "full":
+                assert saver.get(CONFIG).state["n"] == 0
     saver.put(CONFIG, made(2))
-    assert [checkpoint.state["n"] for checkpoint in saver.list(CONFIG)] == [2, 0]
+    assert list_numbers(saver, CONFIG) == [2, 0]
     assert saver.log.verify(saver).problems == ()
-    assert saver.log.verify().gaps == 3, "the reads"
+    assert saver.log.verify().gaps == (3 if disk == "full" else 0), "the reads"
 
 
 def test_with_warn_writing_goes_on_and_the_log_says_what_is_missing(caplog):
-    fs = SimFS()
-    saver = AuditedSaver(MemorySaver(), AuditLog(f"{PLACE}/log", io=fs), on_error="warn")
-    saver.put(CONFIG, made(0))
-    fs.hook = fill_disk
-    saver.put(CONFIG, made(1))
+    fs, saver = open_on_simulated_disk(on_error="warn")
+    with failing(fs, "write_at", errno.ENOSPC, where="/log/"):
+        saver.put(CONFIG, made(1))
     assert "could not be written" in caplog.text
-    fs.hook = None
     assert saver.get(CONFIG).state["n"] == 1
     report = saver.log.verify(saver)
     assert report.gaps == 2
@@ -170,48 +153,14 @@ def test_with_warn_writing_goes_on_and_the_log_says_what_is_missing(caplog):
     assert gap.details["count"] == 2
 
 
-def fill_disk(kind, _, place):
-    if kind == "write_at" and "/log/" in place:
-        raise OSError(errno.ENOSPC, "injected", place)
-
-
 def test_a_gap_is_not_forgotten_when_its_entry_cannot_be_synced():
-    fs = SimFS()
-    saver = AuditedSaver(MemorySaver(), AuditLog(f"{PLACE}/log", io=fs), on_error="warn")
-    saver.put(CONFIG, made(0))
+    fs, saver = open_on_simulated_disk(on_error="warn")
     with quiet():
-        fs.hook = fill_disk
-        saver.put(CONFIG, made(1))
-
-        def fail_sync(kind, _, place):
-            if kind == "fdatasync":
-                raise OSError(errno.EIO, "injected", place)
-
-        fs.hook = fail_sync
-        saver.put(CONFIG, made(2))
-        fs.hook = None
+        for number, kind in enumerate(("write_at", "fdatasync"), 1):
+            with failing(fs, kind, where="/log/"):
+                saver.put(CONFIG, made(number))
         saver.put(CONFIG, made(3))
     assert saver.log.verify().gaps >= 4
-
-
-def test_a_log_that_could_be_neither_synced_nor_rewritten_goes_on_when_the_disk_does():
-    fs = SimFS()
-    saver = AuditedSaver(MemorySaver(), AuditLog(f"{PLACE}/log", io=fs))
-    saver.put(CONFIG, made(0))
-
-    def fail_syncs(kind, _, place):
-        if kind in {"fdatasync", "fsync"}:
-            raise OSError(errno.EIO, "injected", place)
-
-    fs.hook = fail_syncs
-    with quiet():
-        for _ in range(2):
-            with pytest.raises(CheckpointStorageError):
-                saver.put(CONFIG, made(1))
-    fs.hook = None
-    saver.put(CONFIG, made(2))
-    assert [checkpoint.state["n"] for checkpoint in saver.list(CONFIG)] == [2, 0]
-    assert saver.log.verify(saver).problems == ()
 
 
 def test_an_exception_at_any_line_leaves_a_log_that_goes_on(tmp_path_factory, sweep):
@@ -246,53 +195,6 @@ def test_an_exception_at_any_line_leaves_a_log_that_goes_on(tmp_path_factory, sw
 
 
 # Processes
-
-PROGRAM = """
-import os, signal, sys
-from graphkit import Checkpoint, RunnableConfig
-from savers import AuditedSaver, AuditLog, FileSystemSaver
-from tests.support.disks import HOOKED, HookedIO, StopAt
-
-path, number = sys.argv[1], int(sys.argv[2])
-io = HookedIO()
-log = AuditLog(path + "/log", io=io, max_bytes=900)
-saver = AuditedSaver(FileSystemSaver(path + "/store", io=io), log)
-saver.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={"n": 0}))
-io.hook = StopAt(HOOKED, number, lambda: os.kill(os.getpid(), signal.SIGKILL))
-for n in range(1, 3):
-    saver.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={"n": n}))
-    print(n, flush=True)
-"""
-
-
-def test_a_kill_at_each_system_call_leaves_a_log_and_a_store_that_agree(tmp_path, launcher, sweep):
-    calls = count_calls(tmp_path)
-    assert calls >= 40
-    for number in sweep.some(range(calls), 12):
-        path = tmp_path / str(number)
-        path.mkdir()
-        process = launcher.run("-c", PROGRAM, str(path), str(number))
-        assert process.returncode == -signal.SIGKILL
-        acknowledged = 1 + len(process.stdout.split())
-        log = AuditLog(path / "log", max_bytes=900)
-        saver = AuditedSaver(FileSystemSaver(path / "store"), log)
-        records = log.records(operation="put")
-        assert len([record for record in records if record.result == "ok"]) >= acknowledged
-        saver.put(CONFIG, made(9))
-        assert log.verify(saver).problems == (), number
-        log.close()
-
-
-def count_calls(tmp_path):
-    io = HookedIO()
-    calls = []
-    log = AuditLog(tmp_path / "counted" / "log", io=io, max_bytes=900)
-    saver = AuditedSaver(FileSystemSaver(tmp_path / "counted" / "store", io=io), log)
-    saver.put(CONFIG, made(0))
-    io.hook = lambda kind, _: calls.append(kind)
-    for number in range(1, 3):
-        saver.put(CONFIG, made(number))
-    return len(calls)
 
 
 def write_many(path, name):
@@ -354,7 +256,7 @@ def test_an_entry_that_a_writer_is_at_work_on_is_no_finding(monkeypatch, tmp_pat
         return None
 
     parts = []
-    monkeypatch.setattr(log_module, "sleep", wait_for_the_writer)
+    replace_pause(monkeypatch, wait_for_the_writer)
     reader = threading.Thread(target=lambda: reports.append(AuditLog(tmp_path / "log").verify()))
     io.hook = write_in_two_parts
     saver.get(CONFIG)
@@ -371,22 +273,15 @@ def test_a_process_that_forks_with_an_open_log_shares_it_with_its_child(tmp_path
     log.note_gap()
 
     def put_in_child():
+        signal.alarm(20)
         for number in range(3):
             saver.put(RunnableConfig("child"), made(number))
 
     # Another thread holds the locks of the log at the moment of the fork.
     with log._mutex, log._directory.write_lock:
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                signal.alarm(20)
-                put_in_child()
-                code = 0
-            finally:
-                os._exit(code)
+        end = start_in_child(put_in_child)
     saver.put(CONFIG, made(1))
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert end() == 0
     assert run_in_child(put_in_child)
     saver.put(CONFIG, made(2))
     report = log.verify(saver)

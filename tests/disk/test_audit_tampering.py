@@ -4,6 +4,7 @@ import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +17,16 @@ from graphkit import (
 )
 from graphkit.saver_kit import freeze
 from savers import AuditedSaver, AuditLog, FileSystemSaver, SaverWrapper, SqliteSaver, acting_as
-from savers._audit.entries import to_canonical
-from tests.support.audit_logs import chain_again, copy_directory, list_files, read_entries, write_entries
+from tests.support.audit_logs import (
+    chain_again,
+    copy_directory,
+    list_files,
+    read_entries,
+    to_canonical,
+    write_entries,
+)
+from tests.support.checkpoints import list_numbers, make_checkpoint
+from tests.support.logs import flip, flip_in_file
 
 pytest.importorskip("cryptography")
 pytestmark = pytest.mark.requirement("P72")
@@ -31,36 +40,70 @@ def public_key():
     return Ed25519PrivateKey.from_private_bytes(KEY).public_key().public_bytes_raw()
 
 
-def made(number, **state):
-    return Checkpoint(node_id="a", next_node_id="b", state={"n": number, **state})
+def open_files(path):
+    return FileSystemSaver(path / "store", fsync="never", lock_timeout=0)
+
+
+def open_sqlite(path):
+    (path / "store").mkdir(exist_ok=True)
+    return SqliteSaver(path / "store" / "db", fsync="never")
+
+
+def open_audited(path, open_store=open_files, **options):
+    """An audit log, a store, and a saver that writes to both."""
+    log = AuditLog(path / "log", **options)
+    store = open_store(path)
+    return log, store, AuditedSaver(store, log)
+
+
+def put(saver, *numbers, thread="t"):
+    for number in numbers:
+        saver.put(RunnableConfig(thread), make_checkpoint(number))
+
+
+def reasons_of(report):
+    return [problem.reason for problem in report.problems]
 
 
 class Audited:
-    """A store with an audit log of three files, and copies of both."""
+    """A store with an audit log of three files, and a copy of the log."""
 
     def __init__(self, path):
         self.path = path
-        self.log = AuditLog(path / "log", signing_key=KEY, sign_every=5, max_bytes=1500)
-        self.saver = AuditedSaver(FileSystemSaver(path / "store", fsync="never"), self.log)
+        self.log, store, self.saver = open_audited(path, signing_key=KEY, sign_every=5, max_bytes=1500)
         with acting_as("ann"):
-            for number in range(5):
-                self.saver.put(CONFIG, made(number))
+            put(self.saver, *range(5))
             self.saver.put_writes(CONFIG, {"answer:1": "yes"})
             self.saver.add_tags(CONFIG, "good")
         self.files = list_files(path / "log")
         assert len(self.files) >= 3
-        self.close()
-        copy_directory(path / "log", path / "log copy")
-
-    def close(self):
         self.log.close()
-        self.saver.close()
+        store.close()
+        copy_directory(path / "log", path / "log copy")
 
     def verify(self, **options):
         return AuditLog(self.path / "log").verify(**options)
 
     def restore(self):
         copy_directory(self.path / "log copy", self.path / "log")
+
+    def places(self):
+        """Each entry: its file, the entries there, and its place among them."""
+        for file in self.files:
+            entries = read_entries(file)
+            yield from ((file, entries, place) for place in range(len(entries)))
+
+    def write_chain(self, entries, without=None):
+        """Spread entries on the files as they were; `without` is the place of one that is missing."""
+        entries = [*entries]
+        for file in self.files:
+            size = len(read_entries(self.path / "log copy" / file.name))
+            if without is not None:
+                is_here = 0 <= without < size
+                without -= size
+                size -= is_here
+            write_entries(file, entries[:size])
+            del entries[:size]
 
 
 @pytest.fixture
@@ -75,95 +118,92 @@ def test_a_log_that_was_left_alone_has_no_problem(audited):
     assert report.signed == report.head.seq == report.entries
 
 
-def find_places(audited):
-    """Each entry: its file, and its place there."""
-    return [(file, place) for file in audited.files for place in range(len(read_entries(file)))]
+# Each changes the files in one way after another
 
 
-def test_each_entry_that_is_removed_is_missed(audited):
-    head = audited.verify().head
-    for file, place in find_places(audited):
-        entries = read_entries(file)
+def change_places(audited, sweep):
+    for file, entries, place in audited.places():
+        if place + 1 < len(entries):
+            write_entries(file, [*entries[:place], entries[place + 1], entries[place], *entries[place + 2 :]])
+            yield file.name, place
+
+
+def change_fields(audited, sweep):
+    for file, entries, place in [*audited.places()][:-1]:
+        entry = json.loads(entries[place])
+        for field in entry:
+            forged = to_canonical({**entry, field: "forged"})
+            write_entries(file, [*entries[:place], forged, *entries[place + 1 :]])
+            yield file.name, place, field
+
+
+def flip_bits(audited, sweep):
+    for file in audited.files:
+        content = file.read_bytes()
+        for bit in sweep.some(range(len(content) * 8), 60):
+            file.write_bytes(flip(content, bit // 8, 1 << bit % 8))
+            yield file.name, bit
+
+
+def exchange_files(audited, sweep):
+    first, second, *_ = audited.files
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+    yield "exchanged"
+    for file in audited.files:
+        file.unlink()
+        yield file.name
+
+
+def remove_entries(audited, sweep):
+    for file, entries, place in audited.places():
         write_entries(file, entries[:place] + entries[place + 1 :])
-        assert not audited.verify(expect_head=head, public_key=public_key()).ok, (file, place)
+        yield file.name, place
+
+
+def cut_ends(audited, sweep):
+    for number, file in enumerate(audited.files):
+        content = file.read_bytes()
+        for size in sweep.some(range(len(content)), 30):
+            file.write_bytes(content[:size])
+            for later in audited.files[number + 1 :]:
+                later.unlink()
+            yield file.name, size
+
+
+@pytest.mark.parametrize("change", [change_places, change_fields, flip_bits, exchange_files])
+def test_each_change_is_found_by_the_chain(audited, change, sweep):
+    for place in change(audited, sweep):
+        assert not audited.verify().ok, place
         audited.restore()
 
 
-def test_two_entries_that_change_places_are_found(audited):
-    for file, place in find_places(audited):
-        entries = read_entries(file)
-        if place + 1 == len(entries):
-            continue
-        entries[place : place + 2] = reversed(entries[place : place + 2])
-        write_entries(file, entries)
-        assert not audited.verify().ok, (file, place)
-        audited.restore()
-
-
-def test_each_changed_field_is_found(audited):
-    for file, place in find_places(audited)[:-1]:
-        entries = read_entries(file)
-        for field in json.loads(entries[place]):
-            changed = json.loads(entries[place])
-            changed[field] = "forged"
-            forged = [*entries[:place], to_canonical(changed), *entries[place + 1 :]]
-            write_entries(file, forged)
-            assert not audited.verify().ok, (file, place, field)
+@pytest.mark.parametrize("change", [remove_entries, cut_ends])
+def test_each_loss_is_found_by_the_head_that_was_kept(audited, change, sweep):
+    head = audited.verify().head
+    for place in change(audited, sweep):
+        assert not audited.verify(expect_head=head).ok, place
         audited.restore()
 
 
 def test_each_entry_that_is_removed_from_a_chain_made_anew_is_missed_by_its_number(audited):
-    files = {file: read_entries(file) for file in audited.files}
-    number = sum(map(len, files.values()))
-    for place in range(number - 1):
-        chain = [entry for entries in files.values() for entry in entries]
-        del chain[place]
-        chain = chain_again(chain, renumber=False)
-        left = place
-        for file, entries in files.items():
-            size = len(entries) - (0 <= left < len(entries))
-            left -= len(entries)
-            write_entries(file, chain[:size])
-            del chain[:size]
-        reasons = [problem.reason for problem in audited.verify().problems]
-        assert any("entries were removed" in reason for reason in reasons), place
-
-
-def test_each_flipped_bit_is_found(audited, sweep):
-    for file in audited.files:
-        content = bytearray(file.read_bytes())
-        for place in sweep.some(range(len(content) * 8), 150):
-            content[place // 8] ^= 1 << place % 8
-            file.write_bytes(content)
-            assert not audited.verify().ok, (file.name, place // 8, place % 8)
-            content[place // 8] ^= 1 << place % 8
-        file.write_bytes(content)
-
-
-def test_each_cut_of_the_end_is_found_by_the_head_that_was_kept(audited, sweep):
-    head = audited.verify().head
-    for number, file in enumerate(audited.files):
-        content = file.read_bytes()
-        for size in sweep.some(range(len(content)), 60):
-            file.write_bytes(content[:size])
-            for later in audited.files[number + 1 :]:
-                later.unlink(missing_ok=True)
-            assert not audited.verify(expect_head=head).ok, (file.name, size)
-        audited.restore()
+    entries = [entries[place] for _, entries, place in audited.places()]
+    for place in range(len(entries) - 1):
+        audited.write_chain(chain_again(entries[:place] + entries[place + 1 :], renumber=False), without=place)
+        assert any("entries were removed" in reason for reason in reasons_of(audited.verify())), place
 
 
 def test_a_cut_beyond_the_last_signed_head_is_found(tmp_path):
-    log = AuditLog(tmp_path / "log", signing_key=KEY, sign_every=3)
-    saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never"), log)
-    for number in range(20):
-        saver.put(CONFIG, made(number))
+    _, _, saver = open_audited(tmp_path, signing_key=KEY, sign_every=3)
+    put(saver, *range(20))
     (file,) = list_files(tmp_path / "log")
     entries = read_entries(file)
     # Without the signatures, as if the heads behind the first one had never been.
-    unsigned = [entry for entry in entries[:2] + entries[2:] if b"signature" not in entry or entry == entries[1]]
+    unsigned = [entry for entry in entries if b"signature" not in entry or entry == entries[1]]
     write_entries(file, chain_again(unsigned))
-    reasons = [problem.reason for problem in AuditLog(tmp_path / "log").verify(public_key=public_key()).problems]
-    assert any("not signed" in reason for reason in reasons)
+    report = AuditLog(tmp_path / "log").verify(public_key=public_key())
+    assert any("not signed" in reason for reason in reasons_of(report))
 
 
 CALL = {"kind": "call", "operation": "get", "principal": "bob", "thread_id": "t", "checkpoint_ns": "", "result": "ok"}
@@ -202,23 +242,21 @@ FORGED = [
 @pytest.mark.parametrize("forged", FORGED)
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_field_that_is_missing_or_of_another_type_is_reported(tmp_path, forged, is_first):
-    store = FileSystemSaver(tmp_path / "store", fsync="never")
-    with AuditLog(tmp_path / "log", digest_key=b"k" * 16) as log:
-        AuditedSaver(store, log).put(CONFIG, made(0))
+    log, store, saver = open_audited(tmp_path, digest_key=b"k" * 16)
+    put(saver, 0)
+    log.close()
     (file,) = list_files(tmp_path / "log")
     entries = [json.loads(entry) for entry in read_entries(file)]
     entries.insert(0 if is_first else len(entries), {**entries[0], "key_check": None, **forged})
     write_entries(file, chain_again(map(to_canonical, entries), renumber=True))
-    reasons = [problem.reason for problem in log.verify(store).problems]
-    assert "it is not an entry in its canonical form" in reasons
+    assert "it is not an entry in its canonical form" in reasons_of(log.verify(store))
 
 
 @pytest.mark.parametrize("digest_key", [None, b"k" * 16])
 def test_a_log_without_its_first_file_is_compared_with_the_store(tmp_path, digest_key):
-    store = FileSystemSaver(tmp_path / "store", fsync="never")
-    with AuditLog(tmp_path / "log", digest_key=digest_key, max_bytes=1500) as log:
-        for number in range(9):
-            AuditedSaver(store, log).put(CONFIG, made(number))
+    log, store, saver = open_audited(tmp_path, digest_key=digest_key, max_bytes=1500)
+    put(saver, *range(9))
+    log.close()
     list_files(tmp_path / "log")[0].unlink()
     wheres = {problem.where for problem in log.verify(store).problems}
     assert "thread 't'" in wheres
@@ -241,10 +279,8 @@ def test_the_head_of_an_empty_log_may_be_expected(tmp_path):
 
 
 def test_a_cut_back_to_a_signed_head_shows_only_against_the_store_or_a_kept_head(tmp_path):
-    log = AuditLog(tmp_path / "log", signing_key=KEY, sign_every=4)
-    saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never"), log)
-    for number in range(9):
-        saver.put(CONFIG, made(number))
+    log, _, saver = open_audited(tmp_path, signing_key=KEY, sign_every=4)
+    put(saver, *range(9))
     head = log.verify().head
     log.close()
     (file,) = list_files(tmp_path / "log")
@@ -258,14 +294,8 @@ def test_a_cut_back_to_a_signed_head_shows_only_against_the_store_or_a_kept_head
 
 
 def test_a_forged_chain_is_found_by_the_signature(audited):
-    forged = []
-    for file in audited.files:
-        entries = [entry.replace(b'"ann"', b'"bob"') for entry in read_entries(file)]
-        forged.append((file, entries))
-    chained = chain_again([entry for _, entries in forged for entry in entries])
-    for file, entries in forged:
-        write_entries(file, chained[: len(entries)])
-        del chained[: len(entries)]
+    entries = [entries[place].replace(b'"ann"', b'"bob"') for _, entries, place in audited.places()]
+    audited.write_chain(chain_again(entries))
     assert audited.verify().ok, "the chain alone proves nothing"
     assert not audited.verify(public_key=public_key()).ok
 
@@ -274,23 +304,9 @@ def test_a_log_signed_with_another_key_is_found(audited):
     assert not audited.verify(public_key=bytes(32)[:31] + b"\1").ok
 
 
-def test_files_that_change_places_or_are_removed_are_found(audited):
-    first, second, *_ = audited.files
-    content = first.read_bytes(), second.read_bytes()
-    first.write_bytes(content[1])
-    second.write_bytes(content[0])
-    assert not audited.verify().ok
-    for file in audited.files:
-        audited.restore()
-        file.unlink()
-        assert not audited.verify(expect_head=None).ok, file.name
-
-
 def test_records_and_export_refuse_a_damaged_log(audited):
     file = audited.files[0]
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
+    flip_in_file(file, file.stat().st_size // 2)
     with pytest.raises(CheckpointCorruptionError):
         audited.log.records()
     with pytest.raises(CheckpointCorruptionError):
@@ -302,12 +318,10 @@ def test_records_and_export_refuse_a_damaged_log(audited):
 
 @pytest.mark.parametrize("how", ["cut", "removed", "exchanged", "rolled back"])
 def test_a_process_that_has_the_log_open_notices_and_writes_no_more(tmp_path, how):
-    log = AuditLog(tmp_path / "log")
-    saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never"), log)
-    saver.put(CONFIG, made(0))
+    _, _, saver = open_audited(tmp_path)
+    put(saver, 0)
     copy_directory(tmp_path / "log", tmp_path / "hour ago")
-    for number in range(1, 4):
-        saver.put(CONFIG, made(number))
+    put(saver, 1, 2, 3)
     (file,) = list_files(tmp_path / "log")
     entries = read_entries(file)
     if how == "cut":
@@ -320,8 +334,8 @@ def test_a_process_that_has_the_log_open_notices_and_writes_no_more(tmp_path, ho
         copy_directory(tmp_path / "hour ago", tmp_path / "log")
     for _ in range(2):
         with pytest.raises(CheckpointCorruptionError, match="cut, or exchanged"):
-            saver.put(CONFIG, made(9))
-    assert [checkpoint.state["n"] for checkpoint in saver.list(CONFIG)] == [3, 2, 1, 0]
+            put(saver, 9)
+    assert list_numbers(saver, CONFIG) == [3, 2, 1, 0]
 
 
 @pytest.mark.parametrize("is_on_the_disk", [True, False])
@@ -345,25 +359,15 @@ def test_a_process_that_has_the_log_open_notices_that_it_was_cut_and_grew_again(
 # The store
 
 
-def open_files(path):
-    return FileSystemSaver(path / "store", fsync="never")
-
-
-def open_sqlite(path):
-    (path / "store").mkdir(exist_ok=True)
-    return SqliteSaver(path / "store" / "db", fsync="never")
-
-
 @pytest.mark.parametrize("open_store", [open_files, open_sqlite])
 def test_a_store_that_was_rolled_back_to_an_older_copy_is_found(tmp_path, open_store):
-    log = AuditLog(tmp_path / "log")
-    with AuditedSaver(open_store(tmp_path), log) as saver:
-        for number in range(3):
-            saver.put(CONFIG, made(number))
+    log, _, saver = open_audited(tmp_path, open_store)
+    put(saver, 0, 1, 2)
+    saver.close()
     copy_directory(tmp_path / "store", tmp_path / "hour ago")
     with AuditedSaver(open_store(tmp_path), log) as saver:
-        saver.put(CONFIG, made(3))
-        saver.put(RunnableConfig("new"), made(4))
+        put(saver, 3)
+        put(saver, 4, thread="new")
     with open_store(tmp_path) as store:
         assert log.verify(store).ok
     shutil.rmtree(tmp_path / "store")
@@ -402,34 +406,25 @@ def reorder(store):
     store.put(CONFIG, middle)
 
 
-def delete_thread(store):
-    store.delete("t")
-
-
 def remove_version(store):
-    import pathlib
-
-    *_, version = sorted(pathlib.Path(store.thread_directory("released")).glob("v*.log"))
+    *_, version = sorted(Path(store.thread_directory("released")).glob("v*.log"))
     version.unlink()
 
 
 def roll_version_back(store):
-    import pathlib
-
-    directory = pathlib.Path(store.thread_directory("released"))
-    first, second = sorted(directory.glob("v*.log"))
+    first, second = sorted(Path(store.thread_directory("released")).glob("v*.log"))
     second.write_bytes(first.read_bytes())
 
 
 ATTACKS = {
-    "a checkpoint is added": lambda store: store.put(CONFIG, made(9)),
-    "a thread is added": lambda store: store.put(RunnableConfig("forged"), made(9)),
-    "a namespace is added": lambda store: store.put(RunnableConfig("t", checkpoint_ns="x"), made(9)),
+    "a checkpoint is added": lambda store: put(store, 9),
+    "a thread is added": lambda store: put(store, 9, thread="forged"),
+    "a namespace is added": lambda store: store.put(RunnableConfig("t", checkpoint_ns="x"), make_checkpoint(9)),
     "the latest is removed": remove_latest,
     "a state is replaced": replace_state,
     "metadata are changed": change_metadata,
     "the order is changed": reorder,
-    "a thread is deleted": delete_thread,
+    "a thread is deleted": lambda store: store.delete("t"),
     "an answer is forged": lambda store: store.put_writes(CONFIG, {"answer:2": "yes"}),
     "an answer is changed": lambda store: store.put_writes(CONFIG, {"answer:1": "no"}),
     "a tag is added": lambda store: store.add_tags(CONFIG, "approved"),
@@ -437,7 +432,7 @@ ATTACKS = {
     "a thread is released": lambda store: store.release("t"),
     "a version is removed": remove_version,
     "a version is replaced by another one": roll_version_back,
-    "a deleted thread comes back": lambda store: store.put(RunnableConfig("deleted"), made(1)),
+    "a deleted thread comes back": lambda store: put(store, 1, thread="deleted"),
     "a thread is copied": lambda store: store.copy("t", "copy"),
 }
 
@@ -445,17 +440,15 @@ ATTACKS = {
 @pytest.mark.parametrize("digest_key", [None, b"k" * 16])
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_what_is_done_to_the_store_without_a_record_is_found(tmp_path, attack, digest_key):
-    log = AuditLog(tmp_path / "log", digest_key=digest_key)
-    store = open_files(tmp_path)
-    saver = AuditedSaver(store, log)
+    log, store, saver = open_audited(tmp_path, digest_key=digest_key)
     for number in range(3):
-        saver.put(CONFIG, made(number, text="x" * 1000))
+        saver.put(CONFIG, make_checkpoint(number, text="x" * 1000))
     saver.put_writes(CONFIG, {"answer:1": "yes"})
     saver.add_tags(CONFIG, "good")
     for number in range(2):
-        saver.put(RunnableConfig("released"), made(number))
+        put(saver, number, thread="released")
         saver.release(RunnableConfig("released"))
-    saver.put(RunnableConfig("deleted"), made(1))
+    put(saver, 1, thread="deleted")
     saver.delete("deleted")
     assert log.verify(saver).problems == ()
     ATTACKS[attack](store)
@@ -465,11 +458,9 @@ def test_what_is_done_to_the_store_without_a_record_is_found(tmp_path, attack, d
 
 
 def test_after_a_recorded_delete_absent_checkpoints_are_no_finding(tmp_path):
-    log = AuditLog(tmp_path / "log")
-    saver = AuditedSaver(open_files(tmp_path), log)
+    log, _, saver = open_audited(tmp_path)
     for thread in ("kept", "deleted", "released"):
-        for number in range(3):
-            saver.put(RunnableConfig(thread), made(number))
+        put(saver, 0, 1, 2, thread=thread)
     saver.delete("deleted")
     saver.release(RunnableConfig("released"))
     saver.delete("released")
@@ -485,12 +476,11 @@ def test_after_a_recorded_delete_absent_checkpoints_are_no_finding(tmp_path):
 # After an operation that failed, or overlapped another one
 
 
-def put_two_threads(path):
-    log = AuditLog(path / "log")
-    store = FileSystemSaver(path / "store", fsync="never", lock_timeout=0)
-    saver = AuditedSaver(store, log)
-    for thread in ("a", "b"):
-        saver.put(RunnableConfig(thread), made(1))
+@pytest.fixture
+def two_threads(tmp_path):
+    log, store, saver = open_audited(tmp_path)
+    put(saver, 1, thread="a")
+    put(saver, 1, thread="b")
     return log, store, saver
 
 
@@ -526,24 +516,24 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_after_an_operation_that_changed_nothing_what_is_removed_without_a_record_is_found(tmp_path, name):
-    log, store, saver = put_two_threads(tmp_path)
+def test_after_an_operation_that_changed_nothing_what_is_removed_without_a_record_is_found(two_threads, name):
+    log, store, saver = two_threads
     FAILURES[name](saver)
     assert log.verify(store).problems == ()
     store.delete("b")
     assert {problem.where for problem in log.verify(store).problems} == {"thread 'b'"}
-    store.put(RunnableConfig("b"), made(2))
+    put(store, 2, thread="b")
     assert len(log.verify(store).problems) == 2
 
 
 @pytest.mark.parametrize("ends_first", ["put", "copy"])
-def test_a_copy_of_a_thread_that_is_written_accepts_what_it_copied_and_nothing_else(tmp_path, ends_first):
-    log, store, saver = put_two_threads(tmp_path)
+def test_a_copy_of_a_thread_that_is_written_accepts_what_it_copied_and_nothing_else(two_threads, ends_first):
+    log, store, saver = two_threads
     other = AuditedSaver(store, log)
 
     class PuttingFirst(SaverWrapper):
         def copy(self, source, target):
-            other.put(RunnableConfig("a"), made(2))
+            put(other, 2, thread="a")
             self.delegate.copy(source, target)
 
     class CopyingAfterwards(SaverWrapper):
@@ -555,12 +545,12 @@ def test_a_copy_of_a_thread_that_is_written_accepts_what_it_copied_and_nothing_e
     if ends_first == "put":
         AuditedSaver(PuttingFirst(store), log).copy("a", "c")
     else:
-        AuditedSaver(CopyingAfterwards(store), log).put(RunnableConfig("a"), made(2))
+        put(AuditedSaver(CopyingAfterwards(store), log), 2, thread="a")
     assert len(store.list(RunnableConfig("c"))) == 2
-    saver.put(RunnableConfig("c"), made(3))
+    put(saver, 3, thread="c")
     assert log.verify(store).problems == ()
     store.delete("c")
-    store.put(RunnableConfig("c"), made(666))
+    put(store, 666, thread="c")
     reasons = [problem.reason for problem in log.verify(store).problems]
     assert any("has no record" in reason for reason in reasons)
     assert any("is missing" in reason for reason in reasons)
@@ -577,29 +567,19 @@ class Killed(SaverWrapper):
         self.log = log
         self.others = others
 
-    def end(self):
+
+def _killed(name):
+    def operate(self, *args, **options):
+        self.others()
+        getattr(self.delegate, name)(*args, **options)
         self.log.append = lambda *_args, **_options: None  # the process is dead
         raise KeyboardInterrupt
 
-    def prune(self, thread=None, **retention):
-        self.others()
-        self.delegate.prune(thread, **retention)
-        self.end()
+    return operate
 
-    def delete(self, thread=None):
-        self.others()
-        self.delegate.delete(thread)
-        self.end()
 
-    def release(self, config=None):
-        self.others()
-        self.delegate.release(config)
-        self.end()
-
-    def copy(self, source, target):
-        self.others()
-        self.delegate.copy(source, target)
-        self.end()
+for _name in ("prune", "delete", "release", "copy"):
+    setattr(Killed, _name, _killed(_name))
 
 
 KILLED = {
@@ -612,12 +592,12 @@ KILLED = {
 
 
 @pytest.mark.parametrize("name", KILLED)
-def test_a_killed_operation_that_others_overlapped_is_no_finding(tmp_path, name):
-    log, store, saver = put_two_threads(tmp_path)
+def test_a_killed_operation_that_others_overlapped_is_no_finding(two_threads, tmp_path, name):
+    log, store, saver = two_threads
 
     def put_three():
         for number in range(3):
-            saver.put(RunnableConfig("a"), made(number))
+            put(saver, number, thread="a")
             saver.put_writes(RunnableConfig("a"), {"answer": number})
 
     with AuditLog(tmp_path / "log") as killed_log:
@@ -628,32 +608,34 @@ def test_a_killed_operation_that_others_overlapped_is_no_finding(tmp_path, name)
     assert (report.unknown, report.problems) == (1, ())
     put_three()
     assert log.verify(store).problems == ()
-    store.put(RunnableConfig("b"), made(666))
+    put(store, 666, thread="b")
     assert not log.verify(store).ok
 
 
 @pytest.mark.parametrize("settle", [lambda saver: saver.delete("a"), lambda saver: saver.prune("a", keep_last=1)])
-def test_after_a_killed_operation_was_repeated_or_the_thread_deleted_the_store_is_compared(tmp_path, settle):
-    log, store, saver = put_two_threads(tmp_path)
+def test_after_a_killed_operation_was_repeated_or_the_thread_deleted_the_store_is_compared(
+    two_threads, tmp_path, settle
+):
+    log, store, saver = two_threads
     with AuditLog(tmp_path / "log") as killed_log:
         killed = AuditedSaver(Killed(store, killed_log, lambda: None), killed_log)
         with pytest.raises(KeyboardInterrupt):
             killed.prune("a", keep_last=1)
     settle(saver)
-    saver.put(RunnableConfig("a"), made(2))
+    put(saver, 2, thread="a")
     assert log.verify(store).problems == ()
     store.delete("a")
     assert not log.verify(store).ok
 
 
-def test_an_interrupted_operation_has_an_outcome(tmp_path):
+def test_an_interrupted_operation_has_an_outcome(two_threads):
     class Interrupted(SaverWrapper):
         def prune(self, thread=None, **retention):
             self.delegate.prune(thread, **retention)
             raise KeyboardInterrupt
 
-    log, store, saver = put_two_threads(tmp_path)
-    saver.put(RunnableConfig("a"), made(2))
+    log, store, saver = two_threads
+    put(saver, 2, thread="a")
     with pytest.raises(KeyboardInterrupt):
         AuditedSaver(Interrupted(store), log).prune(keep_last=1)
     (record,) = log.records(operation="prune")

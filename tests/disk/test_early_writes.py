@@ -9,6 +9,7 @@ from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError,
 from savers import FileSystemSaver
 from tests.disk import crashes
 from tests.disk.simfs import SimFS
+from tests.support.disks import quiet
 from tests.support.logs import (
     CHECKPOINT,
     EARLY,
@@ -171,7 +172,7 @@ def test_they_stay_in_a_copy_a_release_and_after_a_failed_sync(tmp_path):
     saver.copy("t", "u")
     saver.put(RunnableConfig("u"), made("b"))
     assert saver.get_writes(RunnableConfig("u")) == {"w": 1}
-    with crashes.quiet(), crashes.fail_next_sync(fs), pytest.raises(CheckpointStorageError):
+    with quiet(), crashes.fail_next_sync(fs), pytest.raises(CheckpointStorageError):
         saver.put_writes(at("c"), {"w": 2}, early=True)
     saver.put(ROOT, made("b"))
     saver.put(ROOT, made("c"))
@@ -194,7 +195,7 @@ def test_repair_keeps_them(tmp_path):
     broken = next(found for found in read_records(path) if found.type == CHECKPOINT and b"b" * 2000 in found.payload)
     path.write_bytes(replace_bytes(path.read_bytes(), broken.offset + 100, bytes(range(250)) * 2))
     repaired = FileSystemSaver(tmp_path)
-    with crashes.quiet():
+    with quiet():
         (repair,) = repaired.repair("t").files
     assert repair.kept == 1
     lost = [(loss.checkpoint_id, loss.reason) for loss in repair.lost if loss.checkpoint_id]
@@ -252,5 +253,5 @@ def test_verify_reports_a_checkpoint_that_does_not_name_the_writes_before_it(tmp
     old = msgpack.packb([distance, 0])
     new = msgpack.packb([distance - 1, 0])
     forge(path, checkpoint.seq, lambda payload: payload.replace(old, new))
-    with crashes.quiet():
+    with quiet():
         assert [file.state for file in FileSystemSaver(tmp_path).verify().problems] == ["damaged"]

@@ -1,11 +1,9 @@
 """Sealed stores: no plaintext in any file, a wrong key is never damage, and nothing is lost on the way."""
 
 import itertools
-import os
 import pickle
 import random
 import shutil
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +19,8 @@ from graphkit import (
 )
 from savers import Compression, FileSystemSaver
 from tests.disk import crashes
-from tests.support.disks import FileIO, HookedIO, StopAt
+from tests.support.disks import FileIO, HookedIO, failing, quiet
+from tests.support.forked import run_in_child
 from tests.support.logs import (
     CHECKPOINT,
     DATA,
@@ -50,7 +49,6 @@ from tests.support.sealed import (
     fill,
     fill_rotatable,
     made,
-    quiet,
     view,
     view_all,
     write,
@@ -470,44 +468,6 @@ def test_rotation_needs_keys_and_leaves_a_log_whose_key_is_missing(rotatable):
     assert everything(rotatable, BOTH)
 
 
-class Killed(BaseException):
-    pass
-
-
-CHANGES = ("open", "write_at", "rename", "unlink", "truncate", "fsync", "fdatasync", "fsync_dir")
-
-
-def die():
-    raise Killed
-
-
-def test_a_rotation_killed_at_any_step_loses_nothing_and_goes_on(rotatable, tmp_path, sweep):
-    before = everything(rotatable, BOTH)
-    calls = []
-    io = HookedIO()
-    with open_saver(shutil.copytree(rotatable, tmp_path / "whole"), BOTH, io=io) as saver:
-        io.hook = lambda kind, _: calls.append(kind) if kind in CHANGES else None
-        saver.rotate()
-    steps = len(calls)
-    assert steps > 60
-    for step in sweep.some(range(steps), 20):
-        root = shutil.copytree(rotatable, tmp_path / f"killed{step}")
-        io = HookedIO()
-        saver = open_saver(root, BOTH, io=io)
-        io.hook = StopAt(CHANGES, step, die, part=0.5)
-        with pytest.raises(Killed):
-            saver.rotate()
-        with suppress(Killed):
-            saver.close()
-        assert everything(root, BOTH) == before, step
-        with open_saver(root, BOTH) as saver, quiet():
-            saver.rotate()
-        assert everything(root, NEW) == before, step
-        assert key_ids(root) == {"current"}
-        assert not [path for path in files_of(root) if path.name.startswith("tmp-")]
-        shutil.rmtree(root)
-
-
 # Crashes and damage
 
 
@@ -519,7 +479,7 @@ def rotates(run):
     run.do(lambda saver: saver.release(crashes.config_of()))
     run.put(4, text="y" * 700)
     run.fs.note("rotation")
-    with FileSystemSaver(crashes.PLACE, fsync=run.fsync, lock_timeout=0, io=run.fs, cipher=NEW | OLD) as saver:
+    with crashes.open_saver(run.fs, run.fsync, cipher=NEW | OLD) as saver:
         saver.rotate()
     run.put(5)
 
@@ -586,12 +546,6 @@ def test_a_log_whose_beginning_is_lost_is_repaired_with_the_key(tmp_path):
 
 def test_a_failed_sync_reseals_what_was_acknowledged(tmp_path):
     io = HookedIO()
-
-    def fail_once(kind, _):
-        if kind == "fdatasync":
-            io.hook = None
-            raise OSError(5, "injected")
-
     root = tmp_path / "store"
     with open_saver(root, OLD, fsync="always", io=io) as saver:
         write(saver, count=4)
@@ -599,8 +553,7 @@ def test_a_failed_sync_reseals_what_was_acknowledged(tmp_path):
         saver.put(CONFIG, made(70))
         before = view(saver)
         old = {record.payload for record in read_records(locate_log(root))[2:]}
-        io.hook = fail_once
-        with pytest.raises(CheckpointStorageError):
+        with failing(io, "fdatasync", times=1), pytest.raises(CheckpointStorageError):
             saver.put(CONFIG, made(71))
         saver.put(CONFIG, made(72))
         assert view(saver)[1:] == before
@@ -640,10 +593,7 @@ def test_no_nonce_is_used_twice_under_one_salt(tmp_path):
         collect()
         saver.release(CONFIG)
         collect()
-        if not os.fork():
-            saver.put(RunnableConfig("u"), made(90))
-            os._exit(0)
-        os.wait()
+        assert run_in_child(lambda: saver.put(RunnableConfig("u"), made(90)))
         saver.put(RunnableConfig("u"), made(91))
         collect()
     assert len(seen) > 60

@@ -1,11 +1,8 @@
-"""What an erasure leaves in a directory: nothing, or a reason; also if it is killed at any call."""
+"""What an erasure leaves in a directory: nothing, or a reason."""
 
-import os
 import pickle
 import shutil
-import signal
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,28 +10,9 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.operations import ErasureLedger, erase, erase_where
 from savers import FileSystemSaver
-from tests.support.disks import HookedIO, StopAt
 from tests.support.erasure import MARKER, fill, find_files
 
 ROOT = Path(__file__).resolve().parents[2]
-CALLS = ("close", "fsync", "fsync_dir", "lock", "mkdir", "open", "rename", "rmdir", "truncate", "unlink", "write_at")
-
-
-def erase_in_child(root, number):
-    """Erase the thread in a process that is killed at its n-th call; return whether it was."""
-    child = os.fork()
-    if child == 0:
-        try:
-            io = HookedIO()
-            saver = FileSystemSaver(root, compression=None, io=io)
-            io.hook = StopAt(CALLS, number, lambda: os.kill(os.getpid(), signal.SIGKILL))
-            erase(saver, MARKER)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) in {0, -signal.SIGKILL}
-    return status != 0
 
 
 def put(saver, thread, text="kept"):
@@ -65,36 +43,6 @@ def test_no_file_has_a_byte_of_what_was_erased(saver):
     assert find_files(root) == []
     assert saver.get("other").state["x"] == "kept"
     assert saver.verify().ok
-
-
-@pytest.mark.requirement("P73")
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_an_erasure_that_was_killed_at_any_call_is_completed_by_a_second_one(tmp_path):
-    source = tmp_path / "source"
-    with FileSystemSaver(source, compression=None, fsync="never") as saver:
-        fill(saver)
-        put(saver, "other")
-    states = set()
-    for number in count():
-        root = tmp_path / f"{number}"
-        shutil.copytree(source, root)
-        if not erase_in_child(root, number):
-            break
-        states.add(tuple(sorted(name[:3] for name in find_files(root))))
-        with FileSystemSaver(root, compression=None) as again:
-            if number % 2:
-                assert erase(again, MARKER).ok
-            else:
-                # A thread whose delete was begun is not found any more.
-                assert all(report.ok for report in erase_where(again, {"user": MARKER}))
-                assert again.erase_deleted() == []
-            assert find_files(root) == [], f"killed at call {number}"
-            assert again.get("other").state["x"] == "kept"
-            assert again.verify().ok
-        shutil.rmtree(root)
-    assert number > 20
-    assert len(states) > 3, states
 
 
 def test_what_graphkit_did_not_make_stays_and_is_reported(saver):

@@ -7,25 +7,16 @@ from functools import partial
 
 import pytest
 
-from graphkit import Checkpoint, RunnableConfig
+from graphkit import RunnableConfig
 from savers import Compression, FileSystemSaver
-from tests.disk.crashes import quiet
+from tests.disk.crashes import describe, made, outline
 from tests.disk.simfs import SimFS
-from tests.support.checkpoints import list_ids
+from tests.support import logs
+from tests.support.disks import quiet
 from tests.support.logs import FRAME_SIZE, META, SCATTERED, TRAILER_SIZE, locate_log, read_records
 
 ODD = "Not Plain!"
 PLACES = [("plain", ""), ("plain", "inner"), (ODD, ""), (ODD, "Sub graph!"), ("released", "")]
-
-
-def made(number, **state):
-    return Checkpoint(
-        id=f"00000000-0000-7000-8000-{number:012x}",
-        node_id=f"n{number}",
-        next_node_id=f"n{number + 1}",
-        state={"n": number, **state},
-        metadata={"step": number},
-    )
 
 
 def open_saver(root, **options):
@@ -59,21 +50,10 @@ def seen(saver):
         listed = {}
         for namespace in saver.namespaces(thread):
             config = RunnableConfig(thread, checkpoint_ns=namespace)
-            ids = list_ids(saver, config)
-            listed[namespace] = [
-                (checkpoint.id, repr(list(checkpoint.state.items())), repr(dict(checkpoint.metadata)), checkpoint.created_at,
-                 repr(saver.get_writes(config.with_check_point_id(checkpoint.id))), saver.tags_of(config.with_check_point_id(checkpoint.id)))
-                for checkpoint in saver.list(config)
-            ]  # fmt: skip
-            assert len(ids) == len(listed[namespace])
-        versions = [
-            [
-                (checkpoint.id, repr(list(checkpoint.state.items())))
-                for checkpoint in saver.tag(RunnableConfig(thread), version).checkpoints
-            ]
-            for version in saver.versions_by_thread_id(thread)
-        ]
-        found[thread] = listed, versions
+            listed[namespace] = [describe(saver, config, checkpoint) for checkpoint in saver.list(config)]
+        versions = saver.versions_by_thread_id(thread)
+        tags = [saver.tag(RunnableConfig(thread), version) for version in versions]
+        found[thread] = listed, [[*map(outline, tag.checkpoints)] for tag in tags]
     return found
 
 
@@ -90,9 +70,7 @@ def flipped(tree, parts, place, bit):
     name, *below = parts
     if below:
         return {**tree, name: flipped(tree[name], below, place, bit)}
-    data = bytearray(tree[name])
-    data[place] ^= 1 << bit
-    return {**tree, name: bytes(data)}
+    return {**tree, name: logs.flip(tree[name], place, 1 << bit)}
 
 
 def tree_of(path):
@@ -148,6 +126,7 @@ def sampled(path, many=2):
     return chosen
 
 
+@pytest.mark.requirement("P52", "promise 3")
 def test_a_sample_of_all_bits_is_noticed_and_corrected(store, sweep):
     assert len(files_of(store)) == 7
     assert flip(store, partial(sampled, many=sweep.count(2, 1))) > sweep.count(350, 175)

@@ -3,19 +3,20 @@
 import errno
 import itertools
 import os
+import random
+import shutil
 
 import pytest
 
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
 from tests.disk.crashes import WHEN
-from tests.support.checkpoints import list_numbers
+from tests.support.checkpoints import list_ids, list_numbers
 from tests.support.disks import FileIO
-from tests.support.logs import extend_short_logs, locate_log, read_records
+from tests.support.logs import SECTOR, extend_short_logs, flip, locate_log, lose_sectors, read_records
 
 CONFIG = RunnableConfig("t")
 BLOCK = 4096
-SECTOR = 512
 
 
 def made(number, **state):
@@ -282,3 +283,98 @@ def test_a_short_log_is_not_extended(tmp_path, monkeypatch):
     for number in range(1, 30):
         saver.put(CONFIG, made(number, text="x" * 100))
     assert locate_log(tmp_path).stat().st_size == BLOCK
+
+
+# Sectors that are lost, and zeros that are none
+
+
+def open_plain(root):
+    return FileSystemSaver(root, fsync="never", compression=None)
+
+
+def written(root, alignment, zeros):
+    """A log whose last record begins at an alignment and holds zeros; its path, and where that record begins."""
+    with open_plain(root) as saver:
+        saver.put(CONFIG, made(0, text="x"))
+        start = locate_log(root).stat().st_size
+        # A record with 100 bytes of text shows how many others bring the next one to its alignment.
+        saver.put(CONFIG, made(1, text="x" * 200))
+        length = locate_log(root).stat().st_size - start
+        saver.delete("t")
+        saver.put(CONFIG, made(0, text="x"))
+        assert locate_log(root).stat().st_size == start
+        # From 200 to 711 characters the record grows by one byte for each, but for the header of the text at 256.
+        for more in range(SECTOR + 4):
+            if (start + length + more + (more > 55)) % SECTOR == alignment:
+                saver.put(CONFIG, made(1, text="x" * (200 + more)))
+                break
+        begin = locate_log(root).stat().st_size
+        saver.put(CONFIG, made(2, text="y" * 40, zeros=bytes(zeros), end="e" * 20))
+    return locate_log(root), begin
+
+
+def ids(root):
+    with open_plain(root) as saver:
+        found = list_ids(saver, CONFIG)[::-1]
+        latest = saver.get(CONFIG)
+        assert (latest and latest.id) == (found[-1] if found else None)
+        for one in saver.list(CONFIG):
+            assert one.state["n"] == int(one.id[1:])
+        return found
+
+
+ALIGNMENTS = [*range(0, SECTOR, 37), *range(SECTOR - 48, SECTOR)]
+LOST = {0: 80, 600: 95, 1023: 115, 1536: 126, 5000: 130}
+"""The zeros in a record of which sectors are lost, and in how many ways at least."""
+
+
+@pytest.mark.parametrize("zeros", LOST)
+def test_a_write_of_which_sectors_are_lost_reads_as_the_history_without_it(tmp_path, zeros):
+    dice = random.Random(zeros)
+    ways = 0
+    for alignment in dice.sample(ALIGNMENTS, 6):
+        root = tmp_path / str(alignment)
+        path, begin = written(root, alignment, zeros)
+        whole = path.read_bytes()
+        sectors = range(begin // SECTOR, -(-len(whole) // SECTOR))
+        subsets = [lost for count in range(1, 3) for lost in itertools.combinations(sectors, count)]
+        subsets += [dice.sample(sectors, dice.randint(1, len(sectors))) for _ in range(12)]
+        for lost in dice.sample(subsets, min(24, len(subsets))):
+            data = lose_sectors(whole, begin, lost)
+            path.write_bytes(data)
+            expected = ["c0", "c1"] + ["c2"] * (data == whole)
+            assert ids(root) == expected, (begin % SECTOR, lost)
+            ways += 1
+            if dice.random() < 0.2:
+                with open_plain(root) as saver:
+                    saver.put(CONFIG, made(9))
+                    assert saver.verify().ok
+                assert ids(root) == ["c0", "c1", "c9"] if data != whole else [*expected, "c9"]
+                for file in path.parent.glob("torn-*"):
+                    file.unlink()
+        shutil.rmtree(root)
+    assert ways >= LOST[zeros]
+
+
+def test_a_byte_among_the_zeros_is_noticed_and_costs_nothing(tmp_path):
+    with open_plain(tmp_path) as saver:
+        for number in range(3):
+            saver.put(CONFIG, made(number, text="x" * number * 400))
+        saver.put_writes(CONFIG, {"k": 1})
+    path = locate_log(tmp_path)
+    with path.open("ab") as file:
+        file.truncate(BLOCK)
+    whole = path.read_bytes()
+    end = len(whole.rstrip(b"\0"))
+    dice = random.Random(1)
+    near = range(end, end + 3 * SECTOR)
+    for place in [*dice.sample(near, 40), end, end + 39, end + 40, len(whole) - 1]:
+        path.write_bytes(flip(whole, place, 1 << dice.randrange(8)))
+        with open_plain(tmp_path) as saver:
+            assert not saver.verify().ok, place
+            report = saver.repair("t")
+            assert (report.files[0].kept, report.ok) == (3, True)
+            assert saver.verify().ok
+        assert ids(tmp_path) == ["c0", "c1", "c2"]
+        for file in path.parent.glob("*.bin"):
+            file.unlink()

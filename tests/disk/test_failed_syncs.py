@@ -11,10 +11,11 @@ from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from graphkit.saver_kit import freeze
 from savers import FileSystemSaver
 from tests.disk import crashes
-from tests.disk.crashes import PLACE, config_of, made, view
-from tests.disk.simfs import Disk, SimFS
+from tests.disk.crashes import config_of, describe, made, open_durable, open_saver, view
+from tests.disk.simfs import SimFS
 from tests.support.checkpoints import apply_update, list_ids, list_numbers
-from tests.support.disks import HookedIO
+from tests.support.disks import Fault, HookedIO, failing, quiet
+from tests.support.logs import locate_log
 
 CONFIG = RunnableConfig("t")
 SYNCS = ("fdatasync", "fsync", "fsync_dir")
@@ -22,23 +23,8 @@ SYNCS = ("fdatasync", "fsync", "fsync_dir")
 
 @pytest.fixture(autouse=True)
 def _quiet():
-    with crashes.quiet():
+    with quiet():
         yield
-
-
-class Failing:
-    """A hook: the next calls of some kinds fail."""
-
-    left = 0
-
-    def fail(self, count, kinds=SYNCS):
-        self.left = count
-        self.kinds = kinds
-
-    def __call__(self, kind, _):
-        if self.left and kind in self.kinds:
-            self.left -= 1
-            raise OSError(errno.EIO, "Input/output error")
 
 
 def cp(number, **state):
@@ -50,8 +36,8 @@ def ids(saver):
 
 
 def begun(root, **options):
-    io = Failing()
-    saver = FileSystemSaver(root, io=HookedIO(io), **options)
+    io = HookedIO()
+    saver = FileSystemSaver(root, io=io, **options)
     saver.put(CONFIG, cp(0))
     saver.put(CONFIG, cp(1))
     return io, saver
@@ -75,9 +61,9 @@ KINDS = (SYNCS, (*SYNCS, "truncate"), (*SYNCS, "rename"), (*SYNCS, "truncate", "
 @pytest.mark.parametrize("count", range(1, 7))
 def test_a_put_whose_syncs_fail_is_not_in_the_history_and_tried_again_it_is_there_once(tmp_path, kinds, count):
     io, saver = begun(tmp_path)
-    io.fail(count, kinds)
+    io.hook = Fault(kinds, times=count)
     attempts = 0
-    while io.left:
+    while io.hook.met < count:
         with pytest.raises(CheckpointStorageError):
             saver.put(CONFIG, cp(2))
         attempts += 1
@@ -110,22 +96,11 @@ def test_every_kind_of_change_is_refused_as_a_whole(tmp_path, change, count):
     def seen(saver):
         places = [(thread, namespace) for thread in saver.threads() for namespace in saver.namespaces(thread)]
         configs = [RunnableConfig(thread, checkpoint_ns=namespace) for thread, namespace in places]
-        return [
-            (
-                config.thread,
-                config.checkpoint_ns,
-                one.id,
-                dict(one.state),
-                dict(saver.get_writes(config)),
-                saver.tags_of(config),
-            )
-            for config in configs
-            for one in saver.list(config)
-        ]
+        return [(at, describe(saver, at, one)) for at in configs for one in saver.list(at)]
 
     before = seen(saver)
-    io.fail(count)
-    while io.left:
+    io.hook = Fault(SYNCS, times=count)
+    while io.hook.met < count:
         with pytest.raises(CheckpointStorageError):
             change(saver)
         with FileSystemSaver(tmp_path) as fresh:
@@ -145,11 +120,9 @@ def test_with_seconds_a_flush_that_fails_says_so_and_loses_nothing(tmp_path, cou
     saver.flush()
     saver.put(CONFIG, cp(2))
     saver.put(CONFIG, cp(3))
-    io.fail(count)
-    with pytest.raises(CheckpointStorageError):
+    with failing(io, SYNCS, times=count), pytest.raises(CheckpointStorageError):
         saver.flush()
     assert ids(saver) == ["c0", "c1", "c2", "c3"]
-    io.fail(0)
     saver.put(CONFIG, cp(4))
     saver.flush()
     expect_everywhere(tmp_path, saver, ["c0", "c1", "c2", "c3", "c4"])
@@ -168,13 +141,13 @@ def test_what_was_acknowledged_after_failed_syncs_is_on_the_disk(pattern, fsync)
     """Some of the next syncs of the log and of its rewrites fail; then all goes on, and the power is lost."""
     plan = []
 
-    def fail(kind, _, place):
-        if kind in {"fdatasync", "fsync"} and ("/log" in place or "/tmp-" in place) and plan and plan.pop(0):
-            raise OSError(errno.EIO, "injected", place)
+    def fail(kind, path):
+        if kind in {"fdatasync", "fsync"} and ("/log" in path or "/tmp-" in path) and plan and plan.pop(0):
+            raise OSError(errno.EIO, "injected", path)
 
     fs = SimFS(hook=fail)
     with crashes.fixed(1):
-        saver = FileSystemSaver(PLACE, fsync=fsync, lock_timeout=0, io=fs)
+        saver = open_saver(fs, fsync)
         saver.put(config_of(), made(0, text="a" * 700))
         saver.flush()
         plan += pattern
@@ -193,26 +166,15 @@ def test_what_was_acknowledged_after_failed_syncs_is_on_the_disk(pattern, fsync)
         saver.put(config_of(), made(9))
         saver.flush()
         assert list_numbers(saver, config_of())[::-1] == [*kept, 9]
-        disk = Disk()
-        for op in fs.ops:
-            if op[0] != "note":
-                disk.apply(op)
-        after = FileSystemSaver(PLACE, fsync="always", lock_timeout=0, io=SimFS(disk.durable(), record=False))
-        assert view(after) == view(saver)
+        assert view(open_durable(fs)) == view(saver)
 
 
-@pytest.mark.parametrize("failing", [2, 3, 5])
-def test_a_put_whose_writing_could_not_be_started_is_refused_though_the_sync_succeeds(failing, caplog):
+@pytest.mark.parametrize("refused", [2, 3, 5])
+def test_a_put_whose_writing_could_not_be_started_is_refused_though_the_sync_succeeds(refused, caplog):
     """What could not be written is not on the disk, and the system says so once: not to the sync."""
-    plan = []
-
-    def fail(kind, _, place):
-        if kind == "start_writing" and plan and plan.pop(0):
-            raise OSError(errno.ENOSPC, "injected", place)
-
-    fs = SimFS(hook=fail)
+    fs = SimFS()
     with crashes.fixed(1):
-        saver = FileSystemSaver(PLACE, lock_timeout=0, io=fs)
+        saver = open_saver(fs)
         saver.put(config_of(), made(0))
         state = saver.get(config_of()).state
         kept = [0]
@@ -222,19 +184,36 @@ def test_a_put_whose_writing_could_not_be_started_is_refused_though_the_sync_suc
                 id=f"c{number}", node_id="a", next_node_id="b", parent_id=f"c{number - 1}", created_us=number,
                 metadata=freeze({}), state=new, changes=changes,
             )  # fmt: skip
-            plan[:] = [number == failing]
-            if number == failing:
-                with caplog.at_level(logging.WARNING, logger="graphkit"), pytest.raises(CheckpointStorageError):
+            if number == refused:
+                caplog.set_level(logging.WARNING, logger="graphkit")
+                with failing(fs, "start_writing", errno.ENOSPC, times=1), pytest.raises(CheckpointStorageError):
                     saver.put(config_of(), checkpoint)
                 assert "may not have reached the disk" in caplog.text
             else:
                 saver.put(config_of(), checkpoint)
                 kept.append(number)
-            assert not plan or number == failing + 1, "the put started no writing"
             state = saver.get(config_of()).state
             assert list_numbers(saver, config_of())[::-1] == kept
-        disk = Disk()
-        for op in fs.ops:
-            disk.apply(op)
-        after = FileSystemSaver(PLACE, lock_timeout=0, io=SimFS(disk.durable(), record=False))
-        assert view(after) == view(saver)
+        assert view(open_durable(fs)) == view(saver)
+
+
+# In the background
+
+
+def test_a_sync_that_fails_in_the_background_is_logged_and_the_log_is_rewritten(opener, config, caplog):
+    io = HookedIO()
+    saver = opener(fsync=0.01, io=io)
+    saver.put(config, cp(0))
+    saver.flush()
+    path = locate_log(saver.base_directory)
+    inode = path.stat().st_ino
+    caplog.set_level(logging.ERROR, logger="graphkit")
+    with failing(io, "fdatasync", times=1):
+        saver.put(config, cp(1))
+        while not caplog.messages:
+            pass
+    assert caplog.messages == ["checkpoints could not be brought to the disk"]
+    saver.put(config, cp(2))
+    saver.flush()
+    assert list_numbers(opener(), config) == [2, 1, 0]
+    assert path.stat().st_ino != inode, "what a failed sync left cannot be believed"

@@ -1,12 +1,14 @@
 """Names, modes and places: any thread id has a directory of its own inside the root."""
 
+import shutil
 import stat
+from pathlib import Path
 
 import pytest
 
-from graphkit import CheckpointerConfigurationError, RunnableConfig
+from graphkit import Checkpoint, CheckpointerConfigurationError, RunnableConfig
 from savers import FileSystemSaver
-from tests.support.checkpoints import make_checkpoint
+from tests.support.checkpoints import list_numbers, make_checkpoint
 from tests.support.logs import locate_log, locate_thread, namespace_name, read_records
 
 HOSTILE = [
@@ -19,16 +21,20 @@ def files_below(root):
     return [path for path in root.rglob("*") if not path.is_dir()]
 
 
-@pytest.mark.requirement("promise 5", "behaviour 19")
-def test_any_string_is_a_thread_and_comes_back(opener, tmp_path):
+@pytest.mark.requirement("promise 5", "behaviour 19", "L8", "H8")
+def test_any_string_is_a_thread_a_namespace_and_a_node_and_comes_back(opener, tmp_path):
     saver = opener()
-    for number, thread in enumerate(HOSTILE):
-        saver.put(RunnableConfig(thread), make_checkpoint(number))
+    for number, name in enumerate(HOSTILE):
+        for namespace in ("", name):
+            one = Checkpoint(node_id=name or "n", next_node_id=name or "n", state={"n": number})
+            saver.put(RunnableConfig(name, checkpoint_ns=namespace), one)
     reader = opener()
     assert sorted(reader.threads()) == sorted(HOSTILE)
-    for number, thread in enumerate(HOSTILE):
-        assert reader.get(RunnableConfig(thread)).state["n"] == number
-        assert len(reader.list(RunnableConfig(thread))) == 1
+    for number, name in enumerate(HOSTILE):
+        found = reader.get(RunnableConfig(name, checkpoint_ns=name))
+        assert (found.state["n"], found.node_id) == (number, name or "n")
+        assert len(reader.list(RunnableConfig(name))) == 1 + (not name)
+    assert reader.verify().ok
     assert [path.name for path in tmp_path.iterdir()] == ["store"], "nothing leaves the root"
     names = [path.name for path in (tmp_path / "store").glob("t-*")]
     assert len(names) == len({name.lower() for name in names}) == len(HOSTILE)
@@ -110,6 +116,7 @@ def test_modes_do_not_depend_on_the_umask(odd_umask, opener, config, tmp_path):
     assert {stat.S_IMODE(directory.stat().st_mode) for directory in directories} == {0o700}
 
 
+@pytest.mark.requirement("L6")
 def test_missing_directories_are_made_and_what_exists_is_left_as_it_is(config, tmp_path):
     saver = FileSystemSaver(str(tmp_path / "a" / "b"))
     assert (tmp_path / "a" / "b").is_dir()
@@ -167,3 +174,53 @@ def test_on_a_file_system_that_ignores_case_ids_stay_apart(fs):
     assert [reader.get(RunnableConfig(thread)).state["n"] for thread in ["User", "user", "USER"]] == [0, 1, 2]
     assert sorted(reader.threads()) == ["USER", "User", "user"]
     reader.close()
+
+
+@pytest.mark.requirement("H7")
+def test_a_run_has_a_directory_of_its_own_and_no_pointer_says_which_checkpoint_is_its_latest(opener, tmp_path):
+    saver = opener()
+    for run in ("first", "second"):
+        for number in range(3):
+            saver.put(RunnableConfig(run), make_checkpoint(number))
+    directories = [path for path in (tmp_path / "store").iterdir() if path.name.startswith("t-")]
+    assert sorted(path.name.split("-")[1] for path in directories) == ["first", "second"]
+    shutil.rmtree(next(path for path in directories if path.name.startswith("t-first")))
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(tmp_path / "store", moved)
+    for place in (tmp_path / "store", moved):
+        fresh = opener(place)
+        assert list(fresh.threads()) == ["second"]
+        assert fresh.get(RunnableConfig("second")).node_id == "n2"
+        assert fresh.get(RunnableConfig("first")) is None
+
+
+@pytest.mark.requirement("H33")
+def test_there_is_no_index_to_lose_and_all_files_but_the_logs_are_created_again(opener, config):
+    saver = opener()
+    for n in range(5):
+        saver.put(config.replace(thread_id=f"Thread {n}"), make_checkpoint(n))
+    saver.close()
+    root = Path(saver.base_directory)
+    (root / "graphkit.store").unlink()
+    shutil.rmtree(root / "locks")
+    for lock in root.glob("t-*/run.lock"):
+        lock.unlink()
+    saver = opener()
+    assert list(saver.threads()) == [f"Thread {n}" for n in range(5)]
+    saver.put(config.replace(thread_id="Thread 3"), make_checkpoint(33))
+    assert list_numbers(opener(), config.replace(thread_id="Thread 3")) == [33, 3]
+    assert (root / "graphkit.store").exists()
+
+
+@pytest.mark.parametrize("namespace", ["", "sub"])
+def test_a_deletion_of_what_was_set_aside_is_one(namespace, opener, config, tmp_path):
+    saver = opener()
+    saver.put(config.replace(checkpoint_ns=namespace), make_checkpoint(0))
+    saver.close()
+    path = locate_log(tmp_path / "store", namespace=namespace)
+    path.rename(path.with_name("damaged-00000000000000000000000000000001.bin"))
+    again = opener()
+    assert again.threads() == []
+    assert again.delete("t") is True
+    assert not path.parent.exists()
+    assert again.delete("t") is False

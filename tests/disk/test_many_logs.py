@@ -120,3 +120,19 @@ def test_the_number_of_open_logs_follows_the_limit_of_descriptors(soft, logs, mo
     monkeypatch.undo()
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
     assert catalogue._max_open_logs() == logs
+
+
+def test_two_writers_that_need_a_lock_at_the_same_time_get_the_same_one(opener, monkeypatch):
+    locks = opener()._store
+    write_lock = store_module.WriteLock
+    found = []
+
+    def make_while_another_makes_it(*arguments):
+        if not found:
+            found.append(None)
+            found[0] = locks.write_lock(locks.locate("t"))
+        return write_lock(*arguments)
+
+    monkeypatch.setattr(store_module, "WriteLock", make_while_another_makes_it)
+    assert locks.write_lock(locks.locate("t")) is found[0]
+    assert locks.write_lock(locks.locate("t")) is found[0]

@@ -6,7 +6,7 @@ and at least one of the harnesses beside this file must raise within a bounded n
 
 import errno
 import uuid
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from tempfile import TemporaryDirectory
 from unittest import mock
 
@@ -17,346 +17,180 @@ from savers import FileSystemSaver
 from savers._filesystem import lifecycle, log_bytes, rewrite, store, sync
 from savers._filesystem.io import FileRange
 from savers._filesystem.log_bytes import FileDurability, LogFile
-from savers._log import frame, frame_log, sealing, writer
+from savers._log import frame, frame_log, records, sealing, writer
 from savers._log.history import History, Scan
 from savers._log.stored_checkpoint import EarlyWrites
 from savers._log.writer import LogWriter
 from tests.disk import crashes
-from tests.disk.crashes import PLACE, Crashes, config_of, fixed, made, view
+from tests.disk.crashes import PLACE, Crashes, config_of, fixed, made, open_saver, view
 from tests.disk.simfs import SimFS
 from tests.support.checkpoints import list_numbers
-from tests.support.logs import CHECKPOINT, HEADER_SIZE, flip, forge_meta, locate_log, read_records, replace_payload
+from tests.support.disks import failing
+from tests.support.logs import (
+    CHECKPOINT,
+    HEADER_SIZE,
+    flip,
+    forge_meta,
+    locate_log,
+    locate_thread,
+    read_records,
+    replace_payload,
+)
 from tests.support.sealed import NEW
 
 BOUND = 2500
 
 
-def nothing(*_, **__):
-    return None
-
-
 # What breaks it: each a context manager
 
 
-def without_fdatasync():
-    return mock.patch.object(SimFS, "fdatasync", nothing)
+def without(target, name, new=lambda *_, **__: None):
+    """A mutation that puts something else in the place of a method or a function: by default, what does nothing."""
+    return mock.patch.object(target, name, new)
 
 
-def without_directory_sync():
-    return mock.patch.object(store.Store, "sync_directories", nothing)
+def returning(target, name, value):
+    return mock.patch.object(target, name, return_value=value)
 
 
-def forgetting(log):
-    log.frames.bytes.durability.note_replaced()
+def replacing(target, name, make):
+    """A mutation in which `make` is given the original, and returns what takes its place."""
+    return mock.patch.object(target, name, make(getattr(target, name)))
 
 
-@contextmanager
-def only(keep):
-    original = SimFS.fsync_dir
-
-    def fsync_dir(self, path):
-        if keep(path):
-            original(self, path)
-
-    with mock.patch.object(SimFS, "fsync_dir", fsync_dir):
-        yield
+def syncing_directories(keep):
+    """Only the directories that `keep` accepts are synced."""
+    return replacing(SimFS, "fsync_dir", lambda sync_dir: lambda fs, path: sync_dir(fs, path) if keep(path) else None)
 
 
-def without_root_sync():
-    return only(lambda path: path != PLACE)
+def syncing_no_file(prefix):
+    def only_others(original):
+        def fsync(fs, fd):
+            if not fs._fds[fd].path.rpartition("/")[2].startswith(prefix):
+                original(fs, fd)
 
+        return fsync
 
-def without_thread_directory_sync():
-    return only(lambda path: "/t-" not in path or "/n-" in path)
-
-
-def without_namespace_directory_sync():
-    return only(lambda path: "/n-" not in path)
-
-
-def without_parent_sync():
-    return only(lambda path: path != "/")
+    return replacing(SimFS, "fsync", only_others)
 
 
 @contextmanager
-def without_file_sync(*names):
-    original = SimFS.fsync
+def within(module, name, method):
+    """A mutation in which a method of the file system does nothing while a function runs."""
+    running = []
 
-    def fsync(self, fd):
-        if not self._fds[fd].path.rsplit("/", 1)[1].startswith(names):
-            original(self, fd)
+    def note(function):
+        def run(*args, **options):
+            running.append(name)
+            try:
+                return function(*args, **options)
+            finally:
+                running.pop()
 
-    with mock.patch.object(SimFS, "fsync", fsync):
+        return run
+
+    def skip(original):
+        return lambda fs, place: None if running else original(fs, place)
+
+    with replacing(module, name, note), replacing(SimFS, method, skip):
         yield
 
 
-def without_rewrite_sync():
-    return without_file_sync("tmp-")
+class AnyNumber(int):
+    """A checksum that is whatever it is compared with."""
+
+    def __eq__(self, _):
+        return True
+
+    def __ne__(self, _):
+        return False
+
+    __hash__ = int.__hash__
 
 
-def without_release_sync():
-    return without_file_sync("log")
-
-
-@contextmanager
-def without_rewrite_directory_sync():
-    install = rewrite._install
-
-    def quietly(*args):
-        with mock.patch.object(SimFS, "fsync_dir", nothing):
-            install(*args)
-
-    with mock.patch.object(rewrite, "_install", quietly):
-        yield
-
-
-@contextmanager
-def without_checksums():
-    """Each checksum is whatever it is compared with."""
-
-    class Any(int):
-        def __eq__(self, _):
-            return True
-
-        def __ne__(self, _):
-            return False
-
-        __hash__ = int.__hash__
-
-    original = frame.crc32
-    with mock.patch.object(frame, "crc32", lambda *data: Any(original(*data))):
-        yield
-
-
-def without_cutting_the_tail():
-    return mock.patch.object(LogFile, "_salvage_tail", return_value="")
-
-
-def cutting_without_keeping_the_rest():
-    """Anything behind a bad record is taken for a tail: damage becomes a shorter history."""
-    return mock.patch("savers._log.records.judge", nothing)
-
-
-def without_finishing():
-    return mock.patch.object(lifecycle, "finish_begun", nothing)
-
-
-def without_the_lock():
-    return mock.patch.object(SimFS, "lock", return_value=True)
-
-
-def believing_a_sync_that_failed():
-    original = sync.sync_bytes
-
+def believing_a_failed_sync(sync_bytes):
     def believe(ticket):
         with suppress(OSError):
-            original(ticket)
+            sync_bytes(ticket)
 
-    return mock.patch.object(sync, "sync_bytes", believe)
-
-
-def without_a_new_generation():
-    return mock.patch.object(rewrite, "renew", forgetting)
+    return believe
 
 
-def without_undoing():
-    return mock.patch.object(LogFile, "cut_back", nothing)
-
-
-def without_a_durable_undo():
-    def cut_back(self, start):
-        self._io.truncate(self.fd, start)
-        self._clean_size = start
-
-    return mock.patch.object(LogFile, "cut_back", cut_back)
-
-
-def without_going_on_after_a_short_write():
-    def write(self, start, data):
-        self._io.write_at(self.fd, start, data)
-
-    return mock.patch.object(LogFile, "write", write)
-
-
-def without_recording_what_is_not_synced():
-    return mock.patch.object(FileDurability, "count_unsynced", return_value=0)
-
-
-def without_looking_at_what_others_wrote():
-    return mock.patch.object(lifecycle, "make_ready", lambda _, log: log.is_open or log.refresh())
-
-
-def without_looking_at_the_bytes_behind_the_end():
-    """As if others' records always changed the size."""
-    return mock.patch.object(LogFile, "is_unchanged", lambda self, size, _: size == self._clean_size)
-
-
-@contextmanager
-def without_a_durable_tombstone():
-    original = SimFS.fsync
-    inside = []
-    delete = lifecycle.delete
-
-    def fsync(self, fd):
-        if not inside:
-            original(self, fd)
-
-    def deleting(*args, **kwargs):
-        inside.append(1)
-        try:
-            return delete(*args, **kwargs)
-        finally:
-            inside.pop()
-
-    with mock.patch.object(SimFS, "fsync", fsync), mock.patch.object(lifecycle, "delete", deleting):
-        yield
-
-
-def acknowledging_before_the_sync():
-    return mock.patch.object(sync.SyncAlways, "settle", lambda _, ticket, **__: sync.release_ticket(ticket))
-
-
-# Early writes, and the sync that they share with a put
-
-
-def without_early_distances():
-    """A reader of the end of the log finds no write before its checkpoint."""
-    return mock.patch.object(EarlyWrites, "measure", nothing)
-
-
-def without_the_distance_of_others():
-    """Of what waits for other checkpoints, a record says nothing."""
-    original = EarlyWrites.measure
-
-    def measure(self, id, offset):
-        found = original(self, id, offset)
-        return found and (found[0], 0)
-
-    return mock.patch.object(EarlyWrites, "measure", measure)
-
-
-def losing_what_waits_in_a_rewrite():
-    return mock.patch.object(EarlyWrites, "select_recent", return_value=[])
-
-
-def keeping_what_waits_when_its_checkpoint_comes():
-    """A second checkpoint of that id would have the writes again."""
-
-    def give_to(self, checkpoint):
-        waiting = self.find(checkpoint.id)
-        if waiting is not None:
-            checkpoint.writes = waiting.writes
-
-    return mock.patch.object(EarlyWrites, "give_to", give_to)
-
-
-def acknowledging_writes_that_wait_for_a_put():
-    """Whether a put follows or not, its sync is believed in."""
-
-    def wait_for_put(_, ticket):
-        durability = ticket.log.frames.bytes.durability
-        durability.note_synced(ticket.end, with_names=True)
-
-    return mock.patch.object(sync.SyncAlways, "_wait_for_put", wait_for_put)
-
-
-def believing_that_a_sync_covers_what_was_appended_meanwhile():
-    original = sync.sync_bytes
-
+def believing_in_what_was_appended_meanwhile(sync_bytes):
     def believe(ticket):
-        original(ticket)
+        sync_bytes(ticket)
         ticket.log.frames.bytes.durability.note_synced(ticket.file.appended_end)
 
-    return mock.patch.object(sync, "sync_bytes", believe)
+    return believe
 
 
-# Logs that are extended ahead
+def cut_back_for_now(log_file, start):
+    """An undo that is not brought to the disk."""
+    log_file._io.truncate(log_file.fd, start)
+    log_file._clean_size = start
 
 
-def extending_with_other_bytes_than_zeros():
-    def _write_and_extend(self, start, data):
-        end = start + len(data)
-        return self._io.write_at(self.fd, start, data + b"\xff" * (log_bytes._choose_size(end) - end))
-
-    return mock.patch.object(LogFile, "_write_and_extend", _write_and_extend)
+def write_once(log_file, start, data):
+    """A write that does not go on when it was short."""
+    log_file._io.write_at(log_file.fd, start, data)
 
 
-def taking_zeros_for_a_torn_write():
-    return mock.patch.object(FileRange, "is_zero", return_value=False)
+def extend_with_ones(log_file, start, data):
+    end = start + len(data)
+    return log_file._io.write_at(log_file.fd, start, data + b"\xff" * (log_bytes._choose_size(end) - end))
 
 
-def cutting_zeros_without_looking():
-    """As if nobody else could have written over them."""
-    return mock.patch.object(LogFile, "is_unchanged", return_value=True)
+def forgetting_other_distances(measure):
+    """Of what waits for other checkpoints, a record says nothing."""
+
+    def measure_one(early, id, offset):
+        found = measure(early, id, offset)
+        return found and (found[0], 0)
+
+    return measure_one
 
 
-# Sealed records
+def keep_waiting(early, checkpoint):
+    """What waits stays when its checkpoint comes: a second checkpoint of that id would have the writes again."""
+    waiting = early.find(checkpoint.id)
+    if waiting is not None:
+        checkpoint.writes = waiting.writes
+
+
+def acknowledge_without_a_put(_, ticket):
+    """Whether a put follows or not, its sync is believed in."""
+    ticket.log.frames.bytes.durability.note_synced(ticket.end, with_names=True)
 
 
 @contextmanager
-def without_their_place():
-    with ExitStack() as stack:
-        for module in (frame_log, sealing, rewrite):
-            stack.enter_context(mock.patch.object(module, "pack_place", return_value=b""))
+def without_places_in_seals():
+    with (
+        returning(frame_log, "pack_place", b""),
+        returning(sealing, "pack_place", b""),
+        returning(rewrite, "pack_place", b""),
+    ):
         yield
 
 
-def without_their_history():
-    original = sealing.derive_key
-    return mock.patch.object(sealing, "derive_key", lambda key, salt, *_: original(key, salt, "", ""))
-
-
-# Keyframes, and the search for an id
-
-
-def without_a_cost_of_records():
-    return mock.patch.object(writer, "RECORD_COST", 0)
-
-
-def without_the_size_of_the_keyframe():
+def needs_keyframe_of_any_size(log_writer, _):
     """Keyframes come as often however long they are."""
-
-    def needs_keyframe(self, _):
-        distance = self._frames.end - self._history.scan.keyframe_end
-        return distance + self._history.scan.depth * writer.RECORD_COST > writer.MIN_KEYFRAME_DISTANCE
-
-    return mock.patch.object(LogWriter, "_needs_keyframe", needs_keyframe)
+    distance = log_writer._frames.end - log_writer._history.scan.keyframe_end
+    return distance + log_writer._history.scan.depth * writer.RECORD_COST > writer.MIN_KEYFRAME_DISTANCE
 
 
-def without_short_chains():
-    return mock.patch.object(writer, "USUAL_DEPTH", 1 << 30)
+def shortening_chains_of_any_state(note_record):
+    def note(scan, keyframe):
+        note_record(scan, keyframe)
+        scan.has_whole_keyframe = scan.has_whole_keyframe or keyframe is not None
+
+    return note
 
 
-def short_chains_of_any_state():
-    original = Scan._note_record
-
-    def note_record(self, keyframe):
-        original(self, keyframe)
-        self.has_whole_keyframe = self.has_whole_keyframe or keyframe is not None
-
-    return mock.patch.object(Scan, "_note_record", note_record)
-
-
-def searching_from_the_beginning():
-    original = History._search
-    return mock.patch.object(History, "_search", lambda *args: reversed([*original(*args)]))
-
-
-def searching_for_what_may_be_replaced():
-    return mock.patch.object(History, "can_search", lambda self: self.index is None and self._frames.bytes.is_open)
-
-
-def searching_without_proof():
+def find_without_proof(history, offsets, id):
     """The record that holds the bytes of an id is taken for its checkpoint, wherever they stand."""
-
-    def find_at(self, offsets, id):
-        for offset in offsets:
-            return next(
-                checkpoint for checkpoint in reversed(self.load_index().checkpoints) if checkpoint.offset <= offset
-            )
-        return None
-
-    return mock.patch.object(History, "_find_at", find_at)
+    for offset in offsets:
+        return next(found for found in reversed(history.load_index().checkpoints) if found.offset <= offset)
+    return None
 
 
 # What must miss it
@@ -370,36 +204,40 @@ def crash_states(*workloads):
     return look
 
 
+def read_log(fs):
+    return fs.tree()["store"][locate_thread("t").name]["log"]
+
+
 def damage():
     """Bytes of a log are changed: an error, never other data and never less of it."""
     with fixed("damage"):
         fs = SimFS()
-        saver = FileSystemSaver(PLACE, io=fs)
+        saver = open_saver(fs)
         for number in range(6):
             saver.put(config_of(), made(number, text=f"{number}" * 9000))
         whole = view(saver)
         tree = fs.tree()
-        home = next(name for name in tree["store"] if name.startswith("t-"))
-        data = tree["store"][home]["log"]
+        home = tree["store"][locate_thread("t").name]
+        data = home["log"]
         for at in (*range(HEADER_SIZE, 600, 7), *range(600, len(data) - 9900, 331)):
-            tree["store"][home]["log"] = flip(data, at, 0x41)
+            home["log"] = flip(data, at, 0x41)
             with suppress(CheckpointCorruptionError):
-                assert view(FileSystemSaver(PLACE, io=SimFS(tree))) == whole, at
+                assert view(open_saver(SimFS(tree))) == whole, at
 
 
 def two_at_once():
     """Two savers whose appends overlap: between looking and appending of the first, the second appends."""
     with fixed("two"):
         fs = SimFS()
-        first, second = (FileSystemSaver(PLACE, lock_timeout=0, io=fs) for _ in range(2))
+        first, second = (open_saver(fs) for _ in range(2))
         first.put(config_of(), made(0))
         second.put(config_of(), made(1))
         busy = []
         expected = [2, 1, 0]
 
-        def meanwhile(kind, _, place):
+        def meanwhile(kind, path):
             if kind == "write_at" and not busy:
-                busy.append(place)
+                busy.append(path)
                 with suppress(CheckpointStorageError):
                     second.put(config_of(), made(3))
                     expected.insert(1, 3)
@@ -407,7 +245,7 @@ def two_at_once():
         fs.hook = meanwhile
         first.put(config_of(), made(2))
         fs.hook = None
-        found = list_numbers(FileSystemSaver(PLACE, io=fs), config_of())
+        found = list_numbers(open_saver(fs), config_of())
         assert found == expected
 
 
@@ -415,20 +253,19 @@ def longer_torn_write():
     """A record was torn that is longer than the one that takes its place: nothing of it may follow that."""
     with fixed("torn"):
         fs = SimFS()
-        saver = FileSystemSaver(PLACE, fsync="never", io=fs)
+        saver = open_saver(fs, "never")
         saver.put(config_of(), made(0))
-        home = next(name for name in fs.tree()["store"] if name.startswith("t-"))
-        end = len(fs.tree()["store"][home]["log"])
+        end = len(read_log(fs))
         saver.put(config_of(), made(1, text="x" * 9000))
         tree = fs.tree()
         for cut in (40, 2000, 9000):
             for zeros in (0, 4096):
-                tree["store"][home]["log"] = fs.tree()["store"][home]["log"][: end + cut] + bytes(zeros)
+                tree["store"][locate_thread("t").name]["log"] = read_log(fs)[: end + cut] + bytes(zeros)
                 for fsync in ("never", "always"):
                     again = SimFS(tree)
                     for number in (2, 3):
-                        FileSystemSaver(PLACE, fsync=fsync, io=again).put(config_of(), made(number))
-                    fresh = FileSystemSaver(PLACE, io=again)
+                        open_saver(again, fsync).put(config_of(), made(number))
+                    fresh = open_saver(again)
                     assert list_numbers(fresh, config_of()) == [3, 2, 0]
                     assert fresh.verify().ok
 
@@ -437,53 +274,35 @@ def full_disk():
     """The second half of a write is refused: nothing of it stays, and the next put works."""
     with fixed("full"):
         fs = SimFS()
-        saver = FileSystemSaver(PLACE, io=fs)
+        saver = open_saver(fs)
         saver.put(config_of(), made(0))
-        log_file = next(iter(fs.tree()["store"].keys() - {"graphkit.store", "locks"}))
-        before = fs.tree()["store"][log_file]["log"]
-        refusing = []
-
-        def refuse(kind, _, place):
-            if kind == "write_at":
-                refusing.append(place)
-                if len(refusing) == 1:
-                    return 20
-                if len(refusing) == 2:
-                    raise OSError(errno.ENOSPC, "injected", place)
-            return None
-
-        fs.hook = refuse
-        with pytest.raises(CheckpointStorageError):
+        before = read_log(fs)
+        with failing(fs, "write_at", errno.ENOSPC, times=2, part=20), pytest.raises(CheckpointStorageError):
             saver.put(config_of(), made(1))
-        assert fs.tree()["store"][log_file]["log"] == before.rstrip(b"\0"), "the zeros ahead may be gone"
+        assert read_log(fs) == before.rstrip(b"\0"), "the zeros ahead may be gone"
         saver.put(config_of(), made(2))
-        assert list_numbers(FileSystemSaver(PLACE, io=fs), config_of()) == [2, 0]
+        assert list_numbers(open_saver(fs), config_of()) == [2, 0]
 
 
 def zeros_ahead():
     """Two savers use the zeros of one log: nothing is set aside, and closing one takes nothing from the other."""
     fs = SimFS()
-
-    def open_saver():
-        return FileSystemSaver(PLACE, lock_timeout=0, io=fs)
-
-    first = open_saver()
-    second = open_saver()
+    first = open_saver(fs)
+    second = open_saver(fs)
     for number in range(6):
         first.put(config_of(), made(number, text=f"{number}" * 900))
     second.put(config_of(), made(6))
     first.close()
     second.put(config_of(), made(7))
-    assert list_numbers(open_saver(), config_of()) == [7, 6, 5, 4, 3, 2, 1, 0]
-    (thread,) = (files for name, files in fs.tree()["store"].items() if name.startswith("t-"))
-    assert not [name for name in thread if name.endswith(".bin")]
-    assert open_saver().verify().ok
+    assert list_numbers(open_saver(fs), config_of()) == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert not [name for name in fs.tree()["store"][locate_thread("t").name] if name.endswith(".bin")]
+    assert open_saver(fs).verify().ok
 
 
 def repeated_early_id():
     """A checkpoint is removed and comes again: its early writes belonged to the first one."""
     fs = SimFS()
-    saver = FileSystemSaver(PLACE, io=fs)
+    saver = open_saver(fs)
     saver.put(config_of(), made(0))
     at = config_of().with_check_point_id(crashes.id_of(1))
     saver.put_writes(at, {"a": "early"}, early=True)
@@ -545,11 +364,9 @@ def found_by_id():
     fs = SimFS()
 
     def fresh():
-        return FileSystemSaver(PLACE, io=fs)
+        return open_saver(fs)
 
-    def at(name):
-        return config_of().with_check_point_id(name)
-
+    at = config_of().with_check_point_id
     saver = fresh()
     twice, wanted, absent = (str(uuid.UUID(int=number << 64, version=4)) for number in (1, 2, 3))
     saver.put(config_of(), made(0, twice))
@@ -564,65 +381,132 @@ def found_by_id():
     assert fresh().get(at(made(50).id)).state["n"] == 50
 
 
-MUTATIONS = [
-    (without_fdatasync, crash_states(crashes.puts)),
-    (acknowledging_before_the_sync, crash_states(crashes.puts)),
-    (without_directory_sync, crash_states(crashes.first_put)),
-    (without_root_sync, crash_states(crashes.first_put)),
-    (without_thread_directory_sync, crash_states(crashes.first_put)),
-    (without_parent_sync, crash_states(crashes.first_put)),
-    (without_namespace_directory_sync, crash_states(crashes.several_threads)),
-    (without_rewrite_sync, crash_states(crashes.prune)),
-    (without_rewrite_directory_sync, crash_states(crashes.prune, crashes.failed_sync, crashes.copy)),
-    (without_release_sync, crash_states(crashes.release)),
-    (without_checksums, crash_states(crashes.puts)),
-    (without_checksums, damage),
-    (without_cutting_the_tail, longer_torn_write),
-    (cutting_without_keeping_the_rest, damage),
-    (without_finishing, crash_states(crashes.release)),
-    (without_finishing, crash_states(crashes.delete)),
-    (without_a_durable_tombstone, crash_states(crashes.delete)),
-    (without_the_lock, two_at_once),
-    (without_looking_at_what_others_wrote, two_at_once),
-    (without_looking_at_what_others_wrote, crash_states(crashes.two_savers)),
-    (without_looking_at_the_bytes_behind_the_end, two_at_once),
-    (without_looking_at_the_bytes_behind_the_end, crash_states(crashes.two_savers)),
-    (believing_a_sync_that_failed, crash_states(crashes.failed_sync)),
-    (without_a_new_generation, crash_states(crashes.failed_sync)),
-    (without_undoing, full_disk),
-    (without_a_durable_undo, crash_states(crashes.failed_write)),
-    (without_going_on_after_a_short_write, full_disk),
-    (without_recording_what_is_not_synced, crash_states(crashes.two_savers, crashes.two_workers)),
-    (without_early_distances, crash_states(crashes.early_writes)),
-    (without_early_distances, crash_states(crashes.langgraph_steps)),
-    (without_the_distance_of_others, crash_states(crashes.early_writes)),
-    (losing_what_waits_in_a_rewrite, crash_states(crashes.rewritten_early_writes)),
-    (keeping_what_waits_when_its_checkpoint_comes, repeated_early_id),
-    (without_fdatasync, crash_states(crashes.langgraph_steps)),
-    (acknowledging_writes_that_wait_for_a_put, crash_states(crashes.langgraph_steps)),
-    (believing_that_a_sync_covers_what_was_appended_meanwhile, crash_states(crashes.late_worker)),
-    (extending_with_other_bytes_than_zeros, zeros_ahead),
-    (extending_with_other_bytes_than_zeros, crash_states(crashes.puts)),
-    (taking_zeros_for_a_torn_write, zeros_ahead),
-    (cutting_zeros_without_looking, zeros_ahead),
-    (without_their_place, moved_records),
-    (without_their_history, replaced_log),
-    (without_a_cost_of_records, keyframes),
-    (without_the_size_of_the_keyframe, keyframes),
-    (without_short_chains, keyframes),
-    (short_chains_of_any_state, keyframes),
-    (searching_from_the_beginning, found_by_id),
-    (searching_for_what_may_be_replaced, found_by_id),
-    (searching_without_proof, found_by_id),
+def states(*names):
+    return crash_states(*(getattr(crashes, name) for name in names))
+
+
+# The saver without one thing that it does: (how it is broken, what must miss it).
+MUTATIONS = {
+    "sync of a put": (lambda: without(SimFS, "fdatasync"), states("puts"), states("langgraph_steps")),
+    "wait for the sync": (
+        lambda: without(sync.SyncAlways, "settle", lambda _, ticket, **__: sync.release_ticket(ticket)),
+        states("puts"),
+    ),
+    "sync of directories": (lambda: without(store.Store, "sync_directories"), states("first_put")),
+    "sync of the root": (lambda: syncing_directories(lambda path: path != PLACE), states("first_put")),
+    "sync of a thread's directory": (
+        lambda: syncing_directories(lambda path: "/t-" not in path or "/n-" in path),
+        states("first_put"),
+    ),
+    "sync of the parent": (lambda: syncing_directories(lambda path: path != "/"), states("first_put")),
+    "sync of a namespace's directory": (
+        lambda: syncing_directories(lambda path: "/n-" not in path),
+        states("several_threads"),
+    ),
+    "sync of a rewritten log": (lambda: syncing_no_file("tmp-"), states("prune")),
+    "sync of the name of a rewritten log": (
+        lambda: within(rewrite, "_install", "fsync_dir"),
+        states("prune", "failed_sync", "copy"),
+    ),
+    "sync of a released log": (lambda: syncing_no_file("log"), states("release")),
+    "checksums": (
+        lambda: replacing(frame, "crc32", lambda crc32: lambda *data: AnyNumber(crc32(*data))),
+        states("puts"),
+        damage,
+    ),
+    "cutting the tail": (lambda: returning(LogFile, "_salvage_tail", ""), longer_torn_write),
+    # Anything behind a bad record is taken for a tail: damage becomes a shorter history.
+    "telling damage from a tail": (lambda: without(records, "judge"), damage),
+    "finishing what was begun": (lambda: without(lifecycle, "finish_begun"), states("release"), states("delete")),
+    "a durable tombstone": (lambda: within(lifecycle, "delete", "fsync"), states("delete")),
+    "the lock": (lambda: returning(SimFS, "lock", True), two_at_once),
+    "looking at what others wrote": (
+        lambda: without(lifecycle, "make_ready", lambda _, log: log.is_open or log.refresh()),
+        two_at_once,
+        states("two_savers"),
+    ),
+    # As if others' records always changed the size.
+    "looking at the bytes behind the end": (
+        lambda: without(LogFile, "is_unchanged", lambda log_file, size, _: size == log_file._clean_size),
+        two_at_once,
+        states("two_savers"),
+    ),
+    "doubt in a sync that failed": (
+        lambda: replacing(sync, "sync_bytes", believing_a_failed_sync),
+        states("failed_sync"),
+    ),
+    "a new generation": (
+        lambda: without(rewrite, "renew", lambda log: log.frames.bytes.durability.note_replaced()),
+        states("failed_sync"),
+    ),
+    "undoing": (lambda: without(LogFile, "cut_back"), full_disk),
+    "a durable undo": (lambda: without(LogFile, "cut_back", cut_back_for_now), states("failed_write")),
+    "going on after a short write": (lambda: without(LogFile, "write", write_once), full_disk),
+    "recording what is not synced": (
+        lambda: returning(FileDurability, "count_unsynced", 0),
+        states("two_savers", "two_workers"),
+    ),
+    # A reader of the end of the log finds no write before its checkpoint.
+    "early distances": (
+        lambda: without(EarlyWrites, "measure"),
+        states("early_writes"),
+        states("langgraph_steps"),
+    ),
+    "the distance of others": (
+        lambda: replacing(EarlyWrites, "measure", forgetting_other_distances),
+        states("early_writes"),
+    ),
+    "what waits in a rewrite": (lambda: returning(EarlyWrites, "select_recent", []), states("rewritten_early_writes")),
+    "giving early writes away": (lambda: without(EarlyWrites, "give_to", keep_waiting), repeated_early_id),
+    "waiting for a put": (
+        lambda: without(sync.SyncAlways, "_wait_for_put", acknowledge_without_a_put),
+        states("langgraph_steps"),
+    ),
+    "doubt in what was appended during a sync": (
+        lambda: replacing(sync, "sync_bytes", believing_in_what_was_appended_meanwhile),
+        states("late_worker"),
+    ),
+    "zeros ahead": (
+        lambda: without(LogFile, "_write_and_extend", extend_with_ones),
+        zeros_ahead,
+        states("puts"),
+    ),
+    "telling zeros from a torn write": (lambda: returning(FileRange, "is_zero", False), zeros_ahead),
+    "looking before zeros are cut": (lambda: returning(LogFile, "is_unchanged", True), zeros_ahead),
+    "places in seals": (without_places_in_seals, moved_records),
+    "histories in seals": (
+        lambda: replacing(sealing, "derive_key", lambda derive: lambda key, salt, *_: derive(key, salt, "", "")),
+        replaced_log,
+    ),
+    "a cost of records": (lambda: without(writer, "RECORD_COST", 0), keyframes),
+    "the size of the keyframe": (
+        lambda: without(LogWriter, "_needs_keyframe", needs_keyframe_of_any_size),
+        keyframes,
+    ),
+    "short chains": (lambda: without(writer, "USUAL_DEPTH", 1 << 30), keyframes),
+    "long chains of some states": (
+        lambda: replacing(Scan, "_note_record", shortening_chains_of_any_state),
+        keyframes,
+    ),
+    "searching from the end": (
+        lambda: replacing(History, "_search", lambda search: lambda *args: reversed([*search(*args)])),
+        found_by_id,
+    ),
+    "searching only for what cannot be replaced": (
+        lambda: without(History, "can_search", lambda history: history.index is None and history._frames.bytes.is_open),
+        found_by_id,
+    ),
+    "proof of what was found": (lambda: without(History, "_find_at", find_without_proof), found_by_id),
+}
+CASES = [
+    pytest.param(mutation, harness, id=f"{name} {number}")
+    for name, (mutation, *harnesses) in MUTATIONS.items()
+    for number, harness in enumerate(harnesses)
 ]
 
 
 @pytest.mark.sweep(16)
-@pytest.mark.parametrize(
-    ("mutation", "harness"),
-    MUTATIONS,
-    ids=[f"{number}-{mutation.__name__}" for number, (mutation, _) in enumerate(MUTATIONS)],
-)
+@pytest.mark.parametrize(("mutation", "harness"), CASES)
 def test_a_broken_saver_is_found_out(mutation, harness):
     with mutation(), pytest.raises((AssertionError, CheckpointerError, pytest.fail.Exception)):
         harness()

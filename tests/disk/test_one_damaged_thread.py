@@ -13,17 +13,15 @@ from graphkit import (
     ThreadBusyError,
 )
 from savers import FileSystemSaver
-from tests.support.checkpoints import list_numbers, make_checkpoint
-from tests.support.disks import HookedIO, as_an_ordinary_user
-from tests.support.logs import locate_log, locate_thread
+from tests.support.checkpoints import make_checkpoint
+from tests.support.disks import Fault, HookedIO, as_an_ordinary_user
+from tests.support.logs import flip_in_file, locate_log, locate_thread
 
 STOP = {"node_id": "a", "when": "inside", "payload": None, "created_at": datetime(2026, 5, 1, tzinfo=UTC)}
 
 
 def flip(path):
-    data = bytearray(path.read_bytes())
-    data[-20] ^= 1
-    path.write_bytes(data)
+    flip_in_file(path, path.stat().st_size - 20)
 
 
 def replace_by_link(path):
@@ -109,14 +107,9 @@ def test_other_threads_are_listed_read_and_written(damaged):
         assert saver.get(RunnableConfig(thread)).state["n"] == 9
 
 
-def refuse_logs_of(name, number):
+def refuse_logs_of(thread, number):
     """A file system that refuses to open the logs of one thread."""
-
-    def refuse(kind, path):
-        if kind in {"open", "read_file"} and name in path and path.endswith("log"):
-            raise OSError(number, os.strerror(number), path)
-
-    return HookedIO(refuse)
+    return HookedIO(Fault(("open", "read_file"), number, where=f"{locate_thread(thread).name}/log"))
 
 
 @pytest.mark.parametrize("number", [5, 13], ids=["EIO", "EACCES"])
@@ -124,7 +117,7 @@ def test_a_thread_that_the_file_system_refuses_to_open_is_like_a_damaged_one(num
     saver = opener()
     for thread in "abc":
         saver.put(RunnableConfig(thread), make_checkpoint(0))
-    refused = opener(io=refuse_logs_of(locate_thread("b").name, number))
+    refused = opener(io=refuse_logs_of("b", number))
     assert [info.thread_id for info in refused.search({})] == ["a", "c"]
     assert refused.interrupts() == []
     with pytest.raises(CheckpointStorageError, match="cannot prune b; all others are done") as caught:
@@ -137,7 +130,7 @@ def test_a_process_without_descriptors_gets_an_error_and_no_empty_list(opener):
     saver.put(RunnableConfig("a"), make_checkpoint(0))
     for operation in ("interrupts", "compact"):
         with pytest.raises(CheckpointStorageError) as caught:
-            getattr(opener(io=refuse_logs_of("t-a-", 24)), operation)()
+            getattr(opener(io=refuse_logs_of("a", 24)), operation)()
         assert caught.value.errno == 24
         assert "passed over" not in str(caught.value)
 
@@ -194,46 +187,3 @@ def test_a_thread_whose_directory_may_not_be_entered_costs_the_others_nothing(op
     for path in closed:
         path.chmod(0o700)
     assert len(closed) == 2
-
-
-# A first put that fails
-
-
-def make_full_disk(*also):
-    """A disk on which a write is cut short within the header; some calls that would undo it fail too."""
-    writes = []
-
-    def refuse(kind, path):
-        if kind in also:
-            raise OSError(5, "Input/output error", path)
-        if kind == "write_at":
-            writes.append(path)
-            if len(writes) > 1:
-                raise OSError(28, "No space left on device")
-            return 0.1
-        return None
-
-    return HookedIO(refuse)
-
-
-@pytest.mark.parametrize("also", [(), ("unlink",), ("truncate",), ("truncate", "unlink")], ids="+".join)
-@pytest.mark.parametrize("thread", ["a b", "plain", "x" * 100])
-@pytest.mark.parametrize("namespace", ["", "in ner"])
-def test_a_first_put_that_fails_leaves_a_store_that_is_well_or_can_be_made_so(
-    namespace, thread, also, opener, tmp_path
-):
-    opener().put(RunnableConfig("ok"), make_checkpoint(0))
-    config = RunnableConfig(thread, checkpoint_ns=namespace)
-    with pytest.raises(CheckpointStorageError):
-        opener(io=make_full_disk(*also)).put(config, make_checkpoint(0))
-    saver = opener()
-    assert saver.threads() == ["ok"]
-    if "unlink" not in also:
-        assert saver.verify().ok, "nothing is left"
-    else:
-        assert saver.repair().ok
-        assert saver.verify().ok
-        assert not saver.repair().changed
-    saver.put(config, make_checkpoint(1))
-    assert list_numbers(opener(), config) == [1]
-    assert opener().verify().ok

@@ -10,7 +10,7 @@ import pytest
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from graphkit.transfer import export_threads
 from savers import FileSystemSaver
-from tests.disk.test_links import INNER, X, filled, one
+from tests.disk.test_foreign_files import INNER, X, filled, one
 from tests.support.checkpoints import list_numbers
 from tests.support.disks import as_an_ordinary_user
 

@@ -8,8 +8,7 @@ from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from graphkit.saver_kit import Codec
 from savers import FileSystemSaver
 from savers._filesystem import sync
-from tests.disk import crashes
-from tests.support.disks import CountingIO, set_longest_wait
+from tests.support.disks import CountingIO, quiet, set_longest_wait
 
 ROOT = RunnableConfig("t")
 
@@ -134,7 +133,7 @@ def test_if_the_log_cannot_be_rewritten_after_the_failed_sync_the_writes_are_ref
     thread = start(try_write)
     io.appended.acquire()
     io.fails_in = threading.get_ident()
-    with crashes.quiet(), monkeypatch.context() as patch:
+    with quiet(), monkeypatch.context() as patch:
         patch.setattr(io, "rename", refuse)
         with pytest.raises(CheckpointStorageError):
             put(saver)

@@ -8,13 +8,12 @@ import pytest
 from graphkit import CheckpointCorruptionError, RunnableConfig
 from savers import FileSystemSaver
 from tests.disk import crashes
-from tests.disk.crashes import PLACE, Crashes, config_of, expect_each, grown, made, view
+from tests.disk.crashes import Crashes, config_of, expect_each, grown, made, open_saver, view
 from tests.disk.simfs import SimFS
 from tests.support.checkpoints import list_ids, list_numbers
 from tests.support.disks import set_boot
-from tests.support.logs import locate_log, read_records
+from tests.support.logs import SECTOR, locate_log, lose_sectors, read_records
 
-SECTOR = 512
 CONFIG = RunnableConfig("t")
 
 
@@ -44,32 +43,24 @@ class Rebooting(Crashes):
         self.boot[0] += 1
         super()._second_crash(tree, fs, steps, rng, deep=deep)
 
-    def _look(self, tree, views, what):
+    def _look(self, tree, views):
         """A power loss under "never" or seconds: each history is as it was at one moment, in every way to read it."""
         self.boot[0] = 2
         self.looked += 1
         fs = SimFS(tree, record=False)
-        saver = FileSystemSaver(PLACE, fsync=self.fsync, lock_timeout=0, io=fs)
-        for number, (thread, namespace) in enumerate(
-            [(thread, namespace) for thread in self.threads for namespace in self.namespaces], 900
-        ):
-            here = self._allowed(views, thread, namespace)
+        saver = open_saver(fs, self.fsync)
+        for number, (thread, namespace) in enumerate(self.histories, 900):
+            here = self._views_of(views, thread, namespace)
             config = config_of(thread, namespace)
-            for one in (saver, FileSystemSaver(PLACE, fsync=self.fsync, lock_timeout=0, io=fs)):
+            for one in (saver, open_saver(fs, self.fsync)):
                 expect_each(view(one, [thread], [namespace]), here)
                 self._expect_alike(one, config)
             saver.put(config, made(number))
             expect_each(view(saver, [thread], [namespace]), [grown(one, thread, namespace, number) for one in here])
             self._expect_alike(saver, config)
             self._expect_early_or_none(saver, views, thread, namespace)
-        assert not [file for file in saver.verify().problems if file.state == "damaged"], what
+        assert not [file for file in saver.verify().problems if file.state == "damaged"]
         self.boot[0] = 1
-
-    @staticmethod
-    def _allowed(views, thread, namespace):
-        return [
-            {thread: {key: found for key, found in one.get(thread, {}).items() if key[0] == namespace}} for one in views
-        ]
 
     @staticmethod
     def _expect_alike(saver, config):
@@ -93,13 +84,9 @@ def lazily(run, saver, number, **state):
     saver.put(config_of(), checkpoint)
 
 
-def other_saver(run, fsync):
-    return FileSystemSaver(PLACE, fsync=fsync, lock_timeout=0, io=run.fs)
-
-
 def in_turn(run, fsync="never"):
     """Puts of two savers, one after the other."""
-    lazy = other_saver(run, fsync)
+    lazy = open_saver(run.fs, fsync)
     run.put(0, text="a" * 700)
     lazily(run, lazy, 1, text="b" * 900)
     lazily(run, lazy, 2, text="c" * 1300)
@@ -111,7 +98,7 @@ def in_turn(run, fsync="never"):
 
 def begun_lazily(run, fsync="never"):
     """The log is made by the saver that does not wait."""
-    lazy = other_saver(run, fsync)
+    lazy = open_saver(run.fs, fsync)
     lazily(run, lazy, 0, text="a" * 700)
     lazily(run, lazy, 1, text="b" * 700)
     run.put(2, text="c" * 900)
@@ -121,12 +108,12 @@ def begun_lazily(run, fsync="never"):
 
 def during_a_sync(run, fsync="never"):
     """The other saver appends while the first one waits for the disk, before and after a worker's append."""
-    lazy = other_saver(run, fsync)
+    lazy = open_saver(run.fs, fsync)
     run.put(0)
     for number in (1, 4, 7):
         worker = crashes.Worker(partial(run.put, number + 1, text="w" * 900))
 
-        def meanwhile(kind, _, place, worker=worker, number=number):
+        def meanwhile(kind, _, worker=worker, number=number):
             if kind == "fdatasync" and not worker.thread.ident:
                 worker.let_append()
                 run.fs.hook = None
@@ -145,7 +132,7 @@ def during_a_sync(run, fsync="never"):
 
 def early_in_turn(run, fsync="never"):
     """Writes that come before their checkpoint, between puts of the other saver."""
-    lazy = other_saver(run, fsync)
+    lazy = open_saver(run.fs, fsync)
     run.put(0, text="a" * 700)
     lazily(run, lazy, 1, text="b" * 900)
     run.write(4, a="behind a lazy put")
@@ -193,13 +180,13 @@ def test_nothing_that_always_has_acknowledged_is_lost(boot, workload, sweep):
 )
 def test_a_power_loss_without_waiting_leaves_a_beginning_and_no_error(boot, workload, fsync):
     found = Rebooting(boot, fsync)
-    found.explore_without_waiting(workload, fsync, 90)
+    found.explore(workload, 90)
     assert found.looked > 20
 
 
 def test_a_power_loss_after_a_flush_keeps_what_was_flushed(boot):
     found = Rebooting(boot, 3600)
-    found.explore_without_waiting(crashes.flushes, 3600, 120)
+    found.explore(crashes.flushes, 120)
     assert found.looked > 20
 
 
@@ -214,6 +201,13 @@ def long_log(root, fsync, flushed=None):
             if number == flushed:
                 saver.flush()
     return locate_log(root)
+
+
+def lose_sector(path, record):
+    """Lose a sector in the middle of a record."""
+    sector = record.offset // SECTOR + 2
+    assert (sector + 1) * SECTOR < record.end
+    path.write_bytes(lose_sectors(path.read_bytes(), record.offset, [sector]))
 
 
 def expect_beginning(root, fsync, count):
@@ -240,23 +234,14 @@ def expect_beginning(root, fsync, count):
 @pytest.mark.parametrize("lost", [0, 1, 7, 20, 35, 39])
 def test_a_loss_further_back_than_is_looked_at_otherwise_is_found_after_a_new_start(tmp_path, boot, fsync, lost):
     path = long_log(tmp_path, "never")
-    data = bytearray(path.read_bytes())
-    one = read_records(path)[2 + lost]
-    sector = (one.offset // SECTOR + 2) * SECTOR
-    assert sector + SECTOR < one.end
-    data[sector : sector + SECTOR] = bytes(SECTOR)
-    path.write_bytes(data)
+    lose_sector(path, read_records(path)[2 + lost])
     boot[0] = 2
     expect_beginning(tmp_path, fsync, lost)
 
 
 def test_damage_in_what_was_flushed_is_damage_after_a_new_start_too(tmp_path, boot):
     path = long_log(tmp_path, 60.0, flushed=30)
-    data = bytearray(path.read_bytes())
-    one = read_records(path)[12]
-    sector = (one.offset // SECTOR + 2) * SECTOR
-    data[sector : sector + SECTOR] = bytes(SECTOR)
-    path.write_bytes(data)
+    lose_sector(path, read_records(path)[12])
     boot[0] = 2
     with FileSystemSaver(tmp_path, fsync=60.0) as saver:
         with pytest.raises(CheckpointCorruptionError):

@@ -8,32 +8,13 @@ import pytest
 from graphkit import CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
 from tests.support.checkpoints import make_checkpoint
-from tests.support.disks import CountingIO, HookedIO, StopAt
+from tests.support.disks import CHANGES, CountingIO, Died, HookedIO, die, failing
 
 ROOT, INNER, OTHER = (RunnableConfig("t", checkpoint_ns=namespace) for namespace in ("", "inner", "other"))
 HISTORIES = {"root": (ROOT,), "root and namespaces": (ROOT, INNER, OTHER), "namespaces": (INNER, OTHER)}
 INSTANTS = {"root": 7, "root and namespaces": 15, "namespaces": 18}
 UNFINISHED = {"root": 2, "root and namespaces": 18, "namespaces": 22}
 """At how many instants a release may end, and how often it is then unfinished, at least."""
-CALLS = ("write_at", "fsync", "fdatasync", "fsync_dir", "rename", "unlink", "truncate", "mkdir")
-
-
-class Died(BaseException):
-    """The process ends here."""
-
-
-class StopOnce(StopAt):
-    """The n-th call that changes something fails. After a death there are no more calls."""
-
-    def __init__(self, number, error):
-        super().__init__(CALLS, number, self.fail)
-        self.error = error
-
-    def fail(self):
-        if self.error is not None:
-            error = self.error
-            self.error = None
-            raise error
 
 
 def outline(checkpoints):
@@ -72,13 +53,11 @@ def end_at_every_instant(name, how, tmp_path):
             for config in configs:
                 saver.put(config, make_checkpoint(n))
         before = {config.checkpoint_ns: outline(saver.list(config)) for config in configs}
-        io.hook = StopOnce(number, OSError(errno.EIO, "injected") if how == "failed" else Died())
-        try:
-            tag = saver.release(ROOT)
-        except (CheckpointStorageError, Died):
-            tag = None
-        is_over = io.hook.error is not None
-        io.hook = None
+        with failing(io, CHANGES, errno.EIO if how == "failed" else die, after=number, times=1) as fault:
+            try:
+                tag = saver.release(ROOT)
+            except (CheckpointStorageError, Died):
+                tag = None
 
         reader = FileSystemSaver(root / "store", fsync="never")
         versions = reader.versions_by_thread_id("t")
@@ -106,7 +85,7 @@ def end_at_every_instant(name, how, tmp_path):
         assert not [*(root / "store").glob("r-*")]
         for opened in (saver, reader, again):
             opened.close()
-        if is_over:
+        if not fault.met:
             break
     assert number > 4
     return number, unfinished
@@ -126,18 +105,12 @@ def test_these_were_all_instants():
 
 
 def unfinished(tmp_path, configs):
-    def refuse(kind, path):
-        if kind == "rename":
-            raise OSError(errno.EIO, "injected", path)
-
     io = HookedIO()
     saver = FileSystemSaver(tmp_path / "store", fsync="never", io=io)
     for config in configs:
         saver.put(config, make_checkpoint(0))
-    io.hook = refuse
-    with pytest.raises(CheckpointStorageError):
+    with failing(io, "rename"), pytest.raises(CheckpointStorageError):
         saver.release(ROOT)
-    io.hook = None
     saver.close()
     return FileSystemSaver(tmp_path / "store", fsync="never")
 

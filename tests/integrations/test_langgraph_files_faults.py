@@ -13,7 +13,8 @@ from graphkit.errors import (
     CheckpointStorageError,
 )
 from savers.langgraph import FileSystemCache, FileSystemStore
-from tests.disk.simfs import Disk, Fault, SimFS
+from tests.disk.simfs import Disk, SimFS
+from tests.support.disks import Died
 from tests.support.langgraph import FailingFiles, rewrite_short_logs
 
 PLACE = "/data"
@@ -277,18 +278,18 @@ def test_the_death_of_a_process_loses_nothing_that_was_acknowledged():
         for number in range(100):
             acknowledged = [0]
 
-            dead = []
+            left = [number]
 
-            def die(call, count, _, kind=kind, number=number, dead=dead):
-                if dead or (call == kind and count == number):
-                    dead.append(call)
-                    raise Fault
+            def die(call, _, kind=kind, left=left):
+                left[0] -= call == kind
+                if left[0] < 0:
+                    raise Died
 
             fs = SimFS(hook=die, record=False)
             try:
                 store = FileSystemStore(PLACE, io=fs, clock=lambda: 1e9)
                 use(store, lambda what, n, done=acknowledged: done.append(n + 1) if what == "ack" else None)
-            except Fault:
+            except Died:
                 deaths += 1
             else:
                 break

@@ -9,14 +9,11 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.operations import erase, erase_where
 from savers import ObjectStoreSaver
-from savers._objects.bucket import Bucket
+from tests.support.buckets import die_at
+from tests.support.disks import Died
 from tests.support.erasure import MARKER, fill, find_files
 
 pytestmark = pytest.mark.requirement("P73")
-
-
-class Died(BaseException):
-    """The process ends here."""
 
 
 @pytest.fixture
@@ -78,9 +75,7 @@ def test_an_erasure_that_dies_at_any_object_is_completed_by_a_second_one(tmp_pat
         fill(saver)
         put(saver, "other")
         with monkeypatch.context() as patch:
-            left = iter(range(number))
-            for operation in ("create", "empty", "remove", "remove_directory"):
-                patch.setattr(Bucket, operation, dying(getattr(Bucket, operation), left))
+            die_at(patch, number)
             try:
                 erase(saver, MARKER, full=True)
                 break
@@ -94,12 +89,3 @@ def test_an_erasure_that_dies_at_any_object_is_completed_by_a_second_one(tmp_pat
         assert find_files(directory) == [], f"died at {number}"
         assert again.get("other").state == {"x": 1}
     assert number > 10
-
-
-def dying(method, left):
-    def call(self, *arguments):
-        if next(left, None) is None:
-            raise Died
-        return method(self, *arguments)
-
-    return call

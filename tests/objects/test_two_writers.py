@@ -13,7 +13,8 @@ from graphkit import END, START, Checkpoint, GraphInterrupt, RunnableConfig, Sta
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError, CheckpointStorageError
 from graphkit.saver_kit import copy_thread
 from savers import FileSystemSaver, ObjectStoreSaver
-from savers._objects.bucket import Bucket
+from tests.support.buckets import die_at, replace_operation
+from tests.support.disks import Died
 
 CONFIG = RunnableConfig("t")
 
@@ -29,23 +30,6 @@ def make(number, **more):
 
 def numbers(checkpoints):
     return [one.state["n"] for one in checkpoints]
-
-
-class Died(BaseException):
-    """Stands for the end of a process: nothing after it is executed."""
-
-
-def die_at(monkeypatch, operation, count):
-    """Let the process die when an operation of a bucket is called for the nth time, before it does anything."""
-    calls = iter(range(1, 1_000_000))
-    whole = getattr(Bucket, operation)
-
-    def call(self, *args):
-        if next(calls) == count:
-            raise Died
-        return whole(self, *args)
-
-    monkeypatch.setattr(Bucket, operation, call)
 
 
 @pytest.mark.requirement("H49")
@@ -126,7 +110,7 @@ def test_a_late_writer_of_a_replaced_log_is_refused_at_any_place(url):
 
 
 @pytest.mark.parametrize("operation", ["create", "empty", "remove"])
-@pytest.mark.parametrize("count", range(1, 7))
+@pytest.mark.parametrize("count", range(6))
 @pytest.mark.parametrize("change", ["put", "prune", "release", "delete"])
 def test_a_writer_may_die_before_any_object(url, monkeypatch, operation, count, change):
     saver = ObjectStoreSaver(url)
@@ -141,7 +125,7 @@ def test_a_writer_may_die_before_any_object(url, monkeypatch, operation, count, 
         "delete": lambda: saver.delete("t"),
     }
     with monkeypatch.context() as patch:
-        die_at(patch, operation, count)
+        die_at(patch, count, [operation])
         with suppress(Died):
             changes[change]()
     after = ObjectStoreSaver(url)
@@ -185,14 +169,12 @@ def test_a_process_that_is_killed_leaves_whole_checkpoints(tmp_path):
 
 def test_a_repeated_request_meets_its_own_object(url, monkeypatch):
     """A client that gets no answer sends a request again, and its own object is there."""
-    whole = Bucket.create
 
-    def twice(self, name, data):
-        whole(self, name, data)
-        whole(self, name, data)
+    def twice(create):
+        return lambda *args: (create(*args), create(*args))
 
     saver = ObjectStoreSaver(url)
-    monkeypatch.setattr(Bucket, "create", twice)
+    replace_operation(monkeypatch, "create", twice)
     for number in range(3):
         saver.put(CONFIG, make(number))
     saver.prune("t", keep_last=2)
@@ -201,16 +183,18 @@ def test_a_repeated_request_meets_its_own_object(url, monkeypatch):
 
 def test_a_put_whose_place_was_taken_and_is_free_again_is_put_again(url, monkeypatch):
     """Another writer's object was there, and a delete has removed it since."""
-    whole = Bucket.create
     refusals = iter([FileExistsError])
 
-    def create(self, name, data):
-        for refusal in refusals:
-            raise refusal
-        whole(self, name, data)
+    def refusing_once(create):
+        def refuse_or_create(*args):
+            for refusal in refusals:
+                raise refusal
+            create(*args)
+
+        return refuse_or_create
 
     saver = ObjectStoreSaver(url)
-    monkeypatch.setattr(Bucket, "create", create)
+    replace_operation(monkeypatch, "create", refusing_once)
     saver.put(CONFIG, make(1))
     assert numbers(ObjectStoreSaver(url).list(CONFIG)) == [1]
 

@@ -15,6 +15,7 @@ from graphkit import (
 )
 from savers import PostgresSaver, SqliteSaver
 from tests.sql.savers import run_sql
+from tests.support.disks import quiet
 from tests.support.logs import pack_frame, parse_frame
 from tests.support.sealed import (
     BOTH,
@@ -28,7 +29,6 @@ from tests.support.sealed import (
     fill,
     fill_rotatable,
     made,
-    quiet,
     view,
     view_all,
     write,

@@ -4,8 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
-from savers._audit.entries import NO_ENTRY, digest_entry, to_canonical
-from savers._audit.log import _FileIdentity
+from savers._audit import log as _log
+from savers._audit.entries import NO_ENTRY, digest_entry, to_canonical as to_canonical
 from savers._filesystem.io import FileIO
 from savers._filesystem.lock import WriteLock
 from savers._filesystem.log_bytes import FileLogBytes
@@ -32,7 +32,7 @@ def write_entries(path, payloads):
     path.unlink()
     io = FileIO()
     lock = WriteLock(io, str(path.parent / "lock"), lambda: None, 1)
-    frames = FrameLog(FileLogBytes(io, str(path), lock), _FileIdentity(_number_of(path)))
+    frames = FrameLog(FileLogBytes(io, str(path), lock), _log._FileIdentity(_number_of(path)))
     for payload in payloads:
         frames.append(WRITE, payload)
     frames.close()
@@ -58,7 +58,7 @@ def copy_directory(source, target):
 
 def _open(path):
     medium = FileLogBytes(FileIO(), str(path))
-    frames = FrameLog(medium, _FileIdentity(_number_of(path)))
+    frames = FrameLog(medium, _log._FileIdentity(_number_of(path)))
     assert medium.open()
     frames.read_beginning(medium.size)
     return frames
@@ -66,3 +66,8 @@ def _open(path):
 
 def _number_of(path):
     return int(path.stem.removeprefix("audit-"))
+
+
+def replace_pause(monkeypatch, pause):
+    """Let readers do something else than wait, when a writer may be at work on the last entry."""
+    monkeypatch.setattr(_log, "sleep", pause)

@@ -1,11 +1,15 @@
 """File systems for a saver to run on, and what this process has open."""
 
+import errno
+import logging
 import os
+import signal
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from savers._filesystem import log_bytes, rewrite, sync
 from savers._filesystem.io import FileIO as FileIO, preload_modules as preload_modules
+from tests.support.forked import exit_code_of_child
 
 
 class CountingIO(FileIO):
@@ -65,7 +69,8 @@ class CountingIO(FileIO):
 class HookedIO(FileIO):
     """The real file system. Calls `hook(kind, path)` before each call of `HOOKED`.
 
-    An exception of the hook is the result of the call. Of a write, the hook may return the part that is written.
+    An exception of the hook is the result of the call. Of a write, the hook may return the part that is written: a
+    number of bytes, or a fraction.
     """
 
     def __init__(self, hook=None):
@@ -77,6 +82,10 @@ HOOKED = (
     "close", "fdatasync", "fstat", "fsync", "fsync_dir", "listdir", "lock", "mkdir", "open", "read_at", "read_file",
     "rename", "rmdir", "stat", "truncate", "unlink", "unlock", "write_at",
 )  # fmt: skip
+CHANGES = (
+    "fdatasync", "fsync", "fsync_dir", "mkdir", "open", "rename", "rmdir", "truncate", "unlink", "write_at",
+)  # fmt: skip
+"""The calls that change files, or bring changes to the disk."""
 
 
 def _hooked(kind):
@@ -86,7 +95,7 @@ def _hooked(kind):
             part = io.hook(kind, io._paths.get(place, place))
         if part is not None:
             *args, data = args
-            args = (*args, data[: max(1, int(len(data) * part))])
+            args = (*args, take_part(data, part))
         return getattr(super(HookedIO, io), kind)(place, *args, **options)
 
     return call_hook_first
@@ -96,31 +105,110 @@ for _kind in HOOKED:
     setattr(HookedIO, _kind, _hooked(_kind))
 
 
-class StopAt:
-    """A hook that calls `stop` at the call with a number, and at each later one.
+def take_part(data, part):
+    """Return the first bytes of data: so many, or a fraction of them, but at least one."""
+    length = part if isinstance(part, int) else int(len(data) * part)
+    return data[: max(1, length)]
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+def die():
+    """Let the code under test end here. It can still clean up: a killed process cannot."""
+    raise Died
+
+
+def kill_this_process():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Fault:
+    """A hook under which calls of some kinds fail.
 
     Args:
-        kinds: the calls that count.
-        number: the number of the first call at which to stop.
-        stop: what to call; it raises, or ends the process.
-        part: which part of a write is written, if it is the first call at which to stop.
+        kinds: the kinds of call that count, or one of them.
+        error: the number of an OSError, or a function that is called instead, which raises or ends the process.
+        after: how many calls come before the first that fails.
+        times: how many fail; all that follow, if it is not given.
+        where: what stands in the path of the calls that count.
+        part: the part of a write that is written, if it is the first call that fails.
     """
 
-    def __init__(self, kinds, number, stop, part=None):
-        self.kinds = kinds
-        self.left = number
-        self.stop = stop
+    def __init__(self, kinds, error=errno.EIO, *, after=0, times=None, where="", part=None):
+        self.kinds = {kinds} if isinstance(kinds, str) else {*kinds}
+        self.error = error
+        self.after = after
+        self.times = times
+        self.where = where
         self.part = part
+        self.met = 0
+        """How many calls have failed."""
 
     def __call__(self, kind, path):
-        if kind not in self.kinds:
+        if kind not in self.kinds or self.where not in path or self.met == self.times:
             return None
-        self.left -= 1
-        if self.left >= 0:
+        if self.after:
+            self.after -= 1
             return None
-        if self.left == -1 and kind == "write_at" and self.part is not None:
+        self.met += 1
+        if self.met == 1 and kind == "write_at" and self.part is not None:
             return self.part
-        return self.stop()
+        if callable(self.error):
+            return self.error()
+        raise OSError(self.error, os.strerror(self.error), path)
+
+
+@contextmanager
+def failing(io, *args, **options):
+    """Let calls of a file system fail meanwhile; see Fault, which is yielded."""
+    io.hook = Fault(*args, **options)
+    try:
+        yield io.hook
+    finally:
+        io.hook = None
+
+
+@contextmanager
+def noting_calls(io, kinds=HOOKED):
+    """Yield a list of the kinds of the calls that are made meanwhile."""
+    calls = []
+    io.hook = lambda kind, _: calls.append(kind) if kind in kinds else None
+    yield calls
+    io.hook = None
+
+
+def is_killed_at(number, operate, kinds=CHANGES, part=None):
+    """Operate on a HookedIO in a fork that is killed at one of its calls; return whether it came to that call.
+
+    Args:
+        number: how many calls of `kinds` come before.
+        operate: called with the HookedIO.
+    """
+    code = exit_code_of_child(lambda: operate(HookedIO(Fault(kinds, kill_this_process, after=number, part=part))))
+    assert code in {0, -signal.SIGKILL}
+    return code != 0
+
+
+def count_calls(operate, kinds=CHANGES):
+    """Operate on a HookedIO; return how many calls of some kinds that takes."""
+    io = HookedIO()
+    with noting_calls(io, kinds) as calls:
+        operate(io)
+    return len(calls)
+
+
+@contextmanager
+def quiet():
+    """Silence the warnings about what is set aside."""
+    logger = logging.getLogger("graphkit")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 @contextmanager

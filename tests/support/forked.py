@@ -7,6 +7,16 @@ import traceback
 
 def run_in_child(function):
     """Return whether the function returned in the child, and did not return False. What it raises is printed."""
+    return exit_code_of_child(function) == 0
+
+
+def exit_code_of_child(function):
+    """Return 0 if the function returned in the child, 1 if it raised or returned False, or the signal that killed it, negated."""
+    return start_in_child(function)()
+
+
+def start_in_child(function):
+    """Run a function in a child meanwhile; return a function that waits for the end and returns the exit code."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -17,4 +27,4 @@ def run_in_child(function):
         finally:
             sys.stderr.flush()
             os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    return lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

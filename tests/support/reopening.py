@@ -2,14 +2,20 @@
 
 import inspect
 import pickle
+import shutil
+import tempfile
 from contextlib import contextmanager
 from functools import cache, partial
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from hypothesis import settings
 
 from graphkit import HasVersions
 from graphkit.abc import BaseCheckpointSaver
+from graphkit.testing.contract import SaverContract
+from graphkit.testing.stateful import SaverMachine
 
 KEYS = {"current": bytes(range(32)), "old": bytes(32)}
 """The keys of sealed savers."""
@@ -123,9 +129,70 @@ def reopening(saver_class):
     return type(Reopening)(f"Reopening{saver_class.__name__}", (Reopening,), operations)
 
 
-def reopen_each_time(saver_class, *args, **options):
-    """Return such a saver."""
-    return reopening(saver_class)(partial(saver_class, *args, **options))
+class OnStores(Elsewhere, SaverContract):
+    """The contract on savers of stores. A subclass says how to open them; `cipher` seals what they store."""
+
+    cipher = None
+    is_reopened = False
+    """Whether every single operation is done by a saver object of its own; otherwise two on each store stay open."""
+
+    @pytest.fixture(autouse=True)
+    def _directory(self, tmp_path):
+        self.root = tmp_path
+        self.openers = {}
+        yield
+        self.openers.clear()
+        close_used()
+
+    def new_opener(self):
+        """Return a partial of a class of savers that opens a new store."""
+        raise NotImplementedError
+
+    def new_path(self):
+        return self.root / f"store {uuid4().hex}"
+
+    def make_saver(self):
+        return self._open(self.new_opener())
+
+    def reopen(self, saver):
+        return type(saver)(saver.open_saver) if self.is_reopened else self._open(self.openers[saver])
+
+    def _open(self, opener):
+        if self.is_reopened:
+            return reopening(opener.func)(opener)
+        saver = note_used(opener())
+        self.openers[saver] = opener
+        return saver
+
+
+class StoreMachine(SaverMachine):
+    """Two objects on a store that stay open for as long as the machine lets them; or one for each operation."""
+
+    is_reopened = False
+
+    def new_opener(self):
+        raise NotImplementedError
+
+    def make_saver(self):
+        self.root = Path(tempfile.mkdtemp())
+        self.open_saver = self.new_opener()
+        return self._open()
+
+    def reopen(self, saver):
+        return self._open()
+
+    def _open(self):
+        return reopening(self.open_saver.func)(self.open_saver) if self.is_reopened else note_used(self.open_saver())
+
+    def open_again(self, index):
+        if not self.is_reopened:
+            self.savers[index].close()
+        super().open_again(index)
+
+    def teardown(self):
+        assert self.savers[0].verify().ok
+        close_used()
+        shutil.rmtree(self.root)
 
 
 def fewer(machine, part, steps=50):

@@ -1,7 +1,5 @@
 """What the tests of sealed stores share: keys, histories full of plaintext that can be found, and operations on them."""
 
-import logging
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from graphkit import Checkpoint, RunnableConfig
@@ -94,15 +92,6 @@ def view_all(saver):
                 found[thread, namespace, version] = view(saver, config, version)
     assert saver.verify().ok
     return found
-
-
-@contextmanager
-def quiet():
-    logger = logging.getLogger("graphkit")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    yield
-    logger.setLevel(before)
 
 
 def watch_once(saver):

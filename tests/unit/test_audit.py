@@ -42,7 +42,7 @@ from savers import (
     acting_as,
     policies,
 )
-from savers._filesystem.io import FileIO
+from tests.support.disks import FileIO
 from tests.unit.test_access import ASYNC, FREE, OPERATIONS, call
 
 pytest.importorskip("cryptography")

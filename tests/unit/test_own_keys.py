@@ -42,8 +42,9 @@ from savers import (
     SubjectKeys,
     acting_as,
 )
+from tests.support.disks import quiet
 from tests.support.logs import locate_log, read_key_id, read_records
-from tests.support.sealed import READS, made, quiet, view, write
+from tests.support.sealed import READS, made, view, write
 from tests.support.sweeps import in_turn
 
 CURRENT = {"current": bytes(range(32))}

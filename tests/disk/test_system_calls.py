@@ -1,8 +1,9 @@
-"""A put lets the disk begin with what it has appended, before it waits for it."""
+"""The calls of the system: the size and the names of an open file, and writing that begins before the wait for it."""
 
 import errno
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,7 @@ def opened(tmp_path):
     io.close(fd)
 
 
-def test_it_changes_nothing_of_the_file(opened, tmp_path):
+def test_a_start_of_writing_changes_nothing_of_the_file(opened, tmp_path):
     io, fd = opened
     for offset in (0, 100, 10_000):
         io.write_at(fd, offset, b"data")
@@ -76,3 +77,54 @@ def test_only_a_saver_that_waits_for_each_put_starts_the_writing(tmp_path, fsync
         assert "".join(one[0] for one in order).count("wsf") == order.count("start")
     else:
         assert "start" not in order
+
+
+# The size and the names, by statx where the system has it and by fstat elsewhere
+
+
+SYSTEMS = {"here": {}, "not Linux": {"platform": "other"}, "big-endian": {"byteorder": "big"}}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_it_is_what_fstat_says(opened, tmp_path, monkeypatch, system):
+    for name, value in SYSTEMS[system].items():
+        monkeypatch.setattr(sys, name, value)
+    io, fd = opened
+    for size in (0, 1, 4096, (1 << 33) + 5):
+        io.truncate(fd, size)
+        assert io.measure(fd) == (size, 1)
+    os.link(tmp_path / "file", tmp_path / "second")
+    assert io.measure(fd) == (size, 2)
+    (tmp_path / "second").unlink()
+    (tmp_path / "file").unlink()
+    assert io.measure(fd) == (size, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="statx is a call of Linux")
+def test_on_linux_it_is_statx(opened, monkeypatch):
+    io, fd = opened
+    monkeypatch.setattr(io, "fstat", None)
+    assert io.measure(fd) == (0, 1)
+
+
+def test_a_descriptor_that_is_closed_is_an_error(opened):
+    io, fd = opened
+    other = os.dup(fd)
+    os.close(other)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        io.measure(other)
+
+
+def test_a_new_file_may_lose_its_name_to_another_process_at_once(tmp_path, monkeypatch):
+    io = FileIO()
+    make = os.open
+
+    def make_and_lose(path, *arguments):
+        fd = make(path, *arguments)
+        Path(path).unlink()
+        return fd
+
+    monkeypatch.setattr(os, "open", make_and_lose)
+    fd = io.open(str(tmp_path / "tmp-marker"), write=True, create=True)
+    assert io.fstat(fd).st_nlink == 0
+    io.close(fd)

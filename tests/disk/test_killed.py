@@ -1,0 +1,341 @@
+"""SIGKILL at each call that changes a file, of every operation: each history is whole, and the next process goes on.
+
+`test_processes.py` kills at random. `test_crash_states.py` takes the power away.
+"""
+
+import os
+import shutil
+from functools import partial
+
+import pytest
+
+from graphkit import Checkpoint, RunnableConfig
+from graphkit.operations import erase, erase_where
+from graphkit.retention import RetentionPolicy
+from graphkit.transfer import copy_threads
+from savers import AuditedSaver, AuditLog, FileSystemSaver, VersionedMemorySaver
+from tests.disk.crashes import config_of, expect_each, expect_whole, grown, made, view
+from tests.support import erasure, retention, sealed
+from tests.support.checkpoints import make_checkpoint, make_interrupt
+from tests.support.disks import count_calls, is_killed_at, quiet
+from tests.support.terminal import checkpoint
+from tests.support.threads import TYPES, assert_same, everything, exact
+
+if not hasattr(os, "fork"):
+    pytest.skip("forks", allow_module_level=True)
+
+# Since 3.12 a fork beside other threads warns; none of them is in the middle of anything here.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+T = config_of()
+
+
+def kill_at_each_call(store, operate, sweep, most):
+    """Let copies of a store be operated on by processes that are killed; yield each copy, and the number of the call.
+
+    A write is killed half-way. One more copy comes first: on it the operation ends.
+
+    Args:
+        store: the directory of the store.
+        operate: called with a directory and the file system to use there.
+        sweep: the fixture.
+        most: how many calls the default run takes.
+    """
+    whole = shutil.copytree(store, store.with_name("whole"))
+    calls = count_calls(partial(operate, whole))
+    yield None, whole
+    for number in sweep.some(range(calls), most):
+        root = shutil.copytree(store, store.with_name(f"killed {number}"))
+        assert is_killed_at(number, partial(operate, root), part=0.4), number
+        yield number, root
+        shutil.rmtree(root)
+
+
+# Changes of one thread
+
+STEPS = {
+    "first put": ([], lambda saver: saver.put(T, made(50, text="f" * 3000))),
+    "put": (
+        [lambda saver: saver.put(T, made(0, items=[1]))],
+        lambda saver: saver.put(T, made(50, items=[1, 2], text="p" * 3000)),
+    ),
+    "namespace": (
+        [lambda saver: saver.put(T, made(0))],
+        lambda saver: saver.put(config_of("t", "inner"), made(50)),
+    ),
+    "replace": (
+        [lambda saver: saver.put(T, made(0)), lambda saver: saver.put(T, made(1))],
+        lambda saver: saver.put(T.with_check_point_id(made(0).id), made(50, id=made(0).id, text="r")),
+    ),
+    "writes": (
+        [lambda saver: saver.put(T, made(0))],
+        lambda saver: saver.put_writes(T, {"branch": [1, 2], "answer": "x" * 500}),
+    ),
+    "release": (
+        [lambda saver: saver.put(T, made(0)), lambda saver: saver.put(config_of("t", "inner"), made(1))],
+        lambda saver: saver.release(T),
+    ),
+    "prune": (
+        [lambda saver, n=n: saver.put(T, made(n, text=f"{n}" * 200)) for n in range(4)],
+        lambda saver: saver.prune("t", keep_last=2),
+    ),
+    "delete": (
+        [lambda saver: saver.put(T, made(0)), lambda saver: saver.put(config_of("t", "inner"), made(1))],
+        lambda saver: saver.delete("t"),
+    ),
+    "copy": (
+        [lambda saver: saver.put(T, made(0)), lambda saver: saver.put(config_of("t", "inner"), made(1))],
+        lambda saver: saver.copy("t", "u"),
+    ),
+}
+
+
+def views_of(name):
+    """What may be seen around a change that is cut short: before it, half-way where that is promised, after it."""
+    before, change = STEPS[name]
+    oracle = VersionedMemorySaver()
+    for step in before:
+        step(oracle)
+    views = [view(oracle)]
+    change(oracle)
+    views.append(view(oracle))
+    if name == "copy":
+        views.insert(1, {**views[1], "u": {key: one for key, one in views[1]["u"].items() if key[0]}})
+    return views
+
+
+def open_prepared(root, name):
+    """Open a store on which the steps before a change are made."""
+    saver = FileSystemSaver(root, fsync="never")
+    for step in STEPS[name][0]:
+        step(saver)
+    return saver
+
+
+def calls_of(name, root):
+    """The numbers of the calls that a change makes, with those that open the store."""
+    open_prepared(root, name).close()
+    return range(count_calls(partial(change_store, root, name)))
+
+
+def change_store(root, name, io):
+    STEPS[name][1](FileSystemSaver(root, lock_timeout=0, io=io))
+
+
+@pytest.mark.requirement("promise 2", "H8")
+@pytest.mark.parametrize("name", STEPS)
+def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(name, tmp_path, sweep):
+    """For savers that had the store open all along, and for those that come afterwards. Either goes on first."""
+    views = views_of(name)
+    for number in sweep.some(calls_of(name, tmp_path / "counted"), 5):
+        root = tmp_path / str(number)
+        saver = open_prepared(root, name)
+        watcher = FileSystemSaver(root, fsync="never")
+        expect_whole(view(watcher), views[:1])
+        assert is_killed_at(number, partial(change_store, root, name), part=0.4)
+        other = FileSystemSaver(root, fsync="never")
+        for one in (other, watcher):
+            expect_each(view(one), views)
+        allowed = views
+        writers = [other, saver, watcher] if number % 2 else [saver, watcher, other]
+        for turn, (thread, namespace) in enumerate((("t", ""), ("u", ""), ("t", "inner"), ("u", "inner"), ("t", ""))):
+            writers[turn % 3].put(config_of(thread, namespace), made(900 + turn))
+            allowed = [grown(one, thread, namespace, 900 + turn) for one in allowed]
+            expect_each(view(watcher, [thread]), [{thread: one[thread]} for one in allowed])
+        with FileSystemSaver(root) as fresh:
+            found = view(fresh)
+            expect_whole(found, allowed)
+            assert view(saver) == view(watcher) == view(other) == found
+        for thread in ("t", "u"):
+            assert other.delete(thread)
+            assert view(watcher, [thread]) == {thread: {}}
+        for one in (saver, watcher, other):
+            one.close()
+
+
+def test_these_were_hundreds_of_kills(tmp_path):
+    assert sum(len(calls_of(name, tmp_path / name)) for name in STEPS) >= 150
+
+
+# Operations on many threads
+
+
+@pytest.mark.requirement("P73")
+def test_an_erasure_that_was_killed_is_completed_by_a_second_one(tmp_path, sweep):
+    store = tmp_path / "store"
+    with FileSystemSaver(store, compression=None, fsync="never") as saver:
+        erasure.fill(saver)
+        saver.put(RunnableConfig("other"), make_checkpoint(1))
+    states = set()
+    numbers = []
+
+    def erase_thread(root, io):
+        erase(FileSystemSaver(root, compression=None, io=io), erasure.MARKER)
+
+    for number, root in kill_at_each_call(store, erase_thread, sweep, 25):
+        numbers.append(number)
+        states.add(tuple(sorted(name[:3] for name in erasure.find_files(root))))
+        with FileSystemSaver(root, compression=None) as again:
+            if len(numbers) % 2:
+                assert erase(again, erasure.MARKER).ok
+            else:
+                # A thread whose delete was begun is not found any more.
+                assert all(report.ok for report in erase_where(again, {"user": erasure.MARKER}))
+                assert again.erase_deleted() == []
+            assert erasure.find_files(root) == [], f"killed at call {number}"
+            assert again.get("other").state["n"] == 1
+            assert again.verify().ok
+    assert len(numbers) > 20
+    assert len(states) > 3, states
+
+
+POLICY = RetentionPolicy(keep_last=2, keep_tags=["golden"])
+EARLY = "#early:"
+KEPT = {
+    ("t", ""): ["c4", "c3", "c0"],
+    ("t", EARLY): ["c4", "c3", "c0"],
+    ("t", "sub"): ["c4", "c3"],
+    ("u", ""): ["c4", "c3", "c1"],
+}
+"""The checkpoints that the policy leaves of each history."""
+
+
+def fill_for_policy(saver):
+    """Put threads with tags, a pending interrupt, a nested history, and early writes of LangGraph's tasks."""
+    retention.fill(saver, "t")
+    retention.fill(saver, "u")
+    saver.add_tags(RunnableConfig("t", "c0"), "golden")
+    saver.put_writes(RunnableConfig("u", "c1"), {"interrupt:1": make_interrupt()})
+    for namespace in ("sub", EARLY):
+        for number in range(5):
+            one = Checkpoint(id=f"c{number}", node_id="a", next_node_id="b", state={"n": number})
+            saver.put(RunnableConfig("t", checkpoint_ns=namespace), one)
+
+
+def read_histories(saver):
+    """The checkpoints of each history, with their pending writes and tags."""
+    found = {}
+    for thread, namespace in KEPT:
+        at = RunnableConfig(thread, checkpoint_ns=namespace)
+        found[thread, namespace] = [
+            (info.id, info.tags, saver.get(at.with_check_point_id(info.id)).state["n"], info.stopped)
+            for info in saver.history(at)
+        ]
+    return found
+
+
+@pytest.mark.requirement("P59")
+def test_a_policy_that_was_killed_is_applied_again(tmp_path, sweep):
+    store = tmp_path / "store"
+    with FileSystemSaver(store, fsync="never") as saver:
+        fill_for_policy(saver)
+        before = read_histories(saver)
+    after = None
+    seen = set()
+
+    def apply_policy(root, io):
+        POLICY.apply(FileSystemSaver(root, io=io))
+
+    for _, root in kill_at_each_call(store, apply_policy, sweep, 24):
+        with FileSystemSaver(root, fsync="never") as saver:
+            found = read_histories(saver)
+            after = after or found
+            for name, history in found.items():
+                assert history in (before[name], after[name])
+            seen.add(tuple(found[name] == after[name] for name in KEPT))
+            assert saver.verify().ok
+            assert POLICY.apply(saver).ok
+            assert read_histories(saver) == after
+            assert POLICY.apply(saver, dry_run=True).removed == 0
+    assert {name: [each[0] for each in history] for name, history in after.items()} == KEPT
+    assert len(seen) > 2
+
+
+def test_a_copy_that_was_killed_is_continued(tmp_path, sweep):
+    source = everything(FileSystemSaver(tmp_path / "source", fsync="never", types=TYPES))
+    source.release(T)
+    everything(source)
+    source.put(RunnableConfig("u"), checkpoint(8, "a", "b", {"n": 1}))
+    (tmp_path / "store").mkdir()
+    seen = set()
+
+    def copy_all(root, io):
+        copy_threads(source, FileSystemSaver(root, fsync="never", types=TYPES, io=io))
+
+    for _, root in kill_at_each_call(tmp_path / "store", copy_all, sweep, 16):
+        target = FileSystemSaver(root, fsync="never", types=TYPES)
+        before = [one for thread in target.threads() for one in target.list(RunnableConfig(thread))]
+        before = {one.id for one in before if "graphkit:incomplete" not in one.metadata}
+        for thread in target.threads():
+            infos = target.history(RunnableConfig(thread))
+            if infos and infos[0].status != "incomplete":
+                assert_same(source, target, thread, thread)
+        copied = copy_threads(source, target)
+        assert copied.checkpoints + copied.skipped_checkpoints == 11
+        assert copied.versions + copied.skipped_versions == 1
+        assert copied.skipped_checkpoints >= len(before)
+        seen.add(copied.skipped_checkpoints)
+        assert_same(source, target)
+        assert_same(source, target, "u", "u")
+        for namespace in ("", "sub"):
+            released = [saver.tag(config_of("t", namespace), 1).checkpoints for saver in (source, target)]
+            assert [*map(exact, released[0])] == [*map(exact, released[1])]
+        assert target.verify().ok
+        target.close()
+    assert len(seen) > 4
+    source.close()
+
+
+# Sealed stores, and audit logs
+
+
+def open_sealed(root, cipher, **options):
+    return FileSystemSaver(root, fsync="never", lock_timeout=0, cipher=cipher, **options)
+
+
+def read_sealed(root, cipher):
+    with open_sealed(root, cipher) as saver:
+        return sealed.view_all(saver)
+
+
+def test_a_rotation_that_was_killed_loses_nothing_and_goes_on(tmp_path, sweep):
+    store = tmp_path / "store"
+    sealed.fill_rotatable(partial(open_sealed, store))
+    before = read_sealed(store, sealed.BOTH)
+
+    def rotate(root, io):
+        open_sealed(root, sealed.BOTH, io=io).rotate()
+
+    for number, root in kill_at_each_call(store, rotate, sweep, 20):
+        assert read_sealed(root, sealed.BOTH) == before, number
+        with open_sealed(root, sealed.BOTH) as saver, quiet():
+            saver.rotate()
+        # Without the old key: no record is sealed by it any more.
+        assert read_sealed(root, sealed.NEW) == before, number
+        assert not [*root.rglob("tmp-*")]
+
+
+@pytest.mark.requirement("P72")
+def test_a_killed_put_leaves_an_audit_log_and_a_store_that_agree(tmp_path, sweep):
+    def open_audited(root, **options):
+        log = AuditLog(root / "log", max_bytes=900, **options)
+        return AuditedSaver(FileSystemSaver(root / "store", **options), log)
+
+    def put_twice(root, io):
+        saver = open_audited(root, io=io)
+        for number in (1, 2):
+            saver.put(T, make_checkpoint(number))
+            (root / f"acknowledged {number}").touch()
+
+    store = tmp_path / "store"
+    saver = open_audited(store)
+    saver.put(T, make_checkpoint(0))
+    saver.log.close()
+    saver.close()
+    for number, root in kill_at_each_call(store, put_twice, sweep, 24):
+        again = open_audited(root)
+        done = [record for record in again.log.records(operation="put") if record.result == "ok"]
+        assert len(done) >= 1 + len([*root.glob("acknowledged *")])
+        again.put(T, make_checkpoint(9))
+        assert again.log.verify(again).problems == (), number
+        again.log.close()
+        again.close()

@@ -1,0 +1,27 @@
+"""Object storage whose requests are answered in another way, and writers that die between two of them."""
+
+from savers._objects.bucket import Bucket
+from tests.support.disks import Died
+
+OPERATIONS = ("create", "empty", "remove", "remove_directory")
+
+
+def replace_operation(monkeypatch, name, make):
+    """Let `make` return, for an operation of buckets, what takes its place."""
+    monkeypatch.setattr(Bucket, name, make(getattr(Bucket, name)))
+
+
+def die_at(monkeypatch, number, operations=OPERATIONS):
+    """Let the process die before it does an operation, when so many have been done."""
+    left = iter(range(number))
+
+    def dying(operation):
+        def operate(*args):
+            if next(left, None) is None:
+                raise Died
+            return operation(*args)
+
+        return operate
+
+    for name in operations:
+        replace_operation(monkeypatch, name, dying)

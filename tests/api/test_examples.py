@@ -37,27 +37,17 @@ def fresh_folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def numbered():
-    return [path for path in EXAMPLES if path.name[0].isdigit()]
-
-
-@pytest.mark.parametrize("path", numbered(), ids=lambda path: path.name)
-def test_a_numbered_example_has_at_most_92_lines(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 92
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_its_top_says_what_it_shows_how_to_run_it_and_what_it_prints(path):
-    top = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    assert re.search(r"^Shows: ", top, re.MULTILINE)
-    assert re.search(rf"^Run:   python examples/{path.name}", top, re.MULTILINE)
-    assert "rints " in top
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_every_example_is_tested_here(path):
-    tests = [Path(__file__), *(ROOT / "tests" / "integrations").glob("test_*.py")]
-    assert any(f'"{path.name}"' in each.read_text(encoding="utf-8") for each in tests)
+def test_every_example_is_short_explained_and_tested():
+    files = [Path(__file__), *(ROOT / "tests" / "integrations").glob("test_*.py")]
+    tests = "".join(path.read_text(encoding="utf-8") for path in files)
+    for path in EXAMPLES:
+        text = path.read_text(encoding="utf-8")
+        assert not path.name[0].isdigit() or len(text.splitlines()) <= 92, path
+        top = ast.get_docstring(ast.parse(text))
+        assert re.search(r"^Shows: ", top, re.MULTILINE), path
+        assert re.search(rf"^Run:   python examples/{path.name}", top, re.MULTILINE), path
+        assert "rints " in top, path
+        assert f'"{path.name}"' in tests, path
 
 
 REPORT = """\

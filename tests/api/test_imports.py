@@ -26,7 +26,7 @@ with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())), contextlib.supp
     main()
 assert not {{*sys.modules}} & {unwanted!r}, sys.modules.keys() & {unwanted!r}
 """
-HEAVY = {"asyncio", "pydantic", "rich", "sqlite3", "watchdog"}
+HEAVY = {"asyncio", "filelock", "langgraph", "mcp", "openai", "psycopg", "pydantic", "rich", "sqlite3", "watchdog"}
 ABSTRACT = {"graphkit", "graphkit._records", "graphkit._saver", "graphkit._values", "savers"}
 """The packages behind the names of `graphkit`'s contract, which `import graphkit, savers` loads."""
 STORING = ABSTRACT | {"graphkit._values.codec", "savers._delta", "savers._filesystem", "savers._log"}
@@ -43,8 +43,9 @@ def packages_of(modules):
     return {name.rpartition(".")[0] or name for name in modules}
 
 
-def test_importing_the_packages_loads_the_contract_alone():
-    modules = loaded(IMPORT)
+@pytest.mark.requirement("P9")
+def test_importing_the_packages_loads_the_contract_alone_and_nothing_heavy():
+    modules = loaded(f"{IMPORT}\nassert not {{*sys.modules}} & {HEAVY | {'click'}!r}")
     assert packages_of(modules) == ABSTRACT
     assert [name for name in modules if name.startswith("savers")] == ["savers"]
 

@@ -5,12 +5,15 @@
 `EVENTS` lists the types of the events that observers receive.
 """
 
-from graphkit._plan.events import EVENTS, Event, Level, Observer
-from graphkit._plan.observers import (
+from graphkit._plan.events import (
+    EVENTS,
+    Event,
+    Level,
     LoggingObserver,
     Metrics,
     MultiObserver,
     NoOpObserver,
+    Observer,
     filtered,
     get_observer,
     observers_of,

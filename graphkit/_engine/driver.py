@@ -8,15 +8,16 @@ form of its own.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, aclosing, closing, contextmanager
 from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from queue import SimpleQueue
+from threading import Thread
 from time import perf_counter, time_ns
 from typing import Any, Final, final
 
-from graphkit._engine.access import check_access
 from graphkit._engine.checkpoint_writer import CheckpointWriter
 from graphkit._engine.history import RunHistory
 from graphkit._engine.loop import Run
@@ -52,13 +53,64 @@ from graphkit._engine.tasks import (
     refuse_awaitable,
 )
 from graphkit._engine.update import Update
+from graphkit._plan.compile_config import Program, iter_savers, program_of
 from graphkit._plan.events import Outbox
 from graphkit._records.checkpoint import make_id
+from graphkit._records.config import RunnableConfig, StreamMode
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
-from graphkit._records.output import NodeOutput
+from graphkit._records.output import NodeOutput, StreamingOutput
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.capabilities import check_rights
 from graphkit._saver.run_lock import find_held_lock, locks_held_by_runs
-from graphkit._to_thread import HeldCancellation
+from graphkit._saver.writes import subgraph_namespace
+from graphkit._to_thread import HeldCancellation, Outcome, capture_outcome, unwrap_outcome, wait_until_done
 from graphkit.errors import GraphRunnerError
+
+# The rights that a run needs: asked for before its first node, of savers that decide about them
+
+_HISTORY: Final = ("get", "get_writes", "put", "put_writes")
+"""What a run or an update does with each history."""
+
+
+def check_access(history: RunHistory, *, is_run: bool) -> None:
+    """Check that a run or an update may do all that it may have to do, so that it does not fail halfway.
+
+    Raises:
+        AccessDeniedError: it may not.
+    """
+    saver = history.saver
+    if saver is None:
+        return
+    check_rights(saver, history.config, "run_lock", *_HISTORY)
+    if not is_run:
+        return
+    _check_nested(history.program, history.config, saver)
+    options = history.program.options
+    if options.release_thread:
+        ending = "release"
+    elif not options.preserve:
+        ending = "delete"
+    else:
+        return
+    for each in iter_savers(history.program.topology, saver):
+        check_rights(each, history.config, ending)
+
+
+def _check_nested(program: Program, config: RunnableConfig, saver: BaseCheckpointSaver | None) -> None:
+    """Check the histories of nested graphs, at any depth."""
+    for node in program.topology.nested:
+        nested = program_of(node)
+        nested_config = config.replace(checkpoint_ns=subgraph_namespace(config.checkpoint_ns, node.id))
+        nested_saver = None
+        if nested.options.checkpoint_interval:
+            nested_saver = nested.options.checkpoint_saver or saver
+        if nested_saver is not None:
+            lock = () if nested_saver is saver else ("run_lock",)
+            check_rights(nested_saver, nested_config, *lock, *_HISTORY)
+        _check_nested(nested, nested_config, nested_saver)
+
+
+# The run locks
 
 _DEFAULT_TIMEOUT: Final = 10.0
 """Seconds to wait for another run of the holder, if the saver has no `lock_timeout`."""
@@ -424,3 +476,154 @@ class Driver:
         if self.locks.is_held or has_threads:
             await self.cancellation.complete_in_thread(self._close, futures)
         self.cancellation.release()
+
+
+# Streams of several modes, and of what nodes dispatch while they run
+#
+# A run is driven by whoever asks for its next output: while a node runs, nobody could yield what it
+# dispatches. With mode "custom" the run is therefore driven elsewhere, by a thread or an asyncio task,
+# and the stream takes from a queue what the run emits and what its nodes dispatch:
+#
+#     run:     START --wait-- node dispatches 1, 2 .. node --wait-- END
+#     stream:  START .......... 1, 2 ................ node ........ END
+#
+# The run waits after each output until the caller asks for more, as it does without "custom". So a
+# stream that the caller closes stops at the node boundary that it has seen; closed in the midst of a
+# node, it stops at the end of that node. A value that a failed attempt has dispatched stays dispatched.
+
+STEP_MODES: Final = frozenset({StreamMode.VALUES, StreamMode.UPDATES, StreamMode.SNAPSHOTS})
+"""The modes whose streams are the outputs of the run as they are."""
+_END: Final = object()
+
+
+@final
+class Dispatched:
+    """A value that a node has dispatched while it runs."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+Item = NodeOutput[Any] | Dispatched
+
+
+def drive_live(
+    outputs: Generator[NodeOutput[Any], None, None],
+    listen: Callable[[Callable[[Any], None]], None],
+) -> Generator[Item, None, None]:
+    """Drive a run on a thread; yield its outputs and, as they come, the values of its nodes.
+
+    Args:
+        outputs: drives the run.
+        listen: registers the function to call with each value, from any thread.
+    """
+    news: SimpleQueue[Any] = SimpleQueue()
+    answers: SimpleQueue[bool] = SimpleQueue()
+    outcomes: list[Outcome] = []
+
+    def drive() -> None:
+        for output in outputs:
+            news.put(output)
+            goes_on = answers.get()
+            if not goes_on:
+                break
+        outputs.close()
+
+    def run() -> None:
+        outcomes.append(capture_outcome(drive))
+        news.put(_END)
+
+    listen(lambda value: news.put(Dispatched(value)))
+    thread = Thread(target=copy_context().run, args=(run,), name="graphkit stream")
+    thread.start()
+    try:
+        while (item := news.get()) is not _END:
+            yield item
+            if not isinstance(item, Dispatched):
+                answers.put(True)
+    finally:
+        answers.put(False)
+        thread.join()
+        unwrap_outcome(outcomes[0])
+
+
+async def adrive_live(
+    outputs: AsyncGenerator[NodeOutput[Any]], listen: Callable[[Callable[[Any], None]], None]
+) -> AsyncGenerator[Item]:
+    """Drive a run in an asyncio task, as `drive_live` does on a thread."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    news: asyncio.Queue[Any] = asyncio.Queue()
+    answers: asyncio.Queue[bool] = asyncio.Queue()
+
+    def tell(item: Any) -> None:
+        # The outputs take the same way as values of other threads, and so keep their places among them.
+        loop.call_soon_threadsafe(news.put_nowait, item)
+
+    async def drive() -> None:
+        try:
+            async for output in outputs:
+                tell(output)
+                goes_on = await answers.get()
+                if not goes_on:
+                    break
+        finally:
+            await outputs.aclose()
+            tell(_END)
+
+    listen(lambda value: tell(Dispatched(value)))
+    task = asyncio.ensure_future(drive())
+    try:
+        while (item := await news.get()) is not _END:
+            yield item
+            if not isinstance(item, Dispatched):
+                answers.put_nowait(True)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    finally:
+        answers.put_nowait(False)
+        await wait_until_done((task,))
+        if not task.cancelled():
+            task.result()
+
+
+def select_items(outputs: Generator[NodeOutput[Any], None, None], history: RunHistory) -> Iterator[Any]:
+    """Yield what a stream of the modes of the run's config shows."""
+    modes = history.config.stream_mode
+    items: Generator[Item, None, None] = outputs
+    if StreamMode.CUSTOM in history.config.stream_modes:
+        items = drive_live(outputs, history.listen)
+    with closing(items):
+        for item in items:
+            yield from _show(item, modes)
+
+
+async def aselect_items(outputs: AsyncGenerator[NodeOutput[Any]], history: RunHistory) -> AsyncIterator[Any]:
+    """As `select_items`."""
+    modes = history.config.stream_mode
+    items: AsyncGenerator[Item] = outputs
+    if StreamMode.CUSTOM in history.config.stream_modes:
+        items = adrive_live(outputs, history.listen)
+    async with aclosing(items):
+        async for item in items:
+            for shown in _show(item, modes):
+                yield shown
+
+
+def _show(item: Item, modes: StreamMode | tuple[StreamMode, ...]) -> Iterator[Any]:
+    """Yield an item as each mode shows it: with one mode the item itself, with several in a pair."""
+    several = modes if isinstance(modes, tuple) else (modes,)
+    value: Any = item
+    is_custom = isinstance(item, Dispatched)
+    if isinstance(item, Dispatched):
+        value = item.value
+    elif isinstance(item, StreamingOutput) and StreamMode.CUSTOM in several:
+        value = item.chunk
+        is_custom = True
+    for mode in several:
+        if is_custom == (mode is StreamMode.CUSTOM):
+            yield value if mode is modes else (mode, value)

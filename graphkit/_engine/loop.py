@@ -29,11 +29,9 @@ from collections.abc import Collection, Generator, Mapping
 from concurrent.futures import Executor
 from typing import Any, Final, NamedTuple, final
 
-from graphkit._engine.control import Halt
-from graphkit._engine.failures import note_place
-from graphkit._engine.history import WRITES_TAKEN_FROM, ResumePlan, RunHistory, checkpoint_not_found
+from graphkit._engine.history import WRITES_TAKEN_FROM, Halt, ResumePlan, RunHistory, checkpoint_not_found
 from graphkit._engine.nodes import NodeRunner, execute_fork
-from graphkit._engine.program import iter_savers
+from graphkit._engine.reporter import note_place
 from graphkit._engine.requests import (
     Discard,
     Emit,
@@ -49,9 +47,9 @@ from graphkit._engine.requests import (
 )
 from graphkit._engine.resume import merge_updates, prepare_resume
 from graphkit._engine.routing import evaluate_edge, follow_edge, no_edge_error, resolve_goto
-from graphkit._engine.state import EMPTY, RunState, strip_subgraph_updates
-from graphkit._engine.update_codec import unpack, unpack_if_marked
+from graphkit._engine.state import EMPTY, RunState, strip_subgraph_updates, unpack, unpack_if_marked
 from graphkit._plan.checkpoint_when import Step
+from graphkit._plan.compile_config import iter_savers
 from graphkit._plan.topology import Node
 from graphkit._records.config import END, START, StreamMode
 from graphkit._records.output import (

@@ -34,13 +34,11 @@ from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, final
 
 from graphkit._engine.concurrent import run_concurrently
-from graphkit._engine.control import Halt
-from graphkit._engine.failures import describe_cause, find_user_traceback
-from graphkit._engine.history import RunHistory
+from graphkit._engine.history import Halt, RunHistory
+from graphkit._engine.reporter import describe_cause, find_user_traceback
 from graphkit._engine.requests import Close, Collected, Emit, Ended, Next, Request, RunNode, Steps
 from graphkit._engine.routing import call_user, follow_edge, resolve_goto
-from graphkit._engine.state import RunState
-from graphkit._engine.update_codec import pack, unpack
+from graphkit._engine.state import RunState, pack, unpack
 from graphkit._plan.topology import Call, Fork, Node, StateItems
 from graphkit._records.context import GraphInterrupt, NodeContext
 from graphkit._records.output import (

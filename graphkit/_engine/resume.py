@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from graphkit._engine.history import ResumePlan, RunHistory, checkpoint_not_found, inherited_metadata
 from graphkit._engine.requests import Request
-from graphkit._engine.state import RunState
-from graphkit._engine.update_codec import pack_if_marked, unpack_if_marked
+from graphkit._engine.state import RunState, pack_if_marked, unpack_if_marked
 from graphkit._plan.topology import Topology
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.context import ABSENT

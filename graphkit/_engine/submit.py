@@ -7,8 +7,7 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Any
 
-from graphkit._engine.state import EMPTY, SCHEMA_VERSION
-from graphkit._engine.update_codec import pack_if_marked
+from graphkit._engine.state import EMPTY, SCHEMA_VERSION, pack_if_marked
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import START, RunnableConfig, ThreadLike
 from graphkit._records.principal import acts_for

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, Self, final
 
-from graphkit._plan.call_kinds import Attempts, run_again
+from graphkit._plan.calls import Attempts, run_again
 from graphkit._public_names import JavaNames
 from graphkit._records.context import post_event
 from graphkit._wording import message_of

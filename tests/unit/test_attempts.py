@@ -615,7 +615,7 @@ def test_a_function_may_raise_a_timeout_of_its_own(kind):
 def clock(monkeypatch):
     """The time in seconds, which only the test lets pass."""
     now = [0.0]
-    monkeypatch.setattr("graphkit._engine.calls.monotonic", lambda: now[0])
+    monkeypatch.setattr("graphkit._plan.calls.monotonic", lambda: now[0])
     return now
 
 

@@ -669,23 +669,19 @@ def _warn_of_default_thread(saver: BaseCheckpointSaver | None, config: RunnableC
     if id(saver) in _WARNED:
         return
     _WARNED[id(saver)] = saver
-    warnings.warn(
-        f"the run has no thread id, so it continues and is stored in the thread {config.thread!r}, which all runs "
-        f"without an id share; give each run its own thread_id: invoke(input, 'order-17')",
-        DefaultThreadWarning,
-        stacklevel=_stacklevel_of_caller(),
-    )
-
-
-def _stacklevel_of_caller() -> int:
-    """Return the `stacklevel` that attributes a warning to the caller of graphkit."""
-    # The documented way to skip frames, `skip_file_prefixes`, needs Python 3.12.
-    frame = sys._getframe(1)  # noqa: SLF001
+    # The warning names the caller of graphkit. The documented way to skip frames, `skip_file_prefixes`,
+    # needs Python 3.12.
+    frame = sys._getframe()  # noqa: SLF001
     level = 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "graphkit":
         frame = frame.f_back
         level += 1
-    return level
+    warnings.warn(
+        f"the run has no thread id, so it continues and is stored in the thread {config.thread!r}, which all runs "
+        f"without an id share; give each run its own thread_id: invoke(input, 'order-17')",
+        DefaultThreadWarning,
+        stacklevel=level,
+    )
 
 
 def _find_thread_of_run(saver: BaseCheckpointSaver, run_id: str) -> RunnableConfig | None:

@@ -370,7 +370,11 @@ class Worker:
                     else:
                         has_more = self._read_changes(self._changes, self._seconds_until_due())
             finally:
-                self._drain()
+                # After an error, the runs of other threads stop at their next node boundary.
+                if self._agenda.taken_count:
+                    self.stop()
+                for thread in self._threads:
+                    thread.join()
         return self._count
 
     def stop(self) -> None:
@@ -476,16 +480,13 @@ class Worker:
         seconds = self._schedules.seconds_until_due()
         with self._lock:
             if self._agenda.taken_count < self._concurrency:
-                seconds = min(seconds, self._agenda.next_due() - monotonic(), self._seconds_until_alarm())
+                seconds = min(seconds, self._agenda.next_due() - monotonic())
+                alarm = self._alarms.next_due()
+                if alarm is not None:
+                    seconds = min(seconds, self._longest_wait, (alarm - self._now()).total_seconds())
         if seconds == NEVER:
             return None
         return max(0.0, seconds)
-
-    def _seconds_until_alarm(self) -> float:
-        alarm = self._alarms.next_due()
-        if alarm is None:
-            return NEVER
-        return min(self._longest_wait, (alarm - self._now()).total_seconds())
 
     def _measure_since(self, time: datetime | None) -> float:
         """Return a past time by the monotonic clock; now for None, and for a time of a clock that is ahead."""
@@ -516,11 +517,23 @@ class Worker:
             candidate = Candidate(self._measure_since(change.at), was_alarmed=was_alarmed)
             self._agenda.put(change.thread_id, candidate)
         elif change.kind in {"timer", "interrupt"}:
-            time = _time_of_stop(change.value)
+            # When the timer is due, or the question expires or has to be reminded of.
+            stop: Mapping[str, Any] = change.value if isinstance(change.value, Mapping) else {}
+            times = [stop.get("due"), stop.get("deadline"), *stop.get("reminders", ())]
+            time = min(filter(None, map(time_or_none, times)), default=None)
             if time is not None:
                 self._alarms.set_earlier(change.thread_id, time)
         elif change.kind == "idle":
-            self._handle_idle(change.thread_id)
+            # The run of a busy thread is said to have ended: look at it at once the first time, and later
+            # if an earlier report was false.
+            busy = self._agenda.get(change.thread_id)
+            if busy is not None and busy.busy_count:
+                delay = 0.0
+                if busy.false_reports:
+                    delay = _BUSY.delay_after(busy.false_reports)
+                busy.due = min(busy.due, monotonic() + delay)
+                busy.false_reports += 1
+                self._agenda.put(change.thread_id, busy)
         elif not change.checkpoint_ns:
             self._handle_status(change.thread_id, change.checkpoint, change.at)
 
@@ -549,21 +562,6 @@ class Worker:
 
     def _is_served(self, status: str) -> bool:
         return status in _RUNNABLE or (status == "failed" and self._resumes_failed)
-
-    def _handle_idle(self, thread: str) -> None:
-        """Look at a busy thread again, because its run is said to have ended.
-
-        At once the first time; later if an earlier report was false.
-        """
-        candidate = self._agenda.get(thread)
-        if candidate is None or not candidate.busy_count:
-            return
-        delay = 0.0
-        if candidate.false_reports:
-            delay = _BUSY.delay_after(candidate.false_reports)
-        candidate.due = min(candidate.due, monotonic() + delay)
-        candidate.false_reports += 1
-        self._agenda.put(thread, candidate)
 
     def _find_graph(self, latest: CheckpointInfo) -> CompiledGraph | None:
         """Return the graph that a thread belongs to; None if the worker has none, or cannot tell which."""
@@ -595,36 +593,30 @@ class Worker:
         if latest is None or latest.status == "incomplete":
             return None
         graph = self._find_graph(latest)
-        if graph is None or self._postpone_if_early(latest, candidate):
+        if graph is None:
             return None
-        is_runnable = self._is_served(latest.status) or self._is_time_over(config, latest.status)
-        if latest.status == "finished":
-            is_runnable = _needs_finalizing(graph, self.saver.get_writes(config.with_check_point_id(latest.id)))
-        return graph if is_runnable else None
-
-    def _postpone_if_early(self, latest: CheckpointInfo, candidate: Candidate) -> bool:
-        """Postpone a thread whose run has just failed, or was submitted for later; return whether it is one."""
         submission = Submission.find(latest.next_node_id, latest.metadata)
         if submission is not None and submission.at is not None and not submission.is_due(self._now()):
             self._set_alarm(latest.thread_id, submission.at)
-            return True
+            return None
         if latest.id == candidate.failed_at and monotonic() < candidate.retry_at:
             self._postpone(latest.thread_id, candidate, candidate.retry_at)
-            return True
-        return False
-
-    def _is_time_over(self, config: RunnableConfig, status: str) -> bool:
-        """Return whether a thread waits for a time that has come; if it is still to come, look again then."""
-        if status not in _WAITING:
-            return False
-        time = find_next_time(self.saver, config)
-        if time is None:
+            return None
+        is_runnable = self._is_served(latest.status)
+        if latest.status in _WAITING:
+            time = find_next_time(self.saver, config)
             # What sleeps without a timer has died before the outer graph had noted that the timer was due.
-            return status == "sleeping"
-        if time <= self._now():
-            return True
-        self._set_alarm(config.thread, time)
-        return False
+            is_runnable = latest.status == "sleeping" if time is None else time <= self._now()
+            if time is not None and not is_runnable:
+                self._set_alarm(config.thread, time)
+        elif latest.status == "finished":
+            # A run that stopped after its last node may have yet to act on an answer.
+            writes = self.saver.get_writes(config.with_check_point_id(latest.id))
+            answers = [value for key, value in writes.items() if key.startswith((ANSWER, UPDATE))]
+            options = graph.compile_config
+            clears_thread = options.release_thread or not options.preserve
+            is_runnable = any(value or clears_thread for value in answers)
+        return graph if is_runnable else None
 
     def _set_alarm(self, thread: str, time: datetime) -> None:
         with self._lock:
@@ -650,13 +642,6 @@ class Worker:
         self._threads = [other for other in self._threads if other.is_alive()]
         self._threads.append(server)
         server.start()
-
-    def _drain(self) -> None:
-        """Wait for the runs of other threads; after an error they stop at their next node boundary."""
-        if self._agenda.taken_count:
-            self.stop()
-        for thread in self._threads:
-            thread.join()
 
     def _serve(self, thread: str, candidate: Candidate) -> None:
         """Run a thread if it can run and its lock is free."""
@@ -810,7 +795,13 @@ class Worker:
 
     def _handle_failure(self, config: RunnableConfig, candidate: Candidate, error: Exception) -> None:
         """Postpone a thread that failed or cannot be read, or leave it until it changes."""
-        checkpoint_id, is_recorded = self._find_failure(config)
+        checkpoint_id = None
+        is_recorded = False
+        with suppress(Exception):  # below, the error is logged that made the thread unreadable
+            latest = self._find_latest(config)
+            if latest is not None:
+                checkpoint_id = latest.id
+                is_recorded = latest.status == "failed"
         if checkpoint_id == candidate.failed_at:
             candidate.failures += 1
         else:
@@ -831,14 +822,6 @@ class Worker:
         if candidate.failures > 1:
             times = f"{candidate.failures} times"
         _LOG.warning("thread %r failed here %s; %s: %s", config.thread, times, outcome, error)
-
-    def _find_failure(self, config: RunnableConfig) -> tuple[str | None, bool]:
-        """Return the latest checkpoint of a thread, and whether its status is "failed"."""
-        with suppress(Exception):  # the caller reports the error that made the thread unreadable
-            latest = self._find_latest(config)
-            if latest is not None:
-                return latest.id, latest.status == "failed"
-        return None, False
 
 
 def _adopt_graphs(
@@ -877,24 +860,8 @@ def _check_policy(policy: object, saver: BaseCheckpointSaver) -> None:
     find_store(policy, saver)
 
 
-def _needs_finalizing(graph: CompiledGraph, writes: Mapping[str, Any]) -> bool:
-    """Return whether a run that stopped after its last node has yet to act on an answer."""
-    options = graph.compile_config
-    clears_thread = options.release_thread or not options.preserve
-    answers = [value for key, value in writes.items() if key.startswith((ANSWER, UPDATE))]
-    return any(value or clears_thread for value in answers)
-
-
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _time_of_stop(stop: object) -> datetime | None:
-    """Return when a timer is due, or a question expires or has to be reminded of, as a change has it."""
-    if not isinstance(stop, Mapping):
-        return None
-    times = [stop.get("due"), stop.get("deadline"), *stop.get("reminders", ())]
-    return min(filter(None, map(time_or_none, times)), default=None)
 
 
 def _config_of(interrupt: WaitingInterrupt) -> RunnableConfig:

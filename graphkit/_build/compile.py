@@ -344,11 +344,16 @@ def find_reachability_problems(
     """
     names = written_names or {}
     problems: list[str] = []
-    for node_id in _find_dead_ends(nodes, edges, forks):
-        name = names.get(node_id, node_id)
-        problems.append(
-            f"{name!r} has no outgoing edge: add_edge({name!r}, ...), or destinations=[...] if it returns Commands",
-        )
+    # A branch may just end, because the join is known from the other branches.
+    in_branches: set[str] = set()
+    for fork in forks:
+        in_branches.update(*fork.branches.values())
+    for node_id, node in nodes.items():
+        if node_id not in edges and not node.destinations and node_id not in in_branches:
+            name = names.get(node_id, node_id)
+            problems.append(
+                f"{name!r} has no outgoing edge: add_edge({name!r}, ...), or destinations=[...] if it returns Commands",
+            )
 
     reached = _find_reachable(nodes, edges)
     if reached is None:
@@ -365,43 +370,6 @@ def find_reachability_problems(
     return list(dict.fromkeys(problems))
 
 
-def _find_targets(
-    node_id: str,
-    nodes: Mapping[str, Node],
-    edges: Mapping[str, Targets],
-) -> tuple[str, ...] | None:
-    """Return where a run may go from a node; None if that is unknown."""
-    node = nodes.get(node_id)
-    destinations = () if node is None else node.destinations
-
-    edge = edges.get(node_id, [])
-    if not isinstance(edge, Condition):
-        return (*edge, *destinations)
-    if edge.mappings is None:
-        return None
-    return (*edge.mappings.values(), *destinations)
-
-
-def _find_dead_ends(
-    nodes: Mapping[str, Node],
-    edges: Mapping[str, Targets],
-    forks: Iterable[Fork],
-) -> list[str]:
-    """Return the nodes outside all branches that have neither an outgoing edge nor destinations."""
-    in_branches: set[str] = set()
-    for fork in forks:
-        in_branches.update(*fork.branches.values())
-
-    # A branch may just end, because the join is known from the other branches.
-    dead_ends: list[str] = []
-    for node_id, node in nodes.items():
-        if node_id in edges or node.destinations:
-            continue
-        if node_id not in in_branches:
-            dead_ends.append(node_id)
-    return dead_ends
-
-
 def _find_reachable(nodes: Mapping[str, Node], edges: Mapping[str, Targets]) -> set[str] | None:
     """Return all nodes that a run can reach, START and END included.
 
@@ -413,9 +381,17 @@ def _find_reachable(nodes: Mapping[str, Node], edges: Mapping[str, Targets]) -> 
     reached = {START}
     waiting = [START]
     while waiting:
-        targets = _find_targets(waiting.pop(), nodes, edges)
-        if targets is None:
+        source = waiting.pop()
+        edge = edges.get(source, [])
+        targets: list[str] = []
+        if not isinstance(edge, Condition):
+            targets += edge
+        elif edge.mappings is not None:
+            targets += edge.mappings.values()
+        else:
             return None
+        if source in nodes:
+            targets += nodes[source].destinations
         for target in targets:
             if target != END and target not in nodes:
                 return None  # a misspelt name, which find_problems reports
@@ -450,7 +426,14 @@ def build_topology(
         checkpoint_when=named - {END},
     )
 
-    nodes = {node.id: _prepare_node(node, config) for node in graph.nodes.values()}
+    # The nodes as they run: with their hooks, retries and timeouts, and the graph's defaults.
+    nodes = dict(graph.nodes)
+    for node in graph.nodes.values():
+        if node.action is not None:
+            retry = node.retry or config.retry
+            timeout = config.timeout if node.timeout is None else node.timeout
+            action = compose_call(node.action, node.id, node.wrap_hooks, retry, timeout)
+            nodes[node.id] = dataclasses.replace(node, action=action)
     # The edges that a run follows: one out of each node and fork.
     edges: dict[str, Edge] = {fork.id: fork.join for fork in forks.values()}
     for source, edge in graph.edges.items():
@@ -521,13 +504,3 @@ def _check(
     if problems:
         raise GraphStateError(*problems)
     return forks
-
-
-def _prepare_node(node: Node, config: CompileConfig) -> Node:
-    """Return a node as it runs: with its hooks, retries and timeout, and the graph's defaults."""
-    if node.action is None:
-        return node
-    retry = node.retry or config.retry
-    timeout = config.timeout if node.timeout is None else node.timeout
-    action = compose_call(node.action, node.id, node.wrap_hooks, retry, timeout)
-    return dataclasses.replace(node, action=action)

@@ -324,6 +324,14 @@ class StateGraph(JavaNames, Generic[StateT]):
                 f"node {node_id!r}: on_error='collect' and failures= belong together; failures= is the key of the "
                 f"state that gets the list of what failed"
             )
+        if isinstance(items, str):  # a key of the state
+            items_call = Call(StateItems(itemgetter(items)), takes_config=False)
+        elif callable(items):
+            items_call = _parse_call(items, f"the items of node {node_id!r}")
+        else:
+            raise GraphStateError(
+                f"the items of node {node_id!r} must be a key of the state or a callable, not {items!r}"
+            )
         return self._add_action(
             node_id,
             action,
@@ -331,7 +339,7 @@ class StateGraph(JavaNames, Generic[StateT]):
             executor=executor,
             timeout=timeout,
             metadata=metadata,
-            items=_parse_items(items, node_id),
+            items=items_call,
             max_concurrency=max_concurrency,
             label=None if label is None else _parse_call(label, f"the label of node {node_id!r}"),
             failures=None if failures is None else parse_node_id(failures, f"failures= of node {node_id!r}"),
@@ -663,15 +671,6 @@ def _parse_destinations(destinations: Iterable[str], node_id: str) -> tuple[str,
     if START in targets:
         raise GraphStateError(f"{role} is START, which cannot be the target of an edge")
     return tuple(dict.fromkeys(targets))
-
-
-def _parse_items(items: Function | str, node_id: str) -> Call:
-    """Return what reads the items of a map node: a key of the state, or a function."""
-    if isinstance(items, str):
-        return Call(StateItems(itemgetter(items)), takes_config=False)
-    if not callable(items):
-        raise GraphStateError(f"the items of node {node_id!r} must be a key of the state or a callable, not {items!r}")
-    return _parse_call(items, f"the items of node {node_id!r}")
 
 
 # The schema argument, in each of its forms

@@ -183,13 +183,14 @@ class DiagramModel:
             current: the node or the fork at which it continues.
             prefix: begins the names in this graph; one underscore for each level of subgraphs.
         """
-        parts = _read_parts(graph)
+        forks: Mapping[str, Fork] = {} if isinstance(graph, GraphDefinition) else graph.forks
+        edges = _read_edges(graph)
         self._names = names
         self._prefix = prefix
-        self._path = RunPath(parts.edges, parts.forks, path)
+        self._path = RunPath(edges, forks, path)
         self._current = {current}
-        if current is not None and current in parts.forks:
-            self._current.update(parts.forks[current].heads)
+        if current is not None and current in forks:
+            self._current.update(forks[current].heads)
         self._names_of: dict[str, str] = {}
         """Node id -> name in the diagram."""
 
@@ -203,14 +204,14 @@ class DiagramModel:
 
         self._add_shape(START, "start", "start")
         self._add_shape(END, "stop", "stop")
-        for node_id, part in parts.nodes.items():
+        for node_id, part in graph.nodes.items():
             self._add_node(node_id, part)
 
-        for source, edge in parts.edges.items():
-            if isinstance(edge, Condition):
-                self._add_condition(source, edge)
+        for source, targets in edges.items():
+            if isinstance(targets, Condition):
+                self._add_condition(source, targets)
             else:
-                for target in edge:
+                for target in targets:
                     self.arrows.append(self._make_arrow(source, target))
 
         # Steps that follow no edge, of a Command or an update.
@@ -307,31 +308,21 @@ class DiagramModel:
         return self._names_of[node_id]
 
 
-class _Parts(NamedTuple):
-    """The parts of a graph, with its edges as the user wrote them."""
-
-    nodes: Mapping[str, Node | GraphDefinition]
-    edges: Mapping[str, Targets]
-    forks: Mapping[str, Fork]
-
-
-def _read_parts(graph: Topology | GraphDefinition) -> _Parts:
+def _read_edges(graph: Topology | GraphDefinition) -> Mapping[str, Targets]:
+    """Return the edges as the user wrote them."""
     if isinstance(graph, GraphDefinition):
-        return _Parts(nodes=graph.nodes, edges=graph.edges, forks={})
-
-    forks = graph.forks
+        return graph.edges
     edges: dict[str, Targets] = {}
     for source, edge in graph.edges.items():
         if isinstance(edge, Condition):
             edges[source] = edge
-        elif source in forks:
+        elif source in graph.forks:
             continue  # the last nodes of the branches have edges to the join
-        elif edge in forks:
-            edges[source] = list(forks[edge].heads)
+        elif edge in graph.forks:
+            edges[source] = list(graph.forks[edge].heads)
         else:
             edges[source] = [edge]
-
-    return _Parts(nodes=graph.nodes, edges=edges, forks=forks)
+    return edges
 
 
 _SAFE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -87,14 +87,6 @@ class _Box(NamedTuple):
         return count_cells(self.text) + 4
 
 
-def _box_of_shape(shape: Shape) -> _Box:
-    label = shape.label
-    if shape.kind == "map":
-        label = f"{label} (map)"
-    border = _ROUND if shape.kind in {"start", "stop"} else _PLAIN
-    return _make_box(label, border, shape)
-
-
 def _make_box(label: str, border: _Border, part: Shape | DiagramModel) -> _Box:
     if part.is_current:
         border = _HEAVY
@@ -116,13 +108,19 @@ class _Drawing:
         """By the name of the shape or the subgraph."""
         for shape in model.shapes:
             if shape.kind != "condition":
-                self.boxes[shape.name] = _box_of_shape(shape)
+                label = f"{shape.label} (map)" if shape.kind == "map" else shape.label
+                border = _ROUND if shape.kind in {"start", "stop"} else _PLAIN
+                self.boxes[shape.name] = _make_box(label, border, shape)
         for subgraph in model.subgraphs:
             label = f"{subgraph.label} (graph)"
             self.boxes[subgraph.name] = _make_box(label, _PLAIN, subgraph)
+        # The arrows between boxes; one into the unknown for a condition that may return any node.
         self._arrows: dict[str, list[Arrow]] = {name: [] for name in self.boxes}
-        for arrow in _direct_arrows(model):
-            self._arrows[arrow.source].append(arrow)
+        sources = {arrow.source for arrow in model.arrows}
+        unknown = {shape.name for shape in model.shapes if shape.kind == "condition"} - sources
+        for arrow in model.arrows:
+            if arrow.target in unknown or arrow.is_shown(conditions=False):
+                self._arrows[arrow.source].append(arrow)
         self._incoming = Counter(arrow.target for arrows in self._arrows.values() for arrow in arrows)
         for shape in model.shapes:
             if shape.kind == "stop" and not self._incoming[shape.name]:  # a run that has not ended
@@ -308,16 +306,6 @@ class _Drawing:
 def _fill(corners: tuple[str, str, str], width: int) -> str:
     left, middle, right = corners
     return left + middle * (width - 2) + right
-
-
-def _direct_arrows(model: DiagramModel) -> Iterator[Arrow]:
-    """Yield the arrows between boxes; one into the unknown for a condition that may return any node."""
-    sources = {arrow.source for arrow in model.arrows}
-    conditions = {shape.name for shape in model.shapes if shape.kind == "condition"}
-    for arrow in model.arrows:
-        is_unknown = arrow.target in conditions and arrow.target not in sources
-        if is_unknown or arrow.is_shown(conditions=False):
-            yield arrow
 
 
 def _escape(label: str) -> str:

@@ -227,11 +227,6 @@ _BOUNDARIES: Final = frozenset({Emit, RunNode})
 """The requests at which a cancelled run stops: everything before them is stored."""
 
 
-def _read_nanoseconds(time: Callable[[], datetime]) -> int:
-    """Return the time of a clock that `compile(clock=)` was given."""
-    return (time() - _EPOCH) // timedelta(microseconds=1) * 1000
-
-
 @final
 class Driver:
     """Answers the requests of one run, and holds its run locks.
@@ -274,7 +269,8 @@ class Driver:
         clock = CLOCK
         time = history.program.options.clock
         if time is not None:
-            clock = CLOCK._replace(now=partial(_read_nanoseconds, time))
+            # In nanoseconds, from a clock that `compile(clock=)` was given.
+            clock = CLOCK._replace(now=lambda: (time() - _EPOCH) // timedelta(microseconds=1) * 1000)
         history.attach(self.locks.held_keys, self.writer.perform, clock)
 
     def drive(self, steps: Steps) -> Generator[NodeOutput, None, None]:
@@ -288,8 +284,6 @@ class Driver:
         try:
             self._open()
             self.active_runs[id(self.run)] = self.run
-            # `_next_request` in line: a call for each of the three or four requests of a step would be
-            # 3 % of it.
             answers = self._make_answers(pool)
             while True:
                 try:
@@ -334,7 +328,15 @@ class Driver:
             await self._aopen()
             self.active_runs[id(self.run)] = self.run
             answers = self._make_async_answers(pool)
-            while (request := self._next_request(steps, answer, error)) is not None:
+            while True:
+                try:
+                    request = steps.send(answer) if error is None else steps.throw(error)
+                except StopIteration as end:
+                    self.result = end.value
+                    break
+                except Stop:
+                    self.was_closed = True
+                    break
                 answer = None
                 error = None
                 if request.__class__ in _BOUNDARIES:
@@ -357,18 +359,6 @@ class Driver:
             del error  # its traceback refers to this frame
             self.active_runs.pop(id(self.run), None)
             await self._aclose(pool.futures)
-
-    def _next_request(self, steps: Steps, answer: Any, error: BaseException | None) -> Request | None:
-        """Return the next request of the loop; None once it has ended."""
-        try:
-            if error is None:
-                return steps.send(answer)
-            return steps.throw(error)
-        except StopIteration as end:
-            self.result = end.value
-        except Stop:
-            self.was_closed = True
-        return None
 
     # The answers to each kind of request. By type: a chain of ifs would be evaluated at each step.
 

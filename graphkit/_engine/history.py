@@ -162,20 +162,16 @@ class RunControl:
                 # The run goes on, and looks again. If the store is broken, its next save ends the run.
                 _LOG.warning("the run of thread %r cannot see whether it was cancelled: %s", self.config.thread, error)
                 return 0
-            self._accept(writes)
+            cancellation = writes.get(CANCEL_REQUEST)
+            if isinstance(cancellation, Mapping):
+                self.cancellation = cancellation
+                self.granted[CANCEL_REQUEST] = None
+            if writes.get(PAUSE_REQUEST) is not None:
+                self.granted[PAUSE_REQUEST] = None
+            if self.granted:
+                self.request_pause()
         self.next_look = max(self.next_look, clock.measure() + _REST * (clock.measure() - now))
         return len(checkpoint_ids)
-
-    def _accept(self, writes: Mapping[str, Any]) -> None:
-        """Grant the requests among the pending writes of a mailbox."""
-        request = writes.get(CANCEL_REQUEST)
-        if isinstance(request, Mapping):
-            self.cancellation = request
-            self.granted[CANCEL_REQUEST] = None
-        if writes.get(PAUSE_REQUEST) is not None:
-            self.granted[PAUSE_REQUEST] = None
-        if self.granted:
-            self.request_pause()
 
 
 # What is stored

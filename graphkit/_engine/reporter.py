@@ -204,7 +204,12 @@ def make_failure(error: Exception, node_id: str | None, at: datetime) -> FrozenD
     # Of a subclass, such as ModelError, the message says it all: it is free of secrets, which its
     # cause, an error of a client library, may not be.
     if type(error) is NodeExecutionError and cause is not None:
-        trace = _format_traceback(error, cause)
+        from traceback import format_tb  # a failure may take its time
+
+        # Where user code raised the cause: the error has the frames of user code then, and none if the
+        # engine raised it, merging an update for example. Those of another process are in a note.
+        frames = "".join(format_tb(find_user_traceback(error)))
+        trace = frames or "\n".join(getattr(cause, "__notes__", ()))
         if trace:
             failure["cause"] = _describe(cause)
             failure["traceback"] = trace[-_MAX_TRACEBACK:]
@@ -220,17 +225,6 @@ def describe_cause(error: NodeExecutionError) -> str:
 
 def _describe(error: BaseException) -> dict[str, object]:
     return {"type": type(error).__name__, "message": message_of(error)[:_MAX_MESSAGE]}
-
-
-def _format_traceback(error: BaseException, cause: BaseException) -> str:
-    """Return where user code raised the cause of an error; "" if the engine did, merging an update for example.
-
-    The error has the frames of user code then. Those of another process are in a note of the cause.
-    """
-    from traceback import format_tb  # a failure may take its time
-
-    frames = "".join(format_tb(find_user_traceback(error)))
-    return frames or "\n".join(getattr(cause, "__notes__", ()))
 
 
 def note_place(error: Exception, config: RunnableConfig, node_id: str | None, step: int, *, is_stored: bool) -> None:

@@ -7,14 +7,13 @@ fit what waits, here or in a nested graph, leaves no trace.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from graphkit._engine.history import ResumePlan, RunHistory, checkpoint_not_found, inherited_metadata
 from graphkit._engine.requests import Request
 from graphkit._engine.state import RunState, pack_if_marked, unpack_if_marked
-from graphkit._plan.topology import Topology
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume
@@ -118,7 +117,14 @@ def plan_resume(
     submission = Submission.find(base.next_node_id, base.metadata)
     next_node_id = base.next_node_id
     if next_node_id is not None and submission is None:
-        next_node_id = _resolve_next(state.topology, next_node_id)
+        target = state.topology.resolve_target(next_node_id)  # in this version of the graph
+        if target is None:
+            raise GraphRunnerError(
+                f"the stored next node {next_node_id!r} is not a node of this graph; "
+                f"add it again, or choose another with update_state(config, {{}}, goto=...)",
+                node_id=next_node_id,
+            )
+        next_node_id = target
     recorded = dict(writes)
     if not is_latest:  # its interrupts wait again, without their answers
         recorded = {key: value for key, value in recorded.items() if key.startswith((INTERRUPT, TIMER))}
@@ -157,18 +163,6 @@ def plan_resume(
         nested=parts.by_namespace,
         follows_failure=follows_failure,
     )
-
-
-def _resolve_next(topology: Topology, stored: str) -> str:
-    """Return the node or fork that a stored next node means in this version of the graph."""
-    target = topology.resolve_target(stored)
-    if target is None:
-        raise GraphRunnerError(
-            f"the stored next node {stored!r} is not a node of this graph; "
-            f"add it again, or choose another with update_state(config, {{}}, goto=...)",
-            node_id=stored,
-        )
-    return target
 
 
 class _Brought(NamedTuple):
@@ -217,7 +211,12 @@ def _read_own_part(
             )
         for interrupt_id, answer in _answers_by_id(resume.value, waiting).items():
             when = waiting[interrupt_id]["when"]
-            _refuse_late(interrupt_id, waiting[interrupt_id].get("deadline"), now)
+            deadline = waiting[interrupt_id].get("deadline")
+            if deadline is not None and has_expired(deadline, now):
+                raise GraphRunnerError(
+                    f"the answer is too late: the deadline of interrupt {interrupt_id} was {deadline.isoformat()}; "
+                    f"resume without an answer"
+                )
             if not can_answer(when, answer):
                 node_id, next_node_id = stopped_at
                 raise GraphRunnerError(
@@ -244,39 +243,25 @@ def _read_own_part(
     return _Brought(frozen, private)
 
 
-def _refuse_late(interrupt_id: str, deadline: datetime | None, now: datetime) -> None:
-    if deadline is not None and has_expired(deadline, now):
-        raise GraphRunnerError(
-            f"the answer is too late: the deadline of interrupt {interrupt_id} was {deadline.isoformat()}; "
-            f"resume without an answer"
-        )
-
-
 def _answers_by_id(value: Any, waiting: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the answer to each interrupt that the value of a resume is for."""
-    if isinstance(value, Mapping) and value and all(key in waiting for key in value):
-        return value
-    return dict.fromkeys(_addressed_interrupts(waiting), value)
+    """Return the answer to each interrupt that the value of a resume is for.
 
-
-def _addressed_interrupts(waiting: Mapping[str, Any]) -> Sequence[str]:
-    """Return the interrupts that an answer without an id is for.
-
-    Returns:
-        The id of the `interrupt()` call that waits; without one, the ids of all declared stops.
+    An answer without an id is for the `interrupt()` call that waits; without one, for all declared stops.
 
     Raises:
         GraphRunnerError: several node executions wait at an `interrupt()` call.
     """
+    if isinstance(value, Mapping) and value and all(key in waiting for key in value):
+        return value
     inside = {interrupt_id: interrupt for interrupt_id, interrupt in waiting.items() if interrupt["when"] == "inside"}
     if not inside:
-        return [*waiting]
+        return dict.fromkeys(waiting, value)
     executions = {interrupt.get("key", "") for interrupt in inside.values()}
     if len(executions) > 1:
         known = ", ".join(map(repr, waiting))
         raise GraphRunnerError(f"several interrupts wait: resume with a mapping of id to answer; the ids are {known}")
     # A node makes one `interrupt()` call after the other: the first is the one that waits.
-    return [next(iter(inside))]
+    return {next(iter(inside)): value}
 
 
 def _first_open_interrupts(recorded: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
@@ -375,13 +360,6 @@ class SplitResume(NamedTuple):
     by_namespace: dict[str, GraphResume]
 
 
-class _SplitValue(NamedTuple):
-    """The value of a resume, divided."""
-
-    own: Any
-    by_namespace: dict[str, Any]
-
-
 def split_resume(resume: GraphResume, waiting: Mapping[str, Any], nested: Mapping[str, str]) -> SplitResume:
     """Divide a resume between a graph and the nested graphs that wait.
 
@@ -395,9 +373,25 @@ def split_resume(resume: GraphResume, waiting: Mapping[str, Any], nested: Mappin
     """
     if not nested or (not resume.has_value and resume.update is None):
         return SplitResume(own=resume, by_namespace={})
-    # A value without ids is for the only interrupt that waits. An update is for this graph if it
-    # waits itself, and otherwise for the nested graph that does.
-    values = _split_value(resume.value, waiting, nested)
+    value = resume.value
+    own_value: Any = ABSENT
+    values: dict[str, Any] = {}
+    known = dict.fromkeys((*waiting, *nested))
+    if isinstance(value, Mapping) and value and all(key in known for key in value):
+        own: dict[str, Any] = {}
+        for interrupt_id, answer in value.items():
+            if interrupt_id in waiting:
+                own[interrupt_id] = answer
+            if interrupt_id in nested:
+                values.setdefault(nested[interrupt_id], {})[interrupt_id] = answer
+        own_value = own or ABSENT
+    elif value is not ABSENT:  # without ids, it is for the only interrupt that waits
+        if waiting or len(nested) > 1:
+            ids = ", ".join(map(repr, known))
+            raise GraphRunnerError(f"several interrupts wait: resume with a mapping of id to answer; the ids are {ids}")
+        (namespace,) = nested.values()
+        values[namespace] = value
+    # An update is for this graph if it waits itself, and otherwise for the nested graph that does.
     own_update = resume.update
     updates: dict[str, Mapping[str, Any] | None] = {}
     if resume.update is not None and not waiting:
@@ -410,28 +404,7 @@ def split_resume(resume: GraphResume, waiting: Mapping[str, Any], nested: Mappin
         updates = dict.fromkeys(namespaces, resume.update)
         own_update = None
     by_namespace = {
-        namespace: GraphResume(values.by_namespace.get(namespace, ABSENT), update=updates.get(namespace))
-        for namespace in {*values.by_namespace, *updates}
+        namespace: GraphResume(values.get(namespace, ABSENT), update=updates.get(namespace))
+        for namespace in {*values, *updates}
     }
-    return SplitResume(own=GraphResume(values.own, update=own_update), by_namespace=by_namespace)
-
-
-def _split_value(value: Any, waiting: Mapping[str, Any], nested: Mapping[str, str]) -> _SplitValue:
-    if value is ABSENT:
-        return _SplitValue(own=ABSENT, by_namespace={})
-    known = dict.fromkeys((*waiting, *nested))
-    if isinstance(value, Mapping) and value and all(key in known for key in value):
-        own: dict[str, Any] = {}
-        by_namespace: dict[str, dict[str, Any]] = {}
-        for interrupt_id, answer in value.items():
-            if interrupt_id in waiting:
-                own[interrupt_id] = answer
-            if interrupt_id in nested:
-                by_namespace.setdefault(nested[interrupt_id], {})[interrupt_id] = answer
-        return _SplitValue(own=own or ABSENT, by_namespace=by_namespace)
-    if waiting or len(nested) > 1:
-        raise GraphRunnerError(
-            f"several interrupts wait: resume with a mapping of id to answer; the ids are {', '.join(map(repr, known))}"
-        )
-    (namespace,) = nested.values()
-    return _SplitValue(own=ABSENT, by_namespace={namespace: value})
+    return SplitResume(own=GraphResume(own_value, update=own_update), by_namespace=by_namespace)

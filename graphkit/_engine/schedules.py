@@ -420,19 +420,15 @@ class ScheduleAgenda:
                 return ()
             schedule = _read(latest, name)
             for due in schedule.find_unsubmitted(now, watched_since):
-                threads.append(_submit_run(self._saver, schedule, due))
+                # Two schedules never make the same id: what follows the name has a fixed length. A cron
+                # expression counts in minutes.
+                thread = f"{name}-{due:%Y-%m-%dT%H:%MZ}"
+                submission = Submission(schedule.input, at=None, key=thread, is_new=False)
+                run_config = RunnableConfig(thread, metadata={"schedule": name, "due": due.isoformat()})
+                # Another worker may have submitted it, and died before it could record that.
+                submit_once(self._saver, run_config, submission, schedule.graph_id, is_own=True)
+                threads.append(thread)
                 schedule = replace(schedule, last_due=due)
                 latest = _put(self._saver, schedule, latest)
         self._set_entry(name, schedule)
         return threads
-
-
-def _submit_run(saver: BaseCheckpointSaver, schedule: Schedule, due: datetime) -> str:
-    """Submit the run of a due time, if it was not submitted before; return its thread."""
-    # Two schedules never make the same id: what follows the name has a fixed length. A cron expression counts
-    # in minutes.
-    thread = f"{schedule.name}-{due:%Y-%m-%dT%H:%MZ}"
-    metadata = {"schedule": schedule.name, "due": due.isoformat()}
-    submission = Submission(schedule.input, at=None, key=thread, is_new=False)
-    config = RunnableConfig(thread, metadata=metadata)
-    return submit_once(saver, config, submission, schedule.graph_id, is_own=True).thread

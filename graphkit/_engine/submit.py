@@ -72,7 +72,9 @@ def submit(
         raise ValueError(f"at must be an aware datetime, such as datetime.now(UTC) + timedelta(hours=1), not {at!r}")
     if key == "":
         raise ValueError("a key must not be empty")
-    own_thread = None if key is None else _name_by_key(key)
+    own_thread = None
+    if key is not None:
+        own_thread = f"key-{blake2b(key.encode(), digest_size=16).hexdigest()}"
     if thread_id is not None:
         config = require_root(thread_id)
     elif own_thread is not None:
@@ -174,11 +176,6 @@ def require_root(thread: ThreadLike) -> RunnableConfig:
 
 
 # Helpers
-
-
-def _name_by_key(key: str) -> str:
-    """Return the thread that a key makes."""
-    return f"key-{blake2b(key.encode(), digest_size=16).hexdigest()}"
 
 
 def _exists(saver: BaseCheckpointSaver, thread: RunnableConfig) -> bool:

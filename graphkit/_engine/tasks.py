@@ -441,6 +441,14 @@ def make_remote_call(history: RunHistory, task: RunNode) -> RemoteCall:
         # As code of the node would get it: so the saver knows which run locks its writes depend on.
         with executing(context):
             opener = history.saver.opener()
+    # Requests to the run are where the outermost run is stored.
+    control = history.control
+    control_opener = None if control.saver is None else control.saver.opener()
+    mailboxes = None
+    if control_opener is not None:
+        control_config = control.config.replace(executor=None)
+        configs = [control_config.with_check_point_id(mailbox) for mailbox in control.mailboxes]
+        mailboxes = RemoteMailboxes(control_opener, configs)
     journal = RemoteJournal(
         history.name_execution(context),
         results,
@@ -448,7 +456,7 @@ def make_remote_call(history: RunHistory, task: RunNode) -> RemoteCall:
         config=history.config.replace(executor=None),
         checkpoint_config=checkpoint_config,
         prefix=prefix,
-        mailboxes=_open_mailboxes(history),
+        mailboxes=mailboxes,
     )
     return RemoteCall(
         call=task.call,
@@ -456,16 +464,6 @@ def make_remote_call(history: RunHistory, task: RunNode) -> RemoteCall:
         config=task.config.replace(executor=None),
         context=NodeContext(context.node_id, context.answers, frozenset(), context.key, journal),
     )
-
-
-def _open_mailboxes(history: RunHistory) -> RemoteMailboxes | None:
-    """Return where a node in another process looks for requests to its run; None if it cannot."""
-    control = history.control
-    opener = None if control.saver is None else control.saver.opener()
-    if opener is None:
-        return None
-    config = control.config.replace(executor=None)
-    return RemoteMailboxes(opener, [config.with_check_point_id(mailbox) for mailbox in control.mailboxes])
 
 
 @final

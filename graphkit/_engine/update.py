@@ -82,14 +82,19 @@ class Update:
         # Without a node of its own the update leaves the run where it is: the interrupts that wait
         # there, and their answers, remain valid.
         keeps_position = self.as_node is None and self.goto is None
-        metadata = freeze(
-            {
-                **inherited_metadata(base),
-                **{key: value for key, value in history.config.metadata.items() if key != "run_id"},
-                **graph_metadata(history.program),
-                **self._own_metadata(base, writes, keeps_position=keeps_position),
-            }
-        )
+        metadata = inherited_metadata(base)
+        metadata |= {key: value for key, value in history.config.metadata.items() if key != "run_id"}
+        metadata |= graph_metadata(history.program)
+        was_interrupted = any(key.startswith(STOP_PREFIXES) for key in writes)
+        metadata["step"] = 0 if was_interrupted else base.metadata.get("step", 0)
+        metadata["source"] = "update"
+        if keeps_position:
+            metadata[CONTINUED_EXECUTION] = base.metadata.get(CONTINUED_EXECUTION, base.id)
+            if SUBMIT in base.metadata:
+                metadata[SUBMIT] = base.metadata[SUBMIT]
+            if writes:
+                # If the process dies before it has recorded the writes, a resume finds them there.
+                metadata[WRITES_TAKEN_FROM] = base.id
         data = state.data
         changes = state.changes
         if state.subgraph_updates is not None:
@@ -101,7 +106,7 @@ class Update:
             next_node_id=next_node_id,
             parent_id=base.id,
             created_us=now // 1000,
-            metadata=metadata,
+            metadata=freeze(metadata),
             state=data,
             changes=changes,
         )
@@ -117,20 +122,6 @@ class Update:
         if self.goto is not None:
             return self.topology.resolve_target(self.goto)
         return base.next_node_id
-
-    def _own_metadata(self, base: Checkpoint, writes: Mapping[str, Any], *, keeps_position: bool) -> dict[str, Any]:
-        """Return the metadata that only the new checkpoint has."""
-        was_interrupted = any(key.startswith(STOP_PREFIXES) for key in writes)
-        step = 0 if was_interrupted else base.metadata.get("step", 0)
-        own = {"step": step, "source": "update"}
-        if keeps_position:
-            own[CONTINUED_EXECUTION] = base.metadata.get(CONTINUED_EXECUTION, base.id)
-            if SUBMIT in base.metadata:
-                own[SUBMIT] = base.metadata[SUBMIT]
-            if writes:
-                # If the process dies before it has recorded the writes, a resume finds them there.
-                own[WRITES_TAKEN_FROM] = base.id
-        return own
 
     def _check_arguments(self) -> None:
         as_node = self.as_node

@@ -23,6 +23,7 @@ cannot be stopped.
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing
 from contextvars import copy_context
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     from graphkit._plan.retry import RetryPolicy
     from graphkit._records.config import RunnableConfig
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterable, Iterator, Mapping
+from contextlib import nullcontext
 from time import sleep
 
 from graphkit._records.output import Command
@@ -102,10 +103,6 @@ def run_again(thunk: Thunk, attempts: Attempts) -> Any:
     return RUN[is_async, is_generator](lambda: begun.pop() if begun else thunk(), attempts)
 
 
-def _run_function(thunk: Thunk, _attempts: Attempts = ONCE) -> Any:
-    return thunk()
-
-
 async def _run_async_function(thunk: Thunk, attempts: Attempts = ONCE) -> Any:
     from asyncio import sleep  # 25 ms to import, and only async runs need it
 
@@ -135,7 +132,9 @@ async def _run_async_generator(thunk: Thunk, attempts: Attempts = ONCE) -> Async
             if isinstance(result, Iterator):
                 result = iterate_on_thread(result)
             if isinstance(result, AsyncIterable):
-                async with _closing(aiter(result)) as chunks:
+                iterator: Any = aiter(result)
+                closing = aclosing(iterator) if hasattr(iterator, "aclose") else nullcontext(iterator)
+                async with closing as chunks:
                     async for chunk in chunks:
                         yield chunk
             elif result is not None:
@@ -145,7 +144,7 @@ async def _run_async_generator(thunk: Thunk, attempts: Attempts = ONCE) -> Async
 
 
 RUN: Final[Mapping[tuple[bool, bool], Callable[..., Any]]] = {
-    (False, False): _run_function,
+    (False, False): operator.call,  # `run_again` makes the attempts itself
     (True, False): _run_async_function,
     (False, True): _run_generator,
     (True, True): _run_async_generator,
@@ -174,10 +173,6 @@ def next_chunk(chunks: Iterator[Any]) -> tuple[Any, Any]:
         return next(chunks), None
     except StopIteration as end:
         return EXHAUSTED, end.value
-
-
-def _closing(chunks: Any) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
-    return aclosing(chunks) if hasattr(chunks, "aclose") else nullcontext(chunks)
 
 
 def _to_command(update: Any) -> Command:
@@ -223,9 +218,9 @@ def compose_call(
         return call
     composed = call
     if timeout is not None:
-        composed = _as_call(_TimedCall(call, node_id, timeout, kind), call)
+        composed = _as_call(partial(_call_in_time, call, node_id, timeout, kind), call)
     for hook in reversed(hooks):
-        composed = _as_call(_HookedCall(hook, node_id, composed), hook, composed)
+        composed = _as_call(partial(_call_hook, hook, node_id, composed), hook, composed)
     # A sync hook expects what the sync form returns.
     if call.async_form is not None and all(wrap.is_async for wrap in wraps):
         composed.async_form = compose_call(call.async_form, node_id, wraps, retry, timeout, kind=kind)
@@ -240,43 +235,19 @@ def _as_call(function: Callable[[Any, Any], Any], *parts: Call) -> Call:
     return call
 
 
-@final
-class _HookedCall:
-    """A call with a hook around it; is sent to other processes, as its parts are."""
-
-    __slots__ = ("hook", "inner", "node_id")
-
-    def __init__(self, hook: Call, node_id: str, inner: Call) -> None:
-        self.hook = hook
-        self.node_id = node_id
-        self.inner = inner
-
-    def __call__(self, state: Any, config: Any) -> Any:
-        hook = self.hook
-        inner = self.inner
-        needs_thread = hook.is_async and not inner.is_async
-        call = _InnerCall(inner, state, config, needs_thread=needs_thread)
-        thunk = partial(hook.function, self.node_id, state, config, call)
-        return RUN[hook.is_async or inner.is_async, hook.is_generator or inner.is_generator](thunk)
+def _call_hook(hook: Call, node_id: str, inner: Call, state: Any, config: Any) -> Any:
+    """Call a hook around a call."""
+    needs_thread = hook.is_async and not inner.is_async
+    call = _InnerCall(inner, state, config, needs_thread=needs_thread)
+    thunk = partial(hook.function, node_id, state, config, call)
+    return RUN[hook.is_async or inner.is_async, hook.is_generator or inner.is_generator](thunk)
 
 
-@final
-class _TimedCall:
-    """A call with a timeout."""
-
-    __slots__ = ("call", "kind", "node_id", "timeout")
-
-    def __init__(self, call: Call, node_id: str, timeout: float, kind: str) -> None:
-        self.call = call
-        self.node_id = node_id
-        self.timeout = timeout
-        self.kind = kind
-
-    def __call__(self, state: Any, config: Any) -> Any:
-        call = self.call
-        budget = _TimeBudget(self.node_id, self.timeout, self.kind)
-        thunk = partial(call.run, state, config)
-        return _RUN_IN_TIME[call.is_async, call.is_generator](thunk, budget)
+def _call_in_time(call: Call, node_id: str, timeout: float, kind: str, state: Any, config: Any) -> Any:
+    """Make a call with a timeout."""
+    budget = _TimeBudget(node_id, timeout, kind)
+    thunk = partial(call.run, state, config)
+    return _RUN_IN_TIME[call.is_async, call.is_generator](thunk, budget)
 
 
 class _FirstCall(NamedTuple):
@@ -307,8 +278,19 @@ class _InnerCall:
 
     def __call__(self, state: Any = ABSENT, config: Any = ABSENT) -> Any:
         context = CURRENT_NODE_CONTEXT.get()
-        if context is not None:
-            self._start_attempt(context)
+        first = self.first_call
+        if context is not None and first is None:
+            self.first_call = _FirstCall(context.interrupt_calls, context.answers, tuple(context.outputs))
+        elif context is not None and first is not None:
+            # A hook that asked or dispatched before its first call() is not repeated by the second, so
+            # what it did stays; only what came from inside is taken back.
+            # By identity: outputs may compare equal, or not at all.
+            known = {id(output) for output in first.outputs}
+            kept = [output for output in context.outputs if id(output) in known]
+            context.start_attempt(context.attempt + 1)
+            context.interrupt_calls = first.interrupt_calls
+            context.answers = first.answers  # without the timers that had passed in the attempt before
+            context.outputs.extend(kept)
         if state is ABSENT:
             state = self.state
         if config is ABSENT:
@@ -324,21 +306,6 @@ class _InnerCall:
         if inner.is_async and inner.is_generator:
             return _AwaitableChunks(thunk())
         return thunk()
-
-    def _start_attempt(self, context: NodeContext) -> None:
-        first = self.first_call
-        if first is None:
-            self.first_call = _FirstCall(context.interrupt_calls, context.answers, tuple(context.outputs))
-            return
-        # A hook that asked or dispatched before its first call() is not repeated by the second, so what
-        # it did stays; only what came from inside is taken back.
-        # By identity: outputs may compare equal, or not at all.
-        known = {id(output) for output in first.outputs}
-        kept = [output for output in context.outputs if id(output) in known]
-        context.start_attempt(context.attempt + 1)
-        context.interrupt_calls = first.interrupt_calls
-        context.answers = first.answers  # without the timers that had passed in the attempt before
-        context.outputs.extend(kept)
 
 
 @final

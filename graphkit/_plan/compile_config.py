@@ -323,8 +323,8 @@ class Program:
     def __init__(self, topology: Topology, options: CompileConfig) -> None:
         self.topology = topology
         self.options = options
-        self.before = topology.stops_before(options.interrupt_before)
-        self.after = topology.stops_after(options.interrupt_after)
+        self.before = topology.find_stops(options.interrupt_before)
+        self.after = topology.find_stops(options.interrupt_after)
         when = options.checkpoint_when
         self.when = when
         if when is not None and not takes_step(when):

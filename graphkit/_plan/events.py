@@ -111,17 +111,8 @@ class EventType(NamedTuple):
     """What happened, and the keys of `data`."""
 
 
-def _make_table(**levels: Mapping[str, str]) -> Mapping[str, EventType]:
-    """Return name -> type, from level -> name -> what the event says."""
-    table: dict[str, EventType] = {}
-    for level, names in levels.items():
-        for name, says in names.items():
-            table[name] = EventType(level=Level(level), says=says)
-    return MappingProxyType(table)
-
-
-EVENTS: Final[Mapping[str, EventType]] = _make_table(
-    verbose={
+_SAYS: Final = {
+    Level.VERBOSE: {
         "state.create": "A run has its first state, or a State was created: keys, or run_id.",
         "state.clone": "A State was copied: run_id.",
         "state.set": "A key of a State was set: run_id, key.",
@@ -135,7 +126,7 @@ EVENTS: Final[Mapping[str, EventType]] = _make_table(
         "worker.start": "An item of process_parallel begins: index.",
         "worker.complete": "An item of process_parallel has ended: index, error.",
     },
-    info={
+    Level.INFO: {
         "graph.start": "A run begins, after a resume too: run_id, step.",
         "graph.complete": "A run has ended successfully: nodes (how many it executed).",
         "node.start": "A node begins: step.",
@@ -157,16 +148,19 @@ EVENTS: Final[Mapping[str, EventType]] = _make_table(
         "chain.complete": "process_chain has ended: chain, steps, error.",
         "route.select": "process_conditional has chosen a function: predicate_name, predicate_result, route.",
     },
-    warning={
+    Level.WARNING: {
         "model.retry": "A model gave no usable answer and is asked again: model, attempt, error, delay (seconds).",
         "parallel.overwrite": "Several branches or items wrote a key without a reducer; the last wins: key, branches.",
         "retry.attempt": "A node failed and will run again: attempt, delay (seconds), error_type, error.",
         "retry.exhausted": "A node failed in the last attempt that its policy allows: attempt, error_type, error.",
     },
-    error={
+    Level.ERROR: {
         "graph.fail": "A run failed: error.",
         "checkpoint.fail": "Something could not be stored: error, what.",
     },
+}
+EVENTS: Final[Mapping[str, EventType]] = MappingProxyType(
+    {name: EventType(level, says) for level, names in _SAYS.items() for name, says in names.items()}
 )
 """Every type of event that graphkit posts, with its usual level and its meaning."""
 

@@ -135,7 +135,7 @@ def canonical(value):
     return f"Point{canonical((value.x, value.y))}" if type(value) is Point else repr(value)
 
 
-def same(a, b):  # noqa: C901, PLR0912 - a case per type
+def same(a, b):  # noqa: PLR0912 - a case per type
     """Compares as strictly as it gets: types, order, signs of zero, NaN, zones, folds."""
     assert BUILTIN.get(type(a), type(a)) is BUILTIN.get(type(b), type(b)), (type(a), type(b))
 

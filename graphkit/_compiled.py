@@ -32,9 +32,8 @@ from graphkit._engine.driver import STEP_MODES, Driver, aselect_items, select_it
 from graphkit._engine.history import RunHistory, checkpoint_not_found
 from graphkit._engine.loop import Run
 from graphkit._engine.reporter import RunReporter
-from graphkit._engine.resume import HOW_TO_ANSWER
+from graphkit._engine.resume import HOW_TO_ANSWER, Update
 from graphkit._engine.state import RunState
-from graphkit._engine.update import Update
 from graphkit._plan.compile_config import CompileConfig, Program, find_programs
 from graphkit._plan.schema import StateSchema
 from graphkit._plan.topology import Topology, describe_unknown_node

@@ -42,6 +42,7 @@ from graphkit._engine.requests import (
     Wait,
     Withdraw,
 )
+from graphkit._engine.resume import Update
 from graphkit._engine.tasks import (
     NEVER_AWAITABLE,
     AsyncPool,
@@ -52,7 +53,6 @@ from graphkit._engine.tasks import (
     executing,
     refuse_awaitable,
 )
-from graphkit._engine.update import Update
 from graphkit._plan.compile_config import Program, iter_savers, program_of
 from graphkit._plan.events import Outbox
 from graphkit._records.checkpoint import make_id

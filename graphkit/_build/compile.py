@@ -149,7 +149,15 @@ class FlattenedGraph:
         names = {node_id: f"{graph_id}-{node_id}" for node_id in child.nodes}
         names[END] = exit_target
         names |= {alias: names[target] for alias, target in child.aliases.items()}
-        self._take_over_subgraphs(graph_id, names, child)
+
+        # The subgraphs that are inlined in the child, with the ids of this graph. Their nodes refer to the
+        # child's scopes, so the scopes are changed in place.
+        for scope in child._scopes:
+            for name, target in scope.items():
+                scope[name] = names[target]
+        self._scopes += [names, *child._scopes]
+        self.aliases |= {f"{graph_id}-{alias}": names[target] for alias, target in child.aliases.items()}
+        self.exits |= {f"{graph_id}-{alias}": names[target] for alias, target in child.exits.items()}
 
         if entry == _start_bridge(graph_id):
             self._add(Node(id=entry, action=_NO_ACTION))
@@ -179,25 +187,6 @@ class FlattenedGraph:
         self._claim(graph_id)
         self.aliases[graph_id] = entry
         self.exits[graph_id] = exit_target
-
-    def _take_over_subgraphs(self, graph_id: str, names: dict[str, str], child: FlattenedGraph) -> None:
-        """Take over what a child knows of the subgraphs inlined in it, with the ids of this graph.
-
-        The nodes of those subgraphs refer to the child's scopes, so the scopes are changed in
-        place.
-        """
-        for scope in child._scopes:
-            for name, target in scope.items():
-                scope[name] = names[target]
-        self._scopes.append(names)
-        self._scopes += child._scopes
-
-        for alias, target in child.aliases.items():
-            new_alias = f"{graph_id}-{alias}"
-            self.aliases[new_alias] = names[target]
-        for alias, target in child.exits.items():
-            new_alias = f"{graph_id}-{alias}"
-            self.exits[new_alias] = names[target]
 
     def _add(self, node: Node) -> None:
         self._claim(node.id)

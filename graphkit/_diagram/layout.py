@@ -205,7 +205,20 @@ class DiagramModel:
         self._add_shape(START, "start", "start")
         self._add_shape(END, "stop", "stop")
         for node_id, part in graph.nodes.items():
-            self._add_node(node_id, part)
+            inner: Topology | GraphDefinition | None = None
+            if isinstance(part, GraphDefinition):
+                inner = part
+            elif part.graph is not None:
+                inner = part.graph.topology
+            if inner is None:
+                kind: ShapeKind = "map" if isinstance(part, Node) and part.items else "node"
+                self._add_shape(node_id, node_id, kind)
+                continue
+            subgraph = DiagramModel(inner, names=names, label=node_id, prefix=prefix + "_")
+            subgraph.is_passed = node_id in self._path.nodes
+            subgraph.is_current = node_id in self._current
+            self._names_of[node_id] = subgraph.name
+            self.subgraphs.append(subgraph)
 
         for source, targets in edges.items():
             if isinstance(targets, Condition):
@@ -217,27 +230,6 @@ class DiagramModel:
         # Steps that follow no edge, of a Command or an update.
         for source, target in self._path.find_jumps(self._names_of):
             self.arrows.append(self._make_arrow(source, target, is_dotted=True))
-
-    def _add_node(self, node_id: str, part: Node | GraphDefinition) -> None:
-        graph: Topology | GraphDefinition | None = None
-        if isinstance(part, GraphDefinition):
-            graph = part
-        elif part.graph is not None:
-            graph = part.graph.topology
-        if graph is None:
-            kind: ShapeKind = "map" if isinstance(part, Node) and part.items else "node"
-            self._add_shape(node_id, node_id, kind)
-            return
-        subgraph = DiagramModel(
-            graph,
-            names=self._names,
-            label=node_id,
-            prefix=self._prefix + "_",
-        )
-        subgraph.is_passed = node_id in self._path.nodes
-        subgraph.is_current = node_id in self._current
-        self._names_of[node_id] = subgraph.name
-        self.subgraphs.append(subgraph)
 
     def _add_shape(self, node_id: str, label: str, kind: ShapeKind) -> None:
         name = self._names.allocate(self._prefix + node_id)

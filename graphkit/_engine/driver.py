@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, aclosing, closing, contextmanager
+from contextlib import AbstractContextManager, aclosing, closing
 from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -140,6 +140,8 @@ class DriverLocks:
         held_keys = locks_held_by_runs()
         self._acquired: list[RunLock] = []
         self._prepared: Callable[[], RunLock] | None = None
+        self._turn: RunLock | None = None
+        """Taken after the lock if the calling code holds it already: its runs take turns."""
         saver = history.saver
         config = history.config
         self.outside_context = NodeContext("", (), held_keys, journal=history)
@@ -153,16 +155,15 @@ class DriverLocks:
                 f"use another thread_id",
                 thread_id=config.thread,
             )
-        prepared: Callable[[], RunLock] = partial(saver.run_lock, config)
+        # In this context, which has the run locks that the code holds which began the run. Not now: a saver
+        # may read its store to answer.
+        self._prepared = partial(copy_context().run, saver.run_lock, config)
         held = find_held_lock(key)
         if held is not None:
             timeout = getattr(saver, "lock_timeout", None)
             if not isinstance(timeout, (int, float)):
                 timeout = _DEFAULT_TIMEOUT
-            prepared = partial(_enter_both, prepared, held.serialize_runs(config.thread, float(timeout)))
-        # In this context, which has the run locks that the code holds which began the run. Not now: a saver
-        # may read its store to answer.
-        self._prepared = partial(copy_context().run, prepared)
+            self._turn = held.serialize_runs(config.thread, float(timeout))
         self._hold_keys({key, key_of_namespace})
 
     @property
@@ -192,6 +193,8 @@ class DriverLocks:
         """
         if self._prepared is not None:
             self._enter(self._prepared())
+        if self._turn is not None:
+            self._enter(self._turn)
 
     def acquire_another(self, request: Hold) -> None:
         """Take the lock of another saver too, unless it is held already."""
@@ -209,14 +212,6 @@ class DriverLocks:
         # In a context of its own: the run holds the lock, not the code that reads its stream.
         copy_context().run(lock.__enter__)
         self._acquired.append(lock)
-
-
-@contextmanager
-def _enter_both(make_first: Callable[[], RunLock], second: RunLock) -> Iterator[None]:
-    with ExitStack() as stack:
-        stack.enter_context(make_first())
-        stack.enter_context(second)
-        yield
 
 
 Steps = Generator[Request, Any, Any]

@@ -29,7 +29,7 @@ from collections.abc import Generator, Mapping
 from concurrent.futures import Executor
 from typing import Any, Final, NamedTuple, final
 
-from graphkit._engine.history import WRITES_TAKEN_FROM, Halt, ResumePlan, RunHistory, checkpoint_not_found
+from graphkit._engine.history import WRITES_TAKEN_FROM, Halt, RunHistory, checkpoint_not_found
 from graphkit._engine.nodes import NodeRunner, execute_fork
 from graphkit._engine.reporter import note_place
 from graphkit._engine.requests import (
@@ -60,7 +60,6 @@ from graphkit._records.output import (
     WaitingInterrupt,
     When,
 )
-from graphkit._saver.submissions import Submission
 from graphkit._saver.writes import (
     ASLEEP,
     OUTER_EXECUTION,
@@ -99,7 +98,7 @@ class Run:
         next_node_id: the node or fork that is next; None if an answer decides it.
         may_stop: whether declared stops apply at this position: not at the one that was resumed.
         must_emit: whether the current position still has to be emitted; False right after a resume.
-        step_updates: the updates since the last output; None unless the caller wants to see them.
+        step_updates: the updates since the last output, by node; None unless the caller wants to see them.
         nested_interrupts: the interrupts of nested runs, as these emitted them.
         nested_resumes: what a resume brought for nested graphs, by namespace.
     """
@@ -133,7 +132,7 @@ class Run:
         self.next_node_id: str | None = None
         self.may_stop = True
         self.must_emit = True
-        self.step_updates: list[tuple[str, FrozenDict]] | None = None
+        self.step_updates: dict[str, dict[str, Any]] | None = None
         self.nested_interrupts: list[InterruptionMetadata] = []
         self.nested_resumes: dict[str, GraphResume] = {}
 
@@ -141,9 +140,9 @@ class Run:
         """Run, from the input or the stored checkpoint, to the end or a stop."""
         self.state.set_private_defaults()
         if StreamMode.UPDATES in self.history.config.stream_modes:
-            updates: list[tuple[str, FrozenDict]] = []
+            updates: dict[str, dict[str, Any]] = {}
             self.step_updates = updates
-            self.state.listeners.append(lambda node_id, update: updates.append((node_id, update)))
+            self.state.listeners.append(lambda node_id, update: updates.setdefault(node_id, {}).update(unpack(update)))
         if isinstance(self.run_input, GraphResume):
             is_due = yield from self._resume(self.run_input)
             if not is_due:
@@ -196,23 +195,6 @@ class Run:
         if history.saver is not None and not history.stores_at_exit:
             yield from history.save("input")
 
-    def _begin_submitted(self, plan: ResumePlan, submission: Submission) -> Steps:
-        """Begin a run that was submitted; record why if that is not possible."""
-        history = self.history
-        try:
-            self.state.merge_input(unpack_if_marked(submission.input))
-            merge_updates(self.state, plan)
-            if self.step_updates is not None:
-                self.step_updates.clear()
-            self.next_node_id = yield from follow_edge(self.state, START)
-            history.move_on(START, self.next_node_id)
-        except Exception as error:
-            # The caller that resumes has not given the input, and may be a worker.
-            yield from self._fail(error)
-            raise
-        # At once, also with durability="exit": the thread would stay queued while its run goes on.
-        yield from history.save("input")
-
     def _resume(self, resume: GraphResume) -> Generator[Request, Any, bool]:
         """Go on from the stored checkpoint, and record what the resume brings.
 
@@ -237,7 +219,19 @@ class Run:
         if plan.submission is not None:
             if not plan.submission.is_due(history.now()):
                 return False
-            yield from self._begin_submitted(plan, plan.submission)
+            try:
+                self.state.merge_input(unpack_if_marked(plan.submission.input))
+                merge_updates(self.state, plan)
+                if self.step_updates is not None:
+                    self.step_updates.clear()
+                self.next_node_id = yield from follow_edge(self.state, START)
+                history.move_on(START, self.next_node_id)
+            except Exception as error:
+                # The caller that resumes has not given the input, and may be a worker.
+                yield from self._fail(error)
+                raise
+            # At once, also with durability="exit": the thread would stay queued while its run goes on.
+            yield from history.save("input")
             return True
         run_id = history.metadata.run_id
         self.reporter.post_resume(plan.base, self.next_node_id, run_id, plan.recorded, plan.added)
@@ -298,7 +292,8 @@ class Run:
                 else:
                     output = NodeOutput(node_id, state_of(state.data))
                 if step_updates is not None:
-                    output.update = _take_updates_by_node(step_updates)
+                    output.update = step_updates.copy()
+                    step_updates.clear()
                 yield Emit(output)
             # The stop is recorded before the output and takes effect after it, so a caller that reads
             # the output finds the interrupt in the store.
@@ -584,15 +579,6 @@ class Run:
     # Not a lambda in `_run_steps`: its local names would become slower, as those of a closure.
     def _visible_state(self, data: FrozenDict) -> Any:
         return self.state.schema.state_factory(strip_subgraph_updates(data))
-
-
-def _take_updates_by_node(updates: list[tuple[str, FrozenDict]]) -> Mapping[str, Any]:
-    """Return the updates of a step by node, and empty the list."""
-    by_node: dict[str, dict[str, Any]] = {}
-    for node_id, update in updates:
-        by_node.setdefault(node_id, {}).update(unpack(update))
-    updates.clear()
-    return by_node
 
 
 # Nested graphs

@@ -28,7 +28,7 @@ because each costs a sync:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, final
@@ -38,7 +38,7 @@ from graphkit._engine.history import Halt, RunHistory
 from graphkit._engine.reporter import describe_cause, find_user_traceback
 from graphkit._engine.requests import Close, Collected, Emit, Ended, Next, Request, RunNode, Steps
 from graphkit._engine.routing import call_user, follow_edge, resolve_goto
-from graphkit._engine.state import RunState, pack, unpack
+from graphkit._engine.state import RunState, keys_of, pack, unpack
 from graphkit._plan.topology import Call, Fork, Node, StateItems
 from graphkit._records.context import GraphInterrupt, NodeContext
 from graphkit._records.output import (
@@ -317,16 +317,16 @@ class NodeRunner:
         yield from run_concurrently(parts, min(limits, default=None))
         self.reporter.post_event("parallel.complete", node_id, {"tasks": len(parts)})
 
-    def post_overwrites(self, node_id: str, updates: list[tuple[str, dict[str, Any]]]) -> None:
+    def post_overwrites(self, node_id: str, written: Sequence[tuple[str, Collection[str]]]) -> None:
         """Post which keys several branches have written although only the last value is kept.
 
         Args:
             node_id: the fork or the map node.
-            updates: the name and the update of each branch or item.
+            written: the name of each branch or item, and the keys that it wrote.
         """
         writers: dict[str, list[str]] = {}
-        for name, update in updates:
-            for key in update:
+        for name, keys in written:
+            for key in keys:
                 channel = self.state.schema.channels.get(key)
                 combines = channel is not None and (channel.reducer is not None or type(channel) is not Channel)
                 if not combines:
@@ -367,8 +367,11 @@ def execute_fork(runner: NodeRunner, fork: Fork, key: str) -> Steps:
     if any(branch.is_halted for branch in branches):
         raise Halt
     if runner.reporter.post is not None:
-        updates = [(branch.head, branch.combined_update()) for branch in branches]
-        runner.post_overwrites(fork.id, updates)
+        written: list[tuple[str, Collection[str]]] = []
+        for branch in branches:
+            keys = [key for _, update in branch.updates for key in keys_of(update)]
+            written.append((branch.head, dict.fromkeys(keys)))
+        runner.post_overwrites(fork.id, written)
     # The updates, and not the final state of a branch: a reducer combines them with what the other
     # branches wrote. Transient keys have no recorded updates; of those, the last change wins.
     for branch in branches:
@@ -418,13 +421,6 @@ class _Branch:
             return
         data = {"branch": self.key, "nodes": count, "index": self.index, "total": len(self.fork.heads)}
         self.runner.reporter.post_event("parallel.branch", self.fork.id, data)
-
-    def combined_update(self) -> dict[str, Any]:
-        """Return all that the branch wrote; of each key, the last update."""
-        combined: dict[str, Any] = {}
-        for _, update in self.updates:
-            combined.update(unpack(update))
-        return combined
 
     def changed_private(self) -> dict[str, Any]:
         """Return the transient keys that have another value than at the branch's start."""

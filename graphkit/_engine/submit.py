@@ -113,7 +113,11 @@ def submit_once(
     def is_submitted() -> bool:
         if is_own:
             return _exists(saver, thread)
-        return submission.key is not None and _has_key(saver, thread, submission.key)
+        if submission.key is None:
+            return False
+        # `prune` may have removed it.
+        known = (Submission.find(info.next_node_id, info.metadata) for info in saver.history(thread))
+        return any(found is not None and found.key == submission.key for found in known)
 
     if is_submitted():
         return thread
@@ -183,15 +187,6 @@ def _exists(saver: BaseCheckpointSaver, thread: RunnableConfig) -> bool:
     for latest in saver.recent(thread, limit=1):
         return latest.status != "incomplete"
     return isinstance(saver, HasVersions) and bool(saver.versions_by_thread_id(thread.thread))
-
-
-def _has_key(saver: BaseCheckpointSaver, thread: RunnableConfig, key: str) -> bool:
-    """Return whether the history of a thread has a submission with this key; `prune` may have removed it."""
-    for info in saver.history(thread):
-        submission = Submission.find(info.next_node_id, info.metadata)
-        if submission is not None and submission.key == key:
-            return True
-    return False
 
 
 def _refuse_unfinished(saver: BaseCheckpointSaver, thread: RunnableConfig) -> None:

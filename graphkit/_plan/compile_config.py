@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 from collections.abc import Iterator
 
-from graphkit._plan.checkpoint_when import takes_step
+from graphkit._plan.checkpoint_when import adapt_predicate
 from graphkit._plan.topology import Node, Topology
 from graphkit._saver.writes import subgraph_namespace
 
@@ -325,10 +325,7 @@ class Program:
         self.options = options
         self.before = topology.find_stops(options.interrupt_before)
         self.after = topology.find_stops(options.interrupt_after)
-        when = options.checkpoint_when
-        self.when = when
-        if when is not None and not takes_step(when):
-            self.when = lambda node_id, state, _step: when(node_id, state)
+        self.when = None if options.checkpoint_when is None else adapt_predicate(options.checkpoint_when)
 
     def find_stop(self, stops: Mapping[str, str], node_id: str | None) -> str | None:
         """Return the node that a declared stop at a node or a fork names; None if there is no such stop.

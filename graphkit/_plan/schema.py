@@ -69,16 +69,14 @@ class StateSchema:
 
     def initial_state(self) -> FrozenDict:
         """Return the state of a new thread: the defaults of the channels."""
-        defaults: dict[str, Any] = {}
-        for key, channel in self.channels.items():
-            if channel.default is None or key in self.transient:
-                continue
+        public = [key for key in self.channels if key not in self.transient]
+        return self._add_defaults(_EMPTY, public)
 
-            value = channel.initial()
-            if value is not None:
-                defaults[key] = value
-
-        state, _ = merge(_EMPTY, defaults, {})
+    def _add_defaults(self, data: FrozenDict, keys: Iterable[str]) -> FrozenDict:
+        """Return a state in which the keys that have no value have the defaults of their channels."""
+        defaults = {key: self.channels[key].initial() for key in keys if key not in data}
+        given = {key: value for key, value in defaults.items() if value is not None}
+        state, _ = merge(data, given, {})
         return state
 
     def merge_input(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
@@ -171,16 +169,7 @@ class StateSchema:
 
     def merge_transient(self, private: FrozenDict, update: Mapping[str, Any]) -> FrozenDict:
         """Merge an update of transient keys; a key without a value gets its default first."""
-        defaults: dict[str, Any] = {}
-        for key in self.transient:
-            if key in private:
-                continue
-
-            value = self.channels[key].initial()
-            if value is not None:
-                defaults[key] = value
-
-        begun, _ = merge(private, defaults, {})
+        begun = self._add_defaults(private, self.transient)
         state, _ = merge(begun, update, self.channels)
         return state
 

@@ -9,6 +9,7 @@ import dataclasses
 import sys
 import warnings
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import (
@@ -492,28 +493,24 @@ class CompiledGraph(JavaNames, Generic[StateT]):
     # Helpers
 
     def _make_run(self, input: Input[StateT], config: ConfigLike, options: RunOptions) -> Run:
-        config = with_current_principal(config)
-        program = self._find_program(options)
-        saver = program.options.saver
-        _warn_of_default_thread(saver, config)
-        run_input = _parse_input(input, program.topology.schema)
-        return Run(RunHistory(program, config, saver), run_input)
-
-    def _find_program(self, options: RunOptions) -> Program:
-        """Return the graph under the options of one run.
+        """Prepare a run under the options of its own.
 
         Raises:
             TypeError: there is no such option.
             GraphStateError: a stop names no node of the graph.
         """
-        if not options:
-            return self.program
-        check_options("a run", options, RunOptions.__annotations__)
-        program = self.program.with_options(self.compile_config.replace(**options))
-        for name in (*program.options.interrupt_before, *program.options.interrupt_after):
-            if name not in self.topology.nodes:
-                raise GraphStateError(f"a stop names {describe_unknown_node(name, self.topology.nodes)}")
-        return program
+        config = with_current_principal(config)
+        program = self.program
+        if options:
+            check_options("a run", options, RunOptions.__annotations__)
+            program = program.with_options(self.compile_config.replace(**options))
+            for name in (*program.options.interrupt_before, *program.options.interrupt_after):
+                if name not in self.topology.nodes:
+                    raise GraphStateError(f"a stop names {describe_unknown_node(name, self.topology.nodes)}")
+        saver = program.options.saver
+        _warn_of_default_thread(saver, config)
+        run_input = _parse_input(input, program.topology.schema)
+        return Run(RunHistory(program, config, saver), run_input)
 
     def _make_update(
         self,
@@ -568,7 +565,10 @@ class CompiledGraph(JavaNames, Generic[StateT]):
             config = RunnableConfig(thread)
             saver = self.compile_config.saver
             if saver is not None and saver.get(config) is None:
-                config = _find_thread_of_run(saver, thread) or config
+                with suppress(CheckpointerConfigurationError):  # it cannot list its threads: this is a thread id
+                    found = saver.search({"run_id": thread}, limit=1)
+                    if found:
+                        config = RunnableConfig(found[0].thread_id)
         else:
             config = RunnableConfig.of(thread)
         if checkpoint_id is None:
@@ -681,16 +681,6 @@ def _warn_of_default_thread(saver: BaseCheckpointSaver | None, config: RunnableC
         DefaultThreadWarning,
         stacklevel=level,
     )
-
-
-def _find_thread_of_run(saver: BaseCheckpointSaver, run_id: str) -> RunnableConfig | None:
-    try:
-        found = saver.search({"run_id": run_id}, limit=1)
-    except CheckpointerConfigurationError:
-        return None  # the saver cannot list its threads, so this was a thread id
-    if found:
-        return RunnableConfig(found[0].thread_id)
-    return None
 
 
 def _require_snapshot(snapshot: StateSnapshot[StateT] | None, config: ConfigLike) -> StateSnapshot[StateT]:

@@ -253,16 +253,10 @@ class _JoinSearch:
         """
         counts: Counter[str] = Counter()
         for head in self.heads:
-            for node_id in _find_reachable(head, self._next):
-                if not self._next(node_id):
-                    counts[node_id] += 1
-
+            reached = _find_reachable(head, self._next)
+            counts.update(node_id for node_id in reached if not self._next(node_id))
         required = min(2, len(self.heads))
-        common: set[str] = set()
-        for node_id, count in counts.items():
-            if count >= required and node_id not in self.heads:
-                common.add(node_id)
-        return common
+        return {node_id for node_id, count in counts.items() if count >= required and node_id not in self.heads}
 
     def _find_branches(self, join: str) -> dict[str, frozenset[str]]:
         """Return head -> the nodes of its branch.

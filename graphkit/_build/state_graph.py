@@ -206,23 +206,22 @@ class StateGraph(JavaNames, Generic[StateT]):
                 is not above zero; a StateGraph has problems of its own; or the action is a graph
                 and a retry, executor, timeout or destinations are given, which belong on its nodes.
         """
+        name = id
         if action is None and callable(id):
-            return self.add_node(
-                _name_of(id),
-                id,
-                retry=retry,
-                executor=executor,
-                timeout=timeout,
-                metadata=metadata,
-                destinations=destinations,
-            )
-        targets = _parse_destinations(destinations, id)
+            action = id
+            name = _name_of(id)
+        if isinstance(destinations, str) or not isinstance(destinations, Iterable):
+            raise GraphStateError(f"the destinations of node {name!r} must be a list of node ids, not {destinations!r}")
+        role = f"a destination of node {name!r}"
+        targets = tuple(dict.fromkeys(parse_node_id(target, role) for target in destinations))
+        if START in targets:
+            raise GraphStateError(f"{role} is START, which cannot be the target of an edge")
         if isinstance(action, (StateGraph, CompiledGraph)):
             if targets or retry is not None or executor is not None or timeout is not None:
                 raise GraphStateError(
-                    f"node {id!r} is a graph: put retry, executor, timeout and destinations on its nodes"
+                    f"node {name!r} is a graph: put retry, executor, timeout and destinations on its nodes"
                 )
-            node_id = self._parse_new_id(id)
+            node_id = self._parse_new_id(name)
             if isinstance(action, CompiledGraph):
                 return self._add(Node(id=node_id, graph=action, metadata=dict(metadata or {})))
             self._inlined_schemas += (action._schema, *action._inlined_schemas)  # noqa: SLF001 - the same class
@@ -231,7 +230,7 @@ class StateGraph(JavaNames, Generic[StateT]):
             return self
 
         return self._add_action(
-            self._parse_new_id(id),
+            self._parse_new_id(name),
             action,
             retry=retry,
             executor=executor,
@@ -658,19 +657,6 @@ def _parse_call(function: Any, role: str) -> Call:
         raise GraphStateError(
             f"{role} cannot be called: {function!r}; pass the function itself, not what it returns"
         ) from error
-
-
-def _parse_destinations(destinations: Iterable[str], node_id: str) -> tuple[str, ...]:
-    if isinstance(destinations, str) or not isinstance(destinations, Iterable):
-        raise GraphStateError(
-            f"the destinations of node {node_id!r} must be a list of node ids, not {destinations!r}",
-        )
-
-    role = f"a destination of node {node_id!r}"
-    targets = [parse_node_id(target, role) for target in destinations]
-    if START in targets:
-        raise GraphStateError(f"{role} is START, which cannot be the target of an edge")
-    return tuple(dict.fromkeys(targets))
 
 
 # The schema argument, in each of its forms

@@ -453,10 +453,25 @@ class Update:
             as_node: the node that the values are attributed to.
             goto: the next node.
             outer_channels: the keys that the outer graph has channels for, if there is one.
+
+        Raises:
+            GraphRunnerError: `as_node` or `goto` cannot be the next node, or both are given.
         """
+        topology = history.program.topology
+        if as_node is not None and goto is not None:
+            raise GraphRunnerError("give as_node or goto, not both: each says which node comes next")
+        for name, value in {"as_node": as_node, "goto": goto}.items():
+            candidate: object = value
+            if candidate is not None and not isinstance(candidate, str):
+                raise GraphRunnerError(f"{name}={value!r} is not a node id: give one node id, a str")
+        if as_node is not None and as_node not in topology.edges:
+            reason = "has no outgoing edge" if as_node in topology.nodes else "is not a node of the graph"
+            raise GraphRunnerError(f"as_node={as_node!r} {reason}", node_id=as_node)
+        if goto is not None and topology.resolve_target(goto) is None:
+            raise GraphRunnerError(f"goto={goto!r} is not a node of the graph", node_id=goto)
         self.history = history
         self.state = history.state
-        self.topology = history.program.topology
+        self.topology = topology
         self.outer_channels = outer_channels
         self.values = values
         self.as_node = as_node
@@ -468,7 +483,6 @@ class Update:
         Returns:
             The config of the new checkpoint.
         """
-        self._check_arguments()
         history = self.history
         state = self.state
         assert history.saver is not None
@@ -529,24 +543,3 @@ class Update:
         if self.goto is not None:
             return self.topology.resolve_target(self.goto)
         return base.next_node_id
-
-    def _check_arguments(self) -> None:
-        as_node = self.as_node
-        goto = self.goto
-        if as_node is not None and goto is not None:
-            raise GraphRunnerError("give as_node or goto, not both: each says which node comes next")
-        _check_node_id("as_node", as_node)
-        _check_node_id("goto", goto)
-        if as_node is not None and as_node not in self.topology.edges:
-            reason = "is not a node of the graph"
-            if as_node in self.topology.nodes:
-                reason = "has no outgoing edge"
-            raise GraphRunnerError(f"as_node={as_node!r} {reason}", node_id=as_node)
-        if goto is not None and self.topology.resolve_target(goto) is None:
-            reason = f"goto={goto!r} is not a node of the graph"
-            raise GraphRunnerError(reason, node_id=goto)
-
-
-def _check_node_id(name: str, value: object) -> None:
-    if value is not None and not isinstance(value, str):
-        raise GraphRunnerError(f"{name}={value!r} is not a node id: give one node id, a str")

@@ -55,7 +55,9 @@ def evaluate_edge(state: RunState, source: str, edge: Condition) -> Generator[Re
     elif mappings is None:  # where the branches meet is not known
         raise _several_targets_error(state, f"the edge of {source!r} leads", result, source)
     else:
-        targets = {_resolve_one(state, source, mappings, each) for each in result}
+        targets: set[str] = set()
+        for each in result:  # no comprehension: the local names would become slower, as those of a closure
+            targets.add(_resolve_one(state, source, mappings, each))
         next_node_id = _choose(state, source, targets)
     if state.reporter.post is not None:
         state.reporter.post_event("edge.evaluate", source, {"result": repr(result), "target": next_node_id})

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any, Final, final
@@ -96,6 +96,10 @@ class Schedule:
             if missed or begin == start:
                 break
         return [*missed[-1:], *iter_due_times(self, watched_since, now)]
+
+
+_STORED: Final = tuple(each.name for each in fields(Schedule) if each.name != "name")
+"""The fields in the state of a schedule's checkpoints; its name is in the thread id."""
 
 
 def iter_due_times(schedule: Schedule, after: datetime, until: datetime | None = None) -> Iterator[datetime]:
@@ -253,17 +257,8 @@ def _read(latest: Checkpoint, name: str) -> Schedule:
     Raises:
         CheckpointCorruptionError: it was written by hand, and is none.
     """
-    state = latest.state
     try:
-        return Schedule(
-            name=name,
-            cron=state["cron"],
-            input=state["input"],
-            graph_id=state["graph_id"],
-            timezone=state["timezone"],
-            created_at=state["created_at"],
-            last_due=state["last_due"],
-        )
+        return Schedule(name=name, **{key: latest.state[key] for key in _STORED})
     except KeyError as error:
         raise CheckpointCorruptionError(SCHEDULE_THREADS + name, 0, f"the schedule has no {error}") from error
 
@@ -271,19 +266,11 @@ def _read(latest: Checkpoint, name: str) -> Schedule:
 def _put(saver: BaseCheckpointSaver, schedule: Schedule, latest: Checkpoint | None) -> Checkpoint:
     """Store a schedule as the latest checkpoint of its thread; its run lock is held."""
     step = 0 if latest is None else latest.metadata.get("step", 0) + 1
-    state = {
-        "cron": schedule.cron,
-        "input": schedule.input,
-        "graph_id": schedule.graph_id,
-        "timezone": schedule.timezone,
-        "created_at": schedule.created_at,
-        "last_due": schedule.last_due,
-    }
     checkpoint = Checkpoint(
         node_id=_NODE,
         # Finished: no run and no worker takes the thread.
         next_node_id=END,
-        state=state,
+        state={key: getattr(schedule, key) for key in _STORED},
         parent_id=None if latest is None else latest.id,
         metadata={"source": "schedule", "step": step},
     )

@@ -49,7 +49,7 @@ def kill_before(call):
 
 
 if what == "die before the submit":
-    engine._submit_run = kill_before(engine._submit_run)
+    engine.submit_once = kill_before(engine.submit_once)
 elif what == "die before the record":
     engine._put = kill_before(engine._put)
 graph = StateGraph({}).add_node("note", note).add_edge(START, "note").add_edge("note", END)

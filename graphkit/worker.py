@@ -66,13 +66,13 @@ the worker looks again when it is free."""
 
 # What a worker has to do, by time: the threads that it looks at next, and those that wait for a time.
 
-NEVER: Final = float("inf")
+_NEVER: Final = float("inf")
 
 _Time = TypeVar("_Time", float, datetime)
 
 
 @final
-class DueQueue(Generic[_Time]):
+class _DueQueue(Generic[_Time]):
     """Threads by the time at which they are due, one time for each.
 
     A heap has an entry for each time that was set. To move or remove a thread inside a heap, it would
@@ -124,7 +124,7 @@ class DueQueue(Generic[_Time]):
 
 @final
 @dataclass(slots=True)
-class Candidate:
+class _Candidate:
     """A thread that may have something to run. Times are those of `monotonic`."""
 
     due: float
@@ -144,12 +144,12 @@ class Candidate:
 
 
 @final
-class Agenda:
+class _Agenda:
     """The candidates of a worker by the time at which they are due. The lock of the worker guards it."""
 
     def __init__(self) -> None:
-        self._candidates: dict[str, Candidate] = {}
-        self._queue = DueQueue[float]()
+        self._candidates: dict[str, _Candidate] = {}
+        self._queue = _DueQueue[float]()
         """The candidates that are not taken."""
         self._taken: set[str] = set()
         """The threads that the worker serves now. What happens to them is looked at when they are
@@ -160,11 +160,11 @@ class Agenda:
         """How many threads are taken."""
         return len(self._taken)
 
-    def get(self, thread: str) -> Candidate | None:
+    def get(self, thread: str) -> _Candidate | None:
         """Return a candidate."""
         return self._candidates.get(thread)
 
-    def put(self, thread: str, candidate: Candidate) -> None:
+    def put(self, thread: str, candidate: _Candidate) -> None:
         """Add a candidate, or one whose time has changed."""
         self._candidates[thread] = candidate
         if thread not in self._taken:
@@ -175,7 +175,7 @@ class Agenda:
         self._candidates.pop(thread, None)
         self._queue.discard(thread)
 
-    def take(self) -> tuple[str, Candidate] | None:
+    def take(self) -> tuple[str, _Candidate] | None:
         """Remove and return the candidate that has been due for longest; None if none is due."""
         due = self._queue.take(monotonic())
         if due is None:
@@ -187,7 +187,7 @@ class Agenda:
     def next_due(self) -> float:
         """Return when the next candidate is due."""
         due = self._queue.next_due()
-        return NEVER if due is None else due
+        return _NEVER if due is None else due
 
     def finish(self, thread: str) -> None:
         """Note that the worker has served a thread that was taken."""
@@ -314,8 +314,8 @@ class Worker:
         self._lock = threading.RLock()
         """Guards the agenda, the alarms and the count, because the threads of runs change them, too. Never held
         while a store is read."""
-        self._agenda = Agenda()
-        self._alarms = DueQueue[datetime]()
+        self._agenda = _Agenda()
+        self._alarms = _DueQueue[datetime]()
         """When to look at the threads that wait for a time, the earliest time of each, by the worker's clock and
         not by `monotonic`: the time may be weeks away. This is the index of due times. It is built from the
         changes that the worker watches, and is only a hint: whether a thread can run, the worker decides
@@ -458,10 +458,10 @@ class Worker:
         with self._lock:
             for thread in submitted:
                 if self._agenda.get(thread) is None:
-                    self._agenda.put(thread, Candidate(monotonic()))
+                    self._agenda.put(thread, _Candidate(monotonic()))
         return bool(submitted)
 
-    def _take_due_thread(self) -> tuple[str, Candidate] | None:
+    def _take_due_thread(self) -> tuple[str, _Candidate] | None:
         with self._lock:
             if self._agenda.taken_count == self._concurrency:
                 return None
@@ -469,7 +469,7 @@ class Worker:
             while (alarm := self._alarms.take(now)) is not None:
                 thread, time = alarm
                 due = self._measure_since(time)
-                candidate = self._agenda.get(thread) or Candidate(due)
+                candidate = self._agenda.get(thread) or _Candidate(due)
                 candidate.due = min(candidate.due, due)
                 candidate.was_alarmed = True
                 self._agenda.put(thread, candidate)
@@ -484,7 +484,7 @@ class Worker:
                 alarm = self._alarms.next_due()
                 if alarm is not None:
                     seconds = min(seconds, self._longest_wait, (alarm - self._now()).total_seconds())
-        if seconds == NEVER:
+        if seconds == _NEVER:
             return None
         return max(0.0, seconds)
 
@@ -514,7 +514,7 @@ class Worker:
         if change.kind == "answer":
             known = self._agenda.get(change.thread_id)
             was_alarmed = known is not None and known.was_alarmed
-            candidate = Candidate(self._measure_since(change.at), was_alarmed=was_alarmed)
+            candidate = _Candidate(self._measure_since(change.at), was_alarmed=was_alarmed)
             self._agenda.put(change.thread_id, candidate)
         elif change.kind in {"timer", "interrupt"}:
             # When the timer is due, or the question expires or has to be reminded of.
@@ -555,7 +555,7 @@ class Worker:
                     self._agenda.discard(thread)
                     return
                 due = max(due, self._measure_since(submission.at))
-            candidate = self._agenda.get(thread) or Candidate(due)
+            candidate = self._agenda.get(thread) or _Candidate(due)
             if not candidate.busy_count:
                 candidate.due = due
             self._agenda.put(thread, candidate)
@@ -586,7 +586,7 @@ class Worker:
             )
         return None
 
-    def _find_runnable_graph(self, config: RunnableConfig, candidate: Candidate) -> CompiledGraph | None:
+    def _find_runnable_graph(self, config: RunnableConfig, candidate: _Candidate) -> CompiledGraph | None:
         """Return the graph of a thread whose run needs no answer and no input, and is due; otherwise None."""
         latest = self._find_latest(config)
         # A placeholder names no graph.
@@ -627,7 +627,7 @@ class Worker:
 
     # Serving a thread
 
-    def _start(self, thread: str, candidate: Candidate) -> None:
+    def _start(self, thread: str, candidate: _Candidate) -> None:
         """Serve a thread that was taken: here, or on a thread of its own if several may run at once."""
         if self._concurrency == 1:
             self._serve(thread, candidate)
@@ -643,7 +643,7 @@ class Worker:
         self._threads.append(server)
         server.start()
 
-    def _serve(self, thread: str, candidate: Candidate) -> None:
+    def _serve(self, thread: str, candidate: _Candidate) -> None:
         """Run a thread if it can run and its lock is free."""
         config = RunnableConfig(thread)
         try:
@@ -667,13 +667,13 @@ class Worker:
             if self._concurrency > 1 and self._changes is not None:
                 self._changes.wake()
 
-    def _postpone(self, thread: str, candidate: Candidate, due: float) -> None:
+    def _postpone(self, thread: str, candidate: _Candidate, due: float) -> None:
         candidate.due = due
         candidate.retry_at = due
         with self._lock:
             self._agenda.put(thread, candidate)
 
-    def _take_lock(self, lock: ExitStack, config: RunnableConfig, candidate: Candidate) -> bool:
+    def _take_lock(self, lock: ExitStack, config: RunnableConfig, candidate: _Candidate) -> bool:
         """Take the run lock; if another process holds it, look at the thread again later."""
         try:
             lock.enter_context(self.saver.run_lock(config, 0))
@@ -717,7 +717,7 @@ class Worker:
                     self._set_alarm(config.thread, time)
         _LOG.info("thread %r: %s", config.thread, last)
 
-    def _remind(self, config: RunnableConfig, candidate: Candidate) -> None:
+    def _remind(self, config: RunnableConfig, candidate: _Candidate) -> None:
         """Post the reminders that are due of the questions of a thread, each by one worker."""
         latest = self._find_latest(config)
         if latest is None or latest.status != "interrupted" or not self._next_reminders(config):
@@ -793,7 +793,7 @@ class Worker:
         if self._stopping.is_set():  # perhaps since before this run could be paused
             graph.pause(config)
 
-    def _handle_failure(self, config: RunnableConfig, candidate: Candidate, error: Exception) -> None:
+    def _handle_failure(self, config: RunnableConfig, candidate: _Candidate, error: Exception) -> None:
         """Postpone a thread that failed or cannot be read, or leave it until it changes."""
         checkpoint_id = None
         is_recorded = False
@@ -811,12 +811,12 @@ class Worker:
             outcome = "it waits for a human"
         else:
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-            delay = NEVER
+            delay = _NEVER
             if self._retry.retries(cause, candidate.failures):
                 delay = self._retry.delay_after(candidate.failures)
             self._postpone(config.thread, candidate, monotonic() + delay)
             outcome = f"the next attempt is in {delay:.3g} s"
-            if delay == NEVER:
+            if delay == _NEVER:
                 outcome = "the worker leaves it until its thread changes"
         times = "once"
         if candidate.failures > 1:

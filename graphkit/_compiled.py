@@ -9,6 +9,7 @@ import dataclasses
 import sys
 import warnings
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import (
@@ -28,16 +29,13 @@ from typing import (
 from weakref import WeakValueDictionary
 
 from graphkit._diagram import GraphRepresentation, draw
-from graphkit._engine.driver import Driver
+from graphkit._engine.driver import STEP_MODES, Driver, aselect_items, select_items
 from graphkit._engine.history import RunHistory, checkpoint_not_found
 from graphkit._engine.loop import Run
-from graphkit._engine.program import Program, find_programs
 from graphkit._engine.reporter import RunReporter
-from graphkit._engine.resume import HOW_TO_ANSWER
+from graphkit._engine.resume import HOW_TO_ANSWER, Update
 from graphkit._engine.state import RunState
-from graphkit._engine.streams import STEP_MODES, aselect_items, select_items
-from graphkit._engine.update import Update
-from graphkit._plan.compile_config import CompileConfig
+from graphkit._plan.compile_config import CompileConfig, Program, find_programs
 from graphkit._plan.schema import StateSchema
 from graphkit._plan.topology import Topology, describe_unknown_node
 from graphkit._public_names import JavaNames
@@ -494,28 +492,24 @@ class CompiledGraph(JavaNames, Generic[StateT]):
     # Helpers
 
     def _make_run(self, input: Input[StateT], config: ConfigLike, options: RunOptions) -> Run:
-        config = with_current_principal(config)
-        program = self._find_program(options)
-        saver = program.options.saver
-        _warn_of_default_thread(saver, config)
-        run_input = _parse_input(input, program.topology.schema)
-        return Run(RunHistory(program, config, saver), run_input)
-
-    def _find_program(self, options: RunOptions) -> Program:
-        """Return the graph under the options of one run.
+        """Prepare a run under the options of its own.
 
         Raises:
             TypeError: there is no such option.
             GraphStateError: a stop names no node of the graph.
         """
-        if not options:
-            return self.program
-        check_options("a run", options, RunOptions.__annotations__)
-        program = self.program.with_options(self.compile_config.replace(**options))
-        for name in (*program.options.interrupt_before, *program.options.interrupt_after):
-            if name not in self.topology.nodes:
-                raise GraphStateError(f"a stop names {describe_unknown_node(name, self.topology.nodes)}")
-        return program
+        config = with_current_principal(config)
+        program = self.program
+        if options:
+            check_options("a run", options, RunOptions.__annotations__)
+            program = program.with_options(self.compile_config.replace(**options))
+            for name in (*program.options.interrupt_before, *program.options.interrupt_after):
+                if name not in self.topology.nodes:
+                    raise GraphStateError(f"a stop names {describe_unknown_node(name, self.topology.nodes)}")
+        saver = program.options.saver
+        _warn_of_default_thread(saver, config)
+        run_input = _parse_input(input, program.topology.schema)
+        return Run(RunHistory(program, config, saver), run_input)
 
     def _make_update(
         self,
@@ -570,7 +564,10 @@ class CompiledGraph(JavaNames, Generic[StateT]):
             config = RunnableConfig(thread)
             saver = self.compile_config.saver
             if saver is not None and saver.get(config) is None:
-                config = _find_thread_of_run(saver, thread) or config
+                with suppress(CheckpointerConfigurationError):  # it cannot list its threads: this is a thread id
+                    found = saver.search({"run_id": thread}, limit=1)
+                    if found:
+                        config = RunnableConfig(found[0].thread_id)
         else:
             config = RunnableConfig.of(thread)
         if checkpoint_id is None:
@@ -670,33 +667,19 @@ def _warn_of_default_thread(saver: BaseCheckpointSaver | None, config: RunnableC
     if id(saver) in _WARNED:
         return
     _WARNED[id(saver)] = saver
-    warnings.warn(
-        f"the run has no thread id, so it continues and is stored in the thread {config.thread!r}, which all runs "
-        f"without an id share; give each run its own thread_id: invoke(input, 'order-17')",
-        DefaultThreadWarning,
-        stacklevel=_stacklevel_of_caller(),
-    )
-
-
-def _stacklevel_of_caller() -> int:
-    """Return the `stacklevel` that attributes a warning to the caller of graphkit."""
-    # The documented way to skip frames, `skip_file_prefixes`, needs Python 3.12.
-    frame = sys._getframe(1)  # noqa: SLF001
+    # The warning names the caller of graphkit. The documented way to skip frames, `skip_file_prefixes`,
+    # needs Python 3.12.
+    frame = sys._getframe()  # noqa: SLF001
     level = 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "graphkit":
         frame = frame.f_back
         level += 1
-    return level
-
-
-def _find_thread_of_run(saver: BaseCheckpointSaver, run_id: str) -> RunnableConfig | None:
-    try:
-        found = saver.search({"run_id": run_id}, limit=1)
-    except CheckpointerConfigurationError:
-        return None  # the saver cannot list its threads, so this was a thread id
-    if found:
-        return RunnableConfig(found[0].thread_id)
-    return None
+    warnings.warn(
+        f"the run has no thread id, so it continues and is stored in the thread {config.thread!r}, which all runs "
+        f"without an id share; give each run its own thread_id: invoke(input, 'order-17')",
+        DefaultThreadWarning,
+        stacklevel=level,
+    )
 
 
 def _require_snapshot(snapshot: StateSnapshot[StateT] | None, config: ConfigLike) -> StateSnapshot[StateT]:

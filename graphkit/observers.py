@@ -5,12 +5,14 @@ app = graph.compile(observers=[LoggingObserver(), metrics])
 The option `observers` takes the registered names, too: `observers="logging"`.
 """
 
-from graphkit._plan.events import Event, Level, Observer
-from graphkit._plan.observers import (
+from graphkit._plan.events import (
+    Event,
+    Level,
     LoggingObserver,
     Metrics,
     MultiObserver,
     NoOpObserver,
+    Observer,
     filtered,
     get_observer,
     register_observer,

@@ -15,13 +15,15 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import copy_context
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from heapq import heappop, heappush
+from itertools import count
 from time import monotonic
-from typing import Any, Final, TypeAlias, final, overload
+from typing import Any, Final, Generic, TypeAlias, TypeVar, final, overload
 
 from graphkit import operations, schedules
 from graphkit._compiled import CompiledGraph, parse_submitted
-from graphkit._engine.agenda import NEVER, Agenda, Candidate, DueQueue
 from graphkit._engine.schedules import ScheduleAgenda
 from graphkit._options import check_clock
 from graphkit._plan.events import Outbox, level_of
@@ -58,6 +60,141 @@ _RUNNABLE: Final = frozenset({"queued", "running", "stalled", "answered"})
 """The statuses of threads that a worker runs. What is running has a run lock, which another process holds;
 the worker looks again when it is free."""
 
+
+# What a worker has to do, by time: the threads that it looks at next, and those that wait for a time.
+
+_NEVER: Final = float("inf")
+
+_Time = TypeVar("_Time", float, datetime)
+
+
+@final
+class _DueQueue(Generic[_Time]):
+    """Threads by the time at which they are due, one time for each.
+
+    A heap has an entry for each time that was set. To move or remove a thread inside a heap, it would
+    have to be searched; so the heap keeps such entries until they come to its top, where they are
+    dropped because the thread has another time by then, or none.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[str, _Time] = {}
+        self._heap: list[tuple[_Time, int, str]] = []
+        """(time, number, thread). Of those that are due at the same time, the first that was set comes first."""
+        self._numbers = count()
+
+    def set(self, thread: str, time: _Time) -> None:
+        """Make a thread due at a time, in place of another one."""
+        if self._times.get(thread) != time:
+            self._times[thread] = time
+            heappush(self._heap, (time, next(self._numbers), thread))
+
+    def set_earlier(self, thread: str, time: _Time) -> None:
+        """Make a thread due at a time, unless it is due before."""
+        known = self._times.get(thread)
+        if known is None or time < known:
+            self.set(thread, time)
+
+    def discard(self, thread: str) -> None:
+        """Remove a thread, if it is there."""
+        self._times.pop(thread, None)
+
+    def next_due(self) -> _Time | None:
+        """Return when the next thread is due; None if there is none."""
+        heap = self._heap
+        while heap:
+            time, _, thread = heap[0]
+            if self._times.get(thread) == time:
+                return time
+            heappop(heap)
+        return None
+
+    def take(self, now: _Time) -> tuple[str, _Time] | None:
+        """Remove and return the thread that has been due for longest, and since when; None if none is due."""
+        time = self.next_due()
+        if time is None or time > now:
+            return None
+        _, _, thread = heappop(self._heap)
+        del self._times[thread]
+        return thread, time
+
+
+@final
+@dataclass(slots=True)
+class _Candidate:
+    """A thread that may have something to run. Times are those of `monotonic`."""
+
+    due: float
+    """When to look at the thread; in the past: since when it could run."""
+    busy_count: int = 0
+    """How many times in a row another process was running it."""
+    false_reports: int = 0
+    """How many times the store reported it idle although another process was running it."""
+    failed_at: str | None = None
+    """The checkpoint at which its run failed; the worker does not resume it there before
+    `retry_at`."""
+    retry_at: float = 0.0
+    failures: int = 0
+    """How many times in a row the run failed at that checkpoint."""
+    was_alarmed: bool = False
+    """Whether its alarm has brought it here, so that reminders may be due."""
+
+
+@final
+class _Agenda:
+    """The candidates of a worker by the time at which they are due. The lock of the worker guards it."""
+
+    def __init__(self) -> None:
+        self._candidates: dict[str, _Candidate] = {}
+        self._queue = _DueQueue[float]()
+        """The candidates that are not taken."""
+        self._taken: set[str] = set()
+        """The threads that the worker serves now. What happens to them is looked at when they are
+        done."""
+
+    @property
+    def taken_count(self) -> int:
+        """How many threads are taken."""
+        return len(self._taken)
+
+    def get(self, thread: str) -> _Candidate | None:
+        """Return a candidate."""
+        return self._candidates.get(thread)
+
+    def put(self, thread: str, candidate: _Candidate) -> None:
+        """Add a candidate, or one whose time has changed."""
+        self._candidates[thread] = candidate
+        if thread not in self._taken:
+            self._queue.set(thread, candidate.due)
+
+    def discard(self, thread: str) -> None:
+        """Remove a candidate, if there is one."""
+        self._candidates.pop(thread, None)
+        self._queue.discard(thread)
+
+    def take(self) -> tuple[str, _Candidate] | None:
+        """Remove and return the candidate that has been due for longest; None if none is due."""
+        due = self._queue.take(monotonic())
+        if due is None:
+            return None
+        thread, _ = due
+        self._taken.add(thread)
+        return thread, self._candidates.pop(thread)
+
+    def next_due(self) -> float:
+        """Return when the next candidate is due."""
+        due = self._queue.next_due()
+        return _NEVER if due is None else due
+
+    def finish(self, thread: str) -> None:
+        """Note that the worker has served a thread that was taken."""
+        self._taken.discard(thread)
+        candidate = self._candidates.get(thread)
+        if candidate is not None:
+            self._queue.set(thread, candidate.due)
+
+
+# The worker
 
 Graphs: TypeAlias = CompiledGraph | Mapping[str, CompiledGraph]
 """One graph, or several by their ids."""
@@ -174,8 +311,8 @@ class Worker:
         self._lock = threading.RLock()
         """Guards the agenda, the alarms and the count, because the threads of runs change them, too. Never held
         while a store is read."""
-        self._agenda = Agenda()
-        self._alarms = DueQueue[datetime]()
+        self._agenda = _Agenda()
+        self._alarms = _DueQueue[datetime]()
         """When to look at the threads that wait for a time, the earliest time of each, by the worker's clock and
         not by `monotonic`: the time may be weeks away. This is the index of due times. It is built from the
         changes that the worker watches, and is only a hint: whether a thread can run, the worker decides
@@ -230,7 +367,11 @@ class Worker:
                     else:
                         has_more = self._read_changes(self._changes, self._seconds_until_due())
             finally:
-                self._drain()
+                # After an error, the runs of other threads stop at their next node boundary.
+                if self._agenda.taken_count:
+                    self.stop()
+                for thread in self._threads:
+                    thread.join()
         return self._count
 
     def stop(self) -> None:
@@ -314,10 +455,10 @@ class Worker:
         with self._lock:
             for thread in submitted:
                 if self._agenda.get(thread) is None:
-                    self._agenda.put(thread, Candidate(monotonic()))
+                    self._agenda.put(thread, _Candidate(monotonic()))
         return bool(submitted)
 
-    def _take_due_thread(self) -> tuple[str, Candidate] | None:
+    def _take_due_thread(self) -> tuple[str, _Candidate] | None:
         with self._lock:
             if self._agenda.taken_count == self._concurrency:
                 return None
@@ -325,7 +466,7 @@ class Worker:
             while (alarm := self._alarms.take(now)) is not None:
                 thread, time = alarm
                 due = self._measure_since(time)
-                candidate = self._agenda.get(thread) or Candidate(due)
+                candidate = self._agenda.get(thread) or _Candidate(due)
                 candidate.due = min(candidate.due, due)
                 candidate.was_alarmed = True
                 self._agenda.put(thread, candidate)
@@ -336,16 +477,13 @@ class Worker:
         seconds = self._schedules.seconds_until_due()
         with self._lock:
             if self._agenda.taken_count < self._concurrency:
-                seconds = min(seconds, self._agenda.next_due() - monotonic(), self._seconds_until_alarm())
-        if seconds == NEVER:
+                seconds = min(seconds, self._agenda.next_due() - monotonic())
+                alarm = self._alarms.next_due()
+                if alarm is not None:
+                    seconds = min(seconds, self._longest_wait, (alarm - self._now()).total_seconds())
+        if seconds == _NEVER:
             return None
         return max(0.0, seconds)
-
-    def _seconds_until_alarm(self) -> float:
-        alarm = self._alarms.next_due()
-        if alarm is None:
-            return NEVER
-        return min(self._longest_wait, (alarm - self._now()).total_seconds())
 
     def _measure_since(self, time: datetime | None) -> float:
         """Return a past time by the monotonic clock; now for None, and for a time of a clock that is ahead."""
@@ -373,14 +511,26 @@ class Worker:
         if change.kind == "answer":
             known = self._agenda.get(change.thread_id)
             was_alarmed = known is not None and known.was_alarmed
-            candidate = Candidate(self._measure_since(change.at), was_alarmed=was_alarmed)
+            candidate = _Candidate(self._measure_since(change.at), was_alarmed=was_alarmed)
             self._agenda.put(change.thread_id, candidate)
         elif change.kind in {"timer", "interrupt"}:
-            time = _time_of_stop(change.value)
+            # When the timer is due, or the question expires or has to be reminded of.
+            stop: Mapping[str, Any] = change.value if isinstance(change.value, Mapping) else {}
+            times = [stop.get("due"), stop.get("deadline"), *stop.get("reminders", ())]
+            time = min(filter(None, map(time_or_none, times)), default=None)
             if time is not None:
                 self._alarms.set_earlier(change.thread_id, time)
         elif change.kind == "idle":
-            self._handle_idle(change.thread_id)
+            # The run of a busy thread is said to have ended: look at it at once the first time, and later
+            # if an earlier report was false.
+            busy = self._agenda.get(change.thread_id)
+            if busy is not None and busy.busy_count:
+                delay = 0.0
+                if busy.false_reports:
+                    delay = _BUSY.delay_after(busy.false_reports)
+                busy.due = min(busy.due, monotonic() + delay)
+                busy.false_reports += 1
+                self._agenda.put(change.thread_id, busy)
         elif not change.checkpoint_ns:
             self._handle_status(change.thread_id, change.checkpoint, change.at)
 
@@ -402,28 +552,13 @@ class Worker:
                     self._agenda.discard(thread)
                     return
                 due = max(due, self._measure_since(submission.at))
-            candidate = self._agenda.get(thread) or Candidate(due)
+            candidate = self._agenda.get(thread) or _Candidate(due)
             if not candidate.busy_count:
                 candidate.due = due
             self._agenda.put(thread, candidate)
 
     def _is_served(self, status: str) -> bool:
         return status in _RUNNABLE or (status == "failed" and self._resumes_failed)
-
-    def _handle_idle(self, thread: str) -> None:
-        """Look at a busy thread again, because its run is said to have ended.
-
-        At once the first time; later if an earlier report was false.
-        """
-        candidate = self._agenda.get(thread)
-        if candidate is None or not candidate.busy_count:
-            return
-        delay = 0.0
-        if candidate.false_reports:
-            delay = _BUSY.delay_after(candidate.false_reports)
-        candidate.due = min(candidate.due, monotonic() + delay)
-        candidate.false_reports += 1
-        self._agenda.put(thread, candidate)
 
     def _find_graph(self, latest: CheckpointInfo) -> CompiledGraph | None:
         """Return the graph that a thread belongs to; None if the worker has none, or cannot tell which."""
@@ -448,43 +583,37 @@ class Worker:
             )
         return None
 
-    def _find_runnable_graph(self, config: RunnableConfig, candidate: Candidate) -> CompiledGraph | None:
+    def _find_runnable_graph(self, config: RunnableConfig, candidate: _Candidate) -> CompiledGraph | None:
         """Return the graph of a thread whose run needs no answer and no input, and is due; otherwise None."""
         latest = self._find_latest(config)
         # A placeholder names no graph.
         if latest is None or latest.status == "incomplete":
             return None
         graph = self._find_graph(latest)
-        if graph is None or self._postpone_if_early(latest, candidate):
+        if graph is None:
             return None
-        is_runnable = self._is_served(latest.status) or self._is_time_over(config, latest.status)
-        if latest.status == "finished":
-            is_runnable = _needs_finalizing(graph, self.saver.get_writes(config.with_check_point_id(latest.id)))
-        return graph if is_runnable else None
-
-    def _postpone_if_early(self, latest: CheckpointInfo, candidate: Candidate) -> bool:
-        """Postpone a thread whose run has just failed, or was submitted for later; return whether it is one."""
         submission = Submission.find(latest.next_node_id, latest.metadata)
         if submission is not None and submission.at is not None and not submission.is_due(self._now()):
             self._set_alarm(latest.thread_id, submission.at)
-            return True
+            return None
         if latest.id == candidate.failed_at and monotonic() < candidate.retry_at:
             self._postpone(latest.thread_id, candidate, candidate.retry_at)
-            return True
-        return False
-
-    def _is_time_over(self, config: RunnableConfig, status: str) -> bool:
-        """Return whether a thread waits for a time that has come; if it is still to come, look again then."""
-        if status not in _WAITING:
-            return False
-        time = find_next_time(self.saver, config)
-        if time is None:
+            return None
+        is_runnable = self._is_served(latest.status)
+        if latest.status in _WAITING:
+            time = find_next_time(self.saver, config)
             # What sleeps without a timer has died before the outer graph had noted that the timer was due.
-            return status == "sleeping"
-        if time <= self._now():
-            return True
-        self._set_alarm(config.thread, time)
-        return False
+            is_runnable = latest.status == "sleeping" if time is None else time <= self._now()
+            if time is not None and not is_runnable:
+                self._set_alarm(config.thread, time)
+        elif latest.status == "finished":
+            # A run that stopped after its last node may have yet to act on an answer.
+            writes = self.saver.get_writes(config.with_check_point_id(latest.id))
+            answers = [value for key, value in writes.items() if key.startswith((ANSWER, UPDATE))]
+            options = graph.compile_config
+            clears_thread = options.release_thread or not options.preserve
+            is_runnable = any(value or clears_thread for value in answers)
+        return graph if is_runnable else None
 
     def _set_alarm(self, thread: str, time: datetime) -> None:
         with self._lock:
@@ -495,7 +624,7 @@ class Worker:
 
     # Serving a thread
 
-    def _start(self, thread: str, candidate: Candidate) -> None:
+    def _start(self, thread: str, candidate: _Candidate) -> None:
         """Serve a thread that was taken: here, or on a thread of its own if several may run at once."""
         if self._concurrency == 1:
             self._serve(thread, candidate)
@@ -511,14 +640,7 @@ class Worker:
         self._threads.append(server)
         server.start()
 
-    def _drain(self) -> None:
-        """Wait for the runs of other threads; after an error they stop at their next node boundary."""
-        if self._agenda.taken_count:
-            self.stop()
-        for thread in self._threads:
-            thread.join()
-
-    def _serve(self, thread: str, candidate: Candidate) -> None:
+    def _serve(self, thread: str, candidate: _Candidate) -> None:
         """Run a thread if it can run and its lock is free."""
         config = RunnableConfig(thread)
         try:
@@ -542,13 +664,13 @@ class Worker:
             if self._concurrency > 1 and self._changes is not None:
                 self._changes.wake()
 
-    def _postpone(self, thread: str, candidate: Candidate, due: float) -> None:
+    def _postpone(self, thread: str, candidate: _Candidate, due: float) -> None:
         candidate.due = due
         candidate.retry_at = due
         with self._lock:
             self._agenda.put(thread, candidate)
 
-    def _take_lock(self, lock: ExitStack, config: RunnableConfig, candidate: Candidate) -> bool:
+    def _take_lock(self, lock: ExitStack, config: RunnableConfig, candidate: _Candidate) -> bool:
         """Take the run lock; if another process holds it, look at the thread again later."""
         try:
             lock.enter_context(self.saver.run_lock(config, 0))
@@ -592,7 +714,7 @@ class Worker:
                     self._set_alarm(config.thread, time)
         _LOG.info("thread %r: %s", config.thread, last)
 
-    def _remind(self, config: RunnableConfig, candidate: Candidate) -> None:
+    def _remind(self, config: RunnableConfig, candidate: _Candidate) -> None:
         """Post the reminders that are due of the questions of a thread, each by one worker."""
         latest = self._find_latest(config)
         if latest is None or latest.status != "interrupted" or not self._next_reminders(config):
@@ -668,9 +790,15 @@ class Worker:
         if self._stopping.is_set():  # perhaps since before this run could be paused
             graph.pause(config)
 
-    def _handle_failure(self, config: RunnableConfig, candidate: Candidate, error: Exception) -> None:
+    def _handle_failure(self, config: RunnableConfig, candidate: _Candidate, error: Exception) -> None:
         """Postpone a thread that failed or cannot be read, or leave it until it changes."""
-        checkpoint_id, is_recorded = self._find_failure(config)
+        checkpoint_id = None
+        is_recorded = False
+        with suppress(Exception):  # below, the error is logged that made the thread unreadable
+            latest = self._find_latest(config)
+            if latest is not None:
+                checkpoint_id = latest.id
+                is_recorded = latest.status == "failed"
         if checkpoint_id == candidate.failed_at:
             candidate.failures += 1
         else:
@@ -680,25 +808,17 @@ class Worker:
             outcome = "it waits for a human"
         else:
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-            delay = NEVER
+            delay = _NEVER
             if self._retry.retries(cause, candidate.failures):
                 delay = self._retry.delay_after(candidate.failures)
             self._postpone(config.thread, candidate, monotonic() + delay)
             outcome = f"the next attempt is in {delay:.3g} s"
-            if delay == NEVER:
+            if delay == _NEVER:
                 outcome = "the worker leaves it until its thread changes"
         times = "once"
         if candidate.failures > 1:
             times = f"{candidate.failures} times"
         _LOG.warning("thread %r failed here %s; %s: %s", config.thread, times, outcome, error)
-
-    def _find_failure(self, config: RunnableConfig) -> tuple[str | None, bool]:
-        """Return the latest checkpoint of a thread, and whether its status is "failed"."""
-        with suppress(Exception):  # the caller reports the error that made the thread unreadable
-            latest = self._find_latest(config)
-            if latest is not None:
-                return latest.id, latest.status == "failed"
-        return None, False
 
 
 def _adopt_graphs(
@@ -737,24 +857,8 @@ def _check_policy(policy: object, saver: BaseCheckpointSaver) -> None:
     find_store(policy, saver)
 
 
-def _needs_finalizing(graph: CompiledGraph, writes: Mapping[str, Any]) -> bool:
-    """Return whether a run that stopped after its last node has yet to act on an answer."""
-    options = graph.compile_config
-    clears_thread = options.release_thread or not options.preserve
-    answers = [value for key, value in writes.items() if key.startswith((ANSWER, UPDATE))]
-    return any(value or clears_thread for value in answers)
-
-
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _time_of_stop(stop: object) -> datetime | None:
-    """Return when a timer is due, or a question expires or has to be reminded of, as a change has it."""
-    if not isinstance(stop, Mapping):
-        return None
-    times = [stop.get("due"), stop.get("deadline"), *stop.get("reminders", ())]
-    return min(filter(None, map(time_or_none, times)), default=None)
 
 
 def _config_of(interrupt: WaitingInterrupt) -> RunnableConfig:

@@ -253,16 +253,10 @@ class _JoinSearch:
         """
         counts: Counter[str] = Counter()
         for head in self.heads:
-            for node_id in _find_reachable(head, self._next):
-                if not self._next(node_id):
-                    counts[node_id] += 1
-
+            reached = _find_reachable(head, self._next)
+            counts.update(node_id for node_id in reached if not self._next(node_id))
         required = min(2, len(self.heads))
-        common: set[str] = set()
-        for node_id, count in counts.items():
-            if count >= required and node_id not in self.heads:
-                common.add(node_id)
-        return common
+        return {node_id for node_id, count in counts.items() if count >= required and node_id not in self.heads}
 
     def _find_branches(self, join: str) -> dict[str, frozenset[str]]:
         """Return head -> the nodes of its branch.
@@ -280,7 +274,9 @@ class _JoinSearch:
             if shared:
                 raise _NoJoinError(self._explain_meeting(shared, owners, head, join))
 
-            if not self._may_end(branch, join):
+            # A branch reaches the join, or a node where it just ends.
+            ways_on = [self._next(node_id) for node_id in branch]
+            if not any(not following or join in following or _SINK in following for following in ways_on):
                 raise _NoJoinError(
                     f"no path leads from the branch {head!r} to {join!r}, where the other branches meet",
                 )
@@ -288,14 +284,6 @@ class _JoinSearch:
             owners.update(dict.fromkeys(branch, head))
             branches[head] = frozenset(branch)
         return branches
-
-    def _may_end(self, branch: Iterable[str], join: str) -> bool:
-        """Return whether a branch can reach the join, or a node where it just ends."""
-        for node_id in branch:
-            following = self._next(node_id)
-            if not following or join in following or _SINK in following:
-                return True
-        return False
 
     def _explain_meeting(
         self,

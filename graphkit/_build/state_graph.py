@@ -10,9 +10,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, Unpack, overload
 
-from graphkit._build.actions import AnyEdgeAction, AnyNodeAction
 from graphkit._build.compile import build_topology, check_subgraph
-from graphkit._build.schema_forms import parse_schema
 from graphkit._compiled import CompiledGraph
 from graphkit._diagram import GraphRepresentation, draw
 from graphkit._options import check_count, check_seconds
@@ -29,6 +27,64 @@ from graphkit.errors import GraphStateError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+
+import dataclasses
+import typing
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from typing import Protocol, TypeAlias, TypeVar
+
+from graphkit._plan.schema import (
+    DataclassSchema,
+    find_application_types,
+    is_pydantic_model,
+    read_channels,
+)
+from graphkit._records.config import RunnableConfig
+from graphkit._records.output import Command
+from graphkit._values.frozen import private_copy
+
+# The functions of a graph as type checkers see them: the actions of nodes, and the conditions of edges. The
+# names are those of langgraph4j's interfaces. Each function may be synchronous or asynchronous. It may take
+# the config as its second argument.
+
+StateT_contra = TypeVar("StateT_contra", contravariant=True)
+Update: TypeAlias = Mapping[str, Any] | StateT | Command | None
+"""What a node returns: a mapping of updates, an object of the schema, a Command, or None for no update."""
+ActionResult: TypeAlias = Update[StateT] | Awaitable[Update[StateT]] | Iterator[Any] | AsyncIterator[Any]
+"""What the call of an action returns: an update, an awaitable of one, or chunks."""
+
+
+class NodeAction(Protocol[StateT]):
+    """A node that takes the state."""
+
+    def __call__(self, state: StateT, /) -> ActionResult[StateT]:
+        """Return the update."""
+
+
+class NodeActionWithConfig(Protocol[StateT]):
+    """A node that takes the state and the config of its run."""
+
+    def __call__(self, state: StateT, config: RunnableConfig, /) -> ActionResult[StateT]:
+        """Return the update."""
+
+
+class EdgeAction(Protocol[StateT_contra]):
+    """A condition that takes the state."""
+
+    def __call__(self, state: StateT_contra, /) -> Any:
+        """Return a key of the mappings, a Command, or an awaitable of either."""
+
+
+class EdgeActionWithConfig(Protocol[StateT_contra]):
+    """A condition that takes the state and the config of its run."""
+
+    def __call__(self, state: StateT_contra, config: RunnableConfig, /) -> Any:
+        """Return a key of the mappings, a Command, or an awaitable of either."""
+
+
+AnyNodeAction: TypeAlias = NodeAction[StateT] | NodeActionWithConfig[StateT]
+AnyEdgeAction: TypeAlias = EdgeAction[StateT] | EdgeActionWithConfig[StateT]
+
 
 Function = Callable[..., Any]
 
@@ -150,23 +206,22 @@ class StateGraph(JavaNames, Generic[StateT]):
                 is not above zero; a StateGraph has problems of its own; or the action is a graph
                 and a retry, executor, timeout or destinations are given, which belong on its nodes.
         """
+        name = id
         if action is None and callable(id):
-            return self.add_node(
-                _name_of(id),
-                id,
-                retry=retry,
-                executor=executor,
-                timeout=timeout,
-                metadata=metadata,
-                destinations=destinations,
-            )
-        targets = _parse_destinations(destinations, id)
+            action = id
+            name = _name_of(id)
+        if isinstance(destinations, str) or not isinstance(destinations, Iterable):
+            raise GraphStateError(f"the destinations of node {name!r} must be a list of node ids, not {destinations!r}")
+        role = f"a destination of node {name!r}"
+        targets = tuple(dict.fromkeys(parse_node_id(target, role) for target in destinations))
+        if START in targets:
+            raise GraphStateError(f"{role} is START, which cannot be the target of an edge")
         if isinstance(action, (StateGraph, CompiledGraph)):
             if targets or retry is not None or executor is not None or timeout is not None:
                 raise GraphStateError(
-                    f"node {id!r} is a graph: put retry, executor, timeout and destinations on its nodes"
+                    f"node {name!r} is a graph: put retry, executor, timeout and destinations on its nodes"
                 )
-            node_id = self._parse_new_id(id)
+            node_id = self._parse_new_id(name)
             if isinstance(action, CompiledGraph):
                 return self._add(Node(id=node_id, graph=action, metadata=dict(metadata or {})))
             self._inlined_schemas += (action._schema, *action._inlined_schemas)  # noqa: SLF001 - the same class
@@ -175,7 +230,7 @@ class StateGraph(JavaNames, Generic[StateT]):
             return self
 
         return self._add_action(
-            self._parse_new_id(id),
+            self._parse_new_id(name),
             action,
             retry=retry,
             executor=executor,
@@ -268,6 +323,14 @@ class StateGraph(JavaNames, Generic[StateT]):
                 f"node {node_id!r}: on_error='collect' and failures= belong together; failures= is the key of the "
                 f"state that gets the list of what failed"
             )
+        if isinstance(items, str):  # a key of the state
+            items_call = Call(StateItems(itemgetter(items)), takes_config=False)
+        elif callable(items):
+            items_call = _parse_call(items, f"the items of node {node_id!r}")
+        else:
+            raise GraphStateError(
+                f"the items of node {node_id!r} must be a key of the state or a callable, not {items!r}"
+            )
         return self._add_action(
             node_id,
             action,
@@ -275,7 +338,7 @@ class StateGraph(JavaNames, Generic[StateT]):
             executor=executor,
             timeout=timeout,
             metadata=metadata,
-            items=_parse_items(items, node_id),
+            items=items_call,
             max_concurrency=max_concurrency,
             label=None if label is None else _parse_call(label, f"the label of node {node_id!r}"),
             failures=None if failures is None else parse_node_id(failures, f"failures= of node {node_id!r}"),
@@ -596,23 +659,84 @@ def _parse_call(function: Any, role: str) -> Call:
         ) from error
 
 
-def _parse_destinations(destinations: Iterable[str], node_id: str) -> tuple[str, ...]:
-    if isinstance(destinations, str) or not isinstance(destinations, Iterable):
+# The schema argument, in each of its forms
+
+
+def parse_schema(schema: Any, state_factory: Any = None) -> StateSchema:
+    """Read a schema argument.
+
+    Args:
+        schema: channels, a state class, a TypedDict, a dataclass, a pydantic model, a state factory, a
+            serializer, or a StateSchema.
+        state_factory: a state factory or a serializer; overrides that of the schema.
+
+    Raises:
+        GraphStateError: it is none of these, or an annotation's reducer does not take two values.
+    """
+    if isinstance(schema, StateSchema):
+        parsed = schema
+    elif isinstance(schema, StateSerializer):
+        parsed = StateSchema({}, serializer=schema)
+    elif isinstance(schema, Mapping):
+        problems = [
+            f"the schema's {key!r} is {channel!r}, which is not a Channel"
+            for key, channel in schema.items()
+            if not isinstance(channel, Channel)
+        ]
+        if problems:
+            raise GraphStateError(*problems)
+        parsed = StateSchema(schema)
+    elif isinstance(schema, type):
+        parsed = _parse_class(schema)
+    elif callable(schema):
+        parsed = StateSchema({}, _parse_state_factory(schema))
+    else:
         raise GraphStateError(
-            f"the destinations of node {node_id!r} must be a list of node ids, not {destinations!r}",
+            f"a schema must be a dict of channels, an AgentState class, a TypedDict or a pydantic model, not {schema!r}"
         )
+    if isinstance(state_factory, StateSerializer):
+        parsed.serializer = state_factory
+    elif state_factory is not None:
+        parsed.state_factory = _parse_state_factory(state_factory)
+    if parsed.serializer is not None:
+        for key in parsed.serializer.transient_attributes:
+            parsed.make_transient(key)
+    return parsed
 
-    role = f"a destination of node {node_id!r}"
-    targets = [parse_node_id(target, role) for target in destinations]
-    if START in targets:
-        raise GraphStateError(f"{role} is START, which cannot be the target of an edge")
-    return tuple(dict.fromkeys(targets))
+
+def _parse_class(schema: type) -> StateSchema:
+    if issubclass(schema, AgentState):
+        return StateSchema(schema.SCHEMA, schema)
+    if typing.is_typeddict(schema):
+        hints = _read_hints(schema)
+        types = find_application_types(hints.values())
+        return StateSchema(read_channels(hints), keys=hints, types=types, closed_as=schema.__name__)
+    if is_pydantic_model(schema):
+        from graphkit._plan.pydantic_schema import PydanticSchema
+
+        return PydanticSchema(schema)
+    if dataclasses.is_dataclass(schema):
+        return DataclassSchema(schema, _read_hints(schema))
+    raise GraphStateError(
+        f"{schema.__name__} cannot be a schema: use an AgentState class with a SCHEMA, a TypedDict, a dataclass or a "
+        f"pydantic model"
+    )
 
 
-def _parse_items(items: Function | str, node_id: str) -> Call:
-    """Return what reads the items of a map node: a key of the state, or a function."""
-    if isinstance(items, str):
-        return Call(StateItems(itemgetter(items)), takes_config=False)
-    if not callable(items):
-        raise GraphStateError(f"the items of node {node_id!r} must be a key of the state or a callable, not {items!r}")
-    return _parse_call(items, f"the items of node {node_id!r}")
+def _read_hints(schema: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(schema, include_extras=True)
+    except NameError as error:
+        raise GraphStateError(f"an annotation of {schema.__name__} cannot be read: {error}") from error
+
+
+def _parse_state_factory(state_factory: Any) -> Callable[[Any], AgentState]:
+    """Return a state factory that receives copies of mutable application objects.
+
+    An AgentState class makes such copies itself.
+    """
+    if isinstance(state_factory, type) and issubclass(state_factory, AgentState):
+        return state_factory
+    if not callable(state_factory):
+        raise GraphStateError(f"a state factory must be callable(mapping), not {state_factory!r}")
+    return lambda data: state_factory(private_copy(data))

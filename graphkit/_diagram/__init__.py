@@ -67,8 +67,7 @@ def draw(
     """
     # Few runs draw, and every import of graphkit would pay for these.
     from graphkit._diagram.layout import DiagramModel, NameAllocator
-    from graphkit._diagram.syntax import MermaidWriter, PlantUmlWriter
-    from graphkit._diagram.text import TextWriter
+    from graphkit._diagram.writers import MermaidWriter, PlantUmlWriter, TextWriter
 
     syntax = GraphRepresentation.Type(type)
     model = DiagramModel(graph, names=NameAllocator(), path=path, current=current)

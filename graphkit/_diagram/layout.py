@@ -183,13 +183,14 @@ class DiagramModel:
             current: the node or the fork at which it continues.
             prefix: begins the names in this graph; one underscore for each level of subgraphs.
         """
-        parts = _read_parts(graph)
+        forks: Mapping[str, Fork] = {} if isinstance(graph, GraphDefinition) else graph.forks
+        edges = _read_edges(graph)
         self._names = names
         self._prefix = prefix
-        self._path = RunPath(parts.edges, parts.forks, path)
+        self._path = RunPath(edges, forks, path)
         self._current = {current}
-        if current is not None and current in parts.forks:
-            self._current.update(parts.forks[current].heads)
+        if current is not None and current in forks:
+            self._current.update(forks[current].heads)
         self._names_of: dict[str, str] = {}
         """Node id -> name in the diagram."""
 
@@ -203,40 +204,32 @@ class DiagramModel:
 
         self._add_shape(START, "start", "start")
         self._add_shape(END, "stop", "stop")
-        for node_id, part in parts.nodes.items():
-            self._add_node(node_id, part)
+        for node_id, part in graph.nodes.items():
+            inner: Topology | GraphDefinition | None = None
+            if isinstance(part, GraphDefinition):
+                inner = part
+            elif part.graph is not None:
+                inner = part.graph.topology
+            if inner is None:
+                kind: ShapeKind = "map" if isinstance(part, Node) and part.items else "node"
+                self._add_shape(node_id, node_id, kind)
+                continue
+            subgraph = DiagramModel(inner, names=names, label=node_id, prefix=prefix + "_")
+            subgraph.is_passed = node_id in self._path.nodes
+            subgraph.is_current = node_id in self._current
+            self._names_of[node_id] = subgraph.name
+            self.subgraphs.append(subgraph)
 
-        for source, edge in parts.edges.items():
-            if isinstance(edge, Condition):
-                self._add_condition(source, edge)
+        for source, targets in edges.items():
+            if isinstance(targets, Condition):
+                self._add_condition(source, targets)
             else:
-                for target in edge:
+                for target in targets:
                     self.arrows.append(self._make_arrow(source, target))
 
         # Steps that follow no edge, of a Command or an update.
         for source, target in self._path.find_jumps(self._names_of):
             self.arrows.append(self._make_arrow(source, target, is_dotted=True))
-
-    def _add_node(self, node_id: str, part: Node | GraphDefinition) -> None:
-        graph: Topology | GraphDefinition | None = None
-        if isinstance(part, GraphDefinition):
-            graph = part
-        elif part.graph is not None:
-            graph = part.graph.topology
-        if graph is None:
-            kind: ShapeKind = "map" if isinstance(part, Node) and part.items else "node"
-            self._add_shape(node_id, node_id, kind)
-            return
-        subgraph = DiagramModel(
-            graph,
-            names=self._names,
-            label=node_id,
-            prefix=self._prefix + "_",
-        )
-        subgraph.is_passed = node_id in self._path.nodes
-        subgraph.is_current = node_id in self._current
-        self._names_of[node_id] = subgraph.name
-        self.subgraphs.append(subgraph)
 
     def _add_shape(self, node_id: str, label: str, kind: ShapeKind) -> None:
         name = self._names.allocate(self._prefix + node_id)
@@ -307,31 +300,21 @@ class DiagramModel:
         return self._names_of[node_id]
 
 
-class _Parts(NamedTuple):
-    """The parts of a graph, with its edges as the user wrote them."""
-
-    nodes: Mapping[str, Node | GraphDefinition]
-    edges: Mapping[str, Targets]
-    forks: Mapping[str, Fork]
-
-
-def _read_parts(graph: Topology | GraphDefinition) -> _Parts:
+def _read_edges(graph: Topology | GraphDefinition) -> Mapping[str, Targets]:
+    """Return the edges as the user wrote them."""
     if isinstance(graph, GraphDefinition):
-        return _Parts(nodes=graph.nodes, edges=graph.edges, forks={})
-
-    forks = graph.forks
+        return graph.edges
     edges: dict[str, Targets] = {}
     for source, edge in graph.edges.items():
         if isinstance(edge, Condition):
             edges[source] = edge
-        elif source in forks:
+        elif source in graph.forks:
             continue  # the last nodes of the branches have edges to the join
-        elif edge in forks:
-            edges[source] = list(forks[edge].heads)
+        elif edge in graph.forks:
+            edges[source] = list(graph.forks[edge].heads)
         else:
             edges[source] = [edge]
-
-    return _Parts(nodes=graph.nodes, edges=edges, forks=forks)
+    return edges
 
 
 _SAFE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

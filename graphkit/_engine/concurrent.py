@@ -15,7 +15,7 @@ The records of one round are combined: a hundred branches that finish at once co
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, final
 
 from graphkit._engine.requests import Emit, Record, Request, Start, Stop, Task, Wait, Withdraw
@@ -98,7 +98,13 @@ class _Scheduler:
         if self.stopped is not None:
             raise self.stopped
         if self.failures:
-            raise _combine_failures(self.failures)
+            # The failure of the first failed part, with a note for each other one. A Stop among them is
+            # only the consequence of another part's failure.
+            failed = [index for index, failure in self.failures.items() if not isinstance(failure, Stop)]
+            first, *others = [self.failures[index] for index in sorted(failed or self.failures)]
+            for other in others:
+                first.add_note(f"Another branch also failed: {type(other).__name__}: {other}")
+            raise first
 
     @property
     def _is_ending(self) -> bool:
@@ -187,7 +193,7 @@ class _Scheduler:
         self.ready.extend((index, answer) for index in indexes)
 
     def _wait(self) -> Steps:
-        """Wait until a task has ended, and make its part ready."""
+        """Wait until tasks have ended, and make the parts ready that wait for them, or for one of their own parts."""
         tickets = tuple(self.waiters)
         if self._is_ending:
             yield from self._pass_on(Withdraw(tickets))
@@ -198,10 +204,6 @@ class _Scheduler:
                 raise  # asked to end for the second time
             self.stopped = raised
             return
-        self._distribute(done)
-
-    def _distribute(self, done: Collection[_DoneTask]) -> None:
-        """Make the parts ready whose tasks, or whose own parts' tasks, have ended."""
         outcomes_by_part: dict[int, list[_DoneTask]] = {}
         for task in done:
             ticket, result, error = task
@@ -215,13 +217,3 @@ class _Scheduler:
             # The part waits again for those of its tickets that are not done.
             self.waiters = {ticket: waiter for ticket, waiter in self.waiters.items() if waiter.part_index != index}
             self.ready.append((index, _Answer(outcomes)))
-
-
-def _combine_failures(failures: dict[int, BaseException]) -> BaseException:
-    """Return the failure of the first failed part, with a note for each other one."""
-    # A Stop among them is only the consequence of another part's failure.
-    failed = [index for index, failure in failures.items() if not isinstance(failure, Stop)]
-    first, *others = [failures[index] for index in sorted(failed or failures)]
-    for other in others:
-        first.add_note(f"Another branch also failed: {type(other).__name__}: {other}")
-    return first

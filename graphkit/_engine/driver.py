@@ -8,15 +8,16 @@ form of its own.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, aclosing, closing
 from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from queue import SimpleQueue
+from threading import Thread
 from time import perf_counter, time_ns
 from typing import Any, Final, final
 
-from graphkit._engine.access import check_access
 from graphkit._engine.checkpoint_writer import CheckpointWriter
 from graphkit._engine.history import RunHistory
 from graphkit._engine.loop import Run
@@ -41,6 +42,7 @@ from graphkit._engine.requests import (
     Wait,
     Withdraw,
 )
+from graphkit._engine.resume import Update
 from graphkit._engine.tasks import (
     NEVER_AWAITABLE,
     AsyncPool,
@@ -51,14 +53,64 @@ from graphkit._engine.tasks import (
     executing,
     refuse_awaitable,
 )
-from graphkit._engine.update import Update
+from graphkit._plan.compile_config import Program, iter_savers, program_of
 from graphkit._plan.events import Outbox
 from graphkit._records.checkpoint import make_id
+from graphkit._records.config import RunnableConfig, StreamMode
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
-from graphkit._records.output import NodeOutput
+from graphkit._records.output import NodeOutput, StreamingOutput
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.capabilities import check_rights
 from graphkit._saver.run_lock import find_held_lock, locks_held_by_runs
-from graphkit._to_thread import HeldCancellation
+from graphkit._saver.writes import subgraph_namespace
+from graphkit._to_thread import HeldCancellation, Outcome, capture_outcome, unwrap_outcome, wait_until_done
 from graphkit.errors import GraphRunnerError
+
+# The rights that a run needs: asked for before its first node, of savers that decide about them
+
+_HISTORY: Final = ("get", "get_writes", "put", "put_writes")
+"""What a run or an update does with each history."""
+
+
+def check_access(history: RunHistory, *, is_run: bool) -> None:
+    """Check that a run or an update may do all that it may have to do, so that it does not fail halfway.
+
+    Raises:
+        AccessDeniedError: it may not.
+    """
+    saver = history.saver
+    if saver is None:
+        return
+    check_rights(saver, history.config, "run_lock", *_HISTORY)
+    if not is_run:
+        return
+    _check_nested(history.program, history.config, saver)
+    options = history.program.options
+    if options.release_thread:
+        ending = "release"
+    elif not options.preserve:
+        ending = "delete"
+    else:
+        return
+    for each in iter_savers(history.program.topology, saver):
+        check_rights(each, history.config, ending)
+
+
+def _check_nested(program: Program, config: RunnableConfig, saver: BaseCheckpointSaver | None) -> None:
+    """Check the histories of nested graphs, at any depth."""
+    for node in program.topology.nested:
+        nested = program_of(node)
+        nested_config = config.replace(checkpoint_ns=subgraph_namespace(config.checkpoint_ns, node.id))
+        nested_saver = None
+        if nested.options.checkpoint_interval:
+            nested_saver = nested.options.checkpoint_saver or saver
+        if nested_saver is not None:
+            lock = () if nested_saver is saver else ("run_lock",)
+            check_rights(nested_saver, nested_config, *lock, *_HISTORY)
+        _check_nested(nested, nested_config, nested_saver)
+
+
+# The run locks
 
 _DEFAULT_TIMEOUT: Final = 10.0
 """Seconds to wait for another run of the holder, if the saver has no `lock_timeout`."""
@@ -88,6 +140,8 @@ class DriverLocks:
         held_keys = locks_held_by_runs()
         self._acquired: list[RunLock] = []
         self._prepared: Callable[[], RunLock] | None = None
+        self._turn: RunLock | None = None
+        """Taken after the lock if the calling code holds it already: its runs take turns."""
         saver = history.saver
         config = history.config
         self.outside_context = NodeContext("", (), held_keys, journal=history)
@@ -101,16 +155,15 @@ class DriverLocks:
                 f"use another thread_id",
                 thread_id=config.thread,
             )
-        prepared: Callable[[], RunLock] = partial(saver.run_lock, config)
+        # In this context, which has the run locks that the code holds which began the run. Not now: a saver
+        # may read its store to answer.
+        self._prepared = partial(copy_context().run, saver.run_lock, config)
         held = find_held_lock(key)
         if held is not None:
             timeout = getattr(saver, "lock_timeout", None)
             if not isinstance(timeout, (int, float)):
                 timeout = _DEFAULT_TIMEOUT
-            prepared = partial(_enter_both, prepared, held.serialize_runs(config.thread, float(timeout)))
-        # In this context, which has the run locks that the code holds which began the run. Not now: a saver
-        # may read its store to answer.
-        self._prepared = partial(copy_context().run, prepared)
+            self._turn = held.serialize_runs(config.thread, float(timeout))
         self._hold_keys({key, key_of_namespace})
 
     @property
@@ -140,6 +193,8 @@ class DriverLocks:
         """
         if self._prepared is not None:
             self._enter(self._prepared())
+        if self._turn is not None:
+            self._enter(self._turn)
 
     def acquire_another(self, request: Hold) -> None:
         """Take the lock of another saver too, unless it is held already."""
@@ -159,25 +214,12 @@ class DriverLocks:
         self._acquired.append(lock)
 
 
-@contextmanager
-def _enter_both(make_first: Callable[[], RunLock], second: RunLock) -> Iterator[None]:
-    with ExitStack() as stack:
-        stack.enter_context(make_first())
-        stack.enter_context(second)
-        yield
-
-
 Steps = Generator[Request, Any, Any]
 CLOCK: Final = Clock(now=time_ns, measure=perf_counter, new_id=make_id)
 """The clock of every run whose graph has none of its own."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BOUNDARIES: Final = frozenset({Emit, RunNode})
 """The requests at which a cancelled run stops: everything before them is stored."""
-
-
-def _read_nanoseconds(time: Callable[[], datetime]) -> int:
-    """Return the time of a clock that `compile(clock=)` was given."""
-    return (time() - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
 @final
@@ -222,7 +264,8 @@ class Driver:
         clock = CLOCK
         time = history.program.options.clock
         if time is not None:
-            clock = CLOCK._replace(now=partial(_read_nanoseconds, time))
+            # In nanoseconds, from a clock that `compile(clock=)` was given.
+            clock = CLOCK._replace(now=lambda: (time() - _EPOCH) // timedelta(microseconds=1) * 1000)
         history.attach(self.locks.held_keys, self.writer.perform, clock)
 
     def drive(self, steps: Steps) -> Generator[NodeOutput, None, None]:
@@ -236,8 +279,6 @@ class Driver:
         try:
             self._open()
             self.active_runs[id(self.run)] = self.run
-            # `_next_request` in line: a call for each of the three or four requests of a step would be
-            # 3 % of it.
             answers = self._make_answers(pool)
             while True:
                 try:
@@ -282,7 +323,15 @@ class Driver:
             await self._aopen()
             self.active_runs[id(self.run)] = self.run
             answers = self._make_async_answers(pool)
-            while (request := self._next_request(steps, answer, error)) is not None:
+            while True:
+                try:
+                    request = steps.send(answer) if error is None else steps.throw(error)
+                except StopIteration as end:
+                    self.result = end.value
+                    break
+                except Stop:
+                    self.was_closed = True
+                    break
                 answer = None
                 error = None
                 if request.__class__ in _BOUNDARIES:
@@ -305,18 +354,6 @@ class Driver:
             del error  # its traceback refers to this frame
             self.active_runs.pop(id(self.run), None)
             await self._aclose(pool.futures)
-
-    def _next_request(self, steps: Steps, answer: Any, error: BaseException | None) -> Request | None:
-        """Return the next request of the loop; None once it has ended."""
-        try:
-            if error is None:
-                return steps.send(answer)
-            return steps.throw(error)
-        except StopIteration as end:
-            self.result = end.value
-        except Stop:
-            self.was_closed = True
-        return None
 
     # The answers to each kind of request. By type: a chain of ifs would be evaluated at each step.
 
@@ -424,3 +461,154 @@ class Driver:
         if self.locks.is_held or has_threads:
             await self.cancellation.complete_in_thread(self._close, futures)
         self.cancellation.release()
+
+
+# Streams of several modes, and of what nodes dispatch while they run
+#
+# A run is driven by whoever asks for its next output: while a node runs, nobody could yield what it
+# dispatches. With mode "custom" the run is therefore driven elsewhere, by a thread or an asyncio task,
+# and the stream takes from a queue what the run emits and what its nodes dispatch:
+#
+#     run:     START --wait-- node dispatches 1, 2 .. node --wait-- END
+#     stream:  START .......... 1, 2 ................ node ........ END
+#
+# The run waits after each output until the caller asks for more, as it does without "custom". So a
+# stream that the caller closes stops at the node boundary that it has seen; closed in the midst of a
+# node, it stops at the end of that node. A value that a failed attempt has dispatched stays dispatched.
+
+STEP_MODES: Final = frozenset({StreamMode.VALUES, StreamMode.UPDATES, StreamMode.SNAPSHOTS})
+"""The modes whose streams are the outputs of the run as they are."""
+_END: Final = object()
+
+
+@final
+class Dispatched:
+    """A value that a node has dispatched while it runs."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+Item = NodeOutput[Any] | Dispatched
+
+
+def drive_live(
+    outputs: Generator[NodeOutput[Any], None, None],
+    listen: Callable[[Callable[[Any], None]], None],
+) -> Generator[Item, None, None]:
+    """Drive a run on a thread; yield its outputs and, as they come, the values of its nodes.
+
+    Args:
+        outputs: drives the run.
+        listen: registers the function to call with each value, from any thread.
+    """
+    news: SimpleQueue[Any] = SimpleQueue()
+    answers: SimpleQueue[bool] = SimpleQueue()
+    outcomes: list[Outcome] = []
+
+    def drive() -> None:
+        for output in outputs:
+            news.put(output)
+            goes_on = answers.get()
+            if not goes_on:
+                break
+        outputs.close()
+
+    def run() -> None:
+        outcomes.append(capture_outcome(drive))
+        news.put(_END)
+
+    listen(lambda value: news.put(Dispatched(value)))
+    thread = Thread(target=copy_context().run, args=(run,), name="graphkit stream")
+    thread.start()
+    try:
+        while (item := news.get()) is not _END:
+            yield item
+            if not isinstance(item, Dispatched):
+                answers.put(True)
+    finally:
+        answers.put(False)
+        thread.join()
+        unwrap_outcome(outcomes[0])
+
+
+async def adrive_live(
+    outputs: AsyncGenerator[NodeOutput[Any]], listen: Callable[[Callable[[Any], None]], None]
+) -> AsyncGenerator[Item]:
+    """Drive a run in an asyncio task, as `drive_live` does on a thread."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    news: asyncio.Queue[Any] = asyncio.Queue()
+    answers: asyncio.Queue[bool] = asyncio.Queue()
+
+    def tell(item: Any) -> None:
+        # The outputs take the same way as values of other threads, and so keep their places among them.
+        loop.call_soon_threadsafe(news.put_nowait, item)
+
+    async def drive() -> None:
+        try:
+            async for output in outputs:
+                tell(output)
+                goes_on = await answers.get()
+                if not goes_on:
+                    break
+        finally:
+            await outputs.aclose()
+            tell(_END)
+
+    listen(lambda value: tell(Dispatched(value)))
+    task = asyncio.ensure_future(drive())
+    try:
+        while (item := await news.get()) is not _END:
+            yield item
+            if not isinstance(item, Dispatched):
+                answers.put_nowait(True)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    finally:
+        answers.put_nowait(False)
+        await wait_until_done((task,))
+        if not task.cancelled():
+            task.result()
+
+
+def select_items(outputs: Generator[NodeOutput[Any], None, None], history: RunHistory) -> Iterator[Any]:
+    """Yield what a stream of the modes of the run's config shows."""
+    modes = history.config.stream_mode
+    items: Generator[Item, None, None] = outputs
+    if StreamMode.CUSTOM in history.config.stream_modes:
+        items = drive_live(outputs, history.listen)
+    with closing(items):
+        for item in items:
+            yield from _show(item, modes)
+
+
+async def aselect_items(outputs: AsyncGenerator[NodeOutput[Any]], history: RunHistory) -> AsyncIterator[Any]:
+    """As `select_items`."""
+    modes = history.config.stream_mode
+    items: AsyncGenerator[Item] = outputs
+    if StreamMode.CUSTOM in history.config.stream_modes:
+        items = adrive_live(outputs, history.listen)
+    async with aclosing(items):
+        async for item in items:
+            for shown in _show(item, modes):
+                yield shown
+
+
+def _show(item: Item, modes: StreamMode | tuple[StreamMode, ...]) -> Iterator[Any]:
+    """Yield an item as each mode shows it: with one mode the item itself, with several in a pair."""
+    several = modes if isinstance(modes, tuple) else (modes,)
+    value: Any = item
+    is_custom = isinstance(item, Dispatched)
+    if isinstance(item, Dispatched):
+        value = item.value
+    elif isinstance(item, StreamingOutput) and StreamMode.CUSTOM in several:
+        value = item.chunk
+        is_custom = True
+    for mode in several:
+        if is_custom == (mode is StreamMode.CUSTOM):
+            yield value if mode is modes else (mode, value)

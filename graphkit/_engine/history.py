@@ -19,16 +19,16 @@ updates and finished tasks are in `graphkit._saver.writes`, because savers list 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime, timedelta
+from math import inf
 from typing import Any, Final, final
 
-from graphkit._engine.control import RunControl
-from graphkit._engine.failures import make_failure
-from graphkit._engine.program import Program, program_of
-from graphkit._engine.reporter import RunReporter
+from graphkit._engine.reporter import RunReporter, make_failure
 from graphkit._engine.requests import Clock, Load, LoadWrites, Record, Request, Save, Steps
 from graphkit._engine.state import EMPTY, SCHEMA_VERSION, RunState, include_subgraph_updates
+from graphkit._plan.compile_config import Program, program_of
 from graphkit._plan.topology import Node
 from graphkit._records.checkpoint import Checkpoint, to_datetime
 from graphkit._records.config import END, START, RunnableConfig
@@ -36,7 +36,14 @@ from graphkit._records.context import ABSENT, Expired, NodeContext, StopTerms
 from graphkit._records.output import GraphResume, When
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.incomplete import check_complete
-from graphkit._saver.status import RESUMED_AT, SLOT_NANOSECONDS, public_metadata
+from graphkit._saver.status import (
+    CANCEL_REQUEST,
+    LOOK_INTERVAL,
+    PAUSE_REQUEST,
+    RESUMED_AT,
+    SLOT_NANOSECONDS,
+    public_metadata,
+)
 from graphkit._saver.writes import (
     ANSWER,
     ASLEEP,
@@ -57,7 +64,124 @@ from graphkit._saver.writes import (
 )
 from graphkit._values.frozen import FrozenDict, FrozenList, freeze
 from graphkit._values.state import Changes
-from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError
+from graphkit.errors import CheckpointerError, CheckpointNotFoundError, GraphRunnerError, NodeExecutionError
+
+# What other threads and processes ask of a run, to pause or to end as cancelled
+
+_LOG: Final = logging.getLogger("graphkit.engine")
+_REST: Final = 20
+"""A look that takes long makes the next one later, so that looks take a twentieth of the run's time at most.
+A map of 10,000 items records its results where requests are recorded, and a look reads them all."""
+
+
+class Halt(BaseException):
+    """Raised where a run waits for a human, or was asked to pause or to end; the reason is recorded."""
+
+
+@final
+class RunControl:
+    """What other threads and processes ask of a run; shared with its nested runs.
+
+    Requests of other processes are in the store, at the run's mailboxes (see
+    `graphkit._saver.status`). The run looks for them at node boundaries, at most every
+    `LOOK_INTERVAL` seconds.
+
+    Attributes:
+        saver: where the outermost run is stored; None if nothing is.
+        config: names its history.
+        must_check: whether a node boundary has to call `check`. False without a saver, until the run is
+            asked to pause: so a run without a saver pays for one attribute at each step.
+        next_look: when the run looks into the store again, in seconds of its clock; 0 before `begin`.
+        pause_requested: stop at the next node boundary. Only ever set to True, from any thread or
+            signal handler.
+        granted: the pending writes that withdraw the requests that the run has found.
+        cancellation: why the run is cancelled, {reason, at}; None if it is not.
+        mailboxes: the checkpoints at which requests may have been recorded since the last look.
+        noted_error: the error that has a note about the node where it was raised.
+    """
+
+    __slots__ = (
+        "_settled_at", "cancellation", "config", "granted", "mailboxes", "must_check", "next_look",
+        "noted_error", "pause_requested", "saver",
+    )  # fmt: skip
+
+    def __init__(self, saver: BaseCheckpointSaver | None, config: RunnableConfig) -> None:
+        self.saver = saver
+        self.config = config
+        self.must_check = saver is not None
+        self.next_look = 0.0
+        self._settled_at = inf
+        """When the first look is due. A run that ends before that looks for nothing: who asks it to stop
+        waits for longer, and finds that it has ended."""
+        self.pause_requested = False
+        self.granted: dict[str, None] = {}
+        self.cancellation: Mapping[str, Any] | None = None
+        self.mailboxes: list[str] = []
+        self.noted_error: BaseException | None = None
+
+    def begin(self, clock: Clock) -> None:
+        """Note when the first step begins; the steps of nested runs begin later, and change nothing."""
+        if self.saver is not None and self.next_look == 0:
+            self.next_look = clock.measure() + LOOK_INTERVAL
+            self._settled_at = self.next_look
+
+    def request_pause(self) -> None:
+        """Ask the run to stop at its next node boundary."""
+        self.pause_requested = True
+        self.must_check = True
+
+    def check(self, clock: Clock) -> Steps:
+        """Stop the run if it was asked to.
+
+        Raises:
+            Halt: it was.
+        """
+        if not self.pause_requested and clock.measure() >= self.next_look:
+            count = yield from self._read_mailboxes(clock)
+            # Requests may still be recorded at the newest one.
+            del self.mailboxes[: max(0, count - 1)]
+        if self.pause_requested:
+            raise Halt
+
+    def look(self, clock: Clock) -> Steps:
+        """Look for requests, if that is due; may be called by the thread of any node."""
+        if clock.measure() >= self.next_look:
+            yield from self._read_mailboxes(clock)
+
+    def look_at_stop(self, clock: Clock) -> Steps:
+        """Look for requests although the run stops anyway, so that a worker does not resume it."""
+        if clock.measure() >= self._settled_at:
+            yield from self._read_mailboxes(clock)
+
+    def _read_mailboxes(self, clock: Clock) -> Generator[Request, Any, int]:
+        """Read the mailboxes; return how many of them, from the oldest on."""
+        now = clock.measure()
+        # Before the first request, so that other threads do not read at the same time.
+        self.next_look = now + LOOK_INTERVAL
+        if self.cancellation is not None:
+            return 0
+        assert self.saver is not None
+        checkpoint_ids = tuple(self.mailboxes)
+        for checkpoint_id in checkpoint_ids:
+            try:
+                writes = yield LoadWrites(self.saver, self.config.with_check_point_id(checkpoint_id))
+            except (CheckpointerError, OSError) as error:
+                # The run goes on, and looks again. If the store is broken, its next save ends the run.
+                _LOG.warning("the run of thread %r cannot see whether it was cancelled: %s", self.config.thread, error)
+                return 0
+            cancellation = writes.get(CANCEL_REQUEST)
+            if isinstance(cancellation, Mapping):
+                self.cancellation = cancellation
+                self.granted[CANCEL_REQUEST] = None
+            if writes.get(PAUSE_REQUEST) is not None:
+                self.granted[PAUSE_REQUEST] = None
+            if self.granted:
+                self.request_pause()
+        self.next_look = max(self.next_look, clock.measure() + _REST * (clock.measure() - now))
+        return len(checkpoint_ids)
+
+
+# What is stored
 
 ONCE: Final = "once:"
 """Prefix: `once:<key of the node execution>:<key>` -> the result of a side effect."""
@@ -81,7 +205,6 @@ PER_CHECKPOINT_KEYS: Final = frozenset(
 """The metadata keys that describe one checkpoint; the other keys belong to the whole run."""
 _RAISED_BY_NODES: Final = frozenset({"inside", "action"})
 """Values of `when` of the interrupts that a node raises; the others are declared stops."""
-"""How many characters of an error message are recorded."""
 
 
 @final

@@ -25,15 +25,13 @@ checkpoint of the loop without an interrupt and stops then: a crash cannot skip 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Generator, Mapping
 from concurrent.futures import Executor
 from typing import Any, Final, NamedTuple, final
 
-from graphkit._engine.control import Halt
-from graphkit._engine.failures import note_place
-from graphkit._engine.history import WRITES_TAKEN_FROM, ResumePlan, RunHistory, checkpoint_not_found
+from graphkit._engine.history import WRITES_TAKEN_FROM, Halt, RunHistory, checkpoint_not_found
 from graphkit._engine.nodes import NodeRunner, execute_fork
-from graphkit._engine.program import iter_savers
+from graphkit._engine.reporter import note_place
 from graphkit._engine.requests import (
     Discard,
     Emit,
@@ -49,9 +47,9 @@ from graphkit._engine.requests import (
 )
 from graphkit._engine.resume import merge_updates, prepare_resume
 from graphkit._engine.routing import evaluate_edge, follow_edge, no_edge_error, resolve_goto
-from graphkit._engine.state import EMPTY, RunState, strip_subgraph_updates
-from graphkit._engine.update_codec import unpack, unpack_if_marked
+from graphkit._engine.state import EMPTY, strip_subgraph_updates, unpack, unpack_if_marked
 from graphkit._plan.checkpoint_when import Step
+from graphkit._plan.compile_config import iter_savers
 from graphkit._plan.topology import Node
 from graphkit._records.config import END, START, StreamMode
 from graphkit._records.output import (
@@ -67,7 +65,6 @@ from graphkit._saver.writes import (
     OUTER_EXECUTION,
     SUBGRAPH_INTERRUPT,
     SUBGRAPH_TIMER,
-    Submission,
     subgraph_interrupts,
     subgraph_timers,
     unanswered_interrupts,
@@ -101,7 +98,7 @@ class Run:
         next_node_id: the node or fork that is next; None if an answer decides it.
         may_stop: whether declared stops apply at this position: not at the one that was resumed.
         must_emit: whether the current position still has to be emitted; False right after a resume.
-        step_updates: the updates since the last output; None unless the caller wants to see them.
+        step_updates: the updates since the last output, by node; None unless the caller wants to see them.
         nested_interrupts: the interrupts of nested runs, as these emitted them.
         nested_resumes: what a resume brought for nested graphs, by namespace.
     """
@@ -135,7 +132,7 @@ class Run:
         self.next_node_id: str | None = None
         self.may_stop = True
         self.must_emit = True
-        self.step_updates: list[tuple[str, FrozenDict]] | None = None
+        self.step_updates: dict[str, dict[str, Any]] | None = None
         self.nested_interrupts: list[InterruptionMetadata] = []
         self.nested_resumes: dict[str, GraphResume] = {}
 
@@ -143,13 +140,15 @@ class Run:
         """Run, from the input or the stored checkpoint, to the end or a stop."""
         self.state.set_private_defaults()
         if StreamMode.UPDATES in self.history.config.stream_modes:
-            updates: list[tuple[str, FrozenDict]] = []
+            updates: dict[str, dict[str, Any]] = {}
             self.step_updates = updates
-            self.state.listeners.append(lambda node_id, update: updates.append((node_id, update)))
+            self.state.listeners.append(lambda node_id, update: updates.setdefault(node_id, {}).update(unpack(update)))
         if isinstance(self.run_input, GraphResume):
             is_due = yield from self._resume(self.run_input)
             if not is_due:
-                yield from self._stay()
+                yield Finish()
+                state = self.state.schema.state_factory(self.state.data)
+                yield Emit(NodeOutput(self.history.position.node_id, state))
                 return
         else:
             yield from self._start(self.run_input)
@@ -173,54 +172,28 @@ class Run:
     def _start(self, run_input: Mapping[str, Any]) -> Steps:
         """Start from an input, or from the state of the outer graph."""
         history = self.history
+        state = self.state
         if history.outer_execution is not None:
-            self.state.adopt(run_input)
+            state.adopt(run_input)
         else:
-            yield from self._load_and_merge(run_input)
+            # The input is merged into the latest state of the thread, or into an initial state.
+            base = None
+            if history.saver is not None:
+                base = yield from history.load_base()
+                if base is None and history.requested_config.checkpoint_id is not None:
+                    raise checkpoint_not_found(history.requested_config, "see get_state_history")
+            if base is None:
+                state.begin()
+                self.reporter.post_event("state.create", START, {"keys": list(run_input)})
+            else:
+                history.move_to(base)
+                self.reporter.post_load(base)
+            state.merge_input(run_input)
         history.begin()
         self.next_node_id = yield from follow_edge(self.state, START)
         history.mark(START, self.next_node_id)
         if history.saver is not None and not history.stores_at_exit:
             yield from history.save("input")
-
-    def _load_and_merge(self, run_input: Mapping[str, Any]) -> Steps:
-        """Merge the input into the latest state of the thread, or into an initial state."""
-        history = self.history
-        state = self.state
-        base = None
-        if history.saver is not None:
-            base = yield from history.load_base()
-            if base is None and history.requested_config.checkpoint_id is not None:
-                raise checkpoint_not_found(history.requested_config, "see get_state_history")
-        if base is None:
-            state.begin()
-            self.reporter.post_event("state.create", START, {"keys": list(run_input)})
-        else:
-            history.move_to(base)
-            self.reporter.post_load(base)
-        state.merge_input(run_input)
-
-    def _begin_submitted(self, plan: ResumePlan, submission: Submission) -> Steps:
-        """Begin a run that was submitted; record why if that is not possible."""
-        history = self.history
-        try:
-            self.state.merge_input(unpack_if_marked(submission.input))
-            merge_updates(self.state, plan)
-            if self.step_updates is not None:
-                self.step_updates.clear()
-            self.next_node_id = yield from follow_edge(self.state, START)
-            history.move_on(START, self.next_node_id)
-        except Exception as error:
-            # The caller that resumes has not given the input, and may be a worker.
-            yield from self._fail(error)
-            raise
-        # At once, also with durability="exit": the thread would stay queued while its run goes on.
-        yield from history.save("input")
-
-    def _stay(self) -> Steps:
-        """Emit the state and end: nothing is due."""
-        yield Finish()
-        yield Emit(NodeOutput(self.history.position.node_id, self.state.schema.state_factory(self.state.data)))
 
     def _resume(self, resume: GraphResume) -> Generator[Request, Any, bool]:
         """Go on from the stored checkpoint, and record what the resume brings.
@@ -246,7 +219,19 @@ class Run:
         if plan.submission is not None:
             if not plan.submission.is_due(history.now()):
                 return False
-            yield from self._begin_submitted(plan, plan.submission)
+            try:
+                self.state.merge_input(unpack_if_marked(plan.submission.input))
+                merge_updates(self.state, plan)
+                if self.step_updates is not None:
+                    self.step_updates.clear()
+                self.next_node_id = yield from follow_edge(self.state, START)
+                history.move_on(START, self.next_node_id)
+            except Exception as error:
+                # The caller that resumes has not given the input, and may be a worker.
+                yield from self._fail(error)
+                raise
+            # At once, also with durability="exit": the thread would stay queued while its run goes on.
+            yield from history.save("input")
             return True
         run_id = history.metadata.run_id
         self.reporter.post_resume(plan.base, self.next_node_id, run_id, plan.recorded, plan.added)
@@ -307,7 +292,8 @@ class Run:
                 else:
                     output = NodeOutput(node_id, state_of(state.data))
                 if step_updates is not None:
-                    output.update = _take_updates_by_node(step_updates)
+                    output.update = step_updates.copy()
+                    step_updates.clear()
                 yield Emit(output)
             # The stop is recorded before the output and takes effect after it, so a caller that reads
             # the output finds the interrupt in the store.
@@ -409,22 +395,35 @@ class Run:
         """
         history = self.history
         yield from history.ensure_stored()  # the nested run refers to the start of this execution
-        nested = history.open_nested(node, runner.state, key)
+        state = runner.state
+        nested = history.open_nested(node, state, key)
         namespace = nested.config.checkpoint_ns
         resume = self.nested_resumes.pop(namespace, None)
-        run_input = yield from _find_nested_input(history, nested, runner.state, resume)
+        run_input: Any = state.data
+        if nested.saver is not None:
+            if nested.saver is not history.saver:
+                yield Hold(nested.saver, nested.config)
+            # The namespace has one history for all executions of the node. The latest checkpoint shows
+            # which of them it belongs to: to this one, which a crash or an interrupt has stopped inside;
+            # or to an earlier one, for instance of the loop's last round, which has nothing to do with
+            # this one.
+            latest = yield Load(nested.saver, nested.config)
+            if latest is not None and latest.metadata.get(OUTER_EXECUTION) == nested.outer_execution:
+                run_input = resume or GraphResume()
         run = Run(nested, run_input, executor=runner.executor)
         interrupts = yield from _relay_requests(history, nested, run.steps())
         if interrupts:
             self.nested_interrupts += interrupts
-            stops: dict[str, Any] = {_subgraph_key(interrupt): namespace for interrupt in interrupts}
+            stops: dict[str, Any] = {}
+            for interrupt in interrupts:
+                prefix = SUBGRAPH_INTERRUPT if interrupt.due is None else SUBGRAPH_TIMER
+                stops[prefix + interrupt.id] = namespace
             if not key and any(interrupt.due is not None for interrupt in interrupts):
                 stops[ASLEEP] = True
             new = {name: value for name, value in stops.items() if history.writes.get(name) != value}
             if new:  # of a timer that was not due, there is nothing new
                 yield from history.record(new)
             raise Halt
-        state = runner.state
         inner = nested.state
         assert inner.subgraph_updates is not None
         # One by one, as the nested nodes returned them: merging the final state instead would apply the
@@ -503,16 +502,10 @@ class Run:
                 yield from history.record(history.grant_requests())
         if self.control.cancellation is None:
             yield from self._emit_interrupts()
-        elif history.outer_execution is None:
-            yield from self._emit_cancelled()
-        else:
+            return
+        if history.outer_execution is not None:
             yield from history.store_at_stop()
             raise Halt
-
-    def _emit_cancelled(self) -> Steps:
-        """Emit the state of a run that is recorded as cancelled."""
-        history = self.history
-        assert self.control.cancellation is not None
         node_id = self.next_node_id or history.position.node_id
         reason = self.control.cancellation.get("reason")
         self.reporter.post_event("graph.cancel", node_id, {"reason": reason})
@@ -588,15 +581,6 @@ class Run:
         return self.state.schema.state_factory(strip_subgraph_updates(data))
 
 
-def _take_updates_by_node(updates: list[tuple[str, FrozenDict]]) -> Mapping[str, Any]:
-    """Return the updates of a step by node, and empty the list."""
-    by_node: dict[str, dict[str, Any]] = {}
-    for node_id, update in updates:
-        by_node.setdefault(node_id, {}).update(unpack(update))
-    updates.clear()
-    return by_node
-
-
 # Nested graphs
 #
 # A nested graph: a node that is a graph, run inside the outer run, in a namespace of its own.
@@ -609,33 +593,6 @@ def _take_updates_by_node(updates: list[tuple[str, FrozenDict]]) -> Mapping[str,
 _SUBGRAPH_STOPS: Final = (SUBGRAPH_INTERRUPT, SUBGRAPH_TIMER)
 _BEFORE_FIRST_STEP: Final = (Load, LoadWrites, Hold, Record, Save)
 """The requests of a nested run while an answer to it may not be stored yet."""
-
-
-def _find_nested_input(
-    outer: RunHistory, nested: RunHistory, state: RunState, resume: GraphResume | None
-) -> Generator[Request, Any, Any]:
-    """Return what a nested run starts from.
-
-    Args:
-        outer: the history of the outer run.
-        nested: the history of the nested graph.
-        state: the state of the outer graph.
-        resume: what the resume of the outer run brought for the nested graph.
-
-    Returns:
-        A GraphResume if this very node execution has begun before; else the state.
-    """
-    if nested.saver is None:
-        return state.data
-    if nested.saver is not outer.saver:
-        yield Hold(nested.saver, nested.config)
-    # The namespace has one history for all executions of the node. The latest checkpoint shows which
-    # of them it belongs to: to this one, which a crash or an interrupt has stopped inside; or to an
-    # earlier one, for instance of the loop's last round, which has nothing to do with this one.
-    latest = yield Load(nested.saver, nested.config)
-    if latest is not None and latest.metadata.get(OUTER_EXECUTION) == nested.outer_execution:
-        return resume or GraphResume()
-    return state.data
 
 
 def _relay_requests(
@@ -663,7 +620,15 @@ def _relay_requests(
         error = None
         try:
             if waiting and not isinstance(request, _BEFORE_FIRST_STEP):
-                waiting = yield from _clear_answered(outer, nested, waiting)
+                writes = nested.writes
+                open_interrupts = (*unanswered_interrupts(writes), *subgraph_interrupts(writes))
+                open_timers = (*unanswered_timers(writes), *subgraph_timers(writes))
+                still_open = {SUBGRAPH_INTERRUPT + stop_id for stop_id in open_interrupts}
+                still_open |= {SUBGRAPH_TIMER + stop_id for stop_id in open_timers}
+                answered = [key for key in waiting if key not in still_open]
+                if answered:
+                    yield from outer.record(dict.fromkeys(answered))
+                waiting = [key for key in waiting if key in still_open]
             if isinstance(request, Finish):  # the outer run keeps the run lock
                 continue
             # The outer run emits the interrupts, with its own, when its other branches have stopped.
@@ -678,25 +643,3 @@ def _relay_requests(
             answer = yield request
         except BaseException as raised:  # noqa: BLE001 - the nested run handles it
             error = raised
-
-
-def _clear_answered(
-    outer: RunHistory, nested: RunHistory, recorded: Collection[str]
-) -> Generator[Request, Any, list[str]]:
-    """Record in the outer run which interrupts of a nested run no longer wait; return the others.
-
-    Both are keys of pending writes of the outer run.
-    """
-    writes = nested.writes
-    waiting = {SUBGRAPH_INTERRUPT + key for key in (*unanswered_interrupts(writes), *subgraph_interrupts(writes))}
-    waiting |= {SUBGRAPH_TIMER + key for key in (*unanswered_timers(writes), *subgraph_timers(writes))}
-    answered = [key for key in recorded if key not in waiting]
-    if answered:
-        yield from outer.record(dict.fromkeys(answered))
-    return [key for key in recorded if key in waiting]
-
-
-def _subgraph_key(interrupt: InterruptionMetadata) -> str:
-    """Return the key under which the outer run records an interrupt of a nested run."""
-    prefix = SUBGRAPH_INTERRUPT if interrupt.due is None else SUBGRAPH_TIMER
-    return prefix + interrupt.id

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
+from types import TracebackType
 from typing import Any, Final, final
 
 from graphkit._plan.events import level_of
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.writes import ANSWER, RESUMED, interrupts_in
-from graphkit._values.frozen import FrozenDict, private_copy
-from graphkit._wording import message_of
-from graphkit.errors import GraphRunnerError, MaxIterationsError
+from graphkit._values.frozen import FrozenDict, freeze, private_copy
+from graphkit._wording import describe_error, message_of
+from graphkit.errors import GraphRunnerError, MaxIterationsError, NodeExecutionError
 
 PostEvent = Callable[..., None]
 """Posts an event to the observers; see `graphkit._plan.events.Outbox.post`."""
@@ -170,3 +172,74 @@ class RunReporter:
                 continue
             by = "deadline" if isinstance(taken, Mapping) else "human"
             self.post_event("interrupt.answered", next_node_id, {"id": interrupt_id, "by": by})
+
+
+# What a failed run tells: in the exception that leaves it, and in the failure that the store keeps
+
+_MAX_MESSAGE: Final = 2000
+_MAX_TRACEBACK: Final = 8000
+"""Characters of a recorded traceback. Its end is kept: it has the line that raised."""
+_BETWEEN: Final = frozenset({"graphkit", "concurrent", "threading", "asyncio"})
+"""The packages that call a node's function: ours, and those of its thread or task."""
+
+
+def find_user_traceback(error: BaseException) -> TracebackType | None:
+    """Return the traceback of an error from the first frame of user code on; None if there is none.
+
+    Frames of graphkit further down stay, where a node calls `config.once` for example.
+    """
+    found = error.__traceback__
+    while found is not None:
+        package, _, _ = found.tb_frame.f_globals.get("__name__", "").partition(".")
+        if package not in _BETWEEN:
+            return found
+        found = found.tb_next
+    return None
+
+
+def make_failure(error: Exception, node_id: str | None, at: datetime) -> FrozenDict:
+    """Return a failure as it is recorded: node, type, message and time, and the cause with its traceback."""
+    failure = {"node_id": node_id, **_describe(error), "at": at}
+    cause = error.__cause__
+    # Of a subclass, such as ModelError, the message says it all: it is free of secrets, which its
+    # cause, an error of a client library, may not be.
+    if type(error) is NodeExecutionError and cause is not None:
+        from traceback import format_tb  # a failure may take its time
+
+        # Where user code raised the cause: the error has the frames of user code then, and none if the
+        # engine raised it, merging an update for example. Those of another process are in a note.
+        frames = "".join(format_tb(find_user_traceback(error)))
+        trace = frames or "\n".join(getattr(cause, "__notes__", ()))
+        if trace:
+            failure["cause"] = _describe(cause)
+            failure["traceback"] = trace[-_MAX_TRACEBACK:]
+    record: FrozenDict = freeze(failure)
+    return record
+
+
+def describe_cause(error: NodeExecutionError) -> str:
+    """Return the type and message of what user code raised, or of a ModelError and its like themselves."""
+    is_own = type(error) is NodeExecutionError and error.__cause__ is not None
+    return describe_error(error.__cause__ if is_own else error)  # type: ignore[arg-type]
+
+
+def _describe(error: BaseException) -> dict[str, object]:
+    return {"type": type(error).__name__, "message": message_of(error)[:_MAX_MESSAGE]}
+
+
+def note_place(error: Exception, config: RunnableConfig, node_id: str | None, step: int, *, is_stored: bool) -> None:
+    """Note in an exception that leaves a run where it was, and how to go on.
+
+    Args:
+        error: the exception.
+        config: of the run, or of the nested run that failed.
+        node_id: the node, or None.
+        step: how many nodes the run has begun.
+        is_stored: whether a saver has the thread.
+    """
+    place = "/".join(filter(None, (config.checkpoint_ns, node_id)))
+    thread = f"thread {config.thread!r}, " if is_stored else ""
+    note = f"graphkit: {thread}node {place!r}, step {step}"
+    if is_stored:
+        note += f"; once the cause is gone, continue with resume({config.thread!r})"
+    error.add_note(note)

@@ -3,20 +3,37 @@
 `plan_resume` decides it, and changes nothing. `prepare_resume` loads what that takes, moves the
 history and the state there, and checks the nested graphs. It stores nothing: a resume that does not
 fit what waits, here or in a nested graph, leaves no trace.
+
+`Update` corrects a stored state instead: `update_state` as a loop of its own, with the same requests. It
+runs no node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, final
 
-from graphkit._engine.history import ResumePlan, RunHistory, checkpoint_not_found, inherited_metadata
-from graphkit._engine.requests import Request
-from graphkit._engine.state import RunState
-from graphkit._engine.update_codec import pack_if_marked, unpack_if_marked
-from graphkit._plan.topology import Topology
+from graphkit._engine.history import (
+    CONTINUED_EXECUTION,
+    WRITES_TAKEN_FROM,
+    ResumePlan,
+    RunHistory,
+    checkpoint_not_found,
+    graph_metadata,
+    inherited_metadata,
+)
+from graphkit._engine.requests import Record, Request, Save
+from graphkit._engine.routing import follow_edge
+from graphkit._engine.state import (
+    SUBGRAPH_UPDATES,
+    RunState,
+    include_subgraph_updates,
+    pack_if_marked,
+    unpack_if_marked,
+)
 from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
 from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume
 from graphkit._saver.writes import (
@@ -27,6 +44,7 @@ from graphkit._saver.writes import (
     INTERRUPT,
     OUTER_EXECUTION,
     STOP_PREFIXES,
+    SUBMIT,
     TIMER,
     UPDATE,
     Submission,
@@ -119,7 +137,14 @@ def plan_resume(
     submission = Submission.find(base.next_node_id, base.metadata)
     next_node_id = base.next_node_id
     if next_node_id is not None and submission is None:
-        next_node_id = _resolve_next(state.topology, next_node_id)
+        target = state.topology.resolve_target(next_node_id)  # in this version of the graph
+        if target is None:
+            raise GraphRunnerError(
+                f"the stored next node {next_node_id!r} is not a node of this graph; "
+                f"add it again, or choose another with update_state(config, {{}}, goto=...)",
+                node_id=next_node_id,
+            )
+        next_node_id = target
     recorded = dict(writes)
     if not is_latest:  # its interrupts wait again, without their answers
         recorded = {key: value for key, value in recorded.items() if key.startswith((INTERRUPT, TIMER))}
@@ -158,18 +183,6 @@ def plan_resume(
         nested=parts.by_namespace,
         follows_failure=follows_failure,
     )
-
-
-def _resolve_next(topology: Topology, stored: str) -> str:
-    """Return the node or fork that a stored next node means in this version of the graph."""
-    target = topology.resolve_target(stored)
-    if target is None:
-        raise GraphRunnerError(
-            f"the stored next node {stored!r} is not a node of this graph; "
-            f"add it again, or choose another with update_state(config, {{}}, goto=...)",
-            node_id=stored,
-        )
-    return target
 
 
 class _Brought(NamedTuple):
@@ -218,7 +231,12 @@ def _read_own_part(
             )
         for interrupt_id, answer in _answers_by_id(resume.value, waiting).items():
             when = waiting[interrupt_id]["when"]
-            _refuse_late(interrupt_id, waiting[interrupt_id].get("deadline"), now)
+            deadline = waiting[interrupt_id].get("deadline")
+            if deadline is not None and has_expired(deadline, now):
+                raise GraphRunnerError(
+                    f"the answer is too late: the deadline of interrupt {interrupt_id} was {deadline.isoformat()}; "
+                    f"resume without an answer"
+                )
             if not can_answer(when, answer):
                 node_id, next_node_id = stopped_at
                 raise GraphRunnerError(
@@ -245,39 +263,25 @@ def _read_own_part(
     return _Brought(frozen, private)
 
 
-def _refuse_late(interrupt_id: str, deadline: datetime | None, now: datetime) -> None:
-    if deadline is not None and has_expired(deadline, now):
-        raise GraphRunnerError(
-            f"the answer is too late: the deadline of interrupt {interrupt_id} was {deadline.isoformat()}; "
-            f"resume without an answer"
-        )
-
-
 def _answers_by_id(value: Any, waiting: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the answer to each interrupt that the value of a resume is for."""
-    if isinstance(value, Mapping) and value and all(key in waiting for key in value):
-        return value
-    return dict.fromkeys(_addressed_interrupts(waiting), value)
+    """Return the answer to each interrupt that the value of a resume is for.
 
-
-def _addressed_interrupts(waiting: Mapping[str, Any]) -> Sequence[str]:
-    """Return the interrupts that an answer without an id is for.
-
-    Returns:
-        The id of the `interrupt()` call that waits; without one, the ids of all declared stops.
+    An answer without an id is for the `interrupt()` call that waits; without one, for all declared stops.
 
     Raises:
         GraphRunnerError: several node executions wait at an `interrupt()` call.
     """
+    if isinstance(value, Mapping) and value and all(key in waiting for key in value):
+        return value
     inside = {interrupt_id: interrupt for interrupt_id, interrupt in waiting.items() if interrupt["when"] == "inside"}
     if not inside:
-        return [*waiting]
+        return dict.fromkeys(waiting, value)
     executions = {interrupt.get("key", "") for interrupt in inside.values()}
     if len(executions) > 1:
         known = ", ".join(map(repr, waiting))
         raise GraphRunnerError(f"several interrupts wait: resume with a mapping of id to answer; the ids are {known}")
     # A node makes one `interrupt()` call after the other: the first is the one that waits.
-    return [next(iter(inside))]
+    return {next(iter(inside)): value}
 
 
 def _first_open_interrupts(recorded: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
@@ -376,13 +380,6 @@ class SplitResume(NamedTuple):
     by_namespace: dict[str, GraphResume]
 
 
-class _SplitValue(NamedTuple):
-    """The value of a resume, divided."""
-
-    own: Any
-    by_namespace: dict[str, Any]
-
-
 def split_resume(resume: GraphResume, waiting: Mapping[str, Any], nested: Mapping[str, str]) -> SplitResume:
     """Divide a resume between a graph and the nested graphs that wait.
 
@@ -396,9 +393,25 @@ def split_resume(resume: GraphResume, waiting: Mapping[str, Any], nested: Mappin
     """
     if not nested or (not resume.has_value and resume.update is None):
         return SplitResume(own=resume, by_namespace={})
-    # A value without ids is for the only interrupt that waits. An update is for this graph if it
-    # waits itself, and otherwise for the nested graph that does.
-    values = _split_value(resume.value, waiting, nested)
+    value = resume.value
+    own_value: Any = ABSENT
+    values: dict[str, Any] = {}
+    known = dict.fromkeys((*waiting, *nested))
+    if isinstance(value, Mapping) and value and all(key in known for key in value):
+        own: dict[str, Any] = {}
+        for interrupt_id, answer in value.items():
+            if interrupt_id in waiting:
+                own[interrupt_id] = answer
+            if interrupt_id in nested:
+                values.setdefault(nested[interrupt_id], {})[interrupt_id] = answer
+        own_value = own or ABSENT
+    elif value is not ABSENT:  # without ids, it is for the only interrupt that waits
+        if waiting or len(nested) > 1:
+            ids = ", ".join(map(repr, known))
+            raise GraphRunnerError(f"several interrupts wait: resume with a mapping of id to answer; the ids are {ids}")
+        (namespace,) = nested.values()
+        values[namespace] = value
+    # An update is for this graph if it waits itself, and otherwise for the nested graph that does.
     own_update = resume.update
     updates: dict[str, Mapping[str, Any] | None] = {}
     if resume.update is not None and not waiting:
@@ -411,28 +424,123 @@ def split_resume(resume: GraphResume, waiting: Mapping[str, Any], nested: Mappin
         updates = dict.fromkeys(namespaces, resume.update)
         own_update = None
     by_namespace = {
-        namespace: GraphResume(values.by_namespace.get(namespace, ABSENT), update=updates.get(namespace))
-        for namespace in {*values.by_namespace, *updates}
+        namespace: GraphResume(values.get(namespace, ABSENT), update=updates.get(namespace))
+        for namespace in {*values, *updates}
     }
-    return SplitResume(own=GraphResume(values.own, update=own_update), by_namespace=by_namespace)
+    return SplitResume(own=GraphResume(own_value, update=own_update), by_namespace=by_namespace)
 
 
-def _split_value(value: Any, waiting: Mapping[str, Any], nested: Mapping[str, str]) -> _SplitValue:
-    if value is ABSENT:
-        return _SplitValue(own=ABSENT, by_namespace={})
-    known = dict.fromkeys((*waiting, *nested))
-    if isinstance(value, Mapping) and value and all(key in known for key in value):
-        own: dict[str, Any] = {}
-        by_namespace: dict[str, dict[str, Any]] = {}
-        for interrupt_id, answer in value.items():
-            if interrupt_id in waiting:
-                own[interrupt_id] = answer
-            if interrupt_id in nested:
-                by_namespace.setdefault(nested[interrupt_id], {})[interrupt_id] = answer
-        return _SplitValue(own=own or ABSENT, by_namespace=by_namespace)
-    if waiting or len(nested) > 1:
-        raise GraphRunnerError(
-            f"several interrupts wait: resume with a mapping of id to answer; the ids are {', '.join(map(repr, known))}"
+# A correction
+
+
+@final
+class Update:
+    """Appends a child of a checkpoint, with values merged in; see `CompiledGraph.update_state`."""
+
+    def __init__(
+        self,
+        history: RunHistory,
+        *,
+        values: Mapping[str, Any] | None,
+        as_node: str | None,
+        goto: str | None,
+        outer_channels: Collection[str] = (),
+    ) -> None:
+        """Prepare an update.
+
+        Args:
+            history: the history that it continues.
+            values: merged into the state.
+            as_node: the node that the values are attributed to.
+            goto: the next node.
+            outer_channels: the keys that the outer graph has channels for, if there is one.
+
+        Raises:
+            GraphRunnerError: `as_node` or `goto` cannot be the next node, or both are given.
+        """
+        topology = history.program.topology
+        if as_node is not None and goto is not None:
+            raise GraphRunnerError("give as_node or goto, not both: each says which node comes next")
+        for name, value in {"as_node": as_node, "goto": goto}.items():
+            candidate: object = value
+            if candidate is not None and not isinstance(candidate, str):
+                raise GraphRunnerError(f"{name}={value!r} is not a node id: give one node id, a str")
+        if as_node is not None and as_node not in topology.edges:
+            reason = "has no outgoing edge" if as_node in topology.nodes else "is not a node of the graph"
+            raise GraphRunnerError(f"as_node={as_node!r} {reason}", node_id=as_node)
+        if goto is not None and topology.resolve_target(goto) is None:
+            raise GraphRunnerError(f"goto={goto!r} is not a node of the graph", node_id=goto)
+        self.history = history
+        self.state = history.state
+        self.topology = topology
+        self.outer_channels = outer_channels
+        self.values = values
+        self.as_node = as_node
+        self.goto = goto
+
+    def steps(self) -> Generator[Request, Any, RunnableConfig]:
+        """Merge the values, decide the next node, and append; check everything before storing.
+
+        Returns:
+            The config of the new checkpoint.
+        """
+        history = self.history
+        state = self.state
+        assert history.saver is not None
+        base = yield from history.load_base()
+        if base is None:
+            raise checkpoint_not_found(history.requested_config)
+        if SUBGRAPH_UPDATES in base.state:  # the update is one more that the outer graph merges
+            state.collect_subgraph_updates(self.outer_channels)
+        state.move_to(base, history.program.options.migrations)
+        node_id = self.as_node or base.node_id
+        try:
+            state.merge(node_id, self.values)
+        except NodeExecutionError as error:  # no node has returned the values: the message blames none
+            reason = f"the values of update_state cannot be merged: {message_of(error.__cause__ or error)}"
+            raise state.make_error(NodeExecutionError, reason, node_id) from error.__cause__
+        next_node_id = yield from self._find_next(base)
+        writes = yield from history.load_writes(base)
+        # Without a node of its own the update leaves the run where it is: the interrupts that wait
+        # there, and their answers, remain valid.
+        keeps_position = self.as_node is None and self.goto is None
+        metadata = inherited_metadata(base)
+        metadata |= {key: value for key, value in history.config.metadata.items() if key != "run_id"}
+        metadata |= graph_metadata(history.program)
+        was_interrupted = any(key.startswith(STOP_PREFIXES) for key in writes)
+        metadata["step"] = 0 if was_interrupted else base.metadata.get("step", 0)
+        metadata["source"] = "update"
+        if keeps_position:
+            metadata[CONTINUED_EXECUTION] = base.metadata.get(CONTINUED_EXECUTION, base.id)
+            if SUBMIT in base.metadata:
+                metadata[SUBMIT] = base.metadata[SUBMIT]
+            if writes:
+                # If the process dies before it has recorded the writes, a resume finds them there.
+                metadata[WRITES_TAKEN_FROM] = base.id
+        data = state.data
+        changes = state.changes
+        if state.subgraph_updates is not None:
+            data, changes = include_subgraph_updates(data, changes, state.subgraph_updates.entries)
+        now = history.clock.now()
+        checkpoint = Checkpoint.from_stored(
+            id=history.clock.new_id(now // 1_000_000),
+            node_id=node_id,
+            next_node_id=next_node_id,
+            parent_id=base.id,
+            created_us=now // 1000,
+            metadata=freeze(metadata),
+            state=data,
+            changes=changes,
         )
-    (namespace,) = nested.values()
-    return _SplitValue(own=ABSENT, by_namespace={namespace: value})
+        child = yield Save(history.saver, history.config, checkpoint)
+        child_config = history.config.replace(checkpoint_id=child.id, next_node=next_node_id)
+        if keeps_position and writes:
+            yield Record(history.saver, child_config, writes)
+        return child_config
+
+    def _find_next(self, base: Checkpoint) -> Generator[Request, Any, str | None]:
+        if self.as_node is not None:
+            return (yield from follow_edge(self.state, self.as_node))
+        if self.goto is not None:
+            return self.topology.resolve_target(self.goto)
+        return base.next_node_id

@@ -47,10 +47,18 @@ def evaluate_edge(state: RunState, source: str, edge: Condition) -> Generator[Re
         state.merge(source, result.update)
         result = result.goto
     mappings = edge.mappings
-    if result.__class__ is not str and _is_collection(result) and not _has_key(mappings, result):
-        next_node_id = _resolve_several(state, source, mappings, result)
-    else:
+    is_several = result.__class__ is not str and _is_collection(result)
+    if is_several and isinstance(result, tuple) and mappings is not None and result in mappings:
+        is_several = False  # the tuple is itself a key
+    if not is_several:
         next_node_id = _resolve_one(state, source, mappings, result)
+    elif mappings is None:  # where the branches meet is not known
+        raise _several_targets_error(state, f"the edge of {source!r} leads", result, source)
+    else:
+        targets: set[str] = set()
+        for each in result:  # no comprehension: the local names would become slower, as those of a closure
+            targets.add(_resolve_one(state, source, mappings, each))
+        next_node_id = _choose(state, source, targets)
     if state.reporter.post is not None:
         state.reporter.post_event("edge.evaluate", source, {"result": repr(result), "target": next_node_id})
     return next_node_id
@@ -67,13 +75,18 @@ def call_user(
         raise state.make_error(NodeExecutionError, reason, node_id) from error
 
 
-def _has_key(mappings: Mapping[Any, str] | None, result: Any) -> bool:
-    """Return whether a collection is itself a key: a tuple may be one."""
-    return isinstance(result, tuple) and mappings is not None and result in mappings
-
-
 def _resolve_one(state: RunState, source: str, mappings: Mapping[Any, str] | None, result: Any) -> str:
-    target = result if mappings is None else _look_up_result(state, source, mappings, result)
+    """Return the node or fork that one result of a condition leads to."""
+    target = result
+    if mappings is not None:
+        try:
+            target = mappings[result]
+        except (KeyError, TypeError):
+            if hasattr(result, "arg"):  # LangGraph's Send
+                raise _several_targets_error(state, f"the edge of {source!r} leads", result, source) from None
+            known = ", ".join(map(repr, mappings))
+            reason = f"the edge of {source!r} gave {result!r}, which its mappings do not have (they have {known})"
+            raise state.make_error(GraphRunnerError, reason, source) from None
     next_node_id = None
     if isinstance(target, str):
         next_node_id = state.topology.resolve_target(target, source)
@@ -83,14 +96,6 @@ def _resolve_one(state: RunState, source: str, mappings: Mapping[Any, str] | Non
         reason = f"the edge of {source!r} leads to {describe_unknown_node(target, state.topology.nodes)}"
         raise state.make_error(GraphRunnerError, reason, source)
     return next_node_id
-
-
-def _resolve_several(state: RunState, source: str, mappings: Mapping[Any, str] | None, results: Collection[Any]) -> str:
-    """Find the fork that several results of a condition lead to."""
-    if mappings is None:  # where the branches meet is not known
-        raise _several_targets_error(state, f"the edge of {source!r} leads", results, source)
-    targets = {_resolve_one(state, source, mappings, result) for result in results}
-    return _choose(state, source, targets)
 
 
 def _choose(state: RunState, source: str, targets: Collection[str]) -> str:
@@ -105,17 +110,6 @@ def _choose(state: RunState, source: str, targets: Collection[str]) -> str:
         return state.topology.choose(source, heads).id
     except GraphStateError as error:
         raise state.make_error(GraphRunnerError, str(error), source) from error
-
-
-def _look_up_result(state: RunState, source: str, mappings: Mapping[Any, str], key: Any) -> str:
-    try:
-        return mappings[key]
-    except (KeyError, TypeError):
-        if hasattr(key, "arg"):  # LangGraph's Send
-            raise _several_targets_error(state, f"the edge of {source!r} leads", key, source) from None
-        known = ", ".join(map(repr, mappings))
-        reason = f"the edge of {source!r} gave {key!r}, which its mappings do not have (they have {known})"
-        raise state.make_error(GraphRunnerError, reason, source) from None
 
 
 def resolve_goto(state: RunState, node_id: str, goto: str | Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any, Final, final
@@ -96,6 +96,10 @@ class Schedule:
             if missed or begin == start:
                 break
         return [*missed[-1:], *iter_due_times(self, watched_since, now)]
+
+
+_STORED: Final = tuple(each.name for each in fields(Schedule) if each.name != "name")
+"""The fields in the state of a schedule's checkpoints; its name is in the thread id."""
 
 
 def iter_due_times(schedule: Schedule, after: datetime, until: datetime | None = None) -> Iterator[datetime]:
@@ -253,17 +257,8 @@ def _read(latest: Checkpoint, name: str) -> Schedule:
     Raises:
         CheckpointCorruptionError: it was written by hand, and is none.
     """
-    state = latest.state
     try:
-        return Schedule(
-            name=name,
-            cron=state["cron"],
-            input=state["input"],
-            graph_id=state["graph_id"],
-            timezone=state["timezone"],
-            created_at=state["created_at"],
-            last_due=state["last_due"],
-        )
+        return Schedule(name=name, **{key: latest.state[key] for key in _STORED})
     except KeyError as error:
         raise CheckpointCorruptionError(SCHEDULE_THREADS + name, 0, f"the schedule has no {error}") from error
 
@@ -271,19 +266,11 @@ def _read(latest: Checkpoint, name: str) -> Schedule:
 def _put(saver: BaseCheckpointSaver, schedule: Schedule, latest: Checkpoint | None) -> Checkpoint:
     """Store a schedule as the latest checkpoint of its thread; its run lock is held."""
     step = 0 if latest is None else latest.metadata.get("step", 0) + 1
-    state = {
-        "cron": schedule.cron,
-        "input": schedule.input,
-        "graph_id": schedule.graph_id,
-        "timezone": schedule.timezone,
-        "created_at": schedule.created_at,
-        "last_due": schedule.last_due,
-    }
     checkpoint = Checkpoint(
         node_id=_NODE,
         # Finished: no run and no worker takes the thread.
         next_node_id=END,
-        state=state,
+        state={key: getattr(schedule, key) for key in _STORED},
         parent_id=None if latest is None else latest.id,
         metadata={"source": "schedule", "step": step},
     )
@@ -420,19 +407,15 @@ class ScheduleAgenda:
                 return ()
             schedule = _read(latest, name)
             for due in schedule.find_unsubmitted(now, watched_since):
-                threads.append(_submit_run(self._saver, schedule, due))
+                # Two schedules never make the same id: what follows the name has a fixed length. A cron
+                # expression counts in minutes.
+                thread = f"{name}-{due:%Y-%m-%dT%H:%MZ}"
+                submission = Submission(schedule.input, at=None, key=thread, is_new=False)
+                run_config = RunnableConfig(thread, metadata={"schedule": name, "due": due.isoformat()})
+                # Another worker may have submitted it, and died before it could record that.
+                submit_once(self._saver, run_config, submission, schedule.graph_id, is_own=True)
+                threads.append(thread)
                 schedule = replace(schedule, last_due=due)
                 latest = _put(self._saver, schedule, latest)
         self._set_entry(name, schedule)
         return threads
-
-
-def _submit_run(saver: BaseCheckpointSaver, schedule: Schedule, due: datetime) -> str:
-    """Submit the run of a due time, if it was not submitted before; return its thread."""
-    # Two schedules never make the same id: what follows the name has a fixed length. A cron expression counts
-    # in minutes.
-    thread = f"{schedule.name}-{due:%Y-%m-%dT%H:%MZ}"
-    metadata = {"schedule": schedule.name, "due": due.isoformat()}
-    submission = Submission(schedule.input, at=None, key=thread, is_new=False)
-    config = RunnableConfig(thread, metadata=metadata)
-    return submit_once(saver, config, submission, schedule.graph_id, is_own=True).thread

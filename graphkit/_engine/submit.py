@@ -7,8 +7,7 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Any
 
-from graphkit._engine.state import EMPTY, SCHEMA_VERSION
-from graphkit._engine.update_codec import pack_if_marked
+from graphkit._engine.state import EMPTY, SCHEMA_VERSION, pack_if_marked
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import START, RunnableConfig, ThreadLike, acts_for
 from graphkit._saver.base import BaseCheckpointSaver
@@ -71,7 +70,9 @@ def submit(
         raise ValueError(f"at must be an aware datetime, such as datetime.now(UTC) + timedelta(hours=1), not {at!r}")
     if key == "":
         raise ValueError("a key must not be empty")
-    own_thread = None if key is None else _name_by_key(key)
+    own_thread = None
+    if key is not None:
+        own_thread = f"key-{blake2b(key.encode(), digest_size=16).hexdigest()}"
     if thread_id is not None:
         config = require_root(thread_id)
     elif own_thread is not None:
@@ -110,7 +111,11 @@ def submit_once(
     def is_submitted() -> bool:
         if is_own:
             return _exists(saver, thread)
-        return submission.key is not None and _has_key(saver, thread, submission.key)
+        if submission.key is None:
+            return False
+        # `prune` may have removed it.
+        known = (Submission.find(info.next_node_id, info.metadata) for info in saver.history(thread))
+        return any(found is not None and found.key == submission.key for found in known)
 
     if is_submitted():
         return thread
@@ -175,25 +180,11 @@ def require_root(thread: ThreadLike) -> RunnableConfig:
 # Helpers
 
 
-def _name_by_key(key: str) -> str:
-    """Return the thread that a key makes."""
-    return f"key-{blake2b(key.encode(), digest_size=16).hexdigest()}"
-
-
 def _exists(saver: BaseCheckpointSaver, thread: RunnableConfig) -> bool:
     """Return whether a thread has a history or a version; an incomplete one has neither yet."""
     for latest in saver.recent(thread, limit=1):
         return latest.status != "incomplete"
     return isinstance(saver, HasVersions) and bool(saver.versions_by_thread_id(thread.thread))
-
-
-def _has_key(saver: BaseCheckpointSaver, thread: RunnableConfig, key: str) -> bool:
-    """Return whether the history of a thread has a submission with this key; `prune` may have removed it."""
-    for info in saver.history(thread):
-        submission = Submission.find(info.next_node_id, info.metadata)
-        if submission is not None and submission.key == key:
-            return True
-    return False
 
 
 def _refuse_unfinished(saver: BaseCheckpointSaver, thread: RunnableConfig) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import inspect
 import os
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 from graphkit._engine.checkpoint_writer import CheckpointWriter
 from graphkit._engine.history import ONCE, RunHistory
 from graphkit._engine.requests import Close, Collected, Ended, Next, RunNode, Start, Stop, Task, Wait, Withdraw
-from graphkit._plan.call_kinds import EXHAUSTED, next_chunk
+from graphkit._plan.calls import EXHAUSTED, next_chunk
 from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
@@ -441,14 +442,22 @@ def make_remote_call(history: RunHistory, task: RunNode) -> RemoteCall:
         # As code of the node would get it: so the saver knows which run locks its writes depend on.
         with executing(context):
             opener = history.saver.opener()
+    # Requests to the run are where the outermost run is stored.
+    control = history.control
+    control_opener = None if control.saver is None else control.saver.opener()
+    mailboxes: list[RunnableConfig] = []
+    if control_opener is not None:
+        control_config = control.config.replace(executor=None)
+        mailboxes = [control_config.with_check_point_id(mailbox) for mailbox in control.mailboxes]
     journal = RemoteJournal(
-        history.name_execution(context),
-        results,
-        opener=opener,
-        config=history.config.replace(executor=None),
-        checkpoint_config=checkpoint_config,
+        key=history.name_execution(context),
+        results=results,
         prefix=prefix,
-        mailboxes=_open_mailboxes(history),
+        config=history.config.replace(executor=None),
+        opener=opener,
+        checkpoint_config=checkpoint_config,
+        control_opener=control_opener,
+        mailboxes=mailboxes,
     )
     return RemoteCall(
         call=task.call,
@@ -456,38 +465,6 @@ def make_remote_call(history: RunHistory, task: RunNode) -> RemoteCall:
         config=task.config.replace(executor=None),
         context=NodeContext(context.node_id, context.answers, frozenset(), context.key, journal),
     )
-
-
-def _open_mailboxes(history: RunHistory) -> RemoteMailboxes | None:
-    """Return where a node in another process looks for requests to its run; None if it cannot."""
-    control = history.control
-    opener = None if control.saver is None else control.saver.opener()
-    if opener is None:
-        return None
-    config = control.config.replace(executor=None)
-    return RemoteMailboxes(opener, [config.with_check_point_id(mailbox) for mailbox in control.mailboxes])
-
-
-@final
-class RemoteMailboxes:
-    """Where a node in another process looks for requests to its run, at most every `LOOK_INTERVAL` seconds.
-
-    The run is at its position until the node is done, so that the mailboxes stay.
-    """
-
-    def __init__(self, opener: OpenSaver, configs: Sequence[RunnableConfig]) -> None:
-        self._opener = opener
-        self._configs = configs
-        self._next_look = 0.0
-        self._is_cancelled = False
-
-    def is_cancelled(self) -> bool:
-        """Return whether the run was asked to end as cancelled."""
-        if not self._is_cancelled and monotonic() >= self._next_look:
-            self._next_look = monotonic() + LOOK_INTERVAL
-            saver = self._opener()
-            self._is_cancelled = any(saver.get_writes(config).get(CANCEL_REQUEST) for config in self._configs)
-        return self._is_cancelled
 
 
 class RemoteCall(NamedTuple):
@@ -519,43 +496,33 @@ class RemoteOutcome(NamedTuple):
 
 
 @final
+@dataclass(slots=True, kw_only=True)
 class RemoteJournal:
     """The journal of a node execution in another process: it writes to the thread's log itself."""
 
-    def __init__(
-        self,
-        key: str,
-        results: Mapping[str, Any],
-        *,
-        opener: OpenSaver | None,
-        config: RunnableConfig,
-        checkpoint_config: RunnableConfig | None,
-        prefix: str,
-        mailboxes: RemoteMailboxes | None,
-    ) -> None:
-        """Prepare a journal to be sent.
-
-        Args:
-            key: the idempotency key of the node execution.
-            results: the recorded results of `once` that the run knows, by key.
-            opener: opens the run's saver; None if that cannot be done in another process.
-            config: the config of the run.
-            checkpoint_config: names the checkpoint at which results are recorded; None if there is no saver.
-            prefix: precedes the keys of `once` in the pending writes.
-            mailboxes: where requests to the run are; None if they cannot be read in another process.
-        """
-        self._key = key
-        self._results = dict(results)
-        self._opener = opener
-        self.config = config
-        self._checkpoint_config = checkpoint_config
-        self._prefix = prefix
-        self._mailboxes = mailboxes
-        self.events: list[RemoteEvent] = []
+    key: str
+    """The idempotency key of the node execution."""
+    results: dict[str, Any]
+    """The recorded results of `once`, by key: those that the run knows, and those that were found since."""
+    prefix: str
+    """Precedes the keys of `once` in the pending writes."""
+    config: RunnableConfig
+    """The config of the run."""
+    opener: OpenSaver | None
+    """Opens the run's saver; None if that cannot be done in another process."""
+    checkpoint_config: RunnableConfig | None
+    """Names the checkpoint at which results are recorded; None if there is no saver."""
+    control_opener: OpenSaver | None
+    """The same as `opener`, for the saver of the outermost run."""
+    mailboxes: Sequence[RunnableConfig]
+    """Where requests to the run are. The run is at its position until the node is done, so that they stay."""
+    next_look: float = 0.0
+    was_cancelled: bool = False
+    events: list[RemoteEvent] = field(default_factory=list)
 
     def idempotency_key(self, _context: NodeContext) -> str:
         """Return the name that the run has given to the node execution."""
-        return self._key
+        return self.key
 
     def find_result(self, _context: NodeContext, key: str) -> tuple[bool, Any]:
         """Return whether a result is recorded under a key, and the result.
@@ -563,22 +530,22 @@ class RemoteJournal:
         The thread's log may have results that the run did not know: a cluster whose worker has died
         sends the same call to another worker.
         """
-        if key not in self._results and self._checkpoint_config is not None:
-            if self._opener is None:  # raised before the side effect, not after it
+        if key not in self.results and self.checkpoint_config is not None:
+            if self.opener is None:  # raised before the side effect, not after it
                 raise GraphRunnerError(
                     f"once({key!r}) runs in another process, which cannot open the run's saver: "
                     f"use a FileSystemSaver, or run the node on threads"
                 )
-            for name, value in self._opener().get_writes(self._checkpoint_config).items():
-                if name.startswith(self._prefix):
-                    self._results[name.removeprefix(self._prefix)] = value
-        return key in self._results, self._results.get(key)
+            for name, value in self.opener().get_writes(self.checkpoint_config).items():
+                if name.startswith(self.prefix):
+                    self.results[name.removeprefix(self.prefix)] = value
+        return key in self.results, self.results.get(key)
 
     def record_result(self, _context: NodeContext, key: str, value: Any) -> Any:
         """Record a result in the thread's log from this process."""
-        if self._checkpoint_config is not None and self._opener is not None:
-            self._opener().put_writes(self._checkpoint_config, {self._prefix + key: value})
-        self._results[key] = value
+        if self.checkpoint_config is not None and self.opener is not None:
+            self.opener().put_writes(self.checkpoint_config, {self.prefix + key: value})
+        self.results[key] = value
         return value
 
     def now(self) -> datetime:
@@ -586,8 +553,12 @@ class RemoteJournal:
         return datetime.now(UTC)
 
     def is_cancelled(self) -> bool:
-        """Return whether the run was asked to end as cancelled."""
-        return self._mailboxes is not None and self._mailboxes.is_cancelled()
+        """Return whether the run was asked to end as cancelled; looks at most every `LOOK_INTERVAL` seconds."""
+        if self.control_opener is not None and not self.was_cancelled and monotonic() >= self.next_look:
+            self.next_look = monotonic() + LOOK_INTERVAL
+            saver = self.control_opener()
+            self.was_cancelled = any(saver.get_writes(config).get(CANCEL_REQUEST) for config in self.mailboxes)
+        return self.was_cancelled
 
     def post_event(self, _context: NodeContext, type: str, data: dict[str, Any]) -> None:
         """Keep an event; the run posts it when the node has finished."""

@@ -143,9 +143,11 @@ def not_of(predicate: Predicate) -> When:
     return When(_not_of, _adapt_all("not_of", (predicate,)))
 
 
-def takes_step(predicate: Predicate) -> bool:
-    """Return whether a predicate takes the step: a required third parameter, or a `step`."""
-    return takes_argument(predicate, 2, "step")
+def adapt_predicate(predicate: Predicate) -> Predicate:
+    """Return a predicate of three arguments. One takes the step as a required third parameter, or as `step`."""
+    if takes_argument(predicate, 2, "step"):
+        return predicate
+    return When(_without_step, (predicate,))
 
 
 def find_node_ids(predicate: Predicate) -> frozenset[str]:
@@ -217,10 +219,7 @@ def _adapt_all(preset: str, predicates: tuple[Predicate, ...]) -> tuple[Predicat
             raise TypeError(
                 f"{preset}() takes predicates of (node_id, state) or (node_id, state, step), not {candidate!r}",
             )
-        if takes_step(predicate):
-            adapted.append(predicate)
-        else:
-            adapted.append(When(_without_step, (predicate,)))
+        adapted.append(adapt_predicate(predicate))
     return tuple(adapted)
 
 

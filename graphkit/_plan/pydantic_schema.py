@@ -25,7 +25,15 @@ class PydanticSchema(StateSchema):
 
     def __init__(self, model: type[BaseModel]) -> None:
         fields = model.model_fields
-        channels = _read_field_channels(model)
+        channels: dict[str, Channel] = {}
+        for name, field in fields.items():
+            channel = read_channel(name, field.annotation, field.metadata)
+            if channel is None:
+                continue
+            # A required field has no default; the reducer then starts from the type's empty value.
+            if isinstance(channel, TypedChannel) and not field.is_required():
+                channel.default = partial(field.get_default, call_default_factory=True)
+            channels[name] = channel
         types = find_application_types(field.annotation for field in fields.values())
         closed_as = "" if model.model_config.get("extra") == "allow" else model.__name__
         super().__init__(channels, make_state_class(model, fields), keys=fields, types=types, closed_as=closed_as)
@@ -244,20 +252,6 @@ class PydanticSchema(StateSchema):
         instance = self.model.model_construct(**data)
         self.model.__pydantic_validator__.validate_assignment(instance, name, value)
         return getattr(instance, name)
-
-
-def _read_field_channels(model: type[BaseModel]) -> dict[str, Channel]:
-    channels: dict[str, Channel] = {}
-    for name, field in model.model_fields.items():
-        channel = read_channel(name, field.annotation, field.metadata)
-        if channel is None:
-            continue
-
-        # A required field has no default; the reducer then starts from the type's empty value.
-        if isinstance(channel, TypedChannel) and not field.is_required():
-            channel.default = partial(field.get_default, call_default_factory=True)
-        channels[name] = channel
-    return channels
 
 
 def _combine_ops(first: dict[str, int], later: dict[str, int]) -> dict[str, int]:

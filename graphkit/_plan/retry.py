@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, Self, final
 
-from graphkit._plan.call_kinds import Attempts, run_again
+from graphkit._plan.calls import Attempts, run_again
 from graphkit._public_names import JavaNames
 from graphkit._records.context import post_event
 from graphkit._wording import message_of
@@ -70,7 +70,8 @@ class RetryPolicy(JavaNames):
         """Return whether this error is one to retry on, however many attempts there were."""
         if not isinstance(error, Exception) or isinstance(error, InterruptExpiredError):
             return False  # an attempt after the deadline would expire as well
-        for condition in _as_collection(self.retry_on):
+        conditions: Any = self.retry_on  # a tuple, since __post_init__
+        for condition in conditions:
             matches = isinstance(error, condition) if isinstance(condition, type) else condition(error)
             if matches:
                 return True
@@ -204,14 +205,8 @@ def _check_number(name: str, value: Any, *, minimum: float) -> None:
         raise ValueError(f"{name} must be finite and at least {minimum}, not {value!r}")
 
 
-def _as_collection(retry_on: Retryable | Collection[Retryable]) -> Collection[Retryable]:
-    if isinstance(retry_on, Collection):
-        return retry_on
-    return (retry_on,)
-
-
 def _parse_retry_on(retry_on: Retryable | Collection[Retryable]) -> tuple[Retryable, ...]:
-    conditions = tuple(_as_collection(retry_on))
+    conditions = tuple(retry_on) if isinstance(retry_on, Collection) else (retry_on,)
     if not conditions:
         raise ValueError("retry_on is empty: name the errors to retry on, or set max_attempts=1")
     for condition in conditions:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import collections.abc as abstract
 import dataclasses
+import inspect
 import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
+from enum import Enum
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeGuard
 
@@ -66,16 +69,14 @@ class StateSchema:
 
     def initial_state(self) -> FrozenDict:
         """Return the state of a new thread: the defaults of the channels."""
-        defaults: dict[str, Any] = {}
-        for key, channel in self.channels.items():
-            if channel.default is None or key in self.transient:
-                continue
+        public = [key for key in self.channels if key not in self.transient]
+        return self._add_defaults(_EMPTY, public)
 
-            value = channel.initial()
-            if value is not None:
-                defaults[key] = value
-
-        state, _ = merge(_EMPTY, defaults, {})
+    def _add_defaults(self, data: FrozenDict, keys: Iterable[str]) -> FrozenDict:
+        """Return a state in which the keys that have no value have the defaults of their channels."""
+        defaults = {key: self.channels[key].initial() for key in keys if key not in data}
+        given = {key: value for key, value in defaults.items() if value is not None}
+        state, _ = merge(data, given, {})
         return state
 
     def merge_input(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
@@ -168,16 +169,7 @@ class StateSchema:
 
     def merge_transient(self, private: FrozenDict, update: Mapping[str, Any]) -> FrozenDict:
         """Merge an update of transient keys; a key without a value gets its default first."""
-        defaults: dict[str, Any] = {}
-        for key in self.transient:
-            if key in private:
-                continue
-
-            value = self.channels[key].initial()
-            if value is not None:
-                defaults[key] = value
-
-        begun, _ = merge(private, defaults, {})
+        begun = self._add_defaults(private, self.transient)
         state, _ = merge(begun, update, self.channels)
         return state
 
@@ -201,9 +193,11 @@ class DataclassSchema(StateSchema):
         channels = read_channels(hints)
         names = [field.name for field in dataclasses.fields(cls)]
         for field in dataclasses.fields(cls):
-            make_default = _find_default(field)
-            if make_default is None:
-                continue
+            make_default: Any = field.default_factory
+            if make_default is dataclasses.MISSING:
+                if field.default is dataclasses.MISSING:
+                    continue
+                make_default = partial(getattr, field, "default")
             channel = channels.get(field.name)
             if isinstance(channel, TypedChannel):
                 channel.default = make_default
@@ -234,14 +228,6 @@ class DataclassSchema(StateSchema):
         return self.to_mapping(update)
 
 
-def _find_default(field: dataclasses.Field[Any]) -> Callable[[], Any] | None:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory
-    if field.default is dataclasses.MISSING:
-        return None
-    return lambda: field.default
-
-
 def make_state_class(model: type, fields: Iterable[str]) -> type[AgentState]:
     """Create an AgentState class that also has the fields, properties and methods of a class.
 
@@ -258,7 +244,13 @@ def make_state_class(model: type, fields: Iterable[str]) -> type[AgentState]:
             # Not a field: a property or a method of the model.
             if name.startswith("_"):
                 raise AttributeError(name)
-            return getattr(_construct(model, self), name)
+            # Without any validation.
+            if is_pydantic_model(model):
+                return getattr(model.model_construct(**dict(self)), name)
+            instance: Any = object.__new__(model)
+            for field, value in self.items():
+                object.__setattr__(instance, field, value)  # the dataclass may be frozen
+            return getattr(instance, name)
 
         def __reduce__(self) -> tuple[Any, ...]:
             return _rebuild_state, (model, names, dict(self._data))
@@ -269,16 +261,6 @@ def make_state_class(model: type, fields: Iterable[str]) -> type[AgentState]:
     ModelState.__name__ = f"{model.__name__}State"
     ModelState.__qualname__ = ModelState.__name__
     return ModelState
-
-
-def _construct(model: type, values: Mapping[str, Any]) -> Any:
-    """Return an object of a model with these values, without any validation."""
-    if is_pydantic_model(model):
-        return model.model_construct(**dict(values))
-    instance: Any = object.__new__(model)
-    for name, value in values.items():
-        object.__setattr__(instance, name, value)  # the dataclass may be frozen
-    return instance
 
 
 def _make_setter(field: str) -> Callable[[AgentState, Any], None]:
@@ -341,7 +323,12 @@ def read_channel(key: str, annotation: Any, extras: Iterable[Any]) -> Channel | 
         if isinstance(extra, Channel):
             channel = extra
         elif callable(extra) and not isinstance(extra, type):
-            _check_reducer(key, extra)
+            try:
+                inspect.signature(extra).bind(None, None)
+            except ValueError:  # a builtin without a signature, such as max
+                pass
+            except TypeError:
+                raise GraphStateError(f"the reducer of {key!r} must take two values, the old and the new one") from None
             channel = TypedChannel(extra, annotation)
     return channel
 
@@ -351,7 +338,10 @@ def find_application_types(annotations: Iterable[Any]) -> Iterator[type]:
     for annotation in annotations:
         if not isinstance(annotation, type) or typing.get_origin(annotation) is not None:
             yield from find_application_types(typing.get_args(annotation))
-        elif _is_application_type(annotation):
+            continue
+        is_record = issubclass(annotation, Enum) or hasattr(annotation, "__dataclass_fields__")
+        is_named_tuple = issubclass(annotation, tuple) and hasattr(annotation, "_fields")
+        if is_record or is_named_tuple or is_pydantic_model(annotation):
             yield annotation
 
 
@@ -361,31 +351,11 @@ def is_pydantic_model(cls: type) -> TypeGuard[type[BaseModel]]:
     return pydantic is not None and issubclass(cls, pydantic.BaseModel)
 
 
-def _is_application_type(cls: type) -> bool:
-    from enum import Enum
-
-    if issubclass(cls, Enum) or hasattr(cls, "__dataclass_fields__"):
-        return True
-    is_named_tuple = issubclass(cls, tuple) and hasattr(cls, "_fields")
-    return is_named_tuple or is_pydantic_model(cls)
-
-
 def _strip_required(hint: Any) -> Any:
     """Return an annotation without the Required and NotRequired around it."""
     while typing.get_origin(hint) in (typing.Required, typing.NotRequired):
         hint = typing.get_args(hint)[0]
     return hint
-
-
-def _check_reducer(key: str, reducer: Callable[..., Any]) -> None:
-    import inspect
-
-    try:
-        inspect.signature(reducer).bind(None, None)
-    except ValueError:  # a builtin without a signature, such as max
-        return
-    except TypeError:
-        raise GraphStateError(f"the reducer of {key!r} must take two values, the old and the new one") from None
 
 
 _EMPTY_FACTORIES: Final[Mapping[Any, Callable[[], Any]]] = {

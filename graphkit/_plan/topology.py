@@ -301,10 +301,10 @@ class Topology:
             return None
         return str.__str__(target)  # a member of a StrEnum becomes its text
 
-    def stops_before(self, names: Iterable[str]) -> dict[str, str]:
-        """Return where a run stops if it is to stop before these nodes: node or fork id -> name.
+    def find_stops(self, names: Iterable[str]) -> dict[str, str]:
+        """Return where a run stops if it is to stop before, or after, these nodes: node or fork id -> name.
 
-        A node in a branch stops the run before its fork as well: a run does not stop within a fork.
+        A node in a branch stops the run before, or after, its fork: a run does not stop within a fork.
         """
         stops: dict[str, str] = {}
         for name in names:
@@ -313,10 +313,6 @@ class Topology:
                 if any(name in branch for branch in fork.branches.values()):
                     stops.setdefault(fork.id, name)
         return stops
-
-    def stops_after(self, names: Iterable[str]) -> dict[str, str]:
-        """Return where a run stops if it is to stop after these nodes; as `stops_before`."""
-        return self.stops_before(names)
 
 
 _CHOSEN: Final = " -> "
@@ -367,8 +363,16 @@ def find_problems(
                 for key, target in (edge.mappings or {}).items()
                 if _is_unknown(target, nodes)
             ]
-        else:
-            problems += _find_target_problems(source, edge, nodes)
+            continue
+        problems += [
+            f"the edge of {source!r} leads to {describe_unknown_node(target, nodes)}"
+            for target in dict.fromkeys(edge)
+            if _is_unknown(target, nodes)
+        ]
+        repeated = sorted({target for target in edge if edge.count(target) > 1})
+        if repeated:
+            names = ", ".join(map(repr, repeated))
+            problems.append(f"the edges of {source!r} lead to {names} more than once")
 
     for node in nodes.values():
         problems += [
@@ -380,20 +384,6 @@ def find_problems(
     for option, node_id in stops:
         if node_id not in nodes:
             problems.append(f"{option} names {describe_unknown_node(node_id, nodes)}")
-    return problems
-
-
-def _find_target_problems(source: str, targets: list[str], nodes: Mapping[str, Node]) -> list[str]:
-    problems = [
-        f"the edge of {source!r} leads to {describe_unknown_node(target, nodes)}"
-        for target in dict.fromkeys(targets)
-        if _is_unknown(target, nodes)
-    ]
-
-    repeated = sorted({target for target in targets if targets.count(target) > 1})
-    if repeated:
-        names = ", ".join(map(repr, repeated))
-        problems.append(f"the edges of {source!r} lead to {names} more than once")
     return problems
 
 

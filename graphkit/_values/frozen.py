@@ -306,7 +306,7 @@ def private_copy(value: Any) -> Any:
 # --- freezing ---------------------------------------------------------------------------------------------------------
 
 
-def _freeze(value: Any) -> Any:  # noqa: C901, PLR0911 - a case per type
+def _freeze(value: Any) -> Any:  # noqa: PLR0911 - a case per type
     cls = type(value)
     if cls in _ALREADY_FROZEN:
         return value

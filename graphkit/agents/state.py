@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from string import Formatter
 from typing import Any, Final
 
-from graphkit._build.schema_forms import parse_schema
+from graphkit._build.state_graph import parse_schema
 from graphkit._plan.schema import StateSchema
 from graphkit._values.channels import MessagesChannel
 from graphkit._values.state import MessagesState

@@ -13,7 +13,7 @@ from typing import Any, Final, final
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from graphkit._engine.calls import compose_call
+from graphkit._plan.calls import compose_call
 from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import interrupt

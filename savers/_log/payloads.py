@@ -195,7 +195,7 @@ def pack_keyframe(
     return _pack_parts(parts, parent, metadata, target, early, data)
 
 
-def pack_change(  # noqa: C901 - part of every put
+def pack_change(
     base: StoredCheckpoint,
     new: StoredCheckpoint,
     ops: Sequence[Any],

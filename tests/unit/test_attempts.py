@@ -576,7 +576,7 @@ def test_a_late_attempt_is_cancelled_and_may_clean_up(make_action):
 def clock(monkeypatch):
     """The time in seconds, which only the test lets pass."""
     now = [0.0]
-    monkeypatch.setattr("graphkit._engine.calls.monotonic", lambda: now[0])
+    monkeypatch.setattr("graphkit._plan.calls.monotonic", lambda: now[0])
     return now
 
 

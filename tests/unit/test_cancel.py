@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-import graphkit._engine.control
+import graphkit._engine.history
 from graphkit import (
     END,
     START,
@@ -67,8 +67,8 @@ def store(tmp_path):
 def quick(request, monkeypatch):
     """A run looks at each boundary, and a cancel waits for a moment only."""
     if "real_times" not in request.fixturenames:
-        monkeypatch.setattr(graphkit._engine.control, "LOOK_INTERVAL", 0.0)
-        monkeypatch.setattr(graphkit._engine.control, "_REST", 0)
+        monkeypatch.setattr(graphkit._engine.history, "LOOK_INTERVAL", 0.0)
+        monkeypatch.setattr(graphkit._engine.history, "_REST", 0)
         monkeypatch.setattr(operations, "_PATIENCE", 0.05)
 
 

@@ -17,7 +17,7 @@ T = RunnableConfig("t")
 
 PROGRAM = """
 import os, sys
-import graphkit._engine.control
+import graphkit._engine.history
 from graphkit import END, START, Channels, RunnableConfig, StateGraph, operations
 from savers import FileSystemSaver, SqliteSaver
 
@@ -59,8 +59,8 @@ if what == "cancel":
     for line in sys.stdin:
         print(operations.cancel(saver, line.strip(), reason="race"), flush=True)
 elif what == "run":
-    graphkit._engine.control.LOOK_INTERVAL = 0.0
-    graphkit._engine.control._REST = 0
+    graphkit._engine.history.LOOK_INTERVAL = 0.0
+    graphkit._engine.history._REST = 0
     print("ready", flush=True)
     for line in sys.stdin:
         app.invoke({}, RunnableConfig(line.strip()))

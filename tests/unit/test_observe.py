@@ -12,8 +12,7 @@ from queue import SimpleQueue
 import pytest
 
 from graphkit import Observer
-from graphkit._plan.events import EVENTS, Outbox
-from graphkit._plan.observers import observers_of
+from graphkit._plan.events import EVENTS, Outbox, observers_of
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.observers import (
     Level,

@@ -44,13 +44,13 @@ def note(state, config):
 
 
 def kill_before(call):
-    def die(*args):
+    def die(*args, **options):
         os.kill(os.getpid(), signal.SIGKILL)
     return die
 
 
 if what == "die before the submit":
-    engine._submit_run = kill_before(engine._submit_run)
+    engine.submit_once = kill_before(engine.submit_once)
 elif what == "die before the record":
     engine._put = kill_before(engine._put)
 graph = StateGraph({}).add_node("note", note).add_edge(START, "note").add_edge("note", END)

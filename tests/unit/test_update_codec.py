@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from graphkit import REMOVE, RESET, Channels, RemoveByHash, RemoveIdentifier, ReplaceAllWith, StateGraph
-from graphkit._engine.update_codec import keys_of, pack, select_keys, unpack
+from graphkit._engine.state import keys_of, pack, select_keys, unpack
 from graphkit.errors import CheckpointSerializationError
 from savers import FileSystemSaver
 from tests.support.graphs import CONFIG, make_chain

@@ -15,8 +15,7 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from graphkit._plan.events import Observer
-from graphkit._plan.observers import observers_of
+from graphkit._plan.events import Observer, observers_of
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.agents.settings import Settings
 from graphkit.errors import CheckpointerConfigurationError

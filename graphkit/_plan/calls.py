@@ -23,6 +23,7 @@ cannot be stopped.
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing
 from contextvars import copy_context
@@ -34,7 +35,6 @@ from threading import Lock, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, final
 
-from graphkit._plan.call_kinds import EXHAUSTED, RUN, iterate_on_thread, next_chunk
 from graphkit._plan.topology import Call
 from graphkit._records.context import ABSENT, CURRENT_NODE_CONTEXT, Journal, NodeContext
 from graphkit._to_thread import Outcome, Thunk, capture_outcome, finish_in_thread, unwrap_outcome
@@ -43,6 +43,143 @@ from graphkit.errors import GraphRunnerError
 if TYPE_CHECKING:
     from graphkit._plan.retry import RetryPolicy
     from graphkit._records.config import RunnableConfig
+
+from collections.abc import AsyncIterable, Iterator, Mapping
+from contextlib import nullcontext
+from time import sleep
+
+from graphkit._records.output import Command
+
+# The four kinds of call: sync or async, and with chunks or without.
+#
+# The chunks and the result of a call are passed on in one way for each kind, whatever is around the
+# call: a hook, retries or a timeout. The result of a sync generator is its return value. An async
+# generator cannot return one; its result comes last, as a Command.
+#
+# A call that may be repeated is made inside `with attempts:`, which swallows an error that another
+# attempt follows. A generator starts over then, so chunks that it yielded before come again.
+
+EXHAUSTED: Final = object()
+"""Stands for the end of a generator."""
+
+
+class Attempts:
+    """The attempts of one call: a context manager that is entered for each of them.
+
+    There is only one, unless a subclass decides otherwise.
+    """
+
+    delay = 0.0
+    """Seconds to wait before the next attempt."""
+
+    def start_another(self, _error: BaseException) -> bool:
+        """Return whether another attempt follows one that has failed."""
+        return False
+
+    def __enter__(self) -> None:
+        """Start an attempt."""
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
+        """End an attempt, and swallow its error if another follows."""
+        return error is not None and self.start_another(error)
+
+
+ONCE: Final = Attempts()
+
+
+def run_again(thunk: Thunk, attempts: Attempts) -> Any:
+    """Call until an attempt succeeds; the kind is that of the first result."""
+    while True:
+        with attempts:
+            result = thunk()
+            is_generator = isinstance(result, (AsyncIterable, Iterator))
+            is_async = isinstance(result, AsyncIterable) or inspect.isawaitable(result)
+            if not is_generator and not is_async:
+                return result
+            break
+        sleep(attempts.delay)
+    # This attempt has only begun. It fails, and others are made, where its chunks are passed on.
+    begun = [result]
+    return RUN[is_async, is_generator](lambda: begun.pop() if begun else thunk(), attempts)
+
+
+async def _run_async_function(thunk: Thunk, attempts: Attempts = ONCE) -> Any:
+    from asyncio import sleep  # 25 ms to import, and only async runs need it
+
+    while True:
+        with attempts:
+            result = thunk()
+            return await result if inspect.isawaitable(result) else result
+        await sleep(attempts.delay)
+
+
+def _run_generator(thunk: Thunk, attempts: Attempts = ONCE) -> Generator[Any, Any, Any]:
+    while True:
+        with attempts:
+            result = thunk()
+            return (yield from result) if isinstance(result, Iterator) else result
+        sleep(attempts.delay)
+
+
+async def _run_async_generator(thunk: Thunk, attempts: Attempts = ONCE) -> AsyncGenerator[Any]:
+    from asyncio import sleep
+
+    while True:
+        with attempts:
+            result = thunk()
+            if inspect.isawaitable(result):
+                result = await result
+            if isinstance(result, Iterator):
+                result = iterate_on_thread(result)
+            if isinstance(result, AsyncIterable):
+                iterator: Any = aiter(result)
+                closing = aclosing(iterator) if hasattr(iterator, "aclose") else nullcontext(iterator)
+                async with closing as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+            elif result is not None:
+                yield _to_command(result)
+            return
+        await sleep(attempts.delay)
+
+
+RUN: Final[Mapping[tuple[bool, bool], Callable[..., Any]]] = {
+    (False, False): operator.call,  # `run_again` makes the attempts itself
+    (True, False): _run_async_function,
+    (False, True): _run_generator,
+    (True, True): _run_async_generator,
+}
+"""By kind, (is_async, is_generator): makes a call whose result may be of another kind, and converts it."""
+
+
+async def iterate_on_thread(chunks: Iterator[Any]) -> AsyncGenerator[Any]:
+    """Iterate with each step on a thread; what a generator returns comes last, as a Command."""
+    try:
+        while True:
+            chunk, returned = await finish_in_thread(partial(next_chunk, chunks))
+            if chunk is EXHAUSTED:
+                break
+            yield chunk
+        if returned is not None:
+            yield _to_command(returned)
+    finally:
+        if inspect.isgenerator(chunks):
+            chunks.close()
+
+
+def next_chunk(chunks: Iterator[Any]) -> tuple[Any, Any]:
+    """Return the next chunk and None; at the end, EXHAUSTED and what the generator returned."""
+    try:
+        return next(chunks), None
+    except StopIteration as end:
+        return EXHAUSTED, end.value
+
+
+def _to_command(update: Any) -> Command:
+    return update if isinstance(update, Command) else Command(update=update)
+
+
+# A call with what is around it
 
 
 def compose_call(
@@ -81,9 +218,9 @@ def compose_call(
         return call
     composed = call
     if timeout is not None:
-        composed = _as_call(_TimedCall(call, node_id, timeout, kind), call)
+        composed = _as_call(partial(_call_in_time, call, node_id, timeout, kind), call)
     for hook in reversed(hooks):
-        composed = _as_call(_HookedCall(hook, node_id, composed), hook, composed)
+        composed = _as_call(partial(_call_hook, hook, node_id, composed), hook, composed)
     # A sync hook expects what the sync form returns.
     if call.async_form is not None and all(wrap.is_async for wrap in wraps):
         composed.async_form = compose_call(call.async_form, node_id, wraps, retry, timeout, kind=kind)
@@ -98,43 +235,19 @@ def _as_call(function: Callable[[Any, Any], Any], *parts: Call) -> Call:
     return call
 
 
-@final
-class _HookedCall:
-    """A call with a hook around it; is sent to other processes, as its parts are."""
-
-    __slots__ = ("hook", "inner", "node_id")
-
-    def __init__(self, hook: Call, node_id: str, inner: Call) -> None:
-        self.hook = hook
-        self.node_id = node_id
-        self.inner = inner
-
-    def __call__(self, state: Any, config: Any) -> Any:
-        hook = self.hook
-        inner = self.inner
-        needs_thread = hook.is_async and not inner.is_async
-        call = _InnerCall(inner, state, config, needs_thread=needs_thread)
-        thunk = partial(hook.function, self.node_id, state, config, call)
-        return RUN[hook.is_async or inner.is_async, hook.is_generator or inner.is_generator](thunk)
+def _call_hook(hook: Call, node_id: str, inner: Call, state: Any, config: Any) -> Any:
+    """Call a hook around a call."""
+    needs_thread = hook.is_async and not inner.is_async
+    call = _InnerCall(inner, state, config, needs_thread=needs_thread)
+    thunk = partial(hook.function, node_id, state, config, call)
+    return RUN[hook.is_async or inner.is_async, hook.is_generator or inner.is_generator](thunk)
 
 
-@final
-class _TimedCall:
-    """A call with a timeout."""
-
-    __slots__ = ("call", "kind", "node_id", "timeout")
-
-    def __init__(self, call: Call, node_id: str, timeout: float, kind: str) -> None:
-        self.call = call
-        self.node_id = node_id
-        self.timeout = timeout
-        self.kind = kind
-
-    def __call__(self, state: Any, config: Any) -> Any:
-        call = self.call
-        budget = _TimeBudget(self.node_id, self.timeout, self.kind)
-        thunk = partial(call.run, state, config)
-        return _RUN_IN_TIME[call.is_async, call.is_generator](thunk, budget)
+def _call_in_time(call: Call, node_id: str, timeout: float, kind: str, state: Any, config: Any) -> Any:
+    """Make a call with a timeout."""
+    budget = _TimeBudget(node_id, timeout, kind)
+    thunk = partial(call.run, state, config)
+    return _RUN_IN_TIME[call.is_async, call.is_generator](thunk, budget)
 
 
 class _FirstCall(NamedTuple):
@@ -165,8 +278,19 @@ class _InnerCall:
 
     def __call__(self, state: Any = ABSENT, config: Any = ABSENT) -> Any:
         context = CURRENT_NODE_CONTEXT.get()
-        if context is not None:
-            self._start_attempt(context)
+        first = self.first_call
+        if context is not None and first is None:
+            self.first_call = _FirstCall(context.interrupt_calls, context.answers, tuple(context.outputs))
+        elif context is not None and first is not None:
+            # A hook that asked or dispatched before its first call() is not repeated by the second, so
+            # what it did stays; only what came from inside is taken back.
+            # By identity: outputs may compare equal, or not at all.
+            known = {id(output) for output in first.outputs}
+            kept = [output for output in context.outputs if id(output) in known]
+            context.start_attempt(context.attempt + 1)
+            context.interrupt_calls = first.interrupt_calls
+            context.answers = first.answers  # without the timers that had passed in the attempt before
+            context.outputs.extend(kept)
         if state is ABSENT:
             state = self.state
         if config is ABSENT:
@@ -182,21 +306,6 @@ class _InnerCall:
         if inner.is_async and inner.is_generator:
             return _AwaitableChunks(thunk())
         return thunk()
-
-    def _start_attempt(self, context: NodeContext) -> None:
-        first = self.first_call
-        if first is None:
-            self.first_call = _FirstCall(context.interrupt_calls, context.answers, tuple(context.outputs))
-            return
-        # A hook that asked or dispatched before its first call() is not repeated by the second, so what
-        # it did stays; only what came from inside is taken back.
-        # By identity: outputs may compare equal, or not at all.
-        known = {id(output) for output in first.outputs}
-        kept = [output for output in context.outputs if id(output) in known]
-        context.start_attempt(context.attempt + 1)
-        context.interrupt_calls = first.interrupt_calls
-        context.answers = first.answers  # without the timers that had passed in the attempt before
-        context.outputs.extend(kept)
 
 
 @final

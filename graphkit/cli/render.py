@@ -1,20 +1,81 @@
-"""Prints views: as JSON, as aligned lines in a pipe, as a table at a terminal."""
+"""Views, which commands return; printed as JSON, as aligned lines in a pipe, as a table at a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from graphkit._values.frozen import to_plain
 from graphkit._wording import count_cells
-from graphkit.cli.cells import format_cell, short_ids, short_names
+from graphkit.cli.cells import Kind, format_cell, short_ids, short_names
 from graphkit.cli.values import escape, format_value, to_json
-from graphkit.cli.views import Card, Column, Kind, Table, Text, View
 
 if TYPE_CHECKING:
     from graphkit.cli.context import CliContext
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table or a card.
+
+    It has the key of its values in the rows, a title, and the way in which values are displayed.
+    """
+
+    key: str
+    title: str
+    kind: Kind = "text"
+    instead: Sequence[Column] = ()
+    """Columns of which the first with a value is displayed where this one has none."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of plain data. JSON has all fields of a row; people see the columns."""
+
+    columns: Sequence[Column]
+    data: Sequence[Mapping[str, Any]]
+    """The rows."""
+    empty: str
+    """The message if there are no rows."""
+    note: str = ""
+    """A message below the rows."""
+    summary: str = ""
+    """A line above the rows, at a terminal."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """The properties of one thing, and optionally a value of any depth."""
+
+    columns: Sequence[Column]
+    data: Mapping[str, Any]
+    tree: str = ""
+    """The key of the value that is displayed as a tree, below the properties."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text for people, and the data that JSON has instead."""
+
+    text: str
+    data: Any
+
+
+@dataclass(frozen=True)
+class Message:
+    """What the command did, as a sentence and as data, and its exit code."""
+
+    sentence: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    exit_code: int = 0
+    hint: str = ""
+    """The command that comes next, at a terminal."""
+
+
+View = Table | Card | Text | Message
+
 
 _COLOURS: Final = {
     "interrupted": 33,

@@ -55,7 +55,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "rotate": Entry("maintain.rotate", "Seal everything with the current key"),
         "prune": Entry("maintain.prune", "Remove old checkpoints"),
         "delete": Entry("maintain.delete", "Remove a thread with all its versions"),
-        "erase": Entry("erase.erase", "Delete threads, and leave no byte of them"),
+        "erase": Entry("maintain.erase", "Delete threads, and leave no byte of them"),
         "release": Entry("maintain.release", "End the active history of a thread"),
     },
     "Audit": {
@@ -68,13 +68,13 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "export": Entry("transfer.export", "Write threads to a single file"),
         "import": Entry("transfer.import_", "Read threads from a file into a store"),
         "import-langgraph-sqlite": Entry(
-            "langgraph.import_langgraph_sqlite", "Copy LangGraph's threads from a SQLite file"
+            "transfer.import_langgraph_sqlite", "Copy LangGraph's threads from a SQLite file"
         ),
         "import-langgraph-postgres": Entry(
-            "langgraph.import_langgraph_postgres", "Copy LangGraph's threads from PostgreSQL"
+            "transfer.import_langgraph_postgres", "Copy LangGraph's threads from PostgreSQL"
         ),
         "export-langgraph-sqlite": Entry(
-            "langgraph.export_langgraph_sqlite", "Copy LangGraph's threads to a SQLite file"
+            "transfer.export_langgraph_sqlite", "Copy LangGraph's threads to a SQLite file"
         ),
     },
     "Agents": {

@@ -11,11 +11,11 @@ import click
 from graphkit._records.config import END
 from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
-from graphkit.cli.apps import search_modules_here
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
+from graphkit.cli.render import Message, Text
+from graphkit.cli.resolve import search_modules_here
 from graphkit.cli.values import UsageError, abbreviate, describe_payload, escape, parse_json_or_text, pluralize
-from graphkit.cli.views import Message, Text
 from graphkit.errors import CheckpointNotFoundError, MaxIterationsError
 
 if TYPE_CHECKING:

@@ -12,13 +12,12 @@ from typing import Any, Final
 import click
 
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit.cli.cells import Row
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.placeholder_types import with_placeholder_types
-from graphkit.cli.rows import Row
-from graphkit.cli.stores import open_store
+from graphkit.cli.render import Column, Message, Table
+from graphkit.cli.stores import open_store, with_placeholder_types
 from graphkit.cli.values import escape, parse_age, pluralize
-from graphkit.cli.views import Column, Message, Table
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError
 
 _COLUMNS: Final = (

@@ -13,14 +13,21 @@ from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import can_answer
 from graphkit.cli import options
-from graphkit.cli.apps import load_app, open_store_of, require_saver
+from graphkit.cli.cells import Row, describe_stop, format_command, interrupt_row, status_of
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.placeholder_types import with_placeholder_types
-from graphkit.cli.render import show
-from graphkit.cli.resolve import find_checkpoint, find_config, find_thread, find_threads, match_ids
-from graphkit.cli.rows import Row, describe_stop, format_command, interrupt_row, status_of
-from graphkit.cli.stores import open_store
+from graphkit.cli.render import Card, Column, Message, Table, show
+from graphkit.cli.resolve import (
+    find_checkpoint,
+    find_config,
+    find_thread,
+    find_threads,
+    load_app,
+    match_ids,
+    open_store_of,
+    require_saver,
+)
+from graphkit.cli.stores import open_store, with_placeholder_types
 from graphkit.cli.values import (
     UsageError,
     abbreviate,
@@ -31,7 +38,6 @@ from graphkit.cli.values import (
     parse_json_or_text,
     pluralize,
 )
-from graphkit.cli.views import Card, Column, Message, Table
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
 
 _COLUMNS: Final = (

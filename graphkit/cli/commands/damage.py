@@ -12,14 +12,13 @@ import click
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasBaseDirectory, SupportsExists, SupportsRepair, SupportsVerify
 from graphkit.cli import options
-from graphkit.cli.cells import format_bytes
+from graphkit.cli.cells import Row, format_bytes
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
+from graphkit.cli.render import Column, Message, Table
 from graphkit.cli.resolve import find_only
-from graphkit.cli.rows import Row
 from graphkit.cli.stores import has_entries, open_store
 from graphkit.cli.values import escape, pluralize
-from graphkit.cli.views import Column, Message, Table
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerConfigurationError,

@@ -13,13 +13,12 @@ from graphkit._plan.topology import GraphDefinition
 from graphkit._records.config import END, RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit.cli import options
-from graphkit.cli.apps import load_app, require_saver
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.resolve import find_checkpoint, find_thread
+from graphkit.cli.render import Text
+from graphkit.cli.resolve import find_checkpoint, find_thread, load_app, require_saver
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import UsageError
-from graphkit.cli.views import Text
 from graphkit.operations import lineage
 
 _SOURCES_WITHOUT_NODE: Final = frozenset({"update", "fork", "answer"})

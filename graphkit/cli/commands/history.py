@@ -17,15 +17,14 @@ from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.status import RESUMED_AT
 from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, is_schedule, time_or_none
 from graphkit.cli import options
-from graphkit.cli.cells import format_duration
+from graphkit.cli.cells import Row, format_duration, size_of
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS
+from graphkit.cli.render import Card, Column, Table
 from graphkit.cli.resolve import find_config, find_threads
-from graphkit.cli.rows import Row, size_of
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import escape, parse_assignments, pluralize
-from graphkit.cli.views import Card, Column, Table
 from graphkit.errors import (
     CheckpointErasedError,
     CheckpointerError,

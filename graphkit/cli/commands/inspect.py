@@ -17,16 +17,13 @@ from graphkit._saver.status import find_next_time, public_metadata
 from graphkit._saver.writes import ANSWER, UPDATE, find_cancellation, find_failure, time_or_none, waiting_interrupts
 from graphkit._values.frozen import to_plain
 from graphkit.cli import options
-from graphkit.cli.apps import open_store_of
+from graphkit.cli.cells import Row, describe_progress, describe_sleep, interrupt_row
 from graphkit.cli.command import Command
-from graphkit.cli.commands.langgraph import load_langgraph
 from graphkit.cli.context import CliContext
-from graphkit.cli.placeholder_types import with_placeholder_types
-from graphkit.cli.render import format_tree
-from graphkit.cli.resolve import find_checkpoint, find_config
-from graphkit.cli.rows import Row, describe_progress, describe_sleep, interrupt_row
+from graphkit.cli.render import Card, Column, Message, Text, View, format_tree
+from graphkit.cli.resolve import find_checkpoint, find_config, open_store_of
+from graphkit.cli.stores import load_langgraph, with_placeholder_types
 from graphkit.cli.values import UsageError, abbreviate, escape, pluralize
-from graphkit.cli.views import Card, Column, Message, Text, View
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, MissingDependencyError
 
 _COLUMNS: Final = (

@@ -16,12 +16,11 @@ from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutp
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import Submission
 from graphkit.cli import options
-from graphkit.cli.apps import load_app, require_saver
+from graphkit.cli.cells import describe_cancellation, describe_stop, format_command, format_event, status_of
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.render import cut, show
-from graphkit.cli.resolve import find_config
-from graphkit.cli.rows import describe_cancellation, describe_stop, format_command, format_event, status_of
+from graphkit.cli.render import Message, Text, View, cut, show
+from graphkit.cli.resolve import find_config, load_app, require_saver
 from graphkit.cli.values import (
     UsageError,
     abbreviate,
@@ -32,7 +31,6 @@ from graphkit.cli.values import (
     parse_time,
     pluralize,
 )
-from graphkit.cli.views import Message, Text, View
 
 _NODE_WIDTH: Final = 24
 """Columns for a node's name in the live output."""

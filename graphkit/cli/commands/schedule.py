@@ -11,14 +11,13 @@ from graphkit import schedules
 from graphkit._engine.schedules import find_name
 from graphkit._wording import suggest
 from graphkit.cli import options
+from graphkit.cli.cells import Row
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.placeholder_types import with_placeholder_types
+from graphkit.cli.render import Column, Message, Table
 from graphkit.cli.resolve import join_some
-from graphkit.cli.rows import Row
-from graphkit.cli.stores import open_store
+from graphkit.cli.stores import open_store, with_placeholder_types
 from graphkit.cli.values import escape, parse_json_object, pluralize
-from graphkit.cli.views import Column, Message, Table
 from graphkit.errors import CheckpointNotFoundError, GraphKitError
 from graphkit.schedules import Schedule
 

@@ -16,14 +16,13 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import STATUSES, find_next_time
 from graphkit._saver.writes import Submission, is_schedule, time_or_none
 from graphkit.cli import options
+from graphkit.cli.cells import Row, describe_progress, describe_sleep, size_of
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS
-from graphkit.cli.placeholder_types import with_placeholder_types
-from graphkit.cli.rows import Row, describe_progress, describe_sleep, size_of
-from graphkit.cli.stores import open_store
+from graphkit.cli.render import Column, Table
+from graphkit.cli.stores import open_store, with_placeholder_types
 from graphkit.cli.values import parse_age, parse_assignments, pluralize
-from graphkit.cli.views import Column, Table
 from graphkit.errors import (
     CheckpointErasedError,
     CheckpointerError,

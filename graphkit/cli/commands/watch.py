@@ -17,11 +17,7 @@ from graphkit._saver.status import STATUSES
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import problem_with_interrupt, time_or_none
 from graphkit.cli import options
-from graphkit.cli.command import Command
-from graphkit.cli.context import CliContext
-from graphkit.cli.render import show
-from graphkit.cli.resolve import find_checkpoint, find_thread
-from graphkit.cli.rows import (
+from graphkit.cli.cells import (
     Row,
     describe_cancellation,
     describe_failure,
@@ -31,9 +27,12 @@ from graphkit.cli.rows import (
     format_event,
     status_of,
 )
+from graphkit.cli.command import Command
+from graphkit.cli.context import CliContext
+from graphkit.cli.render import Column, Message, Table, Text, View, show
+from graphkit.cli.resolve import find_checkpoint, find_thread
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import UsageError, abbreviate, escape
-from graphkit.cli.views import Column, Message, Table, Text, View
 from graphkit.errors import CheckpointerError, CheckpointNotFoundError
 
 _MAX_ROWS: Final = 20

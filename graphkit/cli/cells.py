@@ -86,10 +86,6 @@ def _format_failure(_context: CliContext, failure: Mapping[str, Any]) -> str:
     return describe_failure(failure, f" in {escape(str(node_id))}" if node_id else "")
 
 
-def _format_interrupts(_context: CliContext, rows: Iterable[Mapping[str, Any]]) -> str:
-    return "; ".join(describe_stop(row["when"], row["node"], row["payload"]) for row in rows)
-
-
 _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
     "age": _format_timestamp,
     "time": _format_time,
@@ -108,7 +104,7 @@ _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
     "cause": lambda _, failure: abbreviate(describe_failure(failure), _TEXT_LIMIT),
     "lines": lambda _, text: "\n".join(map(escape, str(text).splitlines())),
     "payload": lambda _, payload: describe_payload(payload, _TEXT_LIMIT),
-    "interrupts": _format_interrupts,
+    "interrupts": lambda _, rows: "; ".join(describe_stop(row["when"], row["node"], row["payload"]) for row in rows),
 }
 
 

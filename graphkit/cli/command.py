@@ -45,7 +45,9 @@ def run(args: list[str], context: CliContext) -> int:
         context.warn(error.message)
         return UsageError.exit_code
     except click.UsageError as error:
-        context.warn(f"graphkit: {_describe_usage_error(error)}")
+        problem = escape(error.format_message().removesuffix("."))
+        hint = "" if error.ctx is None else f"; see `{error.ctx.command_path} --help`"
+        context.warn(f"graphkit: {problem}{hint}")
         return UsageError.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
@@ -199,15 +201,7 @@ def _make_completion_script(ctx: click.Context) -> tuple[str, str]:
     return shell, completion.source()
 
 
-# Invalid command lines
-
-
-def _describe_usage_error(error: click.UsageError) -> str:
-    """Return what is wrong with the command line, in the words of the parser, and where to find help."""
-    problem = escape(error.format_message().removesuffix("."))
-    if error.ctx is None:
-        return problem
-    return f"{problem}; see `{error.ctx.command_path} --help`"
+# A command
 
 
 INTERRUPTED: Final = 130
@@ -259,12 +253,14 @@ class Command(click.Command):
         parsed again, after the directory that stands for the omitted one.
         """
         typed = list(args)
-        directory = _find_default_directory(ctx.obj, args)
         try:
             rest = super().parse_args(ctx, args)
         except click.MissingParameter:
+            directory = "" if ctx.obj is None else ctx.obj.environment.get("GRAPHKIT_DIR", "")
+            # In the words themselves: the parser has failed, and what it had understood until then is lost.
+            has_app = any(word.split("=")[0] == "--app" for word in typed)
             takes_directory = any(param.name == "directory" for param in self.params)
-            if directory is None or not takes_directory:
+            if not takes_directory or not (directory or has_app):
                 raise
             ctx.params.clear()
             rest = super().parse_args(ctx, [directory, *typed])
@@ -303,18 +299,6 @@ class Command(click.Command):
             KEY_FILE.reset(token)
 
 
-def _find_default_directory(context: CliContext | None, args: list[str]) -> str | None:
-    """Return what stands for an omitted DIR; None if it must not be omitted.
-
-    That is the directory of GRAPHKIT_DIR, or "" if --app is given, whose graph may have a saver.
-    """
-    if context is not None and context.environment.get("GRAPHKIT_DIR"):
-        return context.environment["GRAPHKIT_DIR"]
-    # In the words themselves: the parser has failed, and what it had understood until then is lost.
-    has_app = any(word.split("=")[0] == "--app" for word in args)
-    return "" if has_app else None
-
-
 def _run(context: CliContext, call: Callable[[], Any], arguments: Mapping[str, Any]) -> int:
     """Call a command and show its views as they come; return the exit code.
 
@@ -322,8 +306,15 @@ def _run(context: CliContext, call: Callable[[], Any], arguments: Mapping[str, A
     """
     try:
         # The views are shown inside the block: a command that returns an iterator reads its stores while it is shown.
+        code = 0
         with _redirect_warnings(context), close_stores():
-            return _show_result(context, call())
+            result = call()
+            for view in result if isinstance(result, Iterator) else [result]:
+                if isinstance(view, Message):
+                    code = view.exit_code
+                if view is not None:
+                    show(context, view)
+        return code
     except BrokenPipeError:  # `graphkit threads | head`
         context.discard_output()
         return 0
@@ -351,18 +342,6 @@ def _run(context: CliContext, call: Callable[[], Any], arguments: Mapping[str, A
             f"unexpected error: rerun with --debug and please report it"
         )
         return _UNEXPECTED_ERROR
-
-
-def _show_result(context: CliContext, result: Any) -> int:
-    """Show what a command returned; return the exit code."""
-    code = 0
-    views = result if isinstance(result, Iterator) else [result]
-    for view in views:
-        if isinstance(view, Message):
-            code = view.exit_code
-        if view is not None:
-            show(context, view)
-    return code
 
 
 @contextmanager

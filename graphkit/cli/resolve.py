@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -49,24 +49,18 @@ def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = Fals
 
     # A table shows ids escaped and, if they are long, cut with an ellipsis: both can be typed as they are shown.
     known = saver.threads(released=released)
-    matches = _match_threads(known, typed)
+    matches = [thread for thread in known if escape(thread) == typed]
+    start = typed.removesuffix(_ELLIPSIS)
+    if start and not matches:
+        matches = [thread for thread in known if thread.startswith(start) or escape(thread).startswith(start)]
     if len(matches) == 1:
         return matches[0]
     if matches:
-        prefix = escape(typed.removesuffix(_ELLIPSIS))
         names = join_some(matches)
-        raise UsageError(f"{len(matches)} threads begin with {prefix}: {names}; type more characters")
+        raise UsageError(f"{len(matches)} threads begin with {escape(start)}: {names}; type more characters")
 
     hint = suggest(typed, known, show=escape) or "; see graphkit threads"
     raise CheckpointNotFoundError(typed, hint=hint.removeprefix("; "))
-
-
-def _match_threads(known: Sequence[str], typed: str) -> list[str]:
-    displayed = [thread for thread in known if escape(thread) == typed]
-    prefix = typed.removesuffix(_ELLIPSIS)
-    if displayed or not prefix:
-        return displayed
-    return [thread for thread in known if thread.startswith(prefix) or escape(thread).startswith(prefix)]
 
 
 def _exists(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bool:
@@ -192,13 +186,29 @@ def load_app(name: str, store: str = "", *, create: bool = False) -> CompiledGra
         CheckpointerConfigurationError: the directory does not exist, or is a file.
         CheckpointFormatError: the directory is not a store.
     """
-    from graphkit import CompiledGraph
+    from graphkit import CompiledGraph, StateGraph
 
-    graph = _compile(name, _import_object(name))
+    found = _import_object(name)
+    if callable(found) and not isinstance(found, (CompiledGraph, StateGraph)):
+        try:
+            found = found()
+        except GraphKitError:
+            raise
+        except Exception as error:
+            message = f"--app: calling {escape(name)} without arguments failed: {_describe_cause(error)}"
+            raise UsageError(message) from error
+
+    if isinstance(found, StateGraph):
+        found = found.compile()
+    elif isinstance(getattr(found, "graph", None), CompiledGraph):  # an agent
+        found = found.graph
+    if not isinstance(found, CompiledGraph):
+        kind = type(found).__name__
+        raise UsageError(f"--app: {escape(name)} is of type {kind}; name a graph, or a function that returns one")
     if not store:
-        return graph
+        return found
     saver = open_store(store, create=create)
-    return CompiledGraph(graph.topology, graph.compile_config.replace(checkpoint_saver=saver))
+    return CompiledGraph(found.topology, found.compile_config.replace(checkpoint_saver=saver))
 
 
 def open_store_of(directory: str, app: str | None) -> BaseCheckpointSaver:
@@ -243,7 +253,9 @@ def _import_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if _is_missing_itself(name, error):
+        # Whether the module or its package is missing, and not another module that it imports.
+        is_missing_itself = not error.name or f"{name}.".startswith(f"{error.name}.")
+        if is_missing_itself:
             reason = f"there is no module {escape(name)} in {directory} or installed"
         else:
             reason = f"{name} needs the module {error.name}, which is not installed"
@@ -263,39 +275,26 @@ def search_modules_here() -> str:
     return directory
 
 
-def _is_missing_itself(name: str, error: ModuleNotFoundError) -> bool:
-    """Return whether a module or its package is missing, and not another module that it imports."""
-    if not error.name:
-        return True
-    return f"{name}.".startswith(f"{error.name}.")
-
-
 def _suggest_graph(wanted: str, owner: Any) -> str:
-    """Return the end of a message about an unknown object: the graphs that there are."""
-    graphs = list(_graphs_in(owner))
-    if not graphs:
-        return "; it has no graph"
-    return suggest(wanted, graphs, show=escape) or f"; its graphs: {join_some(graphs)}"
-
-
-def _graphs_in(owner: Any) -> Iterator[str]:
-    """Yield the names of graphs, and of functions annotated to return one; sorted."""
+    """Return the end of a message about an unknown object: the graphs, and the functions annotated to return one."""
     from graphkit import CompiledGraph, StateGraph
 
-    if not hasattr(owner, "__dict__"):
-        return
     graph_types = (CompiledGraph, StateGraph)
     type_names = {graph_type.__name__ for graph_type in graph_types}
-    for name, value in sorted(vars(owner).items()):
+    graphs: list[str] = []
+    for name, value in sorted(getattr(owner, "__dict__", {}).items()):
         if name.startswith("_"):
             continue
         if isinstance(value, graph_types):
-            yield name
+            graphs.append(name)
         elif callable(value):
             returned = getattr(value, "__annotations__", {}).get("return")
             # The annotation may be a string, of any spelling of the path.
             if returned in graph_types or str(returned).rpartition(".")[2] in type_names:
-                yield name
+                graphs.append(name)
+    if not graphs:
+        return "; it has no graph"
+    return suggest(wanted, graphs, show=escape) or f"; its graphs: {join_some(graphs)}"
 
 
 def _describe_cause(error: Exception) -> str:
@@ -306,25 +305,3 @@ def _describe_cause(error: Exception) -> str:
     if own and not isinstance(error, SyntaxError):  # whose message has the line
         text += f" ({own[-1].filename}, line {own[-1].lineno})"
     return f"{text}; --debug shows the traceback"
-
-
-def _compile(name: str, found: Any) -> CompiledGraph:
-    from graphkit import CompiledGraph, StateGraph
-
-    if callable(found) and not isinstance(found, (CompiledGraph, StateGraph)):
-        try:
-            found = found()
-        except GraphKitError:
-            raise
-        except Exception as error:
-            message = f"--app: calling {escape(name)} without arguments failed: {_describe_cause(error)}"
-            raise UsageError(message) from error
-
-    if isinstance(found, StateGraph):
-        found = found.compile()
-    elif isinstance(getattr(found, "graph", None), CompiledGraph):  # an agent
-        found = found.graph
-    if not isinstance(found, CompiledGraph):
-        kind = type(found).__name__
-        raise UsageError(f"--app: {escape(name)} is of type {kind}; name a graph, or a function that returns one")
-    return found

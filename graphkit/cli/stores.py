@@ -13,7 +13,7 @@ import importlib
 import re
 from collections import namedtuple
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import field, make_dataclass
 from functools import wraps
@@ -99,7 +99,12 @@ def _split_schema(connection_string: str) -> tuple[str, str | None]:
         return _split_schema_of_url(connection_string)
     schema = None
     rest: list[str] = []
-    for keyword in _split_keywords(connection_string):
+    end = 0
+    while end < len(connection_string):
+        keyword = _KEYWORD.match(connection_string, end)
+        if keyword is None:
+            return connection_string, None
+        end = keyword.end()
         if keyword["name"] == "schema":
             schema = _unquote_value(keyword["value"])
         else:
@@ -125,19 +130,6 @@ def _split_schema_of_url(url: str) -> tuple[str, str | None]:
     if rest:
         address = f"{address}?{'&'.join(rest)}"
     return address, schema
-
-
-def _split_keywords(connection_string: str) -> list[re.Match[str]]:
-    """Return the keywords of a connection string, each with its value; none if it is something else."""
-    keywords: list[re.Match[str]] = []
-    end = 0
-    while end < len(connection_string):
-        keyword = _KEYWORD.match(connection_string, end)
-        if keyword is None:
-            return []
-        keywords.append(keyword)
-        end = keyword.end()
-    return keywords
 
 
 def _unquote_value(value: str) -> str:
@@ -293,25 +285,17 @@ def _make_saver(kind: str, options: dict[str, Any], fsync: float | None) -> Base
     """Make a saver, and close it when the command ends."""
     from graphkit import registry
 
-    if fsync is not None and _has_fsync(kind, options, fsync):
-        options = {**options, "fsync": fsync}
+    if fsync is not None:
+        # Not every saver has the option. What else is wrong with the options is found when it is made.
+        with suppress(CheckpointerConfigurationError):
+            registry.check_saver_options(kind, **options, fsync=fsync)
+            options = {**options, "fsync": fsync}
     saver = registry.get_saver(kind, **options)
 
     opened = _OPENED.get()
     if opened is not None:
         opened.callback(saver.close)
     return saver
-
-
-def _has_fsync(kind: str, options: dict[str, Any], fsync: float) -> bool:
-    """Return whether a saver has the option; what else is wrong with the options is found when it is made."""
-    from graphkit import registry
-
-    try:
-        registry.check_saver_options(kind, **options, fsync=fsync)
-    except CheckpointerConfigurationError:
-        return False
-    return True
 
 
 def _check_store(store: StoreName, *, create: bool, is_sealed: bool) -> None:
@@ -458,7 +442,10 @@ class _Placeholders:
         kind = self._kinds.get(type_name)
         names = self._names.setdefault(type_name, {})
         if kind is None:
-            self._kinds[type_name] = _kind_of(raw)
+            kind = "flag" if isinstance(content, int) else "enum"
+            if isinstance(content, Mapping):
+                kind = "pydantic" if len(raw) == _PYDANTIC_PARTS else "dataclass"
+            self._kinds[type_name] = kind
         elif names.keys() >= set(fields):
             if kind != "dataclass":
                 return False
@@ -480,13 +467,6 @@ class _Placeholders:
         module, _, placeholder.__qualname__ = type_name.rpartition(".")
         placeholder.__module__ = module or "builtins"
         return placeholder
-
-
-def _kind_of(raw: tuple[Any, ...]) -> str:
-    content = raw[1]
-    if isinstance(content, Mapping):
-        return "pydantic" if len(raw) == _PYDANTIC_PARTS else "dataclass"
-    return "flag" if isinstance(content, int) else "enum"
 
 
 def _make_model(names: list[str]) -> type:

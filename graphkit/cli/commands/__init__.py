@@ -26,7 +26,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "stats": Entry("history.stats", "Sum up a store or a thread"),
         "show": Entry("inspect.show", "Show a checkpoint"),
         "diff": Entry("inspect.diff", "Compare two checkpoints"),
-        "graph": Entry("graph.graph", "Draw a graph"),
+        "graph": Entry("run.graph", "Draw a graph"),
     },
     "Answer and change": {
         "interrupts": Entry("control.interrupts", "List the pending interrupts"),

@@ -271,30 +271,31 @@ def _cut(value: Any) -> Any:
     return to_plain(value)
 
 
-def _format_difference(difference: Difference, width: int) -> list[str]:
+def _format_difference(difference: Difference, width: int) -> Iterator[str]:
+    from difflib import unified_diff
+
     name = escape(difference.path)
     old = abbreviate(difference.old, _MAX_LENGTH)
     new = abbreviate(difference.new, _MAX_LENGTH)
     if difference.change == "added":
-        return [f"+ {name}: {new}"]
+        yield f"+ {name}: {new}"
+        return
     if difference.change == "removed":
-        return [f"- {name}: {old}"]
+        yield f"- {name}: {old}"
+        return
 
-    header = f"~ {name}:"
     values = (difference.old, difference.new)
-    if all(isinstance(value, str) for value in values) and any("\n" in value for value in values):
-        return [header, *_compare_lines(*values)]
-    line = f"{header} {old} → {new}"
-    if len(line) < width:
-        return [line]
-    return [header, f"  - {old}", f"  + {new}"]
+    are_texts = all(isinstance(value, str) for value in values)
+    if not are_texts or not any("\n" in value for value in values):
+        line = f"~ {name}: {old} → {new}"
+        if len(line) < width:
+            yield line
+        else:
+            yield from (f"~ {name}:", f"  - {old}", f"  + {new}")
+        return
 
-
-def _compare_lines(old: str, new: str) -> Iterator[str]:
-    from difflib import unified_diff
-
-    old_lines = old.splitlines()
-    new_lines = new.splitlines()
+    yield f"~ {name}:"
+    old_lines, new_lines = (value.splitlines() for value in values)
     lines = list(unified_diff(old_lines, new_lines, lineterm="", n=1))
     for line in lines[3:]:  # after the two file names and the first position
         mark = line[0]
@@ -324,8 +325,10 @@ def get_at_path(state: Any, path: str) -> Any:
     value = state
     parent = ""
     for step, key in _parse_path(path):
+        is_record = isinstance(value, tuple) and isinstance(key, str)
+        has_items = isinstance(value, (Mapping, Sequence)) and not is_record
         try:
-            value = _get_child(value, key)
+            value = value[key] if has_items else getattr(value, str(key))
         except (KeyError, IndexError, AttributeError, TypeError) as error:
             raise UsageError(f"there is no {parent + step}{_describe_parent(value, parent)}") from error
         parent += step
@@ -348,13 +351,6 @@ def _parse_path(path: str) -> Iterator[tuple[str, str | int]]:
         else:
             yield match[0], int(index)
         position = match.end()
-
-
-def _get_child(value: Any, key: str | int) -> Any:
-    is_record = isinstance(value, tuple) and isinstance(key, str)
-    if isinstance(value, (Mapping, Sequence)) and not is_record:
-        return value[key]  # type: ignore[index]
-    return getattr(value, str(key))
 
 
 def _describe_parent(value: Any, path: str) -> str:
@@ -389,11 +385,13 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
         yield Difference(path=path, change="removed", old=old, new=None)
     elif isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in dict.fromkeys((*old, *new)):
-            yield from differences(old.get(key, _ABSENT), new.get(key, _ABSENT), _child_path(path, str(key)))
+            child_path = _child_path(path, str(key))
+            yield from differences(old.get(key, _ABSENT), new.get(key, _ABSENT), child_path)
     elif isinstance(old, list) and isinstance(new, list):
         pairs = zip_longest(old, new, fillvalue=_ABSENT)
         for index, (first, second) in enumerate(pairs):
-            yield from differences(first, second, f"{path}[{index}]")
+            child_path = f"{path}[{index}]"
+            yield from differences(first, second, child_path)
     elif not _is_same(old, new):
         yield Difference(path=path, change="changed", old=old, new=new)
 

@@ -211,8 +211,13 @@ def _prune_idle(
     chosen = [thread_id for thread_id, status in statuses.items() if status not in kept]
     size = sum(map(saver.size, chosen))
     data: Row = {"deleted": chosen, "waiting": waiting, "size": size, "dry_run": dry_run}
-    note = _note_waiting(len(waiting), are_chosen=interrupted)
-    idle = f"idle for {age}{note}"
+    idle = f"idle for {age}"
+    if waiting:
+        verb = "waits" if len(waiting) == 1 else "wait"
+        if interrupted:
+            idle += f" ({len(waiting)} of them {verb} for a human)"
+        else:
+            idle += f" ({len(waiting)} more {verb} for a human; --interrupted deletes those, too)"
     if not chosen:
         return Message(f"no thread is {idle}", data)
     what = f"{pluralize(len(chosen), 'thread')} {idle}, {format_bytes(size)}"
@@ -243,18 +248,6 @@ def _find_status(saver: BaseCheckpointSaver, thread_id: str) -> str | None:
         raise
     except CheckpointerError:
         return None
-
-
-def _note_waiting(count: int, *, are_chosen: bool) -> str:
-    """Return, in brackets, how many of the idle threads wait for a human; "" if none does."""
-    if not count:
-        return ""
-    verb = "wait"
-    if count == 1:
-        verb = "waits"
-    if are_chosen:
-        return f" ({count} of them {verb} for a human)"
-    return f" ({count} more {verb} for a human; --interrupted deletes those, too)"
 
 
 @click.command("delete", cls=Command)

@@ -1,26 +1,29 @@
-"""Runs graphs: run, submit, resume, worker."""
+"""Runs graphs and draws them: run, submit, resume, worker, graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from time import monotonic
 from typing import Any, Final
 
 import click
 
 from graphkit._compiled import CompiledGraph, Input
-from graphkit._records.config import RunnableConfig, StreamMode
+from graphkit._diagram import GraphRepresentation, draw
+from graphkit._plan.topology import GraphDefinition
+from graphkit._records.config import END, RunnableConfig, StreamMode
 from graphkit._records.context import ABSENT
-from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
-from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._records.output import CheckpointInfo, GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
 from graphkit._saver.writes import Submission
 from graphkit.cli import options
 from graphkit.cli.cells import describe_cancellation, describe_stop, format_command, format_event, status_of
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import Message, Text, View, cut, show
-from graphkit.cli.resolve import find_config, load_app, require_saver
+from graphkit.cli.resolve import find_checkpoint, find_config, find_thread, load_app, require_saver
+from graphkit.cli.stores import open_store
 from graphkit.cli.values import (
     UsageError,
     abbreviate,
@@ -31,6 +34,7 @@ from graphkit.cli.values import (
     parse_time,
     pluralize,
 )
+from graphkit.operations import lineage
 
 _NODE_WIDTH: Final = 24
 """Columns for a node's name in the live output."""
@@ -106,26 +110,18 @@ def submit(
         begin = parse_time(at, "--at", context.zone)
     submitted = graph.submit(values, RunnableConfig(thread, metadata=metadata), at=begin, key=key)
 
-    return _describe_submitted(context, require_saver(graph), submitted, key)
-
-
-def _describe_submitted(
-    context: CliContext, saver: BaseCheckpointSaver, submitted: RunnableConfig, key: str | None
-) -> Message:
-    """Return what the thread is by now.
-
-    A run with its key may have been submitted before, for another time. It may have ended, and its graph may
-    preserve no threads.
-    """
+    # What the thread is by now: a run with its key may have been submitted before, for another time. It may have
+    # ended, and its graph may preserve no threads.
     data: dict[str, Any] = {"thread": submitted.thread, "status": None, "at": None, "key": key}
     sentence = f"{escape(submitted.thread)} has ended"
-    for latest in saver.recent(submitted, limit=1):
+    for latest in require_saver(graph).recent(submitted, limit=1):
         data["status"] = latest.status
         sentence = f"{escape(submitted.thread)} is {latest.status}"
         stored = Submission.find(latest.next_node_id, latest.metadata)
         if stored is not None and stored.at is not None:
             data["at"] = stored.at
-            sentence += f", and begins at {context.to_local_time(stored.at):%Y-%m-%d %H:%M %Z}"
+            local = context.to_local_time(stored.at)
+            sentence += f", and begins at {local:%Y-%m-%d %H:%M %Z}"
     return Message(sentence, data)
 
 
@@ -173,23 +169,18 @@ def resume(
     config = config.replace(max_iterations=max_iterations)
     update = parse_assignments(assign) or None
     if recover:
-        return iter([_recover(graph, config, update)])
+        from graphkit import recovery
+
+        state = recovery.recover(graph, config, modifications=update)
+        status = status_of(saver, config.thread) or "finished"
+        recovered = None if state is None else dict(state)
+        data = {"thread": config.thread, "status": status, "state": recovered}
+        return iter([Message(f"{escape(config.thread)} was resumed and is {status}", data)])
 
     answer: Any = ABSENT
     if value is not None:
         answer = parse_json(context.read_value(value), "--value")
     return _follow(context, graph, GraphResume(answer, update=update), config, app=app, directory=directory)
-
-
-def _recover(graph: CompiledGraph, config: RunnableConfig, update: Mapping[str, Any] | None) -> View:
-    from graphkit.recovery import recover
-
-    state = recover(graph, config, modifications=update)
-    status = status_of(require_saver(graph), config.thread) or "finished"
-    data: dict[str, Any] = {"thread": config.thread, "status": status, "state": None}
-    if state is not None:
-        data["state"] = dict(state)
-    return Message(f"{escape(config.thread)} was resumed and is {status}", data)
 
 
 def _follow(
@@ -220,7 +211,9 @@ def _follow(
 
     is_early = last is not None and not last.is_end and not isinstance(last, InterruptionMetadata)
     if is_early:
-        yield _early_view(require_saver(graph), config.thread)
+        status = status_of(require_saver(graph), config.thread)
+        data = {"thread": config.thread, "status": status}
+        yield Message(f"{escape(config.thread)} is {status}: its time has not come", data)
         return
     end = _end_view(config.thread, last, steps)
     if isinstance(last, InterruptionMetadata):
@@ -285,12 +278,6 @@ def _step_view(context: CliContext, output: NodeOutput, number: int, seconds: fl
     return Text(cut(line.rstrip(), context.line_width), data)
 
 
-def _early_view(saver: BaseCheckpointSaver, thread_id: str) -> Message:
-    """Return that a resume found nothing to do yet."""
-    status = status_of(saver, thread_id)
-    return Message(f"{escape(thread_id)} is {status}: its time has not come", {"thread": thread_id, "status": status})
-
-
 def _end_view(thread_id: str, last: NodeOutput | None, steps: int) -> Message:
     name = escape(thread_id)
     count = pluralize(steps, "step")
@@ -302,7 +289,18 @@ def _end_view(thread_id: str, last: NodeOutput | None, steps: int) -> Message:
     if isinstance(last, InterruptionMetadata):
         # What waits for a human comes first.
         data["status"] = "interrupted" if last.due is None else "sleeping"
-        data["interrupts"] = [_interrupt_row(interrupt) for interrupt in last.interrupts]
+        data["interrupts"] = [
+            {
+                "id": stop.id,
+                "node": stop.node_id,
+                "when": stop.when,
+                "payload": stop.payload,
+                "metadata": stop.metadata,
+                "due": stop.due,
+                "deadline": None if stop.waiting is None else stop.waiting.deadline,
+            }
+            for stop in last.interrupts
+        ]
         stops = _describe_stops(last)
         return Message(f"{name} stopped after {count} and waits {stops}", data)
 
@@ -324,18 +322,6 @@ def _describe_stop(stop: InterruptionMetadata) -> str:
     if stop.waiting is not None and stop.waiting.deadline is not None:
         described += f" (until {stop.waiting.deadline.isoformat(timespec='seconds')})"
     return described
-
-
-def _interrupt_row(interrupt: InterruptionMetadata) -> dict[str, Any]:
-    return {
-        "id": interrupt.id,
-        "node": interrupt.node_id,
-        "when": interrupt.when,
-        "payload": interrupt.payload,
-        "metadata": interrupt.metadata,
-        "due": interrupt.due,
-        "deadline": None if interrupt.waiting is None else interrupt.waiting.deadline,
-    }
 
 
 # worker
@@ -408,3 +394,91 @@ def _output_view(context: CliContext, thread: str, output: NodeOutput) -> Text:
     }
     line = format_event(context, when, escape(thread), text)
     return Text(cut(line, context.line_width), data)
+
+
+# graph
+
+_SOURCES_WITHOUT_NODE: Final = frozenset({"update", "fork", "answer"})
+"""Values of the metadata's `source` of checkpoints at the node of the checkpoint before."""
+
+
+@click.command("graph", cls=Command)
+@options.directory
+@click.argument("thread", metavar="[THREAD]", required=False, help="The thread whose path to draw.")
+@options.checkpoint_id
+@options.maybe_app
+@click.option(
+    "--format",
+    "syntax",
+    type=click.Choice([syntax.value for syntax in GraphRepresentation.Type]),
+    help="The syntax of the diagram. Default: text at a terminal, otherwise mermaid.",
+)
+def graph(
+    context: CliContext,
+    directory: str,
+    thread: str | None,
+    checkpoint: str | None,
+    app: str | None,
+    syntax: str | None,
+) -> Text:
+    """Draw a graph, with the path that a thread took and the node at which it continues.
+
+    Without --app, the command draws only the path, from the thread's checkpoints.
+
+    Example: graphkit graph runs order-17 --app shop:app
+    """
+    form = GraphRepresentation.Type.TEXT if context.is_pretty else GraphRepresentation.Type.MERMAID
+    if syntax is not None:
+        form = GraphRepresentation.Type(syntax)
+    if thread is None:
+        if app is None:
+            raise UsageError("name a thread, or the graph with --app")
+        drawing = load_app(app).get_graph(form).content
+        return Text(drawing, {"drawing": drawing, "path": []})
+
+    compiled = None if app is None else load_app(app, directory)
+    saver = open_store(directory) if compiled is None else require_saver(compiled)
+    config = RunnableConfig(find_thread(saver, thread))
+    latest = find_checkpoint(saver, config, checkpoint)
+    path = _path(lineage(saver.history(config), latest.id))
+    fingerprint = latest.metadata.get("graph")
+    if compiled is None:
+        drawing = _draw_path(path, config.thread, form, latest.next_node_id)
+    else:
+        if fingerprint is not None and fingerprint != compiled.topology.fingerprint:
+            context.warn("graphkit: the graph has changed since this thread was stored")
+        topology = compiled.topology
+        drawing = draw(topology, form, config.thread, path=path, current=latest.next_node_id).content
+
+    return Text(
+        drawing,
+        {
+            "thread": config.thread,
+            "fingerprint": fingerprint,
+            "path": path,
+            "drawing": drawing,
+        },
+    )
+
+
+def _path(checkpoints: Sequence[CheckpointInfo]) -> list[str]:
+    """Return the nodes that finished, oldest first, and END if the last checkpoint leads there."""
+    path = [info.node_id for info in checkpoints if info.metadata.get("source") not in _SOURCES_WITHOUT_NODE]
+    if checkpoints[-1].next_node_id == END:
+        path.append(END)
+    return path
+
+
+def _draw_path(path: Sequence[str], title: str, form: GraphRepresentation.Type, current: str | None) -> str:
+    """Draw the graph that consists of a path."""
+    # Without nodes: the diagram adds those that edges lead to, as in a graph that is not finished.
+    definition = GraphDefinition()
+    nodes = list(path)
+    if form is GraphRepresentation.Type.TEXT and current not in {None, path[-1]}:  # where the run continues
+        nodes.append(str(current))
+    for source, target in pairwise(nodes):
+        targets = definition.edges.setdefault(source, [])
+        assert isinstance(targets, list)
+        if target not in targets:
+            targets.append(target)
+    return draw(definition, form, title, path=path, current=current).content

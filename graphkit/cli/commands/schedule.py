@@ -76,18 +76,14 @@ def schedule_add(
 
 @click.command("schedule-list", cls=Command)
 @options.directory
+@with_placeholder_types
 def schedule_list(context: CliContext, directory: str) -> Table:
     """List the schedules of a store, with their next and last times.
 
     Example: graphkit schedule list runs
     """
-    rows = _read_rows(context, directory)
+    rows = [_make_row(context, schedule) for schedule in schedules.find_all(open_store(directory))]
     return Table(_COLUMNS, rows, empty="no schedules", summary=pluralize(len(rows), "schedule"))
-
-
-@with_placeholder_types
-def _read_rows(context: CliContext, directory: str) -> list[Row]:
-    return [_make_row(context, schedule) for schedule in schedules.find_all(open_store(directory))]
 
 
 @click.command("schedule-remove", cls=Command)

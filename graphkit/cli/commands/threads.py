@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from graphkit._records.config import RunnableConfig
-from graphkit._records.output import HistorySummary, WaitingInterrupt
+from graphkit._records.output import HistorySummary
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import STATUSES, find_next_time
 from graphkit._saver.writes import Submission, is_schedule, time_or_none
@@ -171,7 +171,10 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
     row: Row = {**_EMPTY_ROW, "thread": thread_id}
     try:
         row["size"] = size_of(saver, thread_id)
-        summary = saver.summary(RunnableConfig(thread_id)) or _summarize_any_namespace(saver, thread_id)
+        summary = saver.summary(RunnableConfig(thread_id))
+        namespaces = saver.namespaces(thread_id) if summary is None else ()
+        if namespaces:  # it has checkpoints of nested graphs only
+            summary = saver.summary(RunnableConfig(thread_id, checkpoint_ns=namespaces[0]))
         if summary is not None:
             latest = summary.latest
             row |= {
@@ -198,14 +201,6 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
         row["problem"] = str(error)
 
     return row
-
-
-def _summarize_any_namespace(saver: BaseCheckpointSaver, thread_id: str) -> HistorySummary | None:
-    """Summarize a thread that has checkpoints in the namespaces of nested graphs only."""
-    namespaces = saver.namespaces(thread_id)
-    if not namespaces:
-        return None
-    return saver.summary(RunnableConfig(thread_id, checkpoint_ns=namespaces[0]))
 
 
 def _last_change(summary: HistorySummary) -> datetime:
@@ -239,14 +234,11 @@ def _describe_stop(saver: BaseCheckpointSaver, summary: HistorySummary) -> Row:
     row: Row = {}
     if summary.failure is not None:
         row["failure"] = {key: summary.failure.get(key) for key in _FAILURE_KEYS}
-    payloads = [_payload_of(interrupt) for interrupt in summary.waiting]
+    payloads: list[Any] = []
+    for interrupt in summary.waiting:
+        # A declared stop has no payload, but a place.
+        place = f"{interrupt.when} {interrupt.node_id}"
+        payloads.append(place if interrupt.payload is None else interrupt.payload)
     if payloads:
         row["waiting"] = payloads[0] if len(payloads) == 1 else payloads
     return row
-
-
-def _payload_of(interrupt: WaitingInterrupt) -> Any:
-    """Return the payload; for a declared stop, which has none, the place of the stop."""
-    if interrupt.payload is None:
-        return f"{interrupt.when} {interrupt.node_id}"
-    return interrupt.payload

@@ -33,7 +33,7 @@ def main() -> None:
         sys.stderr.write(f"graphkit: {missing}\n")
         sys.exit(missing.exit_code)
     try:
-        from graphkit.cli.command import run
+        from graphkit.cli.app import run
         from graphkit.cli.context import CliContext
 
         sys.setrecursionlimit(_RECURSION_LIMIT)

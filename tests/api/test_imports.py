@@ -74,7 +74,7 @@ def test_the_completion_of_a_command_loads_none():
         "import os\nos.environ |= {'_GRAPHKIT_COMPLETE': 'bash_complete', 'COMP_WORDS': 'graphkit ', 'COMP_CWORD': '1'}"
     )
     modules = loaded(code + COMMAND.format(arguments=[], unwanted={"savers", *HEAVY}))
-    assert "graphkit.cli.command" in modules
+    assert "graphkit.cli.app" in modules
     assert [name for name in modules if name.startswith("graphkit.cli.commands.")] == []
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from graphkit import errors
 from graphkit.cli import commands
-from graphkit.cli.command import make_group
+from graphkit.cli.app import make_group
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "cli.md").read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ PROGRAM = """
 import atexit, gc, importlib, json, os, runpy, select, signal, socket, sys, threading, traceback
 
 others = ["click", "langgraph.graph", "mcp", "openai", "psycopg", "pydantic_ai"]
-for name in [*others, "graphkit.agents", "graphkit.cli.command", "savers.langgraph"]:
+for name in [*others, "graphkit.agents", "graphkit.cli.app", "savers.langgraph"]:
     try:
         importlib.import_module(name)
     except ImportError:

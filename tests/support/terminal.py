@@ -7,7 +7,7 @@ import json
 from datetime import UTC, datetime, timedelta
 
 from graphkit import Checkpoint
-from graphkit.cli.command import run
+from graphkit.cli.app import run
 from graphkit.cli.context import CliContext
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

@@ -89,30 +89,25 @@ def find_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, typed: s
         raise CheckpointNotFoundError(config.thread, hint="see graphkit threads")
     if typed is None:
         return history[0]
-    matches = _match_checkpoints(history, typed)
+    # A history may have several checkpoints of one id. The first of them, the newest, counts.
+    infos: dict[str, CheckpointInfo] = {}
+    for info in history:
+        infos.setdefault(info.id, info)
+    part = typed.strip(_ELLIPSIS)
+    matches: list[CheckpointInfo] = []
+    if typed in infos:
+        matches = [infos[typed]]
+    elif len(part) >= _MIN_ID_LENGTH:
+        matches = [infos[full] for full in match_ids(infos, part)]
     if len(matches) == 1:
         return matches[0]
-    known = [info.id for info in history]
     if not matches:
-        hint = suggest(typed, known, show=escape) or "; see graphkit history"
+        hint = suggest(typed, list(infos), show=escape) or "; see graphkit history"
         what = f"checkpoint {escape(typed)}"
         raise CheckpointNotFoundError(config.thread, what, hint.removeprefix("; "))
 
     ids = join_some([info.id for info in matches])
     raise UsageError(f"{len(matches)} checkpoints match {typed}: {ids}; type more characters")
-
-
-def _match_checkpoints(history: Sequence[CheckpointInfo], typed: str) -> list[CheckpointInfo]:
-    # A history may have several checkpoints of one id. The first of them, the newest, counts.
-    infos: dict[str, CheckpointInfo] = {}
-    for info in history:
-        infos.setdefault(info.id, info)
-    if typed in infos:
-        return [infos[typed]]
-    part = typed.strip(_ELLIPSIS)
-    if len(part) < _MIN_ID_LENGTH:
-        return []
-    return [infos[full] for full in match_ids(infos, part)]
 
 
 def match_ids(ids: Iterable[str], part: str) -> list[str]:

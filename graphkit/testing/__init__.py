@@ -5,8 +5,8 @@
 
 from graphkit._public_names import set_public_module
 from graphkit.testing._check import same as same
+from graphkit.testing._contract import SaverContract as SaverContract
 from graphkit.testing._values import made as made
-from graphkit.testing.contract import SaverContract as SaverContract
 from graphkit.testing.fakes import Call as Call, ManualClock as ManualClock, ScriptedSaver as ScriptedSaver
 
 __all__ = ["Call", "ManualClock", "SaverContract", "ScriptedSaver", "made", "same"]

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from graphkit.testing.contract import SaverContract
+from graphkit.testing import SaverContract
 from savers import MemorySaver, SubjectKeys, VersionedMemorySaver
 from savers._audit.log import AuditLog
 from savers._wrappers.audited import AuditedSaver

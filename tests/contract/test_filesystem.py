@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from graphkit.testing.contract import SaverContract
+from graphkit.testing import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers import FileSystemSaver
 from tests.support.logs import limit_keyframe_distance

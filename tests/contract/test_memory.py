@@ -1,6 +1,6 @@
 from hypothesis import settings
 
-from graphkit.testing.contract import SaverContract
+from graphkit.testing import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers import MemorySaver
 

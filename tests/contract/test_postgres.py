@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from graphkit.testing.contract import SaverContract
+from graphkit.testing import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers import PostgresSaver
 from tests.support import postgres_server

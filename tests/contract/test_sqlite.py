@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from graphkit.testing.contract import SaverContract
+from graphkit.testing import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers import SqliteSaver
 from tests.support.reopening import KEYS, Elsewhere, close_used, fewer, reopen_each_time

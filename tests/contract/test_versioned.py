@@ -1,4 +1,4 @@
-from graphkit.testing.contract import SaverContract
+from graphkit.testing import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers import VersionedMemorySaver
 from tests.support.reopening import fewer

@@ -254,7 +254,14 @@ class _RepairText:
             yield f"{self._verb('remove', 'removed')} {leftovers} of crashed processes"
 
         if threads:
-            yield self._sum_up(threads)
+            has_failed = [any(file.refused or file.is_total_loss for file in files) for files in threads.values()]
+            repaired = has_failed.count(False)
+            what = "nothing"
+            if repaired == len(threads):
+                what = pluralize(repaired, "thread")
+            elif repaired:
+                what = f"{repaired} of {len(threads)} threads"
+            yield f"{self._verb('repair', 'repaired')} {what}"
         elif not report.changed:
             yield "nothing is damaged" if self._dry_run else "nothing was damaged"
 
@@ -323,20 +330,6 @@ class _RepairText:
             verb = self._verb("copy the old bytes to", "the old bytes are in")
             copy = self._root / file.set_aside
             yield f"    {verb} {escape(str(copy))}"
-
-    def _sum_up(self, threads: Mapping[str, Sequence[Any]]) -> str:
-        """Return how many threads are readable again."""
-        repaired = 0
-        for files in threads.values():
-            has_failed = any(file.refused or file.is_total_loss for file in files)
-            if not has_failed:
-                repaired += 1
-        verb = self._verb("repair", "repaired")
-        if repaired == len(threads):
-            return f"{verb} {pluralize(repaired, 'thread')}"
-        if repaired:
-            return f"{verb} {repaired} of {len(threads)} threads"
-        return f"{verb} nothing"
 
 
 def _describe_problem(log: Any) -> str:

@@ -324,7 +324,18 @@ def get_at_path(state: Any, path: str) -> Any:
         return state[path]
     value = state
     parent = ""
-    for step, key in _parse_path(path):
+    position = 0
+    while position < len(path):
+        match = _STEP.match(path, position)
+        if match is None:
+            rest = path[position:]
+            raise UsageError(f"cannot parse the key {path!r} from {rest!r} on; write a.b[3]")
+        position = match.end()
+        step = match[0]
+        key: Any = match[1]
+        if key is None:
+            index = match[2]
+            key = index[1:-1] if index[0] in "'\"" else int(index)
         is_record = isinstance(value, tuple) and isinstance(key, str)
         has_items = isinstance(value, (Mapping, Sequence)) and not is_record
         try:
@@ -333,24 +344,6 @@ def get_at_path(state: Any, path: str) -> Any:
             raise UsageError(f"there is no {parent + step}{_describe_parent(value, parent)}") from error
         parent += step
     return value
-
-
-def _parse_path(path: str) -> Iterator[tuple[str, str | int]]:
-    """Yield each step of a path: its text, and the key or index that it stands for."""
-    position = 0
-    while position < len(path):
-        match = _STEP.match(path, position)
-        if match is None:
-            rest = path[position:]
-            raise UsageError(f"cannot parse the key {path!r} from {rest!r} on; write a.b[3]")
-        name, index = match.groups()
-        if name:
-            yield match[0], name
-        elif index[0] in "'\"":
-            yield match[0], index[1:-1]
-        else:
-            yield match[0], int(index)
-        position = match.end()
 
 
 def _describe_parent(value: Any, path: str) -> str:

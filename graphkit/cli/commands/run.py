@@ -367,8 +367,27 @@ def worker(
     from graphkit.worker import Worker
 
     def report(thread: str, output: NodeOutput) -> None:
-        if not (output.is_start or isinstance(output, StreamingOutput)):
-            show(context, _output_view(context, thread, output))
+        if output.is_start or isinstance(output, StreamingOutput):
+            return
+        interrupts: Sequence[InterruptionMetadata] = ()
+        text = "finished" if output.is_end else escape(output.node)
+        if isinstance(output, InterruptionMetadata) and output.interrupts:
+            interrupts = output.interrupts
+            text = f"waits {_describe_stops(output)}"
+        elif isinstance(output, InterruptionMetadata):
+            text = describe_cancellation(output.metadata)
+        when = context.now()
+        data = {
+            "time": when,
+            "thread": thread,
+            "node": output.node,
+            "subgraph": output.is_subgraph,
+            "interrupts": [
+                {"id": stop.id, "node": stop.node_id, "when": stop.when, "reason": stop.reason()} for stop in interrupts
+            ],
+        }
+        line = format_event(context, when, escape(thread), text)
+        show(context, Text(cut(line, context.line_width), data))
 
     rules = None if policy is None else RetentionPolicy.from_file(policy)
     graph = load_app(app, directory, create=True)
@@ -377,28 +396,6 @@ def worker(
         context.warn("serving; Ctrl-C or SIGTERM stops before the next node")
         count = serving.run(once=once)
     return Message(f"resumed {pluralize(count, 'run')}", {"runs": count})
-
-
-def _output_view(context: CliContext, thread: str, output: NodeOutput) -> Text:
-    interrupts: Sequence[InterruptionMetadata] = ()
-    text = "finished" if output.is_end else escape(output.node)
-    if isinstance(output, InterruptionMetadata) and output.interrupts:
-        interrupts = output.interrupts
-        text = f"waits {_describe_stops(output)}"
-    elif isinstance(output, InterruptionMetadata):
-        text = describe_cancellation(output.metadata)
-    when = context.now()
-    data = {
-        "time": when,
-        "thread": thread,
-        "node": output.node,
-        "subgraph": output.is_subgraph,
-        "interrupts": [
-            {"id": stop.id, "node": stop.node_id, "when": stop.when, "reason": stop.reason()} for stop in interrupts
-        ],
-    }
-    line = format_event(context, when, escape(thread), text)
-    return Text(cut(line, context.line_width), data)
 
 
 # graph

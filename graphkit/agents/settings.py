@@ -585,7 +585,12 @@ class YamlFile:
                 found[entry.key] = self._read(entry.value, where, (*parents, node))
             return found
         if node.id == "sequence" and node.tag == _SEQUENCE:
-            return self._read_items(node, path, parents)
+            items: list[Any] = []
+            for index, item in enumerate(node.value):
+                place = (*path, index)
+                self._lines[place] = _line_of(item)
+                items.append(self._read(item, place, (*parents, node)))
+            return items
         if node.id == "scalar" and node.tag in _TEXTS:
             return self._replace_variables(node, path)
         if node.id == "scalar" and node.tag in _SCALARS:
@@ -603,14 +608,6 @@ class YamlFile:
         for parent in parents:
             if parent is node:
                 raise self._error_at(node, "contains itself: the anchors form a cycle", path)
-
-    def _read_items(self, node: Any, path: Path, parents: tuple[Any, ...]) -> list[Any]:
-        items: list[Any] = []
-        for index, item in enumerate(node.value):
-            where = (*path, index)
-            self._lines[where] = _line_of(item)
-            items.append(self._read(item, where, (*parents, node)))
-        return items
 
     def _entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Iterator[_Entry]:
         """Yield the entries of a mapping, those that it merges first; each key once."""

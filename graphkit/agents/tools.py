@@ -107,7 +107,11 @@ class ToolSignature:
         try:
             model = self._model.model_validate(dict(arguments))
         except ValidationError as error:
-            problems = [_describe_problem(problem) for problem in error.errors()]
+            problems: list[str] = []
+            for problem in error.errors():
+                where = ".".join(map(str, problem["loc"]))
+                message = simplify_message(problem["msg"])
+                problems.append(f"{where}: {message}" if where else message)
             raise ToolArgumentsError("; ".join(problems)) from error
         checked: dict[str, Any] = {}
         for field_name, name in self._names.items():
@@ -140,12 +144,6 @@ def _parameters_of(name: str, function: Callable[..., Any]) -> list[inspect.Para
         annotation = hints.get(parameter.name, Any)
         parameters.append(parameter.replace(annotation=annotation))
     return parameters
-
-
-def _describe_problem(problem: Any) -> str:
-    where = ".".join(map(str, problem["loc"]))
-    message = simplify_message(problem["msg"])
-    return f"{where}: {message}" if where else message
 
 
 OnError = Literal["model", "raise"]

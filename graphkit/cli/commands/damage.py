@@ -297,8 +297,7 @@ class _RepairText:
             lost = pluralize(_count_lost_records(attempted), "record")
         if any(loss.records is None for loss in losses):
             lost = f"at least {lost}"
-        balance = self._balance(not attempted, kept, lost)
-        yield f"{name}: {balance}"
+        yield f"{name}: {self._balance(not attempted, kept, lost)}"
         for file in files:
             yield from self._describe_file(file)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final
@@ -141,15 +141,11 @@ def threads(
         note = f"only the first {len(page)} threads; --all or --limit shows more"
     has_filter = any((statuses, metadata, tag is not None, since, before))
     empty = "no matching threads" if has_filter else "no threads"
-    summary = _summarize(page if ordered is None else ordered)
+    counted = page if ordered is None else ordered
+    by_status = Counter(row["status"] for row in counted if row["status"])
+    counts = ", ".join(f"{count} {status}" for status, count in by_status.most_common())
+    summary = f"{pluralize(len(counted), 'thread')}: {counts}"
     return Table(_COLUMNS, page, empty=empty, note=note, summary=summary)
-
-
-def _summarize(rows: Sequence[Row]) -> str:
-    """Return how many threads there are of each status, the most first."""
-    statuses = Counter(row["status"] for row in rows if row["status"])
-    counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
-    return f"{pluralize(len(rows), 'thread')}: {counts}"
 
 
 def _sort_key(row: Row, sort: str) -> float:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from graphkit._compiled import CompiledGraph, Input
 from graphkit._diagram import GraphRepresentation, draw
 from graphkit._plan.topology import GraphDefinition
 from graphkit._records.config import END, RunnableConfig, StreamMode
@@ -36,9 +35,9 @@ from graphkit.cli.values import (
     pluralize,
 )
 from graphkit.errors import CheckpointNotFoundError, GraphKitError
-from graphkit.operations import lineage
 
 if TYPE_CHECKING:
+    from graphkit._compiled import CompiledGraph, Input
     from graphkit.schedules import Schedule
 
 _NODE_WIDTH: Final = 24
@@ -429,6 +428,8 @@ def graph(
 
     Example: graphkit graph runs order-17 --app shop:app
     """
+    from graphkit.operations import lineage
+
     form = GraphRepresentation.Type.TEXT if context.is_pretty else GraphRepresentation.Type.MERMAID
     if syntax is not None:
         form = GraphRepresentation.Type(syntax)

@@ -15,8 +15,11 @@ from graphkit.agents.configuration import (
     CheckpointerYAMLHandler as CheckpointerYAMLHandler,
 )
 from graphkit.agents.models import Model as Model, make_model as make_model
-from graphkit.agents.state import DefaultState as DefaultState
-from graphkit.agents.state_data import CheckpointData as CheckpointData, StateSerializer as StateSerializer
+from graphkit.agents.state import (
+    CheckpointData as CheckpointData,
+    DefaultState as DefaultState,
+    StateSerializer as StateSerializer,
+)
 from graphkit.agents.thread_ids import (
     ThreadIDGenerator as ThreadIDGenerator,
     ThreadIDManager as ThreadIDManager,

@@ -42,6 +42,7 @@ from graphkit.agents.settings import (
     Seconds,
     Secret,
     Settings,
+    YamlFile,
     as_list,
     check_key,
     check_reference,
@@ -57,7 +58,6 @@ from graphkit.agents.settings import (
 from graphkit.agents.state import DefaultState, check_template, parse_state_type
 from graphkit.agents.thread_ids import ThreadIDManager
 from graphkit.agents.tools import Tool, tool
-from graphkit.agents.yaml_file import YamlFile
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
 from graphkit.registry import check_saver_options, get_saver, saver_names
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -81,20 +81,19 @@ class McpConnection:
     async def _hold(self) -> None:
         # The only place where the client is entered and left. If the connection breaks, the client cancels this
         # task, and nothing that waits for it: `call` waits for the task beside its result.
-        async with Client(self._watch(self._make_transport())) as client:
+        if self._settings.url is not None:
+            transport = self._connect_over_http(self._settings.url)
+        else:
+            program = StdioServerParameters(
+                command=str(self._settings.command),
+                args=list(self._settings.args),
+                env={name: value.get_secret_value() for name, value in self._environment.items()},
+                cwd=self._settings.cwd,
+            )
+            transport = stdio_client(program)
+        async with Client(self._watch(transport)) as client:
             self._ready.set_result(client)
             await self._stop.wait()
-
-    def _make_transport(self) -> AbstractAsyncContextManager[Any]:
-        if self._settings.url is not None:
-            return self._connect_over_http(self._settings.url)
-        program = StdioServerParameters(
-            command=str(self._settings.command),
-            args=list(self._settings.args),
-            env={name: value.get_secret_value() for name, value in self._environment.items()},
-            cwd=self._settings.cwd,
-        )
-        return stdio_client(program)
 
     @asynccontextmanager
     async def _connect_over_http(self, url: str) -> AsyncIterator[Any]:
@@ -270,22 +269,15 @@ class _ReadStream:
         except StopAsyncIteration:
             self._note_end()
             raise
-        received: SessionMessage | Exception = _parse_again(item) if isinstance(item, ValidationError) else item
+        received: SessionMessage | Exception = item
+        if isinstance(received, ValidationError):
+            # The client refuses half a surrogate pair, which a server's JSON may have in the name of a file. It drops
+            # such a line, so the call would wait for its answer until its timeout. With sendable texts it is read.
+            line = received.errors()[0]["input"]
+            with suppress(TypeError, ValueError):
+                message = jsonrpc_message_adapter.validate_python(to_plain(json.loads(line)), by_name=False)
+                received = SessionMessage(message)
         return received
-
-
-def _parse_again(error: ValidationError) -> SessionMessage | Exception:
-    """Return the message of a line that the client could not parse, with sendable texts; else the error.
-
-    The client refuses half a surrogate pair, which a server's JSON may have in the name of a file. It
-    drops such a line, so the call would wait for its answer until its timeout.
-    """
-    line = error.errors()[0]["input"]
-    try:
-        message = jsonrpc_message_adapter.validate_python(to_plain(json.loads(line)), by_name=False)
-    except (TypeError, ValueError):
-        return error
-    return SessionMessage(message)
 
 
 def _take_error(task: asyncio.Future[Any]) -> BaseException | None:

@@ -75,16 +75,16 @@ class McpServers:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(self._list_and_close())
+            with asyncio.Runner() as runner:
+                try:
+                    return runner.run(self.atools())
+                finally:
+                    runner.run(self.aclose())
         raise RuntimeError(
             "MCP servers cannot be asked for their tools while an event loop is running in this thread: await atools() "
             "instead of tools(), and abuild() instead of build(); for a file, await "
             "AgentBuilderDirector(load_agent_config(path)).abuild()"
         )
-
-    async def _list_and_close(self) -> list[Tool]:
-        async with self:
-            return await self.atools()
 
     async def atools(self) -> list[Tool]:
         """Return the tools of all servers, in the order of the settings and of each server.

@@ -25,8 +25,7 @@ from graphkit.agents.configuration import LlmStepSettings
 from graphkit.agents.messages import Message, TextHandler, as_reply, to_plain
 from graphkit.agents.models import FunctionModel, Model
 from graphkit.agents.state import MESSAGES, fill_template
-from graphkit.agents.tool_calls import ToolCalls, complete_results, find_pending_calls
-from graphkit.agents.tools import Tool
+from graphkit.agents.tools import Tool, ToolCalls, complete_results, find_pending_calls
 
 IS_TEXT_READ: Final[ContextVar[bool]] = ContextVar("graphkit_is_text_read", default=True)
 """Whether the caller of the run reads its stream. `Agent.run` does not, and saves the streaming."""

@@ -14,9 +14,8 @@ from graphkit._values.state import AgentState, MessagesState
 from graphkit.agents.agent import Agent
 from graphkit.agents.builder import AgentBuilderDirector, InvalidStepError
 from graphkit.agents.configuration import LOADING, AgentConfig, AgentStepSettings, CheckpointerConfig, Loading
-from graphkit.agents.settings import KeyProblemError, Path, find_problems
+from graphkit.agents.settings import KeyProblemError, Path, YamlFile, find_problems
 from graphkit.agents.state import DefaultState
-from graphkit.agents.yaml_file import YamlFile
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
 
 _LOGGER: Final = getLogger("graphkit.agents")

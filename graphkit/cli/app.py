@@ -29,7 +29,9 @@ def run(args: list[str], context: CliContext) -> int:
         context.warn(error.message)
         return UsageError.exit_code
     except click.UsageError as error:
-        context.warn(f"graphkit: {_describe_usage_error(error)}")
+        problem = escape(error.format_message().removesuffix("."))
+        hint = "" if error.ctx is None else f"; see `{error.ctx.command_path} --help`"
+        context.warn(f"graphkit: {problem}{hint}")
         return UsageError.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
@@ -181,14 +183,3 @@ def _make_completion_script(ctx: click.Context) -> tuple[str, str]:
     variable = f"_{_PROGRAM.upper()}_COMPLETE"
     completion = shell_class(ctx.command, {}, _PROGRAM, variable)
     return shell, completion.source()
-
-
-# Invalid command lines
-
-
-def _describe_usage_error(error: click.UsageError) -> str:
-    """Return what is wrong with the command line, in the words of the parser, and where to find help."""
-    problem = escape(error.format_message().removesuffix("."))
-    if error.ctx is None:
-        return problem
-    return f"{problem}; see `{error.ctx.command_path} --help`"

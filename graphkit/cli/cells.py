@@ -1,17 +1,51 @@
-"""Formats single values for people: times, durations, sizes, short ids."""
+"""Rows and cells: what commands show of threads, interrupts and failures, and how people read single values."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from graphkit.cli.rows import describe_failure, describe_stop
+from graphkit._records.config import RunnableConfig
+from graphkit._records.output import WaitingInterrupt
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.writes import progress_of, time_or_none
+from graphkit._wording import simplify_text
+from graphkit.cli.context import CliContext
+from graphkit.cli.stores import hide_passwords
 from graphkit.cli.values import abbreviate, describe_payload, escape, format_value
-from graphkit.cli.views import Kind
+from graphkit.errors import CheckpointerConfigurationError
 
 if TYPE_CHECKING:
     from graphkit.cli.context import CliContext
+
+
+Kind = Literal[
+    "text",
+    "value",
+    "whole",
+    "status",
+    "name",
+    "id",
+    "time",
+    "age",
+    "bytes",
+    "seconds",
+    "number",
+    "list",
+    "counts",
+    "payload",
+    "interrupts",
+    "failure",
+    "cause",
+    "lines",
+    "tree",
+    "branches",
+]
+"""How the values of a column are displayed. "name" and "id" are shortened at a terminal; "value" is
+abbreviated and "whole" is not; "tree" is JSON in a pipe; "age" is a time, relative at a terminal. A
+"payload" is what a table is read for: at a terminal it is the last to be cut. "branches" is drawn."""
 
 _TEXT_LIMIT: Final = 200
 """Characters of an abbreviated value."""
@@ -52,10 +86,6 @@ def _format_failure(_context: CliContext, failure: Mapping[str, Any]) -> str:
     return describe_failure(failure, f" in {escape(str(node_id))}" if node_id else "")
 
 
-def _format_interrupts(_context: CliContext, rows: Iterable[Mapping[str, Any]]) -> str:
-    return "; ".join(describe_stop(row["when"], row["node"], row["payload"]) for row in rows)
-
-
 _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
     "age": _format_timestamp,
     "time": _format_time,
@@ -74,7 +104,7 @@ _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
     "cause": lambda _, failure: abbreviate(describe_failure(failure), _TEXT_LIMIT),
     "lines": lambda _, text: "\n".join(map(escape, str(text).splitlines())),
     "payload": lambda _, payload: describe_payload(payload, _TEXT_LIMIT),
-    "interrupts": _format_interrupts,
+    "interrupts": lambda _, rows: "; ".join(describe_stop(row["when"], row["node"], row["payload"]) for row in rows),
 }
 
 
@@ -149,3 +179,100 @@ def _find_length(distinct: Collection[str], *, least: int, step: int) -> int:
             break
         length += step
     return length
+
+
+Row = dict[str, Any]
+"""A thread, a checkpoint, an interrupt or a change as plain data."""
+
+
+def interrupt_row(interrupt: WaitingInterrupt) -> Row:
+    """Return a pending interrupt as plain data."""
+    return {
+        "thread": interrupt.thread_id,
+        "ns": interrupt.checkpoint_ns,
+        "checkpoint": interrupt.checkpoint_id,
+        "id": interrupt.id,
+        "node": interrupt.node_id,
+        "when": interrupt.when,
+        "payload": interrupt.payload,
+        "since": time_or_none(interrupt.created_at),
+        "deadline": interrupt.deadline,
+    }
+
+
+def describe_stop(when: str, node_id: str, payload: Any) -> str:
+    """Return where a run waits, and what it asks there."""
+    return f"{when} {escape(node_id)}: {describe_payload(payload)}"
+
+
+def describe_progress(writes: Mapping[str, Any]) -> str | None:
+    """Return how far each running map and fork is; None if none runs."""
+    parts = []
+    for progress in progress_of(writes):
+        unit = "branches"
+        if progress.node_id is not None:
+            unit = f"items of {escape(progress.node_id)}"
+        parts.append(f"{progress.done}/{progress.total} {unit} done")
+    return ", ".join(parts) or None
+
+
+def describe_sleep(until: datetime | None) -> str | None:
+    """Return until when a thread sleeps."""
+    return None if until is None else f"sleeps until {until.isoformat(timespec='seconds')}"
+
+
+def describe_failure(failure: Mapping[str, Any], place: str = "") -> str:
+    """Return the type and the message of a failure's cause, with the place between them.
+
+    A record that was written by hand may lack any field.
+    """
+    cause = failure.get("cause")
+    shown = cause if isinstance(cause, Mapping) else failure
+    kind = escape(str(shown.get("type", "failed")))
+    message = escape(simplify_text(str(shown.get("message", ""))))
+    return f"{kind}{place}: {message}"
+
+
+def describe_cancellation(cancellation: Any) -> str:
+    """Return that a run was cancelled, and why. A record that was written by hand may be anything."""
+    reason = cancellation.get("reason") if isinstance(cancellation, Mapping) else None
+    if reason is None:
+        return "cancelled"
+    return f"cancelled: {escape(simplify_text(str(reason)))}"
+
+
+def format_command(context: CliContext, command: str, directory: str, *words: str) -> str:
+    """Return a command line to type next; DIR is omitted where it may be, and a password hidden."""
+    places = [directory]
+    if directory in {"", context.environment.get("GRAPHKIT_DIR")}:
+        places = []
+    line = shlex.join(["graphkit", command, *places, *words])
+    return f"next: {hide_passwords(line, context.passwords)}"
+
+
+def format_event(context: CliContext, when: datetime, thread: str, text: str) -> str:
+    """Return what happened in a thread as a line."""
+    return f"{context.to_local_time(when):%H:%M:%S}  {thread:24} {text}"
+
+
+def status_of(saver: BaseCheckpointSaver, thread_id: str) -> str | None:
+    """Return the status of a thread now; None if it is gone."""
+    for latest in saver.recent(RunnableConfig(thread_id), limit=1):
+        return latest.status
+    return None
+
+
+def size_of(saver: BaseCheckpointSaver, thread_id: str | None) -> int | None:
+    """Return the bytes of a thread, or of the store (None); None if the saver does not know."""
+    try:
+        return saver.size(thread_id)
+    except CheckpointerConfigurationError:
+        return None
+
+
+def count_checkpoints(saver: BaseCheckpointSaver, thread_id: str) -> int:
+    """Return how many checkpoints the root of a thread has."""
+    summary = saver.summary(RunnableConfig(thread_id))
+    if summary is None:
+        return 0
+    return summary.checkpoints

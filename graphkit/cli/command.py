@@ -15,10 +15,9 @@ import click
 
 from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
-from graphkit.cli.render import show
+from graphkit.cli.render import Message, show
 from graphkit.cli.stores import KEY_FILE, close_stores, find_passwords, hide_passwords
 from graphkit.cli.values import escape
-from graphkit.cli.views import Message
 from graphkit.errors import (
     CheckpointErasedError,
     CheckpointKeyError,
@@ -76,12 +75,14 @@ class Command(click.Command):
         parsed again, after the directory that stands for the omitted one.
         """
         typed = list(args)
-        directory = _find_default_directory(ctx.obj, args)
         try:
             rest = super().parse_args(ctx, args)
         except click.MissingParameter:
+            directory = "" if ctx.obj is None else ctx.obj.environment.get("GRAPHKIT_DIR", "")
+            # In the words themselves: the parser has failed, and what it had understood until then is lost.
+            has_app = any(word.split("=")[0] == "--app" for word in typed)
             takes_directory = any(param.name == "directory" for param in self.params)
-            if directory is None or not takes_directory:
+            if not takes_directory or not (directory or has_app):
                 raise
             ctx.params.clear()
             rest = super().parse_args(ctx, [directory, *typed])
@@ -120,18 +121,6 @@ class Command(click.Command):
             KEY_FILE.reset(token)
 
 
-def _find_default_directory(context: CliContext | None, args: list[str]) -> str | None:
-    """Return what stands for an omitted DIR; None if it must not be omitted.
-
-    That is the directory of GRAPHKIT_DIR, or "" if --app is given, whose graph may have a saver.
-    """
-    if context is not None and context.environment.get("GRAPHKIT_DIR"):
-        return context.environment["GRAPHKIT_DIR"]
-    # In the words themselves: the parser has failed, and what it had understood until then is lost.
-    has_app = any(word.split("=")[0] == "--app" for word in args)
-    return "" if has_app else None
-
-
 def _run(context: CliContext, call: Callable[[], Any], arguments: Mapping[str, Any]) -> int:
     """Call a command and show its views as they come; return the exit code.
 
@@ -139,8 +128,15 @@ def _run(context: CliContext, call: Callable[[], Any], arguments: Mapping[str, A
     """
     try:
         # The views are shown inside the block: a command that returns an iterator reads its stores while it is shown.
+        code = 0
         with _redirect_warnings(context), close_stores():
-            return _show_result(context, call())
+            result = call()
+            for view in result if isinstance(result, Iterator) else [result]:
+                if isinstance(view, Message):
+                    code = view.exit_code
+                if view is not None:
+                    show(context, view)
+        return code
     except BrokenPipeError:  # `graphkit threads | head`
         context.discard_output()
         return 0
@@ -168,18 +164,6 @@ def _run(context: CliContext, call: Callable[[], Any], arguments: Mapping[str, A
             f"unexpected error: rerun with --debug and please report it"
         )
         return _UNEXPECTED_ERROR
-
-
-def _show_result(context: CliContext, result: Any) -> int:
-    """Show what a command returned; return the exit code."""
-    code = 0
-    views = result if isinstance(result, Iterator) else [result]
-    for view in views:
-        if isinstance(view, Message):
-            code = view.exit_code
-        if view is not None:
-            show(context, view)
-    return code
 
 
 @contextmanager

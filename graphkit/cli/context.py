@@ -44,26 +44,6 @@ def _escape_as_json(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("graphkit.escaped", _escape_as_json)
 
 
-@contextmanager
-def _redirect_handlers(old: TextIO, new: TextIO) -> Iterator[None]:
-    """Make log handlers that write to one stream write to another."""
-    # The application of --app may have made handlers before the command began, with the stream of that time.
-    redirected: list[logging.StreamHandler[Any]] = []
-    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
-    for logger in loggers:
-        if not isinstance(logger, logging.Logger):  # a placeholder of the logging module
-            continue
-        streams = [handler for handler in logger.handlers if isinstance(handler, logging.StreamHandler)]
-        redirected += [handler for handler in streams if handler.stream is old]
-    for handler in redirected:
-        handler.setStream(new)
-    try:
-        yield
-    finally:
-        for handler in redirected:
-            handler.setStream(old)
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
 class CliContext:
@@ -242,12 +222,20 @@ class CliContext:
         if not self.err.isatty():
             yield
             return
+        # rich replaces sys.stderr, but log handlers that the application of --app has made still have the old one.
+        redirected: list[logging.StreamHandler[Any]] = []
+        for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+            if isinstance(logger, logging.Logger):  # and not a placeholder of the logging module
+                streams = [handler for handler in logger.handlers if isinstance(handler, logging.StreamHandler)]
+                redirected += [handler for handler in streams if handler.stream is self.err]
         self.writers_above.append(write_above)
+        for handler in redirected:
+            handler.setStream(sys.stderr)
         try:
-            # rich replaces sys.stderr, but log handlers of the application still have the old one.
-            with _redirect_handlers(self.err, sys.stderr):
-                yield
+            yield
         finally:
+            for handler in redirected:
+                handler.setStream(self.err)
             self.writers_above.pop()
 
     @contextmanager

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from graphkit import __version__
 from graphkit.cli.commands import format_help
-
-if TYPE_CHECKING:
-    from graphkit.errors import MissingDependencyError
 
 _INTERRUPTED: Final = 130
 _RECURSION_LIMIT: Final = 10_000
@@ -20,7 +17,12 @@ _RECURSION_LIMIT: Final = 10_000
 def main() -> None:
     """Run the command line of this process, and exit with its code."""
     args = sys.argv[1:]
-    missing = _find_missing_package()
+    missing = None
+    absent = [package for package in ("click", "rich") if find_spec(package) is None]
+    if absent:
+        from graphkit.errors import MissingDependencyError
+
+        missing = MissingDependencyError(absent[0], "cli")
     if args[:1] in (["--help"], ["-h"]) or (missing and not args):
         sys.stdout.write(format_help(str(missing or "")) + "\n")
         return
@@ -39,13 +41,3 @@ def main() -> None:
     except KeyboardInterrupt:  # during the imports, too
         code = _INTERRUPTED
     sys.exit(code)
-
-
-def _find_missing_package() -> MissingDependencyError | None:
-    """Return the error about a package of the extra that is not installed, without importing any."""
-    for package in ("click", "rich"):
-        if find_spec(package) is None:
-            from graphkit.errors import MissingDependencyError
-
-            return MissingDependencyError(package, "cli")
-    return None

@@ -1,20 +1,81 @@
-"""Prints views: as JSON, as aligned lines in a pipe, as a table at a terminal."""
+"""Views, which commands return; printed as JSON, as aligned lines in a pipe, as a table at a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from graphkit._values.frozen import to_plain
 from graphkit._wording import count_cells
-from graphkit.cli.cells import format_cell, short_ids, short_names
+from graphkit.cli.cells import Kind, format_cell, short_ids, short_names
 from graphkit.cli.values import escape, format_value, to_json
-from graphkit.cli.views import Card, Column, Kind, Table, Text, View
 
 if TYPE_CHECKING:
     from graphkit.cli.context import CliContext
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table or a card.
+
+    It has the key of its values in the rows, a title, and the way in which values are displayed.
+    """
+
+    key: str
+    title: str
+    kind: Kind = "text"
+    instead: Sequence[Column] = ()
+    """Columns of which the first with a value is displayed where this one has none."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of plain data. JSON has all fields of a row; people see the columns."""
+
+    columns: Sequence[Column]
+    data: Sequence[Mapping[str, Any]]
+    """The rows."""
+    empty: str
+    """The message if there are no rows."""
+    note: str = ""
+    """A message below the rows."""
+    summary: str = ""
+    """A line above the rows, at a terminal."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """The properties of one thing, and optionally a value of any depth."""
+
+    columns: Sequence[Column]
+    data: Mapping[str, Any]
+    tree: str = ""
+    """The key of the value that is displayed as a tree, below the properties."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text for people, and the data that JSON has instead."""
+
+    text: str
+    data: Any
+
+
+@dataclass(frozen=True)
+class Message:
+    """What the command did, as a sentence and as data, and its exit code."""
+
+    sentence: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    exit_code: int = 0
+    hint: str = ""
+    """The command that comes next, at a terminal."""
+
+
+View = Table | Card | Text | Message
+
 
 _COLOURS: Final = {
     "interrupted": 33,
@@ -50,8 +111,12 @@ def show(context: CliContext, view: View) -> None:
     """Write a view to the output."""
     if context.as_json:
         context.write_line(to_json(view.data, indent=2 if context.is_terminal else None))
+    elif isinstance(view, Table) and not view.data:
+        context.warn(view.empty)
     elif isinstance(view, Table):
-        _show_table(context, view)
+        context.write_lines(list(_table_lines(context, view)))
+        if view.note:
+            context.warn(view.note)
     elif isinstance(view, Card):
         context.write_lines(list(_card_lines(context, view)))
     elif isinstance(view, Text):
@@ -71,15 +136,6 @@ def _paint(context: CliContext, text: str, style: int | None) -> str:
     if style is None or not text or not context.colour:
         return text
     return f"\x1b[{style}m{text}\x1b[0m"
-
-
-def _show_table(context: CliContext, table: Table) -> None:
-    if not table.data:
-        context.warn(table.empty)
-        return
-    context.write_lines(list(_table_lines(context, table)))
-    if table.note:
-        context.warn(table.note)
 
 
 def _table_lines(context: CliContext, table: Table) -> Iterator[str]:
@@ -102,21 +158,17 @@ def _table_lines(context: CliContext, table: Table) -> Iterator[str]:
 def _format_column(context: CliContext, column: Column, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the texts of a column; at a terminal ids and names are short, but distinct."""
     if not context.is_pretty or column.kind not in {"name", "id"}:
-        return [_format_field(context, column, row) for row in rows]
+        texts: list[str] = []
+        for row in rows:
+            present = [other for other in (column, *column.instead) if row.get(other.key) is not None]
+            texts.append(format_cell(context, present[0].kind, row[present[0].key]) if present else "")
+        return texts
     values = [row.get(column.key) for row in rows]
     # Of all rows together: a short name must be distinct among those that the table shows.
     names = [value for value in values if isinstance(value, str)]
     shorten = short_ids if column.kind == "id" else short_names
     short: Mapping[Any, str] = shorten(names)
     return [short.get(value, "") for value in values]
-
-
-def _format_field(context: CliContext, column: Column, row: Mapping[str, Any]) -> str:
-    for other in (column, *column.instead):
-        value = row.get(other.key)
-        if value is not None:
-            return format_cell(context, other.kind, value)
-    return ""
 
 
 def _pad_column(context: CliContext, column: Column, texts: Sequence[str]) -> list[str]:
@@ -320,18 +372,15 @@ def _is_branch(value: Any) -> bool:
 
 
 def _format_branch(branch: Any, width: int | None, indent: str) -> Iterator[str]:
-    for name, item in _children(branch):
+    children = branch
+    if isinstance(branch, list):
+        children = {f"[{number}]": item for number, item in enumerate(branch)}
+    for name, item in children.items():
         if _is_branch(item):
             yield cut(f"{indent}{escape(name)}:", width)
             yield from _format_branch(item, width, indent + "  ")
         else:
             yield from _format_leaf_lines(f"{indent}{escape(name)}: ", item, width)
-
-
-def _children(branch: dict[str, Any] | list[Any]) -> Iterable[tuple[str, Any]]:
-    if isinstance(branch, dict):
-        return branch.items()
-    return ((f"[{number}]", item) for number, item in enumerate(branch))
 
 
 def _format_leaf_lines(start: str, item: Any, width: int | None) -> Iterator[str]:

@@ -1,17 +1,27 @@
-"""Finds the threads and checkpoints that the user typed."""
+"""Finds what the user typed: threads and checkpoints, and the graphs that --app names."""
 
 from __future__ import annotations
 
+import importlib
+import sys
+import traceback
 from collections.abc import Iterable, Sequence
-from typing import Final
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
 
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
-from graphkit._wording import suggest
+from graphkit._wording import simplify_text, suggest
+from graphkit.cli.stores import open_store
 from graphkit.cli.values import UsageError, escape
-from graphkit.errors import CheckpointCorruptionError, CheckpointKeyError, CheckpointNotFoundError
+from graphkit.errors import CheckpointCorruptionError, CheckpointKeyError, CheckpointNotFoundError, GraphKitError
+
+if TYPE_CHECKING:
+    from graphkit._compiled import CompiledGraph
+
 
 _MIN_ID_LENGTH: Final = 4
 """Characters that suffice to name a checkpoint id, if they are unique."""
@@ -39,24 +49,18 @@ def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = Fals
 
     # A table shows ids escaped and, if they are long, cut with an ellipsis: both can be typed as they are shown.
     known = saver.threads(released=released)
-    matches = _match_threads(known, typed)
+    matches = [thread for thread in known if escape(thread) == typed]
+    start = typed.removesuffix(_ELLIPSIS)
+    if start and not matches:
+        matches = [thread for thread in known if thread.startswith(start) or escape(thread).startswith(start)]
     if len(matches) == 1:
         return matches[0]
     if matches:
-        prefix = escape(typed.removesuffix(_ELLIPSIS))
         names = join_some(matches)
-        raise UsageError(f"{len(matches)} threads begin with {prefix}: {names}; type more characters")
+        raise UsageError(f"{len(matches)} threads begin with {escape(start)}: {names}; type more characters")
 
     hint = suggest(typed, known, show=escape) or "; see graphkit threads"
     raise CheckpointNotFoundError(typed, hint=hint.removeprefix("; "))
-
-
-def _match_threads(known: Sequence[str], typed: str) -> list[str]:
-    displayed = [thread for thread in known if escape(thread) == typed]
-    prefix = typed.removesuffix(_ELLIPSIS)
-    if displayed or not prefix:
-        return displayed
-    return [thread for thread in known if thread.startswith(prefix) or escape(thread).startswith(prefix)]
 
 
 def _exists(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bool:
@@ -85,30 +89,25 @@ def find_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, typed: s
         raise CheckpointNotFoundError(config.thread, hint="see graphkit threads")
     if typed is None:
         return history[0]
-    matches = _match_checkpoints(history, typed)
+    # A history may have several checkpoints of one id. The first of them, the newest, counts.
+    infos: dict[str, CheckpointInfo] = {}
+    for info in history:
+        infos.setdefault(info.id, info)
+    part = typed.strip(_ELLIPSIS)
+    matches: list[CheckpointInfo] = []
+    if typed in infos:
+        matches = [infos[typed]]
+    elif len(part) >= _MIN_ID_LENGTH:
+        matches = [infos[full] for full in match_ids(infos, part)]
     if len(matches) == 1:
         return matches[0]
-    known = [info.id for info in history]
     if not matches:
-        hint = suggest(typed, known, show=escape) or "; see graphkit history"
+        hint = suggest(typed, list(infos), show=escape) or "; see graphkit history"
         what = f"checkpoint {escape(typed)}"
         raise CheckpointNotFoundError(config.thread, what, hint.removeprefix("; "))
 
     ids = join_some([info.id for info in matches])
     raise UsageError(f"{len(matches)} checkpoints match {typed}: {ids}; type more characters")
-
-
-def _match_checkpoints(history: Sequence[CheckpointInfo], typed: str) -> list[CheckpointInfo]:
-    # A history may have several checkpoints of one id. The first of them, the newest, counts.
-    infos: dict[str, CheckpointInfo] = {}
-    for info in history:
-        infos.setdefault(info.id, info)
-    if typed in infos:
-        return [infos[typed]]
-    part = typed.strip(_ELLIPSIS)
-    if len(part) < _MIN_ID_LENGTH:
-        return []
-    return [infos[full] for full in match_ids(infos, part)]
 
 
 def match_ids(ids: Iterable[str], part: str) -> list[str]:
@@ -163,3 +162,141 @@ def join_some(ids: Sequence[str]) -> str:
     if len(ids) > _MAX_JOINED:
         texts.append("...")
     return ", ".join(texts)
+
+
+def load_app(name: str, store: str = "", *, create: bool = False) -> CompiledGraph:
+    """Import the graph that `module:object` names, and compile it if necessary.
+
+    The name must come from the command line, never from stored data. The current directory is
+    searched first.
+
+    Args:
+        name: the module and the object, which is a graph or a function that returns one.
+        store: the store that the graph uses instead of its own saver, if any.
+        create: whether the directory of the store may be missing or empty.
+
+    Raises:
+        UsageError: there is no such module or object, importing or calling it failed, or it is not
+            a graph.
+        CheckpointerConfigurationError: the directory does not exist, or is a file.
+        CheckpointFormatError: the directory is not a store.
+    """
+    from graphkit import CompiledGraph, StateGraph
+
+    found = _import_object(name)
+    if callable(found) and not isinstance(found, (CompiledGraph, StateGraph)):
+        try:
+            found = found()
+        except GraphKitError:
+            raise
+        except Exception as error:
+            message = f"--app: calling {escape(name)} without arguments failed: {_describe_cause(error)}"
+            raise UsageError(message) from error
+
+    if isinstance(found, StateGraph):
+        found = found.compile()
+    elif isinstance(getattr(found, "graph", None), CompiledGraph):  # an agent
+        found = found.graph
+    if not isinstance(found, CompiledGraph):
+        kind = type(found).__name__
+        raise UsageError(f"--app: {escape(name)} is of type {kind}; name a graph, or a function that returns one")
+    if not store:
+        return found
+    saver = open_store(store, create=create)
+    return CompiledGraph(found.topology, found.compile_config.replace(checkpoint_saver=saver))
+
+
+def open_store_of(directory: str, app: str | None) -> BaseCheckpointSaver:
+    """Open the store of a command that accepts --app.
+
+    The graph registers types, and may have a saver of its own.
+    """
+    if app is None:
+        return open_store(directory)
+    return require_saver(load_app(app, directory))
+
+
+def require_saver(graph: CompiledGraph) -> BaseCheckpointSaver:
+    """Return the saver of a graph.
+
+    Raises:
+        UsageError: it has none.
+    """
+    saver = graph.compile_config.saver
+    if saver is None:
+        raise UsageError("the graph of --app has no saver: name a checkpoint directory")
+    return saver
+
+
+def _import_object(name: str) -> Any:
+    module_name, _, path = name.partition(":")
+    packages = module_name.split(".")
+    if not path or not all(packages):
+        raise UsageError(f"--app must be module:object, not {escape(name)}")
+    found: Any = _import_module(module_name)
+    for attribute in path.split("."):
+        if not hasattr(found, attribute):
+            hint = _suggest_graph(attribute, found)
+            what = escape(path)
+            raise UsageError(f"--app: {module_name} has no {what}{hint}")
+        found = getattr(found, attribute)
+    return found
+
+
+def _import_module(name: str) -> ModuleType:
+    directory = search_modules_here()
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # Whether the module or its package is missing, and not another module that it imports.
+        is_missing_itself = not error.name or f"{name}.".startswith(f"{error.name}.")
+        if is_missing_itself:
+            reason = f"there is no module {escape(name)} in {directory} or installed"
+        else:
+            reason = f"{name} needs the module {error.name}, which is not installed"
+        raise UsageError(f"--app: {reason}") from error
+    except GraphKitError:
+        raise
+    except Exception as error:
+        cause = _describe_cause(error)
+        raise UsageError(f"--app: importing {escape(name)} failed: {cause}") from error
+
+
+def search_modules_here() -> str:
+    """Search the current directory for modules, as `python -m` does and a console script does not; return it."""
+    directory = str(Path.cwd())
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    return directory
+
+
+def _suggest_graph(wanted: str, owner: Any) -> str:
+    """Return the end of a message about an unknown object: the graphs, and the functions annotated to return one."""
+    from graphkit import CompiledGraph, StateGraph
+
+    graph_types = (CompiledGraph, StateGraph)
+    type_names = {graph_type.__name__ for graph_type in graph_types}
+    graphs: list[str] = []
+    for name, value in sorted(getattr(owner, "__dict__", {}).items()):
+        if name.startswith("_"):
+            continue
+        if isinstance(value, graph_types):
+            graphs.append(name)
+        elif callable(value):
+            returned = getattr(value, "__annotations__", {}).get("return")
+            # The annotation may be a string, of any spelling of the path.
+            if returned in graph_types or str(returned).rpartition(".")[2] in type_names:
+                graphs.append(name)
+    if not graphs:
+        return "; it has no graph"
+    return suggest(wanted, graphs, show=escape) or f"; its graphs: {join_some(graphs)}"
+
+
+def _describe_cause(error: Exception) -> str:
+    """Describe an error of the user's code, with the last line that is not in a library."""
+    text = f"{type(error).__name__}: {simplify_text(str(error))}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    own = [frame for frame in frames if "site-packages" not in frame.filename] or frames
+    if own and not isinstance(error, SyntaxError):  # whose message has the line
+        text += f" ({own[-1].filename}, line {own[-1].lineno})"
+    return f"{text}; --debug shows the traceback"

@@ -1,20 +1,30 @@
-"""Opens the stores that the user typed: a directory, `kind:argument`, or a PostgreSQL URL."""
+"""Opens the stores that the user typed, and displays stored values whose types only the application knows.
+
+A store is a directory, `kind:argument`, or a PostgreSQL URL. Stored data has the name of a type and
+its fields; graphkit imports nothing of that name. If a reader fails because a type is not
+registered, its error has the decoded data. From these a placeholder type is made, a class with the
+same name and fields; it is registered, and the command runs again.
+"""
 
 from __future__ import annotations
 
+import enum
 import importlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections import namedtuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import field, make_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, final
 
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import SupportsExists
 from graphkit._wording import suggest
 from graphkit.cli.values import UsageError, escape
-from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError
+from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointSerializationError
 
 POSTGRES: Final = "postgres"
 SQLITE: Final = "sqlite"
@@ -89,7 +99,12 @@ def _split_schema(connection_string: str) -> tuple[str, str | None]:
         return _split_schema_of_url(connection_string)
     schema = None
     rest: list[str] = []
-    for keyword in _split_keywords(connection_string):
+    end = 0
+    while end < len(connection_string):
+        keyword = _KEYWORD.match(connection_string, end)
+        if keyword is None:
+            return connection_string, None
+        end = keyword.end()
         if keyword["name"] == "schema":
             schema = _unquote_value(keyword["value"])
         else:
@@ -115,19 +130,6 @@ def _split_schema_of_url(url: str) -> tuple[str, str | None]:
     if rest:
         address = f"{address}?{'&'.join(rest)}"
     return address, schema
-
-
-def _split_keywords(connection_string: str) -> list[re.Match[str]]:
-    """Return the keywords of a connection string, each with its value; none if it is something else."""
-    keywords: list[re.Match[str]] = []
-    end = 0
-    while end < len(connection_string):
-        keyword = _KEYWORD.match(connection_string, end)
-        if keyword is None:
-            return []
-        keywords.append(keyword)
-        end = keyword.end()
-    return keywords
 
 
 def _unquote_value(value: str) -> str:
@@ -174,7 +176,7 @@ def hide_passwords(text: str, passwords: Collection[str] = ()) -> str:
 KEY_FILE: Final[ContextVar[str | None]] = ContextVar("KEY_FILE", default=None)
 """The path of the file with the keys of sealed stores."""
 PLACEHOLDER_TYPES: Final[ContextVar[tuple[type, ...]]] = ContextVar("PLACEHOLDER_TYPES", default=())
-"""Types to register with each store that is opened; see `graphkit.cli.placeholder_types`."""
+"""Types to register with each store that is opened; see `with_placeholder_types`."""
 _OPENED: Final[ContextVar[ExitStack | None]] = ContextVar("_OPENED", default=None)
 """Closes the stores that a command has opened."""
 
@@ -283,25 +285,17 @@ def _make_saver(kind: str, options: dict[str, Any], fsync: float | None) -> Base
     """Make a saver, and close it when the command ends."""
     from graphkit import registry
 
-    if fsync is not None and _has_fsync(kind, options, fsync):
-        options = {**options, "fsync": fsync}
+    if fsync is not None:
+        # Not every saver has the option. What else is wrong with the options is found when it is made.
+        with suppress(CheckpointerConfigurationError):
+            registry.check_saver_options(kind, **options, fsync=fsync)
+            options = {**options, "fsync": fsync}
     saver = registry.get_saver(kind, **options)
 
     opened = _OPENED.get()
     if opened is not None:
         opened.callback(saver.close)
     return saver
-
-
-def _has_fsync(kind: str, options: dict[str, Any], fsync: float) -> bool:
-    """Return whether a saver has the option; what else is wrong with the options is found when it is made."""
-    from graphkit import registry
-
-    try:
-        registry.check_saver_options(kind, **options, fsync=fsync)
-    except CheckpointerConfigurationError:
-        return False
-    return True
 
 
 def _check_store(store: StoreName, *, create: bool, is_sealed: bool) -> None:
@@ -364,6 +358,12 @@ def _check_directory(path: Path, kinds: Sequence[str], *, create: bool) -> None:
         raise CheckpointFormatError(name, "not a checkpoint directory: it has no graphkit.store")
 
 
+def load_langgraph() -> Any:
+    """Return savers.langgraph."""
+    # By name, since graphkit does not import savers, and the extra may not be installed.
+    return importlib.import_module("savers.langgraph")
+
+
 def has_entries(directory: Path) -> bool:
     """Return whether a directory has a store or a cache of LangGraph."""
     return any((directory / name).is_dir() for name in _ENTRY_DIRECTORIES)
@@ -384,3 +384,105 @@ def _suggest_entry(path: Path, *, are_files: bool) -> str:
     except OSError:
         return ""
     return suggest(path.name, names, show=escape)
+
+
+# Placeholder types
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_PYDANTIC_PARTS: Final = 5
+"""How many parts a stored pydantic model has; the other kinds have two."""
+
+
+def with_placeholder_types(command: Callable[P, T]) -> Callable[P, T]:
+    """Wrap a command that only reads: it displays values of unregistered types by their fields."""
+
+    @wraps(command)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        placeholders = _Placeholders()
+        while True:
+            token = PLACEHOLDER_TYPES.set(placeholders.types())
+            try:
+                return command(*args, **kwargs)
+            except CheckpointSerializationError as error:
+                if not placeholders.learn(error):
+                    raise
+            finally:
+                PLACEHOLDER_TYPES.reset(token)
+
+    return wrapper
+
+
+@final
+class _Placeholders:
+    """The types found so far: for each its kind, and the names of its fields or members."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, str] = {}
+        self._names: dict[str, dict[str, None]] = {}
+
+    def learn(self, error: CheckpointSerializationError) -> bool:
+        """Add the type that a reader did not know; return False if that cannot help."""
+        # The decoded data of a value begin with the name of its type and its content: the fields of a record by
+        # name, or the value of an enum. Anything else is an error of another kind.
+        raw = error.raw
+        type_name = error.type_name
+        if not isinstance(raw, tuple) or raw[:1] != (type_name,):
+            return False
+        content = raw[1]
+        fields = [str(content)]
+        if isinstance(content, Mapping):
+            fields = list(content)
+
+        # One value shows only its own fields: another value of the type may have more of them, or be another member
+        # of the enum. Then the reader fails again, and the placeholder grows. If it has all the fields and does not
+        # fit nevertheless, its kind is wrong: a NamedTuple is stored like a dataclass. Each round adds a field or
+        # changes the kind, so that the rounds end.
+        kind = self._kinds.get(type_name)
+        names = self._names.setdefault(type_name, {})
+        if kind is None:
+            kind = "flag" if isinstance(content, int) else "enum"
+            if isinstance(content, Mapping):
+                kind = "pydantic" if len(raw) == _PYDANTIC_PARTS else "dataclass"
+            self._kinds[type_name] = kind
+        elif names.keys() >= set(fields):
+            if kind != "dataclass":
+                return False
+            self._kinds[type_name] = "namedtuple"
+        names.update(dict.fromkeys(fields))
+        try:
+            self._make(type_name)
+        except Exception:  # noqa: BLE001 - stored names may be any text, and each kind of class refuses other names
+            return False
+        return True
+
+    def types(self) -> tuple[type, ...]:
+        """Return the placeholder types."""
+        return tuple(self._make(type_name) for type_name in self._kinds)
+
+    def _make(self, type_name: str) -> type:
+        factory = _FACTORIES[self._kinds[type_name]]
+        placeholder: type = factory(list(self._names[type_name]))
+        module, _, placeholder.__qualname__ = type_name.rpartition(".")
+        placeholder.__module__ = module or "builtins"
+        return placeholder
+
+
+def _make_model(names: list[str]) -> type:
+    import warnings
+
+    from pydantic import create_model
+
+    with warnings.catch_warnings(action="ignore"):  # about names that pydantic reserves
+        fields: dict[str, Any] = dict.fromkeys(names, (Any, None))
+        return create_model("Placeholder", **fields)  # type: ignore[no-any-return]
+
+
+_FACTORIES: Final[Mapping[str, Callable[[list[str]], Any]]] = {
+    "dataclass": lambda names: make_dataclass("Placeholder", [(name, Any, field(default=None)) for name in names]),
+    "namedtuple": lambda names: namedtuple("Placeholder", names, defaults=[None] * len(names)),  # noqa: PYI024 - data
+    "enum": lambda names: enum.Enum("Placeholder", {name: name for name in names}),
+    "flag": lambda _: enum.Flag("Placeholder", {"NONE": 0}, boundary=enum.KEEP),
+    "pydantic": _make_model,
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
@@ -158,14 +158,10 @@ def describe_payload(payload: Any, limit: int = 60) -> str:
     An object is written without braces and quotes, an object of a single text as that text.
     """
     value = to_plain(payload)
-    if isinstance(value, dict) and value:
-        return abbreviate(_describe_object(value), limit)
-    return abbreviate(payload, limit)
-
-
-def _describe_object(value: Mapping[str, Any]) -> str:
-    if len(value) == 1:
-        (only,) = value.values()
-        if isinstance(only, str):
-            return only
-    return ", ".join(f"{key}: {item if isinstance(item, str) else to_json(item)}" for key, item in value.items())
+    if not isinstance(value, dict) or not value:
+        return abbreviate(payload, limit)
+    only = next(iter(value.values()))
+    if len(value) == 1 and isinstance(only, str):
+        return abbreviate(only, limit)
+    items = [f"{key}: {item if isinstance(item, str) else to_json(item)}" for key, item in value.items()]
+    return abbreviate(", ".join(items), limit)

@@ -146,8 +146,13 @@ def make_arguments(state: Mapping[str, Any]) -> dict[str, Any]:
             answer = given[request["id"]]
             if request["kind"] == "call":
                 results.calls[request["id"]] = answer
+            elif isinstance(answer, bool):
+                results.approvals[request["id"]] = answer
+            elif answer["approved"]:
+                results.approvals[request["id"]] = ToolApproved(override_args=answer.get("arguments"))
             else:
-                results.approvals[request["id"]] = _make_approval(answer)
+                denied = ToolDenied(answer["reason"]) if answer.get("reason") else ToolDenied()
+                results.approvals[request["id"]] = denied
         return {"message_history": history, "deferred_tool_results": results}
     (message,) = load_messages([state["prompt"]])
     return {"message_history": history, "user_prompt": message.parts[0].content}  # type: ignore[union-attr]
@@ -176,11 +181,3 @@ def load_output(output_type: Any, text: str | None) -> Any:
         return TypeAdapter(wanted[0] if len(wanted) == 1 else Any).validate_json(text)
     except PydanticSchemaGenerationError:
         return from_json(text)
-
-
-def _make_approval(answer: Any) -> bool | ToolApproved | ToolDenied:
-    if isinstance(answer, bool):
-        return answer
-    if answer["approved"]:
-        return ToolApproved(override_args=answer.get("arguments"))
-    return ToolDenied(answer["reason"]) if answer.get("reason") else ToolDenied()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from graphkit.testing._contract.concurrency import ConcurrencyTests
+from graphkit.testing._contract.concurrency import ConcurrencyTests, LockTests
 from graphkit.testing._contract.history import HistoryTests
-from graphkit.testing._contract.locks import LockTests
 from graphkit.testing._contract.maintenance import MaintenanceTests
 from graphkit.testing._contract.threads import ThreadTests, VersionTests
 from graphkit.testing._contract.values import IsolationTests, ValueTests

@@ -211,7 +211,7 @@ def test_a_server_that_is_not_there(connect):
 @pytest.mark.parametrize("value", ["7", "Sun, 06 Nov 1994 08:49:37 GMT", "soon"])
 def test_no_attempt_starts_before_the_time_that_the_server_names(connect, monkeypatch, value):
     delays = []
-    monkeypatch.setattr("graphkit.agents.openai_model.sleep", delays.append)
+    monkeypatch.setattr("graphkit.agents.models.sleep", delays.append)
     with chat_server.start([failure(429, retry_after=value), text("Hello")]) as server:
         connect(server, retry={"initial_delay": 0.25, "jitter": False}).request(QUESTION)
     assert delays == [7.0 if value == "7" else 0.25]  # a date in the past and no date at all ask for no delay

@@ -3,7 +3,7 @@
 import pytest
 
 from graphkit import END, CompiledGraph, GraphResume, RunnableConfig
-from graphkit.cli.apps import load_app
+from graphkit.cli.resolve import load_app
 from graphkit.errors import ThreadBusyError
 from savers import FileSystemSaver
 from tests.support.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago

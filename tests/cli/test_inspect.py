@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from graphkit import END, START, RunnableConfig
-from graphkit.cli.placeholder_types import with_placeholder_types
+from graphkit.cli.stores import with_placeholder_types
 from graphkit.errors import CheckpointSerializationError
 from savers import FileSystemSaver
 from tests.support.terminal import NOW, STOP, checkpoint, graphkit

@@ -15,9 +15,8 @@ from graphkit._values.frozen import to_plain
 from graphkit.cli.cells import format_age, format_bytes, format_duration, short_ids, short_names
 from graphkit.cli.commands.inspect import differences
 from graphkit.cli.context import CliContext
-from graphkit.cli.render import fit_table, show
+from graphkit.cli.render import Column, Text, fit_table, show
 from graphkit.cli.values import abbreviate, describe_payload, escape, to_json
-from graphkit.cli.views import Column, Text
 from tests.support.terminal import graphkit
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from graphkit import RunnableConfig
-from graphkit.cli.apps import load_app
+from graphkit.cli.resolve import load_app
 from tests.support.terminal import damage, graphkit
 
 INPUT = '{"item": "lamp"}'

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from graphkit import END, START, BaseCheckpointSaver, Checkpoint, GraphResume, RunnableConfig, StateGraph
-from graphkit.cli.apps import load_app
+from graphkit.cli.resolve import load_app
 from graphkit.cli.values import UsageError, parse_age
 from savers import FileSystemSaver, SqliteSaver
 from tests.support.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago

@@ -3,7 +3,7 @@
 import pytest
 
 from graphkit import HasVersions
-from graphkit.testing.contract import SaverContract
+from graphkit.testing import SaverContract
 from savers import AccessControlledSaver, MemorySaver, VersionedMemorySaver
 from tests.contract.test_filesystem import TestFileSystemSaverThatNeverSyncs as OnFiles
 from tests.contract.test_postgres import TestPostgresSaver as OnPostgres

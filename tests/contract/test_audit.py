@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from graphkit.testing.contract import SaverContract
+from graphkit.testing import SaverContract
 from savers import AuditedSaver, AuditLog, MemorySaver, SubjectKeys, VersionedMemorySaver
 from tests.contract.test_access import Guarded
 from tests.contract.test_filesystem import (

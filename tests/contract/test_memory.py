@@ -1,6 +1,6 @@
 """The contract and the state machine on the savers in memory."""
 
-from graphkit.testing.contract import SaverContract
+from graphkit.testing import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers import MemorySaver, VersionedMemorySaver
 from tests.support.reopening import fewer

@@ -15,8 +15,7 @@ from graphkit.errors import (
     CheckpointNotFoundError,
     GraphRunnerError,
 )
-from graphkit.testing import made
-from graphkit.testing.contract import SaverContract
+from graphkit.testing import SaverContract, made
 from tests.support.checkpoints import make_interrupt
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from graphkit import HasVersions
-from graphkit.testing.contract import SaverContract
+from graphkit.testing import SaverContract
 from graphkit.testing.fakes import ScriptedSaver
 from savers import MemorySaver, SaverWrapper, VersionedMemorySaver
 

@@ -5,7 +5,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import settings
 
-from graphkit.testing.contract import SaverContract
+from graphkit.testing import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers import ObjectStoreSaver
 

@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from graphkit import HasVersions
 from graphkit.abc import BaseCheckpointSaver
-from graphkit.testing.contract import SaverContract
+from graphkit.testing import SaverContract
 from graphkit.testing.stateful import SaverMachine
 
 KEYS = {"current": bytes(range(32)), "old": bytes(32)}

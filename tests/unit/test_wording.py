@@ -4,7 +4,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.cli.rows import describe_failure
+from graphkit.cli.cells import describe_failure
 from graphkit.compat.go_agents import CheckpointConfig
 from graphkit.errors import CheckpointerConfigurationError
 from savers import FileSystemSaver

@@ -26,7 +26,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "stats": Entry("history.stats", "Sum up a store or a thread"),
         "show": Entry("inspect.show", "Show a checkpoint"),
         "diff": Entry("inspect.diff", "Compare two checkpoints"),
-        "graph": Entry("graph.graph", "Draw a graph"),
+        "graph": Entry("run.graph", "Draw a graph"),
     },
     "Answer and change": {
         "interrupts": Entry("control.interrupts", "List the pending interrupts"),
@@ -42,9 +42,9 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "pause": Entry("control.pause", "Stop the run of a thread before its next node"),
         "cancel": Entry("control.cancel", "Cancel the run of a thread"),
         "worker": Entry("run.worker", "Serve the runs of a directory"),
-        "schedule-add": Entry("schedule.schedule_add", "Submit a run at each time of a cron expression"),
-        "schedule-list": Entry("schedule.schedule_list", "List the schedules of a store"),
-        "schedule-remove": Entry("schedule.schedule_remove", "Remove a schedule"),
+        "schedule-add": Entry("run.schedule_add", "Submit a run at each time of a cron expression"),
+        "schedule-list": Entry("run.schedule_list", "List the schedules of a store"),
+        "schedule-remove": Entry("run.schedule_remove", "Remove a schedule"),
         "watch": Entry("watch.watch", "Follow runs live"),
         "wait": Entry("watch.wait", "Wait until a thread has finished"),
     },
@@ -55,7 +55,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "rotate": Entry("maintain.rotate", "Seal everything with the current key"),
         "prune": Entry("maintain.prune", "Remove old checkpoints"),
         "delete": Entry("maintain.delete", "Remove a thread with all its versions"),
-        "erase": Entry("erase.erase", "Delete threads, and leave no byte of them"),
+        "erase": Entry("maintain.erase", "Delete threads, and leave no byte of them"),
         "release": Entry("maintain.release", "End the active history of a thread"),
     },
     "Audit": {
@@ -68,13 +68,13 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "export": Entry("transfer.export", "Write threads to a single file"),
         "import": Entry("transfer.import_", "Read threads from a file into a store"),
         "import-langgraph-sqlite": Entry(
-            "langgraph.import_langgraph_sqlite", "Copy LangGraph's threads from a SQLite file"
+            "transfer.import_langgraph_sqlite", "Copy LangGraph's threads from a SQLite file"
         ),
         "import-langgraph-postgres": Entry(
-            "langgraph.import_langgraph_postgres", "Copy LangGraph's threads from PostgreSQL"
+            "transfer.import_langgraph_postgres", "Copy LangGraph's threads from PostgreSQL"
         ),
         "export-langgraph-sqlite": Entry(
-            "langgraph.export_langgraph_sqlite", "Copy LangGraph's threads to a SQLite file"
+            "transfer.export_langgraph_sqlite", "Copy LangGraph's threads to a SQLite file"
         ),
     },
     "Agents": {

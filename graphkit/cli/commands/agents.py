@@ -11,11 +11,11 @@ import click
 from graphkit._records.config import END
 from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
-from graphkit.cli.apps import search_modules_here
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
+from graphkit.cli.render import Message, Text
+from graphkit.cli.resolve import search_modules_here
 from graphkit.cli.values import UsageError, abbreviate, describe_payload, escape, parse_json_or_text, pluralize
-from graphkit.cli.views import Message, Text
 from graphkit.errors import CheckpointNotFoundError, MaxIterationsError
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ def agents_run(context: CliContext, file: str, thread: str | None) -> Iterator[T
 
     Example: graphkit agents run assistant.yaml --thread bob
     """
+    import asyncio
+
     from graphkit.agents import load_agent
     from graphkit.agents.thread_ids import check_thread_id
 
@@ -107,11 +109,6 @@ def agents_run(context: CliContext, file: str, thread: str | None) -> Iterator[T
         context.warn("the agent has no checkpointer: it forgets each message when it has answered")
     else:
         thread = thread or agent.new_thread_id()
-    return _converse(context, agent, thread)
-
-
-def _converse(context: CliContext, agent: Agent, thread: str | None) -> Iterator[Text | Message]:
-    import asyncio
 
     # One event loop for all turns, because connections belong to their loop.
     with asyncio.Runner() as runner:
@@ -157,7 +154,12 @@ class _Conversation:
             stops = last.interrupts if isinstance(last, InterruptionMetadata) else ()
             waiting = [stop for stop in stops if stop.due is None]
             given = self._ask(waiting) if waiting else self._read_message()
-        parts = [pluralize(turns, "turn"), *map(_describe_waiting, waiting)]
+        parts = [pluralize(turns, "turn")]
+        for stop in waiting:
+            if _is_approval(stop.payload):
+                parts.append(f"a call waits for approval: {_describe_call(stop.payload)}")
+            else:
+                parts.append(f"a question waits for an answer: {describe_payload(stop.reason())}")
         if self._thread is not None:
             parts.append(f"continue with --thread {escape(self._thread)}")
         elif waiting:
@@ -234,9 +236,21 @@ class _Conversation:
         """Yield the messages that are new in a state; the text of one that was streamed is left out."""
         messages: Sequence[Mapping[str, Any]] = state.get(_MESSAGES) or ()
         for message in messages[self._shown :]:
-            for line in _lines_of(message, is_streamed=is_streamed) or [""]:
-                if line or self._context.as_json:
-                    yield Text(line, {"message": dict(message)})
+            lines: list[str] = []
+            role, content = message.get("role"), message.get("content")
+            if role == "tool":
+                lines.append(f"  = {abbreviate(content, 200)}")
+            elif role == "assistant":
+                if isinstance(content, str) and content and not is_streamed:
+                    lines.append(escape_lines(content))
+                for call in message.get("tool_calls") or ():
+                    function = call.get("function") or {}
+                    arguments = abbreviate(function.get("arguments"), 200)
+                    lines.append(f"  * {escape(str(function.get('name')))} {arguments}")
+            if self._context.as_json and not lines:
+                lines.append("")
+            for line in lines:
+                yield Text(line, {"message": dict(message)})
         self._shown = len(messages)
 
     def _ask(self, interrupts: Sequence[InterruptionMetadata]) -> Any:
@@ -246,29 +260,25 @@ class _Conversation:
         """
         answers: dict[str, Any] = {}
         for interrupt in interrupts:
-            answer = self._ask_one(interrupt)
-            if answer is ABSENT:
-                break
+            payload = interrupt.payload
+            is_approval = _is_approval(payload)
+            question = describe_payload(interrupt.reason())
+            if is_approval:
+                question = f"approve {_describe_call(payload)}? [y/n/JSON]"
+                if "error" in payload:
+                    self._context.warn(escape(str(payload["error"])))
+            answer = None
+            while answer is None:
+                if not self._is_interactive:
+                    self._context.warn(question)
+                line = self._read_line(f"{question} ")
+                if line is None:
+                    return GraphResume(answers) if answers else ABSENT
+                answer = _parse_approval(line) if is_approval else parse_json_or_text(line, "the answer")
+                if not is_approval:
+                    break  # null, too, is an answer
             answers[interrupt.id] = answer
-        return GraphResume(answers) if answers else ABSENT
-
-    def _ask_one(self, interrupt: InterruptionMetadata) -> Any:
-        payload = interrupt.payload
-        is_approval = _is_approval(payload)
-        question = describe_payload(interrupt.reason())
-        if is_approval:
-            question = f"approve {_describe_call(payload)}? [y/n/JSON]"
-            if "error" in payload:
-                self._context.warn(escape(str(payload["error"])))
-        while True:
-            if not self._is_interactive:
-                self._context.warn(question)
-            line = self._read_line(f"{question} ")
-            if line is None:
-                return ABSENT
-            answer = _parse_approval(line) if is_approval else parse_json_or_text(line, "the answer")
-            if answer is not None or not is_approval:
-                return answer
+        return GraphResume(answers)
 
 
 async def _read_next(stream: AsyncIterator[NodeOutput]) -> NodeOutput | None:
@@ -283,31 +293,9 @@ def _describe_call(payload: Mapping[str, Any]) -> str:
     return f"{escape(str(payload['tool']))} {abbreviate(payload['arguments'], 400)}"
 
 
-def _describe_waiting(interrupt: InterruptionMetadata) -> str:
-    if _is_approval(interrupt.payload):
-        return f"a call waits for approval: {_describe_call(interrupt.payload)}"
-    return f"a question waits for an answer: {describe_payload(interrupt.reason())}"
-
-
 def escape_lines(text: str) -> str:
     """Return a text without the characters that a terminal would interpret; lines stay lines."""
     return "".join(one if one.isprintable() or one in "\n\t" else escape(one) for one in text)
-
-
-def _lines_of(message: Mapping[str, Any], *, is_streamed: bool) -> list[str]:
-    """Return the lines that show a message of the model or of a tool."""
-    lines: list[str] = []
-    role, content = message.get("role"), message.get("content")
-    if role == "tool":
-        return [f"  = {abbreviate(content, 200)}"]
-    if role != "assistant":
-        return lines
-    if isinstance(content, str) and content and not is_streamed:
-        lines.append(escape_lines(content))
-    for call in message.get("tool_calls") or ():
-        function = call.get("function") or {}
-        lines.append(f"  * {escape(str(function.get('name')))} {abbreviate(function.get('arguments'), 200)}")
-    return lines
 
 
 def _parse_approval(line: str) -> Any:

@@ -11,14 +11,12 @@ from typing import Any, Final
 
 import click
 
-from graphkit._saver.base import BaseCheckpointSaver
+from graphkit.cli.cells import Row
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.placeholder_types import with_placeholder_types
-from graphkit.cli.rows import Row
-from graphkit.cli.stores import open_store
+from graphkit.cli.render import Column, Message, Table
+from graphkit.cli.stores import open_store, with_placeholder_types
 from graphkit.cli.values import escape, parse_age, pluralize
-from graphkit.cli.views import Column, Message, Table
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError
 
 _COLUMNS: Final = (
@@ -78,6 +76,7 @@ def audit_list(
 @click.option("--public-key", metavar="FILE", help="A PEM file: also check the signatures of the log's heads.")
 @click.option("--expect-head", metavar="NUMBER:DIGEST", help="A head that an earlier verify has shown.")
 @_digest_key
+@with_placeholder_types
 def audit_verify(
     context: CliContext,
     log: str,
@@ -96,11 +95,9 @@ def audit_verify(
 
     Example: graphkit audit verify audit-log --store runs --public-key audit.pem
     """
-    report = _verify(
-        _open_log(log, digest_key),
-        store,
-        {"public_key": public_key, "expect_head": expect_head},
-    )
+    opened = _open_log(log, digest_key)
+    saver = None if store is None else open_store(store)
+    report = opened.verify(saver, public_key=public_key, expect_head=expect_head)
     problems = [problem._asdict() for problem in report.problems]
     head = f"{report.head.seq}:{report.head.digest}"
     data = {**vars(report), "ok": report.ok, "head": head, "problems": problems}
@@ -119,14 +116,6 @@ def audit_verify(
         return message
     views: list[Table | Message] = [Table(_PROBLEMS, problems, empty=""), message]
     return iter(views)
-
-
-@with_placeholder_types
-def _verify(log: Any, store: str | None, options: dict[str, str | None]) -> Any:
-    saver: BaseCheckpointSaver | None = None
-    if store is not None:
-        saver = open_store(store)
-    return log.verify(saver, **options)
 
 
 @click.command("audit-export", cls=Command)

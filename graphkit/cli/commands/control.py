@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -13,14 +13,21 @@ from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import can_answer
 from graphkit.cli import options
-from graphkit.cli.apps import load_app, open_store_of, require_saver
+from graphkit.cli.cells import Row, describe_stop, format_command, interrupt_row, status_of
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.placeholder_types import with_placeholder_types
-from graphkit.cli.render import show
-from graphkit.cli.resolve import find_checkpoint, find_config, find_thread, find_threads, match_ids
-from graphkit.cli.rows import Row, describe_stop, format_command, interrupt_row, status_of
-from graphkit.cli.stores import open_store
+from graphkit.cli.render import Card, Column, Message, Table, show
+from graphkit.cli.resolve import (
+    find_checkpoint,
+    find_config,
+    find_thread,
+    find_threads,
+    load_app,
+    match_ids,
+    open_store_of,
+    require_saver,
+)
+from graphkit.cli.stores import open_store, with_placeholder_types
 from graphkit.cli.values import (
     UsageError,
     abbreviate,
@@ -31,7 +38,6 @@ from graphkit.cli.values import (
     parse_json_or_text,
     pluralize,
 )
-from graphkit.cli.views import Card, Column, Message, Table
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
 
 _COLUMNS: Final = (
@@ -261,13 +267,21 @@ def update(
 
     Example: graphkit update runs order-17 --set 'city="Bern"' --goto ship --app shop:app
     """
+    from graphkit import operations
+
     values = parse_assignments(assign)
     if not values and as_node is None and goto is None:
         raise UsageError("nothing to change: give --set key=value, --as-node or --goto")
     if app is None:
         if as_node is not None or goto is not None or checkpoint is not None:
             raise UsageError("--as-node, --goto and --checkpoint require the graph: give --app module:object")
-        return _store_update(directory, thread, ns, values)
+        # For the next resume.
+        saver = open_store(directory)
+        thread_id = find_thread(saver, thread)
+        operations.update(saver, RunnableConfig(thread_id, checkpoint_ns=ns), values)
+        keys = ", ".join(map(escape, values))
+        sentence = f"stored for {escape(thread_id)}: the next resume merges {keys}"
+        return Message(sentence, {"thread": thread_id, "ns": ns, "recorded": values})
 
     # Through the graph: only it knows how its channels merge, and which node its edge chooses on the new state.
     graph = load_app(app, directory)
@@ -283,24 +297,6 @@ def update(
         "checkpoint": updated.checkpoint_id,
         "next": updated.next_node,
         "values": values,
-    }
-    return Message(sentence, data)
-
-
-def _store_update(directory: str, thread: str, ns: str, values: Mapping[str, Any]) -> Message:
-    """Store values for the next resume."""
-    from graphkit import operations
-
-    saver = open_store(directory)
-    thread_id = find_thread(saver, thread)
-    config = RunnableConfig(thread_id, checkpoint_ns=ns)
-    operations.update(saver, config, values)
-    keys = ", ".join(map(escape, values))
-    sentence = f"stored for {escape(thread_id)}: the next resume merges {keys}"
-    data = {
-        "thread": thread_id,
-        "ns": ns,
-        "recorded": values,
     }
     return Message(sentence, data)
 

@@ -12,14 +12,13 @@ import click
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasBaseDirectory, SupportsExists, SupportsRepair, SupportsVerify
 from graphkit.cli import options
-from graphkit.cli.cells import format_bytes
+from graphkit.cli.cells import Row, format_bytes
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
+from graphkit.cli.render import Column, Message, Table
 from graphkit.cli.resolve import find_only
-from graphkit.cli.rows import Row
 from graphkit.cli.stores import has_entries, open_store
 from graphkit.cli.values import escape, pluralize
-from graphkit.cli.views import Column, Message, Table
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerConfigurationError,
@@ -104,7 +103,15 @@ def verify(context: CliContext, directory: str, thread: str | None) -> Any:
     entry_logs = _check_entries(saver, thread, "verify_entries")
 
     problems = list(_problem_rows(report, entry_logs))
-    data = _count_readable(report, entry_logs)
+    data: Row = {
+        "threads": len(report.threads),
+        "checkpoints": sum(file.checkpoints for thread in report.threads for file in thread.files),
+        **dict.fromkeys(_ENTRY_KEYS.values(), 0),
+        "size": report.size,
+    }
+    for noun, log in entry_logs.items():
+        data[_ENTRY_KEYS[noun]] = log.entries
+        data["size"] += log.size
     counts = [
         pluralize(data["threads"], "thread"),
         pluralize(data["checkpoints"], "checkpoint"),
@@ -126,23 +133,6 @@ def verify(context: CliContext, directory: str, thread: str | None) -> Any:
     if context.as_json:
         return message
     return iter([Table(_COLUMNS, problems, empty=""), message])
-
-
-def _count_readable(report: Any, entry_logs: Mapping[str, Any]) -> Row:
-    """Return what `verify` could read, as in its JSON."""
-    counts: Row = {
-        "threads": len(report.threads),
-        "checkpoints": 0,
-        **dict.fromkeys(_ENTRY_KEYS.values(), 0),
-        "size": report.size,
-    }
-
-    for thread in report.threads:
-        counts["checkpoints"] += sum(file.checkpoints for file in thread.files)
-    for noun, log in entry_logs.items():
-        counts[_ENTRY_KEYS[noun]] = log.entries
-        counts["size"] += log.size
-    return counts
 
 
 def _judge(saver: BaseCheckpointSaver, states: AbstractSet[str]) -> tuple[int, str]:
@@ -213,7 +203,10 @@ def repair(context: CliContext, directory: str, thread: str | None, dry_run: boo
         lines += text.describe_store(report)
     lines += text.describe_entries(entry_logs)
     data = _report_data(report, entry_logs)
-    has_lost_entries = any(map(_is_total_loss, entry_logs.values()))
+    # A log that could not be repaired, or of which nothing could be kept although it was damaged.
+    has_lost_entries = any(
+        log.refused or (log.before.state == "damaged" and not log.kept) for log in entry_logs.values()
+    )
     if report.ok and not report.total_losses and not has_lost_entries:
         return Message("\n".join(lines), data)
     return Message("\n".join(lines), data, CheckpointCorruptionError.exit_code)
@@ -232,16 +225,6 @@ def _count_lost_records(files: Sequence[Any]) -> int:
     """Return how many records are lost, at least; a loss of unknown size counts as one."""
     known = [loss.records for file in files for loss in file.lost]
     return sum(1 if records is None else records for records in known)
-
-
-def _describe_loss(files: Sequence[Any]) -> str:
-    count = _count_lost_records(files)
-    if not any(file.lost for file in files):
-        return "nothing"
-    records = pluralize(count, "record")
-    if any(loss.records is None for file in files for loss in file.lost):
-        return f"at least {records}"
-    return records
 
 
 @final
@@ -271,7 +254,14 @@ class _RepairText:
             yield f"{self._verb('remove', 'removed')} {leftovers} of crashed processes"
 
         if threads:
-            yield self._sum_up(threads)
+            has_failed = [any(file.refused or file.is_total_loss for file in files) for files in threads.values()]
+            repaired = has_failed.count(False)
+            what = "nothing"
+            if repaired == len(threads):
+                what = pluralize(repaired, "thread")
+            elif repaired:
+                what = f"{repaired} of {len(threads)} threads"
+            yield f"{self._verb('repair', 'repaired')} {what}"
         elif not report.changed:
             yield "nothing is damaged" if self._dry_run else "nothing was damaged"
 
@@ -301,8 +291,13 @@ class _RepairText:
         attempted = [file for file in files if not file.refused]
         count = sum(file.kept for file in attempted)
         kept = pluralize(count, "checkpoint") if count else "nothing"
-        balance = self._balance(not attempted, kept, _describe_loss(attempted))
-        yield f"{name}: {balance}"
+        losses = [loss for file in attempted for loss in file.lost]
+        lost = "nothing"
+        if losses:
+            lost = pluralize(_count_lost_records(attempted), "record")
+        if any(loss.records is None for loss in losses):
+            lost = f"at least {lost}"
+        yield f"{name}: {self._balance(not attempted, kept, lost)}"
         for file in files:
             yield from self._describe_file(file)
 
@@ -335,20 +330,6 @@ class _RepairText:
             copy = self._root / file.set_aside
             yield f"    {verb} {escape(str(copy))}"
 
-    def _sum_up(self, threads: Mapping[str, Sequence[Any]]) -> str:
-        """Return how many threads are readable again."""
-        repaired = 0
-        for files in threads.values():
-            has_failed = any(file.refused or file.is_total_loss for file in files)
-            if not has_failed:
-                repaired += 1
-        verb = self._verb("repair", "repaired")
-        if repaired == len(threads):
-            return f"{verb} {pluralize(repaired, 'thread')}"
-        if repaired:
-            return f"{verb} {repaired} of {len(threads)} threads"
-        return f"{verb} nothing"
-
 
 def _describe_problem(log: Any) -> str:
     return f"  {escape(log.path)}: {log.state} at byte {log.offset}: {log.reason}"
@@ -358,13 +339,19 @@ def _report_data(report: Any, entry_logs: Mapping[str, Any]) -> Row:
     """Return a repair as plain data."""
     threads: list[Row] = []
     for directory, files in _group_by_thread(report.files).items():
-        thread = {
+        thread: Row = {
             "thread": files[0].thread_id,
             "directory": directory,
             "kept": sum(file.kept for file in files),
             "lost": _count_lost_records(files),
-            "files": [_file_data(file) for file in files],
+            "files": [],
         }
+        for file in files:
+            lost = [
+                {"checkpoint": loss.checkpoint_id, **_pick(loss, "offset", "reason", "records")} for loss in file.lost
+            ]
+            kept = _pick(file, "kept", "set_aside", "refused")
+            thread["files"].append({**_pick(file.before, *_PROBLEM), "lost": lost, **kept})
         threads.append(thread)
     return {
         "dry_run": report.dry_run,
@@ -381,11 +368,6 @@ def _report_data(report: Any, entry_logs: Mapping[str, Any]) -> Row:
             for log in entry_logs.values()
         ],
     }
-
-
-def _file_data(file: Any) -> Row:
-    lost = [{"checkpoint": loss.checkpoint_id, **_pick(loss, "offset", "reason", "records")} for loss in file.lost]
-    return {**_pick(file.before, *_PROBLEM), "lost": lost, **_pick(file, "kept", "set_aside", "refused")}
 
 
 def _pick(report: Any, *names: str) -> Row:
@@ -407,8 +389,3 @@ def _check_entries(saver: object, thread: str | None, check: str, **options: Any
     maintenance = importlib.import_module("savers.langgraph._entries.log")
     reports: Mapping[str, Any] = getattr(maintenance, check)(directory, **options)
     return reports
-
-
-def _is_total_loss(repaired: Any) -> bool:
-    """Return whether a log could not be repaired, or nothing of a damaged one could be kept."""
-    return bool(repaired.refused) or (repaired.before.state == "damaged" and not repaired.kept)

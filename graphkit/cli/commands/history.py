@@ -17,15 +17,14 @@ from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.status import RESUMED_AT
 from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, is_schedule, time_or_none
 from graphkit.cli import options
-from graphkit.cli.cells import format_duration
+from graphkit.cli.cells import Row, format_duration, size_of
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS
+from graphkit.cli.render import Card, Column, Table
 from graphkit.cli.resolve import find_config, find_threads
-from graphkit.cli.rows import Row, size_of
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import escape, parse_assignments, pluralize
-from graphkit.cli.views import Card, Column, Table
 from graphkit.errors import (
     CheckpointErasedError,
     CheckpointerError,
@@ -363,9 +362,7 @@ def stats(context: CliContext, directory: str, thread: str | None) -> Card:
         "released": released or None,
     }
     if infos:
-        row |= _sum_up_saves(infos)
-        row |= _sum_up_durations(saver, histories)
-        row |= _sum_up_resumes(histories)
+        row |= _sum_up(saver, histories, infos)
     return Card(_COLUMNS, row)
 
 
@@ -392,59 +389,50 @@ def _count_released(saver: BaseCheckpointSaver, thread_id: str) -> int:
     return count
 
 
-def _sum_up_saves(infos: Sequence[CheckpointInfo]) -> Row:
+def _sum_up(saver: BaseCheckpointSaver, histories: Sequence[_History], infos: Sequence[CheckpointInfo]) -> Row:
+    """Sum up the saves, the steps and the resumes.
+
+    Args:
+        saver: the store.
+        histories: those of the threads' own graphs.
+        infos: all checkpoints, also those of nested graphs; at least one.
+    """
     oldest = min(info.created_at for info in infos)
     newest = max(info.created_at for info in infos)
-    elapsed = newest - oldest
-    seconds = elapsed.total_seconds()
-
+    elapsed = (newest - oldest).total_seconds()
     per_hour = None
-    if seconds >= _MIN_SECONDS_FOR_RATE:
-        per_hour = round(len(infos) * _HOUR / seconds, 1)
-    size = sum(info.size for info in infos)
-    return {
-        "bytes_per_checkpoint": size // len(infos),
-        "oldest": oldest,
-        "newest": newest,
-        "per_hour": per_hour,
-    }
+    if elapsed >= _MIN_SECONDS_FOR_RATE:
+        per_hour = round(len(infos) * _HOUR / elapsed, 1)
 
-
-def _sum_up_durations(saver: BaseCheckpointSaver, histories: Sequence[_History]) -> Row:
-    """Return the median of the steps whose duration is known, and the slowest one."""
+    # The steps whose duration is known.
     steps: list[tuple[float, str]] = []
     for history in histories:
         for info, previous in zip_longest(history, history[1:]):
             seconds = _step_seconds(saver, info, previous)
             if seconds is not None:
                 steps.append((seconds, info.node_id))
-    if not steps:
-        return {"median_seconds": None, "slowest_node": None}
     steps.sort()
-    median, _ = steps[len(steps) // 2]
-    slowest, node_id = steps[-1]
-    return {
-        "median_seconds": median,
-        "slowest_node": f"{node_id} ({format_duration(slowest)})",
-    }
+    median = slowest = None
+    if steps:
+        median, _ = steps[len(steps) // 2]
+        seconds, node_id = steps[-1]
+        slowest = f"{node_id} ({format_duration(seconds)})"
 
-
-def _sum_up_resumes(histories: Sequence[_History]) -> Row:
-    """Count the threads that continued after a failure, and rate how they ended.
-
-    The rate is the share of finished threads among those that have ended.
-    """
+    # The threads that continued after a failure. The rate is the share of the finished ones among those that ended.
     statuses: Counter[str] = Counter()
     for history in histories:
         has_failed = any(info.metadata.get("clean") is False for info in history)
         if has_failed:
             statuses[history[0].status] += 1
-    rate = None
-    finished = statuses["finished"]
-    ended = finished + statuses["failed"]
-    if ended:
-        rate = round(finished / ended, 3)
+    ended = statuses["finished"] + statuses["failed"]
+    rate = round(statuses["finished"] / ended, 3) if ended else None
     return {
+        "bytes_per_checkpoint": sum(info.size for info in infos) // len(infos),
+        "oldest": oldest,
+        "newest": newest,
+        "per_hour": per_hour,
+        "median_seconds": median,
+        "slowest_node": slowest,
         "resumed_after_failure": statuses.total(),
         "resume_success_rate": rate,
     }

@@ -17,16 +17,13 @@ from graphkit._saver.status import find_next_time, public_metadata
 from graphkit._saver.writes import ANSWER, UPDATE, find_cancellation, find_failure, time_or_none, waiting_interrupts
 from graphkit._values.frozen import to_plain
 from graphkit.cli import options
-from graphkit.cli.apps import open_store_of
+from graphkit.cli.cells import Row, describe_progress, describe_sleep, interrupt_row
 from graphkit.cli.command import Command
-from graphkit.cli.commands.langgraph import load_langgraph
 from graphkit.cli.context import CliContext
-from graphkit.cli.placeholder_types import with_placeholder_types
-from graphkit.cli.render import format_tree
-from graphkit.cli.resolve import find_checkpoint, find_config
-from graphkit.cli.rows import Row, describe_progress, describe_sleep, interrupt_row
+from graphkit.cli.render import Card, Column, Message, Text, View, format_tree
+from graphkit.cli.resolve import find_checkpoint, find_config, open_store_of
+from graphkit.cli.stores import load_langgraph, with_placeholder_types
 from graphkit.cli.values import UsageError, abbreviate, escape, pluralize
-from graphkit.cli.views import Card, Column, Message, Text, View
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, MissingDependencyError
 
 _COLUMNS: Final = (
@@ -274,30 +271,31 @@ def _cut(value: Any) -> Any:
     return to_plain(value)
 
 
-def _format_difference(difference: Difference, width: int) -> list[str]:
+def _format_difference(difference: Difference, width: int) -> Iterator[str]:
+    from difflib import unified_diff
+
     name = escape(difference.path)
     old = abbreviate(difference.old, _MAX_LENGTH)
     new = abbreviate(difference.new, _MAX_LENGTH)
     if difference.change == "added":
-        return [f"+ {name}: {new}"]
+        yield f"+ {name}: {new}"
+        return
     if difference.change == "removed":
-        return [f"- {name}: {old}"]
+        yield f"- {name}: {old}"
+        return
 
-    header = f"~ {name}:"
     values = (difference.old, difference.new)
-    if all(isinstance(value, str) for value in values) and any("\n" in value for value in values):
-        return [header, *_compare_lines(*values)]
-    line = f"{header} {old} → {new}"
-    if len(line) < width:
-        return [line]
-    return [header, f"  - {old}", f"  + {new}"]
+    are_texts = all(isinstance(value, str) for value in values)
+    if not are_texts or not any("\n" in value for value in values):
+        line = f"~ {name}: {old} → {new}"
+        if len(line) < width:
+            yield line
+        else:
+            yield from (f"~ {name}:", f"  - {old}", f"  + {new}")
+        return
 
-
-def _compare_lines(old: str, new: str) -> Iterator[str]:
-    from difflib import unified_diff
-
-    old_lines = old.splitlines()
-    new_lines = new.splitlines()
+    yield f"~ {name}:"
+    old_lines, new_lines = (value.splitlines() for value in values)
     lines = list(unified_diff(old_lines, new_lines, lineterm="", n=1))
     for line in lines[3:]:  # after the two file names and the first position
         mark = line[0]
@@ -326,38 +324,26 @@ def get_at_path(state: Any, path: str) -> Any:
         return state[path]
     value = state
     parent = ""
-    for step, key in _parse_path(path):
-        try:
-            value = _get_child(value, key)
-        except (KeyError, IndexError, AttributeError, TypeError) as error:
-            raise UsageError(f"there is no {parent + step}{_describe_parent(value, parent)}") from error
-        parent += step
-    return value
-
-
-def _parse_path(path: str) -> Iterator[tuple[str, str | int]]:
-    """Yield each step of a path: its text, and the key or index that it stands for."""
     position = 0
     while position < len(path):
         match = _STEP.match(path, position)
         if match is None:
             rest = path[position:]
             raise UsageError(f"cannot parse the key {path!r} from {rest!r} on; write a.b[3]")
-        name, index = match.groups()
-        if name:
-            yield match[0], name
-        elif index[0] in "'\"":
-            yield match[0], index[1:-1]
-        else:
-            yield match[0], int(index)
         position = match.end()
-
-
-def _get_child(value: Any, key: str | int) -> Any:
-    is_record = isinstance(value, tuple) and isinstance(key, str)
-    if isinstance(value, (Mapping, Sequence)) and not is_record:
-        return value[key]  # type: ignore[index]
-    return getattr(value, str(key))
+        step = match[0]
+        key: Any = match[1]
+        if key is None:
+            index = match[2]
+            key = index[1:-1] if index[0] in "'\"" else int(index)
+        is_record = isinstance(value, tuple) and isinstance(key, str)
+        has_items = isinstance(value, (Mapping, Sequence)) and not is_record
+        try:
+            value = value[key] if has_items else getattr(value, str(key))
+        except (KeyError, IndexError, AttributeError, TypeError) as error:
+            raise UsageError(f"there is no {parent + step}{_describe_parent(value, parent)}") from error
+        parent += step
+    return value
 
 
 def _describe_parent(value: Any, path: str) -> str:
@@ -392,11 +378,13 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
         yield Difference(path=path, change="removed", old=old, new=None)
     elif isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in dict.fromkeys((*old, *new)):
-            yield from differences(old.get(key, _ABSENT), new.get(key, _ABSENT), _child_path(path, str(key)))
+            child_path = _child_path(path, str(key))
+            yield from differences(old.get(key, _ABSENT), new.get(key, _ABSENT), child_path)
     elif isinstance(old, list) and isinstance(new, list):
         pairs = zip_longest(old, new, fillvalue=_ABSENT)
         for index, (first, second) in enumerate(pairs):
-            yield from differences(first, second, f"{path}[{index}]")
+            child_path = f"{path}[{index}]"
+            yield from differences(first, second, child_path)
     elif not _is_same(old, new):
         yield Difference(path=path, change="changed", old=old, new=new)
 

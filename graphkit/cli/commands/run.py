@@ -1,27 +1,29 @@
-"""Runs graphs: run, submit, resume, worker."""
+"""Runs graphs and draws them: run, submit, resume, worker, graph; and the schedules, which workers submit runs by."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from graphkit._compiled import CompiledGraph, Input
-from graphkit._records.config import RunnableConfig, StreamMode
+from graphkit._diagram import GraphRepresentation, draw
+from graphkit._plan.topology import GraphDefinition
+from graphkit._records.config import END, RunnableConfig, StreamMode
 from graphkit._records.context import ABSENT
-from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
-from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._records.output import CheckpointInfo, GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
 from graphkit._saver.writes import Submission
+from graphkit._wording import suggest
 from graphkit.cli import options
-from graphkit.cli.apps import load_app, require_saver
+from graphkit.cli.cells import Row, describe_cancellation, describe_stop, format_command, format_event, status_of
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.render import cut, show
-from graphkit.cli.resolve import find_config
-from graphkit.cli.rows import describe_cancellation, describe_stop, format_command, format_event, status_of
+from graphkit.cli.render import Column, Message, Table, Text, View, cut, show
+from graphkit.cli.resolve import find_checkpoint, find_config, find_thread, join_some, load_app, require_saver
+from graphkit.cli.stores import open_store, with_placeholder_types
 from graphkit.cli.values import (
     UsageError,
     abbreviate,
@@ -32,7 +34,11 @@ from graphkit.cli.values import (
     parse_time,
     pluralize,
 )
-from graphkit.cli.views import Message, Text, View
+from graphkit.errors import CheckpointNotFoundError, GraphKitError
+
+if TYPE_CHECKING:
+    from graphkit._compiled import CompiledGraph, Input
+    from graphkit.schedules import Schedule
 
 _NODE_WIDTH: Final = 24
 """Columns for a node's name in the live output."""
@@ -108,26 +114,18 @@ def submit(
         begin = parse_time(at, "--at", context.zone)
     submitted = graph.submit(values, RunnableConfig(thread, metadata=metadata), at=begin, key=key)
 
-    return _describe_submitted(context, require_saver(graph), submitted, key)
-
-
-def _describe_submitted(
-    context: CliContext, saver: BaseCheckpointSaver, submitted: RunnableConfig, key: str | None
-) -> Message:
-    """Return what the thread is by now.
-
-    A run with its key may have been submitted before, for another time. It may have ended, and its graph may
-    preserve no threads.
-    """
+    # What the thread is by now: a run with its key may have been submitted before, for another time. It may have
+    # ended, and its graph may preserve no threads.
     data: dict[str, Any] = {"thread": submitted.thread, "status": None, "at": None, "key": key}
     sentence = f"{escape(submitted.thread)} has ended"
-    for latest in saver.recent(submitted, limit=1):
+    for latest in require_saver(graph).recent(submitted, limit=1):
         data["status"] = latest.status
         sentence = f"{escape(submitted.thread)} is {latest.status}"
         stored = Submission.find(latest.next_node_id, latest.metadata)
         if stored is not None and stored.at is not None:
             data["at"] = stored.at
-            sentence += f", and begins at {context.to_local_time(stored.at):%Y-%m-%d %H:%M %Z}"
+            local = context.to_local_time(stored.at)
+            sentence += f", and begins at {local:%Y-%m-%d %H:%M %Z}"
     return Message(sentence, data)
 
 
@@ -175,23 +173,18 @@ def resume(
     config = config.replace(max_iterations=max_iterations)
     update = parse_assignments(assign) or None
     if recover:
-        return iter([_recover(graph, config, update)])
+        from graphkit import recovery
+
+        state = recovery.recover(graph, config, modifications=update)
+        status = status_of(saver, config.thread) or "finished"
+        recovered = None if state is None else dict(state)
+        data = {"thread": config.thread, "status": status, "state": recovered}
+        return iter([Message(f"{escape(config.thread)} was resumed and is {status}", data)])
 
     answer: Any = ABSENT
     if value is not None:
         answer = parse_json(context.read_value(value), "--value")
     return _follow(context, graph, GraphResume(answer, update=update), config, app=app, directory=directory)
-
-
-def _recover(graph: CompiledGraph, config: RunnableConfig, update: Mapping[str, Any] | None) -> View:
-    from graphkit.recovery import recover
-
-    state = recover(graph, config, modifications=update)
-    status = status_of(require_saver(graph), config.thread) or "finished"
-    data: dict[str, Any] = {"thread": config.thread, "status": status, "state": None}
-    if state is not None:
-        data["state"] = dict(state)
-    return Message(f"{escape(config.thread)} was resumed and is {status}", data)
 
 
 def _follow(
@@ -222,7 +215,9 @@ def _follow(
 
     is_early = last is not None and not last.is_end and not isinstance(last, InterruptionMetadata)
     if is_early:
-        yield _early_view(require_saver(graph), config.thread)
+        status = status_of(require_saver(graph), config.thread)
+        data = {"thread": config.thread, "status": status}
+        yield Message(f"{escape(config.thread)} is {status}: its time has not come", data)
         return
     end = _end_view(config.thread, last, steps)
     if isinstance(last, InterruptionMetadata):
@@ -287,12 +282,6 @@ def _step_view(context: CliContext, output: NodeOutput, number: int, seconds: fl
     return Text(cut(line.rstrip(), context.line_width), data)
 
 
-def _early_view(saver: BaseCheckpointSaver, thread_id: str) -> Message:
-    """Return that a resume found nothing to do yet."""
-    status = status_of(saver, thread_id)
-    return Message(f"{escape(thread_id)} is {status}: its time has not come", {"thread": thread_id, "status": status})
-
-
 def _end_view(thread_id: str, last: NodeOutput | None, steps: int) -> Message:
     name = escape(thread_id)
     count = pluralize(steps, "step")
@@ -304,7 +293,18 @@ def _end_view(thread_id: str, last: NodeOutput | None, steps: int) -> Message:
     if isinstance(last, InterruptionMetadata):
         # What waits for a human comes first.
         data["status"] = "interrupted" if last.due is None else "sleeping"
-        data["interrupts"] = [_interrupt_row(interrupt) for interrupt in last.interrupts]
+        data["interrupts"] = [
+            {
+                "id": stop.id,
+                "node": stop.node_id,
+                "when": stop.when,
+                "payload": stop.payload,
+                "metadata": stop.metadata,
+                "due": stop.due,
+                "deadline": None if stop.waiting is None else stop.waiting.deadline,
+            }
+            for stop in last.interrupts
+        ]
         stops = _describe_stops(last)
         return Message(f"{name} stopped after {count} and waits {stops}", data)
 
@@ -326,18 +326,6 @@ def _describe_stop(stop: InterruptionMetadata) -> str:
     if stop.waiting is not None and stop.waiting.deadline is not None:
         described += f" (until {stop.waiting.deadline.isoformat(timespec='seconds')})"
     return described
-
-
-def _interrupt_row(interrupt: InterruptionMetadata) -> dict[str, Any]:
-    return {
-        "id": interrupt.id,
-        "node": interrupt.node_id,
-        "when": interrupt.when,
-        "payload": interrupt.payload,
-        "metadata": interrupt.metadata,
-        "due": interrupt.due,
-        "deadline": None if interrupt.waiting is None else interrupt.waiting.deadline,
-    }
 
 
 # worker
@@ -378,8 +366,27 @@ def worker(
     from graphkit.worker import Worker
 
     def report(thread: str, output: NodeOutput) -> None:
-        if not (output.is_start or isinstance(output, StreamingOutput)):
-            show(context, _output_view(context, thread, output))
+        if output.is_start or isinstance(output, StreamingOutput):
+            return
+        interrupts: Sequence[InterruptionMetadata] = ()
+        text = "finished" if output.is_end else escape(output.node)
+        if isinstance(output, InterruptionMetadata) and output.interrupts:
+            interrupts = output.interrupts
+            text = f"waits {_describe_stops(output)}"
+        elif isinstance(output, InterruptionMetadata):
+            text = describe_cancellation(output.metadata)
+        when = context.now()
+        data = {
+            "time": when,
+            "thread": thread,
+            "node": output.node,
+            "subgraph": output.is_subgraph,
+            "interrupts": [
+                {"id": stop.id, "node": stop.node_id, "when": stop.when, "reason": stop.reason()} for stop in interrupts
+            ],
+        }
+        line = format_event(context, when, escape(thread), text)
+        show(context, Text(cut(line, context.line_width), data))
 
     rules = None if policy is None else RetentionPolicy.from_file(policy)
     graph = load_app(app, directory, create=True)
@@ -390,23 +397,193 @@ def worker(
     return Message(f"resumed {pluralize(count, 'run')}", {"runs": count})
 
 
-def _output_view(context: CliContext, thread: str, output: NodeOutput) -> Text:
-    interrupts: Sequence[InterruptionMetadata] = ()
-    text = "finished" if output.is_end else escape(output.node)
-    if isinstance(output, InterruptionMetadata) and output.interrupts:
-        interrupts = output.interrupts
-        text = f"waits {_describe_stops(output)}"
-    elif isinstance(output, InterruptionMetadata):
-        text = describe_cancellation(output.metadata)
-    when = context.now()
-    data = {
-        "time": when,
-        "thread": thread,
-        "node": output.node,
-        "subgraph": output.is_subgraph,
-        "interrupts": [
-            {"id": stop.id, "node": stop.node_id, "when": stop.when, "reason": stop.reason()} for stop in interrupts
-        ],
+# graph
+
+_SOURCES_WITHOUT_NODE: Final = frozenset({"update", "fork", "answer"})
+"""Values of the metadata's `source` of checkpoints at the node of the checkpoint before."""
+
+
+@click.command("graph", cls=Command)
+@options.directory
+@click.argument("thread", metavar="[THREAD]", required=False, help="The thread whose path to draw.")
+@options.checkpoint_id
+@options.maybe_app
+@click.option(
+    "--format",
+    "syntax",
+    type=click.Choice([syntax.value for syntax in GraphRepresentation.Type]),
+    help="The syntax of the diagram. Default: text at a terminal, otherwise mermaid.",
+)
+def graph(
+    context: CliContext,
+    directory: str,
+    thread: str | None,
+    checkpoint: str | None,
+    app: str | None,
+    syntax: str | None,
+) -> Text:
+    """Draw a graph, with the path that a thread took and the node at which it continues.
+
+    Without --app, the command draws only the path, from the thread's checkpoints.
+
+    Example: graphkit graph runs order-17 --app shop:app
+    """
+    from graphkit.operations import lineage
+
+    form = GraphRepresentation.Type.TEXT if context.is_pretty else GraphRepresentation.Type.MERMAID
+    if syntax is not None:
+        form = GraphRepresentation.Type(syntax)
+    if thread is None:
+        if app is None:
+            raise UsageError("name a thread, or the graph with --app")
+        drawing = load_app(app).get_graph(form).content
+        return Text(drawing, {"drawing": drawing, "path": []})
+
+    compiled = None if app is None else load_app(app, directory)
+    saver = open_store(directory) if compiled is None else require_saver(compiled)
+    config = RunnableConfig(find_thread(saver, thread))
+    latest = find_checkpoint(saver, config, checkpoint)
+    path = _path(lineage(saver.history(config), latest.id))
+    fingerprint = latest.metadata.get("graph")
+    if compiled is None:
+        drawing = _draw_path(path, config.thread, form, latest.next_node_id)
+    else:
+        if fingerprint is not None and fingerprint != compiled.topology.fingerprint:
+            context.warn("graphkit: the graph has changed since this thread was stored")
+        topology = compiled.topology
+        drawing = draw(topology, form, config.thread, path=path, current=latest.next_node_id).content
+
+    return Text(
+        drawing,
+        {
+            "thread": config.thread,
+            "fingerprint": fingerprint,
+            "path": path,
+            "drawing": drawing,
+        },
+    )
+
+
+def _path(checkpoints: Sequence[CheckpointInfo]) -> list[str]:
+    """Return the nodes that finished, oldest first, and END if the last checkpoint leads there."""
+    path = [info.node_id for info in checkpoints if info.metadata.get("source") not in _SOURCES_WITHOUT_NODE]
+    if checkpoints[-1].next_node_id == END:
+        path.append(END)
+    return path
+
+
+def _draw_path(path: Sequence[str], title: str, form: GraphRepresentation.Type, current: str | None) -> str:
+    """Draw the graph that consists of a path."""
+    # Without nodes: the diagram adds those that edges lead to, as in a graph that is not finished.
+    definition = GraphDefinition()
+    nodes = list(path)
+    if form is GraphRepresentation.Type.TEXT and current not in {None, path[-1]}:  # where the run continues
+        nodes.append(str(current))
+    for source, target in pairwise(nodes):
+        targets = definition.edges.setdefault(source, [])
+        assert isinstance(targets, list)
+        if target not in targets:
+            targets.append(target)
+    return draw(definition, form, title, path=path, current=current).content
+
+
+# schedules
+
+_COLUMNS: Final = (
+    Column("name", "NAME", "name"),
+    Column("cron", "CRON", "whole"),
+    Column("timezone", "ZONE"),
+    Column("graph_id", "GRAPH"),
+    Column("next_due", "NEXT", "age"),
+    Column("last_due", "LAST", "age"),
+    Column("input", "INPUT", "value"),
+)
+_name = click.argument("name", metavar="NAME", help="The name of the schedule.")
+
+
+class _UnknownScheduleError(GraphKitError):
+    exit_code = CheckpointNotFoundError.exit_code
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        hint = suggest(name, known, show=escape)
+        if not hint:
+            hint = f"; there are {join_some(known)}" if known else "; the store has none"
+        super().__init__(f"there is no schedule {escape(name)}{hint}")
+
+
+@click.command("schedule-add", cls=Command)
+@options.directory
+@_name
+@click.argument("cron", metavar="CRON", help="Five fields: minute, hour, day, month, weekday.")
+@options.run_input
+@click.option("--timezone", metavar="ZONE", help="The zone of CRON, such as Europe/Zurich. Default: UTC.")
+@click.option("--graph-id", metavar="ID", help="The graph, for workers that serve several.")
+def schedule_add(
+    context: CliContext,
+    directory: str,
+    name: str,
+    cron: str,
+    given: str,
+    timezone: str | None,
+    graph_id: str | None,
+) -> Message:
+    """Submit a run at each time of a cron expression.
+
+    The workers of the store submit the runs. A schedule of the same name is replaced; the same
+    definition again changes nothing.
+
+    Example: graphkit schedule add runs report "0 9 * * 1-5" --input '{"kind": "daily"}'
+    """
+    from graphkit import schedules
+
+    values = parse_json_object(context.read_value(given), "--input")
+    saver = open_store(directory, create=True)
+    added = schedules.add(saver, name, cron, values, graph_id=graph_id, timezone=timezone, created_at=context.now())
+    row = _make_row(context, added)
+    due = context.to_local_time(row["next_due"])
+    return Message(f"{escape(name)} is due next at {due:%Y-%m-%d %H:%M %Z}", row)
+
+
+@click.command("schedule-list", cls=Command)
+@options.directory
+@with_placeholder_types
+def schedule_list(context: CliContext, directory: str) -> Table:
+    """List the schedules of a store, with their next and last times.
+
+    Example: graphkit schedule list runs
+    """
+    from graphkit import schedules
+
+    rows = [_make_row(context, schedule) for schedule in schedules.find_all(open_store(directory))]
+    return Table(_COLUMNS, rows, empty="no schedules", summary=pluralize(len(rows), "schedule"))
+
+
+@click.command("schedule-remove", cls=Command)
+@options.directory
+@_name
+def schedule_remove(context: CliContext, directory: str, name: str) -> Message:  # noqa: ARG001 - of every command
+    """Remove a schedule. Runs that it submitted stay.
+
+    Example: graphkit schedule remove runs report
+    """
+    from graphkit import schedules
+    from graphkit._engine.schedules import find_name
+
+    saver = open_store(directory)
+    if not schedules.remove(saver, name):
+        names = map(find_name, sorted(saver.threads()))
+        raise _UnknownScheduleError(name, [known for known in names if known is not None])
+    return Message(f"removed {escape(name)}", {"removed": name})
+
+
+def _make_row(context: CliContext, schedule: Schedule) -> Row:
+    return {
+        "name": schedule.name,
+        "cron": schedule.cron,
+        "timezone": schedule.timezone or "UTC",
+        "graph_id": schedule.graph_id,
+        "next_due": schedule.next_due(context.now()),
+        "last_due": schedule.last_due,
+        "created_at": schedule.created_at,
+        "input": schedule.input,
     }
-    line = format_event(context, when, escape(thread), text)
-    return Text(cut(line, context.line_width), data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final
@@ -11,19 +11,18 @@ from typing import Any, Final
 import click
 
 from graphkit._records.config import RunnableConfig
-from graphkit._records.output import HistorySummary, WaitingInterrupt
+from graphkit._records.output import HistorySummary
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import STATUSES, find_next_time
 from graphkit._saver.writes import Submission, is_schedule, time_or_none
 from graphkit.cli import options
+from graphkit.cli.cells import Row, describe_progress, describe_sleep, size_of
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS
-from graphkit.cli.placeholder_types import with_placeholder_types
-from graphkit.cli.rows import Row, describe_progress, describe_sleep, size_of
-from graphkit.cli.stores import open_store
+from graphkit.cli.render import Column, Table
+from graphkit.cli.stores import open_store, with_placeholder_types
 from graphkit.cli.values import parse_age, parse_assignments, pluralize
-from graphkit.cli.views import Column, Table
 from graphkit.errors import (
     CheckpointErasedError,
     CheckpointerError,
@@ -142,15 +141,11 @@ def threads(
         note = f"only the first {len(page)} threads; --all or --limit shows more"
     has_filter = any((statuses, metadata, tag is not None, since, before))
     empty = "no matching threads" if has_filter else "no threads"
-    summary = _summarize(page if ordered is None else ordered)
+    counted = page if ordered is None else ordered
+    by_status = Counter(row["status"] for row in counted if row["status"])
+    counts = ", ".join(f"{count} {status}" for status, count in by_status.most_common())
+    summary = f"{pluralize(len(counted), 'thread')}: {counts}"
     return Table(_COLUMNS, page, empty=empty, note=note, summary=summary)
-
-
-def _summarize(rows: Sequence[Row]) -> str:
-    """Return how many threads there are of each status, the most first."""
-    statuses = Counter(row["status"] for row in rows if row["status"])
-    counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
-    return f"{pluralize(len(rows), 'thread')}: {counts}"
 
 
 def _sort_key(row: Row, sort: str) -> float:
@@ -172,7 +167,10 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
     row: Row = {**_EMPTY_ROW, "thread": thread_id}
     try:
         row["size"] = size_of(saver, thread_id)
-        summary = saver.summary(RunnableConfig(thread_id)) or _summarize_any_namespace(saver, thread_id)
+        summary = saver.summary(RunnableConfig(thread_id))
+        namespaces = saver.namespaces(thread_id) if summary is None else ()
+        if namespaces:  # it has checkpoints of nested graphs only
+            summary = saver.summary(RunnableConfig(thread_id, checkpoint_ns=namespaces[0]))
         if summary is not None:
             latest = summary.latest
             row |= {
@@ -199,14 +197,6 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
         row["problem"] = str(error)
 
     return row
-
-
-def _summarize_any_namespace(saver: BaseCheckpointSaver, thread_id: str) -> HistorySummary | None:
-    """Summarize a thread that has checkpoints in the namespaces of nested graphs only."""
-    namespaces = saver.namespaces(thread_id)
-    if not namespaces:
-        return None
-    return saver.summary(RunnableConfig(thread_id, checkpoint_ns=namespaces[0]))
 
 
 def _last_change(summary: HistorySummary) -> datetime:
@@ -240,14 +230,11 @@ def _describe_stop(saver: BaseCheckpointSaver, summary: HistorySummary) -> Row:
     row: Row = {}
     if summary.failure is not None:
         row["failure"] = {key: summary.failure.get(key) for key in _FAILURE_KEYS}
-    payloads = [_payload_of(interrupt) for interrupt in summary.waiting]
+    payloads: list[Any] = []
+    for interrupt in summary.waiting:
+        # A declared stop has no payload, but a place.
+        place = f"{interrupt.when} {interrupt.node_id}"
+        payloads.append(place if interrupt.payload is None else interrupt.payload)
     if payloads:
         row["waiting"] = payloads[0] if len(payloads) == 1 else payloads
     return row
-
-
-def _payload_of(interrupt: WaitingInterrupt) -> Any:
-    """Return the payload; for a declared stop, which has none, the place of the stop."""
-    if interrupt.payload is None:
-        return f"{interrupt.when} {interrupt.node_id}"
-    return interrupt.payload

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 from collections.abc import Iterator, Mapping
-from functools import partial
 from time import monotonic
 from typing import Any, Final
 
@@ -17,11 +16,7 @@ from graphkit._saver.status import STATUSES
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import problem_with_interrupt, time_or_none
 from graphkit.cli import options
-from graphkit.cli.command import Command
-from graphkit.cli.context import CliContext
-from graphkit.cli.render import show
-from graphkit.cli.resolve import find_checkpoint, find_thread
-from graphkit.cli.rows import (
+from graphkit.cli.cells import (
     Row,
     describe_cancellation,
     describe_failure,
@@ -31,9 +26,12 @@ from graphkit.cli.rows import (
     format_event,
     status_of,
 )
+from graphkit.cli.command import Command
+from graphkit.cli.context import CliContext
+from graphkit.cli.render import Column, Message, Table, Text, View, show
+from graphkit.cli.resolve import find_checkpoint, find_thread
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import UsageError, abbreviate, escape
-from graphkit.cli.views import Column, Message, Table, Text, View
 from graphkit.errors import CheckpointerError, CheckpointNotFoundError
 
 _MAX_ROWS: Final = 20
@@ -103,32 +101,24 @@ def watch(
     with saver.watch(config, latest=latest, interval=interval) as changes:
         if context.is_pretty:
             _Screen(context, saver).follow(changes, limit)
-        else:
-            yield from _change_views(context, saver, changes, limit)
-
-
-def _change_views(context: CliContext, saver: BaseCheckpointSaver, changes: Watch, limit: int | None) -> Iterator[View]:
-    """Yield a view for each change, up to the limit.
-
-    JSON also has the changes that mean nothing to people.
-    """
-    rows = _ChangeRows(context, saver)
-    count = 0
-    for change in changes:
-        row = rows.make(change)
-        if row is not None:
-            thread = escape(row["thread"])
-            if row["ns"]:
-                thread += f"[{escape(row['ns'])}]"
-            text = row["told"] or f"{escape(row['node'])} -> {escape(row['next'] or '?')}"
-            yield Text(format_event(context, row["time"], thread, text), row)
-        elif context.as_json:
-            yield Text("", rows.make_plain(change, ""))
-        else:
-            continue
-        count += 1
-        if count == limit:
             return
+        rows = _ChangeRows(context, saver)
+        count = 0
+        for change in changes:
+            row = rows.make(change)
+            if row is not None:
+                name = escape(row["thread"])
+                if row["ns"]:
+                    name += f"[{escape(row['ns'])}]"
+                text = row["told"] or f"{escape(row['node'])} -> {escape(row['next'] or '?')}"
+                yield Text(format_event(context, row["time"], name, text), row)
+            elif context.as_json:  # which has the changes that mean nothing to people, too
+                yield Text("", rows.make_plain(change, ""))
+            else:
+                continue
+            count += 1
+            if count == limit:
+                return
 
 
 @click.command("wait", cls=Command)
@@ -274,7 +264,14 @@ class _Screen:
         console = Console(file=self._context.out, width=self._context.width)
         # Without a refresh by a thread of rich, which would draw a table while this one changes its rows.
         live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
-        write_above = partial(self._write_above, live)
+
+        def write_above(text: str) -> None:
+            """Write a line to standard error: remove the table, and draw it again below the line."""
+            live.update("", refresh=True)
+            self._context.err.write(text + "\n")
+            self._context.err.flush()
+            live.update(self._render(), refresh=True)
+
         count = 0
         with live, self._context.redraw(write_above):
             while count != limit:
@@ -287,13 +284,6 @@ class _Screen:
                         break
                     change = changes.get(0)
                 live.update(self._render(), refresh=True)
-
-    def _write_above(self, live: Any, text: str) -> None:
-        """Write a line to standard error: remove the table, and draw it again below the line."""
-        live.update("", refresh=True)
-        self._context.err.write(text + "\n")
-        self._context.err.flush()
-        live.update(self._render(), refresh=True)
 
     def _add(self, change: Change) -> None:
         row = self._changes.make(change)

@@ -1,1 +1,0 @@
-"""The tests of the saver contract by subject; `graphkit.testing.contract` combines them."""

@@ -179,7 +179,13 @@ class WriteTests(ContractTests):
 
         for reader in self.readers_of(saver):
             first, second = reader.interrupts("t")
-            _assert_first_interrupt(first)
+            check.instance(first, WaitingInterrupt)
+            check.equal(first.thread_id, "t")
+            check.equal(first.node_id, "x")
+            check.equal(first.when, "inside")
+            check.equal(first.id, "i1")
+            check.same(first.payload, {"q": (1,)})
+            check.same(first.created_at, make_interrupt()["created_at"])
             check.equal(first.checkpoint_ns, namespace)
             check.equal(first.checkpoint_id, checkpoint.id)
             check.equal(second.id, "i2")
@@ -485,19 +491,6 @@ class WriteTests(ContractTests):
         with self.raises(ValueError):
             saver.recent(config, limit=0)
         return summary
-
-
-def _assert_first_interrupt(interrupt: WaitingInterrupt) -> None:
-    """Assert the fields of the interrupt "i1" of thread "t" that was made by `make_interrupt`."""
-    check.instance(interrupt, WaitingInterrupt)
-    check.equal(interrupt.thread_id, "t")
-    check.equal(interrupt.node_id, "x")
-    check.equal(interrupt.when, "inside")
-    check.equal(interrupt.id, "i1")
-    check.same(interrupt.payload, {"q": (1,)})
-
-    created_at = make_interrupt()["created_at"]
-    check.same(interrupt.created_at, created_at)
 
 
 def _assert_payloads(summary: HistorySummary, *expected: str) -> None:

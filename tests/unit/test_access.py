@@ -188,10 +188,12 @@ def test_every_operation_is_refused_and_changes_nothing(store):
     for name in sorted({*OPERATIONS} - FREE - OF_MANY - {"rotate"}):
         operation = name if name in SYNC else name[1:]
         policy = Recording(operation)
+        saver = AccessControlledSaver(store, policy)
         with acting_as("bob"), pytest.raises(AccessDeniedError) as caught:
-            call(AccessControlledSaver(store, policy), name)
-        assert (caught.value.operation, caught.value.thread_id, caught.value.principal) == (operation, "t", "'bob'")
-        assert SECRET not in str(caught.value)
+            call(saver, name)
+        error = caught.value
+        assert (error.operation, error.thread_id, error.principal) == (operation, "t", "'bob'")
+        assert SECRET not in str(error)
         assert policy.asked == [("bob", operation, "t", "")]
         assert snapshot(store) == before, name
 

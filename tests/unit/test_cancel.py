@@ -220,10 +220,12 @@ def test_nested_graphs_and_forks_stop_as_one(saver, how):
     child = make_chain(p=p, q=q).compile()
     app = make_graph(LOG, "j>END START>s,b s>j b>j", s=child).compile(checkpoint_saver=saver)
     assert run(app, {}, how=how).is_cancelled
-    assert (q.runs, p.results) == ([], [True])
+    assert q.runs == []
+    assert p.results == [True]
     assert status(saver) == "cancelled"
     assert not saver.interrupts("t")
-    assert run(app, None, how=how).state["log"] == ["p", "q", "b", "j"]
+    last = run(app, None, how=how)
+    assert last.state["log"] == ["p", "q", "b", "j"]
 
 
 @pytest.mark.parametrize("durability", ["sync", "exit"])

@@ -157,7 +157,8 @@ def test_a_resume_goes_on(saver, how):
 
 def test_a_run_in_its_last_node_finishes(saver):
     a = Canceller(saver)
-    assert make_app(saver, a=a).invoke_final({}, CONFIG).is_end
+    last = make_app(saver, a=a).invoke_final({}, CONFIG)
+    assert (last.is_end, last.is_cancelled) == (True, False)
     assert (a.results, status(saver)) == ([True], "finished")
     assert not cancel(saver, "t")
     # What this run has not read is not for the next one.

@@ -45,13 +45,12 @@ from tests.support.graphs import (
     make_graph,
     payloads_of,
 )
-from tests.support.savers import KINDS_IN_TURN, contents, open_kind
-from tests.support.sweeps import ALL
+from tests.support.savers import SAVER_KINDS, contents, open_kind
+from tests.support.sweeps import ALL, in_turn
+from tests.support.workers import PATIENCE
 
-PATIENCE = 60.0
 
-
-@pytest.fixture(params=KINDS_IN_TURN)
+@pytest.fixture(params=in_turn(SAVER_KINDS, "saver"))
 def saver(request, tmp_path):
     with open_kind(request.param, tmp_path) as saver:
         yield saver

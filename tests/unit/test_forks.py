@@ -53,13 +53,12 @@ from tests.support.graphs import (
     stored,
     stored_nodes,
 )
+from tests.support.workers import PATIENCE
 
 SCHEMA = {
     "log": Channels.appender_with_duplicate(),
     "sum": Channels.base(operator.add, lambda: 10),
 }
-PATIENCE = 60
-"""Seconds after which a test that waits for another thread has failed."""
 
 
 def log_node(word):

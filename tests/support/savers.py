@@ -2,15 +2,11 @@
 
 from contextlib import contextmanager
 
-import pytest
-
 from graphkit import BaseCheckpointSaver, RunnableConfig, Tag
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
 
 SAVER_KINDS = ("memory", "four-methods", "file", "sqlite", "wrapped")
 """What `open_kind` opens: savers that differ in what they know of runs, pending writes and watching."""
-KINDS_IN_TURN = [pytest.param(kind, marks=pytest.mark.cell(1, of="saver", in_turn=True)) for kind in SAVER_KINDS]
-"""Parameters of a fixture `saver`: the default run takes one of them for each test."""
 
 
 @contextmanager

@@ -5,12 +5,12 @@ import pytest
 from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import CONFIG, outputs
 from tests.support.savers import ListSaver
+from tests.support.sweeps import in_turn
 
-IN_TURN = pytest.mark.cell(1, of=("saver", "go"), in_turn=True)
-"""The default run takes one of the six cells of a test that is neither about savers nor about sync and async."""
+# The default run takes one of the six cells of a test that is neither about savers nor about sync and async.
 
 
-@pytest.fixture(params=[pytest.param(kind, marks=IN_TURN) for kind in ("memory", "four-methods", "file")])
+@pytest.fixture(params=in_turn(["memory", "four-methods", "file"], "saver", "go"))
 def saver(request, tmp_path):
     if request.param == "file":
         return FileSystemSaver(tmp_path / "store", fsync="never", lock_timeout=0)
@@ -22,7 +22,7 @@ def list_saver():
     return ListSaver()
 
 
-@pytest.fixture(params=[pytest.param(kind, marks=IN_TURN) for kind in ("sync", "async")])
+@pytest.fixture(params=in_turn(["sync", "async"], "saver", "go"))
 def go(request):
     """Runs a graph, in both ways; gives what it hands out."""
 

@@ -222,14 +222,6 @@ def test_hooks_of_every_kind_around_functions_of_every_kind(outer, kind, errors,
     assert retries_of(events) == retries
 
 
-def test_an_update_passes_all_hooks_from_the_inside_out():
-    def add(word):
-        return lambda node_id, state, config, call: {"log": [*call()["log"], word]}
-
-    result = run(lambda state: {"log": ["node"]}, add("outer"), add("inner"), retry=AT_ONCE)
-    assert result.state == {"log": ["node", "inner", "outer"]}
-
-
 @pytest.mark.parametrize("hook_kind", ["plain", "later"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hook_may_answer_instead(hook_kind, kind):

@@ -45,13 +45,12 @@ from tests.support.graphs import (
     make_graph,
     payloads_of,
 )
-from tests.support.savers import KINDS_IN_TURN, contents, open_kind
-from tests.support.sweeps import ALL
+from tests.support.savers import SAVER_KINDS, contents, open_kind
+from tests.support.sweeps import ALL, in_turn
+from tests.support.workers import PATIENCE
 
-PATIENCE = 60.0
 
-
-@pytest.fixture(params=KINDS_IN_TURN)
+@pytest.fixture(params=in_turn(SAVER_KINDS, "saver"))
 def saver(request, tmp_path):
     with open_kind(request.param, tmp_path) as saver:
         yield saver
@@ -157,7 +156,8 @@ def test_a_resume_goes_on(saver, how):
 
 def test_a_run_in_its_last_node_finishes(saver):
     a = Canceller(saver)
-    assert make_app(saver, a=a).invoke_final({}, CONFIG).is_end
+    last = make_app(saver, a=a).invoke_final({}, CONFIG)
+    assert (last.is_end, last.is_cancelled) == (True, False)
     assert (a.results, status(saver)) == ([True], "finished")
     assert not cancel(saver, "t")
     # What this run has not read is not for the next one.
@@ -220,10 +220,12 @@ def test_nested_graphs_and_forks_stop_as_one(saver, how):
     child = make_chain(p=p, q=q).compile()
     app = make_graph(LOG, "j>END START>s,b s>j b>j", s=child).compile(checkpoint_saver=saver)
     assert run(app, {}, how=how).is_cancelled
-    assert (q.runs, p.results) == ([], [True])
+    assert q.runs == []
+    assert p.results == [True]
     assert status(saver) == "cancelled"
     assert not saver.interrupts("t")
-    assert run(app, None, how=how).state["log"] == ["p", "q", "b", "j"]
+    last = run(app, None, how=how)
+    assert last.state["log"] == ["p", "q", "b", "j"]
 
 
 @pytest.mark.parametrize("durability", ["sync", "exit"])

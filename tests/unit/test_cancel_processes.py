@@ -10,8 +10,9 @@ from graphkit.operations import cancel
 from graphkit.worker import Worker
 from savers import FileSystemSaver, SqliteSaver
 from tests.support.command_process import program_starter
+from tests.support.sweeps import in_turn
+from tests.support.workers import PATIENCE, status
 
-PATIENCE = 60.0
 LOG = ["first", *range(1, 20)]
 T = RunnableConfig("t")
 
@@ -73,7 +74,7 @@ else:
 """
 
 
-@pytest.fixture(params=["file", "sqlite"])
+@pytest.fixture(params=in_turn(["file", "sqlite"], "kind"))
 def kind(request):
     return request.param
 
@@ -114,10 +115,6 @@ def make_app(saver):
     source = PROGRAM[PROGRAM.index("def first") : PROGRAM.index("app = ")]
     exec("from graphkit import *\nwhat = ''\n" + source, namespace)
     return namespace["graph"].compile(checkpoint_saver=saver)
-
-
-def status(saver, thread="t"):
-    return saver.recent(RunnableConfig(thread), limit=1)[0].status
 
 
 def tell(process, line):

@@ -19,9 +19,9 @@ from graphkit.errors import (
 )
 from graphkit.testing import ManualClock
 from savers import FileSystemSaver
-from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph
-from tests.support.savers import KINDS_IN_TURN, contents, open_kind
-from tests.support.sweeps import ALL
+from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph, status_of
+from tests.support.savers import SAVER_KINDS, contents, open_kind
+from tests.support.sweeps import ALL, in_turn
 
 NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -32,14 +32,10 @@ def clock():
     return ManualClock(NOON)
 
 
-@pytest.fixture(params=KINDS_IN_TURN)
+@pytest.fixture(params=in_turn(SAVER_KINDS, "saver"))
 def saver(request, tmp_path):
     with open_kind(request.param, tmp_path, lock_timeout=0) as saver:
         yield saver
-
-
-def status(saver, thread="t"):
-    return saver.history(RunnableConfig(thread))[0].status
 
 
 def asks(**terms):
@@ -66,7 +62,7 @@ def test_the_default_answers_when_the_deadline_has_passed(saver, clock, deadline
     (again,) = app.invoke(None, CONFIG).interrupts
     assert again.deadline == NOON + HOUR  # asks again, with the deadline that it had
     clock.advance(timedelta(microseconds=1))
-    assert status(saver) == "interrupted"
+    assert status_of(saver) == "interrupted"
     assert app.invoke(None, CONFIG)["log"] == ["no", "b"]
 
 
@@ -118,11 +114,11 @@ def test_a_run_without_a_default_fails(saver, clock):
         assert caught.value.node_id == "ask"
         assert caught.value.deadline == NOON + HOUR
         assert caught.value.thread_id == "t"
-        assert status(saver) == "failed"
+        assert status_of(saver) == "failed"
         assert saver.summary(CONFIG).failure["type"] == "InterruptExpiredError"
     # Asks again, for an hour from then on.
     operations.rollback(saver, config, created_at=clock())
-    assert status(saver) == "interrupted"
+    assert status_of(saver) == "interrupted"
     assert saver.interrupts("t")[0].deadline is None
     app.invoke(None, CONFIG)
     assert saver.interrupts("t")[0].deadline == NOON + HOUR * 2
@@ -156,7 +152,7 @@ def test_a_default_that_cannot_be_stored(tmp_path, clock):
     with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
         with pytest.raises((CheckpointSerializationError, NodeExecutionError)):
             ask(saver, clock, default=object())
-        assert status(saver) == "failed"
+        assert status_of(saver) == "failed"
 
 
 def test_the_record_says_who_answered(saver, clock):

@@ -34,7 +34,6 @@ from savers import (
     policies,
 )
 from tests.support.erasure import MARKER, fill, find_files
-from tests.support.graphs import Killed
 from tests.support.savers import ListSaver
 
 pytestmark = pytest.mark.requirement("P73")
@@ -178,22 +177,6 @@ def test_all_threads_of_a_person_are_erased(saver, tmp_path):
 def test_everybody_is_nobody():
     with pytest.raises(ValueError, match="must not be empty"):
         erase_where(MemorySaver(), {})
-
-
-class Mortal(SaverWrapper):
-    def erase_deleted(self, *, full=False):
-        raise Killed
-
-
-def test_an_erasure_of_a_person_that_was_cut_short_is_completed(tmp_path):
-    with SqliteSaver(tmp_path / "store.db", compression=None) as saver:
-        put(saver, "t", MARKER)
-        with pytest.raises(Killed):
-            erase_where(Mortal(saver), {"user": MARKER})
-        assert saver.threads() == []
-        assert find_files(tmp_path)
-        assert erase_where(saver, {"user": MARKER}) == []
-        assert find_files(tmp_path) == []
 
 
 def test_what_a_destroyed_key_had_sealed_is_in_no_ones_way(sealed, keys):

@@ -25,13 +25,6 @@ CHILD = chain("a", "b")
 CONDITIONAL = make_graph(LOG, "a>END b>END").add_conditional_edges(START, lambda s: s["way"], {"x": "a", "y": "b"})
 
 
-def test_nodes_and_edges_of_both_are_one_graph():
-    graph = chain("A", ("S", CHILD), "Z")
-    assert list(graph.compile().topology.nodes) == ["A", "S-a", "S-b", "Z"]
-    assert edges(graph) == {START: "A", "A": "S-a", "S-a": "S-b", "S-b": "Z", "Z": END}
-    assert log(graph.compile()) == ["A", "a", "b", "Z"]
-
-
 def test_merged_in_merged_in_merged():
     """A NullPointerException in langgraph4j."""
     graph = chain(("S", chain(("I", chain(("K", CHILD), "k")), "i")), "Z")
@@ -58,21 +51,6 @@ def test_a_loop_over_a_merged_graph():
 
 
 # Bridges
-
-
-def test_a_conditional_start_is_a_bridge():
-    graph = chain("A", ("S", CONDITIONAL), "Z")
-    assert list(graph.compile().topology.nodes) == ["A", "S-__START__", "S-a", "S-b", "Z"]
-    assert edges(graph)["A"] == "S-__START__"
-    outputs = nodes_of(graph.compile().stream({"way": "y"}))
-    assert outputs == [START, "A", "S-__START__", "S-b", "Z", END]
-
-
-def test_a_conditional_way_out_is_a_bridge():
-    graph = make_graph(LOG, "START>S Z>END", S=CHILD, Z=log_node("Z"))
-    graph.add_conditional_edges("S", lambda state: len(state["log"]), {2: "Z", 3: END})
-    assert edges(graph)["S-b"] == "S-__END__"
-    assert nodes_of(graph.compile().stream({})) == [START, "S-a", "S-b", "S-__END__", "Z", END]
 
 
 def test_an_inner_start_and_an_outer_way_out_meet_in_one_bridge_each():

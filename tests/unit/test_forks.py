@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -52,13 +53,12 @@ from tests.support.graphs import (
     stored,
     stored_nodes,
 )
+from tests.support.workers import PATIENCE
 
 SCHEMA = {
     "log": Channels.appender_with_duplicate(),
     "sum": Channels.base(operator.add, lambda: 10),
 }
-PATIENCE = 60
-"""Seconds after which a test that waits for another thread has failed."""
 
 
 def log_node(word):
@@ -424,7 +424,7 @@ def test_what_is_first_stored_by_two_at_once_is_stored_once(tmp_path, go):
         config = RunnableConfig(str(n))
         go(compiled, {}, config)
         (only,) = saver.list(config)
-        kinds = [key.partition(":")[0] for key in saver.get_writes(config.replace(checkpoint_id=only.id))]
+        kinds = [key.partition(":")[0] for key in saver.get_writes(at_checkpoint(only, config))]
         assert sorted(kinds) == ["interrupt", "interrupt", "once", "once", "task"]
 
 
@@ -644,24 +644,21 @@ def test_a_stream_that_is_left_in_the_middle_of_chunks(saver, go, error):
 def test_closing_where_something_was_dispatched_loses_nothing(saver, go):
     runs = []
 
-    def node(name):
-        def run(state, config):
+    def make_node(name):
+        def node(state, config):
             runs.append(name)
             config.dispatch(name)
             return {"log": name}
 
-        return run
+        return node
 
-    graph = built("START>a a>b,c b>d c>d d>END", **{name: node(name) for name in "abcd"}).compile(
-        checkpoint_saver=saver
-    )
+    graph = make_graph(SCHEMA, "START>a a>b,c b>d c>d d>END", make_node).compile(checkpoint_saver=saver)
     given = {}
     while saver.get(CONFIG) is None or saver.get(CONFIG).next_node_id != END:
         close_at(graph, is_chunk, given, how=go.kind)
         given = None
-    go(graph, None)
+    assert logged(go(graph, None)) == ["a", "b", "c", "d"]
     assert sorted(runs) == list("abcd")
-    assert saver.get(CONFIG).state["log"] == ["a", "b", "c", "d"]
 
 
 def test_a_close_wins_over_a_failure_that_comes_after_it(saver, go):
@@ -800,52 +797,50 @@ def test_keyboard_interrupt_while_branches_run(saver):
 def test_names_with_dots_and_colons_do_not_meet(saver, go):
     """The second node of `a`, a map, has the items a.1.0, ...; the branch `a.1` has the node a.1.0."""
     runs = []
-    graph = StateGraph(SCHEMA).add_node("a", FlakyNode("a", runs)).add_node("a.1", FlakyNode("a.1", runs))
-    last = FlakyNode("d", runs, fails=True)
-    graph.add_map_node("m", lambda item: runs.append(item) or {"log": item}, lambda state: [1, 2]).add_node("d", last)
-    connect(graph, "START>a,a.1 a>m m>d a.1>END d>END")
 
-    compiled = graph.compile(checkpoint_saver=saver)
+    def work(item):
+        runs.append(item)
+        return {"log": item}
 
+    nodes = {name: FlakyNode(name, runs) for name in ("a", "a.1", "d")}
+    nodes["d"].fails = True
+    graph = make_graph(SCHEMA, "START>a,a.1 a.1>END d>END", **nodes).add_map_node("m", work, lambda state: [1, 2])
+    compiled = connect(graph, "a>m m>d").compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         go(compiled, {})
 
-    last.fails = False
-
+    nodes["d"].fails = False
     assert logged(go(compiled, None)) == ["a", 1, 2, "d", "a.1"]
     assert sorted(map(str, runs)) == ["1", "2", "a", "a.1", "d", "d"]
 
 
 def test_idempotency_keys_are_the_same_again_and_no_others(saver, go):
-    keys, c = {}, FlakyNode("c", [], fails=True)
+    keys, c = defaultdict(list), FlakyNode("c", fails=True)
 
-    def node(name):
-        def run(state, config):
-            keys.setdefault(name, []).append(config.idempotency_key)
+    def make_node(name):
+        def node(state, config):
+            keys[name].append(config.idempotency_key)
             if name == "b" and interrupt("?") == "again":
                 raise Boom("b")
             return {"log": name}
 
-        return run
+        return node
 
-    nodes = {name: node(name) for name in ("a", "b", "b2", "e")}
-    graph = built("START>a a>b,e,c b>b2 b2>d e>d c>d d>END", c=c, **nodes).compile(
-        checkpoint_saver=saver, checkpoint_interval=3
-    )
+    graph = make_graph(SCHEMA, "START>a a>b,e,c b>b2 b2>d e>d c>d d>END", make_node, c=c)
+    app = graph.compile(checkpoint_saver=saver, checkpoint_interval=3)
     with pytest.raises(NodeExecutionError):
-        go(graph, {})
+        go(app, {})
     c.fails = False
-    stop = go(graph, None)[-1]
+    assert go(app, None)[-1].payload == "?"
     with pytest.raises(NodeExecutionError):
-        go(graph, GraphResume("again"))
-    assert stop.payload == "?"
+        go(app, GraphResume("again"))
     assert len(keys["b"]) >= 3
     assert len(set(keys["b"])) == 1
-    for key in (keys["a"][0], keys["b"][0], keys["e"][0]):
-        assert key.startswith("t/")
-    assert len({keys[name][0] for name in keys}) == 3
-    go(graph, {})
-    assert keys["a"][-1] != keys["a"][0]
+    first = {name: given[0] for name, given in keys.items()}
+    assert len(set(first.values())) == len(first) == 3
+    assert all(key.startswith("t/") for key in first.values())
+    go(app, {})
+    assert keys["a"][-1] != first["a"]
 
 
 # --- chosen forks -----------------------------------------------------------------------------------------------------
@@ -875,14 +870,23 @@ def test_the_chosen_branches_run_in_the_order_of_the_mappings_and_meet():
             assert log_of(graph_of(lambda state, chosen=chosen: [*chosen])) == ["route", *sorted(chosen), "join"]
 
 
-@pytest.mark.parametrize("chosen", [["a", "a"], ("a",), {"a"}, ["a", END]])
-def test_a_target_counts_once_and_end_only_alone(chosen):
-    assert log_of(graph_of(lambda state: chosen)) == ["route", "a", "join"]
+ONLY_A = ["route", "a", "join"]
 
 
-@pytest.mark.parametrize("chosen", [[], [END], END])
-def test_no_target_ends_the_run(chosen):
-    assert log_of(graph_of(lambda state: chosen)) == ["route"]
+@pytest.mark.parametrize(
+    ("chosen", "log"),
+    [
+        (["a", "a"], ONLY_A),
+        (("a",), ONLY_A),
+        ({"a"}, ONLY_A),
+        (["a", END], ONLY_A),
+        ([], ["route"]),
+        ([END], ["route"]),
+        (END, ["route"]),
+    ],
+)
+def test_a_target_counts_once_and_end_only_alone(chosen, log):
+    assert log_of(graph_of(lambda state: chosen)) == log
 
 
 def test_the_keys_of_mappings_are_chosen():

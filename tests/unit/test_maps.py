@@ -117,28 +117,6 @@ def test_items_that_cannot_be_listed(saver, go, items, reason):
     assert reason in str(failed.value)
 
 
-def test_items_are_decided_once(saver, go):
-    asked, runs, broken = [], [], [True]
-
-    def items(state):
-        asked.append(1)
-        return [len(asked) * 10 + n for n in range(3)]
-
-    def action(item):
-        runs.append(item)
-        if item == 12 and broken:
-            raise Boom
-        return {"log": item}
-
-    graph = mapped(action, items).compile(checkpoint_saver=saver)
-    with pytest.raises(NodeExecutionError):
-        go(graph, {})
-    broken.clear()
-    assert logged(go(graph, None)) == [10, 11, 12]
-    assert len(asked) == 1
-    assert runs.count(12) == 2
-
-
 def test_items_that_cannot_be_stored_are_refused_before_any_runs(tmp_path, go):
     runs = []
     graph = mapped(runs.append, lambda state: ["fine", object()])
@@ -283,20 +261,6 @@ def test_a_failing_item_repeats_alone(saver, go, durability):
     broken.clear()
     assert logged(go(graph, None)) == [0, 1, 2, 3]
     assert sorted(runs) == [0, 1, 1, 2, 3]
-
-
-def test_retries_per_item(saver, go):
-    runs = []
-
-    def action(item):
-        runs.append(item)
-        if runs.count(item) <= item:
-            raise Boom
-        return {"log": item}
-
-    graph = mapped(action, lambda state: range(3), retry=QUICK).compile(checkpoint_saver=saver)
-    assert logged(go(graph, {})) == [0, 1, 2]
-    assert [runs.count(n) for n in range(3)] == [1, 2, 3]
 
 
 class OneAtATime(SaverWrapper):

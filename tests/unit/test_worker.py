@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import END, START, Channels, Checkpoint, GraphResume, RetryPolicy, RunnableConfig, interrupt
+from graphkit import END, START, Channels, Checkpoint, RetryPolicy, RunnableConfig, interrupt
 from graphkit.abc import Watch
 from graphkit.errors import NodeExecutionError
 from graphkit.operations import answer
@@ -338,14 +338,6 @@ def test_a_deleted_thread_is_forgotten_and_not_made_again(saver, tmp_path):
     saver.delete("t")
     assert Worker(app).run(once=True) == 0
     assert not list(tmp_path.glob("runs/t-*"))
-
-
-def test_resume_takes_an_answer_for_a_stop(saver):
-    """What a worker stands on: a resume without a value finds the answer that was recorded."""
-    app = log_of(a=None, ask=lambda: interrupt("ok?")).compile(checkpoint_saver=saver)
-    app.invoke({}, RunnableConfig("t"))
-    answer(saver, "t", "yes")
-    assert app.invoke(GraphResume(), RunnableConfig("t"))["log"] == ["a", "ask", "yes"]
 
 
 def test_a_signal_just_before_the_sleep_is_not_lost(saver, monkeypatch):

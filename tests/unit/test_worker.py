@@ -8,10 +8,10 @@ import pytest
 
 from graphkit import END, START, Channels, Checkpoint, RetryPolicy, RunnableConfig, interrupt
 from graphkit.abc import Watch
-from graphkit.errors import NodeExecutionError
+from graphkit.errors import NodeExecutionError, ThreadBusyError
 from graphkit.operations import answer
 from graphkit.worker import Worker
-from savers import MemorySaver
+from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.graphs import LOG, make_chain
 from tests.support.savers import open_kind
 from tests.support.sweeps import in_turn
@@ -243,6 +243,31 @@ def test_a_thread_that_somebody_runs_is_left_to_them(saver):
     with saver.run_lock(RunnableConfig("t")), ThreadPoolExecutor(1) as pool:
         assert pool.submit(Worker(app).run, once=True).result(PATIENCE) == 0
     assert log(app, "t") == ["a"]
+
+
+class TakenBefore(SaverWrapper):
+    """A store in which other runs take the run lock just before a worker does, some times, and end soon."""
+
+    left = 3
+
+    def run_lock(self, config=None, timeout=None):
+        if timeout != 0 or not self.left:
+            return super().run_lock(config, timeout)
+        self.left -= 1
+        with super().run_lock(config, timeout):
+            raise ThreadBusyError("t", "run", 0)
+
+
+def test_a_worker_looks_again_when_the_run_of_another_has_ended(tmp_path):
+    """Files report the end of each run; the report may come when the next one holds the thread already."""
+    done = threading.Event()
+    with FileSystemSaver(tmp_path / "runs", fsync="never") as store:
+        saver = TakenBefore(store)
+        app = log_of(a=None, b=done.set).compile(checkpoint_saver=saver)
+        crash(app, "t", after="a")
+        with serving(Worker(app, interval=SOON)) as (served,):
+            assert done.wait(PATIENCE)
+        assert (saver.left, served.result()) == (0, 1)
 
 
 # While it runs

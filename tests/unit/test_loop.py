@@ -58,6 +58,14 @@ def chain(*names, edges=(), schema=LOG):
     return graph, nodes
 
 
+def fail_in(node, compiled, given, config):
+    """Run a graph while one of its nodes fails."""
+    node.fails = True
+    with pytest.raises(NodeExecutionError):
+        compiled.invoke(given, config)
+    node.fails = False
+
+
 def logs(saver, config=CONFIG):
     return [list(checkpoint.state.get("log", [])) for checkpoint in reversed(saver.list(config))]
 
@@ -421,10 +429,7 @@ def test_a_higher_limit_lets_a_resume_go_on(saver):
 def test_max_iterations_survives_a_failure_and_starts_anew_with_new_input(saver):
     graph, nodes = chain("a", "b", "c")
     compiled = graph.compile(checkpoint_saver=saver, max_iterations=2)
-    nodes["b"].fails = True
-    with pytest.raises(NodeExecutionError):
-        compiled.invoke({}, CONFIG)
-    nodes["b"].fails = False
+    fail_in(nodes["b"], compiled, {}, CONFIG)
     with pytest.raises(MaxIterationsError):
         compiled.invoke(None, CONFIG)
     with pytest.raises(MaxIterationsError):
@@ -677,12 +682,7 @@ def test_an_answer_to_a_past_stop_is_found_again_and_the_old_line_stays(saver):
     stop = saver.get(CONFIG)
     compiled.invoke(GraphResume({"log": "old"}), CONFIG)
     before, waiting = list(saver.list(CONFIG)), saver.get_writes(at_checkpoint(stop))
-    nodes["b"].fails = True
-
-    with pytest.raises(NodeExecutionError):
-        compiled.invoke(GraphResume({"log": "new"}), at_checkpoint(stop))
-
-    nodes["b"].fails = False
+    fail_in(nodes["b"], compiled, GraphResume({"log": "new"}), at_checkpoint(stop))
 
     assert compiled.invoke(None, CONFIG)["log"] == ["a", "new", "b"]
     assert list(saver.list(CONFIG))[-3:] == before
@@ -866,12 +866,7 @@ def test_the_state_of_an_error_is_a_copy():
 def test_each_checkpoint_says_where_it_comes_from(saver):
     graph, nodes = chain("a", "b")
     compiled = graph.compile(checkpoint_saver=saver)
-    nodes["b"].fails = True
-
-    with pytest.raises(NodeExecutionError):
-        compiled.invoke({}, RunnableConfig("t", metadata={"user": "ann", "run_id": "mine", "step": 99}))
-
-    nodes["b"].fails = False
+    fail_in(nodes["b"], compiled, {}, RunnableConfig("t", metadata={"user": "ann", "run_id": "mine", "step": 99}))
     compiled.invoke(None, RunnableConfig("t", metadata={"shift": "late"}))
     compiled.invoke({}, CONFIG)
 

@@ -36,7 +36,7 @@ from graphkit.operations import submit
 from graphkit.saver_kit import IncomingThread, freeze
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
-from tests.support.graphs import LOG, log_node, make_chain
+from tests.support.graphs import LOG, ConcurrentCalls, log_node, make_chain
 from tests.support.savers import SAVER_KINDS, open_kind
 from tests.support.sweeps import in_turn
 from tests.support.workers import PATIENCE, log_of, serving
@@ -522,23 +522,13 @@ def test_threads_are_taken_in_the_order_in_which_they_became_due(store, monkeypa
 
 @pytest.mark.requirement("W5")
 def test_no_more_runs_at_once_than_allowed(store):
-    lock = threading.Lock()
-    current, most = 0, 0
-
-    def node(state):
-        nonlocal current, most
-        with lock:
-            current += 1
-            most = max(most, current)
-        with lock:
-            current -= 1
-
-    app = make_chain(LOG, a=node, b=node).compile(checkpoint_saver=store)
+    calls = ConcurrentCalls(2)
+    app = make_chain(LOG, a=calls, b=calls).compile(checkpoint_saver=store)
     threads = [f"t{number}" for number in range(20)]
     for thread in threads:
         app.submit({}, RunnableConfig(thread))
     assert Worker(store, app, concurrency=2).run(once=True) == 20
-    assert most <= 2
+    assert calls.most == 2
     assert {status(store, thread) for thread in threads} == {"finished"}
     with pytest.raises(ValueError, match="concurrency"):
         Worker(store, app, concurrency=0)

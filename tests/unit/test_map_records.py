@@ -13,9 +13,6 @@ from graphkit.agents.testing import RecordingSaver
 from graphkit.errors import CheckpointSerializationError, NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import CONFIG, connect, logged
-from tests.support.sweeps import ALL
-
-pytestmark = pytest.mark.sweep(ALL)
 
 PATIENCE = 60
 SCHEMA = {"log": Channels.appender_with_duplicate(), "items": Channels.base(lambda old, new: new)}

@@ -117,28 +117,6 @@ def test_items_that_cannot_be_listed(saver, go, items, reason):
     assert reason in str(failed.value)
 
 
-def test_items_are_decided_once(saver, go):
-    asked, runs, broken = [], [], [True]
-
-    def items(state):
-        asked.append(1)
-        return [len(asked) * 10 + n for n in range(3)]
-
-    def action(item):
-        runs.append(item)
-        if item == 12 and broken:
-            raise Boom
-        return {"log": item}
-
-    graph = mapped(action, items).compile(checkpoint_saver=saver)
-    with pytest.raises(NodeExecutionError):
-        go(graph, {})
-    broken.clear()
-    assert logged(go(graph, None)) == [10, 11, 12]
-    assert len(asked) == 1
-    assert runs.count(12) == 2
-
-
 def test_items_that_cannot_be_stored_are_refused_before_any_runs(tmp_path, go):
     runs = []
     graph = mapped(runs.append, lambda state: ["fine", object()])
@@ -283,20 +261,6 @@ def test_a_failing_item_repeats_alone(saver, go, durability):
     broken.clear()
     assert logged(go(graph, None)) == [0, 1, 2, 3]
     assert sorted(runs) == [0, 1, 1, 2, 3]
-
-
-def test_retries_per_item(saver, go):
-    runs = []
-
-    def action(item):
-        runs.append(item)
-        if runs.count(item) <= item:
-            raise Boom
-        return {"log": item}
-
-    graph = mapped(action, lambda state: range(3), retry=QUICK).compile(checkpoint_saver=saver)
-    assert logged(go(graph, {})) == [0, 1, 2]
-    assert [runs.count(n) for n in range(3)] == [1, 2, 3]
 
 
 class OneAtATime(SaverWrapper):
@@ -579,21 +543,14 @@ def test_observers_get_index_total_and_label():
     assert (event.data["index"], event.data["total"], event.data["label"]) == (0, 1, "A")
 
 
-@pytest.mark.parametrize("make", [lambda path: MemorySaver(), FileSystemSaver, lambda path: SqliteSaver(path / "db")])
-def test_failures_are_handed_over_and_the_others_finish(tmp_path, make):
-    saver = make(tmp_path)
-    state = collecting(read).compile(checkpointer=saver).invoke({"documents": DOCUMENTS}, "t")
-
+@pytest.mark.parametrize("make", [FileSystemSaver, lambda path: SqliteSaver(path / "db")])
+def test_failures_are_handed_over_and_kept_and_the_others_finish(tmp_path, make):
+    with make(tmp_path) as saver:
+        state = collecting(read).compile(checkpointer=saver).invoke({"documents": DOCUMENTS}, "t")
     assert state["read"] == ["a", "c"]
     assert state["failed"] == [MapFailure(1, "b", "OSError: no b"), MapFailure(3, "d", "OSError: no d")]
-    assert saver.get("t").state["failed"] == state["failed"]
-
-
-def test_a_store_that_was_opened_again_knows_the_failures(tmp_path):
-    with FileSystemSaver(tmp_path) as saver:
-        collecting(read).compile(checkpointer=saver).invoke({"documents": ["b"]}, "t")
-    with FileSystemSaver(tmp_path) as saver:
-        assert saver.get("t").state["failed"] == [MapFailure(0, "b", "OSError: no b")]
+    with make(tmp_path) as saver:
+        assert saver.get("t").state["failed"] == state["failed"]
 
 
 def test_without_failures_the_list_is_empty():

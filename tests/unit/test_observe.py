@@ -301,10 +301,12 @@ def test_what_may_be_given_as_observers():
             observers_of(wrong)
 
 
-def lived(metrics, *events):
-    """Pass events to the metrics, one second apart."""
+def lived(metrics, events):
+    """Pass events, as "type type@thread", to the metrics, one second apart."""
     start = event().timestamp
-    for second, one in enumerate(events):
+    for second, text in enumerate(events.split()):
+        type_, _, thread = text.partition("@")
+        one = event(type_, thread_id=thread or "t")
         metrics(one._replace(timestamp=start + timedelta(seconds=second)))
 
 
@@ -315,19 +317,9 @@ def test_metrics(tmp_path):
     assert metrics.checkpoints_per_second is None
     lived(
         metrics,
-        event("graph.start"),
-        event("node.complete"),
-        event("checkpoint.save"),
-        event("retry.attempt", "warning"),
-        event("graph.fail", "error"),
-        event("checkpoint.resume"),
-        event("graph.start"),
-        event("checkpoint.save"),
-        event("interrupt.raised"),
-        event("checkpoint.resume"),
-        event("graph.start"),
-        event("graph.fail", "error"),
-        event("graph.complete", thread_id="unheard of"),
+        "graph.start node.complete checkpoint.save retry.attempt graph.fail "
+        "checkpoint.resume graph.start checkpoint.save interrupt.raised "
+        "checkpoint.resume graph.start graph.fail graph.complete@unheard-of",
     )
     assert metrics.as_dict() == {
         "runs": 3, "nodes": 1, "checkpoints": 2, "failures": 2, "resumes": 2, "interrupts": 1, "retries": 1,
@@ -345,15 +337,8 @@ def test_metrics_of_runs_within_runs():
     metrics = Metrics()
     lived(
         metrics,
-        event("checkpoint.resume"),
-        event("graph.start"),
-        event("graph.start"),
-        event("graph.complete"),
-        event("graph.start"),
-        event("interrupt.raised"),
-        event("checkpoint.resume"),
-        event("graph.start"),
-        event("graph.complete"),
+        "checkpoint.resume graph.start graph.start graph.complete graph.start interrupt.raised "
+        "checkpoint.resume graph.start graph.complete",
     )
     assert metrics.resume_success == 1.0
     assert metrics.seconds == 1 + 1 + 4 + 1
@@ -363,9 +348,7 @@ def test_metrics_of_runs_within_runs():
 @pytest.mark.requirement("G38")
 def test_metrics_distinguish_concurrent_runs():
     metrics = Metrics()
-    starts = [event("graph.start", thread_id=f"t{n}") for n in range(2)]
-    ends = [event("graph.complete", thread_id=f"t{n}") for n in range(2)]
-    lived(metrics, *starts, *ends)
+    lived(metrics, "graph.start@t0 graph.start@t1 graph.complete@t0 graph.complete@t1")
     assert metrics.seconds == 4.0
 
 

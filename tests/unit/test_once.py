@@ -11,7 +11,7 @@ from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import CONFIG, LOG, Killed, both, invoke, make_chain
 
-pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
+pytestmark = pytest.mark.sweep(1, of=("saver", "how"), in_turn=True)
 
 
 class Effect:

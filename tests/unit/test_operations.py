@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from graphkit import END, RESET, START, Checkpoint, RunnableConfig, interrupt
+from graphkit import RESET, START, Checkpoint, RunnableConfig, interrupt
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -204,14 +204,6 @@ def test_a_fork_has_the_path_to_its_checkpoint(app, waiting):
     app.invoke(None, NEW)
     assert log_of(app.get_state(NEW)) == ["first", "answer no", "last"]
     assert log_of(app.get_state(T)) == ["first", "answer yes", "last"]
-
-
-def test_a_fork_without_a_checkpoint_is_of_the_latest(app, waiting):
-    answer(waiting, "t", "yes")
-    app.invoke(None, T)
-    forked = fork(waiting, "t", "new")
-    assert (forked.origin.id, forked.checkpoints) == (waiting.get(T).id, len(waiting.history(T)))
-    assert waiting.get(NEW).next_node_id == END
 
 
 def test_a_fork_does_not_copy_other_lines(saver):

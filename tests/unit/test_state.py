@@ -368,10 +368,3 @@ def test_a_container_that_was_changed_in_place_is_found_at_the_next_update_of_it
         merge(data, {"x": update if update is not None else 5}, channels)
 
     merge(data, {"y": 2}, channels)  # other keys cost nothing
-
-
-def test_a_list_that_grows_step_by_step_keeps_its_size():
-    data = FrozenDict()
-    for n in range(100):
-        data, _ = merge(data, {"log": n, "unique": n, "list": [n]}, CHANNELS)
-    assert len(data["log"]) == len(data["unique"]) == len(data["list"]) == 100

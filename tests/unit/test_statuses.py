@@ -196,14 +196,6 @@ def test_an_answer_that_changes_nothing_after_the_last_node_ends_the_run(saver):
     assert status(saver) == "finished"
 
 
-def test_a_paused_run_is_interrupted(saver):
-    app = chain(saver, a=lambda: "a", b=lambda: "b")
-    for output in app.stream({}, CONFIG):
-        if output.node == "a":
-            app.pause(CONFIG)
-    assert status(saver) == "interrupted"
-
-
 # With nested graphs
 
 

@@ -36,7 +36,7 @@ from graphkit.operations import submit
 from graphkit.saver_kit import IncomingThread, freeze
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
-from tests.support.graphs import LOG, log_node, make_chain
+from tests.support.graphs import LOG, ConcurrentCalls, log_node, make_chain
 from tests.support.savers import SAVER_KINDS, open_kind
 from tests.support.sweeps import in_turn
 from tests.support.workers import PATIENCE, log_of, serving
@@ -68,6 +68,11 @@ def now():
     return datetime.now(UTC)
 
 
+@pytest.fixture
+def app(saver):
+    return make_app(saver)
+
+
 def make_app(saver, schema=LOG, **options):
     return make_chain(schema, a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, **options)
 
@@ -93,8 +98,7 @@ def fail(state):
 
 
 @pytest.mark.requirement("W2")
-def test_a_submitted_run_is_queued_until_it_begins(saver):
-    app = make_app(saver)
+def test_a_submitted_run_is_queued_until_it_begins(app, saver):
     config = app.submit({"log": "in"}, T)
     assert config == T
     assert status(saver) == "queued"
@@ -139,8 +143,7 @@ def test_a_run_that_was_submitted_is_that_of_invoke(saver):
         assert latest.metadata["run_id"]
 
 
-def test_a_finished_thread_goes_on_from_its_state(saver):
-    app = make_app(saver)
+def test_a_finished_thread_goes_on_from_its_state(app, saver):
     app.invoke({"log": "one"}, T)
     before = contents(saver)
     app.submit({"log": "two"}, T)
@@ -154,8 +157,7 @@ def test_a_finished_thread_goes_on_from_its_state(saver):
     assert run_ids[0] not in {None, run_ids[-1]}
 
 
-def test_a_config_may_name_the_checkpoint_to_start_from(saver):
-    app = make_app(saver)
+def test_a_config_may_name_the_checkpoint_to_start_from(app, saver):
     app.invoke({"log": "one"}, T)
     *_, first = saver.list(T)
     app.submit({"log": "two"}, RunnableConfig("t", first.id))
@@ -165,15 +167,13 @@ def test_a_config_may_name_the_checkpoint_to_start_from(saver):
         app.submit({}, RunnableConfig("t", "missing"))
 
 
-def test_without_a_thread_each_submit_makes_one(saver):
-    app = make_app(saver)
+def test_without_a_thread_each_submit_makes_one(app, saver):
     first, second = app.submit({}), submit(saver, {})
     assert first.thread != second.thread
     assert [status(saver, config.thread) for config in (first, second)] == ["queued", "queued"]
 
 
-def test_a_new_run_from_an_input_takes_the_place_of_a_queued_one(saver):
-    app = make_app(saver)
+def test_a_new_run_from_an_input_takes_the_place_of_a_queued_one(app, saver):
     app.submit({"log": "queued"}, T)
     app.invoke({"log": "now"}, T)
     assert log_of(saver) == ["now", "a", "b"]
@@ -182,8 +182,7 @@ def test_a_new_run_from_an_input_takes_the_place_of_a_queued_one(saver):
 # Before and after it begins
 
 
-def test_a_resume_before_its_time_changes_nothing(saver):
-    app = make_app(saver)
+def test_a_resume_before_its_time_changes_nothing(app, saver):
     app.invoke({"log": "one"}, T)
     app.submit({"log": "two"}, T, at=now() + LATER)
     before = contents(saver)
@@ -197,8 +196,7 @@ def test_a_resume_before_its_time_changes_nothing(saver):
     assert status(saver) == "queued"
 
 
-def test_a_resume_before_its_time_may_bring_an_update(saver):
-    app = make_app(saver)
+def test_a_resume_before_its_time_may_bring_an_update(app, saver):
     app.submit({"log": "in", "x": 1}, T, at=now() + LATER)
     app.invoke(GraphResume(update={"x": 2}), T)
     assert status(saver) == "queued"
@@ -219,15 +217,13 @@ def test_a_saver_that_refuses_empty_states_takes_submitted_runs():
     assert app.invoke(None, T)["log"] == ["in", "a", "b"]
 
 
-def test_a_time_that_has_passed_is_no_reason_to_wait(saver):
-    app = make_app(saver)
+def test_a_time_that_has_passed_is_no_reason_to_wait(app, saver):
     app.submit({}, T, at=now() - LATER)
     app.invoke(None, T)
     assert status(saver) == "finished"
 
 
-def test_updates_of_a_queued_thread_come_after_its_input(saver):
-    app = make_app(saver)
+def test_updates_of_a_queued_thread_come_after_its_input(app, saver):
     app.submit({"log": "in", "x": 1}, T)
     operations.update(saver, T, {"x": 2, "log": "more"})
     assert status(saver) == "queued"
@@ -244,8 +240,7 @@ def test_update_state_changes_the_state_before_the_input(saver):
     assert (state["log"], state["seen"]) == (["before", "in", "a", "b"], ["default"])
 
 
-def test_update_state_may_skip_the_beginning(saver):
-    app = make_app(saver)
+def test_update_state_may_skip_the_beginning(app, saver):
     app.submit({"log": "in"}, T)
     app.update_state(T, {"log": "by hand"}, goto="b")
     assert status(saver) == "stalled"
@@ -422,8 +417,7 @@ def test_an_incomplete_thread_takes_none(saver):
 
 
 @pytest.mark.requirement("W3")
-def test_the_same_key_submits_once(saver):
-    app = make_app(saver)
+def test_the_same_key_submits_once(app, saver):
     first = app.submit({"log": "one"}, key="order-17")
     before = contents(saver, first.thread)
     assert app.submit({"log": "two"}, key="order-17") == first
@@ -434,8 +428,7 @@ def test_the_same_key_submits_once(saver):
     assert app.submit({}, key="order-18") != first
 
 
-def test_the_key_of_a_given_thread_holds_for_that_thread(saver):
-    app = make_app(saver)
+def test_the_key_of_a_given_thread_holds_for_that_thread(app, saver):
     for _ in range(2):
         assert app.submit({"log": "one"}, T, key="k") == T
     app.invoke(None, T)
@@ -529,23 +522,13 @@ def test_threads_are_taken_in_the_order_in_which_they_became_due(store, monkeypa
 
 @pytest.mark.requirement("W5")
 def test_no_more_runs_at_once_than_allowed(store):
-    lock = threading.Lock()
-    current, most = 0, 0
-
-    def node(state):
-        nonlocal current, most
-        with lock:
-            current += 1
-            most = max(most, current)
-        with lock:
-            current -= 1
-
-    app = make_chain(LOG, a=node, b=node).compile(checkpoint_saver=store)
+    calls = ConcurrentCalls(2)
+    app = make_chain(LOG, a=calls, b=calls).compile(checkpoint_saver=store)
     threads = [f"t{number}" for number in range(20)]
     for thread in threads:
         app.submit({}, RunnableConfig(thread))
     assert Worker(store, app, concurrency=2).run(once=True) == 20
-    assert most <= 2
+    assert calls.most == 2
     assert {status(store, thread) for thread in threads} == {"finished"}
     with pytest.raises(ValueError, match="concurrency"):
         Worker(store, app, concurrency=0)

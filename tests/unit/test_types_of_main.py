@@ -82,6 +82,7 @@ def find_stored_name(path):
     return caught.value.type_name
 
 
+@pytest.mark.sweep(2, of="reader", in_turn=True)
 @pytest.mark.parametrize("reader", [SCRIPT, MODULE, IMPORTED])
 @pytest.mark.parametrize("writer", [SCRIPT, MODULE, IMPORTED])
 def test_each_entry_point_reads_what_another_one_stored(run, writer, reader):

@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import END, START, Channels, Checkpoint, GraphResume, RetryPolicy, RunnableConfig, interrupt
+from graphkit import END, START, Channels, Checkpoint, RetryPolicy, RunnableConfig, interrupt
 from graphkit.abc import Watch
-from graphkit.errors import NodeExecutionError
+from graphkit.errors import NodeExecutionError, ThreadBusyError
 from graphkit.operations import answer
 from graphkit.worker import Worker
-from savers import MemorySaver
+from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.graphs import LOG, make_chain
 from tests.support.savers import open_kind
 from tests.support.sweeps import in_turn
@@ -245,6 +245,31 @@ def test_a_thread_that_somebody_runs_is_left_to_them(saver):
     assert log(app, "t") == ["a"]
 
 
+class TakenBefore(SaverWrapper):
+    """A store in which other runs take the run lock just before a worker does, some times, and end soon."""
+
+    left = 3
+
+    def run_lock(self, config=None, timeout=None):
+        if timeout != 0 or not self.left:
+            return super().run_lock(config, timeout)
+        self.left -= 1
+        with super().run_lock(config, timeout):
+            raise ThreadBusyError("t", "run", 0)
+
+
+def test_a_worker_looks_again_when_the_run_of_another_has_ended(tmp_path):
+    """Files report the end of each run; the report may come when the next one holds the thread already."""
+    done = threading.Event()
+    with FileSystemSaver(tmp_path / "runs", fsync="never") as store:
+        saver = TakenBefore(store)
+        app = log_of(a=None, b=done.set).compile(checkpoint_saver=saver)
+        crash(app, "t", after="a")
+        with serving(Worker(app, interval=SOON)) as (served,):
+            assert done.wait(PATIENCE)
+        assert (saver.left, served.result()) == (0, 1)
+
+
 # While it runs
 
 
@@ -338,14 +363,6 @@ def test_a_deleted_thread_is_forgotten_and_not_made_again(saver, tmp_path):
     saver.delete("t")
     assert Worker(app).run(once=True) == 0
     assert not list(tmp_path.glob("runs/t-*"))
-
-
-def test_resume_takes_an_answer_for_a_stop(saver):
-    """What a worker stands on: a resume without a value finds the answer that was recorded."""
-    app = log_of(a=None, ask=lambda: interrupt("ok?")).compile(checkpoint_saver=saver)
-    app.invoke({}, RunnableConfig("t"))
-    answer(saver, "t", "yes")
-    assert app.invoke(GraphResume(), RunnableConfig("t"))["log"] == ["a", "ask", "yes"]
 
 
 def test_a_signal_just_before_the_sleep_is_not_lost(saver, monkeypatch):

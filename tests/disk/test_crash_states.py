@@ -61,7 +61,7 @@ def test_who_does_not_wait_loses_nothing_by_death_and_keeps_a_beginning_after_po
 @pytest.mark.parametrize("workload", crashes.WORKLOADS, ids=named)
 def test_power_loss_at_length(workload):
     found = crashes.Crashes()
-    found.explore(workload, 500_000 // len(crashes.WORKLOADS), many=80)
+    found.explore(workload, 250_000 // len(crashes.WORKLOADS), many=80)
 
 
 # The simulated disk itself

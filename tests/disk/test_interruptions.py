@@ -187,7 +187,7 @@ def test_an_interrupted_operation_is_done_or_not_done(tmp_path_factory, sweep, k
     before = observe(store.saver)
     places = find_places(partial(operation, store.saver, thread))
     after = observe(store.saver)
-    for place in sweep.some(places, 4):
+    for place in sweep.some(places, 3):
         store, thread = prepare()
         is_interrupted = interrupt(partial(operation, store.saver, thread), place)
         try:

@@ -8,97 +8,48 @@ from typing import TypedDict
 
 import pytest
 
-from graphkit import END, START, BaseCheckpointSaver, GraphResume, RunnableConfig, StateGraph, Tag, interrupt
+from graphkit import END, START, GraphResume, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
-    CheckpointNotFoundError,
     GraphRunnerError,
 )
 from graphkit.testing import SaverContract, made
 from tests.support.checkpoints import make_interrupt
-
-
-class FourMethods(BaseCheckpointSaver):
-    """As short as a saver can be; docs/writing-a-saver.md explains one like it."""
-
-    def __init__(self):
-        self.histories = {}
-        self.lock = threading.Lock()
-
-    def key(self, config):
-        config = RunnableConfig.of(config)
-        return config.thread, config.checkpoint_ns
-
-    def list(self, config=None):
-        with self.lock:
-            return self.histories.get(self.key(config), [])[::-1]
-
-    def get(self, config=None):
-        wanted = RunnableConfig.of(config).checkpoint_id
-        return next((one for one in self.list(config) if wanted in (None, one.id)), None)
-
-    def put(self, config, checkpoint):
-        config = RunnableConfig.of(config)
-        with self.lock:
-            history = self.histories.get(self.key(config), [])
-            if config.checkpoint_id is None:
-                self.histories[self.key(config)] = [*history, checkpoint]
-                return config.replace(checkpoint_id=checkpoint.id)
-            if all(one.id != config.checkpoint_id for one in history):
-                raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id}")
-            new = [checkpoint if one.id == config.checkpoint_id else one for one in history]
-            self.histories[self.key(config)] = new
-            return config
-
-    def release(self, config=None):
-        thread, _ = self.key(config)
-        with self.lock:
-            root = self.histories.get((thread, ""), [])[::-1]
-            self.histories = {key: history for key, history in self.histories.items() if key[0] != thread}
-        return Tag(thread, root)
+from tests.support.savers import ListingSaver, ListSaver
 
 
 class TestFourMethods(SaverContract):
     """Strikes out nothing: the contract skips what the saver does not declare."""
 
     def make_saver(self):
-        return FourMethods()
-
-
-class Lists(FourMethods):
-    """Overrides what a saver must know to list its threads and namespaces; everything else is by default."""
-
-    def threads(self, *, released=False):
-        with self.lock:
-            return list({thread for thread, _ in self.histories})
-
-    def namespaces(self, thread=None):
-        thread_id = thread if isinstance(thread, str) else RunnableConfig.of(thread).thread
-        with self.lock:
-            return [namespace for thread, namespace in self.histories if thread == thread_id]
+        return ListSaver()
 
 
 class TestFourMethodsAndLists(SaverContract):
     def make_saver(self):
-        return Lists()
+        return ListingSaver()
 
 
 def test_qualities_follow_from_what_is_overridden():
-    assert (FourMethods().lists_threads, FourMethods().lists_namespaces, FourMethods().measures_size) == (False,) * 3
-    assert (Lists().lists_threads, Lists().lists_namespaces, Lists().measures_size) == (True, True, False)
+    assert (ListSaver().lists_threads, ListSaver().lists_namespaces, ListSaver().measures_size) == (False,) * 3
+    assert (ListingSaver().lists_threads, ListingSaver().lists_namespaces, ListingSaver().measures_size) == (
+        True,
+        True,
+        False,
+    )
 
 
 def test_what_the_four_cannot_tell_is_an_error_that_says_so():
-    saver = FourMethods()
+    saver = ListSaver()
     saver.put(None, made({"n": 1}))
     for ask in (saver.threads, saver.size, saver.interrupts, lambda: saver.prune(keep_last=1)):
-        with pytest.raises(CheckpointerConfigurationError, match="FourMethods cannot"):
+        with pytest.raises(CheckpointerConfigurationError, match="ListSaver cannot"):
             ask()
 
 
 def test_four_methods_copy_search_and_find_what_waits_in_the_root():
-    saver = FourMethods()
+    saver = ListSaver()
     saver.put(None, made({"n": 1}, metadata={"k": 1}))
     saver.put_writes(None, {"interrupt:i": make_interrupt("x"), "w": 1})
     saver.add_tags(None, "tag")
@@ -113,7 +64,7 @@ def test_four_methods_copy_search_and_find_what_waits_in_the_root():
 # Writers at once
 
 
-class SlowPut(FourMethods):
+class SlowPut(ListSaver):
     """Lets every caller that can get that far read a checkpoint before the first one replaces it."""
 
     def __init__(self, callers):
@@ -165,7 +116,7 @@ def test_two_savers_on_one_store_share_the_lock_by_the_key_of_the_run_lock():
 
 
 def test_of_two_copies_into_one_thread_at_once_the_second_is_refused():
-    class Meets(FourMethods):
+    class Meets(ListSaver):
         met = threading.Barrier(2)
 
         def list(self, config=None):
@@ -193,7 +144,7 @@ def test_of_two_copies_into_one_thread_at_once_the_second_is_refused():
 
 
 def test_recording_does_not_wait_for_a_run_and_may_happen_inside_a_put():
-    class Marks(FourMethods):
+    class Marks(ListSaver):
         def put(self, config, checkpoint):
             stored = super().put(config, checkpoint)
             if "marked" not in self.tags_of(stored):
@@ -240,7 +191,7 @@ def everything(saver, thread="t"):
 
 
 def test_the_namespaces_of_embedded_graphs_are_found():
-    saver = FourMethods()
+    saver = ListSaver()
     assert list(saver.namespaces("t")) == []
     graph_with_embedded_graphs(saver).invoke({"n": 0}, RunnableConfig("t"))
     assert list(saver.namespaces("t")) == EMBEDDED
@@ -251,7 +202,7 @@ def test_the_namespaces_of_embedded_graphs_are_found():
 
 
 def test_what_waits_in_an_embedded_graph_is_found_and_survives_a_prune():
-    saver = FourMethods()
+    saver = ListSaver()
     app = graph_with_embedded_graphs(saver, asking)
     app.invoke({"n": 0}, RunnableConfig("t"))
     (waiting,) = saver.interrupts("t")
@@ -264,7 +215,7 @@ def test_what_waits_in_an_embedded_graph_is_found_and_survives_a_prune():
 
 
 def test_prune_goes_through_every_namespace_that_is_found():
-    saver = FourMethods()
+    saver = ListSaver()
     app = graph_with_embedded_graphs(saver)
     for _ in range(3):
         app.invoke({"n": 0}, RunnableConfig("t"))
@@ -274,7 +225,7 @@ def test_prune_goes_through_every_namespace_that_is_found():
 
 
 def test_prune_loses_no_namespace_of_a_saver_that_lists_them():
-    saver = Lists()
+    saver = ListingSaver()
     for n in range(3):
         saver.put(RunnableConfig("t"), made({"n": n}))
         saver.put(RunnableConfig("t", checkpoint_ns="own/choice"), made({"n": n}))
@@ -284,7 +235,7 @@ def test_prune_loses_no_namespace_of_a_saver_that_lists_them():
 
 
 def test_prune_loses_nothing_that_a_saver_keeps_beside_its_checkpoints():
-    class KeepsWrites(FourMethods):
+    class KeepsWrites(ListSaver):
         def __init__(self):
             super().__init__()
             self.writes = {}
@@ -313,7 +264,7 @@ def test_prune_is_refused_where_a_fork_may_hide_histories():
     def failing(state):
         raise ValueError
 
-    saver = FourMethods()
+    saver = ListSaver()
     inner = StateGraph(Count).add_node("a", step).add_node("b", failing)
     inner.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
     graph = StateGraph(Count).add_node("source", step).add_node("inner", inner.compile()).add_node("other", dict)
@@ -323,13 +274,13 @@ def test_prune_is_refused_where_a_fork_may_hide_histories():
         graph.compile(checkpoint_saver=saver).invoke({"n": 0}, RunnableConfig("t"))
     before = dict(saver.histories)
     assert ("t", "inner") in before
-    with pytest.raises(CheckpointerConfigurationError, match=r"FourMethods cannot prune .* override"):
+    with pytest.raises(CheckpointerConfigurationError, match=r"ListSaver cannot prune .* override"):
         saver.prune("t", keep_last=1)
     assert saver.histories == before
 
 
 def test_prune_waits_for_a_run():
-    saver = FourMethods()
+    saver = ListSaver()
     for n in range(3):
         saver.put(RunnableConfig("t"), made({"n": n}))
     with ThreadPoolExecutor(1) as pool:

@@ -35,7 +35,7 @@ def named(one):
 @pytest.mark.parametrize("workload", crashes.WORKLOADS, ids=named)
 def test_power_loss_keeps_what_was_acknowledged_and_at_most_one_more(workload, sweep):
     found = crashes.Crashes()
-    found.explore(workload, sweep.count(1600, 150))
+    found.explore(workload, sweep.count(1600, 100))
     assert found.states >= sweep.count(STATES[workload.__name__], 20)
     assert found.nested >= found.states
 
@@ -51,7 +51,7 @@ def test_these_were_at_least_five_thousand_states():
 def test_who_does_not_wait_loses_nothing_by_death_and_keeps_a_beginning_after_power_loss(workload, fsync, sweep):
     found = crashes.Crashes(fsync=fsync)
     # A release has more steps than the others, and most of its states are the same.
-    cases = sweep.count(300, 100)
+    cases = sweep.count(300, 70)
     found.explore(workload, 2 * cases if workload is crashes.release else cases)
     assert found.states > sweep.count(30, 20)
     assert found.reported < found.states / 10, "a log is called damaged only where a middle part was lost"
@@ -61,7 +61,7 @@ def test_who_does_not_wait_loses_nothing_by_death_and_keeps_a_beginning_after_po
 @pytest.mark.parametrize("workload", crashes.WORKLOADS, ids=named)
 def test_power_loss_at_length(workload):
     found = crashes.Crashes()
-    found.explore(workload, 500_000 // len(crashes.WORKLOADS), many=80)
+    found.explore(workload, 250_000 // len(crashes.WORKLOADS), many=80)
 
 
 # The simulated disk itself

@@ -20,8 +20,8 @@ from tests.support.logs import (
     read_checkpoints,
     read_records,
     refuse_flags,
-    repack_record,
     replace_bytes,
+    replace_payload,
 )
 
 ROOT = RunnableConfig("t")
@@ -234,14 +234,6 @@ def test_a_reader_of_format_2_0_refuses_them(saver, opener, monkeypatch):
         opener().get(ROOT)
 
 
-def forge(path, seq, change):
-    """Write a record of a log anew with another payload of the same length, and right checksums."""
-    target = read_records(path)[seq]
-    payload = change(target.payload)
-    assert len(payload) == len(target.payload)
-    path.write_bytes(replace_bytes(path.read_bytes(), target.offset, repack_record(target, payload)))
-
-
 def test_verify_reports_a_checkpoint_that_does_not_name_the_writes_before_it(tmp_path):
     with FileSystemSaver(tmp_path) as saver:
         saver.put_writes(at("a"), {"w": 1}, early=True)
@@ -252,6 +244,6 @@ def test_verify_reports_a_checkpoint_that_does_not_name_the_writes_before_it(tmp
     distance = checkpoint.offset - write.offset
     old = msgpack.packb([distance, 0])
     new = msgpack.packb([distance - 1, 0])
-    forge(path, checkpoint.seq, lambda payload: payload.replace(old, new))
+    replace_payload(path, checkpoint, checkpoint.payload.replace(old, new))
     with quiet():
         assert [file.state for file in FileSystemSaver(tmp_path).verify().problems] == ["damaged"]

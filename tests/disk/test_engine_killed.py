@@ -158,7 +158,7 @@ FEWEST_CALLS = 26
 def test_killed_at_every_call_that_stores(tmp_path, run, reference, when, sweep):
     directory, undisturbed, calls = reference
     assert calls >= FEWEST_CALLS, "each node, branch, question, answer and effect is stored by a call of its own"
-    for call in sweep.some(range(1, calls + 1), 7):
+    for call in sweep.some(range(1, calls + 1), 5):
         place = tmp_path / str(call)
         ended = run(place, when, call)
         # What branches record together may be stored by one call, so that a run makes fewer calls than another.

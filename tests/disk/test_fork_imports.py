@@ -79,7 +79,7 @@ print(done, stuck)
 
 
 def test_a_child_that_is_forked_beside_first_puts_does_its_own(sweep, tmp_path):
-    count = sweep.count(40, 16)
+    count = sweep.count(40, 8)
     run = subprocess.run(
         [sys.executable, "-c", FORKS, str(count), tmp_path], capture_output=True, text=True, check=False
     )

@@ -1,7 +1,5 @@
 """What a log does over its life: replace, release, versions, delete, prune, copy; in one log and from others' hands."""
 
-import random
-
 import pytest
 
 from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, StateSerializer
@@ -95,55 +93,3 @@ def test_interrupts_and_listings_decode_no_state(opener, config, monkeypatch):
     frame = next(record for record in read_records(locate_log(saver.base_directory)) if record.type == CHECKPOINT)
     assert [info.size for info in reader.history(config)] == [frame.size]
     assert list_ids(reader, config) == [placed.checkpoint_id]
-
-
-def put_at_random(saver, config, dice, steps):
-    """Put checkpoints, some in place of others; with failures, and tags, of some of them."""
-    ids = []
-    log = []
-    for number in range(steps):
-        log = [*log, "x" * dice.randrange(300)]
-        checkpoint = Checkpoint(
-            node_id=f"n{number % 3}",
-            next_node_id=f"n{number % 5}",
-            state={"log": log, "n": number},
-            parent_id=ids[-1] if ids else None,
-            metadata={"step": number % 3},
-        )
-        if ids and dice.random() < 0.1:
-            place = dice.randrange(len(ids))
-            saver.put(config.replace(checkpoint_id=ids[place]), checkpoint)
-            ids[place] = checkpoint.id
-            continue
-        saver.put(config, checkpoint)
-        ids.append(checkpoint.id)
-        if dice.random() < 0.3:
-            failure = dice.choice([None, {"at": number}])
-            saver.put_writes(config.replace(checkpoint_id=dice.choice(ids)), {"failure": failure})
-        if dice.random() < 0.2:
-            saver.add_tags(config.replace(checkpoint_id=dice.choice(ids)), "kept")
-
-
-@pytest.mark.parametrize("steps", [0, 1, 3, 5, 40, 300])
-@pytest.mark.parametrize("seed", range(2))
-def test_the_recent_ones_and_the_summary_are_those_of_the_whole_history(tmp_path, config, seed, steps):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    put_at_random(saver, config, random.Random(f"{seed} {steps}"), steps)
-    whole = FileSystemSaver(tmp_path).history(config)
-    for limit in (1, 2, 7, 30, 200, 500):
-        for reader in (FileSystemSaver(tmp_path), saver):
-            assert list(reader.recent(config, limit=limit)) == list(whole[:limit])
-    with pytest.raises(ValueError, match="limit"):
-        saver.recent(config, limit=0)
-    for reader in (FileSystemSaver(tmp_path), saver):
-        found = reader.summary(config)
-        if not steps:
-            assert found is None
-            continue
-        assert found.latest == whole[0]
-        assert found.checkpoints == len(whole)
-        assert found.failure == saver.get_writes(config).get("failure")
-        assert bool(found.tags) is any(info.tags for info in whole)
-    saver.release(config)
-    for reader in (FileSystemSaver(tmp_path), saver):
-        assert reader.summary(config) is None

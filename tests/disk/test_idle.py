@@ -1,5 +1,6 @@
 """delete_idle: threads that no process writes to, and those that one writes to at the last moment."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from graphkit import CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
 from tests.support.checkpoints import list_numbers, make_checkpoint
-from tests.support.disks import FileIO
+from tests.support.disks import Fault, FileIO, HookedIO
 from tests.support.logs import locate_log
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -126,26 +127,12 @@ def test_a_thread_that_a_process_writes_to_between_the_check_and_the_lock_stays(
         assert list_numbers(other, RunnableConfig("days")) == [2, 1]
 
 
-def test_an_error_of_one_thread_does_not_stop_the_others_and_names_it(saver, monkeypatch):
+def test_an_error_of_one_thread_does_not_stop_the_others_and_names_it(saver, opener):
     age(saver, "day", 2)
-    rename = FileIO.rename
-
-    def refuse(io, source, target):
-        if "t-day-" in source:
-            raise PermissionError(13, "Permission denied", source)
-        return rename(io, source, target)
-
-    monkeypatch.setattr(FileIO, "rename", refuse)
+    refusing = opener(io=HookedIO(Fault("rename", errno.EACCES, where="t-day-")))
     with pytest.raises(CheckpointStorageError, match=r"day; all others are done"):
-        saver.delete_idle(idle_since=days_ago(1))
-    monkeypatch.undo()
+        refusing.delete_idle(idle_since=days_ago(1))
     # Its end was recorded before the rename: it reads as deleted, and the next delete removes its directory.
     assert saver.threads(released=True) == ["now"]
     assert saver.delete("day")
     assert not list(Path(saver.base_directory).glob("*t-day-*"))
-
-
-def test_a_time_without_a_zone_is_refused(saver):
-    with pytest.raises(ValueError, match="time zone"):
-        saver.delete_idle(idle_since=datetime(2030, 1, 1))  # noqa: DTZ001
-    assert len(saver.threads()) == 3

@@ -187,6 +187,7 @@ for n in range(8):
     else:
         print("stored", n, flush=True)
 print("there", *[one.state["n"] for one in saver.list(config)], flush=True)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 """
 
 

@@ -1,6 +1,5 @@
 """Keeping a store small and private: compression, pruning, compacting, deleting, sizes."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -56,31 +55,6 @@ def test_options_are_checked_at_once(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(MissingDependencyError, match=r"graphkit-durable\[zstd\]"):
         FileSystemSaver(tmp_path, compression="zstd")
-
-
-# Sharing
-
-
-@pytest.mark.requirement("P51", "H48")
-def test_what_does_not_change_is_stored_once(opener, config):
-    saver = opener(compression=None)
-    messages = []
-    sizes = []
-    document = os.urandom(50_000)
-    for n in range(1000):
-        messages = [*messages, f"{n:0200d}"]
-        put_all(saver, config, [{"messages": messages, "document": document}])
-        if n in {99, 999}:
-            sizes.append(saver.size("t"))
-    assert sizes[1] < 50_000 + 1000 * 200 * 1.5
-    assert (sizes[1] - 50_000) < 11 * (sizes[0] - 50_000), "linear, not quadratic"
-    assert saver.prune("t", keep_last=500) == 500
-    history = opener().list(config)
-    assert [len(checkpoint.state["messages"]) for checkpoint in history] == list(range(1000, 500, -1))
-    assert history[-1].state["document"] == document
-
-
-# Pruning
 
 
 # Space and privacy

@@ -19,8 +19,8 @@ from savers import FileSystemSaver
 from savers._filesystem import watch as file_watch
 from savers._log import log_watch
 from tests.support.checkpoints import make_checkpoint
-from tests.support.disks import CountingIO, count_open_files
-from tests.support.logs import locate_log
+from tests.support.disks import CountingIO, HookedIO, count_open_files, failing
+from tests.support.logs import flip_in_file, locate_log
 
 PATIENCE = 60.0
 NEVER = 3600.0
@@ -49,13 +49,11 @@ def to(id):
     return lambda change: change.checkpoint is not None and change.checkpoint.id == id
 
 
-def elsewhere(code, *args):
-    """Run code in a process of its own."""
-    top = (
-        "import sys, os, signal; from savers import FileSystemSaver; from graphkit import Checkpoint, RunnableConfig\n"
-    )
-    command = [sys.executable, "-W", "error", "-c", top + code, *map(str, args)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+@pytest.fixture
+def elsewhere(launcher):
+    """Starts code in a process of its own."""
+    top = "import sys, os; from savers import FileSystemSaver; from graphkit import Checkpoint, RunnableConfig\n"
+    return lambda code, *args: launcher.start("-c", top + code, *args)
 
 
 PUT = """
@@ -68,7 +66,7 @@ for n in range(int(sys.argv[3])):
 # Events
 
 
-def test_a_watch_reports_all_that_other_processes_write_in_order(saver):
+def test_a_watch_reports_all_that_other_processes_write_in_order(saver, elsewhere):
     with saver.watch(interval=NEVER) as watch:
         writers = [elsewhere(PUT, saver.base_directory, thread, 200) for thread in ("a", "b")]
         found = []
@@ -132,11 +130,11 @@ sys.stdin.read()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere no event tells of it")
-def test_a_watch_reports_the_death_of_a_run_at_once_and_no_vain_attempt(saver, config):
+def test_a_watch_reports_the_death_of_a_run_at_once_and_no_vain_attempt(saver, config, elsewhere):
     saver.put(config, make_checkpoint(1))
     with saver.watch(config, interval=NEVER) as watch:
         holder = elsewhere(HOLD, saver.base_directory)
-        assert holder.stdout.readline() == b"held\n"
+        assert holder.stdout.readline() == "held\n"
         with pytest.raises(TimeoutError), saver.run_lock(config, 0):
             pass
         last = saver.put(config, make_checkpoint(2)).checkpoint_id
@@ -155,20 +153,21 @@ def test_a_watch_reports_the_death_of_a_run_at_once_and_no_vain_attempt(saver, c
 LOOK = """
 import os
 from savers._filesystem.lock import is_locked
+parent = os.getppid()
 print("looking", flush=True)
-while os.getppid() == int(sys.argv[2]):
+while os.getppid() == parent:
     is_locked(sys.argv[1])
 """
 
 
-def test_a_look_at_a_run_lock_refuses_no_caller_that_takes_it_meanwhile(saver, config):
+def test_a_look_at_a_run_lock_refuses_no_caller_that_takes_it_meanwhile(saver, config, elsewhere):
     """A look takes the lock for some microseconds, and a caller that does not wait tries again after that."""
     saver.put(config, make_checkpoint(1))
     with saver.run_lock(config):
         pass
     (path,) = Path(saver.base_directory).glob("t-*/run.lock")
-    looker = elsewhere(LOOK, path, os.getpid())
-    assert looker.stdout.readline() == b"looking\n"
+    looker = elsewhere(LOOK, path)
+    assert looker.stdout.readline() == "looking\n"
     for _ in range(2000):
         with saver.run_lock(config, 0):
             pass
@@ -194,6 +193,7 @@ def test_the_run_lock_of_a_process_in_another_container_is_seen(saver, config):
 # Files that are replaced
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("seed", range(20))
 def test_a_watch_reports_everything_whenever_it_looks(saver, seed):
     dice = random.Random(seed)
@@ -266,9 +266,7 @@ def test_a_damaged_log_is_named_and_the_others_are_followed(saver, caplog):
     for config in (bad, good):
         saver.put(config, make_checkpoint(1))
     path = locate_log(saver.base_directory, "bad")
-    data = bytearray(path.read_bytes())
-    data[-10] ^= 1
-    path.write_bytes(data)
+    flip_in_file(path, path.stat().st_size - 10)
     with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(latest=True, interval=NEVER) as watch:
         assert watch.get(PATIENCE).thread_id == "good"
         until(watch, to(saver.put(good, make_checkpoint(2)).checkpoint_id))
@@ -313,35 +311,17 @@ def test_when_events_run_out_later_it_goes_on_without(saver, config, caplog, mon
 
 @pytest.mark.parametrize("error", [OSError(errno.EMFILE, "no more files"), KeyboardInterrupt("no")])
 def test_a_failed_look_is_made_up_for(opener, config, error):
-    class Failing(CountingIO):
-        fails = False
-
-        def open(self, path, **options):
-            if self.fails:
-                raise error
-            return super().open(path, **options)
+    def fail():
+        raise error
 
     saver = opener()
-    io = Failing()
+    io = HookedIO()
     with opener(io=io).watch(interval=NEVER) as watch:
-        io.fails = True
-        last = saver.put(config, make_checkpoint(1)).checkpoint_id
-        with pytest.raises((CheckpointStorageError, KeyboardInterrupt), match="no"):
-            watch.get(PATIENCE)
-        io.fails = False
+        with failing(io, "open", fail):
+            last = saver.put(config, make_checkpoint(1)).checkpoint_id
+            with pytest.raises((CheckpointStorageError, KeyboardInterrupt), match="no"):
+                watch.get(PATIENCE)
         until(watch, to(last))
-
-
-def test_no_link_is_followed_out_of_the_store(saver, config, caplog, tmp_path):
-    with FileSystemSaver(tmp_path / "other", fsync="never") as other:
-        other.put(config, make_checkpoint(1))
-        outside = locate_log(other.base_directory).parent
-        Path(saver.base_directory, outside.name).symlink_to(outside)
-        saver.put(RunnableConfig("mine"), make_checkpoint(2))
-        with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(latest=True, interval=NEVER) as watch:
-            assert [one.thread_id for one in until(watch, lambda one: one.thread_id == "mine")] == ["mine"]
-            until_quiet(watch)
-    assert "symbolic link" in caplog.text
 
 
 def test_an_observer_that_ends_is_replaced_by_looking(saver, config, caplog, monkeypatch):

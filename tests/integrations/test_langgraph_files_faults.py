@@ -14,8 +14,8 @@ from graphkit.errors import (
 )
 from savers.langgraph import FileSystemCache, FileSystemStore
 from tests.disk.simfs import Disk, SimFS
-from tests.support.disks import Died
-from tests.support.langgraph import FailingFiles, rewrite_short_logs
+from tests.support.disks import CHANGES, Died, Fault, HookedIO, failing, noting_calls
+from tests.support.langgraph import rewrite_short_logs
 
 PLACE = "/data"
 
@@ -304,12 +304,13 @@ def test_the_death_of_a_process_loses_nothing_that_was_acknowledged():
 
 
 @pytest.fixture
-def failing(tmp_path):
-    io = FailingFiles()
+def hooked(tmp_path):
+    """A file system on which calls can fail, and a store on it."""
+    io = HookedIO()
     with FileSystemStore(tmp_path, io=io) as store:
         store.put(("a",), "one", {"n": 1})
         yield io, store
-        io.failing.clear()
+        io.hook = None
 
 
 ONE = {(("a",), "one"): {"n": 1}}
@@ -317,29 +318,26 @@ TWO = {**ONE, (("a",), "two"): {"n": 2}}
 
 
 @pytest.mark.parametrize("also", [(), ("truncate",)])
-def test_a_full_disk_refuses_the_put_and_keeps_the_rest(failing, tmp_path, log, also):
-    io, store = failing
+def test_a_full_disk_refuses_the_put_and_keeps_the_rest(hooked, tmp_path, log, also):
+    io, store = hooked
     length = log.stat().st_size
-    io.failing = {"write_at": errno.ENOSPC, **dict.fromkeys(also, errno.EIO)}
     for _ in range(2):
-        with pytest.raises(CheckpointStorageError) as caught:
+        full = failing(io, ("write_at", *also), errno.ENOSPC, part=0.5)
+        with full, pytest.raises(CheckpointStorageError) as caught:
             store.put(("a",), "two", {"text": "x" * 3000})
-        assert caught.value.errno in {errno.ENOSPC, errno.EIO}
+        assert caught.value.errno == errno.ENOSPC
         assert view(store) == ONE
-    io.failing.clear()
     assert (log.stat().st_size == length) is (not also)
     store.put(("a",), "two", {"n": 2})
     for one in (store, FileSystemStore(tmp_path)):
         assert view(one) == TWO
 
 
-def test_after_a_failed_sync_the_log_is_rewritten_without_the_put_that_failed(failing, tmp_path, log):
-    io, store = failing
+def test_after_a_failed_sync_the_log_is_rewritten_without_the_put_that_failed(hooked, tmp_path, log):
+    io, store = hooked
     before = log.stat().st_ino
-    io.failing = {"fdatasync": errno.EIO}
-    with pytest.raises(CheckpointStorageError):
+    with failing(io, "fdatasync"), pytest.raises(CheckpointStorageError):
         store.put(("a",), "two", {"n": 2})
-    io.failing.clear()
     assert log.stat().st_ino != before
     for one in (store, FileSystemStore(tmp_path)):
         assert view(one) == ONE
@@ -348,34 +346,35 @@ def test_after_a_failed_sync_the_log_is_rewritten_without_the_put_that_failed(fa
 
 
 @pytest.mark.parametrize("also", ["fsync", "rename", "write_at"])
-def test_nothing_is_stored_until_the_log_could_be_rewritten(failing, tmp_path, log, also):
-    io, store = failing
-    io.failing = {"fdatasync": errno.EIO, also: errno.EIO}
+def test_nothing_is_stored_until_the_log_could_be_rewritten(hooked, tmp_path, log, also):
+    io, store = hooked
+    with failing(io, ("fdatasync", also)), pytest.raises(CheckpointStorageError):
+        store.put(("a",), "two", {"n": 2})
+    calls = []
+    refuse = Fault(also)
+    io.hook = lambda kind, path: calls.append(kind) or refuse(kind, path)
     with pytest.raises(CheckpointStorageError):
         store.put(("a",), "two", {"n": 2})
-    del io.failing["fdatasync"]
-    io.calls.clear()
-    with pytest.raises(CheckpointStorageError):
-        store.put(("a",), "two", {"n": 2})
-    assert "fdatasync" not in io.calls, "a later sync of the same file proves nothing"
-    io.failing.clear()
+    assert "fdatasync" not in calls, "a later sync of the same file proves nothing"
+    io.hook = None
     store.put(("a",), "two", {"n": 2})
     for one in (store, FileSystemStore(tmp_path)):
         assert view(one) == TWO
 
 
 def test_a_put_waits_for_the_disk_and_a_postponed_expiry_does_not(tmp_path):
-    io = FailingFiles()
+    io = HookedIO()
     with FileSystemStore(tmp_path, io=io) as store:
-        store.put(("a",), "k", {"n": 1}, ttl=5)
-        assert io.calls.count("fdatasync") == 1
-        assert io.calls.count("fsync_dir") >= 2, "the names of the file and of its directory"
-        io.calls.clear()
-        store.put(("a",), "k", {"n": 2}, ttl=5)
-        assert io.calls == ["write_at", "fdatasync"]
-        io.calls.clear()
-        store.get(("a",), "k")
-        assert io.calls == ["write_at"]
+        with noting_calls(io) as calls:
+            store.put(("a",), "k", {"n": 1}, ttl=5)
+        assert calls.count("fdatasync") == 1
+        assert calls.count("fsync_dir") >= 2, "the names of the file and of its directory"
+        with noting_calls(io, CHANGES) as calls:
+            store.put(("a",), "k", {"n": 2}, ttl=5)
+        assert calls == ["write_at", "fdatasync"]
+        with noting_calls(io, CHANGES) as calls:
+            store.get(("a",), "k")
+        assert calls == ["write_at"]
 
 
 @pytest.mark.usefixtures("early_rewrites")

@@ -8,7 +8,6 @@ from savers._sql.database import (
     ConnectionLostError as ConnectionLostError,
     HistoryGoneError as HistoryGoneError,
     OutcomeUnknownError as OutcomeUnknownError,
-    PositionTakenError as PositionTakenError,
 )
 from savers._sql.encoded_text import encode_text as encode_text
 from savers._sql.postgres_database import PostgresDatabase as PostgresDatabase
@@ -24,11 +23,6 @@ from savers._sql.terms import MOST_NUMBERS as MOST_NUMBERS
 def limit_read(monkeypatch, size):
     """Let one statement read a number of bytes of frames."""
     monkeypatch.setattr(row_log_bytes, "_MAX_READ", size)
-
-
-def limit_first_read(monkeypatch, size):
-    """Let the first statement on a history read a number of bytes of its end."""
-    monkeypatch.setattr(row_log_bytes, "_MAX_LAST", size)
 
 
 def limit_part(monkeypatch, size):

@@ -1,8 +1,6 @@
 """What tests of LangGraph's checkpointer, store and cache need of their private parts."""
 
 import asyncio
-import errno
-import os
 from pathlib import Path
 
 from savers._filesystem import catalog, layout
@@ -17,7 +15,6 @@ __all__ = [
     "HEADER_SIZE",
     "SMALL_STATE_OF_FILES",
     "SMALL_STATE_OF_ROWS",
-    "FailingFiles",
     "FileIO",
     "WorkerCalls",
     "append_record",
@@ -69,48 +66,3 @@ class WorkerCalls(list):
         if self[-1] == "put":
             self.has_put.set()
         return await asyncio.to_thread(call)
-
-
-class FailingFiles(FileIO):
-    """A file system of which some calls fail."""
-
-    def __init__(self):
-        super().__init__()
-        self.failing = {}
-        """The error number for a call, by its name."""
-        self.calls = []
-
-    def _meet(self, kind):
-        self.calls.append(kind)
-        number = self.failing.get(kind)
-        if number is not None:
-            raise OSError(number, os.strerror(number))
-
-    def write_at(self, fd, offset, data):
-        if self.failing.get("write_at") == errno.ENOSPC:
-            self.calls.append("write_at")
-            if len(data) < 50:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return super().write_at(fd, offset, data[: len(data) // 2])
-        self._meet("write_at")
-        return super().write_at(fd, offset, data)
-
-    def fdatasync(self, fd):
-        self._meet("fdatasync")
-        super().fdatasync(fd)
-
-    def fsync(self, fd):
-        self._meet("fsync")
-        super().fsync(fd)
-
-    def fsync_dir(self, path):
-        self._meet("fsync_dir")
-        super().fsync_dir(path)
-
-    def truncate(self, fd, size):
-        self._meet("truncate")
-        super().truncate(fd, size)
-
-    def rename(self, source, target):
-        self._meet("rename")
-        super().rename(source, target)

@@ -14,7 +14,6 @@ from savers._filesystem import log_bytes
 from savers._filesystem.layout import (
     locate_thread as locate_thread,
     namespace_name as namespace_name,
-    version_name as version_name,
 )
 from savers._log import catalogue, frame, history, records, stored_checkpoint, writer
 from savers._log.frame import (
@@ -225,12 +224,6 @@ def shorten_records(monkeypatch):
 def extend_short_logs(monkeypatch, length=0):
     """Let a writer extend a log with zeros from a length on."""
     monkeypatch.setattr(log_bytes, "SHORTEST_EXTENDED", length)
-
-
-def limit_window(monkeypatch, first, later=None):
-    """Let a reader of a whole log read a number of bytes at once."""
-    monkeypatch.setattr(records, "FIRST_WINDOW", first)
-    monkeypatch.setattr(records, "WINDOW", later or first)
 
 
 def limit_cache(monkeypatch, size):

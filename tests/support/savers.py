@@ -1,8 +1,9 @@
 """Savers that tests use: the four methods of the contract on lists, and one that keeps what the engine puts."""
 
+import threading
 from contextlib import contextmanager
 
-from graphkit import BaseCheckpointSaver, RunnableConfig, Tag
+from graphkit import BaseCheckpointSaver, CheckpointNotFoundError, RunnableConfig, Tag
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
 
 SAVER_KINDS = ("memory", "four-methods", "file", "sqlite", "wrapped")
@@ -37,42 +38,56 @@ def contents(saver, thread="t"):
 
 
 class ListSaver(BaseCheckpointSaver):
-    """Implements the four methods on plain lists, newest last; all else is the contract's own."""
+    """The four methods on plain lists, newest last: as short as a saver can be. docs/writing-a-saver.md explains one like it."""
 
     def __init__(self):
         self.histories = {}
+        self.lock = threading.Lock()
 
-    def _history_of(self, config):
-        return self.histories.setdefault((config.thread, config.checkpoint_ns), [])
+    def key(self, config):
+        config = RunnableConfig.of(config)
+        return config.thread, config.checkpoint_ns
 
     def list(self, config=None):
-        return self._history_of(RunnableConfig.of(config))[::-1]
+        with self.lock:
+            return self.histories.get(self.key(config), [])[::-1]
 
     def get(self, config=None):
         wanted = RunnableConfig.of(config).checkpoint_id
-        return next((checkpoint for checkpoint in self.list(config) if wanted in {None, checkpoint.id}), None)
+        return next((one for one in self.list(config) if wanted in (None, one.id)), None)
 
     def put(self, config, checkpoint):
         config = RunnableConfig.of(config)
-        history = self._history_of(config)
-        if config.checkpoint_id is None:
-            history.append(checkpoint)
-            return config.with_check_point_id(checkpoint.id)
-        ids = [stored.id for stored in history]
-        history[ids.index(config.checkpoint_id)] = checkpoint
-        return config
+        with self.lock:
+            history = self.histories.get(self.key(config), [])
+            if config.checkpoint_id is None:
+                self.histories[self.key(config)] = [*history, checkpoint]
+                return config.replace(checkpoint_id=checkpoint.id)
+            if all(one.id != config.checkpoint_id for one in history):
+                raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id}")
+            new = [checkpoint if one.id == config.checkpoint_id else one for one in history]
+            self.histories[self.key(config)] = new
+            return config
 
     def release(self, config=None):
-        config = RunnableConfig.of(config)
-        history = self.histories.pop((config.thread, config.checkpoint_ns), [])
-        return Tag(config.thread, tuple(history[::-1]))
+        thread, _ = self.key(config)
+        with self.lock:
+            root = self.histories.get((thread, ""), [])[::-1]
+            self.histories = {key: history for key, history in self.histories.items() if key[0] != thread}
+        return Tag(thread, root)
 
 
 class ListingSaver(ListSaver):
-    """The four methods, and a list of the threads."""
+    """Overrides what a saver must know to list its threads and namespaces; everything else is by default."""
 
     def threads(self, *, released=False):
-        return sorted({thread for (thread, _), history in self.histories.items() if history})
+        with self.lock:
+            return list({thread for thread, _ in self.histories})
+
+    def namespaces(self, thread=None):
+        thread_id = thread if isinstance(thread, str) else RunnableConfig.of(thread).thread
+        with self.lock:
+            return [namespace for thread, namespace in self.histories if thread == thread_id]
 
 
 class PutRecorder(MemorySaver):

@@ -1,5 +1,6 @@
 """The stores of LangGraph's checkpointer."""
 
+from contextlib import ExitStack
 from unittest.mock import Mock
 
 import pytest
@@ -37,3 +38,26 @@ def make_folder(tmp_path, monkeypatch):
         return folder
 
     return make
+
+
+@pytest.fixture(params=["files", "sqlite", "postgres", "memory"])
+def make_saver(request, tmp_path):
+    """Opens savers of one kind on new stores, by a name, and closes them in the end."""
+    from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver
+
+    with ExitStack() as stack:
+
+        def make(name):
+            match request.param:
+                case "files":
+                    saver = FileSystemSaver(tmp_path / name, fsync="never")
+                case "sqlite":
+                    saver = SqliteSaver(tmp_path / f"{name}.db", fsync="never")
+                case "postgres":
+                    server = request.getfixturevalue("server")
+                    saver = PostgresSaver(server.connection_string, schema=f"{name} {tmp_path.name}")
+                case _:
+                    saver = MemorySaver()
+            return stack.enter_context(saver)
+
+        yield make

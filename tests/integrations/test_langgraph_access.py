@@ -9,7 +9,7 @@ from langgraph.types import Command, interrupt
 from graphkit import RunnableConfig
 from graphkit.errors import AccessDeniedError
 from graphkit.testing import made
-from savers import AccessControlledSaver, FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver, acting_as, policies
+from savers import AccessControlledSaver, FileSystemSaver, MemorySaver, acting_as, policies
 from savers._log.capability import SupportsLogs
 from savers.langgraph import CheckpointSaver
 from tests.support.growing_graph import compile_graph
@@ -24,33 +24,11 @@ def config(thread, principal=None):
     return {"configurable": names, "recursion_limit": 200}
 
 
-@pytest.fixture(params=["files", "sqlite", "postgres", "memory"])
-def make_saver(request, tmp_path):
-    opened = []
-
-    def make(name):
-        match request.param:
-            case "files":
-                saver = FileSystemSaver(tmp_path / name, fsync="never")
-            case "sqlite":
-                saver = SqliteSaver(tmp_path / f"{name}.db", fsync="never")
-            case "postgres":
-                server = request.getfixturevalue("server")
-                saver = PostgresSaver(server.connection_string, schema=f"access {name} {tmp_path.name}")
-            case _:
-                saver = MemorySaver()
-        opened.append(saver)
-        return saver
-
-    yield make
-    for saver in opened:
-        saver.close()
-
-
 def allow_all(principal, operation, thread_id, checkpoint_ns):
     return True
 
 
+@pytest.mark.sweep(2, of=("make_saver", "make_policy"), in_turn=True)
 @pytest.mark.parametrize("make_policy", [lambda: allow_all, lambda: policies.prefix({"ann": ""}), policies.owner])
 def test_it_keeps_its_deltas(make_saver, make_policy):
     bare = make_saver("bare")

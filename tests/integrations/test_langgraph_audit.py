@@ -8,7 +8,7 @@ from langgraph.types import Command, interrupt
 
 from graphkit import RunnableConfig
 from graphkit.errors import AccessDeniedError
-from savers import AccessControlledSaver, AuditedSaver, AuditLog, FileSystemSaver, MemorySaver, SqliteSaver, policies
+from savers import AccessControlledSaver, AuditedSaver, AuditLog, policies
 from savers.langgraph import CheckpointSaver
 from tests.support.growing_graph import State, compile_graph, grow
 
@@ -19,32 +19,13 @@ def config(thread, principal="ann"):
     return {"configurable": {"thread_id": thread, "principal": principal}, "recursion_limit": 200}
 
 
-@pytest.fixture(params=["files", "sqlite", "memory"])
-def make_saver(request, tmp_path):
-    opened = []
-
-    def make(name):
-        match request.param:
-            case "files":
-                saver = FileSystemSaver(tmp_path / name, fsync="never")
-            case "sqlite":
-                saver = SqliteSaver(tmp_path / name, fsync="never")
-            case _:
-                saver = MemorySaver()
-        opened.append(saver)
-        return saver
-
-    yield make
-    for saver in opened:
-        saver.close()
-
-
 @pytest.fixture(params=[None, b"k" * 16])
 def log(request, tmp_path):
     with AuditLog(tmp_path / "log", digest_key=request.param) as log:
         yield log
 
 
+@pytest.mark.sweep(3, of=("make_saver", "log", "make_policy"), in_turn=True)
 @pytest.mark.parametrize("make_policy", [None, lambda: policies.prefix({"ann": ""}), policies.owner])
 def test_it_keeps_its_deltas_and_each_put_is_recorded(make_saver, log, make_policy):
     bare = make_saver("bare")
@@ -63,6 +44,7 @@ def test_it_keeps_its_deltas_and_each_put_is_recorded(make_saver, log, make_poli
     assert log.verify(audited).problems == ()
 
 
+@pytest.mark.sweep(1, of=("is_async", "log"), in_turn=True)
 @pytest.mark.parametrize("is_async", [False, True])
 def test_an_answer_is_recorded_and_a_forged_one_is_found(make_saver, log, is_async):
     saver = make_saver("a")

@@ -59,79 +59,68 @@ def test_a_failed_sync_costs_nothing_that_another_process_has_stored(tmp_path, m
         store.close()
 
 
+def set_all(cache, number):
+    cache.set({(USERS, "a"): ({"n": number}, None)})
+
+
+def observe_store(store):
+    return read(store), [item.value for item in store.search(("new",))]
+
+
+def observe_cache(cache):
+    return cache.get([(USERS, "a")])
+
+
+def fill_store(store):
+    store.put(USERS, "a", {"n": 0})
+    store.put(USERS, "kept", {"n": 7})
+
+
+def fill_long_store(store):
+    fill_store(store)
+    rewrite(store)
+
+
 OPERATIONS = {
-    "put the first": lambda store: store.put(("new",), "a", {"n": 1}),
-    "put": lambda store: store.put(USERS, "b", {"n": 1}),
-    "replace": lambda store: store.put(USERS, "a", {"n": -1}),
-    "delete": lambda store: store.delete(USERS, "a"),
-    "rewrite": lambda store: store.put(USERS, "a", {"n": 2}),
+    "put the first": (fill_store, lambda store: store.put(("new",), "a", {"n": 1})),
+    "put": (fill_store, lambda store: store.put(USERS, "b", {"n": 1})),
+    "replace": (fill_store, lambda store: store.put(USERS, "a", {"n": -1})),
+    "delete": (fill_store, lambda store: store.delete(USERS, "a")),
+    "rewrite": (fill_long_store, lambda store: store.put(USERS, "a", {"n": 2})),
+    "set": (partial(set_all, number=0), partial(set_all, number=1)),
 }
+"""What there is before each operation."""
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_interrupted_change_of_the_store_is_done_or_not_done(tmp_path, sweep, name):
+def test_an_interrupted_change_is_done_or_not_done(tmp_path, sweep, name):
     numbers = iter(range(1_000_000))
+    prepare, operation = OPERATIONS[name]
+    kind, observe = (FileSystemCache, observe_cache) if name == "set" else (FileSystemStore, observe_store)
 
-    def prepare():
+    def open_new():
         path = tmp_path / str(next(numbers))
-        store = FileSystemStore(path)
-        store.put(USERS, "a", {"n": 0})
-        store.put(USERS, "kept", {"n": 7})
-        if name == "rewrite":
-            rewrite(store)
-        return store, path
+        opened = kind(path)
+        prepare(opened)
+        return opened, path
 
-    def observe(store):
-        return read(store), [item.value for item in store.search(("new",))]
-
-    def close(*stores):
-        for store in stores:
-            store.close()
-
-    operation = OPERATIONS[name]
     for _ in range(2):  # what is imported or noted only once is not counted
-        store, _ = prepare()
-        before = observe(store)
-        places = find_places(partial(operation, store))
-        after = observe(store)
-        close(store)
-    for number, place in enumerate(sweep.some(places, 6)):
-        store, path = prepare()
-        is_interrupted = interrupt(partial(operation, store), place)
-        found = observe(store)
-        fresh = FileSystemStore(path)
-        next_number = {"n": number}
+        opened, _ = open_new()
+        before = observe(opened)
+        places = find_places(partial(operation, opened))
+        after = observe(opened)
+        opened.close()
+    for place in sweep.some(places, 6):
+        opened, path = open_new()
+        is_interrupted = interrupt(partial(operation, opened), place)
+        found = observe(opened)
         assert found in ((before, after) if is_interrupted else (after,)), f"interrupted at {place}"
-        assert observe(fresh) == found, f"interrupted at {place}"
-        store.put(USERS, "next", next_number)
-        fresh.put(USERS, "later", next_number)
-        for reader in (store, fresh):
-            assert read(reader) == {**found[0], "next": next_number, "later": next_number}
-        close(store, fresh)
-
-
-def test_an_interrupted_change_of_the_cache_is_done_or_not_done(tmp_path, sweep):
-    key = (USERS, "a")
-    old = ({"n": 0}, None)
-    new = ({"n": 1}, None)
-
-    def prepare(number):
-        cache = FileSystemCache(tmp_path / str(number))
-        cache.set({key: old})
-        return cache
-
-    for number in range(2):
-        cache = prepare(f"count-{number}")
-        places = find_places(partial(cache.set, {key: new}))
-        cache.close()
-    for number, place in enumerate(sweep.some(places, 6)):
-        cache = prepare(number)
-        is_interrupted = interrupt(partial(cache.set, {key: new}), place)
-        fresh = FileSystemCache(tmp_path / str(number))
-        found = cache.get([key])[key]
-        assert found in ((old[0], new[0]) if is_interrupted else (new[0],)), f"interrupted at {place}"
-        assert fresh.get([key])[key] == found, f"interrupted at {place}"
-        cache.set({key: ({"n": 2}, None)})
-        assert fresh.get([key]) == cache.get([key]) == {key: {"n": 2}}
-        cache.close()
-        fresh.close()
+        with opened, kind(path) as fresh:
+            assert observe(fresh) == found, f"interrupted at {place}"
+            if name == "set":
+                set_all(opened, 2)
+                assert observe(fresh) == observe(opened) == {(USERS, "a"): {"n": 2}}
+                continue
+            opened.put(USERS, "next", {"n": 1})
+            fresh.put(USERS, "later", {"n": 2})
+            assert read(opened) == read(fresh) == {**found[0], "next": {"n": 1}, "later": {"n": 2}}

@@ -59,6 +59,7 @@ def asked(saver):
     return [(one.node_id, one.when, one.payload) for one in saver.store.interrupts("t")]
 
 
+@pytest.mark.sweep(1, of="durability", in_turn=True)
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_a_thread_that_waits_for_a_human(saver, durability):
     app = graph_of(ask=lambda: interrupt({"question": "ok?"})).compile(checkpointer=saver)
@@ -226,14 +227,6 @@ def test_the_commands_show_it(runs):
     assert graphkit("show", runs, "t").out.endswith("log:\n  [0]: begun\n")
     assert graphkit("show", runs, "t", "--key", "log[0]").out == "begun\n"
     assert graphkit("answer", runs, "t", "--value", "1").code == 16
-
-
-def test_a_diff_compares_the_values_of_the_channels(runs):
-    with FileSystemCheckpointSaver(runs) as saver:
-        app = graph_of(ask=lambda: interrupt("ok?")).compile(checkpointer=saver)
-        app.invoke(Command(resume="yes"), CONFIG)
-    (difference,) = graphkit("diff", runs, "t", "--json").json["differences"]
-    assert (difference["path"], difference["new"]) == ("log[1]", "yes")
 
 
 @dataclass

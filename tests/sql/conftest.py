@@ -2,6 +2,7 @@
 
 import pickle
 import uuid
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -22,38 +23,37 @@ def schema(server):
 
 
 @pytest.fixture
-def open_sqlite(tmp_path):
-    def open_again(**options):
-        return SqliteDatabase(tmp_path / "test.db", **{"fsync": "never", **options})
+def at_end():
+    """Closes what the other fixtures have opened."""
+    with ExitStack() as stack:
+        yield stack
 
+
+def opening(at_end, make):
+    """Return a function that opens the same store once more with each call."""
+
+    def open_again(**options):
+        opened = make(**options)
+        at_end.callback(opened.close)
+        return opened
+
+    open_again.opener = make
     return open_again
 
 
 @pytest.fixture
-def open_postgres(request):
-    server = request.getfixturevalue("server")
-    schema = request.getfixturevalue("schema")
+def open_sqlite(tmp_path, at_end):
+    return opening(at_end, partial(SqliteDatabase, tmp_path / "test.db", fsync="never"))
 
-    def open_again(**options):
-        return PostgresDatabase(server.connection_string, **{"schema": schema, **options})
 
-    return open_again
+@pytest.fixture
+def open_postgres(server, schema, at_end):
+    return opening(at_end, partial(PostgresDatabase, server.connection_string, schema=schema))
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def open_database(request):
-    """Opens the same database once more with each call, and closes all in the end."""
-    opener = request.getfixturevalue(f"open_{request.param}")
-    opened = []
-
-    def open_again(**options):
-        database = opener(**options)
-        opened.append(database)
-        return database
-
-    yield open_again
-    for database in opened:
-        database.close()
+    return request.getfixturevalue(f"open_{request.param}")
 
 
 @pytest.fixture
@@ -62,26 +62,19 @@ def sqlite_opener(tmp_path):
 
 
 @pytest.fixture
-def postgres_opener(request):
-    server = request.getfixturevalue("server")
-    return partial(PostgresSaver, server.connection_string, schema=request.getfixturevalue("schema"))
+def postgres_opener(server, schema):
+    return partial(PostgresSaver, server.connection_string, schema=schema)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def open_saver(request):
-    """Opens one more saver on the same store with each call, and closes all in the end."""
     opener = request.getfixturevalue(f"{request.param}_opener")
-    opened = []
+    return opening(request.getfixturevalue("at_end"), opener)
 
-    def open_again(**options):
-        saver = opener(**options)
-        opened.append(saver)
-        return saver
 
-    open_again.opener = opener
-    yield open_again
-    for saver in opened:
-        saver.close()
+@pytest.fixture
+def open_postgres_saver(postgres_opener, at_end):
+    return opening(at_end, partial(postgres_opener, lock_timeout=60.0))
 
 
 @pytest.fixture
@@ -102,19 +95,3 @@ def saver(open_saver):
 @pytest.fixture
 def database(open_database):
     return open_database()
-
-
-@pytest.fixture
-def open_postgres_saver(server, schema):
-    """Opens the same schema once more with each call, and closes all in the end."""
-    opened = []
-
-    def open_again(**options):
-        options = {"schema": schema, "lock_timeout": 60.0, **options}
-        saver = PostgresSaver(server.connection_string, **options)
-        opened.append(saver)
-        return saver
-
-    yield open_again
-    for saver in opened:
-        saver.close()

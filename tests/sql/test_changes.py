@@ -110,8 +110,6 @@ def test_a_transaction_notifies_at_its_commit(open_postgres):
     assert listener.take_threads() == {"t"}
     watching_mark.close()
     listener.close()
-    other.close()
-    database.close()
 
 
 def test_a_listener_hears_of_a_change_in_another_process(database, listener):
@@ -148,7 +146,6 @@ def test_a_file_that_was_replaced_is_watched_again(open_sqlite, tmp_path):
     put(database, history, 0)
     assert take_changed_threads(listener, database) == {"t"}
     listener.close()
-    database.close()
 
 
 def test_a_file_that_could_not_be_opened_for_a_while_is_watched_again(open_sqlite, tmp_path):
@@ -164,7 +161,6 @@ def test_a_file_that_could_not_be_opened_for_a_while_is_watched_again(open_sqlit
     assert commits.find_threads() == {ANY}
     assert commits.find_threads() == set()
     commits.close()
-    database.close()
 
 
 def test_a_lost_connection_counts_as_a_change_and_is_replaced(open_postgres):
@@ -182,4 +178,3 @@ def test_a_lost_connection_counts_as_a_change_and_is_replaced(open_postgres):
         put_and_notify(database, history, position)
         assert take_changed_threads(listener, database) == {"t"}
     listener.close()
-    database.close()

@@ -2,6 +2,7 @@
 
 import threading
 from functools import partial
+from itertools import pairwise
 
 import pytest
 
@@ -23,9 +24,16 @@ def own_saver(own_server):
         yield saver
 
 
+def restart(server, how):
+    if how == "kill":
+        server.kill()
+    else:
+        server.stop(how)
+    server.start()
+
+
 def make_graph(saver, ran, disturb):
     """A graph of STEPS nodes in a row, each of which notes that it ran; some disturb the server."""
-    graph = StateGraph({"steps": Channels.appender()})
 
     def make_node(number):
         def node(state):
@@ -35,24 +43,21 @@ def make_graph(saver, ran, disturb):
 
         return node
 
-    for number in range(STEPS):
-        graph.add_node(f"n{number}", make_node(number))
-    graph.add_edge(START, "n0")
-    for number in range(STEPS - 1):
-        graph.add_edge(f"n{number}", f"n{number + 1}")
-    graph.add_edge(f"n{STEPS - 1}", END)
+    names = [START, *(f"n{number}" for number in range(STEPS)), END]
+    graph = StateGraph({"steps": Channels.appender()})
+    for number, name in enumerate(names[1:-1]):
+        graph.add_node(name, make_node(number))
+    for source, target in pairwise(names):
+        graph.add_edge(source, target)
     return graph.compile(CompileConfig(checkpoint_saver=saver))
 
 
-@pytest.mark.parametrize("how", ["fast", "immediate", "kill"])
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("how", ["immediate", "fast", "kill"])
 def test_a_run_goes_on_after_the_server_was_restarted_between_its_steps(own_server, own_saver, how):
     def disturb(number):
         if number == 5:
-            if how == "kill":
-                own_server.kill()
-            else:
-                own_server.stop(how)
-            own_server.start()
+            restart(own_server, how)
 
     ran = []
     graph = make_graph(own_saver, ran, disturb)
@@ -90,6 +95,7 @@ def test_a_run_on_a_server_that_is_gone_ends_with_an_error_and_resumes_without_d
         assert saver.verify().ok
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("how", ["kill", "immediate"])
 def test_nothing_that_was_acknowledged_is_lost_when_the_server_dies_among_eight_processes(
     own_server, own_saver, start_client, how
@@ -112,11 +118,7 @@ def test_nothing_that_was_acknowledged_is_lost_when_the_server_dies_among_eight_
         reader.start()
     for _ in range(40):
         half.acquire()
-    if how == "kill":
-        own_server.kill()
-    else:
-        own_server.stop(how)
-    own_server.start()
+    restart(own_server, how)
     for reader, client in zip(readers, clients, strict=True):
         reader.join()
         client.wait()
@@ -130,9 +132,6 @@ def test_nothing_that_was_acknowledged_is_lost_when_the_server_dies_among_eight_
     # What is there and was not acknowledged: at most the last put of each client that failed.
     assert len(found) - len(acknowledged) <= sum(client.returncode != 0 for client in clients)
     assert own_saver.verify().ok
-
-
-# Bad input: each a clear error, and the data stay
 
 
 def test_a_read_whose_connection_is_lost_meanwhile_is_executed_again(postgres_opener):

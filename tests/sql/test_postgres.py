@@ -54,13 +54,13 @@ def test_either_a_connection_string_or_a_pool_is_needed(arguments):
         PostgresDatabase(**arguments)
 
 
-@pytest.mark.parametrize("schema", ["", "a\0b", "x" * 64, "pg_mine", None, 1])
+@pytest.mark.parametrize("schema", ["", "a\0b", "x" * 64, "pg_mine", None])
 def test_a_name_that_no_schema_can_have_is_refused(schema):
     with pytest.raises(CheckpointerConfigurationError):
         PostgresDatabase("", schema=schema)
 
 
-@pytest.mark.parametrize("schema", ['a"b', 'a"."b', "per%cent ?", "Upper", "x" * 63, "select", "'"])
+@pytest.mark.parametrize("schema", ['a"."b', "per%cent ?", "Upper'", "x" * 63, "select"])
 def test_any_other_name_is_a_schema(server, schema):
     database = PostgresDatabase(server.connection_string, schema=schema)
     history = add_history(database)
@@ -220,16 +220,6 @@ def test_a_guest_gives_connections_back_as_they_were(make_pool, schema, autocomm
         assert connection.autocommit == autocommit
         assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
         assert connection.execute("SELECT name, setting FROM pg_settings ORDER BY name").fetchall() == settings
-
-
-def test_a_guest_waits_for_other_writers_no_longer_than_it_may(make_pool, schema, database):
-    history = add_history(database)
-    guest = PostgresDatabase(pool=make_pool(), schema=schema, lock_timeout=0.05)
-    with database.transaction() as transaction:
-        transaction.execute(f"UPDATE {database.names.histories} SET status = 'x'")
-        with pytest.raises(CheckpointStorageError, match="lock_timeout"), guest.transaction() as late:
-            late.execute(f"UPDATE {database.names.histories} SET status = 'y'")
-    assert put(guest, history, 0) == 1
 
 
 def test_a_guest_survives_the_end_of_all_connections(server, make_pool, schema):

@@ -116,8 +116,9 @@ def count_cold_read(open_saver, config):
 
 
 @pytest.mark.requirement("H33", "P85")
-@pytest.mark.parametrize("checkpoints", [1_000, 10_000])
-def test_a_cold_read_of_a_long_history_costs_what_the_state_costs(tmp_path, checkpoints):
+def test_a_cold_read_of_a_long_history_costs_what_the_state_costs(tmp_path, sweep):
+    checkpoints = sweep.count(10_000, 2_000)
+
     def open_saver():
         return SqliteSaver(tmp_path / "runs.db", fsync="never")
 
@@ -136,6 +137,3 @@ def test_a_cold_read_of_a_long_history_costs_what_the_state_costs(tmp_path, chec
         assert statements <= 12
         # The state, and between its parts what is cheaper read than left out.
         assert size < 4_000_000
-
-
-# Names

@@ -2,8 +2,6 @@
 
 import logging
 import pickle
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -124,12 +122,11 @@ lock.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize("dies", [True, False])
-def test_a_watch_tells_the_death_of_a_run_from_its_end(saver, dies):
+def test_a_watch_tells_the_death_of_a_run_from_its_end(saver, launcher, dies):
     put(saver)
     with saver.watch("t", interval=0.01) as watch:
-        command = [sys.executable, "-c", HOLD, pickle.dumps(saver.opener()).hex()]
-        holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert holder.stdout.readline() == b"held\n"
+        holder = launcher.start("-c", HOLD, pickle.dumps(saver.opener()).hex())
+        assert holder.stdout.readline() == "held\n"
         put(saver, number=1)
         assert take(watch).checkpoint.status == "running"
         assert saver.history(RunnableConfig("t"))[0].status == "running"
@@ -137,7 +134,7 @@ def test_a_watch_tells_the_death_of_a_run_from_its_end(saver, dies):
             assert watch.get(0.05) is None
         if dies:
             holder.kill()
-        holder.communicate(b"")
+        holder.communicate()
         change = take(watch)
         assert change.kind == "idle"
         assert change.value == dies
@@ -202,12 +199,11 @@ def test_a_role_that_only_reads_watches_at_intervals(own_server):
                 put(reading, number=3)
 
 
-@pytest.mark.parametrize("thread", ["t", None])
-def test_a_watch_on_a_standby_reads_at_intervals(own_server, thread):
+def test_a_watch_on_a_standby_reads_at_intervals(own_server):
     with PostgresSaver(own_server.connection_string, lease=600.0) as saver:
         put(saver)
         with postgres_server.start_standby(own_server) as standby, PostgresSaver(standby.connection_string) as reading:
-            with reading.watch(thread, interval=0.01) as watch:
+            with reading.watch("t", interval=0.01) as watch:
                 with saver.run_lock(RunnableConfig("t")):
                     assert put(saver, number=1) == take_id(watch)
                     # The advisory lock of the holder is on the primary only.

@@ -36,7 +36,10 @@ class Holder:
     def send(self, number):
         os.kill(self.process.pid, number)
 
-    def close(self):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
         self.process.kill()
         self.process.wait()
         self.process.stdin.close()
@@ -44,23 +47,15 @@ class Holder:
 
 
 @pytest.fixture
-def start_holder(request, launcher, tmp_path, database):
-    holders = []
-
+def start_holder(request, launcher, tmp_path, database, at_end):
     def start(thread_id="t", timeout=SOON, **options):
+        kind, place = "sqlite", str(tmp_path / "test.db")
         if isinstance(database, PostgresDatabase):
-            place = request.getfixturevalue("server").connection_string
+            kind, place = "postgres", request.getfixturevalue("server").connection_string
             options["schema"] = database.schema
-            kind = "postgres"
-        else:
-            kind = "sqlite"
-            place = str(tmp_path / "test.db")
-        holders.append(Holder(launcher, kind, place, options, thread_id, timeout))
-        return holders[-1]
+        return at_end.enter_context(Holder(launcher, kind, place, options, thread_id, timeout))
 
-    yield start
-    for holder in holders:
-        holder.close()
+    return start
 
 
 def test_a_second_holder_waits_and_then_gives_up(database, open_database):
@@ -133,9 +128,8 @@ def test_a_copy_of_the_directory_releases_nothing(open_sqlite, launcher, tmp_pat
     database = open_sqlite()
     with database.run_locks.hold("t", 1):
         shutil.copytree(tmp_path, tmp_path.with_name("backup"))  # opens and closes the lock file
-        holder = Holder(launcher, "sqlite", str(tmp_path / "test.db"), {}, "t", 0.1)
-        assert holder.read() == "busy"
-        holder.close()
+        with Holder(launcher, "sqlite", str(tmp_path / "test.db"), {}, "t", 0.1) as holder:
+            assert holder.read() == "busy"
 
 
 def test_a_lock_file_that_is_removed_is_made_again(open_sqlite, tmp_path):
@@ -147,24 +141,9 @@ def test_a_lock_file_that_is_removed_is_made_again(open_sqlite, tmp_path):
             assert first.run_locks.is_held("u")
     with second.run_locks.hold("t", 0):
         assert first.run_locks.is_held("t")
-    first.close()
-    second.close()
 
 
 # Leases
-
-
-@pytest.fixture
-def opened(open_postgres):
-    opened = []
-
-    def open_again(**options):
-        opened.append(open_postgres(**options))
-        return opened[-1]
-
-    yield open_again
-    for database in opened:
-        database.close()
 
 
 def expires(database, thread="t"):
@@ -182,9 +161,9 @@ def wait_until(condition):
     raise AssertionError("it does not happen")
 
 
-def test_a_lease_is_renewed_while_the_lock_is_held(opened):
-    database = opened(lease=2)
-    other = opened(lease=2)
+def test_a_lease_is_renewed_while_the_lock_is_held(open_postgres):
+    database = open_postgres(lease=2)
+    other = open_postgres(lease=2)
     with database.run_locks.hold("t", 0), database.run_locks.hold("u", 0):
         for _ in range(2):
             then = expires(database), expires(database, "u")
@@ -194,11 +173,10 @@ def test_a_lease_is_renewed_while_the_lock_is_held(opened):
     assert expires(database) is None
 
 
-def test_a_paused_holder_is_taken_over_and_changes_nothing_afterwards(launcher, opened, server, schema):
-    database = opened(lease=0.5)
+def test_a_paused_holder_is_taken_over_and_changes_nothing_afterwards(launcher, open_postgres, server, schema):
+    database = open_postgres(lease=0.5)
     history = add_history(database)
-    holder = Holder(launcher, "postgres", server.connection_string, {"schema": schema, "lease": 0.5}, "t", SOON)
-    try:
+    with Holder(launcher, "postgres", server.connection_string, {"schema": schema, "lease": 0.5}, "t", SOON) as holder:
         assert holder.read() == "held"
         assert holder.put(history, 0) == 1
         holder.send(signal.SIGSTOP)
@@ -208,16 +186,13 @@ def test_a_paused_holder_is_taken_over_and_changes_nothing_afterwards(launcher, 
             assert holder.put(history, 2) == 0
             assert fenced_put(database, "t", history, 3) == 1
         assert holder.put(history, 4) == 0
-    finally:
-        holder.close()
     assert positions(database, history) == [0, 1, 3]
 
 
-def test_a_paused_holder_that_no_run_has_taken_over_goes_on(launcher, opened, server, schema):
-    database = opened(lease=2)
+def test_a_paused_holder_that_no_run_has_taken_over_goes_on(launcher, open_postgres, server, schema):
+    database = open_postgres(lease=2)
     history = add_history(database)
-    holder = Holder(launcher, "postgres", server.connection_string, {"schema": schema, "lease": 2}, "t", SOON)
-    try:
+    with Holder(launcher, "postgres", server.connection_string, {"schema": schema, "lease": 2}, "t", SOON) as holder:
         assert holder.read() == "held"
         holder.send(signal.SIGSTOP)
         wait_until(lambda: not database.run_locks.is_held("t"))
@@ -226,8 +201,6 @@ def test_a_paused_holder_that_no_run_has_taken_over_goes_on(launcher, opened, se
         wait_until(lambda: database.run_locks.is_held("t"))
         with pytest.raises(ThreadBusyError), database.run_locks.hold("t", 0):
             pass
-    finally:
-        holder.close()
 
 
 def end_connections(database):
@@ -237,10 +210,10 @@ def end_connections(database):
     )
 
 
-def test_a_run_whose_connection_is_lost_while_it_waits_is_not_taken_over(opened):
-    holding = opened(lease=3600)
-    waiting = opened(lease=3600)
-    third = opened(lease=3600)
+def test_a_run_whose_connection_is_lost_while_it_waits_is_not_taken_over(open_postgres):
+    holding = open_postgres(lease=3600)
+    waiting = open_postgres(lease=3600)
+    third = open_postgres(lease=3600)
     has_tried = (
         "SELECT a.pid FROM pg_stat_activity AS a JOIN pg_locks AS l ON l.pid = a.pid"
         " WHERE l.locktype = 'advisory' AND l.granted AND a.state = 'idle' AND a.query LIKE '%INSERT INTO%'"
@@ -267,9 +240,9 @@ def test_a_run_whose_connection_is_lost_while_it_waits_is_not_taken_over(opened)
         assert running.result()
 
 
-def test_a_holder_whose_connection_is_lost_locks_its_token_again(opened):
-    database = opened(lease=3600)
-    other = opened(lease=3600)
+def test_a_holder_whose_connection_is_lost_locks_its_token_again(open_postgres):
+    database = open_postgres(lease=3600)
+    other = open_postgres(lease=3600)
     history = add_history(database)
     with database.run_locks.hold("t", 0):
         token = database.run_locks.token_of("t")
@@ -284,7 +257,8 @@ def test_a_holder_whose_connection_is_lost_locks_its_token_again(opened):
         assert other.run_locks.is_held("t")
 
 
-@pytest.mark.parametrize("how", ["fast", "immediate", "kill"])
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("how", ["kill", "fast", "immediate"])
 def test_a_holder_keeps_its_lock_across_a_restart_of_the_server(own_server, how):
     databases = [PostgresDatabase(own_server.connection_string, lease=3600, lock_timeout=60) for _ in range(2)]
     database, other = databases
@@ -308,8 +282,9 @@ def test_a_paused_holder_keeps_its_lock_across_a_restart_of_the_server(launcher,
     """Its advisory lock is gone, which proves nothing; its lease counts."""
     database = PostgresDatabase(own_server.connection_string, lease=3600, lock_timeout=60)
     history = add_history(database)
-    holder = Holder(launcher, "postgres", own_server.connection_string, {"lease": 3600, "lock_timeout": 60}, "t", SOON)
-    try:
+    with Holder(
+        launcher, "postgres", own_server.connection_string, {"lease": 3600, "lock_timeout": 60}, "t", SOON
+    ) as holder:
         assert holder.read() == "held"
         holder.send(signal.SIGSTOP)
         own_server.stop("fast")
@@ -318,8 +293,6 @@ def test_a_paused_holder_keeps_its_lock_across_a_restart_of_the_server(launcher,
         assert not wait_for_lock(database)
         holder.send(signal.SIGCONT)
         assert holder.put(history, 0) == 1
-    finally:
-        holder.close()
         database.close()
 
 

@@ -73,7 +73,7 @@ USES = {
 }
 
 
-@pytest.mark.sweep(1, of="is_indexed", in_turn=True)
+@pytest.mark.sweep(3, of=("is_indexed", "use"), in_turn=True)
 @pytest.mark.parametrize("is_indexed", [False, True])
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("change", CHANGES)

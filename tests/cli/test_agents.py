@@ -1,9 +1,7 @@
 """agents schema, agents check and agents run: a conversation at the terminal."""
 
 import json
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -294,20 +292,14 @@ def test_control_characters_of_a_model_do_not_reach_the_terminal():
     assert "é" in done.out
 
 
-def test_ctrl_c_ends_a_conversation_without_a_traceback():
-    process = subprocess.Popen(
-        [sys.executable, "-m", "graphkit", "agents", "run", "shop.yaml", "--thread", "bob"],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    process.stdin.write("Hello\n")
-    process.stdin.flush()
-    assert "You said" in process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+def test_ctrl_c_ends_a_conversation_without_a_traceback(launcher):
+    command = ["-m", "graphkit", "agents", "run", "shop.yaml", "--thread", "bob"]
+    with launcher.start(*command, has_errors=True) as process:
+        process.stdin.write("Hello\n")
+        process.stdin.flush()
+        assert "You said" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
     # 0: the signal came while the turn ended, and then the input ended.
     assert process.returncode in {130, 0}
     assert "Traceback" not in err

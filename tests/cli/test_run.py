@@ -1,9 +1,7 @@
 """run and resume: live output, answers, recovery, and what cannot go on."""
 
 import json
-import os
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -234,11 +232,12 @@ def test_asynchronous_nodes_run_too(tmp_path, shop):
 
 
 SLOW = """
+import os
 import sys
 from graphkit import END, START, StateGraph
 
 def wait(state):
-    print("waiting", file=sys.stderr, flush=True)
+    os.write(2, b"waiting\n")  # not print: the handler of the signal writes to the same stream
     sys.stdin.readline()
     return {"n": state["n"] + 1}
 
@@ -247,12 +246,10 @@ app = app.add_edge(START, "a").add_edge("a", "b").add_edge("b", END).compile()
 """
 
 
-def test_sigterm_stops_at_the_node_boundary(tmp_path):
+def test_sigterm_stops_at_the_node_boundary(tmp_path, launcher):
     (tmp_path / "slow.py").write_text(SLOW)
-    command = [sys.executable, "-m", "graphkit", "run", "runs", "--app", "slow:app", "-t", "t", "--input", '{"n": 0}']
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, text=True, **pipes) as process:
+    command = ["-m", "graphkit", "run", "runs", "--app", "slow:app", "-t", "t", "--input", '{"n": 0}']
+    with launcher.start(*command, cwd=tmp_path, has_errors=True) as process:
         assert process.stderr.readline() == "waiting\n"
         process.send_signal(signal.SIGTERM)
         assert process.stderr.readline() == "stopping after the current node; press Ctrl-C again to stop now\n"

@@ -92,7 +92,8 @@ def test_a_signal_drains_all_runs_of_a_worker(tmp_path, launcher, number):
         for thread in ("t", "u", "v"):
             command = ["-m", "graphkit", "submit", "runs", "--app", "flow:app", "-t", thread]
             assert launcher.run(*command, cwd=tmp_path).returncode == 0
-        worker = CommandProcess("worker", "runs", "--app", "flow:app", "--concurrency", "2", "--json", cwd=tmp_path)
+        words = ["worker", "runs", "--app", "flow:app", "--concurrency", "2", "--json"]
+        worker = CommandProcess(launcher, *words, cwd=tmp_path)
         assert worker.process.stderr.readline().startswith("serving; ")
         with saver.watch(latest=True, interval=0.01) as changes:
             while len([*tmp_path.glob("began-*")]) < 2:

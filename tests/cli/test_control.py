@@ -6,7 +6,7 @@ from graphkit import END, CompiledGraph, GraphResume, RunnableConfig
 from graphkit.cli.apps import load_app
 from graphkit.errors import ThreadBusyError
 from savers import FileSystemSaver
-from tests.support.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago
+from tests.support.terminal import NOW, STOP, checkpoint, graphkit, minutes_ago
 
 AT = RunnableConfig("order-17")
 
@@ -44,13 +44,6 @@ def test_interrupts(store):
         "deadline": None,
     }  # fmt: skip
     assert graphkit("interrupts", store, "order-18").err == "no pending interrupts\n"
-
-
-def test_interrupts_among_damage(store):
-    damage(store, "order-18")
-    done = graphkit("interrupts", store, "--json")
-    assert [row["thread"] for row in done.json] == ["order-17"]
-    assert "is damaged" in done.err
 
 
 def test_an_answer_is_stored_and_a_resume_goes_on_with_it(waiting):
@@ -139,22 +132,19 @@ def test_where_a_thread_goes_on(waiting):
     assert state_of(waiting).next == "reserve"
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
+def test_an_update_that_makes_no_sense_changes_nothing(waiting):
+    for options, code, message in (
         ([], 2, "nothing to change"),
         (["--goto", "ship"], 2, "require the graph"),
         (["--set", "city"], 2, "--set must be key=value"),
         (["--goto", "nowhere", "--app", "shop:app"], 4, "goto='nowhere' is not a node"),
         (["--goto", "ship", "--as-node", "approve", "--app", "shop:app"], 4, "not both"),
         (["--as-node", "nobody", "--app", "shop:app"], 4, "not a node"),
-    ],
-)
-def test_an_update_that_makes_no_sense_changes_nothing(waiting, options, code, message):
-    before = graphkit("history", waiting, "order-17", "--json").json
-    done = graphkit("update", waiting, "order-17", *options)
-    assert (done.code, message in done.err) == (code, True)
-    assert graphkit("history", waiting, "order-17", "--json").json == before
+    ):
+        before = graphkit("history", waiting, "order-17", "--json").json
+        done = graphkit("update", waiting, "order-17", *options)
+        assert (done.code, message in done.err) == (code, True)
+        assert graphkit("history", waiting, "order-17", "--json").json == before
 
 
 def test_a_fork_begins_with_the_path_to_a_checkpoint(waiting):
@@ -170,11 +160,6 @@ def test_a_fork_begins_with_the_path_to_a_checkpoint(waiting):
     app = load_app("shop:app", str(waiting))
     assert app.get_state(RunnableConfig("again")).state["log"][1] == "approval: no"
     assert app.get_state(AT).state["log"][1] == "approval: yes"
-
-
-def test_a_fork_does_not_overwrite(store):
-    done = graphkit("fork", store, "order-17", "order-18")
-    assert (done.code, "not empty" in done.err) == (16, True)
 
 
 def test_a_rollback_removes_nothing(waiting):
@@ -217,13 +202,15 @@ def test_a_rollback_to_the_beginning_runs_everything_again(waiting):
     assert state_of(waiting).next == END
 
 
-@pytest.mark.parametrize(
-    ("command", "rest"),
-    [("answer", ["--value", "1"]), ("update", ["--set", "a=1"]), ("rollback", ["0001"]), ("fork", ["n"])],
-)
-def test_unknown_threads_have_near_matches(store, command, rest):
-    done = graphkit(command, store, "ordr-17", *rest)
-    assert (done.code, "did you mean order-17" in done.err) == (11, True)
+def test_unknown_threads_have_near_matches(store):
+    for command, rest in (
+        ("answer", ["--value", "1"]),
+        ("update", ["--set", "a=1"]),
+        ("rollback", ["0001"]),
+        ("fork", ["n"]),
+    ):
+        done = graphkit(command, store, "ordr-17", *rest)
+        assert (done.code, "did you mean order-17" in done.err) == (11, True)
 
 
 NESTED = """
@@ -333,23 +320,15 @@ def test_one_thread_or_one_interrupt_is_asked_for(queue):
     assert "second" in graphkit("answer", queue, "--interrupt", "q-2", terminal=True, stdin="q\n").lines[1]
 
 
-def test_an_answer_as_text(waiting):
-    done = graphkit("answer", waiting, "order-17", "--text", "1", "--json")
-    assert done.json["answer"] == "1"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_without_a_terminal_an_answer_is_an_option(waiting):
+    for options, message in (
         ([], "'--value' or '--text'"),
         (["--json"], "'--value' or '--text'"),
         (["--value", "1", "--text", "a"], "not both"),
-    ],
-)
-def test_without_a_terminal_an_answer_is_an_option(waiting, options, message):
-    done = graphkit("answer", waiting, "order-17", *options, terminal="--json" in options)
-    assert done.code == 2
-    assert message in done.err
+    ):
+        done = graphkit("answer", waiting, "order-17", *options, terminal="--json" in options)
+        assert done.code == 2
+        assert message in done.err
 
 
 def test_the_directory_of_an_answer_can_be_omitted(waiting):

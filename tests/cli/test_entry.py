@@ -235,30 +235,30 @@ def test_what_nobody_foresaw_is_a_sentence_too():
 COMMANDS_OF_A_DIRECTORY = ["threads", "stats", "interrupts", "verify", "repair", "compact", "export"]
 
 
-@pytest.mark.parametrize("command", COMMANDS_OF_A_DIRECTORY)
-def test_no_such_directory(tmp_path, command):
+def test_no_such_directory(tmp_path):
     (tmp_path / "runs").mkdir()
-    done = graphkit(command, tmp_path / "rns")
-    assert done.code == 18
-    assert done.err == f"graphkit: there is no directory {tmp_path / 'rns'}; did you mean runs?\n"
-    assert not (tmp_path / "rns").exists()
+    for command in COMMANDS_OF_A_DIRECTORY:
+        done = graphkit(command, tmp_path / "rns")
+        assert done.code == 18
+        assert done.err == f"graphkit: there is no directory {tmp_path / 'rns'}; did you mean runs?\n"
+        assert not (tmp_path / "rns").exists()
 
 
-@pytest.mark.parametrize("command", ["resume", "update", "show", "fork"])
-def test_no_directory_for_a_graph(tmp_path, shop, command):
-    rest = {"update": ["--set", "a=1"], "fork": ["new"]}.get(command, [])
-    done = graphkit(command, tmp_path / "runs", "t", *rest, "--app", shop)
-    assert (done.code, "there is no directory" in done.err) == (18, True)
-    assert not (tmp_path / "runs").exists()
+def test_no_directory_for_a_graph(tmp_path, shop):
+    for command in ("resume", "update", "show", "fork"):
+        rest = {"update": ["--set", "a=1"], "fork": ["new"]}.get(command, [])
+        done = graphkit(command, tmp_path / "runs", "t", *rest, "--app", shop)
+        assert (done.code, "there is no directory" in done.err) == (18, True)
+        assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("command", COMMANDS_OF_A_DIRECTORY)
-def test_no_checkpoint_directory(tmp_path, command):
+def test_no_checkpoint_directory(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").touch()
-    done = graphkit(command, tmp_path / "photos")
-    assert (done.code, "not a checkpoint directory: it has no graphkit.store" in done.err) == (13, True)
-    assert [path.name for path in (tmp_path / "photos").iterdir()] == ["a.jpg"]
+    for command in COMMANDS_OF_A_DIRECTORY:
+        done = graphkit(command, tmp_path / "photos")
+        assert (done.code, "not a checkpoint directory: it has no graphkit.store" in done.err) == (13, True)
+        assert [path.name for path in (tmp_path / "photos").iterdir()] == ["a.jpg"]
 
 
 def test_a_file_is_no_directory(tmp_path):
@@ -278,20 +278,17 @@ def test_a_store_of_a_newer_version(store):
     assert (done.code, "update it" in done.err) == (13, True)
 
 
-@pytest.mark.parametrize(
-    ("typed", "code", "message"),
-    [
+def test_a_thread_is_named_whole_or_by_its_beginning(store):
+    for typed, code, message in (
         ("order-18", 0, ""),
         ("order-1", 2, "2 threads begin with order-1: order-17, order-18; type more characters"),
         ("imp", 0, ""),
         ("imp…", 0, ""),
         ("oder-17", 11, "did you mean order-17"),
         ("zebra", 11, "see graphkit threads"),
-    ],
-)
-def test_a_thread_is_named_whole_or_by_its_beginning(store, typed, code, message):
-    done = graphkit("show", store, typed)
-    assert (done.code, message in done.err) == (code, True)
+    ):
+        done = graphkit("show", store, typed)
+        assert (done.code, message in done.err) == (code, True)
 
 
 def test_a_damaged_thread_is_no_unknown_one(store):
@@ -301,9 +298,8 @@ def test_a_damaged_thread_is_no_unknown_one(store):
         assert (done.code, "is damaged at byte" in done.err, done.err.count("\n")) == (12, True, 1)
 
 
-@pytest.mark.parametrize(
-    ("typed", "named", "help_of"),
-    [
+def test_what_is_typed_wrongly_is_named_with_where_to_find_help():
+    for typed, named, help_of in (
         ([], "", ""),
         (["show", "runs"], "'THREAD'", "show "),
         (["search", "runs"], "'KEY=VALUE...'", "search "),
@@ -319,15 +315,13 @@ def test_a_damaged_thread_is_no_unknown_one(store):
         (["threads", "runs", "--limit", "many"], "'--limit'", "threads "),
         (["watch", "runs", "--interval", "0"], "'--interval'", "watch "),
         (["threads", "runs", "--status", "\x1bappy"], "'sealed'", "threads "),
-    ],
-)
-def test_what_is_typed_wrongly_is_named_with_where_to_find_help(typed, named, help_of):
-    done = graphkit(*typed)
-    assert (done.code, done.out, named in done.err, "\x1b" in done.err) == (2, "", True, False)
-    if typed:
-        assert done.err.endswith(f"; see `graphkit {help_of}--help`\n")
-    else:
-        assert done.err.startswith("Usage: graphkit")
+    ):
+        done = graphkit(*typed)
+        assert (done.code, done.out, named in done.err, "\x1b" in done.err) == (2, "", True, False)
+        if typed:
+            assert done.err.endswith(f"; see `graphkit {help_of}--help`\n")
+        else:
+            assert done.err.startswith("Usage: graphkit")
 
 
 def test_debug_shows_where_it_happened(store):

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from graphkit import END, Checkpoint, RunnableConfig
+from graphkit import RunnableConfig
 from savers import FileSystemSaver
 from tests.support.command_process import CommandProcess
 from tests.support.terminal import graphkit
@@ -73,16 +73,6 @@ def test_a_queued_thread_is_not_idle(tmp_path, shop):
         assert [*saver.delete_idle(idle_since=datetime.now(UTC) + timedelta(days=1), dry_run=True)] == ["t"]
     assert graphkit("prune", store, "--idle", "0s", "--interrupted", "--yes").out == "no thread is idle for 0s\n"
     assert graphkit("threads", store, "--json").json[0]["status"] == "queued"
-
-
-def test_a_watch_says_that_a_thread_is_queued(tmp_path, shop):
-    store = tmp_path / "runs"
-    with FileSystemSaver(store) as saver:
-        last = Checkpoint(node_id="a", next_node_id=END, state={})
-        saver.put(RunnableConfig("t"), last)
-        submit(store, "-t", "t")
-        (line,) = graphkit("watch", store, "t", "--checkpoint", last.id, "--limit", "1").lines
-    assert line.split()[1:] == ["t", "queued"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

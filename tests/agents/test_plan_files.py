@@ -75,27 +75,6 @@ def last(state):
 # The five demos of the plan
 
 
-@pytest.mark.requirement("P16")
-def test_a_conversation_is_remembered(load, server):
-    agent = load(PLAN.replace("sqlite", "memory").replace('db_file: "./data/helper.db"', "{}"))
-    assert last(agent.run("I am Ada", "thread-1")) == "You are Ada."
-    assert last(agent.run("Who am I?", "thread-1")) == "You are Ada."
-
-
-@pytest.mark.requirement("P16", "P40")
-def test_a_conversation_goes_on_after_a_restart(write, server, launcher, tmp_path):
-    write(PLAN)
-    code = (
-        "import sys; from graphkit.agents import load_agent\n"
-        "with load_agent('agent.yaml') as agent: print(agent.run(sys.argv[1], 't')['messages'][-1]['content'])"
-    )
-    environment = {"PYTHONPATH": str(ROOT), "OPENAI_API_KEY": "k", "OPENAI_BASE_URL": server.base_url}
-    for message in ("I am Ada", "Who am I?"):
-        done = launcher.run("-c", code, message, cwd=tmp_path, environment=environment)
-        assert (done.returncode, done.stdout) == (0, "You are Ada.\n"), done.stderr
-    assert (tmp_path / "data" / "helper.db").exists()
-
-
 # What {input} stands for
 
 
@@ -224,12 +203,6 @@ def test_what_config_holds_is_as_if_the_step_had_it():
     assert step_of(model, name="chat", **others) == flat.steps[0]
     assert step_of({**others, "provider": None, "api_key_env": None}, name="chat", model=model) == flat.steps[0]
     assert AgentConfig.from_dict(flat.to_dict()) == flat
-
-
-def test_tools_in_config_are_those_of_the_step(write):
-    content = PLAN.replace("prompt_template", f"tools: ['{APP}:find_order']\n      prompt_template")
-    (tool,) = load_agent_config(write(content)).steps[0].config.tools
-    assert tool is application.find_order
 
 
 def test_a_key_at_a_wrong_place_is_named_with_its_line(write):

@@ -6,7 +6,6 @@ import pytest
 
 from graphkit import RunnableConfig
 from graphkit.saver_kit import IncomingThread
-from graphkit.transfer import copy_threads
 from savers import FileSystemSaver
 from savers._filesystem.io import FileIO
 from tests.support.terminal import checkpoint, graphkit
@@ -136,18 +135,3 @@ def test_half_a_copy_is_listed_as_incomplete_and_nothing_takes_it(store, saver, 
         assert "it is incomplete" in done.err, command
     assert graphkit("copy", store, "--to", tmp_path / "b").code == 0
     assert_same(saver, target, "order-17", "order-17")
-
-
-def test_a_copy_that_only_lacked_its_end_is_no_skipped_thread(saver, tmp_path, monkeypatch):
-    def die(_):
-        raise KeyboardInterrupt
-
-    target = FileSystemSaver(tmp_path / "b", fsync="never")
-    with monkeypatch.context() as patched:
-        patched.setattr(IncomingThread, "finish", die)
-        with pytest.raises(KeyboardInterrupt):
-            copy_threads(saver, target, ["import-a"])
-    assert target.history(RunnableConfig("import-a"))[0].status == "incomplete"
-    done = copy_threads(saver, target, ["import-a"])
-    assert (done.skipped_threads, done.checkpoints) == ([], 0)
-    assert copy_threads(saver, target, ["import-a"]).skipped_threads == ["import-a"]

@@ -82,12 +82,6 @@ def test_a_change_has_the_time_at_which_it_was_stored(store, saver):
     assert row["time"] == "2026-11-20T11:53:00+00:00"
 
 
-def test_the_table_tells_when_a_question_was_asked(store):
-    done = graphkit("watch", store, "order-17", "--limit", 2, terminal=True)
-    table = done.out[done.out.rindex("THREAD") :]
-    assert "58 min ago" in table
-
-
 def test_an_answer_has_the_time_of_the_last_write_to_its_log(store, saver):
     saver.put_writes(AT, {"answer:q-1": True})
     (path,) = store.glob("t-order-17-*/log")

@@ -284,10 +284,10 @@ def test_the_death_of_a_process_calls_those_who_found_the_thread_busy(place, sav
 
 
 def test_workers_side_by_side_never_run_a_thread_at_the_same_time(place, saver, start):
-    threads = [f"t{number}" for number in range(24)]
-    begin(saver, *threads[:12])
+    threads = [f"t{number}" for number in range(12)]
+    begin(saver, *threads[:6])
     workers = [start() for _ in range(3)]
-    begin(saver, *threads[12:])
+    begin(saver, *threads[6:])
     for thread in threads:
         answer(saver, thread, "yes")
     with saver.watch(latest=True) as changes:

@@ -7,8 +7,6 @@ claim: what was recorded when the process died is not made again, and the transc
 
 import json
 import signal
-import subprocess
-import sys
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
@@ -200,16 +198,14 @@ def recorded(directory):
 
 
 @contextmanager
-def start(how, base_url=""):
-    """Start the program.
+def start(launcher, how, base_url=""):
+    """Start the program with the launcher.
 
     Args:
         how: "sync", "stream" or "async", after "nested " if the agent is a step of another one.
         base_url: of a server that speaks chat completions; without one, the model is a script.
     """
-    command = [sys.executable, "-c", PROGRAM, how, base_url]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as process:
+    with launcher.start("-c", PROGRAM, how, base_url, cwd=ROOT) as process:
         yield Program(process)
         process.stdin.close()
 

@@ -45,6 +45,10 @@ def remembering(messages):
     return f"You are {names[-1]}." if names else "Who are you?"
 
 
+def ways_to_start(agent):
+    return agent.run, agent.stream, agent.astream, lambda *given: asyncio.run(agent.arun(*given))
+
+
 # Building
 
 
@@ -99,9 +103,8 @@ def test_the_saver_is_passed_to_compile_once(monkeypatch):
 
 
 @pytest.mark.requirement("P10")
-@pytest.mark.parametrize(
-    ("steps", "problem"),
-    [
+def test_wrong_steps_are_named_by_their_number():
+    for steps, problem in (
         ([], "at least one step"),
         (["llm"], r"steps\[0\]: must be a mapping"),
         (
@@ -110,11 +113,9 @@ def test_the_saver_is_passed_to_compile_once(monkeypatch):
         ),
         ([{"type": "agent", "agent": 3}], r"steps\[0\].agent: must be an agent or a graph"),
         ([{"type": "agent", "agent": Agent()}], "before build"),
-    ],
-)
-def test_wrong_steps_are_named_by_their_number(steps, problem):
-    with pytest.raises((ValueError, RuntimeError), match=problem):
-        AgentBuilderDirector(AgentConfig(steps=steps)).build()
+    ):
+        with pytest.raises((ValueError, RuntimeError), match=problem):
+            AgentBuilderDirector(AgentConfig(steps=steps)).build()
 
 
 def test_tools_without_a_chat_step_are_refused():
@@ -365,14 +366,14 @@ def test_an_agent_with_a_checkpointer_needs_a_thread_id(run):
 
 
 @pytest.mark.requirement("P25")
-@pytest.mark.parametrize("thread_id", ["a\nb", " t", "x" * 4097, "a\udce9", 7], ids=ascii)
-def test_a_thread_id_that_is_not_valid_is_refused(thread_id):
-    saver = MemorySaver()
-    agent = AgentBuilder().with_chat(echo).with_checkpointer(saver).build()
-    for start in (agent.run, agent.stream, agent.astream, lambda *given: asyncio.run(agent.arun(*given))):
-        with pytest.raises(ValueError, match="a thread id"):
-            start("hello", thread_id)
-    assert not saver.threads()
+def test_a_thread_id_that_is_not_valid_is_refused():
+    for thread_id in ("a\nb", " t", "x" * 4097, "a\udce9", 7):
+        saver = MemorySaver()
+        agent = AgentBuilder().with_chat(echo).with_checkpointer(saver).build()
+        for start in ways_to_start(agent):
+            with pytest.raises(ValueError, match="a thread id"):
+                start("hello", thread_id)
+        assert not saver.threads()
 
 
 @pytest.mark.requirement("P5")
@@ -442,14 +443,12 @@ def test_update_state_goes_on_as_if_a_node_had_returned_the_values():
 
 
 @pytest.mark.requirement("P34")
-@pytest.mark.parametrize("method", ["run", "arun", "stream", "astream"])
-def test_an_agent_that_was_not_built_says_so(method):
-    async def use():
-        outcome = getattr(Agent(), method)("hello")
-        await outcome
-
-    with pytest.raises(RuntimeError, match=rf"{method}\(\) called before build\(\)"):
-        asyncio.run(use())
+def test_an_agent_that_was_not_built_says_so():
+    for method in ("run", "stream", "astream"):
+        with pytest.raises(RuntimeError, match=rf"{method}\(\) called before build\(\)"):
+            getattr(Agent(), method)("hello")
+    with pytest.raises(RuntimeError, match=r"arun\(\) called before build\(\)"):
+        asyncio.run(Agent().arun("hello"))
 
 
 # Asynchronous parts
@@ -559,20 +558,17 @@ def test_asynchronous_runs_wait_for_their_models_without_threads(is_streamed):
 # Wrong input
 
 
-@pytest.mark.parametrize(
-    ("messages", "problem"),
-    [
+def test_a_wrong_message_is_an_error_before_anything_is_stored():
+    for messages, problem in (
         ("Hello", "messages must be a list of messages, not a text"),
         (["Hello"], r"messages\[0\] must be a mapping such as .*, not str"),
         ([{"role": "human", "content": "x"}], r"messages\[0\] must be .*, not the role 'human'; "),
-    ],
-)
-def test_a_wrong_message_is_an_error_before_anything_is_stored(messages, problem):
-    agent = AgentBuilder().with_chat(Script("x")).with_checkpointer(MemorySaver()).build()
-    for start in (agent.run, agent.stream, agent.astream, lambda *given: asyncio.run(agent.arun(*given))):
-        with pytest.raises(ValueError, match=problem):
-            start({"messages": messages}, "t")
-    assert agent.get_state_history("t") == []
+    ):
+        agent = AgentBuilder().with_chat(Script("x")).with_checkpointer(MemorySaver()).build()
+        for start in ways_to_start(agent):
+            with pytest.raises(ValueError, match=problem):
+                start({"messages": messages}, "t")
+        assert agent.get_state_history("t") == []
 
 
 def test_a_model_names_a_message_of_a_step_that_is_none():
@@ -586,41 +582,35 @@ def test_without_a_model_messages_may_have_any_form():
     assert agent.run({"messages": ["a"]})["messages"] == ["a", "b"]
 
 
-@pytest.mark.parametrize("given", [3, ["x"], b"x"])
-def test_what_is_no_input_is_an_error(given):
-    agent = AgentBuilder().with_chat(Script("x")).build()
-    with pytest.raises(
-        GraphRunnerError, match="an agent is run with a text, a mapping, a GraphResume or None, not with"
-    ):
-        agent.run(given)
+def test_what_is_no_input_is_an_error():
+    for given in (3, ["x"], b"x"):
+        agent = AgentBuilder().with_chat(Script("x")).build()
+        with pytest.raises(
+            GraphRunnerError, match="an agent is run with a text, a mapping, a GraphResume or None, not with"
+        ):
+            agent.run(given)
 
 
 @pytest.mark.requirement("P4")
-@pytest.mark.parametrize(
-    ("call", "what"),
-    [
+def test_what_needs_a_checkpointer_says_how_to_add_one():
+    for use, what in (
         (lambda agent: agent.get_state("t"), "get_state"),
         (lambda agent: agent.get_state_history("t"), "get_state_history"),
         (lambda agent: agent.update_state("t", {}), "update_state"),
         (lambda agent: agent.run(None), "a resume"),
         (lambda agent: agent.run(GraphResume(True)), "a resume"),
-    ],
-)
-def test_what_needs_a_checkpointer_says_how_to_add_one(call, what):
-    agent = AgentBuilder(name="shop").with_chat(Script("x")).build()
-    message = rf"agent 'shop' has no checkpointer, which {what} needs: add one with with_checkpointer\(\)"
-    with pytest.raises(CheckpointerConfigurationError, match=message):
-        call(agent)
+    ):
+        agent = AgentBuilder(name="shop").with_chat(Script("x")).build()
+        message = rf"agent 'shop' has no checkpointer, which {what} needs: add one with with_checkpointer\(\)"
+        with pytest.raises(CheckpointerConfigurationError, match=message):
+            use(agent)
 
 
-@pytest.mark.parametrize(
-    ("template", "problem"),
-    [
+def test_a_wrong_prompt_template_is_found_when_the_agent_is_built():
+    for template, problem in (
         ("{", "is malformed: "),
         ("{}", r"has \{\}: name a key"),
         ("{city!x}", r"has \{city!x\}: only !r, !s and !a"),
-    ],
-)
-def test_a_wrong_prompt_template_is_found_when_the_agent_is_built(template, problem):
-    with pytest.raises(ValueError, match=rf"steps\[0\].prompt_template: {problem}"):
-        AgentBuilder().with_chat(Script("x"), prompt_template=template).build()
+    ):
+        with pytest.raises(ValueError, match=rf"steps\[0\].prompt_template: {problem}"):
+            AgentBuilder().with_chat(Script("x"), prompt_template=template).build()

@@ -23,28 +23,25 @@ def test_the_defaults():
 
 
 @pytest.mark.requirement("P1")
-@pytest.mark.parametrize("name", ["memory", "versioned_memory", "file", "disk", "filesystem", "sqlite", "postgres"])
-def test_each_type_is_legal_without_its_keys(name):
-    assert CheckpointerConfig(type=name).type == name
+def test_each_type_is_legal_without_its_keys():
+    for name in ("memory", "versioned_memory", "file", "disk", "filesystem", "sqlite", "postgres"):
+        assert CheckpointerConfig(type=name).type == name
 
 
 @pytest.mark.requirement("P1")
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
+def test_a_wrong_shape_names_the_key_when_it_is_made():
+    for fields, words in (
         ({"type": "redis"}, "type: Unsupported checkpointer type: 'redis'; known are .*sqlite"),
         ({"type": None}, "type: must be a valid string"),
         ({"config": "runs.db"}, "config: must be a valid dictionary"),
         ({"enabled": "yes"}, "enabled: must be a valid boolean"),
         ({"db_file": "runs.db"}, "db_file: is unknown"),
-    ],
-)
-def test_a_wrong_shape_names_the_key_when_it_is_made(fields, words):
-    for make in (CheckpointerConfig, lambda **given: CheckpointerConfig.from_dict(given)):
-        with pytest.raises(CheckpointerConfigurationError, match=words) as caught:
-            make(**fields)
-        assert isinstance(caught.value, ValueError)
-        assert caught.value.__cause__ is not None
+    ):
+        for make in (CheckpointerConfig, lambda **given: CheckpointerConfig.from_dict(given)):
+            with pytest.raises(CheckpointerConfigurationError, match=words) as caught:
+                make(**fields)
+            assert isinstance(caught.value, ValueError)
+            assert caught.value.__cause__ is not None
 
 
 def test_it_is_immutable_and_pickles_and_compares():
@@ -68,9 +65,8 @@ def test_its_text_has_no_password():
 
 
 @pytest.mark.requirement("P2")
-@pytest.mark.parametrize(
-    ("name", "config", "key"),
-    [
+def test_a_wrong_key_is_named_when_it_is_built(tmp_path, monkeypatch):
+    for name, config, key in (
         ("sqlite", None, "db_file"),
         ("sqlite", {"db_file": ""}, "db_file"),
         ("sqlite", {"db_file": "a.db", "types": ["x"]}, "^config of the checkpointer type 'sqlite': 'x' cannot be"),
@@ -80,15 +76,13 @@ def test_its_text_has_no_password():
         ("postgres", None, "connection_string"),
         ("file", {"base_directory": "missing/runs", "lock_timeout": "soon"}, "lock_timeout"),
         ("postgres", {"connection_string": "nonsense"}, "connection_string"),
-    ],
-)
-def test_a_wrong_key_is_named_when_it_is_built(name, config, key, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for use in (CheckpointerConfig.build, CheckpointerConfig.check):
-        with pytest.raises(CheckpointerConfigurationError, match=key):
-            use(CheckpointerConfig(name, config))
-    CheckpointerConfig(name, config, enabled=False).check()
-    assert list(tmp_path.iterdir()) == []
+    ):
+        monkeypatch.chdir(tmp_path)
+        for use in (CheckpointerConfig.build, CheckpointerConfig.check):
+            with pytest.raises(CheckpointerConfigurationError, match=key):
+                use(CheckpointerConfig(name, config))
+        CheckpointerConfig(name, config, enabled=False).check()
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_each_type_builds_its_saver(tmp_path):
@@ -162,11 +156,11 @@ def test_a_block_is_parsed():
 
 
 @pytest.mark.requirement("P41")
-@pytest.mark.parametrize("block", [None, [], "memory", 3, {"type": "redis"}, {1: 2}, {"typ": "memory"}])
-def test_a_wrong_block_is_an_error(block):
-    with pytest.raises(CheckpointerConfigurationError):
-        CheckpointerYAMLHandler().parse_checkpointer_config(block)
-    assert CheckpointerYAMLHandler().validate_checkpointer_config(block) is False
+def test_a_wrong_block_is_an_error():
+    for block in (None, [], "memory", 3, {"type": "redis"}, {1: 2}, {"typ": "memory"}):
+        with pytest.raises(CheckpointerConfigurationError):
+            CheckpointerYAMLHandler().parse_checkpointer_config(block)
+        assert CheckpointerYAMLHandler().validate_checkpointer_config(block) is False
 
 
 PLAIN = st.recursive(

@@ -107,9 +107,8 @@ def test_the_key_of_a_model_is_neither_written_nor_shown():
     assert "sk-secret" not in str(caught.value) + str(caught.value.__cause__)
 
 
-@pytest.mark.parametrize(
-    ("change", "key"),
-    [
+def test_what_has_no_plain_form_is_an_error_that_names_the_key():
+    for change, key in (
         ({"checkpointer": MemorySaver()}, "checkpointer"),
         ({"steps": [{"type": "function", "function": lambda state: {}}]}, r"steps\[0\].function"),
         ({"steps": [{"type": "agent", "agent": BUILT}]}, r"steps\[0\].agent"),
@@ -118,16 +117,13 @@ def test_the_key_of_a_model_is_neither_written_nor_shown():
         ({"tools": [{"function": application.find_order, "retry": PICKY}]}, r"tools\[0\].retry.retry_on"),
         ({"tools": [replace(application.search, name="other")]}, r"tools\[0\]"),
         ({"state_type": {"n": int}}, "state_type"),
-    ],
-)
-def test_what_has_no_plain_form_is_an_error_that_names_the_key(change, key):
-    with pytest.raises(AgentConfigurationError, match=f"^{key}: has no plain form"):
-        AgentConfig(**change).to_dict()
+    ):
+        with pytest.raises(AgentConfigurationError, match=f"^{key}: has no plain form"):
+            AgentConfig(**change).to_dict()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_a_wrong_key_is_named():
+    for change, message in (
         ({"nmae": "x"}, "nmae: is unknown"),
         ({"steps": [3]}, r"steps\[0\]: must be a mapping"),
         ({"steps": [{"type": "llm", "model": "m"}]}, r"steps\[0\].model: must be provider:model"),
@@ -142,31 +138,26 @@ def test_what_has_no_plain_form_is_an_error_that_names_the_key(change, key):
         ({"tools": [{"function": "m:f", "on_error": "x"}]}, r"tools\[0\].on_error: must be 'model' or 'raise'"),
         ({"thread_id": {"strategy": "uuid", "user_id": "b"}}, "thread_id: the thread id strategy 'uuid' has no option"),
         ({"state_type": 3}, "state_type: must be module:name, not int"),
-    ],
-)
-def test_a_wrong_key_is_named(change, message):
-    with pytest.raises(AgentConfigurationError, match=f"^{message}"):
-        AgentConfig.from_dict(change)
+    ):
+        with pytest.raises(AgentConfigurationError, match=f"^{message}"):
+            AgentConfig.from_dict(change)
 
 
-@pytest.mark.parametrize("given", [None, [], "text", 3])
-def test_what_is_no_mapping_is_an_error(given):
-    with pytest.raises(AgentConfigurationError, match="must be a mapping"):
-        AgentConfig.from_dict(given)
+def test_what_is_no_mapping_is_an_error():
+    for given in (None, [], "text", 3):
+        with pytest.raises(AgentConfigurationError, match="must be a mapping"):
+            AgentConfig.from_dict(given)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_a_reference_that_leads_nowhere_says_why():
+    for text, message in (
         ("f", "must be module:name"),
         ("../x:y", "must be module:name"),
         ("no_such_module:f", "there is no module 'no_such_module'"),
         ("json:nothing", "the module 'json' has no 'nothing'"),
-    ],
-)
-def test_a_reference_that_leads_nowhere_says_why(text, message):
-    with pytest.raises(ValueError, match=message):
-        resolve_reference(text)
+    ):
+        with pytest.raises(ValueError, match=message):
+            resolve_reference(text)
 
 
 def test_a_module_that_fails_is_named_with_its_cause(tmp_path, monkeypatch):

@@ -93,12 +93,12 @@ def test_an_agent_in_a_step_counts_its_own_nodes_to_the_limit_of_the_outer_one()
     assert model.requests == 3
 
 
-@pytest.mark.parametrize("limit", [0, True, "3"])
-def test_a_wrong_limit_is_refused(limit):
-    with pytest.raises(AgentConfigurationError, match=r"^max_iterations: must be "):
-        AgentBuilder().with_max_iterations(limit)
-    with pytest.raises(AgentConfigurationError, match=r"^max_iterations: must be "):
-        AgentConfig(steps=[{"type": "llm", "model": application.echo}], max_iterations=limit)
+def test_a_wrong_limit_is_refused():
+    for limit in (0, True, "3"):
+        with pytest.raises(AgentConfigurationError, match=r"^max_iterations: must be "):
+            AgentBuilder().with_max_iterations(limit)
+        with pytest.raises(AgentConfigurationError, match=r"^max_iterations: must be "):
+            AgentConfig(steps=[{"type": "llm", "model": application.echo}], max_iterations=limit)
 
 
 @pytest.mark.parametrize("agent", ["agent: {max_iterations: 3, steps: [LLM]}", "file: inner.yaml"])

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
 
 
 @pytest.fixture(scope="module", params=["sync", "stream", "async", "nested sync"])
-def program(request):
-    with killing.start(request.param) as program:
+def program(request, launcher):
+    with killing.start(launcher, request.param) as program:
         yield program
 
 

@@ -24,9 +24,9 @@ def answer(request):
 
 @pytest.mark.requirement("P82")
 @pytest.mark.parametrize("how", ["sync", "stream", "async"])
-def test_at_random_times_no_recorded_call_reaches_the_server_again(tmp_path, how, sweep):
+def test_at_random_times_no_recorded_call_reaches_the_server_again(tmp_path, launcher, how, sweep):
     chance = random.Random(f"protocol {how}")
-    with chat_server.start(answer) as server, killing.start(how, server.base_url) as program:
+    with chat_server.start(answer) as server, killing.start(launcher, how, server.base_url) as program:
 
         def made_in(directory):
             return [f"model {number_of(request)}" for request in server.requests] + logged(directory)

@@ -535,9 +535,8 @@ def test_a_server_that_cannot_be_used_is_an_error_that_names_it(settings, reason
 GOOD = {"command": "server"}
 
 
-@pytest.mark.parametrize(
-    ("servers", "message"),
-    [
+def test_wrong_settings_are_refused_by_name():
+    for servers, message in (
         ([], "mcp_servers: must be"),
         ({"s": {}}, "mcp_servers.s: needs either command or url"),
         ({"s": {**GOOD, "url": "http://localhost/mcp"}}, "mcp_servers.s: needs either command or url"),
@@ -545,14 +544,11 @@ GOOD = {"command": "server"}
         ({"s": {**GOOD, "env": {"A=B": SECRET}}}, "env: 'A=B' is not the name of an environment variable"),
         ({"s": {"url": "localhost"}}, "url: must be an address"),
         ({"s": {"url": f"http://me:{SECRET}@localhost/"}}, "url: must not contain a user or a password"),
-    ],
-    ids=str,
-)
-def test_wrong_settings_are_refused_by_name(servers, message):
-    with pytest.raises(AgentConfigurationError) as caught:
-        McpServers(servers)
-    assert message in str(caught.value)
-    assert SECRET not in str(caught.value)
+    ):
+        with pytest.raises(AgentConfigurationError) as caught:
+            McpServers(servers)
+        assert message in str(caught.value)
+        assert SECRET not in str(caught.value)
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch):

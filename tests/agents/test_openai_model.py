@@ -151,6 +151,7 @@ def test_the_request_has_the_form_of_the_protocol_and_nothing_of_ours(connect):
 # ---------------------------------------------------------------------------------------------- failures that pass
 
 
+@pytest.mark.sweep(1, of="ask", in_turn=True)
 @both
 @pytest.mark.parametrize(
     "reply",
@@ -182,6 +183,7 @@ def test_when_all_attempts_fail_the_error_counts_them(connect, ask, reply):
     assert caught.value.status == (500 if reply.status == 500 else None)
 
 
+@pytest.mark.sweep(1, of="ask", in_turn=True)
 @both
 @pytest.mark.parametrize(
     ("reply", "reason"),
@@ -255,6 +257,7 @@ def test_when_the_next_answer_differs_from_what_was_shown_the_error_says_so(conn
     assert "the stream broke after 8 characters had been shown" in str(caught.value)
 
 
+@pytest.mark.sweep(1, of="ask", in_turn=True)
 @both
 @pytest.mark.parametrize("event", ["{broken", '{"error": {"message": "overloaded"}}', '{"choices": 3}'])
 def test_a_bad_event_is_a_failure(connect, ask, event):
@@ -370,6 +373,7 @@ def echo_of_the_key(request):
     return failure(401, f"Incorrect API key provided: {KEY}", code=KEY)
 
 
+@pytest.mark.sweep(1, of=("ask", "settings"), in_turn=True)
 @both
 @pytest.mark.parametrize("settings", [{}, {"api_key": KEY}], ids=["environment", "settings"])
 @pytest.mark.parametrize(

@@ -75,27 +75,6 @@ def last(state):
 # The five demos of the plan
 
 
-@pytest.mark.requirement("P16")
-def test_a_conversation_is_remembered(load, server):
-    agent = load(PLAN.replace("sqlite", "memory").replace('db_file: "./data/helper.db"', "{}"))
-    assert last(agent.run("I am Ada", "thread-1")) == "You are Ada."
-    assert last(agent.run("Who am I?", "thread-1")) == "You are Ada."
-
-
-@pytest.mark.requirement("P16", "P40")
-def test_a_conversation_goes_on_after_a_restart(write, server, launcher, tmp_path):
-    write(PLAN)
-    code = (
-        "import sys; from graphkit.agents import load_agent\n"
-        "with load_agent('agent.yaml') as agent: print(agent.run(sys.argv[1], 't')['messages'][-1]['content'])"
-    )
-    environment = {"PYTHONPATH": str(ROOT), "OPENAI_API_KEY": "k", "OPENAI_BASE_URL": server.base_url}
-    for message in ("I am Ada", "Who am I?"):
-        done = launcher.run("-c", code, message, cwd=tmp_path, environment=environment)
-        assert (done.returncode, done.stdout) == (0, "You are Ada.\n"), done.stderr
-    assert (tmp_path / "data" / "helper.db").exists()
-
-
 # What {input} stands for
 
 
@@ -188,17 +167,13 @@ def test_an_unknown_state_type_says_what_to_do(write):
     assert "load_agent(..., state_types=[TravelState])" in caught.value.reason
 
 
-@pytest.mark.parametrize(
-    ("state_types", "message"),
-    [
+def test_wrong_state_types_are_an_error(write):
+    for state_types, message in (
         ([TravelState, type("TravelState", (), {})], "two state_types are named TravelState"),
         ([TravelState()], "state_types must be classes"),
-    ],
-    ids=str,
-)
-def test_wrong_state_types_are_an_error(write, state_types, message):
-    with pytest.raises(ValueError, match=message):
-        load_agent(write(STEPS), state_types=state_types)
+    ):
+        with pytest.raises(ValueError, match=message):
+            load_agent(write(STEPS), state_types=state_types)
 
 
 # Where the keys of a step stand
@@ -230,33 +205,49 @@ def test_what_config_holds_is_as_if_the_step_had_it():
     assert AgentConfig.from_dict(flat.to_dict()) == flat
 
 
-def test_tools_in_config_are_those_of_the_step(write):
-    content = PLAN.replace("prompt_template", f"tools: ['{APP}:find_order']\n      prompt_template")
-    (tool,) = load_agent_config(write(content)).steps[0].config.tools
-    assert tool is application.find_order
-
-
-@pytest.mark.parametrize(
-    ("step", "line", "key", "message"),
-    [
-        ("model: openai:m\n    config:\n      prompt_template: b\n      model: m", 6, "steps[0].config.model", "is in the step, too; keep one"),
-        ("model: openai:m\n    config:\n      prompt_template: b\n      temperature: 1", 6, "steps[0].config.temperature", "the step has its model in `model`"),
+def test_a_key_at_a_wrong_place_is_named_with_its_line(write):
+    for step, line, key, message in (
+        (
+            "model: openai:m\n    config:\n      prompt_template: b\n      model: m",
+            6,
+            "steps[0].config.model",
+            "is in the step, too; keep one",
+        ),
+        (
+            "model: openai:m\n    config:\n      prompt_template: b\n      temperature: 1",
+            6,
+            "steps[0].config.temperature",
+            "the step has its model in `model`",
+        ),
         ("config:\n      model: gpt-4", 3, "steps[0].config.provider", "is missing"),
         ("config:\n      prompt_template: b", 2, "steps[0].model", "is missing"),
         ("config:\n      provider: openai\n      model: m\n      name: n", 6, "steps[0].config.name", "is unknown"),
-        ("config:\n      model: m\n      provider: petal", 5, "steps[0].config.provider", "unknown provider 'petal'; the known providers are: openai"),
-        ("config:\n      provider: openai\n      model: m\n      api_key_env: sk-1 2", 6, "steps[0].config.api_key_env", "not a key"),
-        (f"config:\n      provider: openai\n      model: m\n      tools:\n        - '{APP}:nothing'", 7, "steps[0].config.tools[0]", "has no 'nothing'"),
-    ],
-)  # fmt: skip
-def test_a_key_at_a_wrong_place_is_named_with_its_line(write, step, line, key, message):
-    path = write(f"steps:\n  - type: llm\n    {step}\n")
-    with pytest.raises(AgentConfigurationError) as caught:
-        load_agent(path)
-    error = caught.value
-    assert (error.file, error.line, error.key) == (str(path), line, key)
-    assert message in error.reason
-    assert "sk-1" not in str(error)
+        (
+            "config:\n      model: m\n      provider: petal",
+            5,
+            "steps[0].config.provider",
+            "unknown provider 'petal'; the known providers are: openai",
+        ),
+        (
+            "config:\n      provider: openai\n      model: m\n      api_key_env: sk-1 2",
+            6,
+            "steps[0].config.api_key_env",
+            "not a key",
+        ),
+        (
+            f"config:\n      provider: openai\n      model: m\n      tools:\n        - '{APP}:nothing'",
+            7,
+            "steps[0].config.tools[0]",
+            "has no 'nothing'",
+        ),
+    ):
+        path = write(f"steps:\n  - type: llm\n    {step}\n")
+        with pytest.raises(AgentConfigurationError) as caught:
+            load_agent(path)
+        error = caught.value
+        assert (error.file, error.line, error.key) == (str(path), line, key)
+        assert message in error.reason
+        assert "sk-1" not in str(error)
 
 
 def test_an_invalid_step_of_an_inner_agent_is_named_where_it_stands(write):

@@ -9,15 +9,11 @@ from graphkit import (
     CheckpointStorageError,
     RunnableConfig,
 )
-from graphkit.agents.testing import FailingSaver, ManualClock, RecordingSaver, ScriptedModel
-from graphkit.testing import ScriptedSaver, made
+from graphkit.agents.testing import FailingSaver, ManualClock, ScriptedModel
+from graphkit.testing import made
 from savers import MemorySaver
 
 T = RunnableConfig("t")
-
-
-def test_a_recording_saver_is_a_scripted_one_without_a_script():
-    assert RecordingSaver is ScriptedSaver
 
 
 @pytest.mark.requirement("P81")
@@ -30,10 +26,10 @@ def test_a_failing_saver_fails_at_the_nth_put_only_and_stores_nothing_of_it():
     assert [checkpoint.state["n"] for checkpoint in saver.list(T)] == [3, 1]
 
 
-@pytest.mark.parametrize("nth", [0, -1, True, "1"])
-def test_a_wrong_number_is_an_error(nth):
-    with pytest.raises(ValueError, match="nth must be an int"):
-        FailingSaver(MemorySaver(), nth)
+def test_a_wrong_number_is_an_error():
+    for nth in (0, -1, True, "1"):
+        with pytest.raises(ValueError, match="nth must be an int"):
+            FailingSaver(MemorySaver(), nth)
 
 
 def test_a_manual_clock_moves_only_when_told():
@@ -47,12 +43,12 @@ def test_a_manual_clock_moves_only_when_told():
     assert clock() == datetime(2001, 9, 16, 1, 46, 41, 500_000, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("seconds", [-1, float("nan")])
-def test_a_manual_clock_never_goes_back(seconds):
-    clock = ManualClock(10)
-    with pytest.raises(ValueError, match="seconds"):
-        clock.advance(seconds)
-    assert clock.time() == 10
+def test_a_manual_clock_never_goes_back():
+    for seconds in (-1, float("nan")):
+        clock = ManualClock(10)
+        with pytest.raises(ValueError, match="seconds"):
+            clock.advance(seconds)
+        assert clock.time() == 10
 
 
 def test_a_scripted_model_gives_its_replies_in_order_and_records_the_requests():

@@ -44,18 +44,15 @@ def test_arguments_are_converted_to_the_annotated_types():
     assert ship(**checked) == "Elm 5, 2.0 kg, False"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
+def test_wrong_arguments_are_named():
+    for arguments, problem in (
         ({"weight": 1}, "to: is missing"),
         ({"to": {"street": "Elm", "number": "five"}, "weight": 1}, "to.number: must be a valid integer"),
         ({"to": {"street": "Elm", "number": 5}, "weight": 0}, "weight: must be greater than 0"),
         ({"to": {"street": "Elm", "number": 5}, "weight": 1, "colour": 1}, "colour: is unknown"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments, problem):
-    with pytest.raises(ToolArgumentsError, match=problem):
-        tool(ship).check_arguments(arguments)
+    ):
+        with pytest.raises(ToolArgumentsError, match=problem):
+            tool(ship).check_arguments(arguments)
 
 
 def test_names_that_pydantic_reserves_are_names_of_parameters():
@@ -134,23 +131,20 @@ def yields(value: int):
     yield value
 
 
-@pytest.mark.parametrize("function", [takes_any, takes_keywords, takes_positions, takes_opaque, takes_unknown, yields])
-def test_a_function_that_cannot_be_a_tool_is_refused(function):
-    with pytest.raises(TypeError, match=function.__name__):
-        tool(function)
+def test_a_function_that_cannot_be_a_tool_is_refused():
+    for function in (takes_any, takes_keywords, takes_positions, takes_opaque, takes_unknown, yields):
+        with pytest.raises(TypeError, match=function.__name__):
+            tool(function)
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
+def test_wrong_options_are_refused():
+    for options, problem in (
         ({"name": "two words"}, "1 to 64 letters"),
         ({"timeout": 0}, "above 0"),
         ({"on_error": "ignore"}, "one of 'model', 'raise'"),
-    ],
-)
-def test_wrong_options_are_refused(options, problem):
-    with pytest.raises(ValueError, match=problem):
-        tool(ship, **options)
+    ):
+        with pytest.raises(ValueError, match=problem):
+            tool(ship, **options)
 
 
 def takes_nothing():

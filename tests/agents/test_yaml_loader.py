@@ -147,9 +147,8 @@ def test_a_missing_file_is_an_error_of_its_own(tmp_path):
 
 
 @pytest.mark.requirement("P44")
-@pytest.mark.parametrize(
-    ("text", "line", "message"),
-    [
+def test_a_file_that_is_not_yaml_or_no_mapping_is_an_error_of_its_own(write):
+    for text, line, message in (
         ("steps: [\n", 2, "is not YAML"),
         ("a: *nothing", 1, "is not YAML: found undefined alias"),
         ("a: 1\n---\nb: 2\n", 2, "is not YAML: but found another document"),
@@ -158,20 +157,17 @@ def test_a_missing_file_is_an_error_of_its_own(tmp_path):
         ("name: \udce9", None, "is not UTF-8"),
         ("[1, 2]", 1, "it is a sequence"),
         ("a: " + "[" * 3000, None, "is not YAML|nested too deeply"),
-    ],
-)
-def test_a_file_that_is_not_yaml_or_no_mapping_is_an_error_of_its_own(text, line, message, write):
-    path = write("")
-    path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(AgentFileSyntaxError, match=message) as caught:
-        load_agent(path)
-    if line is not None:
-        assert caught.value.line == line
+    ):
+        path = write("")
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        with pytest.raises(AgentFileSyntaxError, match=message) as caught:
+            load_agent(path)
+        if line is not None:
+            assert caught.value.line == line
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "key", "message"),
-    [
+def test_bad_input_names_file_line_and_key_and_leaves_no_file(write, tmp_path):
+    for text, line, key, message in (
         ("name: x\nstesp: []\n" + STEPS, 2, "stesp", "is unknown"),
         ("name: x\n", 1, "steps", "is missing: an agent needs at least one step"),
         ("steps:\n  - type: llm\n", 2, "steps[0].model", "is missing"),
@@ -196,19 +192,17 @@ def test_a_file_that_is_not_yaml_or_no_mapping_is_an_error_of_its_own(text, line
         ("steps: [{type: agent, file: gone.yaml}]\n", None, "", "gone.yaml: there is no such file"),
         ("steps:\n  - type: agent\n    file: agent.yaml\n", 3, "steps[0].file", "contains itself"),
         ("steps:\n  - type: agent\n    agent: {steps: []}\n", 3, "steps[0].agent.steps", "at least one step"),
-    ],
-)
-def test_bad_input_names_file_line_and_key_and_leaves_no_file(text, line, key, message, write, tmp_path):
-    path = write("")
-    path.write_text(text)
-    with pytest.raises(AgentConfigurationError, match=message) as caught:
-        load_agent(path)
-    if line is not None:
-        assert caught.value.line == line
-        assert caught.value.key == key
-        assert caught.value.file == str(path)
-        assert str(caught.value).startswith(f"{path}, line {line}: ")
-    assert list(tmp_path.iterdir()) == [path]
+    ):
+        path = write("")
+        path.write_text(text)
+        with pytest.raises(AgentConfigurationError, match=message) as caught:
+            load_agent(path)
+        if line is not None:
+            assert caught.value.line == line
+            assert caught.value.key == key
+            assert caught.value.file == str(path)
+            assert str(caught.value).startswith(f"{path}, line {line}: ")
+        assert list(tmp_path.iterdir()) == [path]
 
 
 def test_without_the_package_the_extra_is_named(write, monkeypatch):
@@ -217,22 +211,41 @@ def test_without_the_package_the_extra_is_named(write, monkeypatch):
         load_agent(write(STEPS))
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "key", "message"),
-    [
-        ("steps:\n  - type: llm\n    model: 'APP:echo'\n    tools: ['APP:many']\n", 4, "steps[0].tools[0]", "takes any number"),
-        ("steps:\n  - type: agent\n    checkpointer: {type: file}\n    agent: {steps: [{type: llm, model: 'APP:echo'}]}\n", 3, "steps[0].checkpointer", "base_directory"),
-        ("steps:\n  - type: agent\n    file: inner.yaml\n    checkpointer: {type: memory}\n", 4, "steps[0].checkpointer", "inner.yaml has a checkpointer, too"),
-        ("steps:\n  - {type: function, name: one, function: 'APP:ship'}\n  - {type: function, name: one, function: 'APP:ship'}\n", 1, "steps", "one"),
+def test_what_only_building_finds_is_named_too(write):
+    for text, line, key, message in (
+        (
+            "steps:\n  - type: llm\n    model: 'APP:echo'\n    tools: ['APP:many']\n",
+            4,
+            "steps[0].tools[0]",
+            "takes any number",
+        ),
+        (
+            "steps:\n  - type: agent\n    checkpointer: {type: file}\n    agent: {steps: [{type: llm, model: 'APP:echo'}]}\n",
+            3,
+            "steps[0].checkpointer",
+            "base_directory",
+        ),
+        (
+            "steps:\n  - type: agent\n    file: inner.yaml\n    checkpointer: {type: memory}\n",
+            4,
+            "steps[0].checkpointer",
+            "inner.yaml has a checkpointer, too",
+        ),
+        (
+            "steps:\n  - {type: function, name: one, function: 'APP:ship'}\n  - {type: function, name: one, function: 'APP:ship'}\n",
+            1,
+            "steps",
+            "one",
+        ),
         ("steps:\n" + "  - type: llm\n" * 12, 2, "steps[0].model", "and 2 more problems"),
-    ],
-)  # fmt: skip
-def test_what_only_building_finds_is_named_too(text, line, key, message, write):
-    write("checkpointer: {type: memory}\nsteps: [{type: llm, model: 'APP:echo'}]\n".replace("APP", APP), "inner.yaml")
-    path = write(text.replace("APP:ship", f"{APP}:Shop.ship").replace("APP", APP))
-    with pytest.raises(AgentConfigurationError, match=message) as caught:
-        load_agent(path)
-    assert (caught.value.line, caught.value.key, caught.value.file) == (line, key, str(path))
+    ):
+        write(
+            "checkpointer: {type: memory}\nsteps: [{type: llm, model: 'APP:echo'}]\n".replace("APP", APP), "inner.yaml"
+        )
+        path = write(text.replace("APP:ship", f"{APP}:Shop.ship").replace("APP", APP))
+        with pytest.raises(AgentConfigurationError, match=message) as caught:
+            load_agent(path)
+        assert (caught.value.line, caught.value.key, caught.value.file) == (line, key, str(path))
 
 
 def test_all_problems_are_in_one_message_with_their_lines(write):
@@ -262,20 +275,17 @@ def test_a_file_that_grows_by_its_aliases_is_refused(write):
         load_agent(path)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_the_value_of_a_secret_is_in_no_traceback(write):
+    for text in (
         "steps: [{type: llm, model: {provider: openai, model: m, api_key: '${TOKEN}'}}]",
         "steps: [{type: llm, config: {provider: openai, model: m, api_key: '${TOKEN}'}}]",
         f"mcp_servers: {{a: {{command: c, env: {{A: '${{TOKEN}}', B=C: '${{TOKEN}}'}}}}}}\n{STEPS}",
         f"checkpointer: {{type: postgres, config: {{connection_string: '${{TOKEN}}', lease: -1}}}}\n{STEPS}",
-    ],
-)
-def test_the_value_of_a_secret_is_in_no_traceback(write, text):
-    environment = {"TOKEN": "sk-12345 with a space"}
-    with pytest.raises((AgentConfigurationError, ValueError)) as caught:
-        load_agent(write(text), environment=environment)
-    assert "sk-12345" not in "".join(traceback.format_exception(caught.value))
+    ):
+        environment = {"TOKEN": "sk-12345 with a space"}
+        with pytest.raises((AgentConfigurationError, ValueError)) as caught:
+            load_agent(write(text), environment=environment)
+        assert "sk-12345" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_secret_in_another_field_is_a_warning_at_check_time(write, caplog):

@@ -1,4 +1,4 @@
-"""Every example runs, in an empty directory and a fresh process, and prints what its top says."""
+"""Every example runs, in an empty directory and a process of its own, and prints what its top says."""
 
 import ast
 import os
@@ -17,18 +17,27 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-def start(name, *options):
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-W", "error", str(ROOT / "examples" / name), *options]
-    environment = os.environ | {"PYTHONIOENCODING": "utf-8"}
-    return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8")
+@pytest.fixture
+def start(launcher):
+    return lambda name, *options: launcher.start(ROOT / "examples" / name, *options, has_errors=True)
 
 
-def run(name, *options, given=""):
-    with start(name, *options) as process:
-        out, err = process.communicate(given, timeout=120)
-    assert (process.returncode, err) == (0, "")
-    return out
+@pytest.fixture
+def run(launcher):
+    """Runs an example; returns what it prints."""
+
+    def run_to_the_end(name, *options, given=""):
+        done = launcher.run(ROOT / "examples" / name, *options, given=given)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    return run_to_the_end
+
+
+def test_an_example_runs_in_a_fresh_interpreter():
+    command = [sys.executable, "-W", "error", ROOT / "examples" / "03_many_users.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +75,7 @@ accepted  welcome.txt
 
 
 @pytest.mark.parametrize(("answers", "verdict"), [("yes", "accepted"), ("no", "rejected")])
-def test_document_review(fresh_folder, answers, verdict):
+def test_document_review(run, fresh_folder, answers, verdict):
     lines = run("01_document_review.py", "--answers", answers).splitlines(keepends=True)
     assert lines[:4] == [
         "read agreement.txt\n",
@@ -81,7 +90,7 @@ def test_document_review(fresh_folder, answers, verdict):
     assert sorted(path.name for path in (fresh_folder / "runs/review").iterdir()) == ["report.txt", "work.log"]
 
 
-def test_document_review_leaves_a_question_open_for_the_next_process(fresh_folder):
+def test_document_review_leaves_a_question_open_for_the_next_process(run, fresh_folder):
     assert run("01_document_review.py").splitlines()[-1] == "agreement.txt: a sentence of 58 words. Accept it? (y/n)"
     (waiting,) = FileSystemSaver(fresh_folder / "runs/checkpoints").interrupts()
     assert waiting.payload == "agreement.txt: a sentence of 58 words"
@@ -92,7 +101,7 @@ def test_document_review_leaves_a_question_open_for_the_next_process(fresh_folde
     assert out.endswith(REPORT.format("accepted").replace("accepted  agreement", "rejected  agreement"))
 
 
-def test_document_review_of_other_folders_side_by_side(fresh_folder):
+def test_document_review_of_other_folders_side_by_side(run, fresh_folder):
     (fresh_folder / "empty").mkdir()
     (fresh_folder / "one").mkdir()
     (fresh_folder / "one" / "a.txt").write_text("1 May 2024. Fine.", encoding="utf-8")
@@ -103,7 +112,7 @@ def test_document_review_of_other_folders_side_by_side(fresh_folder):
 
 
 @pytest.mark.requirement("P16")
-def test_conversation_remembers_in_another_process():
+def test_conversation_remembers_in_another_process(run):
     assert run("02_conversation.py", given="my name is Ada\nhello\nhello\n").splitlines() == [
         "Message 1. I know of you: name Ada.",
         "Message 2. I know of you: name Ada.",
@@ -121,7 +130,7 @@ def test_conversation_remembers_in_another_process():
 
 
 @pytest.mark.requirement("P89")
-def test_conversation_is_killed_between_two_messages():
+def test_conversation_is_killed_between_two_messages(run, start):
     with start("02_conversation.py") as process:
         process.stdin.write("my cat is Tom\n")
         process.stdin.flush()
@@ -131,7 +140,7 @@ def test_conversation_is_killed_between_two_messages():
 
 
 @pytest.mark.requirement("P16", "P89")
-def test_many_users():
+def test_many_users(run):
     assert run("03_many_users.py").splitlines() == [
         "user 0: apples, bread, eggs = 12",
         "user 1: bread, cheese, apples = 16",
@@ -147,7 +156,7 @@ def test_many_users():
     ]
 
 
-def test_long_job():
+def test_long_job(run):
     lines = run("04_long_job.py").splitlines()
     assert len(lines) == 21
     assert lines[7] == " 40%  4203 primes below 40000"
@@ -157,7 +166,7 @@ def test_long_job():
 
 @pytest.mark.requirement("P89")
 @pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
-def test_long_job_is_killed_and_goes_on():
+def test_long_job_is_killed_and_goes_on(run, start):
     options = ["--limit", "60000", "--piece", "1000"]
     config = RunnableConfig(thread_id="primes below 60000")
     counted = []
@@ -182,7 +191,7 @@ def test_long_job_is_killed_and_goes_on():
 
 
 @pytest.mark.requirement("L16", "P16")
-def test_time_travel():
+def test_time_travel(run):
     out = run("05_time_travel.py")
     before, after = out.split("After going back and taking the train:\n")
     plane = before.splitlines()[1:]
@@ -206,7 +215,7 @@ def test_time_travel():
     assert run("05_time_travel.py") == out
 
 
-def test_java_style():
+def test_java_style(run):
     assert run("java_style.py").splitlines() == [
         "invoke: ['hello', 'agent heard hello', 'tool got no answer']",
         "stream: ['__START__', 'agent', 'tool', '__END__']",
@@ -230,10 +239,10 @@ def test_java_style():
 
 
 @pytest.mark.requirement("G34")
-def test_data_pipeline_fails_once_and_goes_on_in_another_process(fresh_folder):
+def test_data_pipeline_fails_once_and_goes_on_in_another_process(run, start, fresh_folder):
     """Four stages, the third fails the first time; the resume skips the first two."""
     with start("06_data_pipeline.py") as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate()
     assert process.returncode == 1
     assert err == "failed: node 'analyze' failed: ConnectionError: the service does not answer\n"
     assert out.splitlines() == ["stage 1: ingest", "stage 2: preprocess", "stage 3: analyze"]
@@ -254,7 +263,7 @@ def test_data_pipeline_fails_once_and_goes_on_in_another_process(fresh_folder):
     ]
 
 
-def test_parallel_research_keeps_the_order_of_the_edges():
+def test_parallel_research_keeps_the_order_of_the_edges(run):
     lines = run("07_parallel_research.py").splitlines()
     assert [line.split(":")[0] for line in lines[:4]] == ["history", "physics", "travel", "travel"]
     notes = [f"{title} ({shelf})" for shelf, title in (line.split(": ") for line in lines[:4])]
@@ -266,18 +275,18 @@ def test_parallel_research_keeps_the_order_of_the_edges():
 
 
 @pytest.mark.parametrize(("answer", "outcome"), [("yes", "approved"), ("no", "refused")])
-def test_subgraph_approval_goes_on_inside(fresh_folder, answer, outcome):
+def test_subgraph_approval_goes_on_inside(run, fresh_folder, answer, outcome):
     waits = "250 for a boat? It waits in 'checking', at 'approve'."
     assert run("08_subgraph_approval.py").splitlines() == ["check", waits]
     assert run("08_subgraph_approval.py").splitlines() == [waits]
     assert run("08_subgraph_approval.py", "--answer", answer).splitlines() == [f"250 for a boat: {outcome}"]
 
 
-def test_subgraph_approval_of_a_small_order_asks_nobody():
+def test_subgraph_approval_of_a_small_order_asks_nobody(run):
     assert run("08_subgraph_approval.py", "--amount", "20").splitlines() == ["check", "20 for a boat: approved"]
 
 
-def test_retry_and_timeout_pays_once():
+def test_retry_and_timeout_pays_once(run):
     assert run("09_retry_and_timeout.py").splitlines() == [
         "pays 12.50",
         "attempt 1 failed: TimeoutError: node 'order' took longer than its timeout of 0.2 s",

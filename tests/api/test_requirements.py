@@ -5,8 +5,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
 PAGE = (ROOT / "docs" / "requirements.md").read_text(encoding="utf-8")
@@ -90,19 +88,19 @@ def test_texts_of_tests_cite_only_what_the_repository_has():
         assert ELSEWHERE.findall(source) == [], path
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ('@pytest.mark.requirement("P1")\nclass TestIt: ...', [("TestIt", ["P1"])]),
-        (
-            '@given()\n@pytest.mark.requirement("P1", "behaviour 2")\ndef test_it(): ...',
-            [("test_it", ["P1", "behaviour 2"])],
-        ),
-        ('@pytest.mark.requirement("P1")\nasync def test_it(): ...', [("test_it", ["P1"])]),
-        ('class TestIt:\n    @pytest.mark.requirement("P1")\n    def test_it(self): ...', [("test_it", ["P1"])]),
-        ('@pytest.mark.sweep("P1")\ndef test_it(): ...', []),
-        ("TEXT = '@pytest.mark.requirement(\"P1\")'", []),
-    ],
-)
-def test_marks_are_found(source, expected):
-    assert marks_of(source) == expected
+def test_marks_are_found():
+    source = """
+@given()
+@pytest.mark.requirement("P1", "behaviour 2")
+async def test_it(): ...
+
+class TestIt:
+    @pytest.mark.sweep("P2")
+    def test_it(self): ...
+
+    @pytest.mark.requirement("P3")
+    def test_it(self): ...
+
+TEXT = '@pytest.mark.requirement("P4")'
+"""
+    assert marks_of(source) == [("test_it", ["P1", "behaviour 2"]), ("test_it", ["P3"])]

@@ -1,9 +1,7 @@
 """agents schema, agents check and agents run: a conversation at the terminal."""
 
 import json
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -120,12 +118,6 @@ def test_an_unknown_command_of_the_group_is_a_usage_error():
     assert (done.code, "'run'" in done.err) == (2, True)
 
 
-def test_the_schema_is_json():
-    schema = graphkit("agents", "schema").json
-    assert schema["required"] == ["steps"]
-    assert graphkit("agents", "schema", "--json").json == schema
-
-
 def test_a_valid_file_is_checked_without_a_store():
     done = graphkit("agents", "check", "shop.yaml")
     assert (done.code, done.out) == (0, "shop.yaml is valid: agent shop, 1 step (llm)\n")
@@ -200,10 +192,10 @@ def test_without_a_checkpointer_nothing_is_kept():
     assert "no answer can come later, because the agent has no checkpointer" in done.out
 
 
-@pytest.mark.parametrize("thread", ["", "a\nb", " "])
-def test_a_wrong_thread_id_is_a_usage_error(thread):
-    done = run("--thread", thread, stdin="")
-    assert (done.code, "--thread: a thread id" in done.err) == (2, True)
+def test_a_wrong_thread_id_is_a_usage_error():
+    for thread in ("", "a\nb", " "):
+        done = run("--thread", thread, stdin="")
+        assert (done.code, "--thread: a thread id" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -294,20 +286,14 @@ def test_control_characters_of_a_model_do_not_reach_the_terminal():
     assert "é" in done.out
 
 
-def test_ctrl_c_ends_a_conversation_without_a_traceback():
-    process = subprocess.Popen(
-        [sys.executable, "-m", "graphkit", "agents", "run", "shop.yaml", "--thread", "bob"],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    process.stdin.write("Hello\n")
-    process.stdin.flush()
-    assert "You said" in process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+def test_ctrl_c_ends_a_conversation_without_a_traceback(launcher):
+    command = ["-m", "graphkit", "agents", "run", "shop.yaml", "--thread", "bob"]
+    with launcher.start(*command, has_errors=True) as process:
+        process.stdin.write("Hello\n")
+        process.stdin.flush()
+        assert "You said" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
     # 0: the signal came while the turn ended, and then the input ended.
     assert process.returncode in {130, 0}
     assert "Traceback" not in err

@@ -67,10 +67,11 @@ def test_an_unknown_thread(store):
 
 
 @pytest.mark.parametrize("command", ["cancel", "pause"])
-def test_a_run_of_another_process_stops(tmp_path, command):
+def test_a_run_of_another_process_stops(tmp_path, launcher, command):
     (tmp_path / "flow.py").write_text(FLOW)
     with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
-        run = CommandProcess("run", "runs", "--app", "flow:app", "-t", "t", "--input", "{}", "--json", cwd=tmp_path)
+        words = ["run", "runs", "--app", "flow:app", "-t", "t", "--input", "{}", "--json"]
+        run = CommandProcess(launcher, *words, cwd=tmp_path)
         with saver.watch(latest=True, interval=0.01) as changes:
             while not (tmp_path / "began").exists():
                 changes.get(0.05)

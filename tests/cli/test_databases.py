@@ -166,12 +166,6 @@ def test_reading_creates_no_tables_in_a_database_of_another_program(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["other.db"]
 
 
-def test_reading_creates_no_schema_on_a_server(own_database, connection):
-    done = graphkit("threads", f"postgres:{own_database}")
-    assert (done.code, "there are no tables of graphkit" in done.err) == (13, True)
-    assert connection.execute("SELECT to_regnamespace('graphkit')").fetchone() == (None,)
-
-
 def test_an_empty_file_is_no_database(tmp_path):
     (tmp_path / "empty.db").touch()
     assert graphkit("threads", f"sqlite:{tmp_path / 'empty.db'}").code == 13
@@ -197,15 +191,6 @@ def test_a_newer_schema(database, request):
         request.getfixturevalue("connection").execute("UPDATE graphkit.meta SET value = 99")
     done = graphkit("threads", database)
     assert (done.code, "upgrade graphkit" in done.err) == (13, True)
-
-
-def test_a_damaged_database_is_reported(tmp_path):
-    path = tmp_path / "runs.db"
-    with SqliteSaver(path) as saver:
-        saver.threads()
-    path.write_bytes(path.read_bytes()[:5000])
-    done = graphkit("threads", f"sqlite:{path}")
-    assert (done.code, "restore a backup" in done.err) == (12, True)
 
 
 def test_a_damaged_file_gives_up_the_threads_that_can_be_read(tmp_path):

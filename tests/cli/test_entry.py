@@ -1,5 +1,6 @@
 """The entry point as a process: help, start-up, pipes, terminals, completion, and what is typed wrongly."""
 
+import contextlib
 import json
 import os
 import pty
@@ -40,74 +41,65 @@ def fork(launcher, monkeypatch):
     return run
 
 
-def at_a_terminal(*args, **environment):
-    """What a process writes to a terminal of its own, of 80 columns."""
-    clean = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    leader, follower = pty.openpty()
-    command = [*GRAPHKIT, *map(str, args)]
-    surroundings = {**clean, "TERM": "xterm-256color", "COLUMNS": "80", **environment}
-    with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=surroundings) as running:
+@pytest.fixture
+def at_a_terminal(launcher, monkeypatch):
+    """Returns what a process writes to a terminal of its own, of 80 columns."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def run(*args, **environment):
+        leader, follower = pty.openpty()
+        surroundings = {"TERM": "xterm-256color", "COLUMNS": "80", **environment}
+        running = launcher.start_at(follower, "-m", "graphkit", *args, environment=surroundings)
         os.close(follower)
         said = b""
-        while True:
-            try:
-                part = os.read(leader, 4096)
-            except OSError:  # Linux says so when the other side has closed
-                break
-            if not part:
-                break
-            said += part
+        with contextlib.suppress(OSError):  # Linux says so when the other side has closed
+            while part := os.read(leader, 4096):
+                said += part
         os.close(leader)
         return running.wait(), said.decode()
 
-
-def test_help_names_every_command():
-    done = process("--help")
-    assert done.returncode == 0
-    for command in ("threads", "history", "answer", "resume", "export", "import"):
-        assert f"  {command} " in done.stdout
+    return run
 
 
 def test_the_script_is_the_module():
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
-    assert scripts == {"graphkit": "graphkit.cli.main:main"}
-    assert process("--version").stdout == "graphkit 0.1.0\n"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["scripts"] == {"graphkit": "graphkit.cli.main:main"}
+    done = process("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"graphkit {project['version']}\n", "")
 
 
-def test_a_process_reads_what_this_one_wrote(store):
-    done = process("threads", store)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["THREAD", "import-a", "order-17", "order-18"]
-
-
-def without(package, *args):
-    """The entry point where a package of the extra is not installed."""
-    code = f"import sys; sys.modules[{package!r}] = None; sys.argv = ['graphkit', *{list(args)!r}]\n"
-    code += "from graphkit.cli.main import main\nmain()"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+WITHOUT = """
+import contextlib, io, json, sys
+package, *command_lines = json.loads(sys.argv[1])
+sys.modules[package] = None  # as if it were not installed
+from graphkit.cli.main import main
+for words in command_lines:
+    sys.argv = ["graphkit", *words]
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main() or 0
+    except SystemExit as end:
+        code = end.code or 0
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+"""
 
 
 @pytest.mark.parametrize("package", ["click", "rich"])
-@pytest.mark.parametrize("args", [["threads", "runs"], ["show", "--help"], ["--debug"]])
-def test_a_command_without_the_extra_names_it(package, args):
-    done = without(package, *args)
+def test_without_the_extra_a_command_names_it_and_help_and_version_work(package):
+    lines = [["--version"], ["threads", "runs"], ["show", "--help"], ["--debug"], ["--help"], ["-h"], []]
+    command = [sys.executable, "-c", WITHOUT, json.dumps([package, *lines])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    version, *commands_and_helps = map(json.loads, done.stdout.splitlines())
+    assert (version[0], version[1].split()[0], version[2]) == (0, "graphkit", "")
     advice = str(MissingDependencyError(package, "cli"))
-    assert (done.returncode, done.stdout) == (MissingDependencyError.exit_code, "")
-    assert done.stderr == f"graphkit: {advice}\n"
+    assert commands_and_helps[:3] == [[MissingDependencyError.exit_code, "", f"graphkit: {advice}\n"]] * 3
+    for code, out, err in commands_and_helps[3:]:
+        assert (code, err, advice in out) == (0, "", True)
+        assert all(f"\n  {name} " in out for name in COMMANDS)
 
 
-@pytest.mark.parametrize("package", ["click", "rich"])
-def test_help_and_version_work_without_the_extra(package):
-    version = without(package, "--version")
-    assert (version.returncode, version.stdout, version.stderr) == (0, process("--version").stdout, "")
-    for args in (["--help"], ["-h"], []):
-        done = without(package, *args)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert str(MissingDependencyError(package, "cli")) in done.stdout
-        assert all(f"\n  {name} " in done.stdout for name in COMMANDS)
-
-
-def test_a_terminal_has_colours_and_no_color_has_none(store):
+def test_a_terminal_has_colours_and_no_color_has_none(store, at_a_terminal):
     code, coloured = at_a_terminal("threads", store)
     assert code == 0
     assert "\x1b[33minterrupted\x1b[0m" in coloured
@@ -168,21 +160,16 @@ def test_completion_of_what_is_not_there(tmp_path, fork):
 # What cannot be shown as it is
 
 
-def test_an_output_that_lacks_letters_has_them_escaped(tmp_path):
+def test_an_output_that_lacks_letters_has_them_escaped(tmp_path, fork):
     text = "naïve \U0001f600 → …"
     FileSystemSaver(tmp_path / "runs").put(RunnableConfig("t"), checkpoint(1, START, "a", {"text": text}))
     ascii_only = {"PYTHONIOENCODING": "ascii"}
-    done = process("show", tmp_path / "runs", "t", "--key", "text", **ascii_only)
-    assert done.returncode == 0
-    assert done.stdout == "na\\u00efve \\ud83d\\ude00 \\u2192 \\u2026\n"
-    assert json.loads(process("show", tmp_path / "runs", "t", "--json", **ascii_only).stdout)["state"] == {"text": text}
+    done = fork("show", tmp_path / "runs", "t", "--key", "text", **ascii_only)
+    assert (done.returncode, done.stdout) == (0, "na\\u00efve \\ud83d\\ude00 \\u2192 \\u2026\n")
     # A file of threads is UTF-8 everywhere.
-    lines = subprocess.run(
-        [*GRAPHKIT, "export", tmp_path / "runs"], env={**os.environ, **ascii_only}, capture_output=True, check=True
-    ).stdout
-    assert text in lines.decode()
-    again = [*GRAPHKIT, "import", tmp_path / "again", "-"]
-    subprocess.run(again, input=lines, env={**os.environ, **ascii_only}, capture_output=True, check=True)
+    lines = fork("export", tmp_path / "runs", **ascii_only).stdout
+    assert text in lines
+    assert fork("import", tmp_path / "again", "-", stdin=lines, **ascii_only).returncode == 0
     assert FileSystemSaver(tmp_path / "again").get(RunnableConfig("t")).state == {"text": text}
 
 
@@ -198,11 +185,10 @@ def test_an_input_that_is_no_text(tmp_path, shop):
     assert (done.returncode, done.stderr) == (2, b"graphkit: standard input is not utf-8 text\n")
 
 
-@pytest.mark.parametrize("around", [lambda value: [value], lambda value: {"k": value}])
-def test_values_so_deep_that_they_can_just_be_stored_can_be_shown(tmp_path, fork, around):
+def test_values_so_deep_that_they_can_just_be_stored_can_be_shown(tmp_path, fork):
     value = 1
-    for _ in range(400):
-        value = around(value)
+    for _ in range(200):
+        value = [{"k": value}]
     saver = FileSystemSaver(tmp_path / "runs")
     saver.put(RunnableConfig("t"), checkpoint(1, START, "a", {}))
     saver.put(RunnableConfig("t"), checkpoint(2, "a", "b", {"x": value}, 1))
@@ -248,30 +234,30 @@ def test_what_nobody_foresaw_is_a_sentence_too():
 COMMANDS_OF_A_DIRECTORY = ["threads", "stats", "interrupts", "verify", "repair", "compact", "export"]
 
 
-@pytest.mark.parametrize("command", COMMANDS_OF_A_DIRECTORY)
-def test_no_such_directory(tmp_path, command):
+def test_no_such_directory(tmp_path):
     (tmp_path / "runs").mkdir()
-    done = graphkit(command, tmp_path / "rns")
-    assert done.code == 18
-    assert done.err == f"graphkit: there is no directory {tmp_path / 'rns'}; did you mean runs?\n"
-    assert not (tmp_path / "rns").exists()
+    for command in COMMANDS_OF_A_DIRECTORY:
+        done = graphkit(command, tmp_path / "rns")
+        assert done.code == 18
+        assert done.err == f"graphkit: there is no directory {tmp_path / 'rns'}; did you mean runs?\n"
+        assert not (tmp_path / "rns").exists()
 
 
-@pytest.mark.parametrize("command", ["resume", "update", "show", "fork"])
-def test_no_directory_for_a_graph(tmp_path, shop, command):
-    rest = {"update": ["--set", "a=1"], "fork": ["new"]}.get(command, [])
-    done = graphkit(command, tmp_path / "runs", "t", *rest, "--app", shop)
-    assert (done.code, "there is no directory" in done.err) == (18, True)
-    assert not (tmp_path / "runs").exists()
+def test_no_directory_for_a_graph(tmp_path, shop):
+    for command in ("resume", "update", "show", "fork"):
+        rest = {"update": ["--set", "a=1"], "fork": ["new"]}.get(command, [])
+        done = graphkit(command, tmp_path / "runs", "t", *rest, "--app", shop)
+        assert (done.code, "there is no directory" in done.err) == (18, True)
+        assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("command", COMMANDS_OF_A_DIRECTORY)
-def test_no_checkpoint_directory(tmp_path, command):
+def test_no_checkpoint_directory(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").touch()
-    done = graphkit(command, tmp_path / "photos")
-    assert (done.code, "not a checkpoint directory: it has no graphkit.store" in done.err) == (13, True)
-    assert [path.name for path in (tmp_path / "photos").iterdir()] == ["a.jpg"]
+    for command in COMMANDS_OF_A_DIRECTORY:
+        done = graphkit(command, tmp_path / "photos")
+        assert (done.code, "not a checkpoint directory: it has no graphkit.store" in done.err) == (13, True)
+        assert [path.name for path in (tmp_path / "photos").iterdir()] == ["a.jpg"]
 
 
 def test_a_file_is_no_directory(tmp_path):
@@ -291,20 +277,17 @@ def test_a_store_of_a_newer_version(store):
     assert (done.code, "update it" in done.err) == (13, True)
 
 
-@pytest.mark.parametrize(
-    ("typed", "code", "message"),
-    [
+def test_a_thread_is_named_whole_or_by_its_beginning(store):
+    for typed, code, message in (
         ("order-18", 0, ""),
         ("order-1", 2, "2 threads begin with order-1: order-17, order-18; type more characters"),
         ("imp", 0, ""),
         ("imp…", 0, ""),
         ("oder-17", 11, "did you mean order-17"),
         ("zebra", 11, "see graphkit threads"),
-    ],
-)
-def test_a_thread_is_named_whole_or_by_its_beginning(store, typed, code, message):
-    done = graphkit("show", store, typed)
-    assert (done.code, message in done.err) == (code, True)
+    ):
+        done = graphkit("show", store, typed)
+        assert (done.code, message in done.err) == (code, True)
 
 
 def test_a_damaged_thread_is_no_unknown_one(store):
@@ -314,9 +297,8 @@ def test_a_damaged_thread_is_no_unknown_one(store):
         assert (done.code, "is damaged at byte" in done.err, done.err.count("\n")) == (12, True, 1)
 
 
-@pytest.mark.parametrize(
-    ("typed", "named", "help_of"),
-    [
+def test_what_is_typed_wrongly_is_named_with_where_to_find_help():
+    for typed, named, help_of in (
         ([], "", ""),
         (["show", "runs"], "'THREAD'", "show "),
         (["search", "runs"], "'KEY=VALUE...'", "search "),
@@ -332,15 +314,13 @@ def test_a_damaged_thread_is_no_unknown_one(store):
         (["threads", "runs", "--limit", "many"], "'--limit'", "threads "),
         (["watch", "runs", "--interval", "0"], "'--interval'", "watch "),
         (["threads", "runs", "--status", "\x1bappy"], "'sealed'", "threads "),
-    ],
-)
-def test_what_is_typed_wrongly_is_named_with_where_to_find_help(typed, named, help_of):
-    done = graphkit(*typed)
-    assert (done.code, done.out, named in done.err, "\x1b" in done.err) == (2, "", True, False)
-    if typed:
-        assert done.err.endswith(f"; see `graphkit {help_of}--help`\n")
-    else:
-        assert done.err.startswith("Usage: graphkit")
+    ):
+        done = graphkit(*typed)
+        assert (done.code, done.out, named in done.err, "\x1b" in done.err) == (2, "", True, False)
+        if typed:
+            assert done.err.endswith(f"; see `graphkit {help_of}--help`\n")
+        else:
+            assert done.err.startswith("Usage: graphkit")
 
 
 def test_debug_shows_where_it_happened(store):
@@ -358,12 +338,12 @@ def test_other_kinds_of_store(tmp_path):
     assert graphkit("threads", "redis:x").code == 18
 
 
-def test_a_directory_that_another_process_writes_to(tmp_path):
+def test_a_directory_that_another_process_writes_to(tmp_path, launcher):
     (tmp_path / "shop.py").write_text(SHOP.replace("def ship(state):", "def ship(state):\n    input()"))
-    run = [*GRAPHKIT, "run", "runs", "--app", "shop:app", "-t", "t", "--input", '{"item": "lamp"}']
-    subprocess.run(run, cwd=tmp_path, check=True, capture_output=True)
-    go_on = [*GRAPHKIT, "resume", "runs", "t", "--app", "shop:app", "--value", "1"]
-    with subprocess.Popen(go_on, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+    options = ["runs", "--app", "shop:app", "-t", "t", "--input", '{"item": "lamp"}']
+    assert launcher.run("-m", "graphkit", "run", *options, cwd=tmp_path).returncode == 0
+    go_on = ["-m", "graphkit", "resume", "runs", "t", "--app", "shop:app", "--value", "1"]
+    with launcher.start(*go_on, cwd=tmp_path) as running:
         assert running.stdout.readline().split()[:2] == ["1", "approve"]
         # It is inside `ship` now, and holds the thread.
         assert graphkit("threads", tmp_path / "runs", "--json").json[0]["node"] == "approve"

@@ -20,31 +20,42 @@ from graphkit.cli.values import abbreviate, describe_payload, escape, to_json
 from tests.support.terminal import graphkit
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [
-        (0, "now"), (0.4, "now"), (1, "1 s ago"), (59, "59 s ago"), (60, "1 min ago"), (3599, "59 min ago"),
-        (3600, "1 h ago"), (86400 * 2, "2 d ago"), (-90, "in 1 min"),
-    ],
-)  # fmt: skip
-def test_how_long_ago(seconds, expected):
-    assert format_age(timedelta(seconds=seconds)) == expected
+def test_how_long_ago():
+    for seconds, expected in (
+        (0, "now"),
+        (0.4, "now"),
+        (1, "1 s ago"),
+        (59, "59 s ago"),
+        (60, "1 min ago"),
+        (3599, "59 min ago"),
+        (3600, "1 h ago"),
+        (86400 * 2, "2 d ago"),
+        (-90, "in 1 min"),
+    ):
+        assert format_age(timedelta(seconds=seconds)) == expected
 
 
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (999_949, "999.9 kB"), (999_950, "1.0 MB"), (2 * 10**9, "2.0 GB")],
-)
-def test_bytes(size, expected):
-    assert format_bytes(size) == expected
+def test_bytes():
+    for size, expected in (
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (999_949, "999.9 kB"),
+        (999_950, "1.0 MB"),
+        (2 * 10**9, "2.0 GB"),
+    ):
+        assert format_bytes(size) == expected
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(0.0004, "<1 ms"), (0.25, "250 ms"), (1.5, "1.50 s"), (75, "1 min 15 s"), (3_700, "1 h 1 min")],
-)
-def test_durations(seconds, expected):
-    assert format_duration(seconds) == expected
+def test_durations():
+    for seconds, expected in (
+        (0.0004, "<1 ms"),
+        (0.25, "250 ms"),
+        (1.5, "1.50 s"),
+        (75, "1 min 15 s"),
+        (3_700, "1 h 1 min"),
+    ):
+        assert format_duration(seconds) == expected
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=30), unique=True))
@@ -80,13 +91,16 @@ def test_text_is_cut_before_figures_go():
     assert cells == [["i" * 10]]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("plain ä", "plain ä"), ("", "''"), ("a\nb", r"a\nb"), ("\x1b[0m", r"\x1b[0m"), ("\u202e", r"\u202e")],
-)
-def test_text_that_a_terminal_would_obey(text, expected):
-    assert escape(text) == expected
-    assert abbreviate("x" * 100, 10) == "x" * 9 + "…"
+def test_text_that_a_terminal_would_obey():
+    for text, expected in (
+        ("plain ä", "plain ä"),
+        ("", "''"),
+        ("a\nb", r"a\nb"),
+        ("\x1b[0m", r"\x1b[0m"),
+        ("\u202e", r"\u202e"),
+    ):
+        assert escape(text) == expected
+        assert abbreviate("x" * 100, 10) == "x" * 9 + "…"
 
 
 class Point(NamedTuple):
@@ -128,9 +142,8 @@ def test_there_is_a_difference_if_and_only_if_two_states_differ(one, two):
     assert to_plain(one) == one
 
 
-@pytest.mark.parametrize(
-    ("payload", "expected"),
-    [
+def test_what_a_human_is_asked():
+    for payload, expected in (
         ("Ship?", "Ship?"),
         ({"question": "Ship?"}, "Ship?"),
         ({"question": "Ship?", "of": [1]}, "question: Ship?, of: [1]"),
@@ -138,10 +151,8 @@ def test_there_is_a_difference_if_and_only_if_two_states_differ(one, two):
         ({}, "{}"),
         ([1], "[1]"),
         (None, "null"),
-    ],
-)
-def test_what_a_human_is_asked(payload, expected):
-    assert describe_payload(payload) == expected
+    ):
+        assert describe_payload(payload) == expected
 
 
 def test_nothing_is_broken_in_the_middle_of_a_word(store):

@@ -42,14 +42,6 @@ def test_an_unknown_schedule_is_not_found_and_the_known_ones_are_named(tmp_path)
     assert remove("x") == "there is no schedule x; there are nightly, report\n"
 
 
-def test_the_list_at_a_terminal_has_whole_expressions_and_inputs_with_their_keys(tmp_path):
-    store = tmp_path / "runs"
-    add(store, "--input", '{"kind": "daily"}', "--timezone", "Europe/Zurich", name="a name of some length")
-    listed = graphkit("schedule", "list", store, terminal=True, width=80).out
-    assert CRON in listed
-    assert '{"kind": ' in listed
-
-
 def test_a_schedule_is_not_among_the_threads(tmp_path):
     store = tmp_path / "runs"
     add(store)

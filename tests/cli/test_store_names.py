@@ -42,9 +42,8 @@ def databases(monkeypatch):
     return opened
 
 
-@pytest.mark.parametrize(
-    ("name", "parsed"),
-    [
+def test_what_a_name_stands_for():
+    for name, parsed in (
         ("runs", None),
         ("./sqlite/runs", None),
         ("C:\\runs", None),
@@ -65,10 +64,8 @@ def databases(monkeypatch):
         ("postgres:schema=", StoreName("postgres", "", "")),
         ("postgres:host=h user='a schema=x'", StoreName("postgres", "host=h user='a schema=x'")),
         ("postgres:nonsense schema=x", StoreName("postgres", "nonsense schema=x")),
-    ],
-)
-def test_what_a_name_stands_for(name, parsed):
-    assert parse_store_name(name, KINDS) == parsed
+    ):
+        assert parse_store_name(name, KINDS) == parsed
 
 
 def test_a_directory_of_that_name_wins(tmp_path, monkeypatch):
@@ -97,11 +94,6 @@ def test_a_missing_database_file_is_not_created(databases, tmp_path):
         assert graphkit("threads", name).code == 2
 
 
-def test_a_copy_may_create_the_database_file(databases, store, tmp_path):
-    assert graphkit("copy", store, "order-18", "--to", f"sqlite:{tmp_path / 'new.db'}", "--no-versions").code == 0
-    assert databases == [("sqlite", str(tmp_path / "new.db"))]
-
-
 def test_a_misspelt_kind_and_a_database_without_its_kind_are_explained(databases, tmp_path):
     done = graphkit("threads", "sqlit:runs.db")
     assert (done.code, done.err.endswith("did you mean sqlite:?\n")) == (18, True)
@@ -110,22 +102,22 @@ def test_a_misspelt_kind_and_a_database_without_its_kind_are_explained(databases
     assert (done.code, f"type sqlite:{tmp_path / 'runs.db'}" in done.err) == (18, True)
 
 
-@pytest.mark.parametrize("name", ["sqlit:runs.db", "postgre:host=h", "postgresql:host=h"])
-def test_a_misspelt_kind_makes_no_directory(databases, store, tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    before = sorted(tmp_path.iterdir())
-    done = graphkit("copy", store, "--to", name)
-    assert (done.code, "did you mean" in done.err) == (18, True)
-    assert sorted(tmp_path.iterdir()) == before
+def test_a_misspelt_kind_makes_no_directory(databases, store, tmp_path, monkeypatch):
+    for name in ("sqlit:runs.db", "postgre:host=h", "postgresql:host=h"):
+        monkeypatch.chdir(tmp_path)
+        before = sorted(tmp_path.iterdir())
+        done = graphkit("copy", store, "--to", name)
+        assert (done.code, "did you mean" in done.err) == (18, True)
+        assert sorted(tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_database_whose_saver_is_not_installed_is_an_error(monkeypatch, store, tmp_path, kind):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_SAVERS, "_defaults", lambda: {"file": FileSystemSaver})
-    done = graphkit("copy", store, "--to", f"{kind}:x")
-    assert (done.code, f"unknown saver '{kind}'" in done.err) == (18, True)
-    assert not (tmp_path / f"{kind}:x").exists()
+def test_a_database_whose_saver_is_not_installed_is_an_error(monkeypatch, store, tmp_path):
+    for kind in ("sqlite", "postgres"):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(_SAVERS, "_defaults", lambda: {"file": FileSystemSaver})
+        done = graphkit("copy", store, "--to", f"{kind}:x")
+        assert (done.code, f"unknown saver '{kind}'" in done.err) == (18, True)
+        assert not (tmp_path / f"{kind}:x").exists()
 
 
 # Passwords
@@ -197,8 +189,3 @@ def test_completion_works_with_databases_and_is_silent_about_failures(databases)
     assert complete_thread(Typed(), None, "") == ["t"]
     Typed.params = {"directory": "sqlite:missing.db"}
     assert complete_thread(Typed(), None, "") == []
-
-
-def test_a_file_saver_by_name_still_works(store):
-    assert FileSystemSaver(store).threads()
-    assert graphkit("threads", f"disk:{store}", "--json").code == 0

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from graphkit import END, Checkpoint, RunnableConfig
+from graphkit import RunnableConfig
 from savers import FileSystemSaver
 from tests.support.command_process import CommandProcess
 from tests.support.terminal import graphkit
@@ -75,16 +75,6 @@ def test_a_queued_thread_is_not_idle(tmp_path, shop):
     assert graphkit("threads", store, "--json").json[0]["status"] == "queued"
 
 
-def test_a_watch_says_that_a_thread_is_queued(tmp_path, shop):
-    store = tmp_path / "runs"
-    with FileSystemSaver(store) as saver:
-        last = Checkpoint(node_id="a", next_node_id=END, state={})
-        saver.put(RunnableConfig("t"), last)
-        submit(store, "-t", "t")
-        (line,) = graphkit("watch", store, "t", "--checkpoint", last.id, "--limit", "1").lines
-    assert line.split()[1:] == ["t", "queued"]
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_all_runs_of_a_worker(tmp_path, launcher, number):
     (tmp_path / "flow.py").write_text(FLOW)
@@ -92,7 +82,8 @@ def test_a_signal_drains_all_runs_of_a_worker(tmp_path, launcher, number):
         for thread in ("t", "u", "v"):
             command = ["-m", "graphkit", "submit", "runs", "--app", "flow:app", "-t", thread]
             assert launcher.run(*command, cwd=tmp_path).returncode == 0
-        worker = CommandProcess("worker", "runs", "--app", "flow:app", "--concurrency", "2", "--json", cwd=tmp_path)
+        words = ["worker", "runs", "--app", "flow:app", "--concurrency", "2", "--json"]
+        worker = CommandProcess(launcher, *words, cwd=tmp_path)
         assert worker.process.stderr.readline().startswith("serving; ")
         with saver.watch(latest=True, interval=0.01) as changes:
             while len([*tmp_path.glob("began-*")]) < 2:

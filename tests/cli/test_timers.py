@@ -100,9 +100,3 @@ def test_an_answer_that_is_too_late(store, what):
     else:
         assert shown["status"] == "failed"
         assert shown["failure"]["type"] == "InterruptExpiredError"
-
-
-def test_a_watch_tells_of_a_timer(store):
-    run(store, "nap")
-    lines = graphkit("watch", store, "t", "--limit", "2").lines
-    assert "sleeps until " in lines[1]

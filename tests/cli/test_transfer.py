@@ -44,6 +44,7 @@ def made(kind, path):
 
 
 @pytest.mark.requirement("P54")
+@pytest.mark.sweep(1, of="kind", in_turn=True)
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("origin", MAKERS)
 def test_every_type_comes_back_between_any_savers(tmp_path, origin, kind):
@@ -119,6 +120,7 @@ def test_only_a_list_that_goes_on_exactly_is_told_by_what_it_grew_by():
     assert [number for number, word in enumerate(told) if word == "same"] == [3]
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("cut", range(2, 12))
 def test_an_import_that_was_cut_short_goes_on(tmp_path, source, cut):
     source.release(RunnableConfig("t"))
@@ -170,9 +172,8 @@ def test_types_must_be_known(source):
         list(export_threads(source, ["x"]))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_files_that_are_no_such_files(source):
+    for change, message in (
         (lambda _: [], "line 1: this is not an export"),
         (lambda _: ["{}"], "not an export of graphkit"),
         (lambda _: ['{"graphkit": "threads", "format": 2}'], "reads up to 1"),
@@ -183,15 +184,13 @@ def test_types_must_be_known(source):
         (lambda lines: [*lines[:2], '{"ns": ""}', *lines[3:]], "line 3: malformed"),
         (lambda lines: [*lines[:3], *lines[4:]], "were changed"),
         (lambda lines: [line.replace('"one"', '"two"') for line in lines], "were changed"),
-    ],
-)
-def test_files_that_are_no_such_files(source, change, message):
-    with pytest.raises(CheckpointFormatError, match=message):
-        import_threads(MemorySaver(), change(list(export_threads(source, types=TYPES))), types=TYPES)
+    ):
+        with pytest.raises(CheckpointFormatError, match=message):
+            import_threads(MemorySaver(), change(list(export_threads(source, types=TYPES))), types=TYPES)
 
 
-@pytest.mark.sweep(10)
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.sweep(5)
+@pytest.mark.parametrize("seed", range(20))
 def test_lines_that_make_no_sense_are_refused_as_such(source, seed):
     dice = random.Random(seed)
     whole = [json.loads(line) for line in export_threads(source, types=TYPES)]
@@ -212,8 +211,8 @@ def test_lines_that_make_no_sense_are_refused_as_such(source, seed):
         assert [json.loads(line) for line in again][2:-1] == [json.loads(line) for line in written][2:-1]
 
 
-@pytest.mark.sweep(10)
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.sweep(5)
+@pytest.mark.parametrize("seed", range(20))
 def test_logs_that_make_no_sense_are_refused_as_such(tmp_path, seed):
     dice = random.Random(seed)
     saver = FileSystemSaver(tmp_path / "from", fsync="never")
@@ -240,12 +239,12 @@ def jsonable(value):
     return value.hex() if isinstance(value, bytes) else value
 
 
-@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
-def test_what_python_alone_takes_for_json_is_refused(source, constant):
-    lines = list(export_threads(source, types=TYPES))
-    lines[2] = lines[2].replace('"next": ', f'"next": {constant}, "was": ')
-    with pytest.raises(CheckpointFormatError, match=f"line 3: not JSON: {constant}"):
-        import_threads(MemorySaver(), lines, types=TYPES)
+def test_what_python_alone_takes_for_json_is_refused(source):
+    for constant in ("NaN", "Infinity", "-Infinity"):
+        lines = list(export_threads(source, types=TYPES))
+        lines[2] = lines[2].replace('"next": ', f'"next": {constant}, "was": ')
+        with pytest.raises(CheckpointFormatError, match=f"line 3: not JSON: {constant}"):
+            import_threads(MemorySaver(), lines, types=TYPES)
 
 
 def test_progress_is_told(source):
@@ -297,6 +296,7 @@ def test_the_logs_come_along_byte_by_byte(tmp_path, source):
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("cut", [1, 2, 3, 4, 5, 6])
 def test_an_import_of_logs_that_was_cut_short_goes_on(tmp_path, source, cut):
     lines = list(export_threads(source, format="logs"))
@@ -324,9 +324,8 @@ def test_damage_comes_along_and_is_told(tmp_path, source):
         import_threads(target, export_threads(source, format="logs"), format="logs")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
+def test_logs_from_strangers_get_nowhere(tmp_path, source):
+    for old, new, message in (
         ('"graphkit": "logs"', '"graphkit": "threads"', "in the format 'lines', not 'logs'"),
         ('"format": 1', '"format": 2', "reads up to 1"),
         ('"thread": "t"', '"thread": "u"', "is not the directory of thread 'u'"),
@@ -336,16 +335,14 @@ def test_damage_comes_along_and_is_told(tmp_path, source):
         ('"data": "', '"data": "AAAA', "were changed"),
         ('{"digest"', 'nonsense {"digest"', "not JSON"),
         ('{"file": "log"}', "[]", "not an object"),
-    ],
-)
-def test_logs_from_strangers_get_nowhere(tmp_path, source, old, new, message):
-    target = FileSystemSaver(tmp_path / "b" / "c", fsync="never")
-    lines = [line.replace(old, new) for line in export_threads(source, format="logs")]
-    with pytest.raises(CheckpointFormatError, match=message):
-        import_threads(target, lines, format="logs")
-    assert [
-        path for path in tmp_path.rglob("*") if path.is_file() and path.name == "log" and "source" not in path.parts
-    ] == []
+    ):
+        target = FileSystemSaver(tmp_path / "b" / "c", fsync="never")
+        lines = [line.replace(old, new) for line in export_threads(source, format="logs")]
+        with pytest.raises(CheckpointFormatError, match=message):
+            import_threads(target, lines, format="logs")
+        assert [
+            path for path in tmp_path.rglob("*") if path.is_file() and path.name == "log" and "source" not in path.parts
+        ] == []
 
 
 def test_logs_want_a_directory(source):

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -79,18 +78,18 @@ app = graph.compile()
 COMMAND = """
 import sys
 import graphkit.worker
-from graphkit.retry import RetryPolicy
+from graphkit import RetryPolicy
 from graphkit.cli.main import main
 graphkit.worker._BUSY = RetryPolicy(initial_delay=3600, max_delay=3600)  # only events call it back
 main()
-""".replace("graphkit.retry", "graphkit")
+"""
 
 
 class Process(CommandProcess):
     """A worker in a process of its own, whose lines are waited for."""
 
-    def __init__(self, place, *args):
-        super().__init__(*args, code=("-c", COMMAND), cwd=place)
+    def __init__(self, launcher, place, *args):
+        super().__init__(launcher, *args, code=("-c", COMMAND), cwd=place)
 
     def line(self):
         return json.loads(self.process.stdout.readline() or "null")
@@ -123,23 +122,23 @@ def saver(place):
 
 
 @pytest.fixture
-def start(place):
+def start(place, launcher):
     """Starts workers, and kills those that are left."""
     started = []
 
     def start_worker(*options):
         # An hour between looks: what is noticed is noticed by an event.
         args = ("worker", "runs", "--app", "flow:app", "--json", "--interval", "3600", *options)
-        started.append(Process(place, *args))
+        started.append(Process(launcher, place, *args))
         assert started[-1].process.stderr.readline().startswith("serving; "), "it has not begun"
         return started[-1]
 
     yield start_worker
     for one in started:
-        with contextlib.suppress(ProcessLookupError):
-            one.process.kill()
+        one.process.kill()
         one.killer.cancel()
-        one.process.communicate()
+        with one.process:
+            pass
 
 
 def begin(saver, *threads):
@@ -264,13 +263,12 @@ class Telling(SaverWrapper):
         return trying()
 
 
-def test_the_death_of_a_process_calls_those_who_found_the_thread_busy(place, saver, monkeypatch):
+def test_the_death_of_a_process_calls_those_who_found_the_thread_busy(place, saver, launcher, monkeypatch):
     monkeypatch.setattr(graphkit.worker, "_BUSY", RetryPolicy(initial_delay=3600, max_delay=3600))
     begin(saver, "t")
     import flow
 
-    args = [sys.executable, "-c", HOLDER]
-    with subprocess.Popen(args, cwd=place, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    with launcher.start("-c", HOLDER, cwd=place) as holder:
         try:
             assert holder.stdout.readline() == "held\n"
             worker = graphkit.worker.Worker(flow.app, Telling(saver), interval=3600)
@@ -286,10 +284,10 @@ def test_the_death_of_a_process_calls_those_who_found_the_thread_busy(place, sav
 
 
 def test_workers_side_by_side_never_run_a_thread_at_the_same_time(place, saver, start):
-    threads = [f"t{number}" for number in range(24)]
-    begin(saver, *threads[:12])
+    threads = [f"t{number}" for number in range(12)]
+    begin(saver, *threads[:6])
     workers = [start() for _ in range(3)]
-    begin(saver, *threads[12:])
+    begin(saver, *threads[6:])
     for thread in threads:
         answer(saver, thread, "yes")
     with saver.watch(latest=True) as changes:
@@ -343,10 +341,10 @@ def test_a_damaged_thread_does_not_keep_the_others_waiting(place, saver, start):
     assert [one.thread_id for one in saver.interrupts("good")] == ["good"]
 
 
-def test_people_read_lines(place, saver):
+def test_people_read_lines(place, saver, launcher):
     begin(saver, "t")
     args = ["worker", "runs", "--app", "flow:app", "--once"]
-    lines, err, code = Process(place, *args).end()
+    lines, err, code = Process(launcher, place, *args).end()
     assert (code, err) == (0, "serving; Ctrl-C or SIGTERM stops before the next node\n")
     *said, last = lines
     assert [line[10:] for line in said] == [f"{'t':24} draft", f"{'t':24} waits inside review: ok?"]

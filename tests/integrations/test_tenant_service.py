@@ -34,13 +34,13 @@ def run(*arguments):
     return done.stdout.splitlines()
 
 
-def start(runs):
-    return CommandProcess("work", "--runs", runs, "--pause", 0.002, code=(str(EXAMPLE),))
+def start(launcher, runs):
+    return CommandProcess(launcher, "work", "--runs", runs, "--pause", 0.002, code=(str(EXAMPLE),))
 
 
-def kill_somewhere(dice, runs, lines):
+def kill_somewhere(launcher, dice, runs, lines):
     """Kill the worker a moment after one of the first lines that it prints, or while it erases, which takes 7 ms."""
-    worker = start(runs)
+    worker = start(launcher, runs)
     last = dice.choice([dice.randrange(lines), None])
     for number, line in enumerate(worker.process.stdout):
         is_erasing = last is None and line.endswith(": erase\n")
@@ -92,13 +92,13 @@ def test_it_tells_its_story(tmp_path):
     assert find_files(tmp_path / "restored" / "checkpoints", KEY_ID) == []
 
 
-def test_random_kills_leave_nothing_of_the_person_and_everything_of_the_others(tmp_path, sweep):
+def test_random_kills_leave_nothing_of_the_person_and_everything_of_the_others(tmp_path, launcher, sweep):
     dice = random.Random(27)
     for number in range(sweep.count(15, 3)):
         runs = tmp_path / str(number)
-        kill_somewhere(dice, runs, 40)
-        kill_somewhere(dice, runs, 16)
-        out, err, code = start(runs).end()
+        kill_somewhere(launcher, dice, runs, 40)
+        kill_somewhere(launcher, dice, runs, 16)
+        out, err, code = start(launcher, runs).end()
         assert (code, out[-1]) == (0, "all work is done"), err
         # A kill may cut a write at the end of a page; what it left is set aside, and logged.
         assert [line for line in err.splitlines() if "the last write did not finish" not in line] == []

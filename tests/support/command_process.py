@@ -1,8 +1,5 @@
 """Processes of their own: a `graphkit` that is killed after a minute, and Python programs."""
 
-import os
-import subprocess
-import sys
 import threading
 from contextlib import ExitStack, contextmanager
 
@@ -12,11 +9,8 @@ PATIENCE = 60.0
 class CommandProcess:
     """A command whose lines can be read while it runs."""
 
-    def __init__(self, *args, code=("-m", "graphkit"), cwd=None):
-        command = [sys.executable, "-W", "error", *code, *map(str, args)]
-        self.process = subprocess.Popen(
-            command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
-        )
+    def __init__(self, launcher, *args, code=("-m", "graphkit"), cwd="."):
+        self.process = launcher.start(*code, *args, cwd=cwd, has_errors=True)
         self.killer = threading.Timer(PATIENCE, self.process.kill)
         self.killer.start()
 

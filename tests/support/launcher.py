@@ -68,6 +68,10 @@ command, directory, environment = json.loads(request)
 os.chdir(directory)
 os.environ.clear()
 os.environ.update(environment)
+encoding = environment.get("PYTHONIOENCODING", "utf-8")  # new streams: a pipe cannot seek, where a file could
+sys.stdin = sys.__stdin__ = open(0, encoding=encoding, closefd=False)
+sys.stdout = sys.__stdout__ = open(1, "w", encoding=encoding, closefd=False)
+sys.stderr = sys.__stderr__ = open(2, "w", 1, encoding=encoding, errors="backslashreplace", closefd=False)
 kind = command[0] if command[0] in {"-c", "-m"} else "script"
 sys.argv[:] = ["-c", *command[2:]] if kind == "-c" else command[kind == "-m":]
 own = os.path.dirname(command[0]) if kind == "script" else ""
@@ -101,10 +105,11 @@ os._exit(code)
 class Process:
     """A process that was started, with the attributes and methods of subprocess.Popen that tests use."""
 
-    def __init__(self, pid, end, stdin=None, stdout=None):
+    def __init__(self, pid, end, stdin=None, stdout=None, stderr=None):
         self.pid = pid
         self.stdin = stdin
         self.stdout = stdout
+        self.stderr = stderr
         self.returncode = None
         self._end = end
 
@@ -138,19 +143,25 @@ class Process:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, text=""):
+        """Give it the rest of its input; return the rest of its output and, if they have a pipe, of its errors."""
         with self.stdin:
             self.stdin.write(text)
         with self.stdout:
             out = self.stdout.read()
+        err = None
+        if self.stderr is not None:
+            with self.stderr:
+                err = self.stderr.read()
         self.wait()
-        return out, None
+        return out, err
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.stdout.close()
-        self.stdin.close()
+        for stream in (self.stdout, self.stderr, self.stdin):
+            if stream is not None:
+                stream.close()
         self.wait()
 
 
@@ -178,14 +189,26 @@ class Launcher:
             _, out, err = (file.read().decode() for file in files)
         return subprocess.CompletedProcess(command, code, out, err)
 
-    def start(self, *command, cwd=".", environment=None):
-        """Start what `run` takes, with pipes of text as its standard input and output."""
+    def start(self, *command, cwd=".", environment=None, has_errors=False):
+        """Start what `run` takes, with pipes of text as its standard input and output.
+
+        Args:
+            has_errors: whether its standard error gets a pipe, too; otherwise it is that of the tests.
+        """
         theirs_in, stdin = os.pipe()
         stdout, theirs_out = os.pipe()
-        pid, end = self._fork(command, cwd, environment, [theirs_in, theirs_out, 2])
-        os.close(theirs_in)
-        os.close(theirs_out)
-        return Process(pid, end, os.fdopen(stdin, "w", encoding="utf-8"), os.fdopen(stdout, encoding="utf-8"))
+        stderr, theirs_err = os.pipe() if has_errors else (None, os.dup(2))
+        theirs = [theirs_in, theirs_out, theirs_err]
+        pid, end = self._fork(command, cwd, environment, theirs)
+        for file in theirs:
+            os.close(file)
+        given = os.fdopen(stdin, "w", encoding="utf-8")
+        read = [os.fdopen(file, encoding="utf-8") for file in (stdout, stderr) if file is not None]
+        return Process(pid, end, given, *read)
+
+    def start_at(self, terminal, *command, environment):
+        """Start what `run` takes with the descriptor of a terminal as all of its streams."""
+        return Process(*self._fork(command, ".", environment, [terminal] * 3))
 
     def _fork(self, command, cwd, environment, files):
         """Return the process id, and a descriptor from which its exit code can be read."""

@@ -188,12 +188,6 @@ _LAZY: Final = {
 """The modules of what builds and runs graphs: a process that only uses a store needs none of it."""
 
 
-__getattr__ = import_when_used(globals(), _LAZY)
-
-
-def __dir__() -> list[str]:
-    """List the public names, even before their first use."""
-    return sorted({*globals(), *__all__})
-
+__getattr__, __dir__ = import_when_used(globals(), _LAZY)
 
 set_public_module(globals(), __name__)

@@ -33,8 +33,10 @@ def set_public_module(namespace: Mapping[str, Any], module_name: str) -> None:
             exported.__module__ = module_name
 
 
-def import_when_used(namespace: dict[str, Any], *groups: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a public module, which imports some of its names when one of them is first used.
+def import_when_used(
+    namespace: dict[str, Any], *groups: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a public module that imports some names when one of them is first used.
 
     Args:
         namespace: the globals of the module.
@@ -53,7 +55,10 @@ def import_when_used(namespace: dict[str, Any], *groups: Mapping[str, str]) -> C
                 return namespace[name]
         raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
 
-    return import_name
+    def list_names() -> list[str]:
+        return sorted({*namespace, *namespace["__all__"]})
+
+    return import_name, list_names
 
 
 def _bind_annotations(cls: type) -> None:

@@ -64,11 +64,6 @@ __all__ = [
 _REPORTS: Final = ("RepairReport", "RotationReport", "VerifyReport")
 """Imported when they are first used: making these dataclasses takes 3 ms."""
 
-__getattr__ = import_when_used(globals(), dict.fromkeys(_REPORTS, "graphkit._saver.reports"))
-
-
-def __dir__() -> list[str]:
-    return [*__all__]
-
+__getattr__, __dir__ = import_when_used(globals(), dict.fromkeys(_REPORTS, "graphkit._saver.reports"))
 
 set_public_module(globals(), __name__)

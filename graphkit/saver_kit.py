@@ -134,7 +134,7 @@ _CODEC: Final = ("Codec", "MalformedDataError")
 _TYPES: Final = ("ApplicationType", "FieldsError", "find_class", "get_module_name", "is_renamed")
 _REPORTS: Final = ("FileRepair", "FileReport", "FileState", "LostCheckpoint", "ThreadReport", "Unfinished")
 
-__getattr__ = import_when_used(
+__getattr__, __dir__ = import_when_used(
     globals(),
     {
         **dict.fromkeys(_CODEC, "graphkit._values.codec"),
@@ -142,10 +142,5 @@ __getattr__ = import_when_used(
     },
     dict.fromkeys(_REPORTS, "graphkit._saver.reports"),
 )
-
-
-def __dir__() -> list[str]:
-    return [*__all__]
-
 
 set_public_module(globals(), __name__)

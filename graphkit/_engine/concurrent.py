@@ -18,12 +18,10 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, final
 
-from graphkit._engine.requests import Emit, Record, Request, Start, Stop, Task, Wait, Withdraw
+from graphkit._engine.requests import DoneTask, Emit, Record, Request, Start, Stop, Task, Wait, Withdraw
 from graphkit._records.context import GraphInterrupt
 
 Steps = Generator[Request, Any, Any]
-_DoneTask = tuple[int, Any, BaseException | None]
-"""A ticket, and the result or error of its task."""
 
 
 class _Answer(NamedTuple):
@@ -204,7 +202,7 @@ class _Scheduler:
                 raise  # asked to end for the second time
             self.stopped = raised
             return
-        outcomes_by_part: dict[int, list[_DoneTask]] = {}
+        outcomes_by_part: dict[int, list[DoneTask]] = {}
         for task in done:
             ticket, result, error = task
             waiter = self.waiters.pop(ticket)

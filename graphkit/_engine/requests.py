@@ -131,11 +131,15 @@ class Start(Request):
         self.task = task
 
 
+DoneTask = tuple[int, Any, BaseException | None]
+"""A ticket, and the result or error of its task."""
+
+
 @final
 class Wait(Request):
     """Wait until at least one of several tasks is done.
 
-    Answer: (ticket, result, error) of each task that is done.
+    Answer: a DoneTask for each task that is done.
     """
 
     __slots__ = ("tickets",)

@@ -25,7 +25,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from graphkit._engine.checkpoint_writer import CheckpointWriter
 from graphkit._engine.history import ONCE, RunHistory
-from graphkit._engine.requests import Close, Collected, Ended, Next, RunNode, Start, Stop, Task, Wait, Withdraw
+from graphkit._engine.requests import (
+    Close,
+    Collected,
+    DoneTask,
+    Ended,
+    Next,
+    RunNode,
+    Start,
+    Stop,
+    Task,
+    Wait,
+    Withdraw,
+)
 from graphkit._plan.calls import EXHAUSTED, next_chunk
 from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
@@ -44,8 +56,6 @@ _MAX_THREADS: Final = 64
 NEVER_AWAITABLE: Final = frozenset({dict, str, bool, type(None)})
 """The types that most nodes and edges return; spares the check whether the result is awaitable."""
 
-DoneTask = tuple[int, Any, BaseException | None]
-"""A ticket, and the result or error of its task."""
 OpenSaver = Callable[[], BaseCheckpointSaver]
 """Opens the run's saver in another process; see `BaseCheckpointSaver.opener`."""
 

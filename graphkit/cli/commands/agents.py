@@ -237,7 +237,8 @@ class _Conversation:
         messages: Sequence[Mapping[str, Any]] = state.get(_MESSAGES) or ()
         for message in messages[self._shown :]:
             lines: list[str] = []
-            role, content = message.get("role"), message.get("content")
+            role = message.get("role")
+            content = message.get("content")
             if role == "tool":
                 lines.append(f"  = {abbreviate(content, 200)}")
             elif role == "assistant":
@@ -245,8 +246,9 @@ class _Conversation:
                     lines.append(escape_lines(content))
                 for call in message.get("tool_calls") or ():
                     function = call.get("function") or {}
+                    name = escape(str(function.get("name")))
                     arguments = abbreviate(function.get("arguments"), 200)
-                    lines.append(f"  * {escape(str(function.get('name')))} {arguments}")
+                    lines.append(f"  * {name} {arguments}")
             if self._context.as_json and not lines:
                 lines.append("")
             for line in lines:

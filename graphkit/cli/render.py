@@ -160,8 +160,13 @@ def _format_column(context: CliContext, column: Column, rows: Sequence[Mapping[s
     if not context.is_pretty or column.kind not in {"name", "id"}:
         texts: list[str] = []
         for row in rows:
-            present = [other for other in (column, *column.instead) if row.get(other.key) is not None]
-            texts.append(format_cell(context, present[0].kind, row[present[0].key]) if present else "")
+            text = ""
+            for other in (column, *column.instead):
+                value = row.get(other.key)
+                if value is not None:
+                    text = format_cell(context, other.kind, value)
+                    break
+            texts.append(text)
         return texts
     values = [row.get(column.key) for row in rows]
     # Of all rows together: a short name must be distinct among those that the table shows.

@@ -163,5 +163,8 @@ def describe_payload(payload: Any, limit: int = 60) -> str:
     only = next(iter(value.values()))
     if len(value) == 1 and isinstance(only, str):
         return abbreviate(only, limit)
-    items = [f"{key}: {item if isinstance(item, str) else to_json(item)}" for key, item in value.items()]
-    return abbreviate(", ".join(items), limit)
+    parts: list[str] = []
+    for key, item in value.items():
+        shown = item if isinstance(item, str) else to_json(item)
+        parts.append(f"{key}: {shown}")
+    return abbreviate(", ".join(parts), limit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 import click
@@ -207,7 +207,11 @@ class _Conversation:
         try:
             with self._context.stop_on_signal(self._stop):
                 stream = self._agent.astream(given, self._thread)
-                while (output := self._runner.run(_read_next(stream))) is not None:
+
+                async def read_next() -> NodeOutput | None:
+                    return await anext(stream, None)
+
+                while (output := self._runner.run(read_next())) is not None:
                     last = output
                     if isinstance(output, StreamingOutput):
                         is_streamed = is_streamed or isinstance(output.chunk, str)
@@ -237,7 +241,8 @@ class _Conversation:
         messages: Sequence[Mapping[str, Any]] = state.get(_MESSAGES) or ()
         for message in messages[self._shown :]:
             lines: list[str] = []
-            role, content = message.get("role"), message.get("content")
+            role = message.get("role")
+            content = message.get("content")
             if role == "tool":
                 lines.append(f"  = {abbreviate(content, 200)}")
             elif role == "assistant":
@@ -245,8 +250,9 @@ class _Conversation:
                     lines.append(escape_lines(content))
                 for call in message.get("tool_calls") or ():
                     function = call.get("function") or {}
+                    name = escape(str(function.get("name")))
                     arguments = abbreviate(function.get("arguments"), 200)
-                    lines.append(f"  * {escape(str(function.get('name')))} {arguments}")
+                    lines.append(f"  * {name} {arguments}")
             if self._context.as_json and not lines:
                 lines.append("")
             for line in lines:
@@ -279,10 +285,6 @@ class _Conversation:
                     break  # null, too, is an answer
             answers[interrupt.id] = answer
         return GraphResume(answers)
-
-
-async def _read_next(stream: AsyncIterator[NodeOutput]) -> NodeOutput | None:
-    return await anext(stream, None)
 
 
 def _is_approval(payload: Any) -> bool:

@@ -27,9 +27,9 @@ from graphkit.saver_kit import Codec, FrozenDict
 from graphkit.testing import ScriptedSaver
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, VersionedMemorySaver
-from tests.contract.test_minimal import FourMethods, Lists
 from tests.support.checkpoints import make_interrupt, with_lazy_state
 from tests.support.graphs import make_graph, pending_ids
+from tests.support.savers import ListingSaver, ListSaver
 from tests.support.sweeps import examples
 from tests.support.terminal import checkpoint
 from tests.support.threads import TYPES, assert_same, everything, exact
@@ -42,7 +42,7 @@ MAKERS = {
     "memory": lambda _: MemorySaver(),
     "versioned": lambda _: VersionedMemorySaver(),
     "wrapped": lambda _: SaverWrapper(MemorySaver()),
-    "lists": lambda _: Lists(),
+    "lists": lambda _: ListingSaver(),
 }
 
 
@@ -141,7 +141,7 @@ def test_only_the_chosen_threads_are_copied():
 
 
 def test_a_saver_that_cannot_list_its_threads_copies_those_that_are_named():
-    source, target = everything(FourMethods()), MemorySaver()
+    source, target = everything(ListSaver()), MemorySaver()
     target.register_types(*TYPES)
     with pytest.raises(CheckpointerConfigurationError, match="cannot list its threads"):
         copy_threads(source, target)
@@ -150,7 +150,7 @@ def test_a_saver_that_cannot_list_its_threads_copies_those_that_are_named():
 
 
 def test_a_source_that_may_not_know_all_namespaces_is_refused_before_a_fork():
-    source, target = FourMethods(), MemorySaver()
+    source, target = ListSaver(), MemorySaver()
     source.put(T, checkpoint(1, "a", "__PARALLEL__(a)", {"n": 1}))
     with pytest.raises(CheckpointerConfigurationError, match="stands before a fork"):
         copy_threads(source, target, ["t"])
@@ -582,7 +582,7 @@ STATES = st.lists(st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3), m
 @settings(max_examples=examples(60))
 @given(STATES)
 def test_any_history_is_copied_exactly(states):
-    source, target, third = MemorySaver(), Lists(), MemorySaver()
+    source, target, third = MemorySaver(), ListingSaver(), MemorySaver()
     for number, state in enumerate(states):
         source.put(T, checkpoint(number, "n", "m", state))
     copy_threads(source, target)

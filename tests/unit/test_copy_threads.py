@@ -541,7 +541,7 @@ class Loads(MemorySaver):
         return [with_lazy_state(each, partial(self._load, each)) for each in super().list(config)]
 
     def _load(self, checkpoint):
-        gc.collect()
+        gc.collect(1)
         value = Tracked(checkpoint.state["n"])
         self.alive.add(value)
         self.most = max(self.most, len(self.alive))

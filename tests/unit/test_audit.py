@@ -28,7 +28,7 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from graphkit.operations import erase
-from graphkit.testing import made
+from graphkit.testing import ScriptedSaver, made
 from savers import (
     AccessControlledSaver,
     AuditedSaver,
@@ -128,16 +128,12 @@ def test_each_refused_operation_leaves_one_record_without_reads_too(tmp_path, lo
     assert found == {("bob", "refused", "AccessDeniedError")}
 
 
-class Failing(MemorySaver):
-    def put(self, config, checkpoint):
-        raise CheckpointSerializationError(SECRET, SECRET, SECRET)
-
-
 @pytest.mark.parametrize("key", [None, KEY])
 def test_content_is_never_recorded_and_a_key_hides_ids_and_principals(tmp_path, key):
     log = AuditLog(tmp_path / "log", digest_key=key)
     saver = audit(log)
     checkpoint = made({SECRET: SECRET}, metadata={SECRET: SECRET})
+    refused = CheckpointSerializationError(SECRET, SECRET, SECRET)
     config = RunnableConfig("customer 4711", checkpoint_ns="tenant seven")
     with acting_as("ann@example.com"):
         for each in (CONFIG, config, RunnableConfig("customer 4711")):
@@ -151,7 +147,7 @@ def test_content_is_never_recorded_and_a_key_hides_ids_and_principals(tmp_path, 
         saver.prune(keep_last=1)
         saver.delete("customer 4712")
         with pytest.raises(CheckpointSerializationError):
-            audit(log, Failing()).put(CONFIG, checkpoint)
+            audit(log, ScriptedSaver(MemorySaver()).fail("put", refused)).put(CONFIG, checkpoint)
     assert len(log.records(thread_id="customer 4711", operation="put")) == 2
     assert len(log.records(principal="ann@example.com")) == 12
     assert log.verify(saver).problems == ()
@@ -243,20 +239,23 @@ def test_what_defaults_to_one_thread_is_recorded_with_it(log):
     assert len(log.records()) == 5
 
 
+class Unreadable(FileSystemSaver):
+    """Cannot list a history after a prune."""
+
+    is_pruned = False
+
+    def list(self, config=None):
+        if self.is_pruned:
+            raise CheckpointStorageError("t", "read", OSError(5, "EIO"))
+        return super().list(config)
+
+    def prune(self, thread=None, **retention):
+        removed = super().prune(thread, **retention)
+        self.is_pruned = True
+        return removed
+
+
 def test_a_prune_whose_result_cannot_be_read_is_no_finding(tmp_path, log):
-    class Unreadable(FileSystemSaver):
-        is_pruned = False
-
-        def list(self, config=None):
-            if self.is_pruned:
-                raise CheckpointStorageError("t", "read", OSError(5, "EIO"))
-            return super().list(config)
-
-        def prune(self, thread=None, **retention):
-            removed = super().prune(thread, **retention)
-            self.is_pruned = True
-            return removed
-
     store = Unreadable(tmp_path / "store", fsync="never")
     saver = AuditedSaver(store, log)
     for number in range(4):

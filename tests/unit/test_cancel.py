@@ -5,6 +5,7 @@ import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
@@ -29,8 +30,9 @@ from graphkit.errors import (
     NodeExecutionError,
 )
 from graphkit.operations import cancel, pause
+from graphkit.testing import ScriptedSaver
 from graphkit.worker import Worker
-from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
+from savers import FileSystemSaver, MemorySaver, SqliteSaver
 from tests.support.graphs import (
     CONFIG,
     LOG,
@@ -405,61 +407,48 @@ def test_a_pause_from_elsewhere_is_that_of_the_graph(saver, how):
 # What goes wrong
 
 
-class Broken(SaverWrapper):
-    """Fails to record pending writes while it is broken."""
-
-    is_broken = False
-
-    def put_writes(self, config, writes):
-        if self.is_broken:
-            raise CheckpointStorageError("runs", "write", OSError("no space"))
-        super().put_writes(config, writes)
+NO_SPACE = CheckpointStorageError("runs", "write", OSError("no space"))
 
 
 @pytest.mark.parametrize("wanted", ["queued", "stalled", "interrupted", "answered", "failed"])
 def test_a_cancel_that_cannot_be_stored_leaves_the_thread(store, wanted):
-    saver = Broken(store)
-    make_idle(saver, wanted)
+    make_idle(store, wanted)
     before = dict(store.get_writes(CONFIG))
-    saver.is_broken = True
     with pytest.raises(CheckpointStorageError):
-        cancel(saver, "t")
+        cancel(ScriptedSaver(store).fail("put_writes", NO_SPACE), "t")
     assert status(store) == wanted
     assert dict(store.get_writes(CONFIG)) == before
 
 
 def test_a_run_that_cannot_record_its_cancel_is_stalled_and_a_worker_grants_it(store):
-    saver = Broken(store)
+    saver = ScriptedSaver(store)
 
     def a(state):
         in_thread(cancel, store, "t", reason="stop")
-        saver.is_broken = True
+        saver.fail("put_writes", NO_SPACE, times=None)
         return {"log": "a"}
 
-    app = make_app(saver, a=a, b="b")
     with pytest.raises(CheckpointStorageError):
-        app.invoke({}, CONFIG)
+        make_app(saver, a=a, b="b").invoke({}, CONFIG)
     assert status(store) == "stalled"
-    saver.is_broken = False
+    app = make_app(store, a=a, b="b")
     assert Worker(store, app).run(once=True) == 0
     assert (status(store), store.summary(CONFIG).cancellation["reason"]) == ("cancelled", "stop")
     assert app.invoke(None, CONFIG)["log"] == ["a", "b"]
 
 
-class Blind(SaverWrapper):
-    """Cannot read pending writes."""
-
-    def get_writes(self, config):
-        raise CheckpointStorageError("runs", "read", OSError("no"))
+def blind(store):
+    """A saver that cannot read pending writes."""
+    return ScriptedSaver(store).fail("get_writes", CheckpointStorageError("runs", "read", OSError("no")), times=None)
 
 
 def test_a_run_that_cannot_look_goes_on_with_a_warning(store, caplog):
-    assert make_app(Blind(store), a="a", b="b").invoke({}, CONFIG)["log"] == ["a", "b"]
+    assert make_app(blind(store), a="a", b="b").invoke({}, CONFIG)["log"] == ["a", "b"]
     assert "cannot see whether it was cancelled" in caplog.text
 
 
 def test_a_node_that_asks_a_store_that_cannot_answer_fails(store):
-    app = make_app(Blind(store), a="a", b=lambda state, config: {"log": str(config.is_cancelled)})
+    app = make_app(blind(store), a="a", b=lambda state, config: {"log": str(config.is_cancelled)})
     with pytest.raises(CheckpointStorageError):
         app.invoke({}, CONFIG)
 
@@ -520,19 +509,6 @@ class SteppedRun:
         self.permits.release(count)
 
 
-class Late(SaverWrapper):
-    """Lets a run go on before the first pending write arrives."""
-
-    def __init__(self, inner, run, steps):
-        super().__init__(inner)
-        self.run, self.steps = run, steps
-
-    def put_writes(self, config, writes):
-        self.run.advance(self.steps)
-        self.steps = 0
-        super().put_writes(config, writes)
-
-
 @pytest.mark.requirement("W6")
 @pytest.mark.parametrize("late", [0, 2, 5, 12])
 @pytest.mark.parametrize("before", [0, 3, 11])
@@ -546,7 +522,7 @@ def test_a_request_reaches_a_run_that_stores_meanwhile(saver, real_times, monkey
             done = pool.submit(app.invoke_final, {}, RunnableConfig("t", max_iterations=100))
             run.wait()
             run.advance(before)
-            assert cancel(Late(saver, run, late), "t")
+            assert cancel(ScriptedSaver(saver).on("put_writes", partial(run.advance, late)), "t")
             asked_at = run.count
             run.let_go(20)
             assert done.result(PATIENCE).is_cancelled
@@ -605,16 +581,11 @@ def test_a_run_that_finishes_and_leaves_no_thread(saver, monkeypatch, options):
         at_work.set()
         assert go_on.wait(PATIENCE)
 
-    class Following(SaverWrapper):
-        def put_writes(self, config, writes):
-            super().put_writes(config, writes)
-            go_on.set()
-
     monkeypatch.setattr(operations, "_PATIENCE", PATIENCE)
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(make_app(saver, options, a=a).invoke_final, {}, CONFIG)
         assert at_work.wait(PATIENCE)
-        assert not cancel(Following(saver), "t")
+        assert not cancel(ScriptedSaver(saver).on("put_writes", go_on.set, late=True), "t")
         assert done.result(PATIENCE).is_end
 
 

@@ -18,7 +18,7 @@ from graphkit.saver_kit import FrozenDict
 from graphkit.testing import SaverContract, made
 from graphkit.testing.stateful import HistoryKey, SaverMachine
 from savers import MemorySaver, VersionedMemorySaver
-from tests.contract.test_minimal import FourMethods, Lists
+from tests.support.savers import ListingSaver, ListSaver
 
 BROKEN = {}
 
@@ -205,7 +205,7 @@ class LosesEveryFifth(MemorySaver):
         return stored
 
 
-class Declares(FourMethods):
+class Declares(ListSaver):
     """Has the four methods only; each subclass declares a capability that it does not have."""
 
     def __init__(self, *, lock_timeout):
@@ -220,7 +220,7 @@ class DeclaresIsolation(Declares):
     isolates_values = True
 
 
-class CopiesValues(DeclaresIsolation, Lists):
+class CopiesValues(DeclaresIsolation, ListingSaver):
     """Keeps what it declares; its default `put_writes` and `add_tags` keep theirs in the metadata."""
 
     def list(self, config=None):

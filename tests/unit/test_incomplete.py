@@ -18,9 +18,9 @@ from graphkit.testing import made
 from graphkit.transfer import copy_threads, export_threads, import_threads
 from graphkit.worker import Worker
 from savers import FileSystemSaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
-from tests.contract.test_minimal import Lists
 from tests.support.checkpoints import with_lazy_state
 from tests.support.graphs import make_chain
+from tests.support.savers import ListingSaver
 from tests.support.sweeps import in_turn
 from tests.support.threads import TYPES, assert_same, everything
 from tests.support.workers import serving
@@ -77,7 +77,7 @@ class Store:
     def __init__(self, kind, path):
         self.kind = kind
         self.path = path
-        self.in_memory = {"memory": VersionedMemorySaver, "wrapped": wrapped_memory, "lists": Lists}.get(kind)
+        self.in_memory = {"memory": VersionedMemorySaver, "wrapped": wrapped_memory, "lists": ListingSaver}.get(kind)
         self.opened = self.open()
 
     def open(self):
@@ -252,7 +252,7 @@ def test_no_moment_of_a_savers_own_copy_leaves_a_thread_that_runs(store, stop, s
 
 def make_source(store, stop):
     """Thread t, with a version if the store has versions; its run has stopped in some way."""
-    source = VersionedMemorySaver() if store.has_versions else Lists()
+    source = VersionedMemorySaver() if store.has_versions else ListingSaver()
     if store.has_versions:
         run_until(source, "t", "waiting")
         source.release(T)
@@ -295,7 +295,7 @@ def test_no_moment_of_a_copy_to_another_store_leaves_a_thread_that_runs(store, w
 @pytest.mark.parametrize("way", ["copy", "import"])
 def test_no_moment_of_bringing_what_is_new_leaves_a_thread_that_runs(store, way, sweep, caplog):
     """A thread was copied after its run had crashed. The run was resumed, and the thread is copied again."""
-    source = Lists()
+    source = ListingSaver()
     run_until(source, "t", "crashed")
     early = VersionedMemorySaver()
     copy_threads(source, early, ["t"])
@@ -415,13 +415,13 @@ def test_a_version_that_only_has_to_be_released_does_not_run(store, caplog):
 
 
 def test_no_moment_of_the_default_prune_leaves_a_thread_that_runs(sweep, caplog):
-    source = Lists()
+    source = ListingSaver()
     run_until(source, "t", "waiting")
     calls = Calls()
     assert calls.during(lambda saver: saver.prune("t", keep_last=1), source)
 
     for call in sweep.some(range(1, calls.count + 1), 5):
-        run_until(saver := Lists(), "t", "waiting")
+        run_until(saver := ListingSaver(), "t", "waiting")
         before = [*saver.history(T)]
         assert not Calls(call, "before").during(lambda saver: saver.prune("t", keep_last=1), saver)
         # Between the root and the nested history, the thread is complete: each history is pruned by itself.
@@ -442,7 +442,7 @@ def test_a_fork_and_a_copy_take_the_place_of_an_incomplete_thread(store):
     run_until(saver, "whole", "finished")
 
     for bring in (lambda: operations.fork(saver, "whole", "t"), lambda: saver.copy("whole", "t")):
-        run_until(half := Lists(), "t", "finished")
+        run_until(half := ListingSaver(), "t", "finished")
         assert not Calls(5).during(lambda target, half=half: copy_threads(half, target, ["t"]), saver)
         bring()
         assert status_of(saver, "t") == "finished"
@@ -461,13 +461,13 @@ def test_a_copy_takes_the_place_of_half_a_copy_of_another_thread(store):
 def test_a_thread_that_was_complete_is_never_removed(store):
     """Half of what is new was added to it: only the same source can add the rest."""
     saver = store.opened
-    run_until(source := Lists(), "t", "crashed")
+    run_until(source := ListingSaver(), "t", "crashed")
     copy_threads(source, saver, ["t"])
     make_app(source, Effects()).invoke(None, T)
     assert not Calls(4).during(lambda target: copy_threads(source, target, ["t"]), saver)
     before = [*saver.history(T)]
     run_until(saver, "whole", "finished")
-    run_until(other := Lists(), "t", "finished")
+    run_until(other := ListingSaver(), "t", "finished")
     for bring in (
         lambda: operations.fork(saver, "whole", "t"),
         lambda: saver.copy("whole", "t"),
@@ -533,7 +533,7 @@ def test_a_fork_into_a_thread_with_versions_keeps_them_when_it_fails(tmp_path):
 
 
 def test_a_watch_sees_a_copy_end_and_nothing_deleted(store):
-    source = Lists()
+    source = ListingSaver()
     run_until(source, "t", "finished")
     saver = store.opened
     with saver.watch("t", interval=0.001) as changes:
@@ -552,7 +552,7 @@ def test_a_watch_sees_a_copy_end_and_nothing_deleted(store):
 
 def test_a_worker_takes_a_thread_when_its_copy_has_ended(store):
     """The worker is there first, as the migration to another store allows; the copy ends while it watches."""
-    source = Lists()
+    source = ListingSaver()
     run_until(source, "t", "crashed")
     effects = Effects()
     worker = Worker(
@@ -568,7 +568,7 @@ def test_a_worker_takes_a_thread_when_its_copy_has_ended(store):
     assert effects == ["one", "two"]
 
 
-class DecodingOnFirstUse(Lists):
+class DecodingOnFirstUse(ListingSaver):
     """A saver whose states are decoded when they are first read, from a store that a release empties."""
 
     def list(self, config=None):

@@ -149,7 +149,7 @@ def test_two_workers_submit_one_run_for_a_due_time(saver, start, clock, work, sw
     schedules.add(saver, "hourly", "0 * * * *", {}, created_at=BEGIN)
     for _ in range(2):
         start("serve")
-    rounds = sweep.count(500, 20)
+    rounds = sweep.count(200, 20)
     for number in range(1, rounds + 1):
         clock.set(clock.time + HOUR)
         wait_for(saver, number)
@@ -195,7 +195,7 @@ def test_a_worker_is_restarted_around_a_due_time(saver, start_quickly, clock, sw
     """It ends at any moment; its successor begins before or after that."""
     schedules.add(saver, "hourly", "0 * * * *", {}, created_at=BEGIN)
     random = Random(58)
-    rounds = sweep.count(500, 12)
+    rounds = sweep.count(150, 12)
     stages = Counter()
     due = BEGIN - HOUR / 2
     threads = []

@@ -101,7 +101,7 @@ def test_one_of_two_workers_begins_a_run(saver, start, path, sweep):
     workers = [start("serve") for _ in range(2)]
     for worker in workers:
         assert worker.stdout.readline() == "serving\n"
-    threads = [f"t{number}" for number in range(sweep.count(500, 20))]
+    threads = [f"t{number}" for number in range(sweep.count(200, 20))]
     with saver.watch(latest=True, interval=0.01) as changes:
         for thread in threads:
             submit(saver, {}, thread)
@@ -116,7 +116,7 @@ def test_one_of_two_workers_begins_a_run(saver, start, path, sweep):
 
 def test_one_of_two_submits_with_a_key_stores_the_run(saver, start, sweep):
     submitters = [start("submit") for _ in range(2)]
-    for number in range(sweep.count(500, 20)):
+    for number in range(sweep.count(200, 20)):
         for submitter in submitters:
             submitter.stdin.write(f"key {number}\n")
             submitter.stdin.flush()

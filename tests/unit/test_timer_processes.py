@@ -111,7 +111,7 @@ def test_one_of_two_workers_takes_a_thread_that_is_due(saver, start, path, sweep
     app = make_app(saver)
     for _ in range(2):
         start("serve")
-    threads = [f"t{number}" for number in range(sweep.count(500, 20))]
+    threads = [f"t{number}" for number in range(sweep.count(200, 20))]
     for thread in threads:  # both workers know of them long before
         app.invoke({"seconds": 0.1}, RunnableConfig(thread))
     for thread in threads:
@@ -128,7 +128,7 @@ def test_a_human_races_with_two_workers_around_the_deadline(saver, start, sweep)
     lead = 0.0
     """How many seconds before the deadline the human answers. Whoever has won is slower in the next round."""
     answers = Counter()
-    for number in range(sweep.count(500, 30)):
+    for number in range(sweep.count(200, 30)):
         thread = f"t{number}"
         given = {"seconds": 0, "deadline": 0.05 + max(0.0, lead)}
         (asked,) = app.invoke(given, RunnableConfig(thread)).interrupts

@@ -316,7 +316,7 @@ def test_one_of_two_workers_posts_a_reminder(saver, sweep):
         return {"log": interrupt("?", reminders=[0.05])}
 
     app = make_chain(ask=ask).compile(checkpoint_saver=saver, observers=events.append)
-    threads = [f"t{number}" for number in range(sweep.count(500, 20))]
+    threads = [f"t{number}" for number in range(sweep.count(200, 20))]
     workers = [Worker(saver, app, interval=0.02) for _ in range(2)]
     with serving(*workers):
         for thread in threads:

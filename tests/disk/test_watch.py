@@ -324,6 +324,18 @@ def test_a_failed_look_is_made_up_for(opener, config, error):
         until(watch, to(last))
 
 
+def test_no_link_is_followed_out_of_the_store(saver, opener, config, caplog, tmp_path):
+    other = opener(tmp_path / "other")
+    other.put(config, make_checkpoint(1))
+    outside = locate_log(other.base_directory).parent
+    Path(saver.base_directory, outside.name).symlink_to(outside)
+    saver.put(RunnableConfig("mine"), make_checkpoint(2))
+    with saver.watch(latest=True, interval=NEVER) as watch:
+        assert [one.thread_id for one in until(watch, lambda one: one.thread_id == "mine")] == ["mine"]
+        until_quiet(watch)
+    assert "symbolic link" in caplog.text
+
+
 def test_an_observer_that_ends_is_replaced_by_looking(saver, config, caplog, monkeypatch):
     monkeypatch.setattr(log_watch, "FULL_READ_INTERVAL", 0.05)
     with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(config, interval=0.01) as watch:

@@ -12,14 +12,14 @@ from savers.langgraph import (
     PostgresCheckpointSaver,
     SqliteCheckpointSaver,
 )
-from tests.contract.test_minimal import Lists
+from tests.support.savers import ListingSaver
 
 DATABASES = ["sqlite", "postgres"]
 MADE = {
     "MemorySaver": savers.MemorySaver,
-    "Lists": Lists,
+    "Lists": ListingSaver,
 }
-"""Savers that are used through the contract; Lists has the defaults for most of it."""
+"""Savers that are used through the contract; a ListingSaver has the defaults for most of it."""
 OTHERS = [*DATABASES, *MADE]
 """All kinds but files."""
 

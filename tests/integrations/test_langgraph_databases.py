@@ -11,9 +11,9 @@ from langgraph.checkpoint.base import empty_checkpoint
 from graphkit import Checkpoint, CheckpointConflictError, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError
 from savers.langgraph import CheckpointSaver
-from tests.contract.test_minimal import FourMethods
 from tests.integrations.langgraph_stores import DATABASES, OTHERS, parametrize
 from tests.support.langgraph_checkpoints import put, thread, values_of
+from tests.support.savers import ListSaver
 
 DAY = timedelta(days=1)
 
@@ -122,7 +122,7 @@ def test_idle_threads_are_deleted(opener):
 
 
 def test_a_saver_that_cannot_list_says_so():
-    saver = CheckpointSaver(FourMethods())
+    saver = CheckpointSaver(ListSaver())
     config = put(saver, thread(), n=1)
     assert [one.config for one in saver.list(thread())] == [config]
     everywhere = {"configurable": {"thread_id": "t"}}

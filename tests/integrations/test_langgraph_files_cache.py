@@ -98,6 +98,14 @@ def test_clear_removes_whole_namespaces(cache, open_cache):
     assert open_cache().get([KEY]) == {KEY: 5}
 
 
+def test_nothing_is_written_for_nothing(cache, tmp_path):
+    cache.set({})
+    cache.clear()
+    cache.clear([("graph",)])
+    assert cache.get([]) == {}
+    assert not (tmp_path / "data" / "langgraph-cache" / "log").exists()
+
+
 def test_async_methods_do_the_same(cache):
     async def use():
         async with cache:

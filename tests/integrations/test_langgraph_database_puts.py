@@ -97,3 +97,15 @@ def test_writes_of_an_old_checkpoint_are_not_taken_for_early_ones(opener):
     assert saver.get_tuple(configs[3]).pending_writes == [("other task", "n", "other"), ("task", "n", "first")]
     waiting = saver.store.catalogue.shared_log("t", "").history.scan.load_early()
     assert id_of(configs[3]) not in [early.id for early in waiting]
+
+
+@parametrize(*DATABASES)
+def test_a_past_checkpoint_takes_two_statements(opener, monkeypatch):
+    """One sees what is new in the history, and one finds the records since the keyframe."""
+    saver = opener.new()
+    configs = put_many(saver, 60)
+    reader = opener.reopen(saver)
+    assert reader.get_tuple(thread("other")) is None
+    counter = StatementCounter(reader.store, monkeypatch)
+    for wanted in (configs[7], configs[30], configs[-2]):
+        assert counter.count(partial(reader.get_tuple, wanted)) == 2

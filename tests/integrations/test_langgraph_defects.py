@@ -272,15 +272,6 @@ def test_a_type_that_a_strict_serializer_of_langgraph_blocks_is_an_error_instead
     assert values_of(permissive.get_tuple(config))["people"][0] == Person(name="ada")
 
 
-def test_a_blocked_type_in_a_pending_write_names_its_channel(tmp_path):
-    saver = FileSystemCheckpointSaver(tmp_path, fsync="never", serde=JsonPlusSerializer(allowed_msgpack_modules=None))
-    config = put(saver, a=1)
-    saver.put_writes(config, [("a", Color.RED)], "task")
-    with pytest.raises(CheckpointSerializationError) as caught:
-        saver.get_tuple(config)
-    assert (caught.value.path, caught.value.raw) == ("a", "red")
-
-
 @pytest.mark.parametrize("options", [{"serde": JsonPlusSerializer(allowed_msgpack_modules=None)}, {"types": [Person]}])
 def test_threads_that_read_at_once_see_only_their_own_blocked_types(tmp_path, options):
     saver = FileSystemCheckpointSaver(tmp_path, fsync="never", **options)

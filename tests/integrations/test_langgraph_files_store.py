@@ -16,9 +16,7 @@ from zlib import crc32
 import msgpack
 import pytest
 from langgraph.graph import END, START, StateGraph
-from langgraph.store.base import (
-    PutOp,
-)
+from langgraph.store.base import GetOp, InvalidNamespaceError, PutOp
 from langgraph.store.memory import InMemoryStore
 from typing_extensions import TypedDict
 
@@ -217,6 +215,23 @@ def test_namespaces_are_listed_as_by_langgraphs_own_store(store):
 
 
 # Batches
+
+
+def test_a_batch_reads_before_it_puts_and_an_unknown_operation_changes_nothing(store):
+    put = PutOp(("a",), "k", {"n": 1}, index=["text"])
+    ops = [put, GetOp(("a",), "k"), PutOp(("a",), "other", {"n": 2}), PutOp(("a",), "other", None)]
+    assert store.batch(ops) == [None] * 4
+    assert keys_of(store.search((), query="ignored without an index")) == ["k"]
+    with pytest.raises(ValueError, match="Unknown operation"):
+        store.batch([PutOp(("a",), "k", {}), "nonsense"])
+    assert store.get(("a",), "k").value == {"n": 1}
+
+
+@pytest.mark.parametrize("namespace", [(), ("langgraph", "x"), ("a.b",), ("",), (1,)])
+def test_invalid_namespaces_are_refused(store, namespace):
+    with pytest.raises(InvalidNamespaceError):
+        store.put(namespace, "k", {})
+    assert store.search(()) == []
 
 
 def test_puts_of_one_tick_are_one_record_and_one_that_fails_fails_alone(store, tmp_path):

@@ -1,6 +1,5 @@
 """From the databases of LangGraph's own savers to files or to our tables, and on from there."""
 
-import copy
 import sqlite3
 import subprocess
 import sys
@@ -146,29 +145,6 @@ def test_everything_is_there_and_the_same(database, tmp_path):
     assert seen(ours) == seen(database.saver)
     assert ours.store.verify().ok
     assert ours.store.search({"user": "ada", "step": 1})
-
-
-def test_graphs_go_on_where_they_were(database, tmp_path):
-    fill(database.saver)
-    database.bring(tmp_path / "runs")
-    ours = permissive(tmp_path / "runs")
-    steps = [
-        (graphs.loop(5), "loop", {"n": 4}),
-        (graphs.nested(), "nested", Command(resume="yes")),
-        (graphs.chat(), "a/../chat \U0001f600", graphs.said(9)),
-        (graphs.parallel(), "failed", None),
-        (graphs.delta(3), "delta", None),
-        (notes(), "notes", {"note": Note("new")}),
-    ]
-    for graph, name, given in steps:
-        results = []
-        for saver in (database.saver, ours):
-            compiled = graph.compile(checkpointer=saver)
-            past = [one.values for one in compiled.get_state_history(thread(name))]
-            results.append(
-                (past, compiled.invoke(copy.deepcopy(given), thread(name)), compiled.get_state(thread(name)).next)
-            )
-        assert results[0] == results[1]
 
 
 def test_what_differs_when_it_is_read_back_is_reported(database, tmp_path):

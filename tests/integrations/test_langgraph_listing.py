@@ -126,7 +126,7 @@ FILTERS = ({}, {"step": 2}, {"list": [1], "source": "loop"}, {"step": "none"})
 @parametrize("file", *DATABASES, "Lists")
 def test_every_combination_of_arguments(opener, seed):
     saver = opener.new()
-    ids = fill(saver, seed)
+    ids = fill(saver, seed, count=40 if opener.kind == "file" else 20)
     elsewhere = thread(checkpoint_id=make_id(START + timedelta(seconds=20)))
     befores = (None, ids[len(ids) // 2], ids[0], elsewhere)
     whole_thread = {"configurable": {"thread_id": "t"}}
@@ -146,32 +146,47 @@ def test_a_limit_that_is_not_a_number_of_results_is_refused(saver, limit):
         next(saver.list(None, limit=limit))
 
 
+@pytest.mark.sweep(1, of="seed", in_turn=True)
 @pytest.mark.parametrize("seed", range(2))
-def test_the_newest_of_all_threads_while_other_processes_change_them(saver, seed):
+@parametrize("file", *DATABASES)
+def test_what_other_objects_have_changed_since_is_seen(opener, seed):
+    """By a listing of the newest, and by the id of a checkpoint."""
+    saver = opener.new()
+    is_file = opener.kind == "file"
     randomness = random.Random(seed)
     ids = fill(saver, seed, threads=[f"t{number}" for number in range(8)], count=60)
-    reader = again(saver)
-    for step in range(40):
+    reader = opener.reopen(saver)
+    for step in range(40 if is_file else 12):
         thread_id = f"t{randomness.randrange(9)}"
         made = START + timedelta(seconds=randomness.choice((-5000, 0, 60, 5000)), microseconds=step)
-        kind = randomness.randrange(8)
-        if kind == 0:
-            saver.delete_thread(thread_id)
-        elif kind == 1:
-            saver.prune([thread_id])
-        elif kind == 2:
-            saver.store.release(RunnableConfig(thread_id))
-        elif kind == 3:
-            path = path_of(saver, thread_id)
-            if path.exists():
-                os.utime(path, (randomness.randrange(2**31),) * 2)
-        else:
-            put(saver, thread(thread_id, randomness.choice(("", "sub"))), made, n=step)
-        limit = randomness.choice((1, 3, 20))
-        before = randomness.choice((None, None, ids[step]))
-        wanted = randomness.choice(FILTERS)
-        expected = plain(again(saver), None, wanted, before, limit)
-        assert list(reader.list(None, filter=wanted, before=before, limit=limit)) == expected
+        match randomness.randrange(8):
+            case 0:
+                saver.delete_thread(thread_id)
+            case 1:
+                saver.prune([thread_id])
+            case 2:
+                saver.store.release(RunnableConfig(thread_id))
+            case 3 if is_file and path_of(saver, thread_id).exists():
+                os.utime(path_of(saver, thread_id), (randomness.randrange(2**31),) * 2)
+            case _:
+                put(saver, thread(thread_id, randomness.choice(("", "sub"))), made, n=step)
+        query = {
+            "limit": randomness.choice((1, 3, 20)),
+            "before": randomness.choice((None, None, ids[step])),
+            "filter": randomness.choice(FILTERS),
+        }
+        fresh = opener.reopen(saver)
+        assert list(reader.list(None, **query)) == plain(fresh, None, **query)
+        check_reads_by_id(fresh, [reader, opener.reopen(saver)], randomness.sample(ids, 3))
+
+
+def check_reads_by_id(fresh, readers, configs):
+    """Check that what savers read by ids is what a new one lists of the history."""
+    for config in configs:
+        names = config["configurable"]
+        history = fresh.list(thread(names["thread_id"], names["checkpoint_ns"]))
+        expected = next((one for one in history if one.config == config), None)
+        assert [reader.get_tuple(config) for reader in readers] == [expected] * len(readers)
 
 
 def before_each_history(monkeypatch, call):

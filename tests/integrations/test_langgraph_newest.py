@@ -10,8 +10,6 @@ pytest.importorskip("langgraph")
 from langgraph.checkpoint.base import empty_checkpoint
 
 from graphkit import Checkpoint, RunnableConfig
-from savers import SaverWrapper
-from savers.langgraph import CheckpointSaver
 from savers.langgraph.log_histories import LogHistories
 from tests.integrations.langgraph_stores import DATABASES, parametrize
 
@@ -114,9 +112,7 @@ def test_a_filter_leaves_histories_out_by_the_index(opener, monkeypatch):
 def test_other_ids_than_uuids(opener):
     """In the database their order is another one."""
     makers = {
-        "text": lambda dice: f"id {dice.random()}",
         "random": lambda dice: str(uuid.UUID(int=dice.getrandbits(128))),
-        "mixed": lambda dice: dice.choice([f"{dice.random()}", str(uuid.UUID(int=dice.getrandbits(128))), None]),
         "16 characters": lambda dice: f"{dice.getrandbits(64):016x}",
     }
     for make_id in makers.values():
@@ -135,23 +131,6 @@ def test_threads_of_graphkit_are_newer(opener, beginning):
         newest = Checkpoint(node_id="a", next_node_id="b", state=state, id=f"{beginning}-{number:012}")
         saver.store.put(RunnableConfig(f"run {number}"), newest)
     check(saver)
-
-
-@parametrize(*DATABASES)
-def test_a_thread_that_was_written_through_a_saver_around_this_one(opener):
-    """It has a namespace of early writes, which is listed no more than there."""
-    saver = opener.new()
-    other = CheckpointSaver(SaverWrapper(saver.store))
-    fill(saver, 5)
-    checkpoint = empty_checkpoint()
-    own = {"configurable": {"thread_id": "copied", "checkpoint_ns": "", "checkpoint_id": checkpoint["id"]}}
-    other.put_writes(own, [("n", 7)], "task")
-    other.put({"configurable": {"thread_id": "copied", "checkpoint_ns": ""}}, checkpoint, {"step": 1}, {})
-    assert "#early:" in saver.store.namespaces("copied")
-    reader = opener.reopen(saver)
-    for query in ({"limit": 1}, {"filter": {"step": 1}}, {"filter": {"step": 1}, "limit": 1}):
-        assert next(opener.reopen(saver).list(None, **query)).pending_writes == [("task", "n", 7)]
-    check(reader)
 
 
 @parametrize(*DATABASES)

@@ -123,7 +123,6 @@ def test_the_documented_tables_are_those_of_sqlite(open_sqlite):
     del documented["watchers"]  # PostgreSQL only
     assert found == documented
     assert database.read("SELECT value FROM graphkit_meta") == [(1,)]
-    database.close()
 
 
 def test_the_documented_tables_are_in_postgresql(open_postgres, schema):
@@ -137,7 +136,6 @@ def test_the_documented_tables_are_in_postgresql(open_postgres, schema):
         ("records", "terms")
     }
     assert documented <= set(rows)
-    database.close()
 
 
 def test_one_statement_makes_a_log_file_of_the_rows(database, tmp_path):

@@ -19,7 +19,11 @@ def write(tmp_path, monkeypatch):
     return write
 
 
-@pytest.fixture(params=["run", "arun"])
+IN_TURN = pytest.mark.cell(1, of="run", in_turn=True)
+"""The default run takes one of the two ways of a test that is not about sync and async; `sweep(ALL)` takes both."""
+
+
+@pytest.fixture(params=[pytest.param("run", marks=IN_TURN), pytest.param("arun", marks=IN_TURN)])
 def run(request):
     """Runs an agent, in both ways."""
 

@@ -152,26 +152,6 @@ def test_a_new_prompt_while_tools_wait_is_refused_and_changes_nothing():
     assert durable.run(GraphResume(True), "t").output == "done"
 
 
-def test_after_an_error_nothing_recorded_is_made_again():
-    calls = []
-    script = Script([call("look_up", "c1", number=1), call("break_down", "c2")], "done")
-    agent = make_shop(script, calls)
-
-    @agent.tool_plain
-    def break_down() -> str:
-        calls.append("break down")
-        if len(calls) < 3:
-            raise OSError("the disk is full")
-        return "repaired"
-
-    durable = make_durable(agent, MemorySaver())
-    with pytest.raises(NodeExecutionError, match="the disk is full"):
-        durable.run("go", "t")
-    assert durable.run(None, "t").output == "done"
-    assert Counter(calls) == {"look up 1": 1, "break down": 2}
-    assert len(script.asked) == 2
-
-
 class SlowSaver(MemorySaver):
     """Takes its time for each record, so that finished calls wait for theirs."""
 

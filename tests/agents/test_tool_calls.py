@@ -16,6 +16,7 @@ from graphkit import (
 from graphkit.agents import AgentBuilder, Tool, ToolError, tool
 from savers import MemorySaver
 from tests.support.agents import AsyncScript, Script, call, calling, contents, transcript
+from tests.support.sweeps import ALL
 
 
 class Till:
@@ -45,6 +46,7 @@ def build(*replies, tools, saver=None, kind=Script):
     return AgentBuilder().with_chat(kind(*replies), name="chat").with_tools(*tools).with_checkpointer(saver).build()
 
 
+@pytest.mark.sweep(ALL)
 def test_tools_are_called_until_the_model_answers(run, till):
     replies = calling(call("add", a=1)), calling(call("add", a=2, b=3), call("sell", item="tea")), "done"
     agent = build(*replies, tools=[till.add, till.sell], saver=MemorySaver())
@@ -80,12 +82,14 @@ def test_asynchronous_and_synchronous_tools_are_called_together(till):
     assert contents(asyncio.run(agent.arun("go"))) == ["a", "2"]
 
 
+@pytest.mark.sweep(ALL)
 def test_calls_of_one_message_run_at_the_same_time(run):
     both = threading.Barrier(2, timeout=60)
     agent = build(calling(call("meet"), call("meet")), "done", tools=[tool(lambda: both.wait() >= 0, name="meet")])
     assert contents(run(agent, "go")) == ["true", "true"]
 
 
+@pytest.mark.sweep(ALL)
 def test_no_more_calls_of_one_message_run_at_the_same_time_than_the_step_allows(run):
     pair = threading.Barrier(2, timeout=10)
     lock = threading.Lock()
@@ -165,6 +169,7 @@ def test_an_error_goes_back_to_the_model(run):
     assert contents(run(agent, "go")) == ["Error: ValueError: out of tea"]
 
 
+@pytest.mark.sweep(ALL)
 @pytest.mark.requirement("P82")
 def test_an_error_that_stops_the_run_names_the_tool_and_repeats_no_other_call(run, till):
     attempts = []
@@ -203,6 +208,7 @@ def test_a_store_that_fails_in_a_tool_is_no_error_of_the_tool(run):
         run(agent, "go")
 
 
+@pytest.mark.sweep(ALL)
 def test_a_failed_tool_is_tried_again(run):
     attempts = []
 
@@ -218,6 +224,7 @@ def test_a_failed_tool_is_tried_again(run):
     assert len(attempts) == 6
 
 
+@pytest.mark.sweep(ALL)
 def test_a_slow_tool_is_given_up(run):
     released = threading.Event()
 
@@ -310,6 +317,7 @@ def test_an_answer_that_cannot_be_used_is_asked_for_again(run, till, useless):
     assert contents(run(agent, GraphResume(True), "t")) == ['{"sold":"tea","amount":1}']
 
 
+@pytest.mark.sweep(ALL)
 def test_several_approvals_wait_at_once_while_other_calls_go_on(run, till):
     calls = [call("sell", item="tea"), call("add", a=1), call("sell", item="milk"), call("sell", item="salt")]
     agent = build(calling(*calls), "done", tools=[selling(till), till.add], saver=MemorySaver())

@@ -36,11 +36,24 @@ def saver(store):
 
 
 @pytest.fixture
-def shop(tmp_path, monkeypatch):
-    """A module `shop` in the current directory."""
-    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
+def write_module(tmp_path, monkeypatch):
+    """Writes modules to the current directory, from which commands import them; the test forgets them."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    sys.modules.pop("shop", None)
-    yield "shop:app"
-    sys.modules.pop("shop", None)
+    written = []
+
+    def write(name, text):
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        sys.modules.pop(name, None)
+        written.append(name)
+
+    yield write
+    for name in written:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def shop(write_module):
+    """A module `shop` in the current directory."""
+    write_module("shop", SHOP)
+    return "shop:app"

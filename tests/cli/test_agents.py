@@ -73,14 +73,9 @@ def agent_file(model="answer", store="{type: file, config: {base_directory: runs
 
 
 @pytest.fixture(autouse=True)
-def shop(tmp_path, monkeypatch):
-    (tmp_path / "agent_shop.py").write_text(SHOP)
+def shop(tmp_path, write_module):
+    write_module("agent_shop", SHOP)
     (tmp_path / "shop.yaml").write_text(agent_file())
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    sys.modules.pop("agent_shop", None)
-    yield
-    sys.modules.pop("agent_shop", None)
 
 
 def run(*options, stdin, **extra):

@@ -217,6 +217,7 @@ def test_a_damaged_file_gives_up_the_threads_that_can_be_read(tmp_path):
         assert [one.state["value"] for one in saver.replay(RunnableConfig("b"))] == texts["b"]
 
 
+@pytest.mark.sweep(1, of="fault", in_turn=True)
 @pytest.mark.parametrize("fault", ["cut short", "missing"])
 def test_a_copy_of_a_damaged_thread_says_which_it_is_and_what_to_do(database, request, tmp_path, fault):
     of_thread = (

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import sys
 
 import pytest
 
@@ -91,33 +90,29 @@ def test_an_app_that_needs_a_module_that_is_not_there(tmp_path, shop):
         ("def app(x): return x", "failed: TypeError: app() missing 1 required positional argument: 'x'; --debug"),
     ],
 )
-def test_an_app_that_fails_is_told_where(tmp_path, shop, text, message):
-    (tmp_path / "broken.py").write_text(f"# a module\n{text}\n")
+def test_an_app_that_fails_is_told_where(tmp_path, shop, write_module, text, message):
+    write_module("broken", f"# a module\n{text}\n")
     done = run(tmp_path / "runs", app="broken:app")
-    sys.modules.pop("broken", None)
     assert (done.code, done.err.count("\n"), "Traceback" in done.err) == (2, 1, False)
     assert message.format(here=tmp_path / "broken.py") in done.err
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("text", ["app = StateGraph({}).compile()", "def app(): return StateGraph({}).compile()"])
-def test_an_app_that_cannot_be_built(tmp_path, shop, text):
-    (tmp_path / "broken.py").write_text(f"from graphkit import StateGraph\n{text}\n")
+def test_an_app_that_cannot_be_built(tmp_path, write_module, text):
+    write_module("broken", f"from graphkit import StateGraph\n{text}\n")
     done = run(tmp_path / "runs", app="broken:app")
-    sys.modules.pop("broken", None)
     assert (done.code, done.err.count("\n"), "no entry point" in done.err) == (3, 1, True)
 
 
-def test_an_app_with_a_saver_of_its_own(tmp_path, shop):
-    (tmp_path / "kept.py").write_text(
-        "import shop\nfrom savers import FileSystemSaver\napp = shop.graph.compile(checkpoint_saver=FileSystemSaver('own'))\n"
-    )
+def test_an_app_with_a_saver_of_its_own(shop, write_module):
+    saver = "from savers import FileSystemSaver\nsaver = FileSystemSaver('own')\n"
+    write_module("kept", f"import shop\n{saver}app = shop.graph.compile(checkpoint_saver=saver)\n")
     assert graphkit("run", "--app", "kept:app", "--thread", "t", "--input", INPUT).code == 0
     assert graphkit("threads", "own", "--json").json[0]["thread"] == "t"
     assert graphkit("resume", "t", "--app", "kept:app", "--value", "1").lines[-1] == "t finished after 2 steps"
     without = graphkit("resume", "t", "--app", "shop:app")
     assert (without.code, "name a checkpoint directory" in without.err) == (2, True)
-    sys.modules.pop("kept")
 
 
 def test_the_directory_may_stand_in_the_environment(tmp_path, shop):
@@ -279,33 +274,26 @@ app = make()
 
 
 @pytest.fixture
-def fussy(tmp_path, monkeypatch):
+def fussy(tmp_path, write_module):
     """A module `fussy` whose states pydantic checks."""
-    (tmp_path / "fussy.py").write_text(FUSSY, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    sys.modules.pop("fussy", None)
-    yield tmp_path / "runs"
-    sys.modules.pop("fussy", None)
+    write_module("fussy", FUSSY)
+    return tmp_path / "runs"
 
 
 LIBRARY_WORDS = ("Value error", "validation error", "Input should", "errors.pydantic.dev", "input_value", "[type=")
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
+def test_what_pydantic_refuses_is_said_without_its_words(fussy):
+    for given, sentence in (
         ('{"count": 0}', "the input cannot be merged: Order: count: order at least one"),
         ('{"count": "x"}', "the input cannot be merged: Order: count: must be a valid integer, "),
         ('{"count": 3}', "the update of 'reserve' cannot be merged: Order: count: order at least one"),
-    ],
-)
-def test_what_pydantic_refuses_is_said_without_its_words(fussy, given, sentence):
-    done = graphkit("run", fussy, "--app", "fussy:app", "-t", "t", "--input", given)
-    assert done.code == 4
-    assert done.err.startswith(f"graphkit: {sentence}")
-    assert not any(word in done.err for word in LIBRARY_WORDS)
-    assert done.err.count("\n") == 1
+    ):
+        done = graphkit("run", fussy, "--app", "fussy:app", "-t", "t", "--input", given)
+        assert done.code == 4
+        assert done.err.startswith(f"graphkit: {sentence}")
+        assert not any(word in done.err for word in LIBRARY_WORDS)
+        assert done.err.count("\n") == 1
 
 
 def test_a_stored_failure_is_shown_without_the_words_of_pydantic(fussy):

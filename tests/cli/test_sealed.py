@@ -92,20 +92,6 @@ def test_verify_without_keys(store):
     assert {row["state"] for row in graphkit("verify", store, "--json").json["problems"]} == {"sealed"}
 
 
-def test_a_database_is_rotated(tmp_path, keys):
-    fill(SqliteSaver(tmp_path / "runs.db", fsync="never", cipher=keys))
-    name = f"sqlite:{tmp_path / 'runs.db'}"
-    old = keys.read_text(encoding="utf-8")
-    new = f"2026 {b64encode(NEW).decode()}\n"
-    keys.write_text(new + old, encoding="utf-8")
-    assert graphkit("rotate", name, "--key-file", keys).out == "sealed 2 logs with the current key\n"
-    assert graphkit("rotate", name, "order-18", "--key-file", keys, "--json").json["rewritten"] == []
-    keys.write_text(new, encoding="utf-8")
-    assert SECRET in graphkit("show", name, "order-17", "--key-file", keys).out
-    assert graphkit("verify", name, "--key-file", keys).code == 0
-    assert graphkit("rotate", name).code == 18
-
-
 def test_a_copy_to_any_store_is_sealed_with_the_keys(store, keys, tmp_path):
     for number, target in enumerate((tmp_path / "copy", f"sqlite:{tmp_path / 'copy.db'}")):
         assert graphkit("copy", store, "--to", target, "--key-file", keys).code == 0, number

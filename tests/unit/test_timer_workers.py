@@ -11,7 +11,7 @@ from graphkit.testing import ManualClock, ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.graphs import LOG, Killed, log_node, make_chain, make_graph
-from tests.support.savers import SAVER_KINDS, ListSaver, open_kind
+from tests.support.savers import SAVER_KINDS, ListingSaver, open_kind
 from tests.support.sweeps import in_turn
 from tests.support.workers import PATIENCE, log_of, serving, status, wait_for
 
@@ -25,18 +25,9 @@ def clock():
     return ManualClock(NOON)
 
 
-class Listing(ListSaver):
-    """The four methods, and a list of the threads."""
-
-    lists_threads = True
-
-    def threads(self, *, released=False):
-        return [thread for (thread, namespace), history in self.histories.items() if history and not namespace]
-
-
 @pytest.fixture(params=in_turn(SAVER_KINDS, "saver"))
 def saver(request, tmp_path):
-    with open_kind(request.param, tmp_path, four_methods=Listing) as saver:
+    with open_kind(request.param, tmp_path, four_methods=ListingSaver) as saver:
         yield saver
 
 

@@ -121,7 +121,7 @@ def test_idle_threads_are_deleted(opener):
     assert sorted(saver.store.threads()) == left
 
 
-@parametrize("MemorySaver", "Lists")
+@parametrize("MemorySaver", "ListingSaver")
 def test_a_long_history_without_a_log_is_read_as_far_as_it_is_needed(opener):
     saver = opener.new()
     configs = [thread()]

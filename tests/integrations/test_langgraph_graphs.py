@@ -173,7 +173,7 @@ def test_the_same_is_seen_as_in_memory(opener, story, way):
     memory = InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
     ours = opener.new()
     assert watch_story(story, ours, *way) == watch_story(story, memory, *way)
-    assert opener.kind in {"MemorySaver", "Lists"} or ours.store.verify().ok
+    assert opener.kind in {"MemorySaver", "ListingSaver"} or ours.store.verify().ok
 
 
 # Types of the application

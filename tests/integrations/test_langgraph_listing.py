@@ -123,7 +123,7 @@ FILTERS = ({}, {"step": 2}, {"list": [1], "source": "loop"}, {"step": "none"})
 
 @pytest.mark.sweep(1, of="seed", in_turn=True)
 @pytest.mark.parametrize("seed", range(2))
-@parametrize("file", *DATABASES, "Lists")
+@parametrize("file", *DATABASES, "ListingSaver")
 def test_every_combination_of_arguments(opener, seed):
     saver = opener.new()
     ids = fill(saver, seed, count=40 if opener.kind == "file" else 20)

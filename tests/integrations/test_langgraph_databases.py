@@ -121,6 +121,18 @@ def test_idle_threads_are_deleted(opener):
     assert sorted(saver.store.threads()) == left
 
 
+@parametrize("MemorySaver", "ListingSaver")
+def test_a_long_history_without_a_log_is_read_as_far_as_it_is_needed(opener):
+    saver = opener.new()
+    configs = [thread()]
+    for number in range(60):
+        configs.append(put(saver, configs[-1], {"step": number}, n=number))
+    (found,) = saver.list(None, filter={"step": 2}, limit=1)
+    assert found.config == configs[3]
+    orphan = put(saver, thread(checkpoint_id="absent"), n=1)
+    assert saver.get_delta_channel_history(config=orphan, channels=["n"]) == {"n": {"writes": []}}
+
+
 def test_a_saver_that_cannot_list_says_so():
     saver = CheckpointSaver(ListSaver())
     config = put(saver, thread(), n=1)

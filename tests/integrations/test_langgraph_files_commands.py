@@ -182,6 +182,14 @@ def test_a_log_whose_creation_did_not_finish_is_no_error(runs, content):
     assert graphkit("repair", runs).code == 0
 
 
+def test_a_directory_without_threads_is_verified(runs, tmp_path):
+    (tmp_path / "memory").mkdir()
+    (runs / "langgraph-store").rename(tmp_path / "memory" / "langgraph-store")
+    assert graphkit("verify", tmp_path / "memory").out.startswith("0 threads, 0 checkpoints, 4 items, ")
+    damage(tmp_path / "memory", "langgraph-store")
+    assert graphkit("repair", tmp_path / "memory").lines[0].startswith("langgraph-store: kept 3 items")
+
+
 def test_the_classes_report_what_the_command_does(runs):
     with FileSystemStore(runs) as store, FileSystemCache(runs) as cache:
         assert store.verify().ok is True

@@ -152,6 +152,7 @@ def people(store):
 @pytest.mark.parametrize(
     ("filter", "names"),
     [
+        ({"age": {"$eq": 40}}, ["bob"]),
         ({"age": {"$ne": 40}}, ["cid", "ann"]),
         ({"age": {"$gte": 30, "$lt": 50}}, ["bob", "ann"]),
         ({"age": {"$lte": "40"}}, ["bob", "ann"]),
@@ -164,6 +165,7 @@ def people(store):
         ({"name.first": "Bonn"}, []),
         ({"n": [{"$gt": 0}]}, ["cid", "bob"]),
         ({"n": [1, 2]}, []),
+        ({"name": "ann", "age": 40}, []),
     ],
 )
 def test_filters(people, filter, names):

@@ -223,6 +223,7 @@ def test_langgraphs_own_serializer_and_ours_read_what_the_other_has_stored(saver
     theirs = JsonPlusSerializer()
     assert theirs.loads_typed(saver.serde.dumps_typed(values)) == values
     assert saver.serde.loads_typed(theirs.dumps_typed(values)) == values
+    assert saver.serde.loads_typed(theirs.dumps_typed([*values, Point(1.0), Names(["a"])]))[:4] == values
 
 
 NAIVE = datetime(2026, 1, 2, tzinfo=UTC).replace(tzinfo=None)
@@ -427,6 +428,13 @@ def test_what_no_reader_could_make_is_refused_with_its_path(saver, value, path, 
     assert saver.get_tuple(fine).pending_writes == []
 
 
+def test_a_list_that_contains_itself_is_refused(saver):
+    endless = []
+    endless.append(endless)
+    with pytest.raises(CheckpointSerializationError):
+        put(saver, channel=endless)
+
+
 def test_types_are_made_by_their_constructors(tmp_path):
     client = Client(name="a")
     types = [Derived, Client, SecretStr, Fancy, Box[int]]
@@ -621,6 +629,7 @@ BLOCKED = [
     (2, HERE, "Color", {"value": "New", "names": "a b"}),
     (2, HERE, "Note", {"text": "x", "__class__": "y"}),
     (2, HERE, "Note", {}),
+    (2, HERE, "Note", ["text"]),
     (2, HERE, "Note", {1: 2, "text": "x"}),
     (5, HERE, "Person", {"nme": "x"}, "", ["name"], None),
     (0, HERE, "Color", "purple"),

@@ -113,6 +113,10 @@ def test_an_unknown_command_of_the_group_is_a_usage_error():
     assert (done.code, "'run'" in done.err) == (2, True)
 
 
+def test_the_schema_is_json():
+    assert graphkit("agents", "schema").json["required"] == ["steps"]
+
+
 def test_a_valid_file_is_checked_without_a_store():
     done = graphkit("agents", "check", "shop.yaml")
     assert (done.code, done.out) == (0, "shop.yaml is valid: agent shop, 1 step (llm)\n")

@@ -42,6 +42,7 @@ def test_a_submitted_run_waits_for_a_worker(tmp_path, shop):
     assert graphkit("threads", store, "--status", "queued", "--json").json[0]["metadata"]["user"] == "anna"
     assert graphkit("show", store, "t", "--json").json["status"] == "queued"
     assert graphkit("stats", store, "--json").json["statuses"] == {"queued": 1}
+    assert graphkit("watch", store, "t", "--limit", "1").lines[0].split()[1:] == ["t", "queued"]
     refused = submit(store, "-t", "t")
     assert refused.code == 17
     assert "its run is queued" in refused.err

@@ -63,6 +63,7 @@ def test_a_thread_that_sleeps(store):
     early = graphkit("resume", store, "t", "--app", "naps:app", "--json")
     assert early.json["status"] == "sleeping"
     assert graphkit("wait", store, "t", "--timeout", "0.1").code == 124
+    assert "sleeps until " in graphkit("watch", store, "t", "--limit", "2").lines[1]
 
 
 def test_a_worker_wakes_it(store):

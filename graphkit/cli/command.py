@@ -142,7 +142,11 @@ def _run(context: CliContext, call: Callable[[], Any], arguments: Mapping[str, A
         return 0
     except (GraphKitError, OSError) as error:
         if context.debug:
-            context.warn(_format_trace(error))
+            # The message follows as a sentence, so the last line has only the type.
+            exception = traceback.TracebackException.from_exception(error)
+            message, *notes = exception.format_exception_only()
+            frames = [*exception.format()][: -1 - len(notes)]
+            context.warn("".join([*frames, message.partition(":")[0], "\n", *notes]).rstrip())
         if isinstance(error, GraphKitError):
             known = error
         else:  # as a saver would have raised it, had it been opened already
@@ -200,14 +204,6 @@ class _LogHandler(logging.Handler):
 
 
 # Errors
-
-
-def _format_trace(error: Exception) -> str:
-    """Return the traceback of an error whose message follows as a sentence: the last line has only its type."""
-    trace = traceback.TracebackException.from_exception(error)
-    message, *notes = trace.format_exception_only()
-    lines = [*trace.format()][: -1 - len(notes)]
-    return "".join([*lines, message.partition(":")[0], "\n", *notes]).rstrip()
 
 
 def _describe_error(error: GraphKitError, arguments: Mapping[str, Any]) -> str:

@@ -147,9 +147,22 @@ def _table_lines(context: CliContext, table: Table) -> Iterator[str]:
     if context.is_pretty:
         columns, cells = fit_table(columns, cells, context.width)
 
+    # The title and the texts of a column become equally wide, and get the colours of a terminal.
     padded: list[list[str]] = []
     for column, texts in zip(columns, cells, strict=True):
-        padded.append(_pad_column(context, column, texts))
+        lines = (column.title, *texts)
+        plain = _DIM if column.kind in _SECONDARY_KINDS else None
+        styles = (_BOLD, *(_COLOURS.get(text, plain) for text in texts))
+        widths = [count_cells(line) for line in lines]
+        widest = max(widths)
+        is_right_aligned = context.is_pretty and column.kind in _RIGHT_ALIGNED
+        shown: list[str] = []
+        for text, style, width in zip(lines, styles, widths, strict=True):
+            painted = _paint(context, text, style)
+            gap = " " * (widest - width)
+            shown.append(gap + painted if is_right_aligned else painted + gap)
+        padded.append(shown)
+
     for parts in zip(*padded, strict=True):
         line = GAP.join(parts)
         yield line.rstrip()
@@ -174,26 +187,6 @@ def _format_column(context: CliContext, column: Column, rows: Sequence[Mapping[s
     shorten = short_ids if column.kind == "id" else short_names
     short: Mapping[Any, str] = shorten(names)
     return [short.get(value, "") for value in values]
-
-
-def _pad_column(context: CliContext, column: Column, texts: Sequence[str]) -> list[str]:
-    """Return the title and the texts of a column, all of one width, with the colours of a terminal."""
-    lines = (column.title, *texts)
-    plain = _DIM if column.kind in _SECONDARY_KINDS else None
-    styles = (_BOLD, *(_COLOURS.get(text, plain) for text in texts))
-    widths = [count_cells(line) for line in lines]
-    width = max(widths)
-    is_right_aligned = context.is_pretty and column.kind in _RIGHT_ALIGNED
-
-    padded: list[str] = []
-    for text, style, cells in zip(lines, styles, widths, strict=True):
-        shown = _paint(context, text, style)
-        gap = " " * (width - cells)
-        if is_right_aligned:
-            padded.append(gap + shown)
-        else:
-            padded.append(shown + gap)
-    return padded
 
 
 def _card_lines(context: CliContext, card: Card) -> Iterator[str]:
@@ -291,11 +284,12 @@ def fit_table(
     for column, texts in zip(columns, cells, strict=True):
         if any(texts):
             fitted.append(_FittedColumn(column, texts))
+    kinds_in_order = (_FIGURE_KINDS, _TEXT_KINDS, _PAYLOAD_KINDS)
     while (excess := _shrink_texts(fitted, width)) > 0:
-        dropped = _least_useful(fitted)
-        if dropped is None:
+        droppable = [fit for kinds in kinds_in_order for fit in reversed(fitted) if fit.column.kind in kinds]
+        if not droppable:
             break
-        fitted.remove(dropped)
+        fitted.remove(droppable[0])
     for fit in fitted:
         if excess < 0 and fit.column.kind in _PAYLOAD_KINDS:
             fit.width = min(fit.natural_width, fit.width - excess)
@@ -340,15 +334,6 @@ def _shrink(fitted: Sequence[_FittedColumn], kinds: Collection[Kind], excess: in
     return excess
 
 
-def _least_useful(fitted: Sequence[_FittedColumn]) -> _FittedColumn | None:
-    """Return the column to drop next: the last figure, or else the last text; None if all others have to stay."""
-    for kinds in (_FIGURE_KINDS, _TEXT_KINDS, _PAYLOAD_KINDS):
-        for fit in reversed(fitted):
-            if fit.column.kind in kinds:
-                return fit
-    return None
-
-
 # A value of any depth
 
 
@@ -381,22 +366,19 @@ def _format_branch(branch: Any, width: int | None, indent: str) -> Iterator[str]
     if isinstance(branch, list):
         children = {f"[{number}]": item for number, item in enumerate(branch)}
     for name, item in children.items():
+        start = f"{indent}{escape(name)}:"
         if _is_branch(item):
-            yield cut(f"{indent}{escape(name)}:", width)
+            yield cut(start, width)
             yield from _format_branch(item, width, indent + "  ")
-        else:
-            yield from _format_leaf_lines(f"{indent}{escape(name)}: ", item, width)
-
-
-def _format_leaf_lines(start: str, item: Any, width: int | None) -> Iterator[str]:
-    if not isinstance(item, str) or "\n" not in item:
-        yield cut(start + format_value(item), width)
-        return
-    yield start + "|"
-    depth = len(start) - len(start.lstrip())
-    indent = " " * (depth + 2)
-    for line in item.splitlines():
-        text = ""
-        if line:  # `escape` shows an empty text as two quotes
-            text = escape(line)
-        yield cut(indent + text, width)
+            continue
+        if not isinstance(item, str) or "\n" not in item:
+            yield cut(f"{start} {format_value(item)}", width)
+            continue
+        yield f"{start} |"
+        depth = len(start) - len(start.lstrip())
+        line_indent = " " * (depth + 2)
+        for line in item.splitlines():
+            text = ""
+            if line:  # `escape` shows an empty text as two quotes
+                text = escape(line)
+            yield cut(line_indent + text, width)

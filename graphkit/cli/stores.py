@@ -95,10 +95,23 @@ def _split_schema(connection_string: str) -> tuple[str, str | None]:
 
     A string that is not understood is returned as it is: the client explains what is wrong with it.
     """
-    if connection_string.startswith(_URL_SCHEMES):
-        return _split_schema_of_url(connection_string)
     schema = None
     rest: list[str] = []
+    if connection_string.startswith(_URL_SCHEMES):
+        from urllib.parse import unquote
+
+        address, _, query = connection_string.partition("?")
+        for option in query.split("&"):
+            if option.startswith(_SCHEMA):
+                schema = unquote(option.removeprefix(_SCHEMA))
+            else:
+                rest.append(option)
+        if schema is None:
+            return connection_string, None
+        if rest:
+            address = f"{address}?{'&'.join(rest)}"
+        return address, schema
+
     end = 0
     while end < len(connection_string):
         keyword = _KEYWORD.match(connection_string, end)
@@ -112,24 +125,6 @@ def _split_schema(connection_string: str) -> tuple[str, str | None]:
     if schema is None:
         return connection_string, None
     return " ".join(rest), schema
-
-
-def _split_schema_of_url(url: str) -> tuple[str, str | None]:
-    from urllib.parse import unquote
-
-    address, _, query = url.partition("?")
-    schema = None
-    rest: list[str] = []
-    for option in query.split("&"):
-        if option.startswith(_SCHEMA):
-            schema = unquote(option.removeprefix(_SCHEMA))
-        else:
-            rest.append(option)
-    if schema is None:
-        return url, None
-    if rest:
-        address = f"{address}?{'&'.join(rest)}"
-    return address, schema
 
 
 def _unquote_value(value: str) -> str:
@@ -347,8 +342,9 @@ def _check_directory(path: Path, kinds: Sequence[str], *, create: bool) -> None:
 
     if not path.is_dir():
         hint = ""
-        if _is_sqlite(path):
-            hint = f"; for a database type {SQLITE}:{name}"
+        with suppress(OSError), path.open("rb") as file:
+            if file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC:
+                hint = f"; for a database type {SQLITE}:{name}"
         raise CheckpointerConfigurationError(f"{name} is a file; name the directory of the checkpoints{hint}")
 
     # By name, since graphkit does not import savers. Asked before the saver is made, which would make any directory a
@@ -367,14 +363,6 @@ def load_langgraph() -> Any:
 def has_entries(directory: Path) -> bool:
     """Return whether a directory has a store or a cache of LangGraph."""
     return any((directory / name).is_dir() for name in _ENTRY_DIRECTORIES)
-
-
-def _is_sqlite(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
-    except OSError:
-        return False
 
 
 def _suggest_entry(path: Path, *, are_files: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, final
 
 import click
@@ -139,7 +140,18 @@ class _Conversation:
         """Read messages and yield the answers, until the input ends."""
         turns = 0
         waiting: Sequence[InterruptionMetadata] = ()
-        given = self._find_rest()
+        snapshot = None
+        if self._thread is not None:
+            with suppress(CheckpointNotFoundError):
+                snapshot = self._agent.get_state(self._thread)
+        if snapshot is not None:
+            messages = snapshot.state.get(_MESSAGES) or ()
+            self._shown = len(messages)
+            self._context.warn(f"continuing {escape(str(self._thread))}: {pluralize(len(messages), 'message')}")
+        given: Any = None  # resumes a turn that has not ended
+        if snapshot is None or snapshot.next == END:
+            given = self._read_message()
+
         while given is not ABSENT:
             if not isinstance(given, GraphResume):
                 turns += 1
@@ -166,19 +178,6 @@ class _Conversation:
             parts.append("no answer can come later, because the agent has no checkpointer")
         payloads = [interrupt.payload for interrupt in waiting]
         yield Message("; ".join(parts), {"thread": self._thread, "turns": turns, "waiting": payloads})
-
-    def _find_rest(self) -> Any:
-        """Return what resumes a turn that has not ended, or the first message."""
-        if self._thread is None:
-            return self._read_message()
-        try:
-            snapshot = self._agent.get_state(self._thread)
-        except CheckpointNotFoundError:
-            return self._read_message()
-        messages = snapshot.state.get(_MESSAGES) or ()
-        self._shown = len(messages)
-        self._context.warn(f"continuing {escape(self._thread)}: {pluralize(len(messages), 'message')}")
-        return self._read_message() if snapshot.next == END else None
 
     def _read_message(self) -> Any:
         """Return the next line that is not empty; ABSENT at the end of the input."""

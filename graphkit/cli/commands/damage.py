@@ -298,37 +298,35 @@ class _RepairText:
         if any(loss.records is None for loss in losses):
             lost = f"at least {lost}"
         yield f"{name}: {self._balance(not attempted, kept, lost)}"
+
         for file in files:
-            yield from self._describe_file(file)
+            yield _describe_problem(file.before)
+            if file.refused and file.refused != file.before.reason:
+                yield f"    because {file.refused}"
+            if file.corrected:
+                verb = self._verb("correct", "corrected")
+                bits = pluralize(len(file.corrected), "flipped bit")
+                offsets = ", ".join(map(str, file.corrected[:_MAX_DETAILS]))
+                yield f"    {verb} {bits}, at byte {offsets}"
+
+            for loss in file.lost[:_MAX_DETAILS]:
+                where = f"byte {loss.offset}"
+                if loss.checkpoint_id is not None:
+                    where = f"checkpoint {escape(loss.checkpoint_id)}, {where}"
+                yield f"    lost: {where}: {loss.reason}"
+            hidden = len(file.lost) - _MAX_DETAILS
+            if hidden > 0:
+                yield f"    lost: {hidden} more; --json lists all"
+
+            if file.set_aside:
+                verb = self._verb("copy the old bytes to", "the old bytes are in")
+                copy = self._root / file.set_aside
+                yield f"    {verb} {escape(str(copy))}"
 
     def _balance(self, is_refused: object, kept: str, lost: str) -> str:
         if is_refused:
             return self._verb("not be repaired", "not repaired")
         return f"{self._verb('keep', 'kept')} {kept}, {self._verb('lose', 'lost')} {lost}"
-
-    def _describe_file(self, file: Any) -> Iterator[str]:
-        yield _describe_problem(file.before)
-        if file.refused and file.refused != file.before.reason:
-            yield f"    because {file.refused}"
-        if file.corrected:
-            verb = self._verb("correct", "corrected")
-            bits = pluralize(len(file.corrected), "flipped bit")
-            offsets = ", ".join(map(str, file.corrected[:_MAX_DETAILS]))
-            yield f"    {verb} {bits}, at byte {offsets}"
-
-        for loss in file.lost[:_MAX_DETAILS]:
-            where = f"byte {loss.offset}"
-            if loss.checkpoint_id is not None:
-                where = f"checkpoint {escape(loss.checkpoint_id)}, {where}"
-            yield f"    lost: {where}: {loss.reason}"
-        hidden = len(file.lost) - _MAX_DETAILS
-        if hidden > 0:
-            yield f"    lost: {hidden} more; --json lists all"
-
-        if file.set_aside:
-            verb = self._verb("copy the old bytes to", "the old bytes are in")
-            copy = self._root / file.set_aside
-            yield f"    {verb} {escape(str(copy))}"
 
 
 def _describe_problem(log: Any) -> str:

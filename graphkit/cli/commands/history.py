@@ -98,7 +98,14 @@ def history(
     steps: dict[str, int] = {}
     for info in reversed(infos):
         steps[info.id] = steps.get(info.parent_id or "", -1) + 1
-    pairs = [pair for pair in zip_longest(infos, infos[1:]) if _matches(pair[0], source, clean=clean, node=node)]
+    pairs: list[tuple[CheckpointInfo, CheckpointInfo | None]] = []
+    for info, previous in zip_longest(infos, infos[1:]):
+        if source is not None and info.metadata.get("source") != source:
+            continue
+        if clean and (info.metadata.get("clean") is False or info.stopped == "failed"):
+            continue
+        if node is None or info.node_id == node:
+            pairs.append((info, previous))
     rows: list[Row] = []
     for info, previous in pairs[:limit]:
         row = _checkpoint_row(saver, info, previous)
@@ -166,14 +173,6 @@ def _draw_lanes(lanes: Sequence[str | None], here: str, *, is_root: bool) -> str
     return drawing[1:].rstrip()
 
 
-def _matches(info: CheckpointInfo, source: str | None, *, clean: bool, node: str | None) -> bool:
-    if source is not None and info.metadata.get("source") != source:
-        return False
-    if clean and (info.metadata.get("clean") is False or info.stopped == "failed"):
-        return False
-    return node is None or info.node_id == node
-
-
 def _checkpoint_row(saver: BaseCheckpointSaver, info: CheckpointInfo, previous: CheckpointInfo | None = None) -> Row:
     """Return a checkpoint as plain data.
 
@@ -213,11 +212,16 @@ def _step_seconds(saver: BaseCheckpointSaver, info: CheckpointInfo, previous: Ch
     if previous is None or previous.id != info.parent_id:
         return None
     seconds = (info.created_at - previous.created_at).total_seconds()
-    if seconds < 0:
-        return None  # the clock was set back in between
-    if seconds >= _MIN_SECONDS_OF_WAIT and _had_stopped(saver, previous):
+    if seconds < _MIN_SECONDS_OF_WAIT:
+        return seconds if seconds >= 0 else None  # less than 0: the clock was set back in between
+
+    # It stopped if it left an interrupt or a failure at the checkpoint before.
+    try:
+        writes = saver.get_writes(RunnableConfig(previous.thread_id, previous.id, previous.checkpoint_ns))
+    except CheckpointSerializationError:  # only a payload can have an application type, so there was an interrupt
         return None
-    return seconds
+    has_stopped = any(key == FAILURE or key.startswith((INTERRUPT, SUBGRAPH_INTERRUPT)) for key in writes)
+    return None if has_stopped else seconds
 
 
 def _parse_time(value: Any) -> datetime | None:
@@ -228,19 +232,6 @@ def _parse_time(value: Any) -> datetime | None:
         return time_or_none(datetime.fromisoformat(value))
     except ValueError:
         return None
-
-
-def _had_stopped(saver: BaseCheckpointSaver, info: CheckpointInfo) -> bool:
-    """Return whether a run stopped at a checkpoint before it stored the next one.
-
-    It may have stopped for a human or because of a failure.
-    """
-    config = RunnableConfig(info.thread_id, info.id, info.checkpoint_ns)
-    try:
-        writes = saver.get_writes(config)
-    except CheckpointSerializationError:  # only a payload can have an application type, so there was an interrupt
-        return True
-    return any(key == FAILURE or key.startswith((INTERRUPT, SUBGRAPH_INTERRUPT)) for key in writes)
 
 
 @click.command("search", cls=Command)

@@ -341,20 +341,18 @@ def get_at_path(state: Any, path: str) -> Any:
         try:
             value = value[key] if has_items else getattr(value, str(key))
         except (KeyError, IndexError, AttributeError, TypeError) as error:
-            raise UsageError(f"there is no {parent + step}{_describe_parent(value, parent)}") from error
+            # The message ends with what there is instead.
+            if isinstance(value, Mapping):
+                keys = ", ".join(escape(str(key)) for key in value)
+                found = f"has {keys or 'no keys'}"
+            elif isinstance(value, Sequence):
+                found = f"has {pluralize(len(value), 'item')}"
+            else:
+                found = f"is {abbreviate(value)}"
+            name = parent.lstrip(".") or "the state"
+            raise UsageError(f"there is no {parent + step}; {name} {found}") from error
         parent += step
     return value
-
-
-def _describe_parent(value: Any, path: str) -> str:
-    """Return the end of a message about a missing part: what there is instead."""
-    name = path.lstrip(".") or "the state"
-    if isinstance(value, Mapping):
-        keys = ", ".join(escape(str(key)) for key in value)
-        return f"; {name} has {keys or 'no keys'}"
-    if isinstance(value, Sequence):
-        return f"; {name} has {pluralize(len(value), 'item')}"
-    return f"; {name} is {abbreviate(value)}"
 
 
 class Difference(NamedTuple):
@@ -378,7 +376,13 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
         yield Difference(path=path, change="removed", old=old, new=None)
     elif isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in dict.fromkeys((*old, *new)):
-            child_path = _child_path(path, str(key))
+            step = str(key)
+            if not _STEP.fullmatch(step):
+                child_path = f"{path}[{step!r}]"
+            elif not path or step.startswith("["):
+                child_path = path + step
+            else:
+                child_path = f"{path}.{step}"
             yield from differences(old.get(key, _ABSENT), new.get(key, _ABSENT), child_path)
     elif isinstance(old, list) and isinstance(new, list):
         pairs = zip_longest(old, new, fillvalue=_ABSENT)
@@ -387,14 +391,6 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
             yield from differences(first, second, child_path)
     elif not _is_same(old, new):
         yield Difference(path=path, change="changed", old=old, new=new)
-
-
-def _child_path(path: str, key: str) -> str:
-    if not _STEP.fullmatch(key):
-        return f"{path}[{key!r}]"
-    if not path or key.startswith("["):
-        return path + key
-    return f"{path}.{key}"
 
 
 def _is_same(old: Any, new: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from graphkit._diagram import GraphRepresentation, draw
-from graphkit._plan.topology import GraphDefinition
+from graphkit._plan.topology import GraphDefinition, Topology
 from graphkit._records.config import END, RunnableConfig, StreamMode
 from graphkit._records.context import ABSENT
 from graphkit._records.output import CheckpointInfo, GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
@@ -220,22 +220,23 @@ def _follow(
         yield Message(f"{escape(config.thread)} is {status}: its time has not come", data)
         return
     end = _end_view(config.thread, last, steps)
-    if isinstance(last, InterruptionMetadata):
-        end = replace(end, hint=_hint_at_next(context, config.thread, last, app=app, directory=directory))
-    yield end
+    if not isinstance(last, InterruptionMetadata):
+        yield end
+        return
 
-
-def _hint_at_next(context: CliContext, thread_id: str, stop: InterruptionMetadata, *, app: str, directory: str) -> str:
-    """Return the command that continues a stopped run."""
-    questions = [interrupt for interrupt in stop.interrupts if interrupt.when == "inside" and interrupt.due is None]
-    resume = (thread_id, "--app", app)
+    # The hint is the command that continues the run.
+    questions = [interrupt for interrupt in last.interrupts if interrupt.when == "inside" and interrupt.due is None]
+    resume = ("resume", directory, config.thread, "--app", app)
+    answer = ("answer", directory, config.thread)
     if not questions:
-        return format_command(context, "resume", directory, *resume)
-    if not directory:  # `answer` has no --app, whose graph has the saver
-        return format_command(context, "resume", directory, *resume, "--value", "...")
-    if len(questions) > 1:  # asks for one after another
-        return format_command(context, "answer", directory, thread_id)
-    return format_command(context, "answer", directory, thread_id, "--text", "...")
+        hint = format_command(context, *resume)
+    elif not directory:  # `answer` has no --app, whose graph has the saver
+        hint = format_command(context, *resume, "--value", "...")
+    elif len(questions) > 1:  # asks for one after another
+        hint = format_command(context, *answer)
+    else:
+        hint = format_command(context, *answer, "--text", "...")
+    yield replace(end, hint=hint)
 
 
 def _outputs(graph: CompiledGraph, given: Input, config: RunnableConfig) -> Iterator[NodeOutput]:
@@ -445,13 +446,24 @@ def graph(
     latest = find_checkpoint(saver, config, checkpoint)
     path = _path(lineage(saver.history(config), latest.id))
     fingerprint = latest.metadata.get("graph")
+    drawn: GraphDefinition | Topology
     if compiled is None:
-        drawing = _draw_path(path, config.thread, form, latest.next_node_id)
+        # Without nodes: the diagram adds those that edges lead to, as in a graph that is not finished.
+        drawn = GraphDefinition()
+        nodes = list(path)
+        is_text = form is GraphRepresentation.Type.TEXT
+        if is_text and latest.next_node_id not in {None, path[-1]}:  # where the run continues
+            nodes.append(str(latest.next_node_id))
+        for source, target in pairwise(nodes):
+            targets = drawn.edges.setdefault(source, [])
+            assert isinstance(targets, list)
+            if target not in targets:
+                targets.append(target)
     else:
-        if fingerprint is not None and fingerprint != compiled.topology.fingerprint:
+        drawn = compiled.topology
+        if fingerprint is not None and fingerprint != drawn.fingerprint:
             context.warn("graphkit: the graph has changed since this thread was stored")
-        topology = compiled.topology
-        drawing = draw(topology, form, config.thread, path=path, current=latest.next_node_id).content
+    drawing = draw(drawn, form, config.thread, path=path, current=latest.next_node_id).content
 
     return Text(
         drawing,
@@ -470,21 +482,6 @@ def _path(checkpoints: Sequence[CheckpointInfo]) -> list[str]:
     if checkpoints[-1].next_node_id == END:
         path.append(END)
     return path
-
-
-def _draw_path(path: Sequence[str], title: str, form: GraphRepresentation.Type, current: str | None) -> str:
-    """Draw the graph that consists of a path."""
-    # Without nodes: the diagram adds those that edges lead to, as in a graph that is not finished.
-    definition = GraphDefinition()
-    nodes = list(path)
-    if form is GraphRepresentation.Type.TEXT and current not in {None, path[-1]}:  # where the run continues
-        nodes.append(str(current))
-    for source, target in pairwise(nodes):
-        targets = definition.edges.setdefault(source, [])
-        assert isinstance(targets, list)
-        if target not in targets:
-            targets.append(target)
-    return draw(definition, form, title, path=path, current=current).content
 
 
 # schedules

@@ -173,11 +173,16 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
             summary = saver.summary(RunnableConfig(thread_id, checkpoint_ns=namespaces[0]))
         if summary is not None:
             latest = summary.latest
+            ends = [record for record in (summary.failure, summary.cancellation) if record is not None]
+            recorded: list[Any] = [interrupt.created_at for interrupt in summary.waiting]
+            recorded += [record.get("at") for record in ends]
+            # A record that was written by hand may have anything in place of its time.
+            changes = [time for time in map(time_or_none, recorded) if time is not None]
             row |= {
                 "status": latest.status,
                 "node": latest.node_id,
                 "next": latest.next_node_id,
-                "updated": _last_change(summary),
+                "updated": max([latest.created_at, *changes]),
                 "checkpoints": summary.checkpoints,
                 "metadata": latest.metadata,
                 "id": latest.id,
@@ -197,19 +202,6 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
         row["problem"] = str(error)
 
     return row
-
-
-def _last_change(summary: HistorySummary) -> datetime:
-    """Return the time of the latest checkpoint, or of an interrupt, a failure or a cancel since."""
-    latest = summary.latest.created_at
-    recorded: list[Any] = [interrupt.created_at for interrupt in summary.waiting]
-    ends = [record for record in (summary.failure, summary.cancellation) if record is not None]
-    recorded += [record.get("at") for record in ends]
-    for value in recorded:
-        time = time_or_none(value)  # a record that was written by hand may have anything there
-        if time is not None:
-            latest = max(latest, time)
-    return latest
 
 
 def _describe_stop(saver: BaseCheckpointSaver, summary: HistorySummary) -> Row:

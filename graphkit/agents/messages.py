@@ -81,7 +81,24 @@ def parse_tool_call(call: Any, number: int = 0) -> ToolCall:
     function = call["function"]
     call_id = _require_text(call, "id", where)
     name = _require_text(function, "name", where)
-    arguments, problem = _parse_arguments(function.get("arguments"))
+
+    text = function.get("arguments")
+    arguments: Mapping[str, Any] | None = None
+    problem = None
+    if text is None or text == "":  # models send this for a tool without parameters
+        arguments = {}
+    elif isinstance(text, Mapping):  # some compatible servers send the object itself
+        arguments = text
+    else:
+        try:
+            parsed = json.loads(text)
+        except (TypeError, ValueError, RecursionError) as error:
+            problem = f"the arguments are not valid JSON: {error}"
+        else:
+            if isinstance(parsed, dict):
+                arguments = parsed
+            else:
+                problem = f"the arguments must be a JSON object, not {type(parsed).__name__}"
     return ToolCall(
         id=call_id,
         name=name,
@@ -95,21 +112,6 @@ def _require_text(mapping: Mapping[str, Any], key: str, where: str) -> str:
     if isinstance(text, str) and text:
         return text
     raise ValueError(f"{where} has no {key}")
-
-
-def _parse_arguments(text: Any) -> tuple[Mapping[str, Any] | None, str | None]:
-    """Return the arguments and why they cannot be read; one of the two is None."""
-    if text is None or text == "":  # models send this for a tool without parameters
-        return {}, None
-    if isinstance(text, Mapping):  # some compatible servers send the object itself
-        return text, None
-    try:
-        arguments = json.loads(text)
-    except (TypeError, ValueError, RecursionError) as error:
-        return None, f"the arguments are not valid JSON: {error}"
-    if not isinstance(arguments, dict):
-        return None, f"the arguments must be a JSON object, not {type(arguments).__name__}"
-    return arguments, None
 
 
 def check_messages(messages: Any) -> None:

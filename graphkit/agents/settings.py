@@ -428,25 +428,20 @@ def dump_value(value: Any, path: Path) -> Any:
         del options["retry_on"]
         return options
     if isinstance(value, Tool):
-        return _name_tool(value, path)
+        # The decorated function has the name of the Tool, but `stop = tool(cancel)` has one that only the module knows.
+        module_name = getattr(value.function, "__module__", "")
+        module = sys.modules.get(module_name)
+        names = [name for name, known in getattr(module, "__dict__", {}).items() if known is value]
+        if module_name == "__main__" or not names:
+            reason = "a file names tools: give it a name in the module of its function, as in `stop = tool(cancel)`"
+            raise _no_plain_form(path, reason)
+        return f"{module_name}:{names[0]}"
     if isinstance(value, Mapping):
         return {name: dump_value(item, (*path, name)) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [dump_value(item, (*path, index)) for index, item in enumerate(value)]
     dump = getattr(value, "dump", None)
     return name_object(value, path) if dump is None else dump(path)
-
-
-def _name_tool(given: Tool, path: Path) -> str:
-    # The decorated function has the name of the Tool, but `stop = tool(cancel)` has one that only the module knows.
-    module_name = getattr(given.function, "__module__", "")
-    module = sys.modules.get(module_name)
-    if module_name != "__main__":
-        for name, value in getattr(module, "__dict__", {}).items():
-            if value is given:
-                return f"{module_name}:{name}"
-    reason = "a file names tools: give it a name in the module of its function, as in `stop = tool(cancel)`"
-    raise _no_plain_form(path, reason)
 
 
 def name_object(thing: Any, path: Path) -> str:

@@ -133,11 +133,20 @@ class _Loader:
         """
         file = YamlFile(path, self._environment)
         self._outer.append(path.resolve())
-        loading = Loading(
-            state_types=self._state_types,
-            load_inner=lambda name: self._load_inner(path.parent / name),
-        )
-        token = LOADING.set(loading)
+
+        def load_inner(name: FilePath) -> AgentConfig:
+            inner = path.parent / name
+            if inner.resolve() in self._outer:
+                raise KeyProblemError(f"{inner} contains itself", "file")
+            # This runs in a validator of the outer file. pydantic would turn the error into one about the key `file`,
+            # so it is kept, and raised below as it is: it names the inner file and the line there.
+            try:
+                return self.load(inner)
+            except AgentConfigurationError as error:
+                self._failure = error
+                raise
+
+        token = LOADING.set(Loading(state_types=self._state_types, load_inner=load_inner))
         try:
             config = AgentConfig.from_dict(file.data)
         except AgentConfigurationError as error:
@@ -148,17 +157,6 @@ class _Loader:
         config.set_source(file)
         self.loaded.append((config, file))
         return config
-
-    def _load_inner(self, path: FilePath) -> AgentConfig:
-        if path.resolve() in self._outer:
-            raise KeyProblemError(f"{path} contains itself", "file")
-        # This runs in a validator of the outer file. pydantic would turn the error into one about the key `file`, so
-        # it is kept, and `load` raises it as it is: it names the inner file and the line there.
-        try:
-            return self.load(path)
-        except AgentConfigurationError as error:
-            self._failure = error
-            raise
 
 
 def _describe_problems(file: YamlFile, error: AgentConfigurationError) -> AgentConfigurationError:

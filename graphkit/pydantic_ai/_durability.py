@@ -85,7 +85,14 @@ class _Backend(durable_exec.CallableOperationBackend[dict[str, Any]]):
         place = "" if context is None else context.tool_call_id or str(context.run_step)
         self._counts[name, place] += 1
         key = f"{name}:{place}:{self._counts[name, place]}"
-        recorded = _find_record(key)
+
+        def refuse() -> str:
+            raise LookupError
+
+        # `once` returns a record, or calls a function that makes it; here there is nothing to call yet.
+        recorded: str | None = None
+        with suppress(LookupError):
+            recorded = RunnableConfig().once(key, refuse)
         if recorded is None:
             recorded = json.dumps(await body())
             # A finished call is recorded even if it is cancelled now, because a parallel one has failed. The
@@ -96,15 +103,6 @@ class _Backend(durable_exec.CallableOperationBackend[dict[str, Any]]):
     def _record(self, key: str, text: str) -> None:
         with self._lock:  # parallel tool calls: a run takes one record at a time
             RunnableConfig().once(key, lambda: text)
-
-
-def _find_record(key: str) -> str | None:
-    def fail() -> str:
-        raise LookupError
-
-    with suppress(LookupError):
-        return RunnableConfig().once(key, fail)
-    return None
 
 
 class _Namer(durable_exec.JournalOperationNamer):

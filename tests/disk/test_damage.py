@@ -121,6 +121,10 @@ def test_cut_at_every_offset_all_complete_checkpoints_are_kept_and_the_rest_is_s
             assert not cut or [file.state for file in report.problems] == ["torn"] * (cut not in boundaries)
             complete = sum(frame.type == CHECKPOINT and frame.end <= cut for frame in damaged.frames)
             assert damaged.read(saver) == damaged.order[:complete], cut
+            latest = saver.get(damaged.config)
+            summary = saver.summary(damaged.config)
+            assert [latest and latest.id] == (damaged.order[:complete] or [None])[-1:]
+            assert (summary and summary.checkpoints) == (complete or None)
             assert damaged.path.read_bytes() == damaged.whole[:cut], "readers never repair"
             end = max((end for end in boundaries if end <= cut), default=0)
             if number % 2:

@@ -519,11 +519,13 @@ def test_a_flipped_bit_of_each_byte_of_a_sealed_log_is_noticed_and_corrected(tmp
     path = locate_log(root)
     whole = path.read_bytes()
     for place in sweep.some(range(64, len(whole)), 60):
-        path.write_bytes(flip(whole, place, 1 << place % 8))
+        flipped = flip(whole, place, 1 << place % 8)
+        path.write_bytes(flipped)
         with open_saver(root) as saver, quiet():
             assert not saver.verify().ok
             (repair,) = saver.repair().files
             assert repair.corrected == (place,)
+            assert (root / repair.set_aside).read_bytes() == flipped, "nothing is destroyed"
             assert view(saver) == before
         for leftover in files_of(root):
             if leftover.name.startswith("damaged-"):

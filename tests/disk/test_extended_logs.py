@@ -225,6 +225,46 @@ def test_a_put_fits_on_a_full_disk_if_its_own_bytes_do(tmp_path, room, is_short)
 # Leftovers of a writer that died
 
 
+def end_in_zeros(path, to=BLOCK):
+    """Extend a log as a writer does that died before it was closed."""
+    with path.open("ab") as file:
+        file.truncate(-(-path.stat().st_size // to) * to)
+
+
+USES = {
+    "copy": lambda saver: saver.copy("t", "u"),
+    "prune": lambda saver: saver.prune("t", keep_last=3),
+    "compact": lambda saver: saver.compact("t"),
+    "tags": lambda saver: saver.add_tags(CONFIG, "good"),
+    "writes": lambda saver: saver.put_writes(CONFIG, {"k": 2}),
+    "replace": lambda saver: saver.put(CONFIG.with_check_point_id("c1"), made(1)),
+}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_zeros_behind_a_log_are_no_damage_and_disturb_no_operation(tmp_path, name):
+    with FileSystemSaver(tmp_path, fsync="never") as saver:
+        for number in range(3):
+            saver.put(CONFIG, made(number, text="x" * number * 400))
+        saver.put_writes(CONFIG, {"k": 1})
+    path = locate_log(tmp_path)
+    for to in (SECTOR, BLOCK, 1 << 18):
+        end_in_zeros(path, to)
+        whole = path.read_bytes()
+        with FileSystemSaver(tmp_path, fsync="never") as saver:
+            assert saver.verify().ok
+            assert not saver.repair("t").changed
+            assert saver.summary(CONFIG).checkpoints == len(saver.history(CONFIG)) == 3
+            assert (saver.get(CONFIG).id, saver.get_writes(CONFIG)) == ("c2", {"k": 1})
+        assert path.read_bytes() == whole, "readers change nothing"
+    with FileSystemSaver(tmp_path, fsync="never") as saver:
+        USES[name](saver)
+        assert saver.verify().ok
+        for thread in saver.threads():
+            assert numbers(saver, RunnableConfig(thread)) == [0, 1, 2]
+    assert numbers(FileSystemSaver(tmp_path)) == [0, 1, 2]
+
+
 def test_many_zeros_are_cut_off_by_the_next_writer(tmp_path):
     with FileSystemSaver(tmp_path) as saver:
         saver.put(CONFIG, made(0))

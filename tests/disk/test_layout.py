@@ -26,13 +26,13 @@ def test_any_string_is_a_thread_a_namespace_and_a_node_and_comes_back(opener, tm
     saver = opener()
     for number, name in enumerate(HOSTILE):
         for namespace in ("", name):
-            one = Checkpoint(node_id=name or "n", next_node_id=name or "n", state={"n": number})
+            one = Checkpoint(node_id=name, next_node_id=name, state={"n": number})
             saver.put(RunnableConfig(name, checkpoint_ns=namespace), one)
     reader = opener()
     assert sorted(reader.threads()) == sorted(HOSTILE)
     for number, name in enumerate(HOSTILE):
         found = reader.get(RunnableConfig(name, checkpoint_ns=name))
-        assert (found.state["n"], found.node_id) == (number, name or "n")
+        assert (found.state["n"], found.node_id, found.next_node_id) == (number, name, name)
         assert len(reader.list(RunnableConfig(name))) == 1 + (not name)
     assert reader.verify().ok
     assert [path.name for path in tmp_path.iterdir()] == ["store"], "nothing leaves the root"
@@ -41,8 +41,12 @@ def test_any_string_is_a_thread_a_namespace_and_a_node_and_comes_back(opener, tm
     assert max(map(len, names)) <= 67
     assert all(name.isascii() and name.islower() for name in names)
     for thread in HOSTILE:
+        assert reader.release(RunnableConfig(thread)).checkpoints[0].node_id == thread
+    assert sorted(opener().threads(released=True)) == sorted(HOSTILE)
+    assert reader.verify().ok
+    for thread in HOSTILE:
         assert reader.delete(thread)
-    assert reader.threads() == []
+    assert [*reader.threads(released=True)] == []
 
 
 def test_the_directory_is_laid_out_as_specified(opener, tmp_path, config):

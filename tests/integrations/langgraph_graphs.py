@@ -10,18 +10,6 @@ from langgraph.graph import END, START, StateGraph, add_messages
 from langgraph.types import Send, interrupt
 
 
-class Answers(TypedDict):
-    answers: list[str]
-
-
-def three_questions():
-    """One node that asks three times."""
-    graph = StateGraph(Answers)
-    graph.add_node("ask", lambda _: {"answers": [interrupt(n) for n in range(3)]})
-    graph.add_edge(START, "ask")
-    return graph
-
-
 class Log(TypedDict):
     log: Annotated[list[str], operator.add]
     n: int

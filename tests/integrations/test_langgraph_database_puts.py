@@ -1,15 +1,18 @@
 """What LangGraph's checkpointer sends to a database when it puts, and what it must not miss then."""
 
+import sqlite3
+from contextlib import closing
 from functools import partial
 
 import pytest
 
 pytest.importorskip("langgraph")
 
-
+from graphkit.errors import CheckpointCorruptionError
 from savers.langgraph import FileSystemCheckpointSaver, SqliteCheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, parametrize
 from tests.support.langgraph_checkpoints import id_of, put, thread
+from tests.support.logs import flip
 from tests.support.statements import StatementCounter
 
 MOST_NUMBERS = 8
@@ -109,3 +112,38 @@ def test_a_past_checkpoint_takes_two_statements(opener, monkeypatch):
     counter = StatementCounter(reader.store, monkeypatch)
     for wanted in (configs[7], configs[30], configs[-2]):
         assert counter.count(partial(reader.get_tuple, wanted)) == 2
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_damage_is_found_in_each_record_that_leads_to_a_past_checkpoint(tmp_path, is_open):
+    path = tmp_path / "test.db"
+    with SqliteCheckpointSaver(path, fsync="never") as saver:
+        configs = put_many(saver, 40)
+        wanted = configs[25]
+        saver.put_writes(wanted, [("n", 1)], "task")
+        put(saver, configs[-1], n=40)
+        expected = saver.get_tuple(wanted)
+        stored = saver.store.catalogue.shared_log("t", "").history.find(id_of(wanted))
+
+    def read():
+        with SqliteCheckpointSaver(path, fsync="never") as reader:
+            try:
+                if is_open:
+                    reader.get_tuple(thread())
+                return reader.get_tuple(wanted)
+            except CheckpointCorruptionError:
+                return "damage"
+
+    needed = []
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        update = "UPDATE graphkit_records SET frame = ? WHERE position = ?"
+        for position, frame in database.execute("SELECT position, frame FROM graphkit_records").fetchall():
+            for damaged in (flip(frame, len(frame) // 2), b""):
+                database.execute(update, (damaged, position))
+                found = read()
+                assert found in (expected, "damage")
+                if stored.keyframe_offset <= position <= stored.offset or position in stored.writes.values():
+                    needed.append(found)
+            database.execute(update, (frame, position))
+    assert len(needed) > 10
+    assert needed == ["damage"] * len(needed)

@@ -264,6 +264,11 @@ def test_a_type_that_a_strict_serializer_of_langgraph_blocks_is_an_error_instead
         assert caught.value.path == "people"
         assert caught.value.type_name == f"{__name__}.Person, {__name__}.Color"
         assert caught.value.raw == [{"name": "ada"}, {"name": "bob"}, "red"]
+    waiting = put(saver, thread("waiting"), fine=1)
+    saver.put_writes(waiting, [("color", Color.RED)], "task")
+    with pytest.raises(CheckpointSerializationError) as caught:
+        saver.get_tuple(waiting)
+    assert (caught.value.path, caught.value.raw) == ("color", "red")
     plain = FileSystemCheckpointSaver(tmp_path, on_blocked_type="plain")
     assert values_of(plain.get_tuple(config))["people"] == [{"name": "ada"}, {"name": "bob"}, "red"]
     allowing = saver.with_allowlist([(__name__, "Person"), (__name__, "Color")])

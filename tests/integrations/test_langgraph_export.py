@@ -444,3 +444,15 @@ def test_the_command_says_what_was_done(runs, file):
     problem = graphkit("export-langgraph-sqlite", runs, file)
     assert problem.code == 1
     assert "nothing was overwritten" in problem.out
+
+
+def test_the_command_takes_threads(runs, file):
+    FileSystemSaver(runs).put(RunnableConfig("own"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+
+    def export(*options):
+        return graphkit("export-langgraph-sqlite", runs, file, *options)
+
+    assert export("--thread", "loo", "--thread", "nested", "--json").json["threads"] == 2
+    assert export("--thread", "none").code == 11
+    assert export("--thread", "own").code == 16
+    assert "left out 1 thread with runs of graphkit: own" in export().out

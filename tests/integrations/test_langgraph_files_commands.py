@@ -184,6 +184,8 @@ def test_a_log_whose_creation_did_not_finish_is_no_error(runs, content):
 
 def test_a_directory_without_threads_is_verified(runs, tmp_path):
     (tmp_path / "memory").mkdir()
+    with FileSystemStore(tmp_path / "memory") as store:
+        assert store.verify() == EntriesReport(path="langgraph-store/log"), "it was never used"
     (runs / "langgraph-store").rename(tmp_path / "memory" / "langgraph-store")
     assert graphkit("verify", tmp_path / "memory").out.startswith("0 threads, 0 checkpoints, 4 items, ")
     damage(tmp_path / "memory", "langgraph-store")

@@ -88,6 +88,24 @@ def test_an_item_comes_back_with_its_times(open_store, clock):
     assert item.updated_at == datetime.fromtimestamp(clock.seconds, UTC)
 
 
+def test_a_deleted_item_is_gone_with_its_namespace(store, open_store):
+    for name in ("b", "c"):
+        store.put(("a", name), "k", {"x": 1})
+    store.delete(("a", "b"), "k")
+    for one in (store, open_store()):
+        assert one.get(("a", "b"), "k") is None
+        assert one.list_namespaces() == [("a", "c")]
+
+
+def test_what_a_caller_does_to_an_item_changes_nothing(store):
+    value = {"list": [1]}
+    store.put(("a",), "k", value)
+    value["list"].append(2)
+    store.get(("a",), "k").value["list"].append(3)
+    store.search(("a",))[0].value["list"].append(4)
+    assert store.get(("a",), "k").value == {"list": [1]}
+
+
 class Color(StrEnum):
     RED = "red"
 
@@ -200,6 +218,14 @@ def test_a_negative_limit_or_offset_is_an_error(store, numbers):
     for read in (lambda: store.search((), **numbers), lambda: store.list_namespaces(**numbers)):
         with pytest.raises(ValueError, match="must not be negative"):
             read()
+
+
+def test_a_limit_and_an_offset_may_be_greater_than_any_count(store):
+    store.put(("a",), "k", {})
+    for number in (sys.maxsize, 1 << 80):
+        assert keys_of(store.search((), limit=number)) == ["k"]
+        assert store.search((), limit=number, offset=number) == []
+        assert store.list_namespaces(limit=number) == [("a",)]
 
 
 def test_namespaces_are_listed_as_by_langgraphs_own_store(store):
@@ -513,6 +539,12 @@ def test_saver_store_and_cache_share_a_directory(tmp_path):
 def test_an_invalid_option_is_refused(open_store):
     with pytest.raises(CheckpointerConfigurationError, match="fsync"):
         open_store(fsync="sometimes")
+
+
+def test_a_file_in_place_of_the_directory_is_refused(tmp_path, open_store):
+    (tmp_path / "data").write_text("a file")
+    with pytest.raises(CheckpointerConfigurationError, match="is a file"):
+        open_store()
 
 
 def test_a_removed_file_is_an_error_and_not_an_empty_store(store, tmp_path):

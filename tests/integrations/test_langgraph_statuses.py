@@ -227,6 +227,10 @@ def test_the_commands_show_it(runs):
     assert graphkit("show", runs, "t").out.endswith("log:\n  [0]: begun\n")
     assert graphkit("show", runs, "t", "--key", "log[0]").out == "begun\n"
     assert graphkit("answer", runs, "t", "--value", "1").code == 16
+    with FileSystemCheckpointSaver(runs) as saver:
+        graph_of(ask=lambda: interrupt("ok?")).compile(checkpointer=saver).invoke(Command(resume="yes"), CONFIG)
+    (difference,) = read("diff", runs, "t")["differences"]
+    assert (difference["path"], difference["new"]) == ("log[1]", "yes")
 
 
 @dataclass

@@ -64,6 +64,35 @@ def test_after_kill_9_the_graph_goes_on_where_it_was(durability, tmp_path, launc
     assert saver.store.verify().ok
 
 
+APPEND = """
+import sys
+from langgraph.checkpoint.base import empty_checkpoint
+from savers.langgraph import FileSystemCheckpointSaver
+from tests.support.langgraph_checkpoints import put, thread
+saver = FileSystemCheckpointSaver(sys.argv[1], fsync="never")
+for n in range(60):
+    early = empty_checkpoint()["id"]
+    if n % 3 == 0:
+        saver.put_writes(thread(checkpoint_id=early), [("n", n)], "task")
+    latest = saver.get_tuple(thread())
+    config = put(saver, latest and latest.config, {"who": sys.argv[2]}, id=early, n=n)
+    if n % 3 == 1:
+        saver.put_writes(config, [("n", n)], "task")
+"""
+
+
+def test_two_processes_on_one_thread_lose_nothing(saver, launcher):
+    for process in [launcher.start("-c", APPEND, saver.store.base_directory, who) for who in "xy"]:
+        with process:
+            assert process.wait(60) == 0
+    for who in "xy":
+        own = list(saver.list(CONFIG, filter={"who": who}))
+        assert [values(one) for one in own] == [{"n": n} for n in reversed(range(60))]
+        writes = [[("task", "n", n)] if n % 3 < 2 else [] for n in reversed(range(60))]
+        assert [one.pending_writes for one in own] == writes
+    assert saver.store.verify().ok
+
+
 # Reading
 
 

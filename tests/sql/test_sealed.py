@@ -1,5 +1,7 @@
 """Sealed histories in databases: no plaintext in any column, and what the key of a history protects."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -263,6 +265,14 @@ def test_a_saver_without_keys_begins_no_history_in_a_sealed_store(open_saver):
         plain.put(RunnableConfig("new"), made(1))
 
 
+def test_a_key_id_of_any_text_is_named(open_saver):
+    key_id = "\0'\udcff ü" * 20
+    open_saver(cipher={key_id: bytes(32)}).put(CONFIG, made(0))
+    with pytest.raises(CheckpointKeyError) as caught:
+        open_saver().put(OTHER, made(1))
+    assert caught.value.key_id == key_id
+
+
 # Rotation
 
 
@@ -298,6 +308,25 @@ def test_after_a_rotation_of_plain_histories_nothing_of_them_is_in_the_database(
     assert len(saver.rotate().rewritten) == 3
     assert_no_plaintext(saver)
     assert len(view(saver)) == len(view(saver, version=1)) == 12
+
+
+def test_vacuum_removes_what_a_plain_saver_has_deleted(sqlite_opener):
+    with sqlite_opener(compression=None) as plain:
+        write(plain)
+        plain.put(OTHER, made(1))
+    with closing(sqlite3.connect(plain.db_file, isolation_level=None)) as connection:
+        # As `delete` does; but some systems build SQLite so that it always overwrites.
+        connection.execute("PRAGMA secure_delete = OFF")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("DELETE FROM graphkit_histories WHERE thread = 't'")
+    with sqlite_opener(cipher=NEW) as saver:
+        saver.rotate()
+        assert b"plain line" in stored(saver)
+    with closing(sqlite3.connect(saver.db_file)) as connection:
+        connection.execute("VACUUM")
+    assert_no_plaintext(saver)
+    with sqlite_opener(cipher=NEW) as saver:
+        assert len(view(saver, OTHER)) == 1
 
 
 def test_what_a_saver_with_keys_deletes_is_overwritten(sqlite_opener):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
@@ -147,6 +148,16 @@ def test_every_kind_of_value_comes_back_after_others(saver, encrypted):
     expected = [value for pair in pairs for value in pair][::-1]
     assert found == expected
     assert [type(value) for value in found] == [type(value) for value in expected]
+
+
+def test_a_window_of_messages_is_stored_as_what_enters_it(saver):
+    messages = []
+    config = None
+    for n in range(300):
+        messages = [*messages, HumanMessage(f"message {n} " + "x" * 100, id=str(n))][-100:]
+        config = put(saver, config, messages=messages)
+    assert values(again(saver).get_tuple(config)) == {"messages": messages}
+    assert saver.store.size("t") < 300 * 800
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "x" * 5000, "\u00e4\U0001f600", "CON", "a\nb", 7])

@@ -53,6 +53,8 @@ READS = {
     "latest by its id": lambda saver, ids, namespace: saver.get_tuple(thread(namespace, ids[1])),
     "list": lambda saver, ids, namespace: next(saver.list(thread(namespace))),
     "list with a limit": lambda saver, ids, namespace: next(saver.list(thread(namespace), limit=1)),
+    "list all": lambda saver, ids, namespace: next(saver.list(None, limit=1)),
+    "list all with a filter": lambda saver, ids, namespace: next(saver.list(None, filter={"step": 1}, limit=1)),
 }
 
 

@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from functools import partial
@@ -20,6 +20,8 @@ from typing import Any, Final, Self, TextIO, final
 from graphkit.cli.stores import hide_passwords
 from graphkit.cli.values import UsageError
 
+_STDERR: Final = 2
+"""The descriptor of standard error."""
 _MIN_WIDTH: Final = 40
 _DEFAULT_WIDTH: Final = 80
 """The width of a terminal whose size is unknown."""
@@ -253,7 +255,9 @@ class CliContext:
         def handle_first(_number: int, _frame: object) -> None:
             # Before the message: a second signal, which may come while this handler runs, must end the process.
             restore()
-            self.warn("stopping after the current node; press Ctrl-C again to stop now")
+            # Not `warn`: a node may be printing to the same stream at this moment, whose lock is not reentrant.
+            with suppress(OSError):  # without a standard error the run stops, too
+                os.write(_STDERR, b"stopping after the current node; press Ctrl-C again to stop now\n")
             stop()
 
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -213,12 +213,11 @@ def test_asynchronous_nodes_run_too(tmp_path, shop):
 
 
 SLOW = """
-import os
 import sys
 from graphkit import END, START, StateGraph
 
 def wait(state):
-    os.write(2, b"waiting\\n")  # not print: the handler of the signal writes to the same stream
+    print("waiting", file=sys.stderr)
     sys.stdin.readline()
     return {"n": state["n"] + 1}
 
@@ -238,6 +237,31 @@ def test_sigterm_stops_at_the_node_boundary(tmp_path, launcher):
     assert process.returncode == 0
     assert out.splitlines()[-1] == "t stopped after 1 step and waits before b: pause"
     assert graphkit("show", tmp_path / "runs", "t", "--json").json["state"] == {"n": 1}
+
+
+LOUD = """
+import sys
+from graphkit import END, START, StateGraph
+
+def shout(state):
+    sys.stderr.write("x" * 1_000_000 + "\\n")
+    return {"n": state["n"] + 1}
+
+app = StateGraph({}).add_node("a", shout).add_node("b", shout)
+app = app.add_edge(START, "a").add_edge("a", "b").add_edge("b", END).compile()
+"""
+
+
+def test_sigterm_while_a_node_prints(tmp_path, launcher):
+    (tmp_path / "loud.py").write_text(LOUD)
+    command = ["-m", "graphkit", "run", "runs", "--app", "loud:app", "-t", "t", "--input", '{"n": 0}']
+    with launcher.start(*command, cwd=tmp_path, has_errors=True) as process:
+        assert process.stderr.read(1) == "x"  # the pipe is full: the node is inside `write` until someone reads it
+        process.send_signal(signal.SIGTERM)
+        assert "stopping after the current node" in process.stderr.read()
+        out, _ = process.communicate()
+    assert process.returncode == 0
+    assert out.splitlines()[-1] == "t stopped after 1 step and waits before b: pause"
 
 
 FUSSY = """

@@ -507,7 +507,22 @@ class CompiledGraph(JavaNames, Generic[StateT]):
                 if name not in self.topology.nodes:
                     raise GraphStateError(f"a stop names {describe_unknown_node(name, self.topology.nodes)}")
         saver = program.options.saver
-        _warn_of_default_thread(saver, config)
+        # Once per saver: all runs without a thread id are stored in the same thread.
+        if config.thread_id is None and saver is not None and saver.is_durable and id(saver) not in _WARNED:
+            _WARNED[id(saver)] = saver
+            # The warning names the caller of graphkit. The documented way to skip frames, `skip_file_prefixes`,
+            # needs Python 3.12.
+            frame = sys._getframe()  # noqa: SLF001
+            level = 1
+            while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "graphkit":
+                frame = frame.f_back
+                level += 1
+            warnings.warn(
+                f"the run has no thread id, so it continues and is stored in the thread {config.thread!r}, which all "
+                f"runs without an id share; give each run its own thread_id: invoke(input, 'order-17')",
+                DefaultThreadWarning,
+                stacklevel=level,
+            )
         run_input = _parse_input(input, program.topology.schema)
         return Run(RunHistory(program, config, saver), run_input)
 
@@ -658,28 +673,6 @@ def _with_stream_mode(config: ConfigLike, stream_mode: Any) -> RunnableConfig:
     if stream_mode is None:
         return config
     return config.with_stream_mode(stream_mode)
-
-
-def _warn_of_default_thread(saver: BaseCheckpointSaver | None, config: RunnableConfig) -> None:
-    """Warn, once per saver, that all runs without a thread id are stored in the same thread."""
-    if config.thread_id is not None or saver is None or not saver.is_durable:
-        return
-    if id(saver) in _WARNED:
-        return
-    _WARNED[id(saver)] = saver
-    # The warning names the caller of graphkit. The documented way to skip frames, `skip_file_prefixes`,
-    # needs Python 3.12.
-    frame = sys._getframe()  # noqa: SLF001
-    level = 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "graphkit":
-        frame = frame.f_back
-        level += 1
-    warnings.warn(
-        f"the run has no thread id, so it continues and is stored in the thread {config.thread!r}, which all runs "
-        f"without an id share; give each run its own thread_id: invoke(input, 'order-17')",
-        DefaultThreadWarning,
-        stacklevel=level,
-    )
 
 
 def _require_snapshot(snapshot: StateSnapshot[StateT] | None, config: ConfigLike) -> StateSnapshot[StateT]:

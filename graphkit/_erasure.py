@@ -375,7 +375,12 @@ class ErasureLedger:
                 os.fsync(fd)
             finally:
                 os.close(fd)
-            _sync_directory(Path(self._path).absolute().parent)
+            if os.name != "nt":  # Windows brings the names in a directory to the disk itself
+                directory = os.open(Path(self._path).absolute().parent, os.O_RDONLY)
+                try:
+                    os.fsync(directory)
+                finally:
+                    os.close(directory)
         except OSError as error:
             raise CheckpointStorageError(self._path, "write to", error) from error
         if written < len(line):
@@ -446,14 +451,3 @@ class ErasureLedger:
 
     def _digest(self, data: bytes) -> str:
         return hmac.new(self._key, b"graphkit erasure\0" + data, hashlib.sha256).hexdigest()
-
-
-def _sync_directory(path: Path) -> None:
-    """Bring the names in a directory to the disk; Windows does so itself."""
-    if os.name == "nt":
-        return
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

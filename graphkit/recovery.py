@@ -49,7 +49,25 @@ def last_good(saver: BaseCheckpointSaver, thread: ThreadLike = None) -> Checkpoi
             _read(saver, config.replace(checkpoint_ns=namespace))
         checkpoint = _read(saver, config)
     except CheckpointCorruptionError as damage:
-        checkpoint = _find_before_damage(saver, config, damage)
+        _LOGGER.warning("thread %r: %s", config.thread, damage)
+        if isinstance(saver, SupportsRepair):
+            for lost in saver.repair(config.thread).lost:
+                _LOGGER.warning("thread %r: checkpoint %s is lost: %s", config.thread, lost.checkpoint_id, lost.reason)
+        for info in saver.history(config):
+            try:
+                checkpoint = _read(saver, config.with_check_point_id(info.id))
+            except CheckpointCorruptionError as error:
+                _LOGGER.warning("thread %r: checkpoint %s cannot be read: %s", config.thread, info.id, error)
+                continue
+            if checkpoint is not None:
+                _LOGGER.warning(
+                    "thread %r: the newest checkpoint that can be read is %s, after node %r",
+                    config.thread,
+                    checkpoint.id,
+                    checkpoint.node_id,
+                )
+                return checkpoint
+        raise
     if checkpoint is None:
         raise CheckpointNotFoundError(config.thread)
     return checkpoint
@@ -136,30 +154,6 @@ def _read(saver: BaseCheckpointSaver, config: RunnableConfig) -> Checkpoint | No
         _ = checkpoint.state  # some savers decode the state only on first use
         saver.get_writes(config.with_check_point_id(checkpoint.id))
     return checkpoint
-
-
-def _find_before_damage(
-    saver: BaseCheckpointSaver, config: RunnableConfig, damage: CheckpointCorruptionError
-) -> Checkpoint:
-    _LOGGER.warning("thread %r: %s", config.thread, damage)
-    if isinstance(saver, SupportsRepair):
-        for lost in saver.repair(config.thread).lost:
-            _LOGGER.warning("thread %r: checkpoint %s is lost: %s", config.thread, lost.checkpoint_id, lost.reason)
-    for info in saver.history(config):
-        try:
-            checkpoint = _read(saver, config.with_check_point_id(info.id))
-        except CheckpointCorruptionError as error:
-            _LOGGER.warning("thread %r: checkpoint %s cannot be read: %s", config.thread, info.id, error)
-            continue
-        if checkpoint is not None:
-            _LOGGER.warning(
-                "thread %r: the newest checkpoint that can be read is %s, after node %r",
-                config.thread,
-                checkpoint.id,
-                checkpoint.node_id,
-            )
-            return checkpoint
-    raise damage
 
 
 set_public_module(globals(), __name__)

@@ -720,13 +720,43 @@ class Worker:
         if latest is None or latest.status != "interrupted" or not self._next_reminders(config):
             return
         graph = self._find_graph(latest)
+        if graph is None:
+            return
+        observers: Any = graph.compile_config.observers
         with ExitStack() as lock:
-            if graph is not None and self._take_lock(lock, config, candidate):
-                for interrupt in self.saver.interrupts(config):
-                    self._post_reminders(graph, interrupt)
-                times = self._next_reminders(config)
-                if times:
-                    self._set_alarm(config.thread, min(times))
+            if not self._take_lock(lock, config, candidate):
+                return
+            # A worker that dies between posting and recording leaves the reminders to another one: each is posted at
+            # least once.
+            for interrupt in self.saver.interrupts(config):
+                times, posted = self._read_reminders(interrupt)
+                now = self._now()
+                due = sum(time <= now for time in times)
+                if due <= posted:
+                    continue
+                outbox = Outbox(observers)
+                for number in range(posted + 1, due + 1):
+                    data = {
+                        "id": interrupt.id,
+                        "payload": interrupt.payload,
+                        "created_at": interrupt.created_at,
+                        "deadline": interrupt.deadline,
+                        "number": number,
+                        "total": len(times),
+                    }
+                    outbox.post(
+                        "interrupt.reminder",
+                        level_of("interrupt.reminder", data),
+                        thread_id=interrupt.thread_id,
+                        node_id=interrupt.node_id,
+                        checkpoint_id=interrupt.checkpoint_id,
+                        data=data,
+                    )
+                outbox.close()
+                self.saver.put_writes(_config_of(interrupt), {REMINDED + interrupt.id: due})
+            following = self._next_reminders(config)
+            if following:
+                self._set_alarm(config.thread, min(following))
 
     def _next_reminders(self, config: RunnableConfig) -> list[datetime]:
         """Return when the next reminder of each question of a thread is due."""
@@ -740,38 +770,6 @@ class Worker:
         """Return the times of all reminders of a question, and how many were posted."""
         writes = self.saver.get_writes(_config_of(interrupt))
         return writes.get(INTERRUPT + interrupt.id, {}).get("reminders", ()), writes.get(REMINDED + interrupt.id, 0)
-
-    def _post_reminders(self, graph: CompiledGraph, interrupt: WaitingInterrupt) -> None:
-        """Post the reminders of a question that are due, and then record that; the run lock is held.
-
-        A worker that dies in between leaves them to another one: each is posted at least once.
-        """
-        times, posted = self._read_reminders(interrupt)
-        now = self._now()
-        due = sum(time <= now for time in times)
-        if due <= posted:
-            return
-        observers: Any = graph.compile_config.observers
-        outbox = Outbox(observers)
-        for number in range(posted + 1, due + 1):
-            data = {
-                "id": interrupt.id,
-                "payload": interrupt.payload,
-                "created_at": interrupt.created_at,
-                "deadline": interrupt.deadline,
-                "number": number,
-                "total": len(times),
-            }
-            outbox.post(
-                "interrupt.reminder",
-                level_of("interrupt.reminder", data),
-                thread_id=interrupt.thread_id,
-                node_id=interrupt.node_id,
-                checkpoint_id=interrupt.checkpoint_id,
-                data=data,
-            )
-        outbox.close()
-        self.saver.put_writes(_config_of(interrupt), {REMINDED + interrupt.id: due})
 
     def _run_async(self, graph: CompiledGraph, config: RunnableConfig) -> NodeOutput | None:
         import asyncio

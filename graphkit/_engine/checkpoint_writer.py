@@ -91,8 +91,17 @@ class CheckpointWriter:
         # A node's thread stores the position when it records something, at the same time as the loop
         # may do so. Both have made a checkpoint of it; the second one gets that of the first.
         with self.lock:
-            if self.last_save is not None and _is_same_save(self.last_save, save):
-                return self.last_save.checkpoint
+            # A position has one parent. The metadata distinguish executions of a nested graph, each of
+            # which begins without a parent.
+            last = self.last_save
+            position = (save.saver, save.config, save.checkpoint.parent_id, save.checkpoint.metadata)
+            if last is not None and position == (
+                last.saver,
+                last.config,
+                last.checkpoint.parent_id,
+                last.checkpoint.metadata,
+            ):
+                return last.checkpoint
             is_stored = self._write(save.saver.put, save.checkpoint, save)
             self.last_save = save if is_stored else None
             return save.checkpoint if is_stored else None
@@ -285,17 +294,3 @@ def _describe_write(request: Save | Record) -> str:
     if isinstance(request, Save):
         return f"the checkpoint of {request.checkpoint.node_id!r}"
     return "the pending writes of a checkpoint"
-
-
-def _is_same_save(one: Save, other: Save) -> bool:
-    """Return whether two threads of one run have asked to store the same position.
-
-    A position has one parent. The metadata distinguish executions of a nested graph, each of which
-    begins without a parent.
-    """
-    return (one.saver, one.config, one.checkpoint.parent_id, one.checkpoint.metadata) == (
-        other.saver,
-        other.config,
-        other.checkpoint.parent_id,
-        other.checkpoint.metadata,
-    )

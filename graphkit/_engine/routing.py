@@ -7,7 +7,7 @@ from typing import Any
 
 from graphkit._engine.requests import Ask, Request
 from graphkit._engine.state import RunState
-from graphkit._plan.topology import Call, Condition, Node, Topology, describe_unknown_node
+from graphkit._plan.topology import Call, Condition, describe_unknown_node
 from graphkit._records.config import END
 from graphkit._records.context import GraphInterrupt
 from graphkit._records.output import Command
@@ -125,7 +125,20 @@ def resolve_goto(state: RunState, node_id: str, goto: str | Sequence[str]) -> st
         reason = f"the Command of {node_id!r} goes to {describe_unknown_node(goto, topology.nodes)}"
         raise state.make_error(GraphRunnerError, reason, node_id)
     node = topology.nodes.get(node_id)
-    if node is not None and node.destinations and target not in _allowed_targets(topology, node):
+    if node is None or not node.destinations:
+        return target
+    # A node that declares destinations may go to these, and where its edge leads.
+    allowed = [*node.destinations]
+    edge = topology.edges.get(node_id)
+    if isinstance(edge, Condition):
+        if edge.mappings is not None:
+            allowed += edge.mappings.values()
+    elif edge:
+        allowed.append(edge)
+        fork = topology.find_fork(edge)
+        if fork is not None:
+            allowed += fork.heads
+    if target not in allowed:
         known = ", ".join(map(repr, node.destinations))
         raise state.make_error(
             GraphRunnerError,
@@ -134,19 +147,6 @@ def resolve_goto(state: RunState, node_id: str, goto: str | Sequence[str]) -> st
             node_id,
         )
     return target
-
-
-def _allowed_targets(topology: Topology, node: Node) -> Collection[str]:
-    """Return the targets of a node that declares destinations: these, and its edges'."""
-    edge = topology.edges.get(node.id)
-    if isinstance(edge, Condition):
-        mapped = {} if edge.mappings is None else edge.mappings
-        return (*node.destinations, *mapped.values())
-    if not edge:
-        return node.destinations
-    fork = topology.find_fork(edge)
-    heads = () if fork is None else fork.heads
-    return (*node.destinations, edge, *heads)
 
 
 def _several_targets_error(state: RunState, what: str, targets: Any, source: str) -> GraphRunnerError:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from time import monotonic
 from typing import Any, Final, final
 
@@ -109,8 +109,32 @@ def iter_due_times(schedule: Schedule, after: datetime, until: datetime | None =
     in Debian's cron: a time that the clock skips is due when it has skipped, and one that it repeats is
     due the first time. With `*` as the minute or hour, the clock decides.
     """
+    zone: tzinfo = UTC
+    if schedule.timezone is not None:
+        from zoneinfo import ZoneInfo, available_timezones
+
+        try:
+            zone = ZoneInfo(schedule.timezone)
+        except (LookupError, ValueError, OSError, TypeError) as error:
+            hint = suggest(str(schedule.timezone), sorted(available_timezones()), most=1)
+            raise CheckpointerConfigurationError(f"there is no time zone {schedule.timezone!r}{hint}") from error
+    try:
+        from cronsim import CronSim, CronSimError
+    except ImportError as error:
+        raise MissingDependencyError("cronsim", "schedules") from error
+    cron: Any = schedule.cron
+    parts = cron.split() if isinstance(cron, str) else []
+    if len(parts) != 5:  # noqa: PLR2004 - a cron expression has five
+        raise CheckpointerConfigurationError(
+            f'cron must be five fields (minute, hour, day, month, weekday), such as "0 9 * * 1-5", not {cron!r}'
+        )
+    try:
+        local_times = CronSim(cron, after.astimezone(zone))
+    except (CronSimError, AssertionError, ValueError, TypeError) as error:
+        reason = str(error) or "it is malformed"
+        raise CheckpointerConfigurationError(f"the cron expression {cron!r} is wrong: {reason}") from error
     previous = after.astimezone(UTC)
-    for local in _parse_cron(schedule.cron, after.astimezone(_find_zone(schedule.timezone))):
+    for local in local_times:
         due = local.astimezone(UTC)
         if until is not None and due > until:
             return
@@ -119,35 +143,6 @@ def iter_due_times(schedule: Schedule, after: datetime, until: datetime | None =
         if due > previous:
             previous = due
             yield due
-
-
-def _parse_cron(cron: Any, start: datetime) -> Iterator[datetime]:
-    try:
-        from cronsim import CronSim, CronSimError
-    except ImportError as error:
-        raise MissingDependencyError("cronsim", "schedules") from error
-    fields = cron.split() if isinstance(cron, str) else []
-    if len(fields) != 5:  # noqa: PLR2004 - a cron expression has five
-        raise CheckpointerConfigurationError(
-            f'cron must be five fields (minute, hour, day, month, weekday), such as "0 9 * * 1-5", not {cron!r}'
-        )
-    try:
-        return CronSim(cron, start)
-    except (CronSimError, AssertionError, ValueError, TypeError) as error:
-        reason = str(error) or "it is malformed"
-        raise CheckpointerConfigurationError(f"the cron expression {cron!r} is wrong: {reason}") from error
-
-
-def _find_zone(name: str | None) -> Any:
-    if name is None:
-        return UTC
-    from zoneinfo import ZoneInfo, available_timezones
-
-    try:
-        return ZoneInfo(name)
-    except (LookupError, ValueError, OSError, TypeError) as error:
-        hint = suggest(str(name), sorted(available_timezones()), most=1)
-        raise CheckpointerConfigurationError(f"there is no time zone {name!r}{hint}") from error
 
 
 # The schedules of a store

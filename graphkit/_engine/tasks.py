@@ -428,6 +428,7 @@ async def _capture_outcome(awaitable: Awaitable[Any]) -> Outcome:
 
 
 def _outcome_of(running: AsyncTask[Outcome]) -> Outcome:
+    # A function of its own: the traceback of the error must not refer to a frame that keeps the error.
     import asyncio
 
     try:
@@ -596,7 +597,15 @@ def perform(remote_call: RemoteCall) -> RemoteOutcome:
                 result = Collected(chunks, chunk[1])
     except (Exception, GraphInterrupt) as raised:  # noqa: BLE001 - raised again in the run
         raised.add_note(f"In process {os.getpid()}:\n{''.join(traceback.format_exception(raised))}")
-        error = _make_picklable(raised)
+        error = raised
+        # An error that cannot be pickled is replaced with one of the same text.
+        import pickle  # 2 ms, and only a worker needs it
+
+        try:
+            pickle.loads(pickle.dumps(raised))  # noqa: S301 - its own bytes
+        except Exception:  # noqa: BLE001 - pickling may raise anything
+            error = RuntimeError(describe_error(raised))
+            error.__notes__ = raised.__notes__
     return RemoteOutcome(
         result=result,
         error=error,
@@ -606,16 +615,3 @@ def perform(remote_call: RemoteCall) -> RemoteOutcome:
         interrupt_calls=context.interrupt_calls,
         answers=context.answers,
     )
-
-
-def _make_picklable(error: BaseException) -> BaseException:
-    """Return the error, or one with the same text if it cannot be pickled."""
-    import pickle  # 2 ms, and only a worker needs it
-
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - its own bytes
-    except Exception:  # noqa: BLE001 - pickling may raise anything
-        replacement = RuntimeError(describe_error(error))
-        replacement.__notes__ = error.__notes__
-        return replacement
-    return error

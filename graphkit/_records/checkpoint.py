@@ -85,6 +85,21 @@ class Checkpoint(JavaNames):
         _require(metadata, Mapping, "metadata")
         for key in metadata:
             _require(key, str, "metadata key")
+        frozen_metadata = _freeze_mapping(metadata, "metadata.")
+        if created_at is None:
+            created_us = time_ns() // 1000
+        else:
+            try:
+                created_us = (created_at.astimezone(UTC) - _EPOCH) // _MICROSECOND
+            except (OverflowError, ValueError) as error:
+                reason = "its year in UTC is out of range"
+                raise CheckpointSerializationError("created_at", "datetime", reason) from error
+        if isinstance(state, FrozenDict):
+            frozen_state = state
+        elif isinstance(state, AgentState):
+            frozen_state = state._data  # noqa: SLF001 - state.data would copy private values
+        else:
+            frozen_state = _freeze_mapping(state, "")
         # One update of __dict__: setting each field through object.__setattr__ takes three times as
         # long, and a run makes a checkpoint at every step.
         self.__dict__.update(
@@ -92,9 +107,9 @@ class Checkpoint(JavaNames):
             node_id=node_id,
             next_node_id=next_node_id,
             parent_id=parent_id or None,
-            metadata=_freeze_mapping(metadata, "metadata."),
-            created_us=time_ns() // 1000 if created_at is None else _to_microseconds(created_at),
-            _state=_freeze_state(state),
+            metadata=frozen_metadata,
+            created_us=created_us,
+            _state=frozen_state,
             changes=None,
             _load=None,
         )
@@ -320,14 +335,6 @@ class Tag(JavaNames):
         return self.thread_id
 
 
-def _freeze_state(state: Mapping[str, Any]) -> FrozenDict:
-    if isinstance(state, FrozenDict):
-        return state
-    if isinstance(state, AgentState):
-        return state._data  # noqa: SLF001 - state.data would copy private values
-    return _freeze_mapping(state, "")
-
-
 def _freeze_mapping(values: Mapping[str, Any], path: str) -> FrozenDict:
     try:
         frozen: FrozenDict = freeze(dict(values))
@@ -339,13 +346,6 @@ def _freeze_mapping(values: Mapping[str, Any], path: str) -> FrozenDict:
                 raise CheckpointSerializationError(f"{path}{key}", type(value).__name__, str(error)) from error
         raise
     return frozen
-
-
-def _to_microseconds(created_at: datetime) -> int:
-    try:
-        return (created_at.astimezone(UTC) - _EPOCH) // _MICROSECOND
-    except (OverflowError, ValueError) as error:
-        raise CheckpointSerializationError("created_at", "datetime", "its year in UTC is out of range") from error
 
 
 def _require(value: object, kind: type | tuple[type, ...], name: str) -> None:
@@ -379,7 +379,13 @@ def make_id(milliseconds: int) -> str:
     try:
         ending = _ENDINGS.pop()
     except IndexError:
-        ending = _make_endings()
+        # Ask the system for the random bits of many ids at once: formatting each would take three times as long.
+        text = bytearray(urandom(_ENDINGS_AT_ONCE * _ENDING_WIDTH // 2).hex(), "ascii")
+        for at, character in _FIXED_CHARACTERS.items():
+            text[at::_ENDING_WIDTH] = character * _ENDINGS_AT_ONCE
+        endings = text.decode("ascii").split()
+        ending = endings.pop()
+        _ENDINGS.extend(endings)
     return time + ending
 
 
@@ -393,18 +399,6 @@ _ENDINGS_AT_ONCE: Final = 64
 _ENDING_WIDTH: Final = 24
 """Characters of "7xxx-8xxx-xxxxxxxxxxxx", which is the random part of an id, and two spaces."""
 _FIXED_CHARACTERS: Final = {0: b"7", 4: b"-", 5: b"8", 9: b"-", 22: b" ", 23: b" "}
-
-
-def _make_endings() -> str:
-    """Ask the system for random bits; return the random part of an id, and keep others."""
-    # All at once: formatting each would take three times as long.
-    text = bytearray(urandom(_ENDINGS_AT_ONCE * _ENDING_WIDTH // 2).hex(), "ascii")
-    for at, character in _FIXED_CHARACTERS.items():
-        text[at::_ENDING_WIDTH] = character * _ENDINGS_AT_ONCE
-    endings = text.decode("ascii").split()
-    first = endings.pop()
-    _ENDINGS.extend(endings)
-    return first
 
 
 if hasattr(os, "register_at_fork"):

@@ -87,8 +87,27 @@ class Retention:
             if is_young or is_tagged or waits:
                 kept.append(info)
         kept_ids = {info.id for info in kept}
-        needed_ids = _find_needed(kept, history)
-        return [info for info in old if info.id not in kept_ids and info.id not in needed_ids]
+        # The values of kept checkpoints may be read from the pending writes of ancestors, which are needed, too.
+        # Nearly all histories have no DeltaChannel, and these need no index.
+        remaining = [(info, list_unstored_channels(info.metadata)) for info in kept]
+        remaining = [(info, channels) for info, channels in remaining if channels]
+        infos: dict[str, CheckpointInfo] = {}
+        if remaining:
+            infos = {info.id: info for info in history}
+        needed: dict[str, set[str]] = {}
+        while remaining:
+            info, channels = remaining.pop()
+            parent = infos.get(info.parent_id or "")
+            if parent is None:
+                continue
+            # Several kept checkpoints share ancestors: each is walked once for each channel.
+            known = needed.setdefault(parent.id, set())
+            new = channels - known
+            known |= new
+            unstored = new & list_unstored_channels(parent.metadata)
+            if unstored:
+                remaining.append((parent, unstored))
+        return [info for info in old if info.id not in kept_ids and info.id not in needed]
 
 
 def list_removable(saver: BaseCheckpointSaver, thread_id: str, retention: Retention) -> Sequence[CheckpointInfo]:
@@ -110,27 +129,3 @@ def list_removable(saver: BaseCheckpointSaver, thread_id: str, retention: Retent
 def is_of_early_writes(namespace: str) -> bool:
     """Return whether a namespace holds the early writes of another one, its owner, and no checkpoints of a run."""
     return namespace.startswith(EARLY_WRITES)
-
-
-def _find_needed(kept: Sequence[CheckpointInfo], history: Sequence[CheckpointInfo]) -> Collection[str]:
-    """Return the ids of the ancestors from whose pending writes the values of kept checkpoints are read."""
-    # Nearly all histories have no DeltaChannel, and these need no index.
-    remaining = [(info, list_unstored_channels(info.metadata)) for info in kept]
-    remaining = [(info, channels) for info, channels in remaining if channels]
-    if not remaining:
-        return ()
-    infos = {info.id: info for info in history}
-    needed: dict[str, set[str]] = {}
-    while remaining:
-        info, channels = remaining.pop()
-        parent = infos.get(info.parent_id or "")
-        if parent is None:
-            continue
-        # Several kept checkpoints share ancestors: each is walked once for each channel.
-        known = needed.setdefault(parent.id, set())
-        new = channels - known
-        known |= new
-        unstored = new & list_unstored_channels(parent.metadata)
-        if unstored:
-            remaining.append((parent, unstored))
-    return needed.keys()

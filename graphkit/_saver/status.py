@@ -24,7 +24,7 @@ LangGraph's runs hold no run lock, so that theirs is `running` until it has ende
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
@@ -242,8 +242,19 @@ def find_mailboxes(saver: BaseCheckpointSaver, config: RunnableConfig, count: in
     while True:
         infos = [*saver.recent(config, limit=limit)]
         is_whole = len(infos) < limit
-        found = _select_mailboxes(infos, count, is_whole=is_whole)
-        if found is not None:
+        found: list[str] = []
+        is_enough = is_whole
+        for info, older in zip_longest(infos, infos[1:]):
+            if older is None and not is_whole:
+                break  # whether it is a mailbox, only an older one can tell
+            # As in `RunHistory.save`.
+            is_first = info.metadata.get("source") == "input" or RESUMED_AT in info.metadata
+            if is_first or older is None or _number_slot(info) != _number_slot(older):
+                found.append(info.id)
+            if is_first or len(found) == count:
+                is_enough = True
+                break
+        if is_enough:
             return [*dict.fromkeys([*(info.id for info in infos[:1]), *found])]
         limit *= _PAGE
 
@@ -265,21 +276,6 @@ def grant_cancel_request(saver: BaseCheckpointSaver, config: RunnableConfig) -> 
         if CANCELLED in writes:  # a resume went on from here, in spite of all earlier requests
             return False
     return False
-
-
-def _select_mailboxes(infos: Sequence[CheckpointInfo], count: int, *, is_whole: bool) -> list[str] | None:
-    """Return the mailboxes among the newest checkpoints of a history; None if that takes older ones."""
-    found: list[str] = []
-    for info, older in zip_longest(infos, infos[1:]):
-        if older is None and not is_whole:
-            return None
-        # As in `RunHistory.save`.
-        is_first = info.metadata.get("source") == "input" or RESUMED_AT in info.metadata
-        if is_first or older is None or _number_slot(info) != _number_slot(older):
-            found.append(info.id)
-        if is_first or len(found) == count:
-            break
-    return found
 
 
 def _number_slot(info: CheckpointInfo) -> int:

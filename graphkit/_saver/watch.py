@@ -209,7 +209,15 @@ class WatchEnd:
         """
         for thread in sorted(self._unread):
             self._unread.discard(thread)
-            status = self._read_status(thread)
+            status: str | None = None  # it is gone, or cannot be read and is one of many
+            try:
+                for latest in self._saver.recent(RunnableConfig(thread, checkpoint_ns=self._namespace), limit=1):
+                    status = latest.status
+                    break
+            except _UNREADABLE:
+                if self._config is not None:
+                    raise
+                self._seen.add(thread)
             if status is not None:
                 self._seen.add(thread)
             is_gone = status is None and thread in self._seen
@@ -227,17 +235,6 @@ class WatchEnd:
             self.reached = status
         self._left.discard(thread)
         self._unread.discard(thread)
-
-    def _read_status(self, thread: str) -> str | None:
-        """Return the status of a thread now; None if it is gone, or cannot be read and is one of many."""
-        try:
-            for latest in self._saver.recent(RunnableConfig(thread, checkpoint_ns=self._namespace), limit=1):
-                return latest.status
-        except _UNREADABLE:
-            if self._config is not None:
-                raise
-            self._seen.add(thread)
-        return None
 
 
 def _no_changes() -> Generator[Change, None, None]:

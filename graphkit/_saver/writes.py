@@ -125,34 +125,25 @@ def problem_with_interrupt(interrupt: Any) -> str | None:
     """Return why a reader cannot use the record of an interrupt; None if it can."""
     if not isinstance(interrupt, Mapping):
         return _INTERRUPT_SHAPE
-    problem = _find_wrong_field(interrupt)
-    if problem is None:
+    missing = [field for field in _INTERRUPT_FIELDS if field not in interrupt]
+    reminders = interrupt.get("reminders", ())
+    if missing:
+        problem = f"it has no {missing[0]!r}"
+    elif not isinstance(interrupt["node_id"], str):
+        problem = "its 'node_id' must be a string"
+    elif interrupt["when"] not in _WHENS:
+        problem = f"its 'when' must be one of {', '.join(_WHENS)}"
+    elif not isinstance(interrupt.get("metadata", {}), Mapping):
+        problem = "its 'metadata' must be a mapping"
+    elif "deadline" in interrupt and time_or_none(interrupt["deadline"]) is None:
+        problem = "its 'deadline' must be a datetime with a time zone"
+    elif not isinstance(reminders, list | tuple) or any(time_or_none(time) is None for time in reminders):
+        problem = "its 'reminders' must be a list of datetimes with a time zone"
+    elif interrupt.get("call", 0) not in _CALLS:
+        problem = "its 'call' must be the number of a call"
+    else:
         return None
     return f"{_INTERRUPT_SHAPE}; {problem}"
-
-
-def _find_wrong_field(interrupt: Mapping[str, Any]) -> str | None:
-    for field in _INTERRUPT_FIELDS:
-        if field not in interrupt:
-            return f"it has no {field!r}"
-    if not isinstance(interrupt["node_id"], str):
-        return "its 'node_id' must be a string"
-    if interrupt["when"] not in _WHENS:
-        return f"its 'when' must be one of {', '.join(_WHENS)}"
-    if not isinstance(interrupt.get("metadata", {}), Mapping):
-        return "its 'metadata' must be a mapping"
-    return _find_wrong_term(interrupt)
-
-
-def _find_wrong_term(interrupt: Mapping[str, Any]) -> str | None:
-    if "deadline" in interrupt and time_or_none(interrupt["deadline"]) is None:
-        return "its 'deadline' must be a datetime with a time zone"
-    reminders = interrupt.get("reminders", ())
-    if not isinstance(reminders, list | tuple) or any(time_or_none(time) is None for time in reminders):
-        return "its 'reminders' must be a list of datetimes with a time zone"
-    if interrupt.get("call", 0) not in _CALLS:
-        return "its 'call' must be the number of a call"
-    return None
 
 
 _WHENS: Final = get_args(When)

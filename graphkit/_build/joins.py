@@ -150,8 +150,15 @@ class _JoinSearch:
         """
         path = self._find_path()
         if path is None:
-            # No branch leads to END. The branches may still meet in a node that just ends.
-            self.dead_ends = self._find_common_dead_ends()
+            # No branch leads to END. The branches may still meet in a node that just ends: one without an
+            # outgoing edge that several of them reach. With a single head, its branch is enough.
+            counts: Counter[str] = Counter()
+            for head in self.heads:
+                reached = _find_reachable(head, self._next)
+                counts.update(node_id for node_id in reached if not self._next(node_id))
+            required = min(2, len(self.heads))
+            common = {node_id for node_id, count in counts.items() if count >= required}
+            self.dead_ends = common.difference(self.heads)
             path = self._find_path()
         join = None if path is None else self._find_join(path)
         if join is None:
@@ -245,18 +252,6 @@ class _JoinSearch:
                 seen.add(node_id)
                 waiting.extend(self._next_before_join(node_id))
         return furthest
-
-    def _find_common_dead_ends(self) -> set[str]:
-        """Return the nodes without an outgoing edge that several branches reach.
-
-        With a single head, those that its branch reaches.
-        """
-        counts: Counter[str] = Counter()
-        for head in self.heads:
-            reached = _find_reachable(head, self._next)
-            counts.update(node_id for node_id in reached if not self._next(node_id))
-        required = min(2, len(self.heads))
-        return {node_id for node_id, count in counts.items() if count >= required and node_id not in self.heads}
 
     def _find_branches(self, join: str) -> dict[str, frozenset[str]]:
         """Return head -> the nodes of its branch.

@@ -412,9 +412,20 @@ class _Drawing:
         arrows = self._arrows[name]
         if len(arrows) <= 1 or any(arrow.is_dotted for arrow in arrows):
             return None
-        chains = [self._find_chain(arrow.target) for arrow in arrows]
-        if not all(chains):
-            return None
+        chains: list[list[str]] = []
+        for arrow in arrows:
+            # The nodes from the head on that have one way in and one plain way out.
+            chain: list[str] = []
+            node = arrow.target
+            while node not in chain and self._incoming[node] == 1 and len(self._arrows.get(node, ())) == 1:
+                (way_out,) = self._arrows[node]
+                if way_out.is_dotted:
+                    break
+                chain.append(node)
+                node = way_out.target
+            if not chain:
+                return None
+            chains.append(chain)
         joins = [self._arrows[chain[-1]][0].target for chain in chains]
         drawn = {node for chain in chains for node in chain}
         if not drawn.issubset(following):
@@ -426,17 +437,6 @@ class _Drawing:
         if width > _MAX_WIDTH:
             return None
         return _Fork(chains, joins[0])
-
-    def _find_chain(self, name: str) -> list[str]:
-        """Return the nodes from one on that have one way in and one plain way out."""
-        chain: list[str] = []
-        while name not in chain and self._incoming[name] == 1 and len(self._arrows.get(name, ())) == 1:
-            (arrow,) = self._arrows[name]
-            if arrow.is_dotted:
-                break
-            chain.append(name)
-            name = arrow.target
-        return chain
 
     def _width_of(self, chain: Sequence[str]) -> int:
         return max(self.boxes[name].width for name in chain)

@@ -250,7 +250,13 @@ class Channels:
             return Channel(first, second)
         if first is None:
             return Channel(reducer, default)
-        if _needs_no_arguments(first):
+        is_default = True
+        if not isinstance(first, type):
+            try:
+                inspect.signature(first).bind()
+            except (TypeError, ValueError):  # it needs arguments, or is a builtin without a signature, such as max
+                is_default = False
+        if is_default:
             return Channel(reducer, first)
         return Channel(first, default)
 
@@ -368,13 +374,3 @@ def _digest(value: Any) -> int:
         if isinstance(value, (set, frozenset)):
             return hash(frozenset(value))
         return hash(type(value))  # only its own == can compare such an object
-
-
-def _needs_no_arguments(function: Callable[..., Any]) -> bool:
-    if isinstance(function, type):
-        return True
-    try:
-        inspect.signature(function).bind()
-    except (TypeError, ValueError):  # it needs arguments, or is a builtin without a signature, such as max
-        return False
-    return True

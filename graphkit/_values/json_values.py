@@ -49,7 +49,14 @@ class JsonValueCodec:
         Raises:
             CheckpointSerializationError: a value has a type that is not registered.
         """
-        if _is_exact_in_json(value):
+        cls = type(value)
+        if cls is float:
+            is_exact = math.isfinite(value)
+        elif cls is int:
+            is_exact = value.bit_length() <= _INT_BITS
+        else:
+            is_exact = value is None or cls in {bool, str}
+        if is_exact:
             return value
         if levels and isinstance(value, list):
             items: list[Any] = []
@@ -101,15 +108,6 @@ class JsonValueCodec:
                 raise
             self._codec.register(*find_value_types(value))
             return pack(value, path)
-
-
-def _is_exact_in_json(value: Any) -> bool:
-    cls = type(value)
-    if cls is float:
-        return math.isfinite(value)
-    if cls is int:
-        return value.bit_length() <= _INT_BITS  # type: ignore[no-any-return]
-    return value is None or cls in {bool, str}
 
 
 def format_line(data: Mapping[str, Any]) -> str:

@@ -273,7 +273,12 @@ class Reader:
         if entry.flavour != _FLAVOUR_OF[number]:
             raise CheckpointSerializationError("", name, "it is another kind of type now", raw)
         if number == ENUM:
-            return _read_enum(entry, value, raw)
+            try:
+                if type(value) is int and issubclass(entry.cls, Flag):
+                    return entry.cls(value)
+                return entry.cls.__members__[value]  # type: ignore[attr-defined]
+            except (KeyError, ValueError) as error:
+                raise CheckpointSerializationError("", name, f"it has no member {value!r} now", raw) from error
         if type(value) is not FrozenDict:
             raise ValueError("a record without fields")
         try:
@@ -312,15 +317,6 @@ def _thaw(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple.__new__(cls, [_thaw(item) for item in value])
     return value
-
-
-def _read_enum(entry: ApplicationType, value: Any, raw: tuple[str, object]) -> Any:
-    try:
-        if type(value) is int and issubclass(entry.cls, Flag):
-            return entry.cls(value)
-        return entry.cls.__members__[value]  # type: ignore[attr-defined]
-    except (KeyError, ValueError) as error:
-        raise CheckpointSerializationError("", raw[0], f"it has no member {value!r} now", raw) from error
 
 
 class MalformedDataError(ValueError):

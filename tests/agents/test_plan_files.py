@@ -21,7 +21,6 @@ from tests.agents import application, chat_server
 from tests.agents.chat_server import Reply
 from tests.support.agents import APP, STEPS
 
-ROOT = Path(__file__).resolve().parents[2]
 PLAN = """\
 name: "helper"
 state_type: "DefaultState"          # or the name of a state class of the application, which is given to load_agent
@@ -72,14 +71,8 @@ def last(state):
     return state["messages"][-1]["content"]
 
 
-# The five demos of the plan
-
-
-# What {input} stands for
-
-
-@pytest.mark.requirement("P45")
-def test_the_plans_file_is_loaded_as_it_stands(load, server):
+@pytest.mark.requirement("P16", "P40", "P45")
+def test_the_plans_file_is_loaded_as_it_stands(load, server, tmp_path):
     agent = load(PLAN)
     assert agent.name == "helper"
     agent.run("I am Ada", "t")
@@ -89,6 +82,11 @@ def test_the_plans_file_is_loaded_as_it_stands(load, server):
         ("system", "You help with travel. I am Ada"),
         ("user", "I am Ada"),
     ]
+    assert last(load(PLAN).run("Who am I?", "t")) == "You are Ada.", "it remembers after a restart"
+    assert (tmp_path / "data" / "helper.db").exists()
+
+
+# What {input} stands for
 
 
 def prompts(agent_input, template, **options):

@@ -131,6 +131,12 @@ def test_the_links_of_the_readme_work_in_a_clone():
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
+def test_a_contributor_finds_how_to_report():
+    templates = [f".github/{name}" for name in ("PULL_REQUEST_TEMPLATE.md", "ISSUE_TEMPLATE/bug_report.yml")]
+    for name in ("SECURITY.md", *templates, ".github/ISSUE_TEMPLATE/feature_request.yml"):
+        assert (ROOT / name).read_text(encoding="utf-8").strip(), name
+
+
 def test_what_the_metadata_links_to_is_there():
     prefixes = (f"{REPOSITORY}/blob/main/", f"{REPOSITORY}/tree/main/")
     links = PROJECT["urls"].values()

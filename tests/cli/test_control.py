@@ -5,7 +5,7 @@ import pytest
 from graphkit import RunnableConfig
 from graphkit.cli.resolve import load_app
 from savers import FileSystemSaver
-from tests.support.terminal import NOW, STOP, checkpoint, graphkit, minutes_ago
+from tests.support.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago
 
 AT = RunnableConfig("order-17")
 
@@ -43,6 +43,13 @@ def test_interrupts(store):
         "deadline": None,
     }  # fmt: skip
     assert graphkit("interrupts", store, "order-18").err == "no pending interrupts\n"
+
+
+def test_interrupts_among_damage(store):
+    damage(store, "order-18")
+    done = graphkit("interrupts", store, "--json")
+    assert [row["thread"] for row in done.json] == ["order-17"]
+    assert "is damaged" in done.err
 
 
 def test_an_answer_is_stored_and_a_resume_goes_on_with_it(waiting):
@@ -289,4 +296,5 @@ def test_without_a_terminal_an_answer_is_an_option(waiting):
 
 def test_the_directory_of_an_answer_can_be_omitted(waiting):
     assert graphkit("answer", "order-17", "--text", "yes").code == 2
-    assert graphkit("answer", "order-17", "--text", "yes", GRAPHKIT_DIR=str(waiting)).code == 0
+    done = graphkit("answer", "order-17", "--text", "1", "--json", GRAPHKIT_DIR=str(waiting))
+    assert done.json["answer"] == "1", "a text, not a number"

@@ -133,6 +133,7 @@ def test_a_connection_string_names_the_schema(own_database, connection, store):
     done = graphkit("threads", name)
     assert done.code == 13
     assert f"no tables of graphkit in schema {schema} of" in done.err
+    assert connection.execute("SELECT to_regnamespace(%s)", [f'"{schema}"']).fetchone() == (None,), "reading makes none"
     assert graphkit("copy", store, "--to", name).code == 0
     with get_saver("postgres", path=own_database, schema=schema) as saver:
         assert sorted(saver.threads()) == ["import-a", "order-17", "order-18"]

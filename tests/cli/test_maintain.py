@@ -282,6 +282,8 @@ def test_an_idle_thread_that_waits_for_a_human_stays_unless_it_is_asked_for(idle
 def test_idle_threads_in_a_script(idle, saver):
     done = graphkit("prune", idle, "--idle", "30min")
     assert (done.code, "pass --yes" in done.err) == (2, True)
+    assert graphkit("prune", idle, "--idle", "soon", "--yes").code == 2
+    assert graphkit("prune", idle, "nowhere", "--idle", "1s", "--yes").code == 11
     would = graphkit("prune", idle, "--idle", "30min", "--interrupted", "--dry-run", "--json").json
     assert would == {
         "deleted": ["order-17", "order-18"],

@@ -140,6 +140,14 @@ def test_rotate(sealed, keys):
     assert graphkit("rotate", "memory:", "--key-file", keys).code == 18
 
 
+def test_a_key_file_is_read_again_when_a_log_is_opened(sealed, keys):
+    with FileSystemSaver(sealed, cipher=keys) as saver:
+        assert saver.get(RunnableConfig("order-17")).state["n"] == 2
+        keys.write_text(f"2026 {b64encode(NEW).decode()}\n" + keys.read_text(encoding="utf-8"), encoding="utf-8")
+        assert len(saver.rotate().rewritten) == 2
+        assert saver.opener()().get(RunnableConfig("order-17")).state["n"] == 2
+
+
 def test_a_readable_export_must_be_asked_for_and_a_raw_one_stays_sealed(sealed, keys, tmp_path):
     done = graphkit("export", sealed, "--key-file", keys)
     assert (done.code, SECRET in done.out) == (18, False)

@@ -62,7 +62,10 @@ def test_a_large_store_is_listed_by_id_so_that_only_a_page_is_read(store, monkey
 
 
 def test_threads_as_json(store):
-    row = graphkit("threads", store, "--json").json[1]
+    first, row, last = graphkit("threads", store, "--json").json
+    done = graphkit("threads", store, "--json", terminal=True)
+    assert done.out.startswith('[\n  {\n    "thread": "import-a",'), "indented at a terminal"
+    assert done.json == [first, row, last]
     assert row == {
         "thread": "order-17", "status": "interrupted", "node": "reserve", "next": "approve",
         "waiting": {"question": "Ship lamp?"}, "failure": None, "progress": None, "reason": None, "problem": None, "checkpoints": 2, "size": 662,

@@ -112,6 +112,7 @@ def test_a_table_at_a_terminal(store):
     assert set(rows) == {"order-17", "order-18", "import-a"}
     assert "interrupted" in rows["order-17"]
     assert "waits inside approve" in rows["order-17"]
+    assert "58 min ago" in rows["order-17"]
     assert "finished" in rows["order-18"]
     assert done.code == 0
 

@@ -21,6 +21,7 @@ from graphkit.errors import (
 from graphkit.operations import answer, fork, rollback, submit, update
 from graphkit.saver_kit import get_principal
 from graphkit.testing import made
+from graphkit.transfer import copy_threads
 from graphkit.worker import Worker
 from savers import (
     DESTROYED,
@@ -362,6 +363,7 @@ def test_listings_searches_and_counts_have_what_may_be_read(two):
     with acting_as("eve"):
         assert two.threads() == two.search({}) == two.interrupts() == []
     assert two.threads() == []
+    assert repr(two).startswith("AccessControlledSaver(FileSystemSaver, prefix("), "no path, and no count"
 
 
 def test_operations_on_all_threads_touch_the_allowed_ones(two):
@@ -403,6 +405,13 @@ def test_a_copy_needs_both(two):
         assert (caught.value.operation, caught.value.thread_id) == ("put", "bob/3")
         two.copy("ann/1", "ann/3")
     assert sorted(two.delegate.threads()) == ["ann/1", "ann/2", "ann/3", "b2/1", "bob/1"]
+
+
+def test_copies_between_stores_have_what_may_be_read(two):
+    target = MemorySaver()
+    with acting_as("bob"):
+        copy_threads(two, target, versions=False)
+    assert sorted(target.threads()) == ["b2/1", "bob/1"]
 
 
 def collect(watch):
@@ -678,6 +687,27 @@ def test_a_stream_acts_for_the_one_who_began_it():
         assert get_principal() == "eve"
     assert {(question[0], question[2]) for question in policy.asked} == {("ann", "t"), (None, "t2")}
     assert seen == ["ann", None]
+
+
+def test_it_holds_in_a_node_with_a_timeout_and_a_hook_or_a_node_may_act_for_another():
+    seen = Principals()
+    inner = make_app(MemorySaver(), b=seen)
+
+    def node(state):
+        with acting_as("service"):
+            inner.invoke({}, "inner")
+        return seen(state)
+
+    def act(node_id, state, config, call):
+        with acting_as("hook"):
+            return call()
+
+    graph = make_chain({}, a=node)
+    config = RunnableConfig("t").with_principal("ann")
+    graph.compile(checkpoint_saver=MemorySaver(), timeout=5).invoke({}, config)
+    graph.add_wrap_call_node_hook("a", act)
+    graph.compile(checkpoint_saver=MemorySaver(), timeout=5).invoke({}, config)
+    assert seen == ["service", "ann", "service", "hook"]
 
 
 def once_in_another_process(state, config):

@@ -43,6 +43,7 @@ from savers import (
     policies,
 )
 from tests.support.disks import FileIO
+from tests.support.graphs import log_node, make_chain
 from tests.unit.test_access import ASYNC, FREE, OPERATIONS, call
 
 pytest.importorskip("cryptography")
@@ -227,6 +228,15 @@ def test_what_each_of_several_policies_adds_to_metadata_is_part_of_the_digest(lo
     assert log.verify(saver).problems == ()
 
 
+def test_a_run_is_audited(log):
+    saver = audit(log, VersionedMemorySaver())
+    app = make_chain(a=log_node("a")).compile(checkpointer=saver)
+    with acting_as("ann"):
+        assert app.invoke({}, CONFIG)["log"] == ["a"]
+    assert {record.principal for record in log.records()} == {"ann"}
+    assert log.verify(saver).problems == ()
+
+
 def test_what_defaults_to_one_thread_is_recorded_with_it(log):
     saver = AuditedSaver(VersionedMemorySaver(), log)
     default = RunnableConfig().thread
@@ -387,6 +397,15 @@ def test_another_digest_key_is_refused(tmp_path):
             log.verify(saver)
         assert log.verify().ok
         assert log.verify(saver, digest_key=KEY).ok
+
+
+def test_a_guess_cannot_be_confirmed_without_the_key(tmp_path):
+    digests = set()
+    for number, key in enumerate([None, b"a" * 16, b"b" * 16]):
+        log = AuditLog(tmp_path / str(number), digest_key=key)
+        audit(log).put(CONFIG, CHECKPOINT)
+        digests.add(log.records()[0].digest)
+    assert len(digests) == 3
 
 
 def test_a_digest_key_may_be_in_a_key_file(tmp_path):

@@ -146,6 +146,14 @@ def test_it_ends_before_the_next_node(saver, options, how):
     assert not saver.interrupts("t")
 
 
+def test_with_everything_stored_at_the_exit_invoke_returns_the_state(saver):
+    make_app(saver, a="old").invoke({}, CONFIG)
+    app = make_app(saver, {"durability": "exit"}, a=Canceller(saver), b="b")
+    assert app.invoke({}, CONFIG)["log"] == ["old", "a"]
+    assert status(saver) == "cancelled"
+    assert app.invoke(None, CONFIG)["log"] == ["old", "a", "b"]
+
+
 @both
 def test_a_resume_goes_on(saver, how):
     app = make_app(saver, a=Canceller(saver), b="b", c="c")

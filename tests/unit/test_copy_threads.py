@@ -23,7 +23,7 @@ from graphkit.errors import (
     CheckpointStorageError,
     ThreadBusyError,
 )
-from graphkit.saver_kit import Codec, FrozenDict
+from graphkit.saver_kit import Codec, FrozenDict, IncomingThread
 from graphkit.testing import ScriptedSaver
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, VersionedMemorySaver
@@ -359,6 +359,18 @@ def test_a_damaged_thread_is_left_out_of_the_copy(tmp_path, named):
     assert caught.value.path == str(log)
     assert caught.value.offset > 0
     assert sorted(target.threads()) == ["a", "c"]
+
+
+def test_a_copy_that_only_lacked_its_end_is_no_skipped_thread(monkeypatch):
+    source, target = make_threads(1), MemorySaver()
+    with monkeypatch.context() as patched:
+        patched.setattr(IncomingThread, "finish", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            copy_threads(source, target)
+    assert target.history("t00")[0].status == "incomplete"
+    done = copy_threads(source, target)
+    assert (done.skipped_threads, done.checkpoints) == ([], 0)
+    assert copy_threads(source, target).skipped_threads == ["t00"]
 
 
 def test_many_threads_that_cannot_be_copied_are_counted():

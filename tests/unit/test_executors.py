@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -167,6 +168,12 @@ def test_a_plain_function_that_gives_an_awaitable(go, threads):
         assert asyncio.run(graph.compile(executor=executor).ainvoke({}))["log"] == ["n0", "n1"]
         with pytest.raises(NodeExecutionError, match="astream"):
             graph.compile(executor=executor).invoke({})
+
+
+def test_errors_of_runs_with_an_executor_pickle(go, threads):
+    with pytest.raises(NodeExecutionError) as failed:
+        go(fork_of(where, fails).compile(executor=threads["mine"]), {})
+    assert pickle.loads(pickle.dumps(failed.value)).node_id == "n1"
 
 
 def test_an_executor_that_takes_nothing_is_a_failure_of_the_node(go):

@@ -372,6 +372,25 @@ def test_what_has_not_started_does_not_start(saver, go):
     assert sorted(runs) == ["b", "b", "c", "e", "f", "g"]
 
 
+def test_an_embedded_graph_in_a_branch_is_stopped_by_another_branchs_failure(saver, go):
+    runs, failed = [], threading.Event()
+    c = FlakyNode("c", runs, fails=True, begun=failed)
+
+    def p(state):
+        assert failed.wait(PATIENCE)
+        runs.append("p")
+        return {"log": "p"}
+
+    child = built("START>p p>q q>END", p=p, q=FlakyNode("q", runs)).compile()
+    graph = built("START>s,c s>d c>d d>END", s=child, c=c).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError) as error:
+        go(graph, {})
+    assert error.value.node_id == "c"
+    c.fails = False
+    assert logged(go(graph, None)) == ["p", "q", "c", "d"]
+    assert sorted(runs) == ["c", "c", "p", "q"]
+
+
 def test_an_update_that_cannot_be_stored_fails_its_branch_alone(tmp_path, go):
     saver = FileSystemSaver(tmp_path, fsync="never")
     runs, values = [], [object(), "fine"]

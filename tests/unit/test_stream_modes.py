@@ -15,6 +15,7 @@ from graphkit import (
     RunnableConfig,
     StateGraph,
     StreamMode,
+    interrupt,
 )
 from savers import MemorySaver
 from tests.support.graphs import connect, make_chain, make_graph, nodes_of
@@ -131,6 +132,33 @@ def test_a_value_arrives_while_an_async_node_runs():
         assert seen.is_set()
 
     asyncio.run(main())
+
+
+def test_a_value_arrives_while_a_sync_node_of_an_async_run_runs():
+    seen = threading.Event()
+
+    def node(state, config):
+        config.dispatch("here")
+        assert seen.wait(WAIT)
+
+    async def main():
+        async for _ in chain(node).compile().astream({}, stream_mode="custom"):
+            seen.set()
+
+    asyncio.run(main())
+    assert seen.is_set()
+
+
+@both
+def test_an_interrupt_is_the_last_item(read):
+    def ask(state, config):
+        config.dispatch("asking")
+        interrupt("sure?")
+
+    app = chain(ask).compile(checkpoint_saver=MemorySaver())
+    items = read(app, {}, config=RunnableConfig("t"), stream_mode=["custom", "values"])
+    assert ("custom", "asking") in items
+    assert items[-1][1].payload == "sure?"
 
 
 @both

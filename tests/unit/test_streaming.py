@@ -81,7 +81,7 @@ kinds = pytest.mark.parametrize(("how", "kind"), [("sync", "plain"), ("async", "
 def test_chunks_come_as_they_are_made_and_the_update_is_merged_once(saver, how, kind):
     talker = Talker("x", "y")
     graph = make_chain(a=lambda state: {"log": "a"}, g=talker.node(kind), z=lambda state: {"log": "z"})
-    outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
+    outputs = run(graph.compile(checkpoint_saver=saver, max_iterations=3), {}, how=how)
 
     assert items(outputs) == [START, "a", "x", "y", "g", "z", END]
 
@@ -311,10 +311,10 @@ def test_the_update_of_an_edge_that_a_resume_takes_is_shown(saver):
 
 def test_updates_of_forks_and_subgraphs(saver):
     child = make_chain(p=node("p"), q=lambda state: {"mine": 1}).compile()
-    graph = make_graph(LOG, "START>b,c b>s c>s", b=node("b"), c=node("c"), s=child)
+    graph = make_graph(LOG, "START>b,c b>b2 b2>s c>s", b=node("b"), b2=node("b2"), c=node("c"), s=child)
     assert updates(graph.add_edge("s", END).compile(checkpoint_saver=saver), {}) == [
         (START, {}),
-        ("__PARALLEL__(__START__)", {"b": {"log": "b"}, "c": {"log": "c"}}),
+        ("__PARALLEL__(__START__)", {"b": {"log": "b"}, "b2": {"log": "b2"}, "c": {"log": "c"}}),
         (START, {}),
         ("p", {"p": {"log": "p"}}),
         ("q", {"q": {"mine": 1}}),

@@ -143,6 +143,14 @@ def test_a_run_that_was_submitted_is_that_of_invoke(saver):
         assert latest.metadata["run_id"]
 
 
+def test_declared_stops_hold_for_a_submitted_run(saver):
+    app = make_app(saver, interrupt_before=["a"])
+    app.submit({"log": "in"}, T)
+    app.invoke(None, T)
+    assert [stop.when for stop in saver.interrupts("t")] == ["before"]
+    assert status(saver) == "interrupted"
+
+
 def test_a_finished_thread_goes_on_from_its_state(app, saver):
     app.invoke({"log": "one"}, T)
     before = contents(saver)
@@ -532,6 +540,15 @@ def test_no_more_runs_at_once_than_allowed(store):
     assert {status(store, thread) for thread in threads} == {"finished"}
     with pytest.raises(ValueError, match="concurrency"):
         Worker(store, app, concurrency=0)
+
+
+def test_a_failure_of_one_run_is_not_that_of_the_others(store):
+    app = make_chain(LOG, a=lambda state, config: fail(state) if config.thread == "bad" else None)
+    app = app.compile(checkpoint_saver=store)
+    for thread in ("bad", "good", "better"):
+        app.submit({}, RunnableConfig(thread))
+    assert Worker(store, app, concurrency=3).run(once=True) == 3
+    assert [status(store, thread) for thread in ("bad", "good", "better")] == ["failed", "finished", "finished"]
 
 
 @pytest.mark.requirement("W5")

@@ -103,6 +103,14 @@ def test_a_crashed_run_goes_on_where_it_was(saver):
     assert len(saver.history(RunnableConfig("t"))) == 4
 
 
+def test_what_was_moved_on_by_update_state_goes_on(saver):
+    app = log_of(a=None, ask=lambda: interrupt("ok?"), b=None).compile(checkpoint_saver=saver)
+    app.invoke({}, RunnableConfig("t"))
+    app.update_state(RunnableConfig("t"), {"log": "by hand"}, goto="b")
+    assert Worker(app).run(once=True) == 1
+    assert log(app, "t") == ["a", "by hand", "b"]
+
+
 def test_a_question_inside_an_embedded_graph(saver):
     child = log_of(ask=lambda: interrupt("ok?"), after=None).compile()
     app = make_chain(LOG, child=child).compile(checkpoint_saver=saver)

@@ -54,8 +54,6 @@ class CheckpointWriter:
         self.is_shared = False
         self.lock = threading.RLock()
         """Held to store: the run and the threads of its nodes store one at a time."""
-        self.last_save: Save | None = None
-        """The last save that was made while the writer was shared."""
         self.raises = is_update or options.on_save_error == "raise"
         self.queue: _WriteQueue | None = None
         if options.durability == "async" and not is_update:
@@ -88,23 +86,18 @@ class CheckpointWriter:
         if not self.is_shared:
             is_stored = self._write(save.saver.put, save.checkpoint, save)
             return save.checkpoint if is_stored else None
-        # A node's thread stores the position when it records something, at the same time as the loop
-        # may do so. Both have made a checkpoint of it; the second one gets that of the first.
+        # The threads of several nodes, and the loop, may find at the same time that the position of their run
+        # is not stored, and each makes a checkpoint of it. The later ones get that of the first. Their own
+        # may differ from it: the first may have become its parent in the meantime.
+        position = save.position
         with self.lock:
-            # A position has one parent. The metadata distinguish executions of a nested graph, each of
-            # which begins without a parent.
-            last = self.last_save
-            position = (save.saver, save.config, save.checkpoint.parent_id, save.checkpoint.metadata)
-            if last is not None and position == (
-                last.saver,
-                last.config,
-                last.checkpoint.parent_id,
-                last.checkpoint.metadata,
-            ):
-                return last.checkpoint
-            is_stored = self._write(save.saver.put, save.checkpoint, save)
-            self.last_save = save if is_stored else None
-            return save.checkpoint if is_stored else None
+            if position is not None and position.stored is not None:
+                return position.stored
+            if not self._write(save.saver.put, save.checkpoint, save):
+                return None
+            if position is not None:
+                position.stored = save.checkpoint
+            return save.checkpoint
 
     async def asave(self, save: Save) -> Checkpoint | None:
         """As `save`; a cancellation is held back."""

@@ -15,6 +15,8 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.context import NodeContext
 from graphkit._records.output import NodeOutput
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._values.frozen import FrozenDict, FrozenList
+from graphkit._values.state import Changes
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -204,6 +206,30 @@ class LoadWrites(SaverRequest):
 
 
 @final
+class Position:
+    """Where a run stands between two steps; within a step its state is ahead of it.
+
+    `RunHistory.mark` fills a new position and then publishes it, so that a thread that saves never
+    sees half of one.
+    """
+
+    # No __init__: a step would cost 1,200 instructions (1.6 %) more; as a NamedTuple, 2,200 more.
+    __slots__ = ("changes", "data", "next_node_id", "node_id", "step", "stored", "subgraph_entries")
+
+    node_id: str
+    """The node that has just finished."""
+    next_node_id: str | None
+    data: FrozenDict
+    changes: Changes | None
+    """What changed since the latest stored checkpoint; a save resets it."""
+    step: int
+    stored: Checkpoint | None
+    """The checkpoint that this run has stored of it while nodes ran concurrently, if it has."""
+    subgraph_entries: FrozenList | None
+    """Of a nested graph: its updates for the outer graph; else None."""
+
+
+@final
 class Save(SaverRequest):
     """Append a checkpoint.
 
@@ -211,12 +237,19 @@ class Save(SaverRequest):
     failed and the run goes on without it.
     """
 
-    __slots__ = ("checkpoint",)
+    __slots__ = ("checkpoint", "position")
 
-    def __init__(self, saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self,
+        saver: BaseCheckpointSaver,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        position: Position | None = None,
+    ) -> None:
         self.saver = saver
         self.config = config
         self.checkpoint = checkpoint
+        self.position = position
 
 
 @final

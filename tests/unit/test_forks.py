@@ -10,6 +10,7 @@ import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from functools import partial
 
 import pytest
@@ -445,6 +446,38 @@ def test_what_is_first_stored_by_two_at_once_is_stored_once(tmp_path, go):
         (only,) = saver.list(config)
         kinds = [key.partition(":")[0] for key in saver.get_writes(at_checkpoint(only, config))]
         assert sorted(kinds) == ["interrupt", "interrupt", "once", "once", "task"]
+
+
+@pytest.mark.parametrize("moment", range(1, 5))
+def test_a_position_is_stored_once_if_the_run_and_a_branch_make_a_checkpoint_of_it(moment):
+    """The run asks the time four times to store an interrupt, at last for the checkpoint; there a branch stores."""
+    has_asked, is_at_moment, has_stored = threading.Event(), threading.Event(), threading.Event()
+    readings = []
+
+    def clock():
+        if has_asked.is_set() and threading.current_thread() is threading.main_thread():
+            readings.append(1)
+            if len(readings) == moment:
+                is_at_moment.set()
+                assert has_stored.wait(PATIENCE)
+        return datetime.now(UTC)
+
+    def b(state, config):
+        assert is_at_moment.wait(PATIENCE)
+        config.once("effect", lambda: "b")
+        has_stored.set()
+
+    def c(state):
+        has_asked.set()
+        interrupt("c?")
+
+    saver = MemorySaver()
+    graph = built("START>b,c b>d c>d d>END", b=b, c=c)
+    list(graph.compile(checkpoint_saver=saver, durability="exit", clock=clock).stream({}, CONFIG))
+
+    (only,) = saver.list(CONFIG)
+    kinds = sorted(key.partition(":")[0] for key in saver.get_writes(at_checkpoint(only)))
+    assert kinds == ["interrupt", "once", "task"]
 
 
 # --- several wait for a human -----------------------------------------------------------------------------------------

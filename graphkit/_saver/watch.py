@@ -135,6 +135,8 @@ class Change(NamedTuple):
 
 _OF_THE_RUN_LOCK: Final = frozenset({"running", "stalled"})
 """The statuses that change without a write. Not every saver reports that a run lock is free."""
+_LONGEST_SLEEP: Final = 1.0
+"""Seconds after which a thread that waits looks for signals again."""
 _UNREADABLE: Final = (CheckpointCorruptionError, CheckpointFormatError, CheckpointSerializationError)
 
 
@@ -375,13 +377,10 @@ class Watch(abc.ABC):
             wake_at = self._next_read
             if deadline is not None:
                 wake_at = min(deadline, wake_at)
-            self._sleep_until(wake_at)
+            # Python runs a signal's handler when its thread wakes up. A signal that arrives between the last
+            # look for signals and the sleep wakes nobody, and SIGTERM would be noticed at the next event.
+            self._condition.wait(min(max(0.0, wake_at - monotonic()), _LONGEST_SLEEP))
         return True
-
-    def _sleep_until(self, time: float) -> None:
-        """Sleep until a notification or a time of the monotonic clock. The caller holds `_condition`."""
-        seconds = max(0.0, time - monotonic())
-        self._condition.wait(min(seconds, threading.TIMEOUT_MAX))
 
     def wake(self) -> None:
         """Make the `get` that waits, or the next one, return None. May be called from a signal handler."""

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import threading
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -11,6 +13,7 @@ import pytest
 from graphkit import END, Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError
 from savers import MemorySaver, SaverWrapper
+from tests.support.workers import PATIENCE
 
 T = RunnableConfig("t")
 AT = datetime(2026, 12, 1, 8, tzinfo=UTC)
@@ -72,3 +75,24 @@ def test_leaving_an_async_watch_closes_it():
 def test_an_unknown_status_is_refused_with_the_nearest():
     with pytest.raises(CheckpointerConfigurationError, match="did you mean 'finished'"):
         MemorySaver().watch("t", until="finishd")
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="a platform with signals of POSIX")
+def test_a_signal_that_does_not_interrupt_the_sleep_is_noticed():
+    """Another thread receives the signal, as if it had come just before the sleep."""
+    was_late = threading.Event()
+    with MemorySaver().watch(interval=3600) as changes:
+        previous = signal.signal(signal.SIGUSR1, lambda *_: changes.wake())
+        sender = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
+        sender.start()  # before the mask, which a new thread would inherit
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        rescue = threading.Timer(PATIENCE, lambda: (was_late.set(), changes.close()))
+        rescue.start()
+        try:
+            assert changes.get() is None
+        finally:
+            rescue.cancel()
+            sender.join()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            signal.signal(signal.SIGUSR1, previous)
+    assert not was_late.is_set()

@@ -377,10 +377,14 @@ class Watch(abc.ABC):
             wake_at = self._next_read
             if deadline is not None:
                 wake_at = min(deadline, wake_at)
-            # Python runs a signal's handler when its thread wakes up. A signal that arrives between the last
-            # look for signals and the sleep wakes nobody, and SIGTERM would be noticed at the next event.
-            self._condition.wait(min(max(0.0, wake_at - monotonic()), _LONGEST_SLEEP))
+            self._sleep_until(wake_at)
         return True
+
+    def _sleep_until(self, time: float) -> None:
+        """Sleep until a notification or a time of the monotonic clock, or shorter. The caller holds `_condition`."""
+        # Python runs a signal's handler when its thread wakes up. A signal that arrives between the last look for
+        # signals and the sleep wakes nobody, and SIGTERM would be noticed at the next event.
+        self._condition.wait(min(max(0.0, time - monotonic()), _LONGEST_SLEEP))
 
     def wake(self) -> None:
         """Make the `get` that waits, or the next one, return None. May be called from a signal handler."""

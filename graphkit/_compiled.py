@@ -507,22 +507,8 @@ class CompiledGraph(JavaNames, Generic[StateT]):
                 if name not in self.topology.nodes:
                     raise GraphStateError(f"a stop names {describe_unknown_node(name, self.topology.nodes)}")
         saver = program.options.saver
-        # Once per saver: all runs without a thread id are stored in the same thread.
-        if config.thread_id is None and saver is not None and saver.is_durable and id(saver) not in _WARNED:
-            _WARNED[id(saver)] = saver
-            # The warning names the caller of graphkit. The documented way to skip frames, `skip_file_prefixes`,
-            # needs Python 3.12.
-            frame = sys._getframe()  # noqa: SLF001
-            level = 1
-            while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "graphkit":
-                frame = frame.f_back
-                level += 1
-            warnings.warn(
-                f"the run has no thread id, so it continues and is stored in the thread {config.thread!r}, which all "
-                f"runs without an id share; give each run its own thread_id: invoke(input, 'order-17')",
-                DefaultThreadWarning,
-                stacklevel=level,
-            )
+        if saver is not None and config.thread_id is None:
+            _warn_of_default_thread(saver, config)
         run_input = _parse_input(input, program.topology.schema)
         return Run(RunHistory(program, config, saver), run_input)
 
@@ -637,6 +623,26 @@ class CompiledGraph(JavaNames, Generic[StateT]):
 
     def compileConfig(self) -> CompileConfig:
         return self.compile_config
+
+
+def _warn_of_default_thread(saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
+    """Warn, once per saver, that all runs without a thread id are stored in the same thread."""
+    if not saver.is_durable or id(saver) in _WARNED:
+        return
+    _WARNED[id(saver)] = saver
+    # The warning names the caller of graphkit. The documented way to skip frames, `skip_file_prefixes`, needs
+    # Python 3.12.
+    frame = sys._getframe()  # noqa: SLF001
+    level = 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "graphkit":
+        frame = frame.f_back
+        level += 1
+    warnings.warn(
+        f"the run has no thread id, so it continues and is stored in the thread {config.thread!r}, which all "
+        f"runs without an id share; give each run its own thread_id: invoke(input, 'order-17')",
+        DefaultThreadWarning,
+        stacklevel=level,
+    )
 
 
 def _parse_input(input: Any, schema: StateSchema) -> Mapping[str, Any] | GraphResume:

@@ -226,10 +226,14 @@ app = app.add_edge(START, "a").add_edge("a", "b").add_edge("b", END).compile()
 """
 
 
+def start_run(tmp_path, launcher, source):
+    (tmp_path / "flow.py").write_text(source)
+    command = ["-m", "graphkit", "run", "runs", "--app", "flow:app", "-t", "t", "--input", '{"n": 0}']
+    return launcher.start(*command, cwd=tmp_path, has_errors=True)
+
+
 def test_sigterm_stops_at_the_node_boundary(tmp_path, launcher):
-    (tmp_path / "slow.py").write_text(SLOW)
-    command = ["-m", "graphkit", "run", "runs", "--app", "slow:app", "-t", "t", "--input", '{"n": 0}']
-    with launcher.start(*command, cwd=tmp_path, has_errors=True) as process:
+    with start_run(tmp_path, launcher, SLOW) as process:
         assert process.stderr.readline() == "waiting\n"
         process.send_signal(signal.SIGTERM)
         assert process.stderr.readline() == "stopping after the current node; press Ctrl-C again to stop now\n"
@@ -253,9 +257,7 @@ app = app.add_edge(START, "a").add_edge("a", "b").add_edge("b", END).compile()
 
 
 def test_sigterm_while_a_node_prints(tmp_path, launcher):
-    (tmp_path / "loud.py").write_text(LOUD)
-    command = ["-m", "graphkit", "run", "runs", "--app", "loud:app", "-t", "t", "--input", '{"n": 0}']
-    with launcher.start(*command, cwd=tmp_path, has_errors=True) as process:
+    with start_run(tmp_path, launcher, LOUD) as process:
         assert process.stderr.read(1) == "x"  # the pipe is full: the node is inside `write` until someone reads it
         process.send_signal(signal.SIGTERM)
         assert "stopping after the current node" in process.stderr.read()

@@ -87,8 +87,8 @@ class CheckpointWriter:
             is_stored = self._write(save.saver.put, save.checkpoint, save)
             return save.checkpoint if is_stored else None
         # The threads of several nodes, and the loop, may find at the same time that the position of their run
-        # is not stored, and each makes a checkpoint of it. The later ones get that of the first. Their own
-        # may differ from it: the first may have become its parent in the meantime.
+        # is not stored, and each makes a checkpoint of it. The later ones get that of the first. They cannot be
+        # recognized by their content: one that was made a moment later has the first as its parent.
         position = save.position
         with self.lock:
             if position is not None and position.stored is not None:

@@ -1,8 +1,9 @@
 """Driver: answers the requests of a run, with calls (`drive`) or with awaits (`adrive`).
 
-DriverLocks are the run locks that it holds meanwhile. All I/O of a run happens here or above. The loop is
-the same for both. What may block an event loop runs in a thread if the saver or the node has no async
-form of its own.
+DriverLocks are the run locks that it holds meanwhile; before the first node, `check_access` asks for the
+rights that the run needs. `select_items` shows the outputs in the modes of a stream. All I/O of a run
+happens here or above. The loop is the same for both. What may block an event loop runs in a thread if
+the saver or the node has no async form of its own.
 """
 
 from __future__ import annotations
@@ -280,6 +281,7 @@ class Driver:
             self._open()
             self.active_runs[id(self.run)] = self.run
             answers = self._make_answers(pool)
+            # In line here and in `adrive`: a call for each of the three or four requests of a step would be 3 % of it.
             while True:
                 try:
                     request = steps.send(answer) if error is None else steps.throw(error)

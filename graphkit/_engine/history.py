@@ -7,8 +7,9 @@ of an answered node finds the answer again. Pending writes are recorded at the l
 only. A resume of an older checkpoint starts a node execution of its own, on a copy of that
 checkpoint, which is appended as soon as there is something to record.
 
-`RunMetadata` is what the engine adds to the metadata of each checkpoint. The history also fixes when
-the timers and deadlines of its interrupts are due.
+`RunControl` is what others ask of a run, to pause or to end. `RunMetadata` is what the engine adds to
+the metadata of each checkpoint. The history also fixes when the timers and deadlines of its interrupts
+are due.
 
 The history is also the journal of its nodes: `interrupt()` finds its answers here, and `once` and
 `idempotency_key` their results and names. A node calls them on its own thread, while other branches

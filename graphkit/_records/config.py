@@ -1,4 +1,4 @@
-"""RunnableConfig: which thread, which checkpoint, and how to run.
+"""RunnableConfig: which thread, which checkpoint, on whose behalf, and how to run.
 
 Ports langgraph4j's RunnableConfig with its builder, and reads LangGraph's `{"configurable": {...}}`
 mappings.

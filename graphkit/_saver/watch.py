@@ -382,8 +382,8 @@ class Watch(abc.ABC):
 
     def _sleep_until(self, time: float) -> None:
         """Sleep until a notification or a time of the monotonic clock, or shorter. The caller holds `_condition`."""
-        # Python runs a signal's handler when its thread wakes up. A signal that arrives between the last look for
-        # signals and the sleep wakes nobody, and SIGTERM would be noticed at the next event.
+        # Python runs the handler of a signal when the main thread wakes up. A signal that arrives between the last
+        # look for signals and the sleep does not end the sleep: SIGTERM would be noticed at the next event.
         self._condition.wait(min(max(0.0, time - monotonic()), _LONGEST_SLEEP))
 
     def wake(self) -> None:

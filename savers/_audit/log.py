@@ -563,7 +563,6 @@ class AuditLog:
         try:
             if not medium.open():
                 return
-            frames.read_beginning(medium.size)
             for payload in _read_payloads(frames, may_grow=is_last):
                 entry = checker.add(payload)
                 if entry is not None:
@@ -681,17 +680,27 @@ class AuditLog:
 def _read_payloads(frames: FrameLog[FileLogBytes, _FileIdentity], *, may_grow: bool) -> Iterator[bytes]:
     """Yield the entries of an open file, in their canonical form.
 
-    A writer may be at work on the last record. So a last record that seems cut is looked at again, unless
-    the file has been followed by another one.
+    A writer may be at work on the beginning or the last record. So what seems cut is looked at again,
+    unless the file has been followed by another one.
+
+    Raises:
+        IncompleteLog: the beginning is cut.
     """
     medium = frames.bytes
-    for _ in range(_TRIES):
-        for frame in frames.records.scan(frames.end, medium.size, frames.seq):
-            frames.note_read(frame)
-            if frame.type != META:
-                yield frame.payload
-        if not may_grow or frames.records.is_zero(frames.end, medium.size):
-            return
+    for looks_left in reversed(range(_TRIES)):
+        try:
+            if not frames.end:
+                frames.read_beginning(medium.size)
+        except IncompleteLog:
+            if not may_grow or not looks_left:
+                raise
+        else:
+            for frame in frames.records.scan(frames.end, medium.size, frames.seq):
+                frames.note_read(frame)
+                if frame.type != META:
+                    yield frame.payload
+            if not may_grow or frames.records.is_zero(frames.end, medium.size):
+                return
         sleep(_PAUSE)
         medium.refresh(frames.end)
 

@@ -232,10 +232,12 @@ def test_processes_and_threads_that_write_at_once_share_one_chain(tmp_path):
     assert len(list_files(tmp_path / "log")) > 3
 
 
-def test_an_entry_that_a_writer_is_at_work_on_is_no_finding(monkeypatch, tmp_path):
+@pytest.mark.parametrize("has_begun", [True, False], ids=["an entry", "the beginning of a file"])
+def test_what_a_writer_is_at_work_on_is_no_finding(monkeypatch, tmp_path, has_begun):
     io = HookedIO()
     saver = AuditedSaver(MemorySaver(), AuditLog(tmp_path / "log", io=io))
-    saver.put(CONFIG, made(0))
+    if has_begun:
+        saver.put(CONFIG, made(0))
     looked = threading.Event()
     written = threading.Event()
     reports = []
@@ -249,7 +251,7 @@ def test_an_entry_that_a_writer_is_at_work_on_is_no_finding(monkeypatch, tmp_pat
             return None
         if not parts:
             parts.append(path)
-            return 0.5
+            return 1  # byte
         io.hook = None
         reader.start()
         assert looked.wait(20)

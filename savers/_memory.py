@@ -98,8 +98,12 @@ class MemorySaver(BaseCheckpointSaver):
             replaced = None if config.checkpoint_id is None else self._require(config)
             parent = history.find(checkpoint.parent_id) if checkpoint.parent_id else None
             self._refuse_unstorable(checkpoint, parent)
-            # Without the changes: they refer to the state of the parent, which may be pruned.
-            kept = _copy_from_caller(checkpoint) if checkpoint.changes is None else checkpoint.with_state(state)
+            kept = checkpoint
+            if checkpoint.changes is not None:
+                # Without the changes: they refer to the state of the parent, which may be pruned.
+                kept = checkpoint.with_state(state)
+            elif not _is_shareable(checkpoint):
+                kept = _copy(checkpoint, state=private_copy(state))
             if replaced is not None:
                 history.replace(replaced, kept)
                 return config
@@ -248,20 +252,15 @@ class MemorySaver(BaseCheckpointSaver):
         with self._lock:
             removable = {info.id for info in self._list_infos(config)}.intersection(ids)
             if removable:
-                history = self._get_history(config)
-                history.remove(removable)
-                if not history.checkpoints:
-                    self._forget_history(config)
+                thread = self._threads[config.thread]
+                thread.live[config.checkpoint_ns].remove(removable)
+                # An empty history is forgotten; the thread too, if it was the last one.
+                live = {namespace: history for namespace, history in thread.live.items() if history.checkpoints}
+                if live or thread.versions:
+                    self._threads[config.thread] = thread._replace(live=live)
+                else:
+                    del self._threads[config.thread]
             return len(removable)
-
-    def _forget_history(self, config: RunnableConfig) -> None:
-        """Forget a history that has become empty; the thread too, if it was the last one."""
-        thread = self._threads[config.thread]
-        live = {namespace: history for namespace, history in thread.live.items() if namespace != config.checkpoint_ns}
-        if live or thread.versions:
-            self._threads[config.thread] = thread._replace(live=live)
-        else:
-            del self._threads[config.thread]
 
     def size(self, thread: ThreadLike = None) -> int:
         """Return the number of bytes that a thread, or all threads (None), would take if stored in full.
@@ -270,18 +269,15 @@ class MemorySaver(BaseCheckpointSaver):
         to the result.
         """
         with self._lock:
-            threads = self.threads(released=True) if thread is None else [resolve_thread_id(thread)]
-            return sum(self._measure(value) for thread_id in threads for value in self._iter_values(thread_id))
-
-    def _iter_values(self, thread: str) -> Iterator[FrozenDict]:
-        """Yield the states, metadata and pending writes of a thread."""
-        kept = self._get_thread(thread)
-        for histories in (kept.live, *kept.versions):
-            for history in histories.values():
-                yield from history.iter_values()
-
-    def _measure(self, value: FrozenDict) -> int:
-        return len(self._codec.pack(value)) if value else 0
+            threads = self._threads.values() if thread is None else [self._get_thread(resolve_thread_id(thread))]
+            values = [
+                value
+                for kept in threads
+                for histories in (kept.live, *kept.versions)
+                for history in histories.values()
+                for value in history.iter_values()
+            ]
+            return sum(len(self._codec.pack(value)) for value in values if value)
 
     def register_types(self, *types: type) -> None:
         self._codec.register(*types)
@@ -459,13 +455,6 @@ _NO_THREAD: Final = _Thread()
 def _make_info(config: RunnableConfig, stored: _StoredCheckpoint) -> CheckpointInfo:
     info = make_checkpoint_info(config, stored.checkpoint, stored.writes, stored.tags)
     return info._replace(metadata=private_copy(info.metadata))
-
-
-def _copy_from_caller(checkpoint: Checkpoint) -> Checkpoint:
-    """Return a checkpoint with its own copies of the application's objects."""
-    if _is_shareable(checkpoint):
-        return checkpoint
-    return _copy(checkpoint, state=private_copy(checkpoint.state))
 
 
 def _copy_for_caller(checkpoint: Checkpoint) -> Checkpoint:

@@ -226,7 +226,6 @@ def _plan_reads(values: Sequence[Value]) -> _Plan:
         lengths = [length for start, length in zip(starts, lengths, strict=True) if start >= 0]
         starts = [start for start in starts if start >= 0]
     known = [extent for extent in extents if extent is not None]
-    ranges: list[tuple[int, int]] = []
     if starts:
         others = _Extent(min(starts), max(map(add, starts, lengths)), sum(lengths), [])
         known.append(others)
@@ -235,8 +234,20 @@ def _plan_reads(values: Sequence[Value]) -> _Plan:
         last = max([extent.last for extent in known])
         if sum([extent.total for extent in known]) > last - first:
             raise Mismatch
-    if starts:
-        ranges = _find_ranges(starts, lengths, others)
+    ranges: list[tuple[int, int]] = []
+    if not starts:
+        return _Plan(extents, ranges)
+    if _is_dense(others):
+        # Sorting thousands of pieces takes longer than reading what is between them.
+        return _Plan(extents, [(others.first, others.last)])
+    # All pieces, close ones together.
+    for start, length in sorted(zip(starts, lengths, strict=True)):
+        end = start + length
+        if ranges and start - ranges[-1][1] <= _MAX_GAP:
+            first, last = ranges[-1]
+            ranges[-1] = first, max(last, end)
+        else:
+            ranges.append((start, end))
     return _Plan(extents, ranges)
 
 
@@ -246,19 +257,3 @@ def _is_dense(extent: _Extent) -> bool:
     if spread <= 2 * extent.total + _MAX_GAP:
         return True
     return spread <= min(_MAX_SHARE * extent.total, _MAX_RANGE)
-
-
-def _find_ranges(starts: Sequence[int], lengths: Sequence[int], extent: _Extent) -> list[tuple[int, int]]:
-    """Return the ranges of the file to read, start and end: all pieces, close ones together."""
-    if _is_dense(extent):
-        # Sorting thousands of pieces takes longer than reading what is between them.
-        return [(extent.first, extent.last)]
-    ranges: list[tuple[int, int]] = []
-    for start, length in sorted(zip(starts, lengths, strict=True)):
-        end = start + length
-        if ranges and start - ranges[-1][1] <= _MAX_GAP:
-            first, last = ranges[-1]
-            ranges[-1] = first, max(last, end)
-        else:
-            ranges.append((start, end))
-    return ranges

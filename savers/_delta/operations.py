@@ -304,7 +304,7 @@ def _find_change(old_body: bytes, new: bytes, count: int) -> Operation | None:
     # drops its oldest messages) has hardly any of both, but most of its bytes: a DROP names those that are gone.
     # Where a DROP brings little, no suffix is looked for, because that reads both values to their ends.
     limit = min(len(old_body), len(new))
-    prefix = _find_prefix(old_body, new, limit)
+    prefix = _count_common(old_body, new, limit, from_end=False)
     drop = None
     dropped = 0
     if len(new) - prefix > _NEEDLE_LENGTH:
@@ -314,7 +314,7 @@ def _find_change(old_body: bytes, new: bytes, count: int) -> Operation | None:
         drop = Drop(count=count, prefix=prefix, dropped=dropped, crc=crc32(new), data=added)
         if len(added) < len(new) // _LARGE_PART:
             return drop
-    suffix = _find_suffix(old_body, new, limit - prefix)
+    suffix = _count_common(old_body, new, limit - prefix, from_end=True)
     middle = new[prefix : len(new) - suffix]
     if drop is not None and len(drop.data) < len(middle):
         return drop
@@ -333,78 +333,52 @@ def _find_dropped(prefix: int, old: bytes, new: bytes) -> int:
     # The window begins where the bytes after the prefix occur in the old value. If they occur more than once, the
     # right place is the one from which the old value continues to its end.
     rest = new[prefix:]
-    long = rest[:_LONG_NEEDLE]
-    dropped = _find_window(old, rest, long, prefix + 1, prefix)
-    if dropped or len(long) < _LONG_NEEDLE:
-        return dropped
-    # Less of the old value may be left than the needle is long.
-    start = max(prefix + 1, len(old) - _LONG_NEEDLE)
-    return _find_window(old, rest, rest[:_NEEDLE_LENGTH], start, prefix)
-
-
-def _find_window(old: bytes, rest: bytes, needle: bytes, start: int, prefix: int) -> int:
-    """Return how many bytes precede the window in the old value; 0 if it is not found.
-
-    Args:
-        old: the old value.
-        rest: the new value after the common prefix.
-        needle: the first bytes of the rest.
-        start: where in the old value to begin.
-        prefix: the length of the common prefix.
-    """
-    offset = old.find(needle, start)
-    for _ in range(_MAX_TRIES):
-        if offset < 0:
-            return 0
-        if rest.startswith(old[offset:]):
-            return offset - prefix
-        offset = old.find(needle, offset + 1)
+    searches = [(_LONG_NEEDLE, prefix + 1)]
+    if len(rest) >= _LONG_NEEDLE:
+        # Less of the old value may be left than the long needle has.
+        searches.append((_NEEDLE_LENGTH, max(prefix + 1, len(old) - _LONG_NEEDLE)))
+    for length, start in searches:
+        needle = rest[:length]
+        offset = start - 1
+        for _ in range(_MAX_TRIES):
+            offset = old.find(needle, offset + 1)
+            if offset < 0:
+                break
+            if rest.startswith(old[offset:]):
+                return offset - prefix
     return 0
 
 
-def _find_prefix(old: bytes, new: bytes, limit: int) -> int:
-    """Return the length of the longest common prefix, up to a limit.
+def _count_common(old: bytes, new: bytes, limit: int, *, from_end: bool) -> int:
+    """Return how many bytes two values have in common at the beginning, or at the end; at most `limit`.
 
     Compares blocks that grow while they are equal, and shrink when they are not.
     """
-    start = 0
-    size = _BLOCK
-    while start < limit:
-        end = min(start + size, limit)
-        one = old[start:end]
-        other = new[start:end]
-        if one == other:
-            start = end
-            size *= _BLOCK_FACTOR
-        elif size > _BLOCK:
-            size //= _BLOCK_FACTOR
-        else:
-            # The highest bit that differs is in the first byte that differs.
-            difference = int.from_bytes(one, "big") ^ int.from_bytes(other, "big")
-            return end - (difference.bit_length() + 7) // 8
-    return start
-
-
-def _find_suffix(old: bytes, new: bytes, limit: int) -> int:
-    """Return the length of the longest common suffix, up to a limit; see `_find_prefix`."""
     old_end = len(old)
     new_end = len(new)
     length = 0
     size = _BLOCK
     while length < limit:
         longer = min(length + size, limit)
-        one = old[old_end - longer : old_end - length]
-        other = new[new_end - longer : new_end - length]
+        if from_end:
+            one = old[old_end - longer : old_end - length]
+            other = new[new_end - longer : new_end - length]
+        else:
+            one = old[length:longer]
+            other = new[length:longer]
         if one == other:
             length = longer
             size *= _BLOCK_FACTOR
         elif size > _BLOCK:
             size //= _BLOCK_FACTOR
         else:
-            # The lowest bit that differs is in the last byte that differs.
             difference = int.from_bytes(one, "big") ^ int.from_bytes(other, "big")
-            lowest = difference & -difference
-            return length + (lowest.bit_length() - 1) // 8
+            if from_end:
+                # The lowest bit that differs is in the last byte that differs.
+                lowest = difference & -difference
+                return length + (lowest.bit_length() - 1) // 8
+            # The highest bit that differs is in the first byte that differs.
+            return longer - (difference.bit_length() + 7) // 8
     return length
 
 

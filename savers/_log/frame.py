@@ -257,7 +257,7 @@ def pack_frame(
     if unsynced_sectors > _U16_MAX:  # noqa: PLR1730 - min() takes 1,300 instructions of 10,000
         unsynced_sectors = _U16_MAX
     crc = crc32(payload)
-    # What `_header_crc` reads, in one piece: this is part of every put.
+    # What `parse_extent` checks, in one piece: this is part of every put.
     checked = _pack_checked(SYNC, length, crc, flags, back, key, seq, fid, unsynced_sectors, boot, zeros, type, offset)
     check = _pack_check(crc32(checked), type)
     return b"".join((checked[:_CHECKED], check, payload, trailer))
@@ -320,18 +320,14 @@ def parse_extent(head: bytes, offset: int) -> Extent | None:
     if not head.startswith(SYNC) or len(head) < FRAME_SIZE:
         return None
     length, fid, zeros, check, type_ = _EXTENT.unpack_from(head)
-    if check != _header_crc(head[:_CHECKED], type_, offset):
+    # The checksum of a record's header proves the record's offset, too.
+    if check != crc32(_TYPE_AND_OFFSET.pack(type_, offset), crc32(head[:_CHECKED])):
         return None
     return Extent(
         length=length + OVERHEAD,
         fid=fid,
         zeros=zeros if zeros < _U16_MAX else None,
     )
-
-
-def _header_crc(head: bytes, type: int, offset: int) -> int:
-    """Return the checksum of a record's header, which proves the record's offset too."""
-    return crc32(_TYPE_AND_OFFSET.pack(type, offset), crc32(head))
 
 
 def parse_frame(data: bytes, start: int, offset: int, fid: int) -> Frame | str:  # noqa: PLR0911 - one check a line
@@ -354,7 +350,6 @@ def parse_frame(data: bytes, start: int, offset: int, fid: int) -> Frame | str: 
     sync, length, crc, flags, back, key, seq, frame_fid, unsynced, boot, _, check, type_ = fields
     if sync != SYNC:
         return "no record begins here"
-    # `_header_crc`, without a call for each record that is read.
     proof = crc32(_TYPE_AND_OFFSET.pack(type_, offset), crc32(data[start : start + _CHECKED]))
     if frame_fid != fid or check != proof:
         return "the record header's checksum is wrong"

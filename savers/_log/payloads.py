@@ -244,7 +244,7 @@ def pack_change(
         # Not compared key by key, which takes 18,000 instructions.
         metadata = packb({"step": step})
     elif new.metadata is not base.metadata and (new.metadata or base.metadata):
-        metadata = _metadata_change(base.metadata, new.metadata, pack)
+        metadata = _pack_metadata_change(base.metadata, new.metadata, pack)
     created = new.created - base.created
     if target is None and early is None and len(data) <= _LONG_DATA:
         # The usual change, in half the time.
@@ -284,7 +284,7 @@ def _pack_parts(
     return b"".join((beginning, _LONG_BIN, len(data).to_bytes(4, "big"), data))
 
 
-def _metadata_change(old: FrozenDict, new: FrozenDict, pack: Pack) -> Any:
+def _pack_metadata_change(old: FrozenDict, new: FrozenDict, pack: Pack) -> Any:
     """Return what turns one metadata into another.
 
     Returns:
@@ -301,18 +301,16 @@ def _metadata_change(old: FrozenDict, new: FrozenDict, pack: Pack) -> Any:
     for key in replaced:
         before = old[key]
         value = new[key]
-        if before.__class__ is int and value.__class__ is int:
+        if before.__class__ is value.__class__ and value.__class__ in _COMPARABLE:
             is_equal = before == value
         else:
-            is_equal = _is_equal(before, value, pack)
+            is_equal = pack(before, "metadata") == pack(value, "metadata")
         if not is_equal:
             changed[key] = value
     for key in new_keys[len(keys) :]:
         changed[key] = new[key]
-    return _pack_metadata(changed, pack) if changed else None
-
-
-def _pack_metadata(changed: dict[str, Any], pack: Pack) -> bytes:
+    if not changed:
+        return None
     # What a run records at each step is a number, which does not need the codec to find out the
     # kinds of the values. The codec writes a key with a lone surrogate in its own way, and reads
     # only that.
@@ -321,13 +319,6 @@ def _pack_metadata(changed: dict[str, Any], pack: Pack) -> bytes:
         if not is_plain:
             return pack(FrozenDict(changed), "metadata")
     return packb(changed)
-
-
-def _is_equal(old: Any, new: Any, pack: Pack) -> bool:
-    cls = old.__class__
-    if cls is new.__class__ and cls in _COMPARABLE:
-        return bool(old == new)
-    return pack(old, "metadata") == pack(new, "metadata")
 
 
 def decode_checkpoint(path: str, frame: Frame, base: StoredCheckpoint | None, unpack: Unpack) -> DecodedRecord:
@@ -417,7 +408,10 @@ def _decode_parts(  # noqa: C901, PLR0912, PLR0915 - the hot path of every read,
         target = id_text(target)
     distances = NO_DISTANCES
     if early is not None:
-        distances = _check_distances(early)
+        own, others = early
+        if own.__class__ is not int or others.__class__ is not int or own < 0 or others < 0:
+            raise ValueError("its early writes have no place")
+        distances = own, others
     size = end - offset
     checkpoint = StoredCheckpoint(
         own_id, node, next_node, created, parent, merged, target is not None, offset, size, offset - key
@@ -436,18 +430,6 @@ def read_id(path: str, frame: Frame) -> str:
         return id_text(unpack_payload(path, frame)[0])
     except (TypeError, LookupError) as error:
         raise malformed_error(path, frame, error) from error
-
-
-def _check_distances(early: Any) -> EarlyDistances:
-    """Return the distances to early writes.
-
-    Raises:
-        ValueError: they are not two numbers, 0 or greater.
-    """
-    own, others = early
-    if own.__class__ is not int or others.__class__ is not int or own < 0 or others < 0:
-        raise ValueError("its early writes have no place")
-    return own, others
 
 
 def _merge_metadata(old: FrozenDict, change: Any, unpack: Unpack) -> FrozenDict:

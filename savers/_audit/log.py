@@ -218,23 +218,21 @@ class _AuditFile:
             self._forget()
         known = b'"seq":%d,' % self._known.seq
         last = signed_head = b""
-        for run in frames.records.scan_runs(frames.end, medium.size, frames.seq):
-            medium.durability.note_frames(run)
-            for frame in run:
-                if frame.type == WRITE:
-                    if not last and self.head.seq:
-                        self._check_continues(frame.payload)
-                    last = frame.payload
-                    # Only the last entry and head are parsed: 64 MiB of entries would take a second.
-                    if _SIGNED not in last:
-                        self.unsigned += 1
-                    else:
-                        self.unsigned = 0
-                        if _HEAD in last:
-                            signed_head = last
-                    if known in last and digest_entry(last) != self._known.digest:
-                        raise self._explain_cut()
-                frames.note_read(frame)
+        for frame in frames.read_on(medium.size):
+            if frame.type != WRITE:
+                continue
+            if not last and self.head.seq:
+                self._check_continues(frame.payload)
+            last = frame.payload
+            # Only the last entry and head are parsed: 64 MiB of entries would take a second.
+            if _SIGNED not in last:
+                self.unsigned += 1
+            else:
+                self.unsigned = 0
+                if _HEAD in last:
+                    signed_head = last
+            if known in last and digest_entry(last) != self._known.digest:
+                raise self._explain_cut()
         medium.note_end(frames.end)
         if signed_head:
             self.sign_every = self._parse(signed_head)["sign_every"]

@@ -37,7 +37,7 @@ from savers._log.records import Records, is_torn
 from savers._log.sealing import MAX_OVERHEAD, LogSeal, pack_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from savers._cipher import KeyRing
     from savers._log.log_bytes import LogBytes
@@ -185,7 +185,14 @@ class FrameLog(Generic[Medium, Owner]):
         if is_without_head and Records(self.bytes, None).find_vouched_end(0, size) <= 0:
             raise IncompleteLog
         self.adopt(read_header(self.path, data), None)
-        meta = self._parse_meta(size, data)
+        meta = parse_frame(data, HEADER_SIZE, HEADER_SIZE, self.fid)
+        if meta == "" and len(data) < size:
+            data = self.bytes.read_at(0, min(size, _LONG_BEGINNING))
+            meta = parse_frame(data, HEADER_SIZE, HEADER_SIZE, self.fid)
+        if isinstance(meta, str):
+            raise self._explain_no_meta(size, meta or "the record is cut short")
+        if meta.type != META or meta.seq:
+            raise self._explain_no_meta(size, "the first record is not the log's description")
         key_id = self.identity.check_meta(self.path, payloads.unpack_payload(self.path, meta))
         if key_id is not None:
             self.adopt(self.header, key_id)
@@ -200,17 +207,6 @@ class FrameLog(Generic[Medium, Owner]):
         seal = None if key_id is None else self.identity.make_seal(self.path, key_id)
         self.records = Records(self.bytes, self.fid, seal)
 
-    def _parse_meta(self, size: int, data: bytes) -> Frame:
-        meta = parse_frame(data, HEADER_SIZE, HEADER_SIZE, self.fid)
-        if meta == "" and len(data) < size:
-            data = self.bytes.read_at(0, min(size, _LONG_BEGINNING))
-            meta = parse_frame(data, HEADER_SIZE, HEADER_SIZE, self.fid)
-        if isinstance(meta, str):
-            raise self._explain_no_meta(size, meta or "the record is cut short")
-        if meta.type != META or meta.seq:
-            raise self._explain_no_meta(size, "the first record is not the log's description")
-        return meta
-
     def _explain_no_meta(self, size: int, reason: str) -> Exception:
         """Return the error for a log that does not begin with a META record."""
         # After a power loss, later sectors of the first write may be there without earlier ones,
@@ -219,6 +215,14 @@ class FrameLog(Generic[Medium, Owner]):
         if not records.find_vouched_end(HEADER_SIZE, size) and is_torn(records, HEADER_SIZE, size):
             return IncompleteLog()
         return CheckpointCorruptionError(self.path, HEADER_SIZE, reason)
+
+    def read_on(self, size: int) -> Iterator[Frame]:
+        """Yield the records behind the known end, up to `size`; note each when the next one is asked for."""
+        for run in self.records.scan_runs(self.end, size, self.seq):
+            self.bytes.durability.note_frames(run)
+            for frame in run:
+                yield frame
+                self.note_read(frame)
 
     def note_read(self, frame: Frame) -> None:
         """Note that a record was read: the next one follows it."""

@@ -13,7 +13,6 @@ by a scan of the whole log, and is kept up to date afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
@@ -41,10 +40,10 @@ from savers._log.frame import (
 )
 from savers._log.log_bytes import search_back
 from savers._log.records import BackwardReader, Records
-from savers._log.stored_checkpoint import EarlyWrites, Index, StoredCheckpoint
+from savers._log.stored_checkpoint import EarlyWrites, Index
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from savers._log.frame import Frame
     from savers._log.frame_log import AnyFrameLog
@@ -98,12 +97,12 @@ class Scan:
         self.closed_by: Frame | None = None
         """The RELEASE or TOMBSTONE record at the end, if any."""
 
-    def take(self, frame: Frame, find: Callable[[str], StoredCheckpoint | None]) -> DecodedRecord | None:
+    def take(self, frame: Frame, index: Index | None) -> DecodedRecord | None:
         """Take in the next record.
 
         Args:
             frame: the record, opened.
-            find: returns the checkpoint with an id, if its writes and tags are wanted.
+            index: the checkpoints that get the writes and tags; None: only the last one gets any.
 
         Returns:
             The content of a CHECKPOINT record.
@@ -121,17 +120,27 @@ class Scan:
             if frame.flags & EARLY:
                 self.early.add(owner, values, frame.offset)
                 return None
-            checkpoint = find(owner)
+            checkpoint = self._find(owner, index)
             if checkpoint is not None:
                 checkpoint.add_writes(values, frame.offset)
         elif frame.type == MARK:
             owner, add, remove = payloads.decode_tags(path, frame)
-            checkpoint = find(owner)
+            checkpoint = self._find(owner, index)
             if checkpoint is not None:
                 checkpoint.change_tags(add, remove)
         elif frame.type in {RELEASE, TOMBSTONE}:
             self.closed_by = frame
         return None
+
+    def _find(self, id: str, index: Index | None) -> StoredCheckpoint | None:
+        if index is not None:
+            return index.find(id)
+        # Of a log that is not SCATTERED, only the last checkpoint gets anything. Of one that is, the history is read
+        # from an index, and what a chain says of writes and tags is not used.
+        last = self.last
+        if last is None or last.id != id:
+            return None
+        return last
 
     def _take_checkpoint(self, frame: Frame) -> DecodedRecord:
         path = self._frames.path
@@ -257,19 +266,11 @@ class Chain:
         is_keyframe = frame.type == CHECKPOINT and bool(frame.flags & KEY)
         if is_keyframe is not (last is None):
             raise CheckpointCorruptionError(self.path, frame.offset, "it is not the keyframe that it should be")
-        decoded = self.scan.take(frame, self._find)
+        decoded = self.scan.take(frame, None)
         if decoded is not None:
             self._numbers[frame.offset] = len(self.records)
             self.records.append(decoded)
         self.end = frame.end
-
-    def _find(self, id: str) -> StoredCheckpoint | None:
-        # Of a log that is not SCATTERED, only the last checkpoint gets anything. Of one that is, the history is read
-        # from an index, and what this chain says of writes and tags is not used.
-        last = self.scan.last
-        if last is None or last.id != id:
-            return None
-        return last
 
 
 class Chains:
@@ -552,17 +553,13 @@ class History:
 
     def iter_on(self, size: int) -> Iterator[Frame]:
         """Take in the records behind the known end, and yield each afterwards."""
-        frames = self._frames
-        for run in frames.records.scan_runs(frames.end, size, frames.seq):
-            frames.bytes.durability.note_frames(run)
-            for frame in run:
-                self._take(frame)
-                frames.note_read(frame)
-                yield frame
+        for frame in self._frames.read_on(size):
+            self._take(frame)
+            yield frame
 
     def _take(self, frame: Frame) -> None:
         """Take in the record behind the known end."""
-        decoded = self.scan.take(frame, self._find_loaded)
+        decoded = self.scan.take(frame, self.index)
         if decoded is not None:
             self._add_to_index(decoded.checkpoint, decoded.target)
 
@@ -570,15 +567,6 @@ class History:
         if self.index is not None and not self.index.add(checkpoint, target):
             reason = "it replaces a checkpoint that is not there"
             raise CheckpointCorruptionError(self._frames.path, checkpoint.offset, reason)
-
-    def _find_loaded(self, id: str) -> StoredCheckpoint | None:
-        """Return the checkpoint with an id, if it is in the index or the last one."""
-        if self.index is not None:
-            return self.index.find(id)
-        last = self.scan.last
-        if last is None or last.id != id:
-            return None
-        return last
 
     def note_appended(self, stored: StoredCheckpoint, target: str | None, keyframe: DecodedRecord | None) -> None:
         """Note that a checkpoint was appended; `keyframe` is its record, if that is a keyframe."""

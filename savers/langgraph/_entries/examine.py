@@ -51,18 +51,14 @@ def read_on(frames: EntryFrames, table: EntryTable) -> None:
         CheckpointCorruptionError: the log is damaged. The table has a part of the changes.
         CheckpointFormatError: it needs a newer graphkit. Likewise.
     """
-    medium = frames.bytes
-    for run in frames.records.scan_runs(frames.end, medium.size, frames.seq):
-        medium.durability.note_frames(run)
-        for frame in run:
-            if frame.type == WRITE:
-                changes = unpack_changes(frames.path, frame.offset, frame.payload)
-                table.apply(changes)
-            elif frame.type != META and not frame.type & ANCILLARY:
-                reason = f"the record at byte {frame.offset} needs a newer graphkit"
-                raise CheckpointFormatError(frames.path, reason)
-            frames.note_read(frame)
-    medium.note_end(frames.end)
+    for frame in frames.read_on(frames.bytes.size):
+        if frame.type == WRITE:
+            changes = unpack_changes(frames.path, frame.offset, frame.payload)
+            table.apply(changes)
+        elif frame.type != META and not frame.type & ANCILLARY:
+            reason = f"the record at byte {frame.offset} needs a newer graphkit"
+            raise CheckpointFormatError(frames.path, reason)
+    frames.bytes.note_end(frames.end)
 
 
 class GoodEntries(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -17,7 +16,7 @@ from savers._log.log import Log
 from savers._threads import hold_if_free
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from graphkit.saver_kit import Codec
     from savers._compression import Compression
@@ -88,12 +87,10 @@ class OpenLogs(Generic[LogType]):
     def _enforce_limit(self) -> None:
         if len(self._logs) <= FEWEST_OPEN_LOGS:
             return
-        limit = _max_open_logs()
-        equal_share = limit // max(1, len(_ALL_OPEN_LOGS))
-        if len(self._logs) <= equal_share:
-            return
-        others = [other.count() for other in _list_all_open_logs() if other is not self]
-        share = find_share(limit, others)
+        # A list of references is made at once, whatever other threads of execution add meanwhile.
+        alive = [reference() for reference in _ALL_OPEN_LOGS.valuerefs()]
+        others = [other.count() for other in alive if other is not None and other is not self]
+        share = find_share(_max_open_logs(), others)
         excess = len(self._logs) - max(FEWEST_OPEN_LOGS, share)
         for key in list(islice(self._logs, max(0, excess))):
             # A log that is in use, or must be rewritten first, stays until the next call.
@@ -143,23 +140,18 @@ class OpenLogs(Generic[LogType]):
         with self._guard:
             self._cached += size - self._sizes.get(log, 0)
             self._sizes[log] = size
-            if self._cached > CACHED_BYTES:
-                self._drop_caches(log)
-
-    def _drop_caches(self, used: LogType) -> None:
-        """Drop caches, of the logs used longest ago first, until the limit is met.
-
-        The log in use keeps its cache.
-        """
-        for open_log in self._logs.values():
             if self._cached <= CACHED_BYTES:
                 return
-            if open_log is used or not self._sizes.get(open_log):
-                continue
-            with hold_if_free(open_log.mutex) as is_held:
-                if is_held:
-                    open_log.drop_caches()
-                    self._cached -= self._sizes.pop(open_log)
+            # The log in use keeps its cache; of the others, those used longest ago lose it first.
+            for open_log in self._logs.values():
+                if self._cached <= CACHED_BYTES:
+                    break
+                if open_log is log or not self._sizes.get(open_log):
+                    continue
+                with hold_if_free(open_log.mutex) as is_held:
+                    if is_held:
+                        open_log.drop_caches()
+                        self._cached -= self._sizes.pop(open_log)
 
     def close_thread(self, thread_id: str) -> None:
         """Close the logs of a thread."""
@@ -196,12 +188,6 @@ def _close_all(logs: Sequence[Log[Any]]) -> None:
 
 _ALL_OPEN_LOGS: Final[weakref.WeakValueDictionary[int, OpenLogs[Any]]] = weakref.WeakValueDictionary()
 """By id of the object."""
-
-
-def _list_all_open_logs() -> list[OpenLogs[Any]]:
-    # A list of references is made at once, whatever other threads of execution add meanwhile.
-    alive = (reference() for reference in _ALL_OPEN_LOGS.valuerefs())
-    return [one for one in alive if one is not None]
 
 
 def find_share(limit: int, others: list[int]) -> int:

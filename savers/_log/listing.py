@@ -26,15 +26,6 @@ _get_additions: Final[Callable[[StoredCheckpoint], Additions]] = attrgetter("wri
 _new_info: Final[Callable[..., CheckpointInfo]] = tuple.__new__
 
 
-def _make_time(created: int) -> datetime:
-    """Return the time that is this many microseconds after the beginning of 1970, UTC."""
-    if 0 <= created < _EXACT_TIME:
-        # The float differs by less than half a microsecond, and `fromtimestamp` rounds. It takes 0.22
-        # us; making a timedelta and adding it takes 0.35.
-        return _from_timestamp(created / 1_000_000, UTC)
-    return _EPOCH + timedelta(0, 0, created)
-
-
 def make_info(log: AnyLog, stored: StoredCheckpoint) -> CheckpointInfo:
     """Return what is known of a stored checkpoint without decoding its state; it has no status."""
     return _make_info((log.thread_id, log.namespace), stored, _get_additions(stored))
@@ -46,6 +37,13 @@ def _make_info(owner: tuple[str, str], stored: StoredCheckpoint, additions: Addi
     thread_id, namespace = owner
     writes, cleared, tags = additions
     metadata = stored.metadata
+    created = stored.created
+    if 0 <= created < _EXACT_TIME:
+        # The float differs by less than half a microsecond, and `fromtimestamp` rounds. It takes 0.22
+        # us; making a timedelta and adding it takes 0.35.
+        created_at = _from_timestamp(created / 1_000_000, UTC)
+    else:
+        created_at = _EPOCH + timedelta(0, 0, created)
     stopped = ""
     if writes or has_status_mark(metadata):
         stopped = derive_stop(stored.next, outline_writes(writes, cleared), metadata)
@@ -58,7 +56,7 @@ def _make_info(owner: tuple[str, str], stored: StoredCheckpoint, additions: Addi
             stored.parent,
             stored.node,
             stored.next,
-            _make_time(stored.created),
+            created_at,
             stored.size,
             "",
             tags,

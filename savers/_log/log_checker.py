@@ -144,18 +144,15 @@ class LogChecker:
             payloads.decode_ending(path, frame)
             self.closed_by = frame
         elif frame.type == WRITE:
-            self._check_writes(frame)
+            owner, values = payloads.decode_writes(path, frame)
+            is_early = bool(frame.flags & EARLY)
+            if is_early and owner in self.checkpoint_ids:
+                reason = "the checkpoint of its early writes precedes it"
+                raise CheckpointCorruptionError(path, frame.offset, reason)
+            if is_early:
+                self._early.add(owner, values, frame.offset)
         elif frame.type == MARK:
             payloads.decode_tags(path, frame)
-
-    def _check_writes(self, frame: Frame) -> None:
-        owner, values = payloads.decode_writes(self._log.path, frame)
-        if not frame.flags & EARLY:
-            return
-        if owner in self.checkpoint_ids:
-            reason = "the checkpoint of its early writes precedes it"
-            raise CheckpointCorruptionError(self._log.path, frame.offset, reason)
-        self._early.add(owner, values, frame.offset)
 
     def _check_checkpoint(self, frame: Frame) -> None:
         path = self._log.path
@@ -167,7 +164,7 @@ class LogChecker:
                 frame.offset,
                 "it names another record as its keyframe",
             )
-        if record.table is not None and before is not None:
+        if before is not None:
             self._check_keyframe(before, record)
         if record.target is not None:
             if record.target not in self.checkpoint_ids:
@@ -185,34 +182,22 @@ class LogChecker:
         self.checkpoint_ids.add(record.checkpoint.id)
 
     def _check_keyframe(self, before: delta.Table, record: payloads.DecodedRecord) -> None:
-        """Check that a keyframe's table has the values that the records before it led to."""
-        for name, entry in zip(record.names, record.entries, strict=True):
-            if entry is None or _describes(entry, before.values.get(name)):
-                continue
-            if not self._is_new_data(name):
-                reason = "the keyframe contradicts the records before it"
-                raise CheckpointCorruptionError(self._log.path, record.checkpoint.offset, reason)
+        """Check the values that a keyframe's table names.
 
-    def _is_new_data(self, name: str) -> bool:
-        """Return whether a keyframe names a new value, with bytes in the DATA records before it.
-
-        Raises:
-            CheckpointCorruptionError: the bytes do not match the keyframe.
+        They are those that the records before it led to, or new ones with bytes in the DATA records before it.
         """
         table = self._replay.table
-        checkpoint = self._replay.checkpoint
-        if self._data_start is None or table is None or checkpoint is None:
-            return False
-        value = table.values[name]
-        if min(value.pieces[::2], default=0) < self._data_start:
-            return False
-        self._log.packed.tables.read_bodies([value], checkpoint.offset)
-        return True
-
-
-def _describes(entry: list[int], value: delta.Value | None) -> bool:
-    """Return whether an entry of a keyframe's table describes a value."""
-    if value is None:
-        return False
-    kind = delta.kind_in_entry(entry)
-    return [kind, *entry[1:4]] == [value.kind, value.count, value.length, value.crc]
+        assert table is not None
+        offset = record.checkpoint.offset
+        for name, entry in zip(record.names, record.entries, strict=True):
+            if entry is None:
+                continue
+            old = before.values.get(name)
+            named = [delta.kind_in_entry(entry), *entry[1:4]]
+            if old is not None and named == [old.kind, old.count, old.length, old.crc]:
+                continue
+            new = table.values[name]
+            if self._data_start is None or min(new.pieces[::2], default=0) < self._data_start:
+                reason = "the keyframe contradicts the records before it"
+                raise CheckpointCorruptionError(self._log.path, offset, reason)
+            self._log.packed.tables.read_bodies([new], offset)

@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import chain
 from logging import getLogger
 from math import inf
 from threading import Condition
@@ -112,9 +113,22 @@ class ChangeReader:
     def read_changes(self) -> Iterator[Change]:
         """Yield the changes that were appended since the last call."""
         log = self.log
-        log.frames.bytes.refresh(log.frames.end)
-        for frame in log.history.iter_on(log.frames.bytes.size):
-            yield from self._frame_changes(frame)
+        medium = log.frames.bytes
+        medium.refresh(log.frames.end)
+        for frame in log.history.iter_on(medium.size):
+            last = log.history.last
+            if frame.type == CHECKPOINT:
+                assert last is not None
+                yield from self._checkpoint_changes(last, self._make_info(last))
+            elif frame.type == WRITE and not frame.flags & EARLY:
+                # Early writes are reported with their checkpoint, when that comes.
+                owner, packed = payloads.decode_writes(log.path, frame)
+                about = None
+                if last is not None and last.id == owner:
+                    about = self._make_info(last)
+                yield from self._writes_changes(packed, about)
+            elif frame.type in {RELEASE, TOMBSTONE}:
+                yield from self._end_changes(frame)
             self.end = frame.end
 
     def latest_changes(self, saver: BaseCheckpointSaver) -> Iterator[Change]:
@@ -138,25 +152,13 @@ class ChangeReader:
         checkpoints = history.load_index().checkpoints
         known = next((number for number, stored in enumerate(checkpoints) if stored.id == id), -1)
         if known >= 0:
-            yield from self._writes_changes(checkpoints[known], self._make_info(checkpoints[known]))
+            packed = history.chains.read_writes(checkpoints[known])
+            yield from self._writes_changes(packed, self._make_info(checkpoints[known]))
         for checkpoint in checkpoints[known + 1 :]:
             yield from self._checkpoint_changes(checkpoint, self._make_info(checkpoint))
         history.drop_index()
-        if history.closed_by is not None and not _is_empty(history.closed_by):
-            yield self._end_change(history.closed_by)
-
-    def _frame_changes(self, frame: Frame) -> Iterator[Change]:
-        """Yield the changes that one record reports."""
-        last = self.log.history.last
-        if frame.type == CHECKPOINT:
-            assert last is not None
-            yield from self._checkpoint_changes(last, self._make_info(last))
-        elif frame.type == WRITE and not frame.flags & EARLY:  # Early ones are reported when the checkpoint comes.
-            owner, packed = payloads.decode_writes(self.log.path, frame)
-            about = self._make_info(last) if last is not None and last.id == owner else None
-            yield from self._iter_writes(about, packed)
-        elif frame.type in {RELEASE, TOMBSTONE} and not _is_empty(frame):
-            yield self._end_change(frame)
+        if history.closed_by is not None:
+            yield from self._end_changes(history.closed_by)
 
     def _make_info(self, checkpoint: StoredCheckpoint) -> CheckpointInfo:
         return with_status_when_stored(make_info(self.log, checkpoint))
@@ -166,37 +168,29 @@ class ChangeReader:
             self._reported = about.id
         yield Change("checkpoint", self.log.thread_id, self.log.namespace, about, at=about.created_at)
         if checkpoint.writes:
-            yield from self._writes_changes(checkpoint, about)
+            yield from self._writes_changes(self.log.history.chains.read_writes(checkpoint), about)
 
-    def _writes_changes(self, checkpoint: StoredCheckpoint, about: CheckpointInfo) -> Iterator[Change]:
-        packed = self.log.history.chains.read_writes(checkpoint)
-        yield from self._iter_writes(about, packed)
+    def _writes_changes(self, packed: Mapping[str, bytes], about: CheckpointInfo | None) -> Iterator[Change]:
+        """Yield the changes that packed writes are, of the checkpoint that `about` describes, if that is known."""
+        log = self.log
+        writes: dict[str, Any] = {}
+        for key, value in packed.items():
+            try:
+                writes[key] = log.codec.unpack(value, key)
+            except CheckpointSerializationError as error:
+                writes[key] = error.raw  # A follower need not know the application's types.
+            except MalformedDataError as error:
+                reason = f"the pending write {key!r} is malformed: {error}"
+                raise CheckpointCorruptionError(log.path, log.frames.end, reason) from error
+        yield from iter_changes((log.thread_id, log.namespace), about, writes, self._find_write_time())
 
-    def _iter_writes(self, about: CheckpointInfo | None, packed: Mapping[str, bytes]) -> Iterator[Change]:
-        writes = {key: self._unpack_write(key, value) for key, value in packed.items()}
-        owner = (self.log.thread_id, self.log.namespace)
-        yield from iter_changes(owner, about, writes, self._find_write_time())
-
-    def _end_change(self, frame: Frame) -> Change:
+    def _end_changes(self, frame: Frame) -> Iterator[Change]:
+        """Yield the change that a RELEASE or TOMBSTONE record is."""
+        # A log with only META records before it was created to end those of the other namespaces.
+        if frame.seq == META_RECORDS:
+            return
         kind: ChangeKind = "release" if frame.type == RELEASE else "delete"
-        return Change(kind, self.log.thread_id, self.log.namespace, at=self._find_write_time())
-
-    def _unpack_write(self, key: str, packed: bytes) -> Any:
-        try:
-            return self.log.codec.unpack(packed, key)
-        except CheckpointSerializationError as error:
-            return error.raw  # A follower need not know the application's types.
-        except MalformedDataError as error:
-            reason = f"the pending write {key!r} is malformed: {error}"
-            raise CheckpointCorruptionError(self.log.path, self.log.frames.end, reason) from error
-
-
-def _is_empty(end: Frame) -> bool:
-    """Return whether only META records stand before the last record of a log.
-
-    Such a log was created to end those of the other namespaces.
-    """
-    return end.seq == META_RECORDS
+        yield Change(kind, self.log.thread_id, self.log.namespace, at=self._find_write_time())
 
 
 MAX_OPEN_LOGS: Final = 64
@@ -406,7 +400,10 @@ class LogWatch(Watch):
             self._source.note_reported(found)
             return
         mark = self._source.skip(found)._replace(wants_latest=latest)
-        start = _find_start(config, mark.owner)
+        start = None
+        if config is not None and (config.thread, config.checkpoint_ns) == mark.owner:
+            # The caller may have named the checkpoint after which the history is reported.
+            start = config.checkpoint_id
         reader = None if start is None else self._open(found, None)
         if reader is not None:
             checkpoint = reader.log.history.find(start)
@@ -436,16 +433,13 @@ class LogWatch(Watch):
         """
         with self._make_pass():
             for thread in sorted(self._marks):
-                for namespace, mark in sorted(self._marks[thread].items()):
-                    if mark.wants_latest:
-                        yield from self._read_first(FoundLog(Place(thread, namespace), mark))
+                marks = sorted(self._marks[thread].items())
+                unread = [FoundLog(Place(thread, namespace), mark) for namespace, mark in marks if mark.wants_latest]
+                for change in chain.from_iterable(map(self._read_log, unread)):
+                    if change.checkpoint is not None and change.checkpoint.status == "running":
+                        self._source.note_change(change.thread_id)
+                    yield change
             self._locks_due = yield from self._source.check_run_locks()
-
-    def _read_first(self, found: FoundLog) -> Iterator[Change]:
-        for change in self._read_log(found):
-            if change.checkpoint is not None and change.checkpoint.status == "running":
-                self._source.note_change(change.thread_id)
-            yield change
 
     def _read_changes(self) -> Generator[Change, None, None]:
         source = self._source
@@ -507,21 +501,20 @@ class LogWatch(Watch):
         for found in logs:
             by_namespace.setdefault(found.place.namespace, []).append(found)
         for namespace in sorted(by_namespace):
-            yield from self._read_place(Place(thread, namespace), by_namespace[namespace])
-
-    def _read_place(self, place: Place, logs: list[FoundLog]) -> Iterator[Change]:
-        mark = self._find_mark(place)
-        if mark is not None and all(found.mark.id != mark.id for found in logs):
-            moved = self._source.find_log(mark)
-            if moved is not None:
-                # It has ended since: what it still has comes before all other logs of its place.
-                logs.insert(0, moved)
-        for found in logs:
-            yield from self._read_log(found)
-        if mark is not None and not logs:
-            mark = yield from self._read_rest(place, mark)
-            self._remove_mark(place)
-            yield from _iter_end("delete", mark)
+            place = Place(thread, namespace)
+            logs = by_namespace[namespace]
+            mark = self._find_mark(place)
+            if mark is not None and all(found.mark.id != mark.id for found in logs):
+                moved = self._source.find_log(mark)
+                if moved is not None:
+                    # It has ended since: what it still has comes before all other logs of its place.
+                    logs.insert(0, moved)
+            for found in logs:
+                yield from self._read_log(found)
+            if mark is not None and not logs:
+                mark = yield from self._read_rest(place, mark)
+                self._remove_mark(place)
+                yield from _iter_end("delete", mark)
 
     def _read_log(self, found: FoundLog) -> Iterator[Change]:
         """Yield what is new in a log, and its end if it is a released one."""
@@ -658,13 +651,6 @@ class LogWatch(Watch):
 def _warn(error: CheckpointerError) -> None:
     if not isinstance(error, CheckpointErasedError):
         _LOGGER.warning("changes are not reported here: %s", error)
-
-
-def _find_start(config: RunnableConfig | None, owner: tuple[str, str] | None) -> str | None:
-    """Return the checkpoint after which a history is reported; None if the caller named none of it."""
-    if config is None or (config.thread, config.checkpoint_ns) != owner:
-        return None
-    return config.checkpoint_id
 
 
 def _make_bookmark(id: int, reader: ChangeReader) -> Bookmark:

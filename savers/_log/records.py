@@ -103,13 +103,9 @@ def is_torn(records: Records, offset: int, end: int, *, is_followed: bool = Fals
     if room < needed:
         # The file ends inside the record. No good record can stand inside another one.
         return not is_followed
-    if extent is None:
-        return _is_torn_in_header(records, head, offset)
-    return _has_lost_sectors(records, extent, offset)
-
-
-def _is_torn_in_header(records: Records, head: bytes, offset: int) -> bool:
-    """Return whether the write was cut inside a record's header, or a sector of it was lost."""
+    if extent is not None:
+        return _has_lost_sectors(records, extent, offset)
+    # The write was cut inside the header, or a sector of the header was lost.
     boundary = offset + SECTOR - offset % SECTOR
     if records.is_zero(offset, boundary):
         return True
@@ -240,29 +236,18 @@ class Records:
                 offset = frame.end
                 seq += 1
                 continue
-            again = self._read_again(offset, end, reason, data[offset - base :])
-            if again is None:
+            known = data[offset - base :]
+            try:
+                judge(self, offset, end, reason)
+            except CheckpointCorruptionError:
+                # A reader takes no lock. A record that was being written over zeros may have been read in part, and
+                # be whole by now.
+                data = self.bytes.read_at(offset, len(known))
+                base = offset
+                if data == known:
+                    raise
+            else:
                 return
-            data = again
-            base = offset
-
-    def _read_again(self, offset: int, end: int, reason: str, data: bytes) -> bytes | None:
-        """Return the bytes at an offset, read again, if they have changed; None if they are nothing yet or torn.
-
-        A reader takes no lock. A record that was being written over zeros may have been read in
-        part, and be whole by now.
-
-        Raises:
-            CheckpointCorruptionError: the bytes are damaged.
-        """
-        try:
-            judge(self, offset, end, reason)
-        except CheckpointCorruptionError:
-            again = self.bytes.read_at(offset, len(data))
-            if again == data:
-                raise
-            return again
-        return None
 
     def open(self, frame: Frame) -> Frame:
         """Return a record as it was before it was sealed; one of a plain log, or an open one, as it is.

@@ -425,18 +425,16 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
         thread_id = resolve_thread_id(thread)
         number = self._find_version(thread_id, version)
-        return [
-            namespace
-            for namespace in self.catalogue.list_version_namespaces(thread_id, number)
-            if self._has_released(RunnableConfig(thread_id, checkpoint_ns=namespace), number)
-        ]
-
-    def _has_released(self, config: RunnableConfig, version: int) -> bool:
-        try:
-            return bool(self._list_version(config, version))
-        except CheckpointErasedError:
-            # Nobody can tell any more, and it must not hide the other namespaces.
-            return True
+        found: list[str] = []
+        for namespace in self.catalogue.list_version_namespaces(thread_id, number):
+            try:
+                is_empty = not self._list_version(RunnableConfig(thread_id, checkpoint_ns=namespace), number)
+            except CheckpointErasedError:
+                # Nobody can tell any more, and it must not hide the other namespaces.
+                is_empty = False
+            if not is_empty:
+                found.append(namespace)
+        return found
 
     def _find_version(self, thread_id: str, version: int | None) -> int:
         """Return a version of a thread, by default the newest.

@@ -178,7 +178,13 @@ class TableReader:
         """Return a value as the keyframe at an offset left it."""
         keyframe = seen.get(position)
         if keyframe is None:
-            seen[position] = keyframe = self._read_keyframe(position)
+            self.frames.bytes.expect_keyframes(position)
+            frame = self.frames.records.read(position, self.frames.end)
+            if frame.type != CHECKPOINT:
+                reason = "a keyframe names it, and it is no checkpoint"
+                raise CheckpointCorruptionError(self.frames.path, position, reason)
+            keyframe = payloads.decode_checkpoint(self.frames.path, frame, None, self.unpack)
+            seen[position] = keyframe
         table = delta.Table(opaque=self.is_opaque)
         table.names = keyframe.names
         entry = keyframe.entries[table.names.index(name)]
@@ -190,14 +196,6 @@ class TableReader:
         if value.base is None:
             value.set_base(position, depth)
         return value
-
-    def _read_keyframe(self, position: int) -> payloads.DecodedRecord:
-        self.frames.bytes.expect_keyframes(position)
-        frame = self.frames.records.read(position, self.frames.end)
-        if frame.type != CHECKPOINT:
-            reason = "a keyframe names it, and it is no checkpoint"
-            raise CheckpointCorruptionError(self.frames.path, position, reason)
-        return payloads.decode_checkpoint(self.frames.path, frame, None, self.unpack)
 
 
 class TableReplay:
@@ -575,16 +573,14 @@ class StateDecoder:
             if known is not None and known.packed is value:
                 continue
             ops[name] = SET
-            if known is not None and self._has_grown(known, name):
+            read = self._known.get(name)
+            if known is None or read is None:
+                continue
+            # A list that begins with the items of the one before it.
+            are_lists = type(read.decoded) is FrozenList and type(known.decoded) is FrozenList
+            if are_lists and len(read.decoded) > len(known.decoded) and read.body.startswith(known.body):
                 ops[name] = len(known.decoded)
         for name in names:
             if name not in packed:
                 ops[name] = REMOVED
         return ops
-
-    def _has_grown(self, known: _DecodedValue, name: str) -> bool:
-        """Return whether a list of the last state begins with the items of the one before it."""
-        read = self._known.get(name)
-        if read is None or type(read.decoded) is not FrozenList or type(known.decoded) is not FrozenList:
-            return False
-        return len(read.decoded) > len(known.decoded) and read.body.startswith(known.body)

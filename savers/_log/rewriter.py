@@ -77,14 +77,15 @@ class Rewriter:
             (body,) = source.packed.tables.read_bodies([value], stored.offset)
             return delta.pack_header(value.kind, value.count) + body
 
+        draft: delta.Draft = {name: delta.DELETE for name in self._written if name not in values}
         try:
-            draft = self._make_draft(values, pack)
+            for name, value in values.items():
+                op = self._compare(self._written.get(name), value, partial(pack, name))
+                if op is not None:
+                    draft[name] = op
         except delta.Mismatch:
-            raise CheckpointCorruptionError(
-                source.path,
-                stored.offset,
-                "the state's checksum is wrong",
-            ) from None
+            reason = "the state's checksum is wrong"
+            raise CheckpointCorruptionError(source.path, stored.offset, reason) from None
         except delta.MALFORMED as error:
             reason = f"the state makes no sense: {error}"
             raise CheckpointCorruptionError(source.path, stored.offset, reason) from error
@@ -104,28 +105,13 @@ class Rewriter:
             target.writer.put_writes(new, source.history.chains.read_writes(stored))
         if stored.tags:
             target.writer.put_tags(new, stored.tags, ())
-        self._remember(changed, values)
-
-    def _make_draft(
-        self,
-        values: Mapping[str, delta.Value],
-        pack: Callable[[str], bytes],
-    ) -> delta.Draft:
-        draft: delta.Draft = {}
-        for name in self._written:
-            if name not in values:
-                draft[name] = delta.DELETE
-        for name, value in values.items():
-            op = self._compare(self._written.get(name), value, partial(pack, name))
-            if op is not None:
-                draft[name] = op
-        return draft
+        for name in changed:
+            self._written.pop(name, None)
+            if name in values:
+                self._written[name] = values[name].copy()
 
     def _compare(
-        self,
-        before: delta.Value | None,
-        value: delta.Value,
-        pack: Callable[[], bytes],
+        self, before: delta.Value | None, value: delta.Value, pack: Callable[[], bytes]
     ) -> delta.Operation | bytes | None:
         """Return the operation that makes a value of the one before; None if they are equal.
 
@@ -162,10 +148,7 @@ class Rewriter:
         )
 
     def _check_written(
-        self,
-        stored: StoredCheckpoint,
-        changed: Sequence[str],
-        values: Mapping[str, delta.Value],
+        self, stored: StoredCheckpoint, changed: Sequence[str], values: Mapping[str, delta.Value]
     ) -> None:
         """Check that the new log has the checksums and lengths of the old one.
 
@@ -179,12 +162,6 @@ class Rewriter:
             if written[name].crc != value.crc or written[name].length != value.length:
                 reason = "the state's checksum is wrong"
                 raise CheckpointCorruptionError(self._source.path, stored.offset, reason)
-
-    def _remember(self, changed: Sequence[str], values: Mapping[str, delta.Value]) -> None:
-        for name in changed:
-            self._written.pop(name, None)
-            if name in values:
-                self._written[name] = values[name].copy()
 
 
 def write_all(

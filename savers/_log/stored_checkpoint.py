@@ -251,16 +251,15 @@ class Index:
             return False
         checkpoint.take_over(self.checkpoints[position])
         self.checkpoints[position] = checkpoint
-        if target != checkpoint.id:
-            self._renumber(position, target, checkpoint.id)
-        return True
-
-    def _renumber(self, position: int, old_id: str, new_id: str) -> None:
-        """Note that the checkpoint at a position, the newest with its id, has another id now."""
-        if len(self._positions) < self._numbered:
+        if target == checkpoint.id:
+            return True
+        # The checkpoint at the position, the newest with its id, has another id now.
+        positions = self._positions
+        if len(positions) < self._numbered:
             # Several have one id: an older one may be the newest with the old id now.
             self._positions = {}
             self._numbered = 0
-            return
-        del self._positions[old_id]
-        self._positions[new_id] = max(position, self._positions.get(new_id, 0))
+        else:
+            del positions[target]
+            positions[checkpoint.id] = max(position, positions.get(checkpoint.id, 0))
+        return True

@@ -141,8 +141,13 @@ class LogWriter:
                 draft = self._draft_by_comparison(state)
             self.append(stored, draft, [*state], lambda name: pack(state[name], name), target, step)
         else:
-            packed = _dump(self._serializer, state)
-            self.append(stored, self._draft_opaque(packed), [_OPAQUE_KEY], lambda _: packed, target, step)
+            packed: object = self._serializer.dumps(state)
+            if not isinstance(packed, bytes):
+                reason = "state_serializer.dumps must return bytes"
+                raise CheckpointSerializationError("", type(packed).__name__, reason)
+            change = packed if base is None else self._compare(_OPAQUE_KEY, packed)
+            draft = {} if change is None else {_OPAQUE_KEY: change}
+            self.append(stored, draft, [_OPAQUE_KEY], lambda _: packed, target, step)
         self.state = state
 
     def put_packed(self, stored: StoredCheckpoint, state: FrozenDict, changes: Mapping[str, bytes | None]) -> None:
@@ -226,9 +231,13 @@ class LogWriter:
         if base is None or self._needs_keyframe(base):
             return False
         names = self._list_names()
-        if names != order and not _follows(names, draft, order):
-            # Ops cannot move a key: a reader would find the state in another order.
-            return False
+        if names != order:
+            # Ops drop keys and add others at the end. They cannot move a key: a reader would find the state in
+            # another order.
+            kept = [name for name in names if draft.get(name) is not delta.DELETE]
+            known = set(names)
+            if kept + [name for name in draft if name not in known] != order:
+                return False
         ops, data, flags = self._encode(draft, names)
         frames = self._frames
         if len(data) > _SPILL_LENGTH and len(data) > frames.max_values:
@@ -494,14 +503,6 @@ class LogWriter:
                 draft[name] = delta.DELETE
         return draft
 
-    def _draft_opaque(self, packed: bytes) -> delta.Draft:
-        if self._history.scan.last is None:
-            return {_OPAQUE_KEY: packed}
-        change = self._compare(_OPAQUE_KEY, packed)
-        if change is None:
-            return {}
-        return {_OPAQUE_KEY: change}
-
     def _compare(self, name: str, packed: bytes) -> delta.Operation | bytes | None:
         """Return the operation that turns a value of the last state into a packed value; None if they are equal."""
         old = self.load_table().values[name]
@@ -565,28 +566,11 @@ class LogWriter:
         return SCATTERED
 
 
-def _follows(names: list[str], draft: delta.Draft, order: list[str]) -> bool:
-    """Return whether the keys changed only by dropping some and adding others at the end."""
-    deleted = {name for name, op in draft.items() if op is delta.DELETE}
-    known = set(names)
-    kept = [name for name in names if name not in deleted]
-    return kept + [name for name in draft if name not in known] == order
-
-
 def _continues(old: Any, new: Any) -> bool:
     """Return whether a list begins with all elements of an old one, which are the same objects."""
     if new.__class__ is not FrozenList or old.__class__ is not FrozenList or old.kind == PRIVATE:
         return False
     return len(old) <= len(new) and all(map(is_, old, new))
-
-
-def _dump(serializer: StateSerializer, state: FrozenDict) -> bytes:
-    """Return a state as the bytes of the StateSerializer."""
-    packed: object = serializer.dumps(state)
-    if not isinstance(packed, bytes):
-        reason = "state_serializer.dumps must return bytes"
-        raise CheckpointSerializationError("", type(packed).__name__, reason)
-    return packed
 
 
 def _check_key(name: Any) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from savers._compression import Compression as Compression
     from savers._filesystem import FileSystemSaver as FileSystemSaver
     from savers._memory import MemorySaver as MemorySaver, VersionedMemorySaver as VersionedMemorySaver
-    from savers._objects.saver import ObjectStoreSaver as ObjectStoreSaver
+    from savers._objects import ObjectStoreSaver as ObjectStoreSaver
     from savers._sql.postgres_saver import PostgresSaver as PostgresSaver
     from savers._sql.sqlite_saver import SqliteSaver as SqliteSaver
     from savers._wrappers import SaverWrapper as SaverWrapper, ValidatingSaver as ValidatingSaver
@@ -58,7 +58,7 @@ _MODULES: Final = {
     "FileSystemSaver": "savers._filesystem",
     "KeyFile": "savers._cipher",
     "MemorySaver": "savers._memory",
-    "ObjectStoreSaver": "savers._objects.saver",
+    "ObjectStoreSaver": "savers._objects",
     "PostgresSaver": "savers._sql.postgres_saver",
     "SaverWrapper": "savers._wrappers",
     "SqliteSaver": "savers._sql.sqlite_saver",

@@ -1,6 +1,6 @@
 """Object storage whose requests are answered in another way, and writers that die between two of them."""
 
-from savers._objects.bucket import Bucket
+from savers._objects import Bucket
 from tests.support.disks import Died
 
 OPERATIONS = ("create", "empty", "remove", "remove_directory")

@@ -26,7 +26,7 @@ from savers._filesystem.lock import WriteLockIfFree
 from savers._filesystem.log_bytes import FileLogBytes
 from savers._filesystem.store import Store, wrap_os_error, wrap_os_errors
 from savers._filesystem.sync import SyncNever, make_sync_mode
-from savers._log.listing import make_info
+from savers._log.log import make_info
 from savers._log.log_saver import LogSaver
 from savers._options import Fsync, parse_fsync, parse_lock_timeout
 from savers._threads import hold_if_free

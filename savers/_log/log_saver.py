@@ -46,8 +46,7 @@ from graphkit.saver_kit import (
 from savers._cipher import get_key_name
 from savers._log.frame import RELEASE
 from savers._log.frame_log import Medium
-from savers._log.listing import ListedInfos, make_info, read_forward
-from savers._log.log import Log
+from savers._log.log import ListedInfos, Log, make_info, read_forward
 from savers._log.log_bytes import StaleLogError
 from savers._log.rewriter import copy_to_memory, has_unreachable_records
 

@@ -46,7 +46,7 @@ from graphkit.saver_kit import (
 )
 from savers._log import payloads
 from savers._log.frame import CHECKPOINT, EARLY, META_RECORDS, RELEASE, TOMBSTONE, WRITE, Frame
-from savers._log.listing import make_info
+from savers._log.log import make_info
 
 if TYPE_CHECKING:
     from graphkit import CheckpointInfo, RunnableConfig

@@ -21,7 +21,7 @@ from graphkit.saver_kit import Codec, ConfigLike, ThreadLike, check_copy, resolv
 from savers._cipher import Cipher, parse_cipher
 from savers._compression import Compression, parse_compression
 from savers._log.frame import MARK
-from savers._log.listing import make_info
+from savers._log.log import make_info
 from savers._log.log_saver import LogSaver, select_all
 from savers._log.rewriter import write_all
 from savers._sql.database import DatabaseDamagedError, PositionTakenError

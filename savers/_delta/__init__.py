@@ -50,7 +50,6 @@ from savers._delta.operations import (
 )
 from savers._delta.values import (
     BIN as BIN,
-    BLOCK as BLOCK,
     BLOCK_BASE as BLOCK_BASE,
     INLINE_LENGTH as INLINE_LENGTH,
     LIST as LIST,

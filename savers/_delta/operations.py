@@ -558,48 +558,35 @@ class GrowingValue:
     """A packed value whose bytes are the first ones of a longer value.
 
     A list that grows at each step has its bytes once for all states of a chain: the values share one
-    `_GrowingBytes`, and each knows how many of them are its own. Only the longest of them may grow.
+    list of parts, and each knows how many bytes of them are its own. Only the longest of them may grow.
     """
 
-    __slots__ = ("_bytes", "count", "crc", "kind", "length")
+    __slots__ = ("_parts", "count", "crc", "kind", "length")
 
-    def __init__(self, kind: int, count: int, length: int, crc: int, all_bytes: _GrowingBytes) -> None:
+    def __init__(self, kind: int, count: int, length: int, crc: int, parts: list[bytes]) -> None:
         self.kind = kind
         self.count = count
         self.length = length
         """The bytes without the header."""
         self.crc = crc
         """The checksum of these bytes."""
-        self._bytes = all_bytes
+        self._parts = parts
+        """The bytes of all values that share them, joined when they are first wanted."""
 
     def grow(self, count: int, added: bytes, crc: int) -> GrowingValue:
         """Return the value with bytes added at the end. No other value may have grown from this one."""
-        self._bytes.add(added)
-        return GrowingValue(self.kind, count, self.length + len(added), crc, self._bytes)
+        self._parts.append(added)
+        return GrowingValue(self.kind, count, self.length + len(added), crc, self._parts)
 
     def join_behind(self, header: bytes) -> bytes:
         """Return the bytes of the value behind a header."""
-        joined = self._bytes.join()
+        parts = self._parts
+        if len(parts) > 1:
+            parts[:] = [b"".join(parts)]
+        (joined,) = parts
         if not header and self.length == len(joined):
             return joined
         return b"".join((header, memoryview(joined)[: self.length]))
-
-
-class _GrowingBytes:
-    """Bytes to which others are added, joined when they are first wanted."""
-
-    __slots__ = ("_parts",)
-
-    def __init__(self, first: bytes) -> None:
-        self._parts = [first]
-
-    def add(self, part: bytes) -> None:
-        self._parts.append(part)
-
-    def join(self) -> bytes:
-        if len(self._parts) > 1:
-            self._parts = [b"".join(self._parts)]
-        return self._parts[0]
 
 
 PackedState = dict[str, "bytes | GrowingValue"]
@@ -635,7 +622,7 @@ class PackedTable(Interpreter["bytes | GrowingValue"]):
         if value.kind != OPAQUE and value.length <= INLINE_LENGTH:
             self.values[name] = pack_header(value.kind, value.count) + body
             return
-        self.values[name] = GrowingValue(value.kind, value.count, value.length, value.crc, _GrowingBytes(body))
+        self.values[name] = GrowingValue(value.kind, value.count, value.length, value.crc, [body])
         self.size += value.length
 
     def _set(self, data: bytes, begin: int, end: int, position: int) -> bytes | GrowingValue:  # noqa: ARG002 - for tables of pieces
@@ -676,11 +663,11 @@ class PackedTable(Interpreter["bytes | GrowingValue"]):
         if crc32(body) != crc:
             raise Mismatch
         self.size += len(body)
-        return GrowingValue(kind, count, len(body), crc, _GrowingBytes(body))
+        return GrowingValue(kind, count, len(body), crc, [body])
 
 
 def _start_growing(kind: int, count: int, body: bytes) -> GrowingValue:
-    return GrowingValue(kind, count, len(body), crc32(body), _GrowingBytes(body))
+    return GrowingValue(kind, count, len(body), crc32(body), [body])
 
 
 def _as_growing(value: bytes | GrowingValue) -> GrowingValue:

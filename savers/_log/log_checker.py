@@ -73,7 +73,15 @@ class LogChecker:
                 self.records += 1
                 self.good_end = frame.end
         except CheckpointKeyError:
-            self._check_checksums(start, size)
+            # The checksums of a sealed log can be checked without opening its records.
+            self.records = 1
+            self.good_end = start
+            self.checkpoint_ids.clear()
+            for frame in Records(checked.bytes, checked.fid).scan(start, size, 1):
+                self.records += 1
+                self.good_end = frame.end
+                if frame.type in {RELEASE, TOMBSTONE}:
+                    self.closed_by = frame
             raise
         self._check_last_state()
 
@@ -101,18 +109,6 @@ class LogChecker:
             records=self.records,
             checkpoints=len(self.checkpoint_ids),
         )
-
-    def _check_checksums(self, start: int, size: int) -> None:
-        """Check the records of a sealed log without opening them."""
-        checked = self._log.frames
-        self.records = 1
-        self.good_end = start
-        self.checkpoint_ids.clear()
-        for frame in Records(checked.bytes, checked.fid).scan(start, size, 1):
-            self.records += 1
-            self.good_end = frame.end
-            if frame.type in {RELEASE, TOMBSTONE}:
-                self.closed_by = frame
 
     def _check_last_state(self) -> None:
         """Read and check all values of the last state, on which the next record depends."""

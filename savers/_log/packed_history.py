@@ -25,7 +25,7 @@ from savers._log import payloads
 from savers._log.frame import CHECKPOINT, KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from graphkit.abc import StateSerializer
     from graphkit.saver_kit import Codec
@@ -124,7 +124,7 @@ class TableReader:
         # of an earlier base, which a reader then needs, too. `depth` counts these. It is taken before the ops, because
         # an op may make a new value of the same pieces. A value of which it lists no piece keeps its base.
         position = keyframe.checkpoint.offset
-        table = self.list_entries(keyframe, lambda entry, name, seen: self.decode_entry(entry, name, position, seen))
+        table = self.list_entries(keyframe)
         depths = {name: value.depth for name, value in table.values.items()}
         self.apply(table, keyframe)
         for name, value in table.values.items():
@@ -132,36 +132,37 @@ class TableReader:
                 value.set_base(position, depths.get(name, 0))
         return table
 
-    def list_entries(
-        self,
-        keyframe: payloads.DecodedRecord,
-        decode: Callable[[Any, str, dict[int, payloads.DecodedRecord]], delta.Value],
-    ) -> delta.Table:
+    def list_entries(self, keyframe: DecodedRecord, lost_offset: int | None = None) -> delta.Table:
         """Return the table that a keyframe lists, before its own ops.
 
         Args:
             keyframe: the record.
-            decode: returns the value of an entry, given its name and the keyframes that were read
-                so far, by offset.
+            lost_offset: see TableReplay.
 
         Raises:
             CheckpointCorruptionError: as for `build`.
         """
         position = keyframe.checkpoint.offset
         table = delta.Table(opaque=self.is_opaque)
-        seen: dict[int, payloads.DecodedRecord] = {position: keyframe}
+        seen = {position: keyframe}
         try:
             table.names = keyframe.names
             for name, entry in zip(table.names, keyframe.entries, strict=True):
-                table.values[name] = decode(entry, name, seen)
+                try:
+                    value = self._decode_entry(entry, name, position, seen)
+                except (CheckpointCorruptionError, *delta.MALFORMED):
+                    if lost_offset is None:
+                        raise
+                    kind = delta.kind_in_entry(entry)
+                    count, length, crc = entry[1:4]
+                    value = delta.Value(kind, count, length, crc, [lost_offset, max(length, 1)])
+                table.values[name] = value
         except (*delta.MALFORMED, RecursionError) as error:
             reason = f"the keyframe is malformed: {error}"
             raise CheckpointCorruptionError(self.frames.path, position, reason) from error
         return table
 
-    def decode_entry(
-        self, entry: Any, name: str, position: int, seen: dict[int, payloads.DecodedRecord]
-    ) -> delta.Value:
+    def _decode_entry(self, entry: Any, name: str, position: int, seen: dict[int, DecodedRecord]) -> delta.Value:
         """Return the value that an entry of a keyframe's table describes.
 
         Args:
@@ -174,7 +175,7 @@ class TableReader:
             return delta.Value(delta.OPAQUE, 0, 0, 0, [])
         return delta.decode_entry(entry, position, lambda base: self._find_value_at(base, name, seen))
 
-    def _find_value_at(self, position: int, name: str, seen: dict[int, payloads.DecodedRecord]) -> delta.Value:
+    def _find_value_at(self, position: int, name: str, seen: dict[int, DecodedRecord]) -> delta.Value:
         """Return a value as the keyframe at an offset left it."""
         keyframe = seen.get(position)
         if keyframe is None:
@@ -188,7 +189,7 @@ class TableReader:
         table = delta.Table(opaque=self.is_opaque)
         table.names = keyframe.names
         entry = keyframe.entries[table.names.index(name)]
-        value = self.decode_entry(entry, name, position, seen)
+        value = self._decode_entry(entry, name, position, seen)
         depth = value.depth
         table.values[name] = value
         table.apply(keyframe.ops, keyframe.data, keyframe.start, only=name)
@@ -245,21 +246,12 @@ class TableReplay:
             self.keyframe_offset = frame.offset
         decoded.checkpoint.keyframe_offset = self.keyframe_offset
         if decoded.table is not None:
-            table = self._tables.list_entries(decoded, self._decode_entry)
+            table = self._tables.list_entries(decoded, self._lost_offset)
         assert table is not None
         self._tables.apply(table, decoded)
         self.checkpoint = decoded.checkpoint
         self.table = table
         return decoded
-
-    def _decode_entry(self, entry: Any, name: str, seen: dict[int, payloads.DecodedRecord]) -> delta.Value:
-        try:
-            return self._tables.decode_entry(entry, name, self.keyframe_offset, seen)
-        except (CheckpointCorruptionError, *delta.MALFORMED):
-            if self._lost_offset is None:
-                raise
-            kind, count, length, crc = entry[0] & ~delta.BLOCK, entry[1], entry[2], entry[3]
-            return delta.Value(kind, count, length, crc, [self._lost_offset, max(length, 1)])
 
     def advance_to(self, target: StoredCheckpoint, frames: Iterator[Frame]) -> delta.Table:
         """Apply records until a checkpoint is reached, and return its packed state.

@@ -387,12 +387,7 @@ def _decode_parts(  # noqa: C901, PLR0912, PLR0915 - the hot path of every read,
     if not FIRST_TIME <= created <= LAST_TIME or node.__class__ is not str:
         raise ValueError("its node or its time is invalid")
 
-    if own_id.__class__ is bytes:
-        # As `id_text`.
-        text = own_id.hex()
-        own_id = f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-    elif own_id.__class__ is not str:
-        raise TypeError(f"{own_id!r} is not an id")
+    own_id = id_text(own_id)
     if next_node is _NONE:
         next_node = None
     if parent is None:

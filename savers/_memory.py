@@ -140,12 +140,9 @@ class MemorySaver(BaseCheckpointSaver):
             return tuple(self._get_thread(resolve_thread_id(thread)).live)
 
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
-        return self._list_with_status(RunnableConfig.of(config), None)
+        return self._recent(RunnableConfig.of(config), None)
 
-    def _recent(self, config: RunnableConfig, limit: int) -> Sequence[CheckpointInfo]:
-        return self._list_with_status(config, limit)
-
-    def _list_with_status(self, config: RunnableConfig, limit: int | None) -> Sequence[CheckpointInfo]:
+    def _recent(self, config: RunnableConfig, limit: int | None) -> Sequence[CheckpointInfo]:
         with self._lock:
             infos = self._list_infos(config, limit)
             if not infos:

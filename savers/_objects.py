@@ -410,11 +410,16 @@ class ObjectCatalogue(LogCatalogue[SegmentBytes]):
         for thread, _ in threads:
             for namespace, _ in self._bucket.scan(thread):
                 directory = f"{thread}/{namespace}"
-                # An empty segment in the place of the first one only keeps the name of a log that is gone.
-                logs = [log for log, segments in list_logs(self._bucket, directory).items() if segments[0][1]]
-                if logs:
-                    owner = self._identify(directory, logs[0])
-                    for version in {0 if log.isdecimal() else int(log[1:]) for log in logs}:
+                owner = None
+                versions: set[int] = set()
+                for log, segments in list_logs(self._bucket, directory).items():
+                    _, first_length = segments[0]
+                    if not first_length:
+                        continue  # An empty object only keeps the name of a log that is gone.
+                    owner = owner or self._identify(directory, log)
+                    version = 0 if log.isdecimal() else int(log[1:])
+                    if version not in versions:
+                        versions.add(version)
                         yield *owner, version
 
     def _identify(self, directory: str, log: str) -> tuple[str, str]:

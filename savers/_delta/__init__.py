@@ -50,7 +50,6 @@ from savers._delta.operations import (
 )
 from savers._delta.values import (
     BIN as BIN,
-    BLOCK_BASE as BLOCK_BASE,
     INLINE_LENGTH as INLINE_LENGTH,
     LIST as LIST,
     MALFORMED as MALFORMED,
@@ -59,11 +58,9 @@ from savers._delta.values import (
     STR as STR,
     Mismatch as Mismatch,
     Value as Value,
-    check_size as check_size,
     compare_pieces as compare_pieces,
     decode_entry as decode_entry,
     encode_entry as encode_entry,
-    find_header as find_header,
     find_moved_window as find_moved_window,
     has_block as has_block,
     has_canonical_header as has_canonical_header,

@@ -204,11 +204,6 @@ class Frame(NamedTuple):
         """The offset of the trailer."""
         return self.end - TRAILER_SIZE
 
-    @property
-    def is_scattered(self) -> bool:
-        """Whether the records about a checkpoint may stand anywhere behind it."""
-        return bool(self.flags & SCATTERED)
-
 
 def digest_thread(thread_id: str) -> bytes:
     """Return the thread digest, which stands in the header of each log of a thread."""

@@ -343,15 +343,14 @@ class Chains:
         known: Mapping[int, Mapping[str, bytes]] = {}
         if self._kept is not None and self._kept.scan.written is not None:
             known = self._kept.scan.written
-        read: dict[int, Mapping[str, bytes]] = {}
-        packed: dict[str, bytes] = {}
-        for key, offset in stored.writes.items():
-            values = read.get(offset) or known.get(offset)
-            if values is None:
-                _, values = payloads.decode_writes(frames.path, frames.records.read(offset, frames.end))
-            read[offset] = values
-            packed[key] = values[key]
-        return packed
+        values: dict[int, Mapping[str, bytes]] = {}
+        for offset in dict.fromkeys(stored.writes.values()):
+            if offset in known:
+                values[offset] = known[offset]
+            else:
+                frame = frames.records.read(offset, frames.end)
+                _, values[offset] = payloads.decode_writes(frames.path, frame)
+        return {key: values[offset][key] for key, offset in stored.writes.items()}
 
     # Several chains
 

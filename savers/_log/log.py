@@ -103,8 +103,7 @@ class Log(Generic[Medium]):
         self.history = History(self.frames, unpack)
         self.packed = PackedHistory(self.history.chains, self.frames, unpack)
         self.decoder = StateDecoder(self.path, codec, serializer)
-        self.writer = LogWriter(self.frames, self.history, self.packed.tables, codec, serializer)
-        self.writer.compression = compression
+        self.writer = LogWriter(self.frames, self.history, self.packed.tables, codec, serializer, compression)
         self.expects_release = expects_release
         self.was_removed = False
         self.is_known_absent = False
@@ -284,7 +283,8 @@ class Log(Generic[Medium]):
         state = self.decoder.decode(packed, stored.offset)
         if is_last:
             writer.state = state
-            writer.state_length = sum(map(_measure, packed.values()))
+            sizes = [value.length if isinstance(value, delta.GrowingValue) else len(value) for value in packed.values()]
+            writer.state_length = sum(sizes)
         return state
 
     def read_writes(self, stored: StoredCheckpoint) -> dict[str, Any]:
@@ -303,10 +303,6 @@ class Log(Generic[Medium]):
 
 
 AnyLog = Log[Any]
-
-
-def _measure(value: bytes | delta.GrowingValue) -> int:
-    return value.length if isinstance(value, delta.GrowingValue) else len(value)
 
 
 def make_info(log: AnyLog, stored: StoredCheckpoint) -> CheckpointInfo:

@@ -280,14 +280,17 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
         The config names the checkpoint; by default it is the latest.
         """
+        is_latest = False
 
-        def read(log: Log[Medium], stored: StoredCheckpoint) -> tuple[CheckpointInfo | None, bool]:
-            return make_info(log, stored), stored is log.history.find_latest()
+        def read(log: Log[Medium], stored: StoredCheckpoint) -> CheckpointInfo:
+            nonlocal is_latest
+            is_latest = stored is log.history.find_latest()
+            return make_info(log, stored)
 
-        nothing: tuple[CheckpointInfo | None, bool] = (None, False)
-        info, is_latest = self._read_checkpoint(config, read, nothing)
+        info = self._read_checkpoint(config, read, None)
         if info is None or not is_latest:
             return info
+        # The status is that of the thread now; the log is free again, for it looks into other histories.
         return with_status(self, info)
 
     def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
@@ -638,11 +641,13 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         From the RELEASE record in the log of the root on, they are that version. If the process dies, the next
         writer of the root finds the record, so the root is the last one. Its log is closed afterwards.
         """
-        listed = self.catalogue.list_logs(root.thread_id)
-        others = [namespace for _, namespace, version in listed if namespace and not version]
-        mediums = [self.catalogue.new_medium(root.thread_id, namespace) for namespace in others]
-        opened = [medium for medium in mediums if medium.open()]
-        for medium in [*opened, root.frames.bytes]:
+        mediums: list[Medium] = []
+        for _, namespace, released in self.catalogue.list_logs(root.thread_id):
+            if namespace and not released:
+                medium = self.catalogue.new_medium(root.thread_id, namespace)
+                if medium.open():
+                    mediums.append(medium)
+        for medium in [*mediums, root.frames.bytes]:
             with suppress(StaleLogError):
                 medium.replace(b"", version)
         root.close()

@@ -83,13 +83,14 @@ class LogWriter:
         tables: TableReader,
         codec: Codec,
         serializer: StateSerializer | None,
+        compression: Compression | None,
     ) -> None:
         self._frames = frames
         self._history = history
         self._tables = tables
         self._codec = codec
         self._serializer = serializer
-        self.compression: Compression | None = None
+        self.compression = compression
         self.reset()
 
     def reset(self) -> None:

@@ -445,29 +445,20 @@ class LogWriter:
 
     def _draft_changes(self, changes: Changes, state: FrozenDict) -> delta.Draft:
         """Draft what changed, as the engine recorded it: only the changed keys are packed, and nothing is read."""
-        pack = self._codec.pack
         before = changes.base
         draft: delta.Draft = {}
         for name, op in changes.ops.items():
             old = before.get(name, _ABSENT)
+            change: delta.Operation | bytes | None = None
             if name not in state:
                 if old is not _ABSENT:
-                    draft[name] = delta.DELETE
-                continue
-            value = state[name]
-            # A list that grew: the engine says how many of its first elements are the old list.
-            if op > 0 and type(old) is FrozenList and len(old) == op:
-                items = value[op:]
-                if items:
-                    draft[name] = delta.Append(len(items), self._codec.pack_items(items, name, op))
-                continue
-            change: delta.Operation | bytes | None
-            if value.__class__ is bytes and old.__class__ is bytes:
-                change = self._compare_bytes(name, old, value)
+                    change = delta.DELETE
+            elif old is _ABSENT:
+                change = self._codec.pack(state[name], _check_key(name))
             else:
-                change = pack(value, name if old is not _ABSENT else _check_key(name))
-                if len(change) > COMPARE_LENGTH and old is not _ABSENT:
-                    change = self._compare(name, change)
+                # Of a list that grew, the engine says how many of its first elements are the old list.
+                has_grown = op > 0 and type(old) is FrozenList and len(old) == op
+                change = self._draft_value(name, old, state[name], op if has_grown else None, COMPARE_LENGTH)
             if change is not None:
                 draft[name] = change
         return draft
@@ -488,21 +479,34 @@ class LogWriter:
             old = before.get(name, _ABSENT)
             if old is value and kind_of(value) != PRIVATE:
                 continue
-            if stored.kind == delta.LIST and _continues(old, value) and stored.count == len(old):
-                items = value[len(old) :]
-                if items:
-                    draft[name] = delta.Append(len(items), self._codec.pack_items(items, name, len(old)))
-                    continue
-            if value.__class__ is bytes and old.__class__ is bytes:
-                change = self._compare_bytes(name, old, value)
-            else:
-                change = self._compare(name, self._codec.pack(value, name))
+            has_grown = stored.kind == delta.LIST and _continues(old, value) and stored.count == len(old)
+            change = self._draft_value(name, old, value, len(old) if has_grown else None, 0)
             if change is not None:
                 draft[name] = change
         for name in values:
             if name not in state:
                 draft[name] = delta.DELETE
         return draft
+
+    def _draft_value(
+        self, name: str, old: Any, value: Any, kept: int | None, threshold: int
+    ) -> delta.Operation | bytes | None:
+        """Return the operation that makes the new value of a key that the last state has; None if it is the old one.
+
+        Args:
+            name: the key.
+            old: the value in the last state, if it is in memory.
+            value: the new value.
+            kept: of a list that grew, how many of its first elements are the old list; None: not known.
+            threshold: a value with more bytes, packed, is compared with the stored one.
+        """
+        if kept is not None:
+            items = value[kept:]
+            return delta.Append(len(items), self._codec.pack_items(items, name, kept)) if items else None
+        if value.__class__ is bytes and old.__class__ is bytes:
+            return self._compare_bytes(name, old, value)
+        packed = self._codec.pack(value, name)
+        return self._compare(name, packed) if len(packed) > threshold else packed
 
     def _compare(self, name: str, packed: bytes) -> delta.Operation | bytes | None:
         """Return the operation that turns a value of the last state into a packed value; None if they are equal."""

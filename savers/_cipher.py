@@ -138,7 +138,8 @@ class KeyFile:
                 raise CheckpointerConfigurationError(
                     f"the key {key_id!r} of {self.path} is the current key: put another key before it first"
                 )
-            self._write([f"{key_id} {DESTROYED.decode()}" if _first_word(line) == key_id else line for line in lines])
+            destroyed = f"{key_id} {DESTROYED.decode()}"
+            self._write([destroyed if line.split(maxsplit=1)[:1] == [key_id] else line for line in lines])
 
     @contextmanager
     def _locked(self) -> Iterator[list[str]]:
@@ -234,10 +235,6 @@ def _copy_access(old: os.stat_result, fd: int) -> None:
             if new.st_uid != old.st_uid or has_group_rights:
                 raise
     os.chmod(fd, stat.S_IMODE(old.st_mode))
-
-
-def _first_word(line: str) -> str:
-    return line.split(maxsplit=1)[0] if line.strip() else ""
 
 
 def _decode_key(text: str) -> bytes | None:

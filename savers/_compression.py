@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from graphkit.errors import CheckpointerConfigurationError, MissingDependencyError
@@ -68,29 +69,20 @@ class Compression:
 
     def compress(self, data: bytes | memoryview) -> bytes | None:
         """Return the data compressed; None if that does not save enough to be stored."""
-        compress = self._compressor()
+        compress: Callable[[bytes | memoryview], bytes]
+        if self.method == "zlib":
+            compress = partial(zlib.compress, level=self.level or 1)
+        else:
+            compress = _import_zstandard().ZstdCompressor(level=self.level or 3).compress
         if len(data) > _SAMPLE * (_SAMPLES + 1):
             # Images and other compressed files cannot be compressed again. Three samples show that
             # in a hundredth of the time.
-            sample = _take_samples(data)
+            middle = len(data) // 2
+            sample = b"".join((data[:_SAMPLE], data[middle : middle + _SAMPLE], data[-_SAMPLE:]))
             if len(compress(sample)) > _WORTH * len(sample):
                 return None
         packed = compress(data)
         return packed if len(packed) < _WORTH * len(data) else None
-
-    def _compressor(self) -> Callable[[bytes | memoryview], bytes]:
-        if self.method == "zlib":
-            level = self.level or 1
-            return lambda data: zlib.compress(data, level)
-        compress: Callable[[bytes | memoryview], bytes] = (
-            _import_zstandard().ZstdCompressor(level=self.level or 3).compress
-        )
-        return compress
-
-
-def _take_samples(data: bytes | memoryview) -> bytes:
-    middle = len(data) // 2
-    return b"".join((data[:_SAMPLE], data[middle : middle + _SAMPLE], data[-_SAMPLE:]))
 
 
 def parse_compression(option: Any) -> Compression | None:

@@ -151,7 +151,11 @@ class Log(Generic[Medium]):
                     return True
                 was_removed = change is Change.REMOVED and self._has_no_end()
             self.close()  # also if it is closed: an exception may have stopped `close` in the middle
-            is_live = self._open()
+            is_live = False
+            if self.frames.open():
+                self.history.load_end()
+                self.frames.bytes.note_end(self.frames.end, self.history.last)
+                is_live = self.expects_release or self.history.closed_by is None
             self.is_known_absent = not self.is_open
         except BaseException as error:
             # A part of what was appended may have been taken in.
@@ -175,7 +179,7 @@ class Log(Generic[Medium]):
         if change in {Change.REPLACED, Change.REMOVED}:
             return False
         frames = self.frames
-        if self.history.scan.closed_by is not None:
+        if self.history.closed_by is not None:
             # A live log that has ended is read no more: another one may have taken its place.
             return self.expects_release and change is Change.NONE
         if change is Change.GREW:
@@ -184,7 +188,7 @@ class Log(Generic[Medium]):
                 self.writer.reset()
             frames.bytes.note_end(frames.end, self.history.last)
             frames.in_doubt = False
-        return self.history.scan.closed_by is None
+        return self.history.closed_by is None
 
     def _has_no_end(self) -> bool:
         """Return whether bytes that lost their name did so otherwise than by a delete or a release."""
@@ -192,15 +196,7 @@ class Log(Generic[Medium]):
             self.history.read_on(self.frames.bytes.size)
         except CheckpointCorruptionError:
             return True
-        return self.history.scan.closed_by is None
-
-    def _open(self) -> bool:
-        frames = self.frames
-        is_found = frames.open()
-        if is_found:
-            self.history.load_end()
-            frames.bytes.note_end(frames.end, self.history.last)
-        return is_found and (self.expects_release or self.history.scan.closed_by is None)
+        return self.history.closed_by is None
 
     def commit(self) -> None:
         """Let the medium store what was appended; see `LogBytes.commit`. If that fails, the log is closed."""

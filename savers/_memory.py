@@ -8,7 +8,7 @@ when a caller passes them in, and when they are returned.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -103,7 +103,7 @@ class MemorySaver(BaseCheckpointSaver):
                 # Without the changes: they refer to the state of the parent, which may be pruned.
                 kept = checkpoint.with_state(state)
             elif not _is_shareable(checkpoint):
-                kept = _copy(checkpoint, state=private_copy(state))
+                kept = checkpoint.with_state(private_copy(state)).with_metadata(private_copy(checkpoint.metadata))
             if replaced is not None:
                 history.replace(replaced, kept)
                 return config
@@ -458,17 +458,6 @@ def _copy_for_caller(checkpoint: Checkpoint) -> Checkpoint:
     """Return a stored checkpoint for a caller; the application's objects are copied when the state is read."""
     if _is_shareable(checkpoint):
         return checkpoint
-    return _copy(checkpoint, load=lambda: private_copy(checkpoint.state))
-
-
-def _is_shareable(checkpoint: Checkpoint) -> bool:
-    """Return whether a checkpoint contains no mutable objects of the application."""
-    return PRIVATE not in (checkpoint.state.kind, checkpoint.metadata.kind)
-
-
-def _copy(
-    checkpoint: Checkpoint, *, state: FrozenDict | None = None, load: Callable[[], FrozenDict] | None = None
-) -> Checkpoint:
     return Checkpoint.from_stored(
         id=checkpoint.id,
         node_id=checkpoint.node_id,
@@ -476,9 +465,14 @@ def _copy(
         parent_id=checkpoint.parent_id,
         created_us=checkpoint.created_us,
         metadata=private_copy(checkpoint.metadata),
-        state=state,
-        load=load,
+        state=None,
+        load=lambda: private_copy(checkpoint.state),
     )
+
+
+def _is_shareable(checkpoint: Checkpoint) -> bool:
+    """Return whether a checkpoint contains no mutable objects of the application."""
+    return PRIVATE not in (checkpoint.state.kind, checkpoint.metadata.kind)
 
 
 class VersionedMemorySaver(MemorySaver, HasVersions):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
@@ -16,7 +15,7 @@ from savers._log.log import Log
 from savers._threads import hold_if_free
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from graphkit.saver_kit import Codec
     from savers._compression import Compression
@@ -94,17 +93,18 @@ class OpenLogs(Generic[LogType]):
         excess = len(self._logs) - max(FEWEST_OPEN_LOGS, share)
         for key in list(islice(self._logs, max(0, excess))):
             # A log that is in use, or must be rewritten first, stays until the next call.
-            self._close_if_idle(self._logs[key], partial(self._drop, key))
+            self._close_if_idle(key, drops=True)
 
-    @staticmethod
-    def _close_if_idle(open_log: LogType, then: Callable[[], object]) -> bool:
-        """Close a log that no caller uses, and call a function; return whether it was closed."""
+    def _close_if_idle(self, key: LogKey, *, drops: bool) -> bool:
+        """Close a log that no caller uses, and perhaps drop it; return whether it was closed."""
+        open_log = self._logs[key]
         if open_log.frames.bytes.durability.is_suspect:
             return False
         with hold_if_free(open_log.mutex) as is_held:
             if is_held:
                 open_log.retire()
-                then()
+                if drops:
+                    self._drop(key)
             return is_held
 
     def _drop(self, key: LogKey) -> LogType:
@@ -118,8 +118,8 @@ class OpenLogs(Generic[LogType]):
         if not self._guard.acquire(blocking=False):
             return 0
         try:
-            with_descriptor = [open_log for open_log in self._logs.values() if open_log.is_open]
-            return sum(self._close_if_idle(open_log, lambda: None) for open_log in with_descriptor)
+            with_descriptor = [key for key, open_log in self._logs.items() if open_log.is_open]
+            return sum(self._close_if_idle(key, drops=False) for key in with_descriptor)
         finally:
             self._guard.release()
 

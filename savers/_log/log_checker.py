@@ -160,7 +160,7 @@ class LogChecker:
                 frame.offset,
                 "it names another record as its keyframe",
             )
-        if before is not None:
+        if record.table is not None and before is not None:
             self._check_keyframe(before, record)
         if record.target is not None:
             if record.target not in self.checkpoint_ids:

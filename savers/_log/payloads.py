@@ -33,23 +33,18 @@ _NONE: Final = False
 _COMPARABLE: Final = frozenset({str, int, bool, bytes, NoneType})
 _EMPTY: Final = FrozenDict()
 _INT64: Final = 1 << 63
-_PLAIN: Final = 6
-"""Elements of a change whose parent and metadata are those of nearly every step: id, node, next,
-created, ops, data."""
 _OPTIONAL: Final = 4
 """Elements of a CHECKPOINT record that may be left out: parent, metadata, target, early."""
 NO_DISTANCES: Final = (0, 0)
 FIRST_TIME: Final = (date.min.toordinal() - date(1970, 1, 1).toordinal()) * 86_400_000_000
 LAST_TIME: Final = (date.max.toordinal() - date(1970, 1, 1).toordinal() + 1) * 86_400_000_000 - 1
 """The first and the last time that a `datetime` can hold, in microseconds since 1970."""
-_WITH_METADATA: Final = 8
-"""Elements of a change that sets metadata: in addition, parent and metadata."""
 _LONG_DATA: Final = 1 << 16
 """More bytes than this are not packed with the rest of their record, which would copy them twice."""
 _LONG_BIN: Final = b"\xc6"
 """The first byte of more than 65,535 bytes in msgpack; four bytes for their number follow."""
 _EMPTY_BIN: Final = b"\xc4\0"
-_NO_PARTS: Final[list[Any]] = []
+_NO_PARTS: Final = (None,) * _OPTIONAL
 _UUID_LENGTH: Final = 36
 _HEX_LENGTH: Final = 32
 _HYPHENS: Final = slice(8, 24, 5)
@@ -347,28 +342,18 @@ def decode_checkpoint(path: str, frame: Frame, base: StoredCheckpoint | None, un
 def _decode_parts(  # noqa: C901, PLR0912, PLR0915 - the hot path of every read, see below
     parts: Any, frame: Frame, base: StoredCheckpoint | None, unpack: Unpack
 ) -> DecodedRecord:
-    # Every scan runs this once for a record, in 2.2 us. Calls, keywords and optional elements that
-    # are not there would cost as much again.
+    # Every scan runs this once for a record, in 2.4 us. Calls and keywords would cost as much again.
     offset, end, _, flags, _, key, _, _, _, _ = frame
-    table = parent = metadata = target = early = None
+    table = None
     if flags & KEY:
         own_id, node, next_node, created, ops, table, *rest = parts
-        data = rest.pop()
         base = None
         if table.__class__ is not list:
             raise ValueError("its table is not a list")
     elif base is None:
         raise ValueError("it has no base")
     else:
-        rest = _NO_PARTS
-        length = len(parts)
-        if length == _PLAIN:
-            own_id, node, next_node, created, ops, data = parts
-        elif length == _WITH_METADATA:
-            own_id, node, next_node, created, ops, parent, metadata, data = parts
-        else:
-            own_id, node, next_node, created, ops, *rest = parts
-            data = rest.pop()
+        own_id, node, next_node, created, ops, *rest = parts
         if node is None:
             node = base.next
         elif node is _SAME_BASE_NODE:
@@ -378,10 +363,10 @@ def _decode_parts(  # noqa: C901, PLR0912, PLR0915 - the hot path of every read,
         elif next_node is _SAME_BASE_NODE:
             next_node = base.node
         created += base.created
-    if rest:
-        if len(rest) > _OPTIONAL:
-            raise ValueError("it has a wrong number of parts")
-        parent, metadata, target, early = (*rest, None, None, None)[:_OPTIONAL]
+    data = rest.pop()
+    if len(rest) > _OPTIONAL:
+        raise ValueError("it has a wrong number of parts")
+    parent, metadata, target, early = (*rest, *_NO_PARTS)[:_OPTIONAL]
     if data.__class__ is not bytes or ops.__class__ is not list:
         raise ValueError("it has a wrong number of parts")
     if not FIRST_TIME <= created <= LAST_TIME or node.__class__ is not str:

@@ -241,12 +241,6 @@ def pack_change(
     elif new.metadata is not base.metadata and (new.metadata or base.metadata):
         metadata = _pack_metadata_change(base.metadata, new.metadata, pack)
     created = new.created - base.created
-    if target is None and early is None and len(data) <= _LONG_DATA:
-        # The usual change, in half the time.
-        if metadata is None and parent is None:
-            return packb((id_bytes(new.id), node, next_node, created, ops, data))
-        if metadata is not None:
-            return packb((id_bytes(new.id), node, next_node, created, ops, parent, metadata, data))
     parts: list[Any] = [id_bytes(new.id), node, next_node, created, ops]
     return _pack_parts(parts, parent, metadata, target, early, data)
 

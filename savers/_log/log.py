@@ -47,9 +47,6 @@ if TYPE_CHECKING:
 _ENTRY_COST: Final = 1 << 10
 """About how many bytes a checkpoint takes in an index."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_from_timestamp: Final = datetime.fromtimestamp
-_EXACT_TIME: Final = (1 << 32) * 1_000_000
-"""Microseconds. A number of seconds below 2 to the 32 as a float is exact to a quarter of one."""
 Additions = tuple[Mapping[str, int], frozenset[str], tuple[str, ...]]
 """What later records add to a checkpoint: its `writes`, `cleared` and `tags`."""
 _get_additions: Final[Callable[[StoredCheckpoint], Additions]] = attrgetter("writes", "cleared", "tags")
@@ -312,13 +309,6 @@ def _make_info(owner: tuple[str, str], stored: StoredCheckpoint, additions: Addi
     thread_id, namespace = owner
     writes, cleared, tags = additions
     metadata = stored.metadata
-    created = stored.created
-    if 0 <= created < _EXACT_TIME:
-        # The float differs by less than half a microsecond, and `fromtimestamp` rounds. It takes 0.22
-        # us; making a timedelta and adding it takes 0.35.
-        created_at = _from_timestamp(created / 1_000_000, UTC)
-    else:
-        created_at = _EPOCH + timedelta(0, 0, created)
     stopped = ""
     if writes or has_status_mark(metadata):
         stopped = derive_stop(stored.next, outline_writes(writes, cleared), metadata)
@@ -331,7 +321,7 @@ def _make_info(owner: tuple[str, str], stored: StoredCheckpoint, additions: Addi
             stored.parent,
             stored.node,
             stored.next,
-            created_at,
+            _EPOCH + timedelta(0, 0, stored.created),
             stored.size,
             "",
             tags,

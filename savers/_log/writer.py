@@ -597,16 +597,13 @@ def _check_fields(stored: StoredCheckpoint) -> None:
     """
     # Nearly all checkpoints have four strings: this is part of every put. Subclasses of str are accepted, too.
     if not (stored.id.__class__ is stored.node.__class__ is stored.next.__class__ is stored.parent.__class__ is str):
-        _check_string("id", stored.id, "it must be a string")
-        _check_string("node_id", stored.node, "it must be a string")
-        if stored.next is not None:
-            _check_string("next_node_id", stored.next, "it must be a string or None")
-        if stored.parent is not None:
-            _check_string("parent_id", stored.parent, "it must be a string or None")
+        required: tuple[tuple[str, object], ...] = (("id", stored.id), ("node_id", stored.node))
+        optional: tuple[tuple[str, object], ...] = (("next_node_id", stored.next), ("parent_id", stored.parent))
+        for name, value in required:
+            if not isinstance(value, str):
+                raise CheckpointSerializationError(name, type(value).__name__, "it must be a string")
+        for name, value in optional:
+            if not isinstance(value, str | None):
+                raise CheckpointSerializationError(name, type(value).__name__, "it must be a string or None")
     if not payloads.FIRST_TIME <= stored.created <= payloads.LAST_TIME:
         raise CheckpointSerializationError("created_at", "datetime", "UTC has no year for it")
-
-
-def _check_string(name: str, value: object, reason: str) -> None:
-    if not isinstance(value, str):
-        raise CheckpointSerializationError(name, type(value).__name__, reason)

@@ -481,7 +481,7 @@ class History:
         if not self._load_end(size):
             self.load_all(size)
 
-    def _load_end(self, size: int) -> bool:  # noqa: PLR0911 - one story, which may end at each of its steps
+    def _load_end(self, size: int) -> bool:
         # From the end back: zeros, if writers extend the log ahead; records about the last checkpoint; its own record,
         # which says where its keyframe is; from there on forward, the last chain. Each step may find no good record.
         # Whether that is a write that never finished, or damage, only reading from the beginning tells.
@@ -494,30 +494,19 @@ class History:
         for frame in back:
             check_known(frames.path, frame)
             tail.append(frame)
-            if frame.type in {CHECKPOINT, META}:
+            if frame.type == CHECKPOINT:
                 break
-        if end < frames.end or not tail or tail[-1].type not in {CHECKPOINT, META}:
+        if end < frames.end or not tail or tail[-1].type != CHECKPOINT:
+            # A log without checkpoints is short: it is read from its beginning, too.
             return False
         last = tail[-1]
-        if last.type == META:
-            # A log without checkpoints.
-            if not frames.bytes.durability.has_whole_end(chain(tail, back)):
-                return False
-            frames.note_read(tail[0])
-            self.scan = Scan(frames, self._unpack, last.end)
-            for frame in reversed(tail[:-1]):
-                self._take(frames.records.open(frame))
-            return True
         try:
             # Forward, each record takes a third of the time.
             run = frames.records.read_run(last.offset - last.key, end)
-        except CheckpointCorruptionError:
-            return False
-        back.skip_to(run[0].offset)
-        if not frames.bytes.durability.has_whole_end(chain(reversed(run), back)):
-            return False
-        frames.note_read(tail[0])
-        try:
+            back.skip_to(run[0].offset)
+            if not frames.bytes.durability.has_whole_end(chain(reversed(run), back)):
+                return False
+            frames.note_read(tail[0])
             last_chain = self.chains.begin(run)
         except CheckpointCorruptionError:
             return False

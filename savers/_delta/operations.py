@@ -10,9 +10,9 @@ bytes of each value lie, or to a `PackedTable`, which has the bytes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from zlib import crc32
 
 from savers._compression import expand
@@ -33,6 +33,9 @@ from savers._delta.values import (
     parse_header,
     split_value,
 )
+
+if TYPE_CHECKING:
+    from savers._compression import Compression
 
 SET: Final = 0
 """[SET, key, length]: a new value, including its header, in the next `length` bytes of the data."""
@@ -191,23 +194,16 @@ def encode_draft(draft: Mapping[str, Operation | bytes], names: Sequence[str]) -
     return ops, data[0] if len(data) == 1 else b"".join(data)
 
 
-def compress(
-    packed: bytes,
-    method: int,
-    shorter: Callable[[memoryview], bytes | None],
-    *,
-    opaque: bool,
-) -> Operation | bytes:
-    """Return a packed value as a SetCompressed, or as it is if its bytes do not become shorter.
+def compress(packed: bytes, compression: Compression, *, opaque: bool) -> Operation | bytes:
+    """Return a packed value as a SetCompressed, or as it is if that does not save enough.
 
     Args:
         packed: the value, with its header.
-        method: the number of the method in the record.
-        shorter: compresses bytes; None if they do not become shorter.
+        compression: compresses it.
         opaque: whether the value is the bytes of a StateSerializer.
     """
     value, body = split_value(packed, opaque=opaque)
-    block = shorter(body)
+    block = compression.compress(body)
     if block is None:
         return packed
     return SetCompressed(
@@ -215,7 +211,7 @@ def compress(
         count=value.count,
         size=value.length,
         crc=value.crc,
-        method=method,
+        method=compression.number,
         data=block,
     )
 

@@ -405,21 +405,17 @@ class LogWriter:
 
         Compresses large values in the draft.
         """
-        ops, data = delta.encode_draft(draft, names)
         compression = self.compression
-        if compression is None or len(data) < compression.threshold:
-            return ops, data, 0
-        is_compressed = False
-        for name, op in draft.items():
-            if isinstance(op, bytes) and len(op) >= compression.threshold:
-                compressed = delta.compress(op, compression.number, compression.compress, opaque=self._tables.is_opaque)
-                if compressed is not op:
-                    draft[name] = compressed
-                    is_compressed = True
-        if not is_compressed:
-            return ops, data, 0
+        flags = 0
+        if compression is not None:
+            threshold = compression.threshold
+            for name, op in draft.items():
+                if op.__class__ is bytes and len(op) >= threshold:
+                    draft[name] = delta.compress(op, compression, opaque=self._tables.is_opaque)
+                    if draft[name] is not op:
+                        flags = COMPRESSED
         ops, data = delta.encode_draft(draft, names)
-        return ops, data, COMPRESSED
+        return ops, data, flags
 
     # What changed
 

@@ -371,14 +371,19 @@ class Chains:
         number = chain.find_number(offset)
         return None if number is None else chain.records[number].checkpoint
 
-    def walk_back(self, last: StoredCheckpoint) -> Iterator[StoredCheckpoint]:
+    def walk_back(self, last: StoredCheckpoint | None) -> Iterator[StoredCheckpoint]:
         """Yield the checkpoints from the last one of the log back, chain by chain.
+
+        Args:
+            last: the last one, which later writes and tags change; None if there is none.
 
         Raises:
             NoChainsError: the log must be scanned. What was yielded is right.
             CheckpointCorruptionError: the log is damaged.
         """
         frames = self._frames
+        if last is None:
+            return
         if frames.is_scattered:
             raise NoChainsError
         before = BackwardReader(frames.records, frames.end)
@@ -389,7 +394,7 @@ class Chains:
                 # It would not be kept, and be read again for each of its checkpoints.
                 raise NoChainsError
             for record in reversed(self.read(start, end).records):
-                yield record.checkpoint
+                yield last if record.checkpoint.offset == last.offset else record.checkpoint
             end = start
             start = self._find_start_before(end, before)
 
@@ -668,7 +673,7 @@ class History:
         yielded = self._frames.end
         if self.index is None:
             try:
-                for stored in self._walk_chains():
+                for stored in self.chains.walk_back(self.scan.last):
                     yield stored
                     yielded = stored.offset
             except NoChainsError:
@@ -678,15 +683,6 @@ class History:
         for stored in reversed(self.load_index().checkpoints):
             if stored.offset < yielded:
                 yield stored
-
-    def _walk_chains(self) -> Iterator[StoredCheckpoint]:
-        """Yield the checkpoints, newest first, as `Chains.walk_back` does. Raises the same errors."""
-        last = self.scan.last
-        if last is None:
-            return
-        for stored in self.chains.walk_back(last):
-            # The one object of it that later writes and tags change.
-            yield last if stored.offset == last.offset else stored
 
     def find_recent(self, limit: int) -> list[StoredCheckpoint]:
         """Return at most the last `limit` checkpoints, oldest first."""
@@ -708,7 +704,7 @@ class History:
         # The chain that was decoded to open the log is not decoded again. It is all of a short log, of which a listing
         # opens thousands.
         try:
-            checkpoints = list(self._walk_chains())
+            checkpoints = list(self.chains.walk_back(self.scan.last))
         except (NoChainsError, CheckpointCorruptionError):
             # Of a damaged log, the scan finds out where the damage begins.
             frames.in_doubt = True

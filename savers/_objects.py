@@ -410,17 +410,13 @@ class ObjectCatalogue(LogCatalogue[SegmentBytes]):
         for thread, _ in threads:
             for namespace, _ in self._bucket.scan(thread):
                 directory = f"{thread}/{namespace}"
-                owner = None
-                versions: set[int] = set()
-                for log, segments in list_logs(self._bucket, directory).items():
-                    _, first_length = segments[0]
-                    if not first_length:
-                        continue  # An empty object only keeps the name of a log that is gone.
-                    owner = owner or self._identify(directory, log)
-                    version = 0 if log.isdecimal() else int(log[1:])
-                    if version not in versions:
-                        versions.add(version)
-                        yield *owner, version
+                segments = list_logs(self._bucket, directory)
+                # An empty object in the place of the first segment only keeps the name of a log that is gone.
+                logs = [log for log in segments if segments[log][0][1]]
+                if logs:
+                    owner = self._identify(directory, logs[0])
+                    versions = {0 if log.isdecimal() else int(log[1:]) for log in logs}
+                    yield from [(*owner, version) for version in versions]
 
     def _identify(self, directory: str, log: str) -> tuple[str, str]:
         """Return the thread and the namespace of a history: for a digest, a log says what it stands for."""

@@ -427,16 +427,18 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
         thread_id = resolve_thread_id(thread)
         number = self._find_version(thread_id, version)
-        found: list[str] = []
-        for namespace in self.catalogue.list_version_namespaces(thread_id, number):
-            try:
-                is_empty = not self._list_version(RunnableConfig(thread_id, checkpoint_ns=namespace), number)
-            except CheckpointErasedError:
-                # Nobody can tell any more, and it must not hide the other namespaces.
-                is_empty = False
-            if not is_empty:
-                found.append(namespace)
-        return found
+        return [
+            namespace
+            for namespace in self.catalogue.list_version_namespaces(thread_id, number)
+            if self._has_released(RunnableConfig(thread_id, checkpoint_ns=namespace), number)
+        ]
+
+    def _has_released(self, config: RunnableConfig, version: int) -> bool:
+        try:
+            return bool(self._list_version(config, version))
+        except CheckpointErasedError:
+            # Nobody can tell any more, and it must not hide the other namespaces.
+            return True
 
     def _find_version(self, thread_id: str, version: int | None) -> int:
         """Return a version of a thread, by default the newest.
@@ -641,13 +643,11 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         From the RELEASE record in the log of the root on, they are that version. If the process dies, the next
         writer of the root finds the record, so the root is the last one. Its log is closed afterwards.
         """
-        mediums: list[Medium] = []
-        for _, namespace, released in self.catalogue.list_logs(root.thread_id):
-            if namespace and not released:
-                medium = self.catalogue.new_medium(root.thread_id, namespace)
-                if medium.open():
-                    mediums.append(medium)
-        for medium in [*mediums, root.frames.bytes]:
+        listed = self.catalogue.list_logs(root.thread_id)
+        others = [namespace for _, namespace, released in listed if namespace and not released]
+        mediums = [self.catalogue.new_medium(root.thread_id, namespace) for namespace in others]
+        opened = [medium for medium in mediums if medium.open()]
+        for medium in [*opened, root.frames.bytes]:
             with suppress(StaleLogError):
                 medium.replace(b"", version)
         root.close()

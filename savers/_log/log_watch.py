@@ -123,9 +123,7 @@ class ChangeReader:
             elif frame.type == WRITE and not frame.flags & EARLY:
                 # Early writes are reported with their checkpoint, when that comes.
                 owner, packed = payloads.decode_writes(log.path, frame)
-                about = None
-                if last is not None and last.id == owner:
-                    about = self._make_info(last)
+                about = self._make_info(last) if last is not None and last.id == owner else None
                 yield from self._writes_changes(packed, about)
             elif frame.type in {RELEASE, TOMBSTONE}:
                 yield from self._end_changes(frame)

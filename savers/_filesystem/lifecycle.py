@@ -1,4 +1,4 @@
-"""Begins and ends histories: brings live logs up to date, releases them as versions, deletes threads.
+"""Whole threads: brings live logs up to date, releases them as versions, deletes threads, seals them with new keys.
 
 If the process dies at any moment, the store is unchanged, or the operation is complete, or a record
 shows that it was begun and the next holder of the write lock finishes it. The caller holds the
@@ -7,19 +7,33 @@ write lock of the thread, except to read.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Final
 
-from graphkit.errors import CheckpointConflictError, CheckpointerError, ThreadBusyError
+from graphkit.abc import RotationReport
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointCorruptionError,
+    CheckpointErasedError,
+    CheckpointerError,
+    CheckpointFormatError,
+    ThreadBusyError,
+)
 from savers._filesystem import catalog, layout, rewrite
 from savers._filesystem.lock import RunLock
 from savers._filesystem.log_bytes import ReleasedFileBytes
-from savers._filesystem.store import WAS_REMOVED, remove_tree
+from savers._filesystem.store import WAS_REMOVED, remove_temporary_logs, remove_tree
 from savers._log.frame import RELEASE, TOMBSTONE
+from savers._log.rewriter import needs_rotation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from savers._cipher import KeyRing
     from savers._filesystem.layout import ThreadDirectory
     from savers._filesystem.store import FileLog, Store
 
@@ -222,7 +236,7 @@ def delete(store: Store, thread: ThreadDirectory, *, keep_lock: bool) -> bool:
     """
     io = store.io
     logs = catalog.list_logs(store, thread.path, released=True)
-    had_content = bool(logs) or catalog.has_salvaged_files(store, thread)
+    had_content = bool(logs or catalog.list_others(store, thread.path, layout.SALVAGED_PREFIXES))
     # Not brought to the disk: after a power loss, the thread is at worst listed, and empty.
     with suppress(OSError):
         _mark_as_ending(store, thread)
@@ -383,3 +397,74 @@ def delete_if_idle(store: Store, thread: ThreadDirectory, since_ns: int) -> bool
         delete(store, thread, keep_lock=False)
     store.logs.close_thread(thread.thread_id)
     return True
+
+
+# Keys
+#
+# Each log that has a record of another key, and each plain log, is rewritten: the live ones and the
+# released ones. If the process dies at any moment, each log is the old or the new one, and a second
+# rotation continues with those that are left.
+
+
+def rotate_thread(store: Store, key_ring: KeyRing, thread_id: str) -> RotationReport:
+    """Seal all logs of a thread with the current key. Waits for no run.
+
+    Raises:
+        CheckpointKeyError: a key is missing or wrong.
+        CheckpointCorruptionError: a log is damaged. In both cases, that log is unchanged.
+    """
+    thread = store.locate(thread_id)
+    rewritten: list[str] = []
+    erased: list[str] = []
+
+    def note(path: str, rotate: Callable[[], bool]) -> None:
+        try:
+            if rotate():
+                rewritten.append(os.path.relpath(path, store.root))
+        except CheckpointErasedError:
+            erased.append(os.path.relpath(path, store.root))
+
+    for namespace in catalog.list_namespaces(store, thread):
+        log = store.shared_log(thread_id, namespace)
+        with log.mutex, store.write_lock(thread):
+            note(log.path, partial(_rotate_live, store, key_ring, log))
+    for directory, name in sorted(catalog.list_thread_files(store, thread.path)):
+        version = layout.parse_version(name)
+        if version is not None:
+            path = layout.join(directory, name)
+            note(path, partial(_rotate_version, store, key_ring, thread, path, version))
+    set_aside = catalog.list_others(store, thread.path, layout.SALVAGED_PREFIXES)
+    return RotationReport(rewritten=tuple(rewritten), set_aside=tuple(set_aside), erased=tuple(erased))
+
+
+def _rotate_live(store: Store, key_ring: KeyRing, log: FileLog) -> bool:
+    """Rewrite a live log if it needs it; return whether it did. The caller holds its mutex and the write lock."""
+    remove_temporary_logs(store.io, os.path.dirname(log.path))
+    # Then `make_ready` seals it.
+    was_plain = log.refresh() and log.frames.seal is None
+    make_ready(store, log)
+    if not log.is_open:
+        return False
+    is_old = needs_rotation(log, key_ring)
+    if is_old:
+        rewrite.keep_all(store, log)
+    return is_old or was_plain
+
+
+def _rotate_version(store: Store, key_ring: KeyRing, thread: ThreadDirectory, path: str, version: int) -> bool:
+    """Rewrite a released log if it needs it; return whether it did."""
+    directory = os.path.dirname(path)
+    namespace = catalog.find_namespace(store, directory)
+    if namespace is None:
+        raise CheckpointFormatError(path, "its namespace cannot be read: repair it")
+    log = store.new_log(thread.in_namespace(namespace), path, expects_release=True)
+    with store.write_lock(thread), closing(log):
+        remove_temporary_logs(store.io, directory)
+        log.refresh()
+        if log.is_open and log.history.closed_by is None:
+            reason = "the end of the released history is missing"
+            raise CheckpointCorruptionError(path, log.frames.end, reason)
+        if not log.is_open or not needs_rotation(log, key_ring):
+            return False
+        rewrite.keep_all(store, log, ending=(RELEASE, version))
+        return True

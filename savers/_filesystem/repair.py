@@ -34,7 +34,7 @@ from graphkit.saver_kit import FileRepair, FileReport, LostCheckpoint, Progress,
 from savers import _delta as delta
 from savers._cipher import get_key_name
 from savers._filesystem import layout, lifecycle, rewrite
-from savers._filesystem.catalog import find_namespace, read_meta
+from savers._filesystem.catalog import find_id, find_namespace, list_others, read_meta
 from savers._filesystem.correction import CorrectedIO, find_corrections
 from savers._filesystem.io import FileRange
 from savers._filesystem.verify import (
@@ -42,9 +42,7 @@ from savers._filesystem.verify import (
     ThreadFiles,
     check_file,
     check_marker,
-    find_thread_id,
     list_files,
-    list_others,
     name_ending,
     new_examined_log,
     open_unchecked,
@@ -440,7 +438,7 @@ class Repairer:
     def _repair_thread(self, files: ThreadFiles, thread_id: str | None) -> RepairReport:
         store = self._store
         if thread_id is None:
-            thread_id = find_thread_id(store, files)
+            thread_id = find_id(store, files.path, files.logs, "thread")
         if not store.io.is_dir(files.path):
             repairs: list[FileRepair] = []
             for path in files.logs:

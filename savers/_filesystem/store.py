@@ -27,7 +27,7 @@ from savers._log.frame_log import ThreadIdentity
 from savers._log.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from graphkit.abc import StateSerializer
     from graphkit.saver_kit import Codec
@@ -285,14 +285,8 @@ class Store:
 
         Logs a warning about anything else with such a name.
         """
-        return self.select_directories(directory, self.io.entries(directory), is_wanted)
-
-    def select_directories(
-        self, directory: str, entries: Iterable[tuple[str, bool]], is_wanted: Callable[[str], bool]
-    ) -> list[str]:
-        """Do what `directories_in` does, with what `entries` has returned of the directory."""
         names: list[str] = []
-        for name, is_directory in sorted(entries):
+        for name, is_directory in sorted(self.io.entries(directory)):
             if not is_wanted(name):
                 continue
             if is_directory:

@@ -123,8 +123,17 @@ def _guess_records(records: Records, offset: int, limit: int) -> Iterator[tuple[
     extent = parse_extent(head, offset)
     if extent is not None and extent.fid == records.fid:
         # The header proves itself, so the bit is behind it.
-        if extent.length <= longest:
-            yield from _guess_bodies(read_at(offset, extent.length))
+        if extent.length > longest:
+            return
+        data = read_at(offset, extent.length)
+        payload_end = len(data) - OVERHEAD + FRAME_SIZE
+        flipped = find_flipped_bit(data[FRAME_SIZE:payload_end], int.from_bytes(data[_PAYLOAD_CRC], "little"))
+        if flipped is not None:
+            index, bit = flipped
+            yield FRAME_SIZE + index, _flip(data, FRAME_SIZE + index, bit)
+        # The trailer repeats the length, and has no checksum.
+        for index, bit in product(range(payload_end, len(data)), _ONE_BIT):
+            yield index, _flip(data, index, bit)
         return
     # The checksum of the header does not locate the bit: until it is right, not even the length of
     # the record is known. All 320 bits are tried, and nearly all of them leave the checksum wrong.
@@ -133,19 +142,6 @@ def _guess_records(records: Records, offset: int, limit: int) -> Iterator[tuple[
         extent = parse_extent(changed, offset)
         if extent is not None and extent.fid == records.fid and extent.length <= longest:
             yield index, changed + read_at(offset + len(head), extent.length - len(head))
-
-
-def _guess_bodies(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield what a record with a right header may have been; see `_guess_records`."""
-    payload_end = len(data) - OVERHEAD + FRAME_SIZE
-    crc = int.from_bytes(data[_PAYLOAD_CRC], "little")
-    flipped = find_flipped_bit(data[FRAME_SIZE:payload_end], crc)
-    if flipped is not None:
-        index, bit = flipped
-        yield FRAME_SIZE + index, _flip(data, FRAME_SIZE + index, bit)
-    # The trailer repeats the length, and has no checksum.
-    for index, bit in product(range(payload_end, len(data)), _ONE_BIT):
-        yield index, _flip(data, index, bit)
 
 
 def _flip(data: bytes, index: int, bit: int) -> bytes:

@@ -77,15 +77,9 @@ class ProgressMeter:
         self._done = 0
         self._sizes: dict[str, int] = {}
         if progress is not None:
-            for files in threads:
-                self._measure(store, files)
+            statuses = {path: store.io.stat(path) for files in threads for path in files.logs}
+            self._sizes = {path: status.st_size for path, status in statuses.items() if status is not None}
         self._total = sum(self._sizes.values())
-
-    def _measure(self, store: Store, files: ThreadFiles) -> None:
-        for path in files.logs:
-            status = store.io.stat(path)
-            if status is not None:
-                self._sizes[path] = status.st_size
 
     def finish_file(self, path: str) -> None:
         """Report that a file is done."""

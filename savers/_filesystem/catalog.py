@@ -8,19 +8,19 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers._filesystem import layout
-from savers._filesystem.log_bytes import FileLogBytes, ReleasedFileBytes
+from savers._filesystem.log_bytes import FileLogBytes
 from savers._filesystem.store import wrap_os_errors
 from savers._log import payloads
 from savers._log.catalogue import Head, LogCatalogue
 from savers._log.frame import HEADER_SIZE, META, OVERHEAD, TOMBSTONE, IncompleteLog
 from savers._log.history import read_newest_id
-from savers._log.log_bytes import LogBytes, MemoryLogBytes
+from savers._log.log_bytes import MemoryLogBytes
 from savers._log.records import Records
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ _SHORT_READ: Final = 1 << 10
 """Nearly all META records end within this many bytes of a log."""
 _LONG_READ: Final = 1 << 20
 """All META records end within this many bytes of a log."""
-_SHORT_LOG: Final = 1 << 14
-"""Shorter logs are read as a whole, in one call, to find their newest checkpoint."""
 DELETED: Final = 0
 """What stands for a version where a thread is being deleted; versions begin with 1."""
 
@@ -324,23 +322,12 @@ class FileCatalogue(LogCatalogue[FileLogBytes]):
         self._store = store
         self.logs = store.logs
 
-    def shared_log(self, thread_id: str, namespace: str, version: int = 0) -> FileLog:
-        log = super().shared_log(thread_id, namespace, version)
-        if version:
-            medium = log.frames.bytes
-            assert isinstance(medium, ReleasedFileBytes)
-            # The release may have been finished since the log was opened.
-            medium.is_ending = self._is_ending(thread_id, version)
-        return log
-
     def new_log(self, thread_id: str, namespace: str, version: int = 0) -> FileLog:
-        directory = self._store.locate(thread_id, namespace)
+        store = self._store
+        directory = store.locate(thread_id, namespace)
         if not version:
-            return self._store.new_log(directory)
-        return self._store.new_version(directory, version, is_ending=self._is_ending(thread_id, version))
-
-    def _is_ending(self, thread_id: str, version: int) -> bool:
-        return version == find_begun_end(self._store, self._store.locate(thread_id))
+            return store.new_log(directory)
+        return store.new_version(directory, version, lambda: find_begun_end(store, directory) == version)
 
     @wrap_os_errors("read")
     def list_threads(self, *, released: bool) -> Sequence[str]:
@@ -352,7 +339,7 @@ class FileCatalogue(LogCatalogue[FileLogBytes]):
             path = layout.join(store.root, name)
             namespaces = [""]
             # Nearly all threads have no namespace but the root.
-            if any(map(layout.is_namespace, store.io.listdir_unchecked(path))):
+            if any(map(layout.is_namespace, store.io.listdir(path))):
                 namespaces = list_namespaces(store, store.locate(thread_id))
             for namespace in namespaces:
                 newest_id = None
@@ -363,18 +350,8 @@ class FileCatalogue(LogCatalogue[FileLogBytes]):
 
     @wrap_os_errors("read")
     def _read_newest_id(self, path: str) -> str | None:
-        # A listing reads thousands of these, nearly all of them short.
-        io = self._store.io
-        data, status = io.read_file_unchecked(path, _SHORT_LOG)
-        medium: LogBytes = MemoryLogBytes(path, bytearray(data))
-        if status.st_size > _SHORT_LOG:
-            medium = FileLogBytes(io, path)
-        try:
-            if not medium.open():
-                return None
-            return read_newest_id(medium)
-        finally:
-            medium.close()
+        with closing(FileLogBytes(self._store.io, path)) as medium:
+            return read_newest_id(medium) if medium.open() else None
 
     @wrap_os_errors("read")
     def list_namespaces(self, thread_id: str) -> Sequence[str]:

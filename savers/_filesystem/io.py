@@ -146,28 +146,6 @@ class FileIO:
             raise self._with_path(error, fd) from None
         return data
 
-    @staticmethod
-    def read_file(path: str, longest: int) -> tuple[bytes, os.stat_result]:
-        """Return the bytes of a regular file, and its status; no bytes if it is longer than `longest`.
-
-        Four system calls and nothing else, for callers that read thousands of files.
-
-        Raises:
-            OSError: also for what is not a regular file. The call does not wait for it.
-        """
-        fd = os.open(path, _FLAGS)
-        try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                kind = describe_file_type(status.st_mode)
-                raise OSError(errno.EINVAL, f"it is {kind} where a file should be", path)
-            if status.st_size > longest:
-                return b"", status
-            # Fewer bytes only if the file has become shorter since.
-            return os.read(fd, status.st_size), status
-        finally:
-            os.close(fd)
-
     def write_at(self, fd: int, offset: int, data: bytes) -> int:
         """Write once at an offset.
 
@@ -561,10 +539,6 @@ class DirectoryGuard(FileIO):
         self._check_parents(path)
         return self._io.stat(path)
 
-    def read_file_unchecked(self, path: str, longest: int) -> tuple[bytes, os.stat_result]:
-        """Like `FileIO.read_file`, for a file whose directories the caller has just looked at."""
-        return self._with_room(lambda: self._io.read_file(path, longest))
-
     def is_dir(self, path: str) -> bool:
         if not path.startswith(self._prefix):
             return self._io.is_dir(path)
@@ -590,10 +564,6 @@ class DirectoryGuard(FileIO):
 
     def listdir(self, path: str) -> list[str]:
         self._check_whole(path)
-        return self._with_room(lambda: self._io.listdir(path))
-
-    def listdir_unchecked(self, path: str) -> list[str]:
-        """Like `listdir`, for a directory that `entries` has just returned."""
         return self._with_room(lambda: self._io.listdir(path))
 
     def entries(self, path: str) -> list[tuple[str, bool]]:

@@ -8,7 +8,6 @@ write lock of the thread, except to read.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from logging import getLogger
@@ -249,7 +248,13 @@ def delete(store: Store, thread: ThreadDirectory, *, keep_lock: bool) -> bool:
         io.mkdir(thread.path)
         io.rename(lock_path, thread.run_lock)
     io.fsync_dir(store.root)
-    _append_late_tombstones(store, thread, removed, open_namespaces)
+    # So the processes that have the other logs open see that the thread was deleted, not lost; as far as possible.
+    for namespace in open_namespaces:
+        path = layout.join(removed, layout.namespace_name(namespace), layout.LOG)
+        log = store.new_log(thread.in_namespace(namespace), path)
+        with closing(log), suppress(OSError, CheckpointerError):
+            if log.refresh_to_write():
+                log.end(TOMBSTONE, 0)
     _remove_ending_mark(store, thread)
     store.begun_releases.pop(thread.thread_id, None)
     kept_directories = remove_tree(io, removed)
@@ -290,24 +295,12 @@ def _append_tombstones(store: Store, thread: ThreadDirectory) -> set[str]:
     return open_namespaces
 
 
-def _append_late_tombstones(store: Store, thread: ThreadDirectory, removed: str, namespaces: Iterable[str]) -> None:
-    """Append TOMBSTONE to the logs of a removed thread, as far as possible.
-
-    So the processes that have them open see that the thread was deleted, not lost.
-    """
-    for namespace in namespaces:
-        path = layout.join(removed, layout.namespace_name(namespace), layout.LOG)
-        log = store.new_log(thread.in_namespace(namespace), path)
-        with closing(log), suppress(OSError, CheckpointerError):
-            if log.refresh_to_write():
-                log.end(TOMBSTONE, 0)
-
-
 def erase_deleted(store: Store) -> list[str]:
     """Remove what deletes that did not finish have left, and names of threads; return why some of it stays."""
     io = store.io
     store.leftovers.sweep()
-    marks = [name for name in io.listdir(store.root) if layout.parse_releasing_name(name) is not None]
+    marked = {mark: layout.parse_releasing_name(mark) for mark in io.listdir(store.root)}
+    marks = {mark: name for mark, name in marked.items() if name is not None}
     unused = [name for name in store.directories_in(store.root, layout.is_thread) if _has_only_lock(store, name)]
     if marks or unused:
         with ExitStack() as locks:
@@ -315,8 +308,16 @@ def erase_deleted(store: Store) -> list[str]:
             # lock excludes the writers of its thread.
             for lock in store.all_write_locks():
                 locks.enter_context(lock)
-            unused += [_finish_marked(store, mark) for mark in marks]
-            for name in unused:
+            for mark, name in marks.items():
+                path = layout.join(store.root, name)
+                logs = catalog.list_logs(store, path, released=True)
+                thread_id = catalog.find_id(store, path, logs, "thread") if logs else None
+                if thread_id is not None:
+                    finish_begun_in_thread(store, store.locate(thread_id))
+                if _has_only_lock(store, name):
+                    with suppress(FileNotFoundError):
+                        io.unlink(layout.join(store.root, mark))
+            for name in (*unused, *marks.values()):
                 _remove_unused(store, name)
     kept = sum(map(layout.is_leftover, io.listdir(store.root)))
     if not kept:
@@ -326,22 +327,8 @@ def erase_deleted(store: Store) -> list[str]:
     return [f"{what} in {store.root}, with a name that begins with tmp-t-: {advice}"]
 
 
-def _finish_marked(store: Store, mark: str) -> str:
-    """Finish the release or the delete that a mark in the root shows; return the name of the thread's directory."""
-    name = layout.parse_releasing_name(mark)
-    assert name is not None
-    path = layout.join(store.root, name)
-    logs = catalog.list_logs(store, path, released=True) if store.io.stat(path) is not None else []
-    thread_id = catalog.find_id(store, path, logs, "thread") if logs else None
-    if thread_id is not None:
-        finish_begun_in_thread(store, store.locate(thread_id))
-    if store.io.stat(path) is None or _has_only_lock(store, name):
-        with suppress(FileNotFoundError):
-            store.io.unlink(layout.join(store.root, mark))
-    return name
-
-
 def _has_only_lock(store: Store, name: str) -> bool:
+    """Return whether the directory of a thread has nothing but a run lock, or is gone."""
     return {*store.io.listdir(layout.join(store.root, name))} <= {layout.RUN_LOCK}
 
 

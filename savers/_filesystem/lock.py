@@ -43,14 +43,10 @@ def is_locked(path: str) -> bool:
     """
     try:
         # Closed even if an interrupt comes on the way to the end: a descriptor that stays open would keep the lock.
-        with open(path, "rb", 0, opener=_open_to_look) as opened:
+        with open(path, "rb", 0, opener=lambda path, _flags: os.open(path, _PROBE_FLAGS)) as opened:
             return _is_refused(opened.fileno())
     except FileNotFoundError:
         return False
-
-
-def _open_to_look(path: str, _flags: int) -> int:
-    return os.open(path, _PROBE_FLAGS)
 
 
 def _is_refused(fd: int) -> bool:
@@ -363,7 +359,10 @@ class RunLock:
                 self.owner_ident = threading.get_ident()
                 held.owners[self._key] = self
             self._lock(started)
-            self._write_holder()
+            # The lock holds without the name of its holder; a full disk must not prevent a delete.
+            with suppress(OSError):
+                self._io.truncate(self._fd, 0)
+                self._io.write_at(self._fd, 0, self.holder_name.encode())
         except BaseException:
             self._release()
             raise
@@ -422,12 +421,6 @@ class RunLock:
             remaining = self._timeout - waited
             sleep(min(pause, max(_FIRST_WAIT, remaining)))
             pause = min(pause * 1.5, _LONGEST_WAIT)
-
-    def _write_holder(self) -> None:
-        # The lock holds without the name of its holder; a full disk must not prevent a delete.
-        with suppress(OSError):
-            self._io.truncate(self._fd, 0)
-            self._io.write_at(self._fd, 0, self.holder_name.encode())
 
     def close_after_fork(self) -> None:
         """Close the descriptor in the child of a fork, without unlocking it.

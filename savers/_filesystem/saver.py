@@ -23,7 +23,7 @@ from savers._cipher import Cipher, check_cipher, parse_cipher
 from savers._compression import Compression, parse_compression
 from savers._filesystem import catalog, layout, lifecycle, rewrite
 from savers._filesystem.io import FileIO
-from savers._filesystem.lock import WriteLockIfFree
+from savers._filesystem.lock import WriteLockIfFree, is_run_locked
 from savers._filesystem.log_bytes import FileLogBytes
 from savers._filesystem.store import Store, wrap_os_error, wrap_os_errors
 from savers._filesystem.sync import SyncNever, make_sync_mode
@@ -525,7 +525,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
 
     @wrap_os_errors("read")
     def _is_run_locked(self, config: RunnableConfig) -> bool:
-        return self._store.is_run_locked(config.thread)
+        return is_run_locked(self._store.io, self._store.locate(config.thread).run_lock)
 
     # Closing
 

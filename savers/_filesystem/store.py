@@ -19,7 +19,7 @@ from graphkit.errors import (
 )
 from savers._filesystem import layout
 from savers._filesystem.io import DirectoryGuard, describe_file_type, preload_modules
-from savers._filesystem.lock import RunLock, WriteLock, is_run_locked
+from savers._filesystem.lock import RunLock, WriteLock
 from savers._filesystem.log_bytes import FileId, FileLogBytes, ReleasedFileBytes
 from savers._filesystem.marker import MarkerFile
 from savers._log.catalogue import OpenLogs
@@ -328,10 +328,6 @@ class Store:
             lock = self._write_locks.setdefault(stripe, made)
         return lock
 
-    def is_run_locked(self, thread_id: str) -> bool:
-        """Return whether a run holds the run lock of a thread now, in any process."""
-        return is_run_locked(self.io, self.locate(thread_id).run_lock)
-
     def run_lock(self, thread_id: str, timeout: float | None) -> RunLock:
         """Return the run lock of a thread, not yet taken."""
         preload_modules()
@@ -356,10 +352,7 @@ class Store:
         Other callers may use it too: hold its mutex.
         """
         key = (thread_id, namespace, 0)
-        found = self.logs.find(key)
-        if found is not None:
-            return found
-        return self.logs.add(key, self.new_log(self.locate(thread_id, namespace)))
+        return self.logs.find(key) or self.logs.add(key, self.new_log(self.locate(thread_id, namespace)))
 
     def new_log(self, directory: ThreadDirectory, path: str | None = None, *, expects_release: bool = False) -> FileLog:
         """Return the live log of a namespace, or the log at a path, for one caller, who closes it."""
@@ -374,10 +367,9 @@ class Store:
         )
         return self._make_log(medium, directory, expects_release=expects_release)
 
-    def new_version(self, directory: ThreadDirectory, version: int, *, is_ending: bool) -> FileLog:
+    def new_version(self, directory: ThreadDirectory, version: int, is_ending: Callable[[], bool]) -> FileLog:
         """Return a released log, or one whose release is unfinished (`is_ending`); the caller closes it."""
-        medium = ReleasedFileBytes(self.io, directory.released_log(version), directory.live_log)
-        medium.is_ending = is_ending
+        medium = ReleasedFileBytes(self.io, directory.released_log(version), directory.live_log, is_ending)
         return self._make_log(medium, directory, expects_release=True)
 
     def new_reader(self, thread_id: str, namespace: str, path: str) -> FileLog:

@@ -18,9 +18,8 @@ from savers._filesystem.log_bytes import FileLogBytes
 from savers._filesystem.store import wrap_os_errors
 from savers._log import payloads
 from savers._log.catalogue import Head, LogCatalogue
-from savers._log.frame import HEADER_SIZE, META, OVERHEAD, TOMBSTONE, IncompleteLog
+from savers._log.frame import HEADER_SIZE, META, OVERHEAD, TOMBSTONE
 from savers._log.history import read_newest_id
-from savers._log.log_bytes import MemoryLogBytes
 from savers._log.records import Records
 
 if TYPE_CHECKING:
@@ -91,34 +90,24 @@ def read_meta(store: Store, path: str) -> dict[str, Any]:
     """
     problem: object = "it does not say whose log it is"
     try:
-        fd = store.io.open(path)
-        try:
-            meta = _search_meta(store, fd, path)
-        finally:
-            store.io.close(fd)
-        if isinstance(meta, dict):
-            return meta
-    except (FileNotFoundError, IncompleteLog):
-        return {}
+        with closing(FileLogBytes(store.io, path)) as medium:
+            if not medium.open():
+                return {}
+            # A search, not a look behind the header: of the two META records, the first may be damaged.
+            records = Records(medium, None)
+            frame = next(records.search(HEADER_SIZE, min(medium.size, _SHORT_READ)), None)
+            if frame is None:
+                frame = next(records.search(HEADER_SIZE, min(medium.size, _LONG_READ)), None)
+        if frame is None and medium.size <= HEADER_SIZE + OVERHEAD:
+            return {}  # its writer has not written the first record yet, or died before it could
+        if frame is not None and frame.type == META:
+            meta = payloads.unpack_payload(path, frame)
+            if isinstance(meta, dict):
+                return meta
     except (OSError, CheckpointCorruptionError) as error:
         problem = error
     _LOGGER.warning("%s cannot be read: %s", path, problem)
     return {}
-
-
-def _search_meta(store: Store, fd: int, path: str) -> Any:
-    # A search, not a look behind the header: of the two META records, the first may be damaged.
-    for length in (_SHORT_READ, _LONG_READ):
-        data = bytearray(store.io.read_at(fd, 0, length))
-        records = Records(MemoryLogBytes(path, data), None)
-        frame = next(records.search(HEADER_SIZE, length), None)
-        if frame is not None and frame.type == META:
-            return payloads.unpack_payload(path, frame)
-        if frame is not None:
-            break
-    if len(data) <= HEADER_SIZE + OVERHEAD:
-        raise IncompleteLog  # its writer has not written the first record yet, or died before it could
-    return None
 
 
 # One thread

@@ -116,19 +116,16 @@ class FileEvents:
 
     def dispatch(self, event: Any) -> None:
         """Take an event from watchdog."""
+        is_close = event.event_type == "closed"
         for path in (event.src_path, event.dest_path):
             thread, _, file = path[len(self._root) + 1 :].partition(os.sep)
-            if layout.is_thread(thread) and self._only in {None, thread}:
-                self._note(thread, file, is_close=event.event_type == "closed")
-
-    def _note(self, thread: str, file: str, *, is_close: bool) -> None:
-        is_lock = file == layout.RUN_LOCK
-        if is_close != is_lock:
             # The holder of a run lock writes to it, and readers close logs: neither is a change.
-            return
-        if is_close:
-            self.unlocked.add(thread)
-        self._signals.notify(thread)
+            is_change = is_close == (file == layout.RUN_LOCK)
+            if not is_change or not layout.is_thread(thread) or self._only not in {None, thread}:
+                continue
+            if is_close:
+                self.unlocked.add(thread)
+            self._signals.notify(thread)
 
     def is_alive(self) -> bool:
         """Return whether watchdog still reports events."""

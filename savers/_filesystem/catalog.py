@@ -146,31 +146,19 @@ def list_namespaces(store: Store, thread: ThreadDirectory, log_name: str = layou
     return namespaces
 
 
-def list_versions(store: Store, thread: ThreadDirectory) -> list[int]:
-    """Return the versions of a thread, of all its namespaces, including an unfinished release."""
-    # In this order: if the release is finished in between, its version is found as a file.
-    ending = find_begun_end(store, thread)
-    if ending == DELETED:
-        return []
-    versions = find_finished_versions(store, thread)
-    if ending is not None:
-        versions.add(ending)
-    return sorted(versions)
-
-
 def find_finished_versions(store: Store, thread: ThreadDirectory) -> set[int]:
     """Return the versions of a thread whose release is finished; nothing is asked of its live logs."""
     versions = {layout.parse_version(name) for _, name in list_thread_files(store, thread.path)}
     return {version for version in versions if version is not None}
 
 
-def find_begun_end(store: Store, thread: ThreadDirectory) -> int | None:
+def find_begun_end(store: Store, thread_id: str) -> int | None:
     """Return the version that the live logs of a thread become, or DELETED, if that was begun and not finished.
 
     The RELEASE or TOMBSTONE record at the end of the root's log says so; the process that wrote the
     record died or failed.
     """
-    root = store.shared_log(thread.thread_id, "")
+    root = store.shared_log(thread_id, "")
     # A log that cannot be read names no version. Reading its history raises the error.
     with root.mutex, suppress(OSError, CheckpointerError):
         is_live = root.refresh()
@@ -279,7 +267,7 @@ def iter_threads(store: Store, *, released: bool) -> Iterator[tuple[str, str]]:
         if thread_id is None:
             continue
         if name in directories.ending:
-            ending = find_begun_end(store, store.locate(thread_id))
+            ending = find_begun_end(store, thread_id)
             if ending == DELETED or (ending is not None and not released):
                 continue
         yield name, thread_id
@@ -316,7 +304,7 @@ class FileCatalogue(LogCatalogue[FileLogBytes]):
         directory = store.locate(thread_id, namespace)
         if not version:
             return store.new_log(directory)
-        return store.new_version(directory, version, lambda: find_begun_end(store, directory) == version)
+        return store.new_version(directory, version, lambda: find_begun_end(store, thread_id) == version)
 
     @wrap_os_errors("read")
     def list_threads(self, *, released: bool) -> Sequence[str]:
@@ -348,12 +336,20 @@ class FileCatalogue(LogCatalogue[FileLogBytes]):
 
     @wrap_os_errors("read")
     def list_versions(self, thread_id: str) -> Sequence[int]:
-        return list_versions(self._store, self._store.locate(thread_id))
+        store = self._store
+        # In this order: if the release is finished in between, its version is found as a file.
+        ending = find_begun_end(store, thread_id)
+        if ending == DELETED:
+            return []
+        versions = find_finished_versions(store, store.locate(thread_id))
+        if ending is not None:
+            versions.add(ending)
+        return sorted(versions)
 
     @wrap_os_errors("read")
     def list_version_namespaces(self, thread_id: str, version: int) -> Sequence[str]:
-        thread = self._store.locate(thread_id)
+        store = self._store
         log_name = layout.version_name(version)
-        if version == find_begun_end(self._store, thread):
+        if version == find_begun_end(store, thread_id):
             log_name = layout.LOG
-        return list_namespaces(self._store, thread, log_name)
+        return list_namespaces(store, store.locate(thread_id), log_name)

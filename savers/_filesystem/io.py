@@ -276,16 +276,15 @@ class FileIO:
         except FileNotFoundError:
             return []
 
-    def mkdir(self, path: str) -> bool:
-        """Create a directory with mode 0700, whatever the umask; return whether it was missing."""
+    def mkdir(self, path: str) -> None:
+        """Create a directory with mode 0700, whatever the umask, if it is missing."""
         try:
             os.mkdir(path, DIRECTORY_MODE)
         except FileExistsError:
             if not stat.S_ISDIR(os.lstat(path).st_mode):
                 raise
-            return False
-        _set_mode(path, os.lstat(path), DIRECTORY_MODE)
-        return True
+        else:
+            _set_mode(path, os.lstat(path), DIRECTORY_MODE)
 
     def lock(self, fd: int) -> bool:
         """Try to lock an open file against all others, also of this process.
@@ -570,10 +569,10 @@ class DirectoryGuard(FileIO):
         self._check_whole(path)
         return self._with_room(lambda: self._io.entries(path))
 
-    def mkdir(self, path: str) -> bool:
+    def mkdir(self, path: str) -> None:
         self._check_parents(path)
         try:
-            return self._io.mkdir(path)
+            self._io.mkdir(path)
         except FileExistsError:
             self._check_whole(path)
             raise

@@ -58,7 +58,7 @@ def refresh_to_read(store: Store, log: FileLog) -> bool:
         return is_found
     if not is_found or not log.namespace:
         return is_found
-    return catalog.find_begun_end(store, store.locate(log.thread_id)) is None
+    return catalog.find_begun_end(store, log.thread_id) is None
 
 
 def make_ready(store: Store, log: FileLog) -> None:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from graphkit.errors import CheckpointCorruptionError
 from savers._filesystem import layout
 from savers._filesystem.io import FileRange, boot_number, write_whole
-from savers._filesystem.lock import WriteLockIfFree
 from savers._log.frame import META
 from savers._log.log_bytes import Change, Durability, LogBytes
 
@@ -629,7 +628,7 @@ class FileLogBytes(LogBytes):
         """
         file = self.file
         if file is not None and self.write_lock is not None and file.has_extension(end):
-            with WriteLockIfFree(self.write_lock) as is_entered:
+            with self.write_lock.enter_if_free() as is_entered:
                 if is_entered:
                     file.cut_zeros(end)
 

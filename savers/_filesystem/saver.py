@@ -23,7 +23,7 @@ from savers._cipher import Cipher, check_cipher, parse_cipher
 from savers._compression import Compression, parse_compression
 from savers._filesystem import catalog, layout, lifecycle, rewrite
 from savers._filesystem.io import FileIO
-from savers._filesystem.lock import WriteLockIfFree, is_run_locked
+from savers._filesystem.lock import is_run_locked
 from savers._filesystem.log_bytes import FileLogBytes
 from savers._filesystem.store import Store, wrap_os_error, wrap_os_errors
 from savers._filesystem.sync import SyncNever, make_sync_mode
@@ -250,7 +250,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             write_lock = log.frames.bytes.write_lock
             if log.history.index is None or write_lock is None or write_lock.is_mine:
                 return None
-            with WriteLockIfFree(write_lock) as is_entered:
+            with write_lock.enter_if_free() as is_entered:
                 return (call(),) if is_entered else None
 
     # Threads

@@ -478,30 +478,29 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
 
         store = self._store
         key_ring = require_keys(store.key_ring)
+        thread_ids: list[str] = []
+        unknown: dict[str, str] = {}
+        """The directories whose thread id cannot be read, by name."""
         if thread is not None:
-            return self._rotate_threads(
-                [resolve_thread_id(thread)],
-                lambda thread_id: lifecycle.rotate_thread(store, key_ring, thread_id),
-                progress,
-                goes_on=False,
-            )
-        store.leftovers.sweep()
-        found = {os.path.basename(files.path): files for files in list_files(store, None) if files.logs}
-        ids: dict[str, str] = {}
+            thread_ids.append(resolve_thread_id(thread))
+        else:
+            store.leftovers.sweep()
+            for files in list_files(store, None):
+                if not files.logs:
+                    continue
+                thread_id = catalog.find_id(store, files.path, files.logs, "thread")
+                if thread_id is None:
+                    thread_id = os.path.basename(files.path)
+                    unknown[thread_id] = files.path
+                thread_ids.append(thread_id)
 
-        def rotate_directory(name: str) -> RotationReport:
-            files = found[name]
-            thread_id = catalog.find_id(store, files.path, files.logs, "thread")
-            if thread_id is None:
-                raise CheckpointFormatError(files.path, "its thread id cannot be read: repair it, naming the thread")
-            ids[name] = thread_id
+        def rotate(thread_id: str) -> RotationReport:
+            if thread_id in unknown:
+                reason = "its thread id cannot be read: repair it, naming the thread"
+                raise CheckpointFormatError(unknown[thread_id], reason)
             return lifecycle.rotate_thread(store, key_ring, thread_id)
 
-        def report_progress(done: int, total: int, name: str) -> None:
-            if progress is not None:
-                progress(done, total, ids.get(name, name))
-
-        return self._rotate_threads(list(found), rotate_directory, report_progress, goes_on=True)
+        return self._rotate_threads(thread_ids, rotate, progress, goes_on=thread is None)
 
     # The run lock
 

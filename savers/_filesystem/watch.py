@@ -244,17 +244,25 @@ class FileSource(LogSource):
             except OSError as error:
                 self._stop_events(error)
         namespaces = ["", *self._store.directories_in(directory, layout.is_namespace)]
-        # Of a namespace that is gone, and created again, the versions begin with 1.
-        known = self._versions.pop(thread, {})
-        if known:
-            self._versions[thread] = {name: known[name] for name in namespaces if name in known}
+        known = self._versions.get(thread, {})
+        kept: dict[str, int] = {}
         logs: list[FoundLog] = []
         for namespace in namespaces:
             place = Place(thread, namespace)
             # First: if it is released after that, the version is there when versions are listed.
             live = self._find(place, 0)
-            released = [self._find(place, version) for version in self._list_new_versions(place)]
+            names = self._store.io.listdir(layout.join(self._store.root, *place))
+            versions = sorted(version for version in map(layout.parse_version, names) if version is not None)
+            last = known.get(namespace, 0)
+            if not versions or versions[-1] < last:
+                # The thread was deleted, and perhaps created again: its versions begin with 1.
+                last = 0
+            if last:
+                kept[namespace] = last
+            released = [self._find(place, version) for version in versions if version > last]
             logs += [found for found in (*released, live) if found is not None]
+        if known:
+            self._versions[thread] = kept
         if self._config is None or not self._config.checkpoint_ns:
             return logs
         # Those in the namespace to follow, and below it, as far as a log says where it is.
@@ -269,17 +277,6 @@ class FileSource(LogSource):
     def _path_of(self, place: Place, version: int) -> str:
         name = layout.version_name(version) if version else layout.LOG
         return layout.join(self._store.root, *place, name)
-
-    def _list_new_versions(self, place: Place) -> list[int]:
-        files = self._store.io.listdir(layout.join(self._store.root, *place))
-        versions = sorted(version for version in map(layout.parse_version, files) if version is not None)
-        known = self._versions.get(place.thread, {})
-        last = known.get(place.namespace, 0)
-        if not versions or versions[-1] < last:
-            # The thread was deleted, and perhaps created again.
-            known.pop(place.namespace, None)
-            return versions
-        return [version for version in versions if version > last]
 
     def note_reported(self, found: FoundLog) -> None:
         self._versions.setdefault(found.place.thread, {})[found.place.namespace] = found.version

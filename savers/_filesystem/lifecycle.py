@@ -136,26 +136,26 @@ def release(store: Store, thread: ThreadDirectory) -> int | None:
     has the write lock, and has finished what it found.
     """
     namespaces = catalog.list_namespaces(store, thread)
-    if not any(_has_checkpoints(store, thread.in_namespace(namespace)) for namespace in namespaces):
+    has_checkpoints = False
+    for namespace in namespaces:
+        with closing(store.new_log(thread.in_namespace(namespace))) as log:
+            if not log.refresh_to_write():
+                continue
+            if log.history.find_latest() is not None:
+                has_checkpoints = True
+            if namespace:
+                # Before the root's RELEASE record makes it a version. Otherwise a power loss could leave the
+                # record and a log that lacks its last checkpoints.
+                store.io.fsync(log.frames.bytes.fd)
+    if not has_checkpoints:
         return None
     version = 1 + max(catalog.find_finished_versions(store, thread), default=0)
-    for namespace in filter(None, namespaces):
-        # Before the root's RELEASE record makes it a version. Otherwise a power loss could leave the
-        # record and a log that lacks its last checkpoints.
-        with closing(store.new_log(thread.in_namespace(namespace))) as log:
-            if log.refresh_to_write():
-                store.io.fsync(log.frames.bytes.fd)
     _mark_as_ending(store, thread)
     store.io.fsync_dir(store.root)
     store.begun_releases[thread.thread_id] = version
     finish_release(store, thread, version)
     del store.begun_releases[thread.thread_id]
     return version
-
-
-def _has_checkpoints(store: Store, directory: ThreadDirectory) -> bool:
-    with closing(store.new_log(directory)) as log:
-        return log.refresh_to_write() and log.history.find_latest() is not None
 
 
 def _mark_as_ending(store: Store, thread: ThreadDirectory) -> None:
@@ -240,7 +240,7 @@ def delete(store: Store, thread: ThreadDirectory, *, keep_lock: bool) -> bool:
     with suppress(OSError):
         _mark_as_ending(store, thread)
     open_namespaces = _append_tombstones(store, thread)
-    removed = store.leftovers.choose_path(thread)
+    removed = store.leftovers.choose_path(thread.name)
     store.leftovers.sweep_once()
     io.rename(thread.path, removed)
     lock_path = layout.join(removed, layout.RUN_LOCK)
@@ -344,7 +344,7 @@ def _remove_unused(store: Store, name: str) -> None:
         suppress(ThreadBusyError),
         RunLock(io, lock_path, name, lambda: io.open(lock_path, write=True, create=True), 0.0),
     ):
-        removed = layout.join(store.root, layout.TEMPORARY + layout.random_thread_name(name))
+        removed = store.leftovers.choose_path(name)
         io.rename(path, removed)
         io.fsync_dir(store.root)
         remove_tree(io, removed)

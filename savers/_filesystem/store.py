@@ -84,12 +84,13 @@ class Leftovers:
             _LOGGER.info("%s is left of a deleted thread and cannot be removed: %s", path, error)
             return False
 
-    def choose_path(self, thread: ThreadDirectory) -> str:
+    def choose_path(self, name: str) -> str:
         """Return a free path to which a thread's directory can be renamed before it is removed."""
-        self.remove(thread.leftover)
-        if self._io.stat(thread.leftover) is None:
-            return thread.leftover
-        return layout.join(self._root, layout.TEMPORARY + layout.random_thread_name(thread.name))
+        path = layout.join(self._root, layout.TEMPORARY + name)
+        self.remove(path)
+        if self._io.stat(path) is not None:
+            path = layout.join(self._root, layout.TEMPORARY + layout.random_thread_name(name))
+        return path
 
 
 def remove_temporary_logs(io: FileIO, directory: str) -> None:

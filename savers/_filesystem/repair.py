@@ -392,9 +392,10 @@ class Repairer:
             return None
         if not self._dry_run:
             # The store is sealed if one of its logs is.
-            key_ids = (read_meta(self._store, path).get("sealed") for files in threads for path in files.logs)
-            sealed = next((key_id for key_id in key_ids if isinstance(key_id, str)), None)
-            self._store.marker.write(generate_id(), None if sealed is None else get_key_name(sealed))
+            paths = (path for files in threads for path in files.logs)
+            key_ids = (read_meta(self._store, path).get("sealed") for path in paths)
+            sealed = next((get_key_name(key_id) for key_id in key_ids if isinstance(key_id, str)), None)
+            self._store.marker.write(generate_id(), sealed)
         return report
 
     def _repair_thread(self, files: ThreadFiles, thread_id: str | None) -> None:

@@ -59,7 +59,7 @@ class SyncedLog(Protocol):
 class NewLog:
     """A temporary file that takes the place of a log once it is complete; for `with`."""
 
-    def __init__(self, io: FileIO, path: str, identity: Identity, header: Header, key_id: str | None) -> None:
+    def __init__(self, io: FileIO, path: str, identity: Identity, header: Header, seal: LogSeal | None) -> None:
         """Begin the file.
 
         Args:
@@ -67,7 +67,7 @@ class NewLog:
             path: the log whose place the file will take.
             identity: whose log it is.
             header: the header of the file.
-            key_id: the id of the key with which the source was begun; None if it is plain.
+            seal: what seals the source; None if it is plain.
         """
         self._io = io
         self._final_path = path
@@ -80,9 +80,9 @@ class NewLog:
         self._written = 0
         """Up to here the records are in the file."""
         meta = identity.make_meta()
-        if key_id is not None:
-            self._seal = identity.make_seal(path, key_id)
-            meta["sealed"] = key_id
+        if seal is not None:
+            self._seal = identity.make_seal(path, seal.key_id)
+            meta["sealed"] = seal.key_id
         self._pending = bytearray(header.pack())
         """What follows them."""
         self._pending += pack_meta_frames(header.fid, meta, boot_number())
@@ -176,7 +176,7 @@ def new_generation(log: SyncedLog) -> Iterator[NewLog]:
     assert header is not None
     # Another file id, which each record repeats: no offset in the old log is taken for one in the new.
     next_header = new_header(header.digest, header.generation + 1)
-    with NewLog(medium.io, frames.path, frames.identity, next_header, _get_key_id(frames)) as new_log:
+    with NewLog(medium.io, frames.path, frames.identity, next_header, frames.seal) as new_log:
         yield new_log
     medium.sync_names(None)
     log.close()
@@ -203,12 +203,6 @@ def renew(log: SyncedLog) -> None:
     medium.durability.note_replaced()
 
 
-def _get_key_id(frames: AnyFrameLog) -> str | None:
-    if frames.seal is None:
-        return None
-    return frames.seal.key_id
-
-
 def copy_thread(store: Store, source: ThreadDirectory, target: ThreadDirectory) -> None:
     """Copy the live logs of a thread to a thread that has none, or only a log that marks it as incomplete.
 
@@ -223,7 +217,7 @@ def copy_thread(store: Store, source: ThreadDirectory, target: ThreadDirectory) 
             store.make_directories(directory)
             identity = store.new_log(directory).frames.identity
             header = new_header(directory.digest, 1)
-            with NewLog(store.io, directory.live_log, identity, header, _get_key_id(frames)) as new_log:
+            with NewLog(store.io, directory.live_log, identity, header, frames.seal) as new_log:
                 new_log.copy_records(frames, frames.end)
             store.sync_directories(directory)
 

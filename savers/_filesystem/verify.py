@@ -77,8 +77,11 @@ class ProgressMeter:
         self._done = 0
         self._sizes: dict[str, int] = {}
         if progress is not None:
-            statuses = {path: store.io.stat(path) for files in threads for path in files.logs}
-            self._sizes = {path: status.st_size for path, status in statuses.items() if status is not None}
+            for files in threads:
+                for path in files.logs:
+                    status = store.io.stat(path)
+                    if status is not None:
+                        self._sizes[path] = status.st_size
         self._total = sum(self._sizes.values())
 
     def finish_file(self, path: str) -> None:

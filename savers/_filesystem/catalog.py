@@ -8,46 +8,29 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers._filesystem import layout
-from savers._filesystem.log_bytes import FileLogBytes, ReleasedFileBytes
+from savers._filesystem.log_bytes import FileLogBytes
 from savers._filesystem.store import wrap_os_errors
 from savers._log import payloads
 from savers._log.catalogue import Head, LogCatalogue
-from savers._log.frame import (
-    CHECKPOINT,
-    HEADER_SIZE,
-    KEY,
-    MARK,
-    META,
-    OVERHEAD,
-    RELEASE,
-    REPLACE,
-    TOMBSTONE,
-    IncompleteLog,
-)
+from savers._log.frame import HEADER_SIZE, META, OVERHEAD, TOMBSTONE
 from savers._log.history import read_newest_id
-from savers._log.log_bytes import LogBytes, MemoryLogBytes
 from savers._log.records import Records
 
 if TYPE_CHECKING:
     from savers._filesystem.layout import ThreadDirectory
     from savers._filesystem.store import FileLog, Store
-    from savers._log.stored_checkpoint import StoredCheckpoint
 
 _LOGGER: Final = getLogger("graphkit")
 _SHORT_READ: Final = 1 << 10
 """Nearly all META records end within this many bytes of a log."""
 _LONG_READ: Final = 1 << 20
 """All META records end within this many bytes of a log."""
-_SHORT_LOG: Final = 1 << 14
-"""Shorter logs are read as a whole, in one call, to find their newest checkpoint."""
-_UNSUITABLE: Final = frozenset({MARK, RELEASE, TOMBSTONE})
-"""Types of records that need more than a summary."""
 DELETED: Final = 0
 """What stands for a version where a thread is being deleted; versions begin with 1."""
 
@@ -55,7 +38,7 @@ DELETED: Final = 0
 # Ids
 
 
-def find_id(store: Store, path: str, log_names: Iterable[str], key: str) -> str | None:
+def find_id(store: Store, path: str, logs: Iterable[str], key: str) -> str | None:
     """Return the thread id or the namespace of a directory.
 
     The name of the directory shows a plain id; for others, any readable log of the directory has it.
@@ -63,23 +46,18 @@ def find_id(store: Store, path: str, log_names: Iterable[str], key: str) -> str 
     Args:
         store: the store.
         path: the directory.
-        log_names: the logs to read, relative to the directory.
+        logs: the logs to read.
         key: the key in the META records.
 
     Returns:
         None if no log can be read.
     """
-    known = _find_known_id(store, os.path.basename(path))
+    name = os.path.basename(path)
+    known = _find_known_id(store, name)
     if known is not None:
         return known
-    return _read_id(store, path, log_names, key)
-
-
-def _read_id(store: Store, path: str, log_names: Iterable[str], key: str) -> str | None:
-    name = os.path.basename(path)
-    for log_name in log_names:
-        meta = read_meta(store, layout.join(path, log_name))
-        found = meta.get(key)
+    for log in logs:
+        found = read_meta(store, log).get(key)
         # The file may have been moved here from elsewhere.
         if isinstance(found, str) and layout.is_name_of(name, found):
             store.remember_id(name, found)
@@ -101,7 +79,8 @@ def find_namespace(store: Store, path: str) -> str | None:
     """Return the namespace of a directory; "" for that of a thread, None if no log can be read."""
     if not layout.is_namespace(os.path.basename(path)):
         return ""
-    return find_id(store, path, filter(layout.is_log, store.io.listdir(path)), "ns")
+    logs = (layout.join(path, name) for name in store.io.listdir(path) if layout.is_log(name))
+    return find_id(store, path, logs, "ns")
 
 
 def read_meta(store: Store, path: str) -> dict[str, Any]:
@@ -111,50 +90,53 @@ def read_meta(store: Store, path: str) -> dict[str, Any]:
     """
     problem: object = "it does not say whose log it is"
     try:
-        fd = store.io.open(path)
-        try:
-            meta = _search_meta(store, fd, path)
-        finally:
-            store.io.close(fd)
-        if isinstance(meta, dict):
-            return meta
-    except (FileNotFoundError, IncompleteLog):
-        return {}
+        with closing(FileLogBytes(store.io, path)) as medium:
+            if not medium.open():
+                return {}
+            # A search, not a look behind the header: of the two META records, the first may be damaged.
+            records = Records(medium, None)
+            frame = next(records.search(HEADER_SIZE, min(medium.size, _SHORT_READ)), None)
+            if frame is None:
+                frame = next(records.search(HEADER_SIZE, min(medium.size, _LONG_READ)), None)
+        if frame is None and medium.size <= HEADER_SIZE + OVERHEAD:
+            return {}  # its writer has not written the first record yet, or died before it could
+        if frame is not None and frame.type == META:
+            meta = payloads.unpack_payload(path, frame)
+            if isinstance(meta, dict):
+                return meta
     except (OSError, CheckpointCorruptionError) as error:
         problem = error
     _LOGGER.warning("%s cannot be read: %s", path, problem)
     return {}
 
 
-def _search_meta(store: Store, fd: int, path: str) -> Any:
-    # A search, not a look behind the header: of the two META records, the first may be damaged.
-    for length in (_SHORT_READ, _LONG_READ):
-        data = bytearray(store.io.read_at(fd, 0, length))
-        records = Records(MemoryLogBytes(path, data), None)
-        frame = next(records.search(HEADER_SIZE, length), None)
-        if frame is not None and frame.type == META:
-            return payloads.unpack_payload(path, frame)
-        if frame is not None:
-            break
-    if len(data) <= HEADER_SIZE + OVERHEAD:
-        raise IncompleteLog  # its writer has not written the first record yet, or died before it could
-    return None
-
-
 # One thread
 
 
-def list_directories(store: Store, thread: ThreadDirectory) -> list[str]:
+def list_directories(store: Store, path: str) -> list[str]:
     """Return the directories of a thread that may have logs: its own, and those of its namespaces."""
-    names = store.directories_in(thread.path, layout.is_namespace)
-    return [thread.path, *(layout.join(thread.path, name) for name in names)]
+    names = store.directories_in(path, layout.is_namespace)
+    return [path, *(layout.join(path, name) for name in names)]
+
+
+def list_thread_files(store: Store, path: str) -> list[tuple[str, str]]:
+    """Return the directory and the name of each file in the directory of a thread, and in those of its namespaces."""
+    directories = list_directories(store, path)
+    return [(directory, name) for directory in directories for name in store.io.listdir(directory)]
+
+
+def list_others(store: Store, path: str, prefixes: tuple[str, ...]) -> list[str]:
+    """Return the files of a thread's directory whose names have a prefix, relative to the store's root."""
+    files = list_thread_files(store, path)
+    found = [layout.join(directory, name) for directory, name in files if name.startswith(prefixes)]
+    return sorted(os.path.relpath(file, store.root) for file in found)
 
 
 def list_namespaces(store: Store, thread: ThreadDirectory, log_name: str = layout.LOG) -> list[str]:
     """Return the namespaces of a thread that have a live log, or one with another name, the root first."""
     io = store.io
     namespaces: list[str] = []
-    for path in list_directories(store, thread):
+    for path in list_directories(store, thread.path):
         log = layout.join(path, log_name)
         if io.stat(log) is None:
             continue
@@ -164,33 +146,19 @@ def list_namespaces(store: Store, thread: ThreadDirectory, log_name: str = layou
     return namespaces
 
 
-def list_versions(store: Store, thread: ThreadDirectory) -> list[int]:
-    """Return the versions of a thread, of all its namespaces, including an unfinished release."""
-    # In this order: if the release is finished in between, its version is found as a file.
-    ending = find_begun_end(store, thread)
-    if ending == DELETED:
-        return []
-    versions = find_finished_versions(store, thread)
-    if ending is not None:
-        versions.add(ending)
-    return sorted(versions)
-
-
 def find_finished_versions(store: Store, thread: ThreadDirectory) -> set[int]:
     """Return the versions of a thread whose release is finished; nothing is asked of its live logs."""
-    versions: set[int | None] = set()
-    for path in list_directories(store, thread):
-        versions.update(map(layout.parse_version, store.io.listdir(path)))
+    versions = {layout.parse_version(name) for _, name in list_thread_files(store, thread.path)}
     return {version for version in versions if version is not None}
 
 
-def find_begun_end(store: Store, thread: ThreadDirectory) -> int | None:
+def find_begun_end(store: Store, thread_id: str) -> int | None:
     """Return the version that the live logs of a thread become, or DELETED, if that was begun and not finished.
 
     The RELEASE or TOMBSTONE record at the end of the root's log says so; the process that wrote the
     record died or failed.
     """
-    root = store.shared_log(thread.thread_id, "")
+    root = store.shared_log(thread_id, "")
     # A log that cannot be read names no version. Reading its history raises the error.
     with root.mutex, suppress(OSError, CheckpointerError):
         is_live = root.refresh()
@@ -203,7 +171,7 @@ def find_begun_end(store: Store, thread: ThreadDirectory) -> int | None:
 
 
 def list_logs(store: Store, path: str, *, released: bool) -> list[str]:
-    """Return logs of a thread, relative to its directory; empty if it holds nothing.
+    """Return logs of a thread; empty if it holds nothing.
 
     If the root has a live log, this is the only one returned.
 
@@ -212,24 +180,19 @@ def list_logs(store: Store, path: str, *, released: bool) -> list[str]:
         path: the directory of the thread.
         released: whether versions count.
     """
-    if _is_complete(store.io.stat(layout.join(path, layout.LOG))):
-        return [layout.LOG]
-    logs = list(_iter_logs(store, path, "", released=released))
-    for name in store.directories_in(path, layout.is_namespace):
-        logs += _iter_logs(store, path, name, released=released)
+    root_log = layout.join(path, layout.LOG)
+    if _is_complete(store.io.stat(root_log)):
+        return [root_log]
+    logs: list[str] = []
+    for directory, name in list_thread_files(store, path):
+        log = layout.join(directory, name)
+        if name == layout.LOG:
+            is_counted = _is_complete(store.io.stat(log))
+        else:
+            is_counted = released and layout.parse_version(name) is not None
+        if is_counted:
+            logs.append(log)
     return logs
-
-
-def _iter_logs(store: Store, path: str, name: str, *, released: bool) -> Iterator[str]:
-    """Yield the logs in a directory of a thread, relative to the thread's directory; see `list_logs`."""
-    io = store.io
-    for file in io.listdir(layout.join(path, name)):
-        log = layout.join(name, file)
-        if file == layout.LOG:
-            if _is_complete(io.stat(layout.join(path, log))):
-                yield log
-        elif released and layout.parse_version(file) is not None:
-            yield log
 
 
 def _is_complete(status: os.stat_result | None) -> bool:
@@ -240,14 +203,6 @@ def _is_complete(status: os.stat_result | None) -> bool:
     if status is None:
         return False
     return status.st_size > HEADER_SIZE + OVERHEAD or not stat.S_ISREG(status.st_mode)
-
-
-def has_salvaged_files(store: Store, thread: ThreadDirectory) -> bool:
-    """Return whether the directory of a thread, or of one of its namespaces, has salvaged files."""
-    for path in list_directories(store, thread):
-        if any(name.startswith(layout.SALVAGED_PREFIXES) for name in store.io.listdir(path)):
-            return True
-    return False
 
 
 def iter_files(store: Store, path: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -312,7 +267,7 @@ def iter_threads(store: Store, *, released: bool) -> Iterator[tuple[str, str]]:
         if thread_id is None:
             continue
         if name in directories.ending:
-            ending = find_begun_end(store, store.locate(thread_id))
+            ending = find_begun_end(store, thread_id)
             if ending == DELETED or (ending is not None and not released):
                 continue
         yield name, thread_id
@@ -333,54 +288,7 @@ def _find_thread(store: Store, name: str, *, released: bool) -> str | None:
     logs = list_logs(store, directory, released=released)
     if not logs:
         return None
-    if thread_id is not None:
-        return thread_id
-    return _read_id(store, directory, logs, "thread")
-
-
-class LogSummary(NamedTuple):
-    """What there is to say of a log in one line."""
-
-    length: int
-    """How many checkpoints it has."""
-    last: StoredCheckpoint
-    """The last of them."""
-
-
-def sum_up(log: FileLog) -> LogSummary | None:
-    """Read a log once, forward; check every record, but decode only those from the last keyframe on, and no state.
-
-    None if the log must be read in another way: an incomplete or ended one, one with tags, one whose
-    last checkpoint replaces another.
-
-    Args:
-        log: the log, not open; the caller closes it.
-
-    Raises:
-        CheckpointCorruptionError: it is damaged.
-        CheckpointFormatError: another version of graphkit wrote it.
-    """
-    frames = log.frames
-    if not frames.open():
-        return None
-    count = 0
-    keyframe = 0
-    # Only what is decoded is opened.
-    for frame in Records(frames.bytes, frames.fid).scan(frames.end, frames.bytes.size, frames.seq):
-        if frame.type in _UNSUITABLE:
-            return None
-        if frame.type == CHECKPOINT:
-            count += not frame.flags & REPLACE
-            if frame.flags & KEY:
-                keyframe = frame.offset
-        frames.note_read(frame)
-    if not count:
-        return None
-    last = log.history.chains.read(keyframe, frames.end).scan.last
-    assert last is not None
-    if last.is_replacement:
-        return None
-    return LogSummary(count, last)
+    return find_id(store, directory, logs, "thread")
 
 
 @final
@@ -391,23 +299,12 @@ class FileCatalogue(LogCatalogue[FileLogBytes]):
         self._store = store
         self.logs = store.logs
 
-    def shared_log(self, thread_id: str, namespace: str, version: int = 0) -> FileLog:
-        log = super().shared_log(thread_id, namespace, version)
-        if version:
-            medium = log.frames.bytes
-            assert isinstance(medium, ReleasedFileBytes)
-            # The release may have been finished since the log was opened.
-            medium.is_ending = self._is_ending(thread_id, version)
-        return log
-
     def new_log(self, thread_id: str, namespace: str, version: int = 0) -> FileLog:
-        directory = self._store.locate(thread_id, namespace)
+        store = self._store
+        directory = store.locate(thread_id, namespace)
         if not version:
-            return self._store.new_log(directory)
-        return self._store.new_version(directory, version, is_ending=self._is_ending(thread_id, version))
-
-    def _is_ending(self, thread_id: str, version: int) -> bool:
-        return version == find_begun_end(self._store, self._store.locate(thread_id))
+            return store.new_log(directory)
+        return store.new_version(directory, version, lambda: find_begun_end(store, thread_id) == version)
 
     @wrap_os_errors("read")
     def list_threads(self, *, released: bool) -> Sequence[str]:
@@ -419,7 +316,7 @@ class FileCatalogue(LogCatalogue[FileLogBytes]):
             path = layout.join(store.root, name)
             namespaces = [""]
             # Nearly all threads have no namespace but the root.
-            if any(map(layout.is_namespace, store.io.listdir_unchecked(path))):
+            if any(map(layout.is_namespace, store.io.listdir(path))):
                 namespaces = list_namespaces(store, store.locate(thread_id))
             for namespace in namespaces:
                 newest_id = None
@@ -430,18 +327,8 @@ class FileCatalogue(LogCatalogue[FileLogBytes]):
 
     @wrap_os_errors("read")
     def _read_newest_id(self, path: str) -> str | None:
-        # A listing reads thousands of these, nearly all of them short.
-        io = self._store.io
-        data, status = io.read_file_unchecked(path, _SHORT_LOG)
-        medium: LogBytes = MemoryLogBytes(path, bytearray(data))
-        if status.st_size > _SHORT_LOG:
-            medium = FileLogBytes(io, path)
-        try:
-            if not medium.open():
-                return None
-            return read_newest_id(medium)
-        finally:
-            medium.close()
+        with closing(FileLogBytes(self._store.io, path)) as medium:
+            return read_newest_id(medium) if medium.open() else None
 
     @wrap_os_errors("read")
     def list_namespaces(self, thread_id: str) -> Sequence[str]:
@@ -449,12 +336,20 @@ class FileCatalogue(LogCatalogue[FileLogBytes]):
 
     @wrap_os_errors("read")
     def list_versions(self, thread_id: str) -> Sequence[int]:
-        return list_versions(self._store, self._store.locate(thread_id))
+        store = self._store
+        # In this order: if the release is finished in between, its version is found as a file.
+        ending = find_begun_end(store, thread_id)
+        if ending == DELETED:
+            return []
+        versions = find_finished_versions(store, store.locate(thread_id))
+        if ending is not None:
+            versions.add(ending)
+        return sorted(versions)
 
     @wrap_os_errors("read")
     def list_version_namespaces(self, thread_id: str, version: int) -> Sequence[str]:
-        thread = self._store.locate(thread_id)
+        store = self._store
         log_name = layout.version_name(version)
-        if version == find_begun_end(self._store, thread):
+        if version == find_begun_end(store, thread_id):
             log_name = layout.LOG
-        return list_namespaces(self._store, thread, log_name)
+        return list_namespaces(store, store.locate(thread_id), log_name)

@@ -9,7 +9,7 @@ nothing.
 from __future__ import annotations
 
 from itertools import chain, product
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from savers._log.frame import FRAME_SIZE, HEADER_SIZE, OVERHEAD, Frame, parse_extent, parse_frame
@@ -49,17 +49,6 @@ _PATTERNS: Final = {_TABLE[bit]: bit for bit in _ONE_BIT}
 """What a flipped bit of the last byte changes in the checksum."""
 
 
-class Correction(NamedTuple):
-    """One byte of a log in which one bit is wrong."""
-
-    position: int
-    """Where the byte stands in the file."""
-    byte: int
-    """The right value."""
-    record_end: int
-    """Where the record with this byte ends."""
-
-
 def find_flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
     """Find the bit whose flip gives some bytes a checksum.
 
@@ -96,22 +85,22 @@ def find_corrections(records: Records, size: int) -> dict[int, int]:
         if frame is not None:
             limit = frame.offset
         while offset < limit:
-            correction = _correct_record(records, offset, limit)
-            if correction is None:
+            end = _correct_record(records, offset, limit, corrections)
+            if end is None:
                 break
-            corrections[correction.position] = correction.byte
-            offset = correction.record_end
+            offset = end
         if frame is not None:
             offset = frame.end
     return corrections
 
 
-def _correct_record(records: Records, offset: int, limit: int) -> Correction | None:
-    """Correct the record at an offset; return None if more than one bit of it is wrong."""
+def _correct_record(records: Records, offset: int, limit: int, corrections: dict[int, int]) -> int | None:
+    """Correct the record at an offset, and return where it ends; None if more than one bit of it is wrong."""
     for index, data in _guess_records(records, offset, limit):
         frame = parse_frame(data, 0, offset, records.fid or 0)
         if isinstance(frame, Frame):
-            return Correction(position=offset + index, byte=data[index], record_end=frame.end)
+            corrections[offset + index] = data[index]
+            return frame.end
     return None
 
 
@@ -123,8 +112,17 @@ def _guess_records(records: Records, offset: int, limit: int) -> Iterator[tuple[
     extent = parse_extent(head, offset)
     if extent is not None and extent.fid == records.fid:
         # The header proves itself, so the bit is behind it.
-        if extent.length <= longest:
-            yield from _guess_bodies(read_at(offset, extent.length))
+        if extent.length > longest:
+            return
+        data = read_at(offset, extent.length)
+        payload_end = len(data) - OVERHEAD + FRAME_SIZE
+        flipped = find_flipped_bit(data[FRAME_SIZE:payload_end], int.from_bytes(data[_PAYLOAD_CRC], "little"))
+        if flipped is not None:
+            index, bit = flipped
+            yield FRAME_SIZE + index, _flip(data, FRAME_SIZE + index, bit)
+        # The trailer repeats the length, and has no checksum.
+        for index, bit in product(range(payload_end, len(data)), _ONE_BIT):
+            yield index, _flip(data, index, bit)
         return
     # The checksum of the header does not locate the bit: until it is right, not even the length of
     # the record is known. All 320 bits are tried, and nearly all of them leave the checksum wrong.
@@ -133,19 +131,6 @@ def _guess_records(records: Records, offset: int, limit: int) -> Iterator[tuple[
         extent = parse_extent(changed, offset)
         if extent is not None and extent.fid == records.fid and extent.length <= longest:
             yield index, changed + read_at(offset + len(head), extent.length - len(head))
-
-
-def _guess_bodies(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield what a record with a right header may have been; see `_guess_records`."""
-    payload_end = len(data) - OVERHEAD + FRAME_SIZE
-    crc = int.from_bytes(data[_PAYLOAD_CRC], "little")
-    flipped = find_flipped_bit(data[FRAME_SIZE:payload_end], crc)
-    if flipped is not None:
-        index, bit = flipped
-        yield FRAME_SIZE + index, _flip(data, FRAME_SIZE + index, bit)
-    # The trailer repeats the length, and has no checksum.
-    for index, bit in product(range(payload_end, len(data)), _ONE_BIT):
-        yield index, _flip(data, index, bit)
 
 
 def _flip(data: bytes, index: int, bit: int) -> bytes:

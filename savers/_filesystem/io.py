@@ -146,28 +146,6 @@ class FileIO:
             raise self._with_path(error, fd) from None
         return data
 
-    @staticmethod
-    def read_file(path: str, longest: int) -> tuple[bytes, os.stat_result]:
-        """Return the bytes of a regular file, and its status; no bytes if it is longer than `longest`.
-
-        Four system calls and nothing else, for callers that read thousands of files.
-
-        Raises:
-            OSError: also for what is not a regular file. The call does not wait for it.
-        """
-        fd = os.open(path, _FLAGS)
-        try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                kind = describe_file_type(status.st_mode)
-                raise OSError(errno.EINVAL, f"it is {kind} where a file should be", path)
-            if status.st_size > longest:
-                return b"", status
-            # Fewer bytes only if the file has become shorter since.
-            return os.read(fd, status.st_size), status
-        finally:
-            os.close(fd)
-
     def write_at(self, fd: int, offset: int, data: bytes) -> int:
         """Write once at an offset.
 
@@ -298,16 +276,15 @@ class FileIO:
         except FileNotFoundError:
             return []
 
-    def mkdir(self, path: str) -> bool:
-        """Create a directory with mode 0700, whatever the umask; return whether it was missing."""
+    def mkdir(self, path: str) -> None:
+        """Create a directory with mode 0700, whatever the umask, if it is missing."""
         try:
             os.mkdir(path, DIRECTORY_MODE)
         except FileExistsError:
             if not stat.S_ISDIR(os.lstat(path).st_mode):
                 raise
-            return False
-        _set_mode(path, os.lstat(path), DIRECTORY_MODE)
-        return True
+        else:
+            _set_mode(path, os.lstat(path), DIRECTORY_MODE)
 
     def lock(self, fd: int) -> bool:
         """Try to lock an open file against all others, also of this process.
@@ -561,10 +538,6 @@ class DirectoryGuard(FileIO):
         self._check_parents(path)
         return self._io.stat(path)
 
-    def read_file_unchecked(self, path: str, longest: int) -> tuple[bytes, os.stat_result]:
-        """Like `FileIO.read_file`, for a file whose directories the caller has just looked at."""
-        return self._with_room(lambda: self._io.read_file(path, longest))
-
     def is_dir(self, path: str) -> bool:
         if not path.startswith(self._prefix):
             return self._io.is_dir(path)
@@ -592,18 +565,14 @@ class DirectoryGuard(FileIO):
         self._check_whole(path)
         return self._with_room(lambda: self._io.listdir(path))
 
-    def listdir_unchecked(self, path: str) -> list[str]:
-        """Like `listdir`, for a directory that `entries` has just returned."""
-        return self._with_room(lambda: self._io.listdir(path))
-
     def entries(self, path: str) -> list[tuple[str, bool]]:
         self._check_whole(path)
         return self._with_room(lambda: self._io.entries(path))
 
-    def mkdir(self, path: str) -> bool:
+    def mkdir(self, path: str) -> None:
         self._check_parents(path)
         try:
-            return self._io.mkdir(path)
+            self._io.mkdir(path)
         except FileExistsError:
             self._check_whole(path)
             raise

@@ -114,7 +114,6 @@ def locate_thread(thread_id: str, namespace: str = "", root: str = "") -> Thread
     )
 
 
-@lru_cache(maxsize=4096)
 def namespace_name(namespace: str) -> str:
     """Return the name of a namespace's directory; "" for the root namespace."""
     if not namespace:

@@ -1,4 +1,4 @@
-"""Begins and ends histories: brings live logs up to date, releases them as versions, deletes threads.
+"""Whole threads: brings live logs up to date, releases them as versions, deletes threads, seals them with new keys.
 
 If the process dies at any moment, the store is unchanged, or the operation is complete, or a record
 shows that it was begun and the next holder of the write lock finishes it. The caller holds the
@@ -7,19 +7,32 @@ write lock of the thread, except to read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Final
 
-from graphkit.errors import CheckpointConflictError, CheckpointerError, ThreadBusyError
+from graphkit.abc import RotationReport
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointCorruptionError,
+    CheckpointErasedError,
+    CheckpointerError,
+    CheckpointFormatError,
+    ThreadBusyError,
+)
 from savers._filesystem import catalog, layout, rewrite
 from savers._filesystem.lock import RunLock
 from savers._filesystem.log_bytes import ReleasedFileBytes
-from savers._filesystem.store import WAS_REMOVED, remove_tree
+from savers._filesystem.store import WAS_REMOVED, remove_temporary_logs, remove_tree
 from savers._log.frame import RELEASE, TOMBSTONE
+from savers._log.rewriter import needs_rotation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from savers._cipher import KeyRing
     from savers._filesystem.layout import ThreadDirectory
     from savers._filesystem.store import FileLog, Store
 
@@ -45,7 +58,7 @@ def refresh_to_read(store: Store, log: FileLog) -> bool:
         return is_found
     if not is_found or not log.namespace:
         return is_found
-    return catalog.find_begun_end(store, store.locate(log.thread_id)) is None
+    return catalog.find_begun_end(store, log.thread_id) is None
 
 
 def make_ready(store: Store, log: FileLog) -> None:
@@ -123,26 +136,26 @@ def release(store: Store, thread: ThreadDirectory) -> int | None:
     has the write lock, and has finished what it found.
     """
     namespaces = catalog.list_namespaces(store, thread)
-    if not any(_has_checkpoints(store, thread.in_namespace(namespace)) for namespace in namespaces):
+    has_checkpoints = False
+    for namespace in namespaces:
+        with closing(store.new_log(thread.in_namespace(namespace))) as log:
+            if not log.refresh_to_write():
+                continue
+            if log.history.find_latest() is not None:
+                has_checkpoints = True
+            if namespace:
+                # Before the root's RELEASE record makes it a version. Otherwise a power loss could leave the
+                # record and a log that lacks its last checkpoints.
+                store.io.fsync(log.frames.bytes.fd)
+    if not has_checkpoints:
         return None
     version = 1 + max(catalog.find_finished_versions(store, thread), default=0)
-    for namespace in filter(None, namespaces):
-        # Before the root's RELEASE record makes it a version. Otherwise a power loss could leave the
-        # record and a log that lacks its last checkpoints.
-        with closing(store.new_log(thread.in_namespace(namespace))) as log:
-            if log.refresh_to_write():
-                store.io.fsync(log.frames.bytes.fd)
     _mark_as_ending(store, thread)
     store.io.fsync_dir(store.root)
     store.begun_releases[thread.thread_id] = version
     finish_release(store, thread, version)
     del store.begun_releases[thread.thread_id]
     return version
-
-
-def _has_checkpoints(store: Store, directory: ThreadDirectory) -> bool:
-    with closing(store.new_log(directory)) as log:
-        return log.refresh_to_write() and log.history.find_latest() is not None
 
 
 def _mark_as_ending(store: Store, thread: ThreadDirectory) -> None:
@@ -222,12 +235,12 @@ def delete(store: Store, thread: ThreadDirectory, *, keep_lock: bool) -> bool:
     """
     io = store.io
     logs = catalog.list_logs(store, thread.path, released=True)
-    had_content = bool(logs) or catalog.has_salvaged_files(store, thread)
+    had_content = bool(logs or catalog.list_others(store, thread.path, layout.SALVAGED_PREFIXES))
     # Not brought to the disk: after a power loss, the thread is at worst listed, and empty.
     with suppress(OSError):
         _mark_as_ending(store, thread)
     open_namespaces = _append_tombstones(store, thread)
-    removed = store.leftovers.choose_path(thread)
+    removed = store.leftovers.choose_path(thread.name)
     store.leftovers.sweep_once()
     io.rename(thread.path, removed)
     lock_path = layout.join(removed, layout.RUN_LOCK)
@@ -235,7 +248,13 @@ def delete(store: Store, thread: ThreadDirectory, *, keep_lock: bool) -> bool:
         io.mkdir(thread.path)
         io.rename(lock_path, thread.run_lock)
     io.fsync_dir(store.root)
-    _append_late_tombstones(store, thread, removed, open_namespaces)
+    # So the processes that have the other logs open see that the thread was deleted, not lost; as far as possible.
+    for namespace in open_namespaces:
+        path = layout.join(removed, layout.namespace_name(namespace), layout.LOG)
+        log = store.new_log(thread.in_namespace(namespace), path)
+        with closing(log), suppress(OSError, CheckpointerError):
+            if log.refresh_to_write():
+                log.end(TOMBSTONE, 0)
     _remove_ending_mark(store, thread)
     store.begun_releases.pop(thread.thread_id, None)
     kept_directories = remove_tree(io, removed)
@@ -276,24 +295,12 @@ def _append_tombstones(store: Store, thread: ThreadDirectory) -> set[str]:
     return open_namespaces
 
 
-def _append_late_tombstones(store: Store, thread: ThreadDirectory, removed: str, namespaces: Iterable[str]) -> None:
-    """Append TOMBSTONE to the logs of a removed thread, as far as possible.
-
-    So the processes that have them open see that the thread was deleted, not lost.
-    """
-    for namespace in namespaces:
-        path = layout.join(removed, layout.namespace_name(namespace), layout.LOG)
-        log = store.new_log(thread.in_namespace(namespace), path)
-        with closing(log), suppress(OSError, CheckpointerError):
-            if log.refresh_to_write():
-                log.end(TOMBSTONE, 0)
-
-
 def erase_deleted(store: Store) -> list[str]:
     """Remove what deletes that did not finish have left, and names of threads; return why some of it stays."""
     io = store.io
     store.leftovers.sweep()
-    marks = [name for name in io.listdir(store.root) if layout.parse_releasing_name(name) is not None]
+    marked = {mark: layout.parse_releasing_name(mark) for mark in io.listdir(store.root)}
+    marks = {mark: name for mark, name in marked.items() if name is not None}
     unused = [name for name in store.directories_in(store.root, layout.is_thread) if _has_only_lock(store, name)]
     if marks or unused:
         with ExitStack() as locks:
@@ -301,8 +308,16 @@ def erase_deleted(store: Store) -> list[str]:
             # lock excludes the writers of its thread.
             for lock in store.all_write_locks():
                 locks.enter_context(lock)
-            unused += [_finish_marked(store, mark) for mark in marks]
-            for name in unused:
+            for mark, name in marks.items():
+                path = layout.join(store.root, name)
+                logs = catalog.list_logs(store, path, released=True)
+                thread_id = catalog.find_id(store, path, logs, "thread") if logs else None
+                if thread_id is not None:
+                    finish_begun_in_thread(store, store.locate(thread_id))
+                if _has_only_lock(store, name):
+                    with suppress(FileNotFoundError):
+                        io.unlink(layout.join(store.root, mark))
+            for name in (*unused, *marks.values()):
                 _remove_unused(store, name)
     kept = sum(map(layout.is_leftover, io.listdir(store.root)))
     if not kept:
@@ -312,22 +327,8 @@ def erase_deleted(store: Store) -> list[str]:
     return [f"{what} in {store.root}, with a name that begins with tmp-t-: {advice}"]
 
 
-def _finish_marked(store: Store, mark: str) -> str:
-    """Finish the release or the delete that a mark in the root shows; return the name of the thread's directory."""
-    name = layout.parse_releasing_name(mark)
-    assert name is not None
-    path = layout.join(store.root, name)
-    logs = catalog.list_logs(store, path, released=True) if store.io.stat(path) is not None else []
-    thread_id = catalog.find_id(store, path, logs, "thread") if logs else None
-    if thread_id is not None:
-        finish_begun_in_thread(store, store.locate(thread_id))
-    if store.io.stat(path) is None or _has_only_lock(store, name):
-        with suppress(FileNotFoundError):
-            store.io.unlink(layout.join(store.root, mark))
-    return name
-
-
 def _has_only_lock(store: Store, name: str) -> bool:
+    """Return whether the directory of a thread has nothing but a run lock, or is gone."""
     return {*store.io.listdir(layout.join(store.root, name))} <= {layout.RUN_LOCK}
 
 
@@ -343,7 +344,7 @@ def _remove_unused(store: Store, name: str) -> None:
         suppress(ThreadBusyError),
         RunLock(io, lock_path, name, lambda: io.open(lock_path, write=True, create=True), 0.0),
     ):
-        removed = layout.join(store.root, layout.TEMPORARY + layout.random_thread_name(name))
+        removed = store.leftovers.choose_path(name)
         io.rename(path, removed)
         io.fsync_dir(store.root)
         remove_tree(io, removed)
@@ -383,3 +384,74 @@ def delete_if_idle(store: Store, thread: ThreadDirectory, since_ns: int) -> bool
         delete(store, thread, keep_lock=False)
     store.logs.close_thread(thread.thread_id)
     return True
+
+
+# Keys
+#
+# Each log that has a record of another key, and each plain log, is rewritten: the live ones and the
+# released ones. If the process dies at any moment, each log is the old or the new one, and a second
+# rotation continues with those that are left.
+
+
+def rotate_thread(store: Store, key_ring: KeyRing, thread_id: str) -> RotationReport:
+    """Seal all logs of a thread with the current key. Waits for no run.
+
+    Raises:
+        CheckpointKeyError: a key is missing or wrong.
+        CheckpointCorruptionError: a log is damaged. In both cases, that log is unchanged.
+    """
+    thread = store.locate(thread_id)
+    rewritten: list[str] = []
+    erased: list[str] = []
+
+    def note(path: str, rotate: Callable[[], bool]) -> None:
+        try:
+            if rotate():
+                rewritten.append(os.path.relpath(path, store.root))
+        except CheckpointErasedError:
+            erased.append(os.path.relpath(path, store.root))
+
+    for namespace in catalog.list_namespaces(store, thread):
+        log = store.shared_log(thread_id, namespace)
+        with log.mutex, store.write_lock(thread):
+            note(log.path, partial(_rotate_live, store, key_ring, log))
+    for directory, name in sorted(catalog.list_thread_files(store, thread.path)):
+        version = layout.parse_version(name)
+        if version is not None:
+            path = layout.join(directory, name)
+            note(path, partial(_rotate_version, store, key_ring, thread, path, version))
+    set_aside = catalog.list_others(store, thread.path, layout.SALVAGED_PREFIXES)
+    return RotationReport(rewritten=tuple(rewritten), set_aside=tuple(set_aside), erased=tuple(erased))
+
+
+def _rotate_live(store: Store, key_ring: KeyRing, log: FileLog) -> bool:
+    """Rewrite a live log if it needs it; return whether it did. The caller holds its mutex and the write lock."""
+    remove_temporary_logs(store.io, os.path.dirname(log.path))
+    # Then `make_ready` seals it.
+    was_plain = log.refresh() and log.frames.seal is None
+    make_ready(store, log)
+    if not log.is_open:
+        return False
+    is_old = needs_rotation(log, key_ring)
+    if is_old:
+        rewrite.keep_all(store, log)
+    return is_old or was_plain
+
+
+def _rotate_version(store: Store, key_ring: KeyRing, thread: ThreadDirectory, path: str, version: int) -> bool:
+    """Rewrite a released log if it needs it; return whether it did."""
+    directory = os.path.dirname(path)
+    namespace = catalog.find_namespace(store, directory)
+    if namespace is None:
+        raise CheckpointFormatError(path, "its namespace cannot be read: repair it")
+    log = store.new_log(thread.in_namespace(namespace), path, expects_release=True)
+    with store.write_lock(thread), closing(log):
+        remove_temporary_logs(store.io, directory)
+        log.refresh()
+        if log.is_open and log.history.closed_by is None:
+            reason = "the end of the released history is missing"
+            raise CheckpointCorruptionError(path, log.frames.end, reason)
+        if not log.is_open or not needs_rotation(log, key_ring):
+            return False
+        rewrite.keep_all(store, log, ending=(RELEASE, version))
+        return True

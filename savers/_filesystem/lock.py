@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
@@ -22,7 +22,7 @@ from graphkit.errors import ThreadBusyError
 from savers._threads import hold_if_free, is_mine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from savers._filesystem.io import FileIO
 
@@ -43,14 +43,10 @@ def is_locked(path: str) -> bool:
     """
     try:
         # Closed even if an interrupt comes on the way to the end: a descriptor that stays open would keep the lock.
-        with open(path, "rb", 0, opener=_open_to_look) as opened:
+        with open(path, "rb", 0, opener=lambda path, _flags: os.open(path, _PROBE_FLAGS)) as opened:
             return _is_refused(opened.fileno())
     except FileNotFoundError:
         return False
-
-
-def _open_to_look(path: str, _flags: int) -> int:
-    return os.open(path, _PROBE_FLAGS)
 
 
 def _is_refused(fd: int) -> bool:
@@ -125,14 +121,24 @@ class WriteLock:
         """Whether the calling thread of execution has entered the lock."""
         return self._holder == threading.get_ident()
 
-    def try_enter(self) -> bool:
-        """Enter the lock if that needs no waiting; return whether it was entered.
+    @contextmanager
+    def enter_if_free(self) -> Iterator[bool]:
+        """Enter the lock for a block if that needs no waiting, unless the calling thread has entered it already.
 
-        For `WriteLockIfFree`, which frees it whatever happens here.
+        Yields:
+            Whether the lock was entered.
         """
-        if self._mutex.acquire(blocking=False) and self._fd >= 0 and self._lock(self._fd):
-            self._holder = threading.get_ident()
-        return self.is_mine
+        if self.is_mine:
+            yield False  # an outer block has the lock, which this one must not free
+            return
+        try:
+            if self._mutex.acquire(blocking=False) and self._fd >= 0 and self._lock(self._fd):
+                self._holder = threading.get_ident()
+            yield self.is_mine
+            self.free()
+        except BaseException:
+            self.free()
+            raise
 
     def __exit__(self, *_: object) -> None:
         # The first line is the `try`: an exception before it would leave the lock taken.
@@ -219,34 +225,6 @@ class WriteLock:
             return False
         self._io.close(fd)
         return True
-
-
-class WriteLockIfFree:
-    """The write lock of a thread, for `with`: entered if that needs no waiting, and not entered already."""
-
-    def __init__(self, lock: WriteLock) -> None:
-        self._lock = lock
-        self._was_mine = False
-        """Whether an outer block has the lock, which this one must not free."""
-
-    def __enter__(self) -> bool:
-        """Return whether the lock was entered."""
-        self._was_mine = self._lock.is_mine
-        if self._was_mine:
-            return False
-        try:
-            return self._lock.try_enter()
-        except BaseException:
-            self._lock.free()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            if not self._was_mine:
-                self._lock.free()
-        except BaseException:
-            self._lock.free()
-            raise
 
 
 class _HeldLocks:
@@ -363,7 +341,10 @@ class RunLock:
                 self.owner_ident = threading.get_ident()
                 held.owners[self._key] = self
             self._lock(started)
-            self._write_holder()
+            # The lock holds without the name of its holder; a full disk must not prevent a delete.
+            with suppress(OSError):
+                self._io.truncate(self._fd, 0)
+                self._io.write_at(self._fd, 0, self.holder_name.encode())
         except BaseException:
             self._release()
             raise
@@ -422,12 +403,6 @@ class RunLock:
             remaining = self._timeout - waited
             sleep(min(pause, max(_FIRST_WAIT, remaining)))
             pause = min(pause * 1.5, _LONGEST_WAIT)
-
-    def _write_holder(self) -> None:
-        # The lock holds without the name of its holder; a full disk must not prevent a delete.
-        with suppress(OSError):
-            self._io.truncate(self._fd, 0)
-            self._io.write_at(self._fd, 0, self.holder_name.encode())
 
     def close_after_fork(self) -> None:
         """Close the descriptor in the child of a fork, without unlocking it.

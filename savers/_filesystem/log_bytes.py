@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from graphkit.errors import CheckpointCorruptionError
 from savers._filesystem import layout
 from savers._filesystem.io import FileRange, boot_number, write_whole
-from savers._filesystem.lock import WriteLockIfFree
 from savers._log.frame import META
 from savers._log.log_bytes import Change, Durability, LogBytes
 
@@ -629,7 +628,7 @@ class FileLogBytes(LogBytes):
         """
         file = self.file
         if file is not None and self.write_lock is not None and file.has_extension(end):
-            with WriteLockIfFree(self.write_lock) as is_entered:
+            with self.write_lock.enter_if_free() as is_entered:
                 if is_entered:
                     file.cut_zeros(end)
 
@@ -641,25 +640,31 @@ class FileLogBytes(LogBytes):
 class ReleasedFileBytes(FileLogBytes):
     """The bytes of a released log: it must be there if its file is."""
 
-    is_ending = False
-    """Whether the release is unfinished: the log may still have the path of the live one."""
+    def __init__(self, io: FileIO, final_path: str, live_path: str, is_ending: Callable[[], bool]) -> None:
+        """Prepare to open a file.
 
-    def __init__(self, io: FileIO, final_path: str, live_path: str) -> None:
+        Args:
+            io: the file system.
+            final_path: where the log is when its release is finished.
+            live_path: where it may be until then.
+            is_ending: returns whether the release is unfinished.
+        """
         super().__init__(io, final_path)
         self._final_path = final_path
         self._live_path = live_path
+        self._is_ending = is_ending
 
     def open(self) -> bool:
-        paths = [self._final_path]
-        if self.is_ending:
-            # Another process may finish the release at this moment. If the live log is gone, the log
-            # has its final path by then.
-            paths += [self._live_path, self._final_path]
-        for path in paths:
-            self.path = path
+        self.path = self._final_path
+        if super().open():
+            return True
+        if self._is_ending():
+            self.path = self._live_path
             if super().open():
                 return True
-        return False
+            self.path = self._final_path
+        # Another process may have finished the release meanwhile: the log has its final path by then.
+        return super().open()
 
     def check_release(self, end: int, *, is_found: bool, has_ended: bool) -> None:
         """Check a released log, after it was read.
@@ -672,7 +677,7 @@ class ReleasedFileBytes(FileLogBytes):
         Raises:
             CheckpointCorruptionError: a part of it is missing.
         """
-        if self.is_ending:
+        if self.path == self._live_path:
             return
         if is_found and not has_ended:
             raise CheckpointCorruptionError(self._final_path, end, "the end of the released history is missing")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
@@ -34,7 +34,7 @@ from graphkit.saver_kit import FileRepair, FileReport, LostCheckpoint, Progress,
 from savers import _delta as delta
 from savers._cipher import get_key_name
 from savers._filesystem import layout, lifecycle, rewrite
-from savers._filesystem.catalog import find_namespace, read_meta
+from savers._filesystem.catalog import find_id, find_namespace, list_others, read_meta
 from savers._filesystem.correction import CorrectedIO, find_corrections
 from savers._filesystem.io import FileRange
 from savers._filesystem.verify import (
@@ -42,9 +42,7 @@ from savers._filesystem.verify import (
     ThreadFiles,
     check_file,
     check_marker,
-    find_thread_id,
     list_files,
-    list_others,
     name_ending,
     new_examined_log,
     open_unchecked,
@@ -74,7 +72,7 @@ from savers._log.sealing import read_key_id
 from savers._log.stored_checkpoint import EarlyWrites, Index
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from savers._filesystem.io import FileIO
@@ -95,12 +93,20 @@ def identify_log(store: Store, damaged: FileLog, size: int) -> int:
     is 0.
     """
     frames = damaged.frames
-    head = frames.bytes.read_at(0, min(size, HEAD_SIZE))
+    medium = frames.bytes
+    head = medium.read_at(0, min(size, HEAD_SIZE))
     header = None
     with suppress(IncompleteLog, CheckpointerError):
         header = read_header(damaged.path, head)
     if header is None:
-        header = Header(_find_fid(damaged, size), 0, 0, frames.identity.digest)
+        fids = Counter[int]()
+        for frame in Records(medium, None).search(0, size):
+            extent = parse_extent(medium.read_at(frame.offset, FRAME_SIZE), frame.offset)
+            assert extent is not None
+            fids[extent.fid] += 1
+        # Good records with another id are those of another log, whose bytes stand in a value.
+        fid = max(fids, key=lambda each: fids[each], default=0)
+        header = Header(fid, 0, 0, frames.identity.digest)
     # Its records can be searched from here on, and the search may have to find the key.
     frames.adopt(header, None)
     meta = read_meta(store, damaged.path)
@@ -108,36 +114,15 @@ def identify_log(store: Store, damaged: FileLog, size: int) -> int:
         frames.identity.is_opaque = bool(meta.get("opaque"))
         key_id = meta.get("sealed")
     else:
-        key_id = _find_key_id(damaged, size)
+        key_id = None
+        # Of a log that is sealed, all records of these types are, so the first one tells.
+        found = (frame for frame in frames.records.search(HEADER_SIZE, size) if frame.type in SEALED_TYPES)
+        first = next(found, None)
+        if first is not None and first.flags & SEALED:
+            key_id = read_key_id(first.payload)
     if key_id is not None:
         frames.adopt(header, str(key_id))
     return header.generation
-
-
-def _find_key_id(damaged: FileLog, size: int) -> str | None:
-    """Return the id of a key with which the records of a log are sealed; None if it is plain."""
-    for frame in damaged.frames.records.search(HEADER_SIZE, size):
-        # Of a log that is sealed, all records of these types are.
-        if frame.type in SEALED_TYPES and not frame.flags & SEALED:
-            return None
-        if frame.type in SEALED_TYPES:
-            return read_key_id(frame.payload)
-    return None
-
-
-def _find_fid(damaged: FileLog, size: int) -> int:
-    """Return the file id that most good records have; 0 if there are none."""
-    fids = Counter[int]()
-    medium = damaged.frames.bytes
-    for frame in Records(medium, None).search(0, size):
-        extent = parse_extent(medium.read_at(frame.offset, FRAME_SIZE), frame.offset)
-        assert extent is not None
-        fids[extent.fid] += 1
-    if not fids:
-        return 0
-    # Good records with another id are those of another log, whose bytes stand in a value.
-    ((fid, _),) = fids.most_common(1)
-    return fid
 
 
 @dataclass(slots=True)
@@ -207,7 +192,13 @@ class Salvage:
                 version = payloads.decode_ending(self._path, frame)
                 self.ending = (frame.type, version)
             elif frame.type == WRITE:
-                self._take_writes(frame)
+                checkpoint_id, values = payloads.decode_writes(self._path, frame)
+                if frame.flags & EARLY:
+                    self.early.add(checkpoint_id, values, frame.offset)
+                    return
+                checkpoint = self._find_kept(frame, checkpoint_id)
+                if checkpoint is not None:
+                    checkpoint.add_writes(values, frame.offset)
             elif frame.type == MARK:
                 checkpoint_id, added, removed = payloads.decode_tags(self._path, frame)
                 checkpoint = self._find_kept(frame, checkpoint_id)
@@ -216,15 +207,6 @@ class Salvage:
         except CheckpointCorruptionError as error:
             # Its checksums are right, and its content is not: a faulty or hostile writer made it.
             self._add_lost(frame.offset, None, error.reason)
-
-    def _take_writes(self, frame: Frame) -> None:
-        checkpoint_id, values = payloads.decode_writes(self._path, frame)
-        if frame.flags & EARLY:
-            self.early.add(checkpoint_id, values, frame.offset)
-            return
-        checkpoint = self._find_kept(frame, checkpoint_id)
-        if checkpoint is not None:
-            checkpoint.add_writes(values, frame.offset)
 
     def _find_kept(self, frame: Frame, checkpoint_id: str) -> StoredCheckpoint | None:
         """Return the checkpoint of a pending write or a tag; record the loss if it is lost."""
@@ -352,6 +334,10 @@ class Repairer:
         self._store = store
         self._hold_run_lock = hold_run_lock
         self._dry_run = dry_run
+        # What the report lists.
+        self._repairs: list[FileRepair] = []
+        self._finished: list[str] = []
+        self._removed: list[str] = []
 
     def repair(self, thread_id: str | None, progress: Progress | None = None) -> RepairReport:
         """Repair one thread, or all threads (None).
@@ -363,32 +349,25 @@ class Repairer:
         store = self._store
         threads = list_files(store, thread_id)
         meter = ProgressMeter(store, threads, progress)
-        repairs: list[FileRepair] = []
-        finished: list[str] = []
-        removed: list[str] = []
         marker = None
         if thread_id is None:
             if self._dry_run:
-                names = store.io.listdir(store.root)
-                removed = sorted(filter(layout.is_leftover, names))
+                removed = [name for name in store.io.listdir(store.root) if layout.is_leftover(name)]
             else:
-                removed = sorted(store.leftovers.sweep())
-            marker = self._repair_marker()
+                removed = store.leftovers.sweep()
+            self._removed += sorted(removed)
+            marker = self._repair_marker(threads)
         # A thread that cannot be repaired does not keep the others from it: its error is raised when all
         # are done. A thread with a run is the lesser problem, for the caller can try again.
         busy: ThreadBusyError | None = None
         failure: CheckpointerError | OSError | None = None
         for files in threads:
             try:
-                report = self._repair_thread(files, thread_id)
+                self._repair_thread(files, thread_id)
             except ThreadBusyError as error:
                 busy = error
             except (CheckpointerError, OSError) as error:
                 failure = failure or error
-            else:
-                repairs += report.files
-                finished += report.finished
-                removed += report.removed
             for path in files.logs:
                 meter.finish_file(path)
         if failure is not None:
@@ -396,10 +375,14 @@ class Repairer:
         if busy is not None:
             raise busy
         return RepairReport(
-            files=tuple(repairs), dry_run=self._dry_run, finished=tuple(finished), removed=tuple(removed), marker=marker
+            files=tuple(self._repairs),
+            dry_run=self._dry_run,
+            finished=tuple(self._finished),
+            removed=tuple(self._removed),
+            marker=marker,
         )
 
-    def _repair_marker(self) -> FileReport | None:
+    def _repair_marker(self, threads: list[ThreadFiles]) -> FileReport | None:
         """Rewrite a damaged marker; return what was wrong with it.
 
         The store gets another id, to which nothing refers.
@@ -408,137 +391,111 @@ class Repairer:
         if report is None or report.state != "damaged":
             return None
         if not self._dry_run:
-            self._store.marker.write(generate_id(), self._find_seal())
+            # The store is sealed if one of its logs is.
+            paths = (path for files in threads for path in files.logs)
+            key_ids = (read_meta(self._store, path).get("sealed") for path in paths)
+            sealed = next((get_key_name(key_id) for key_id in key_ids if isinstance(key_id, str)), None)
+            self._store.marker.write(generate_id(), sealed)
         return report
 
-    def _find_seal(self) -> str | None:
-        """Return the key id of a sealed log of the store; None if all logs are plain."""
-        for files in list_files(self._store, None):
-            for path in files.logs:
-                sealed = read_meta(self._store, path).get("sealed")
-                if isinstance(sealed, str):
-                    return get_key_name(sealed)
-        return None
-
-    @contextmanager
-    def _hold_locks(self, thread_id: str) -> Iterator[None]:
-        """Exclude runs and writers of a thread.
-
-        A dry run excludes only writers, and only where the lock files can be made.
-        """
-        write_lock = self._store.write_lock(self._store.locate(thread_id))
-        # The run lock first, as everywhere: a run that holds it takes the write lock for each put.
-        with ExitStack() as stack:
-            if self._dry_run:
-                with suppress(OSError):
-                    stack.enter_context(write_lock)
-            else:
-                stack.enter_context(self._hold_run_lock(thread_id))
-                stack.enter_context(write_lock)
-            yield
-
-    def _repair_thread(self, files: ThreadFiles, thread_id: str | None) -> RepairReport:
+    def _repair_thread(self, files: ThreadFiles, thread_id: str | None) -> None:
         store = self._store
         if thread_id is None:
-            thread_id = find_thread_id(store, files)
+            thread_id = find_id(store, files.path, files.logs, "thread")
         if not store.io.is_dir(files.path):
-            repairs: list[FileRepair] = []
             for path in files.logs:
                 report, _ = check_file(store, path, thread_id)
                 if report is not None:
-                    repairs.append(FileRepair(before=report, thread_id=thread_id, refused=report.reason))
-            return RepairReport(files=tuple(repairs))
-        if thread_id is None:
-            return self._repair_unknown_thread(files.logs)
-        return self._repair_known_thread(files, thread_id)
-
-    def _repair_known_thread(self, files: ThreadFiles, thread_id: str) -> RepairReport:
-        store = self._store
-        repairs: list[FileRepair] = []
-        finished: list[str] = []
-        with self._hold_locks(thread_id):
-            endings: list[Unfinished] = []
-            for path in files.logs:
-                report, ending = check_file(store, path, thread_id)
-                endings.append(ending)
-                if report is None or report.state in {"ok", "erased"}:
-                    continue
-                repair = self._repair_file(path, thread_id, report)
-                repairs.append(repair)
-                endings.append(repair.unfinished)
-                if not repair.refused:
-                    # Without the bytes that were cut off, the log may end in RELEASE or TOMBSTONE.
-                    _, ending = check_file(store, path, thread_id)
-                    endings.append(ending)
-            removed = self._remove_leftovers(files.path)
-            if any(endings):
-                finished.append(thread_id)
-                if not self._dry_run:
-                    lifecycle.finish_begun_in_thread(store, store.locate(thread_id))
-        return RepairReport(files=tuple(repairs), finished=tuple(finished), removed=tuple(removed))
-
-    def _repair_unknown_thread(self, paths: list[str]) -> RepairReport:
-        """Repair a thread whose id is not in the name of its directory, nor in a readable log.
-
-        This can only remove incomplete logs, for which the thread need not be known.
-        """
-        store = self._store
-        repairs: list[FileRepair] = []
+                    self._repairs.append(FileRepair(before=report, thread_id=thread_id, refused=report.reason))
+            return
+        if thread_id is not None:
+            self._repair_known_thread(files, thread_id)
+            return
+        # Neither the name of the directory nor a readable log has the id. Incomplete logs can be removed, for which
+        # the thread need not be known.
         with ExitStack() as stack:
             if not self._dry_run:
                 # One of them is the lock of the thread, and without its id it is not known which.
                 for lock in store.all_write_locks():
                     stack.enter_context(lock)
             reason = "its thread id cannot be read: name the thread to repair it"
-            for path in paths:
+            for path in files.logs:
                 report, _ = check_file(store, path, None)
                 if report is not None:
-                    repair = self._repair_unidentified(path, report, None, reason)
-                    repairs.append(repair)
-        return RepairReport(files=tuple(repairs))
+                    self._repairs.append(self._repair_unidentified(path, report, None, reason))
+
+    def _repair_known_thread(self, files: ThreadFiles, thread_id: str) -> None:
+        store = self._store
+        thread = store.locate(thread_id)
+        endings: list[Unfinished] = []
+        with ExitStack() as stack:
+            if self._dry_run:
+                # Only writers are excluded, and only where the lock files can be made.
+                with suppress(OSError):
+                    stack.enter_context(store.write_lock(thread))
+            else:
+                # The run lock first, as everywhere: a run that holds it takes the write lock for each put.
+                stack.enter_context(self._hold_run_lock(thread_id))
+                stack.enter_context(store.write_lock(thread))
+            for path in files.logs:
+                report, ending = check_file(store, path, thread_id)
+                endings.append(ending)
+                if report is None or report.state in {"ok", "erased"}:
+                    continue
+                repair = self._repair_file(path, thread_id, report)
+                self._repairs.append(repair)
+                endings.append(repair.unfinished)
+                if not repair.refused:
+                    # Without the bytes that were cut off, the log may end in RELEASE or TOMBSTONE.
+                    _, ending = check_file(store, path, thread_id)
+                    endings.append(ending)
+            for name in list_others(store, files.path, (layout.TEMPORARY,)):
+                path = layout.join(store.root, name)
+                if store.io.is_dir(path):
+                    continue
+                if not self._dry_run:
+                    store.io.unlink(path)
+                self._removed.append(name)
+            if any(endings):
+                self._finished.append(thread_id)
+                if not self._dry_run:
+                    lifecycle.finish_begun_in_thread(store, thread)
 
     def _repair_unidentified(self, path: str, report: FileReport, thread_id: str | None, reason: str) -> FileRepair:
-        """Remove a log if it is incomplete; refuse any other for a reason."""
+        """Remove a log if it is incomplete, and salvage its bytes first, unless they are zero; refuse any other."""
         # Nothing in an incomplete log was acknowledged.
-        if report.state == "torn" and not report.offset and not report.records:
-            return self._remove_incomplete(path, report)
-        return FileRepair(before=report, thread_id=thread_id, refused=reason)
-
-    def _remove_incomplete(self, path: str, report: FileReport) -> FileRepair:
-        """Remove an incomplete log; salvage its bytes first, unless they are zero."""
+        if report.state != "torn" or report.offset or report.records:
+            return FileRepair(before=report, thread_id=thread_id, refused=reason)
         io = self._store.io
-        directory = os.path.dirname(path)
-        name = f"{layout.TORN}0-0"
         salvaged = ""
         fd = io.open(path)
         try:
             size = io.fstat(fd).st_size
             content = FileRange(io=io, fd=fd, start=0, end=size)
-            has_content = size > HEAD_SIZE or not content.is_zero()
-            if has_content and self._dry_run:
-                salvaged = content.choose_name(directory, name)
-            elif has_content:
-                salvaged = content.salvage(directory, name)
-                io.fsync_dir(directory)
+            if size > HEAD_SIZE or not content.is_zero():
+                salvaged = self._set_aside(content, path, f"{layout.TORN}0-0")
         finally:
             io.close(fd)
         if not self._dry_run:
             io.unlink(path)
-            io.fsync_dir(directory)
-        return FileRepair(before=report, set_aside=_join_salvaged(report, salvaged))
+            io.fsync_dir(os.path.dirname(path))
+        return FileRepair(before=report, set_aside=salvaged)
 
-    def _remove_leftovers(self, directory: str) -> list[str]:
-        """Remove the temporary files below a directory; return their paths."""
-        io = self._store.io
-        removed: list[str] = []
-        for name in list_others(self._store, directory, (layout.TEMPORARY,)):
-            path = layout.join(self._store.root, name)
-            if io.is_dir(path):
-                continue
-            if not self._dry_run:
-                io.unlink(path)
-            removed.append(name)
-        return removed
+    def _set_aside(self, content: FileRange, path: str, name: str) -> str:
+        """Copy bytes of a log to a salvaged file; return where it is. A dry run only finds out its name."""
+        directory = os.path.dirname(path)
+        if self._dry_run:
+            full_name = content.choose_name(directory, name)
+        else:
+            full_name = content.salvage(directory, name)
+            self._store.io.fsync_dir(directory)
+        return self._locate_salvaged(path, full_name)
+
+    def _locate_salvaged(self, path: str, name: str) -> str:
+        """Return the path of a salvaged file beside a log, relative to the store; "" for no file."""
+        if not name:
+            return ""
+        return os.path.relpath(layout.join(os.path.dirname(path), name), self._store.root)
 
     def _repair_file(self, path: str, thread_id: str, report: FileReport) -> FileRepair:
         """Repair one log that has a problem. The caller holds the locks."""
@@ -550,35 +507,30 @@ class Repairer:
         if namespace is None:
             reason = "its namespace cannot be read"
             return self._repair_unidentified(path, report, thread_id, reason)
-        damaged = new_examined_log(store, path, thread_id, namespace)
-        try:
-            if report.state == "torn" and report.offset:
-                return self._cut_off(damaged, report)
-            return self._rebuild(damaged, report)
-        except _REFUSALS as error:
-            return FileRepair(before=report, thread_id=thread_id, refused=str(error))
-        finally:
-            damaged.close()
+        with closing(new_examined_log(store, path, thread_id, namespace)) as damaged:
+            try:
+                if report.state == "torn" and report.offset:
+                    return self._cut_off(damaged, report)
+                return self._rebuild(damaged, report)
+            except _REFUSALS as error:
+                return FileRepair(before=report, thread_id=thread_id, refused=str(error))
 
     def _cut_off(self, torn: FileLog, report: FileReport) -> FileRepair:
         """Salvage and cut off the bytes of an unfinished write, as the next writer would."""
         store = self._store
-        directory = os.path.dirname(torn.path)
         if self._dry_run:
             size = open_unchecked(torn)
             generation = identify_log(store, torn, size)
             name = f"{layout.TORN}{generation}-{report.offset}"
             tail = FileRange(io=store.io, fd=torn.frames.bytes.fd, start=report.offset, end=size)
-            salvaged = tail.choose_name(directory, name)
+            salvaged = self._set_aside(tail, torn.path, name)
         else:
             # The next writer would do this, so it is done by the same code.
             with closing(store.new_log(store.locate(torn.thread_id, torn.namespace))) as log:
                 salvaged = ""
                 if log.refresh():
-                    salvaged = log.frames.prepare_end()
-        return FileRepair(
-            before=report, thread_id=torn.thread_id, kept=report.checkpoints, set_aside=_join_salvaged(report, salvaged)
-        )
+                    salvaged = self._locate_salvaged(torn.path, log.frames.prepare_end())
+        return FileRepair(before=report, thread_id=torn.thread_id, kept=report.checkpoints, set_aside=salvaged)
 
     def _rebuild(self, damaged: FileLog, report: FileReport) -> FileRepair:
         """Rewrite a damaged log with what can be rebuilt."""
@@ -589,8 +541,8 @@ class Repairer:
         frames = damaged.frames
         medium = frames.bytes
         directory, file_name = os.path.split(damaged.path)
-        generation = identify_log(store, damaged, size)
         version = layout.parse_version(file_name)
+        generation = identify_log(store, damaged, size)
         corrections = find_corrections(frames.records, size)
         if corrections:
             # All that reads the log from here on, the records and the bytes of the values, reads through it.
@@ -598,12 +550,6 @@ class Repairer:
         salvage = Salvage(damaged)
         salvage.search(size)
         checkpoints = salvage.index.checkpoints
-        # The copy has the bytes as they are in the file, without the corrections.
-        content = FileRange(io=store.io, fd=medium.fd, start=0, end=size)
-        name = f"{layout.DAMAGED}{generation}-{frames.fid:08x}"
-        salvaged = ""
-        if size:
-            salvaged = content.choose_name(directory, name)
         ending = salvage.ending
         unfinished: Unfinished = ""
         if version is not None:
@@ -613,11 +559,13 @@ class Repairer:
             unfinished = name_ending(ending[0])
         early = salvage.early.select_recent(checkpoints)
         salvage.note_dropped(early)
+        # The copy has the bytes as they are in the file, without the corrections. It is on the disk, with its name,
+        # before the old log loses its own.
+        salvaged = ""
+        if size:
+            content = FileRange(io=store.io, fd=medium.fd, start=0, end=size)
+            salvaged = self._set_aside(content, damaged.path, f"{layout.DAMAGED}{generation}-{frames.fid:08x}")
         if not self._dry_run:
-            # The copy is on the disk, with its name, before the old log loses its own.
-            if size:
-                salvaged = content.salvage(directory, name)
-                store.io.fsync_dir(directory)
             if checkpoints or early or version is not None:
                 rewrite.keep(store, damaged, checkpoints, early=early, lost_offset=NOWHERE, ending=ending)
             else:
@@ -628,14 +576,7 @@ class Repairer:
             thread_id=damaged.thread_id,
             kept=len(checkpoints),
             lost=tuple(salvage.lost),
-            set_aside=_join_salvaged(report, salvaged),
+            set_aside=salvaged,
             unfinished=unfinished,
             corrected=tuple(sorted(corrections)),
         )
-
-
-def _join_salvaged(report: FileReport, name: str) -> str:
-    """Return the path of a salvaged file beside a log, relative to the store; "" for no file."""
-    if not name:
-        return ""
-    return layout.join(os.path.dirname(report.path), name)

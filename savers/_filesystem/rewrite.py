@@ -13,13 +13,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from savers._filesystem import layout
 from savers._filesystem.catalog import list_namespaces
 from savers._filesystem.io import boot_number, write_whole
 from savers._filesystem.store import remove_temporary_logs
-from savers._log.frame import HEADER_SIZE, META, META_RECORDS, SEALED, Frame, Header, pack_frame, repack_frame
+from savers._log.frame import HEADER_SIZE, META, META_RECORDS, SEALED, Header, pack_frame, repack_frame
 from savers._log.frame_log import new_header, pack_meta_frames
 from savers._log.records import Records
 from savers._log.rewriter import write_all
@@ -57,9 +57,9 @@ class SyncedLog(Protocol):
 
 
 class NewLog:
-    """A temporary file that takes the place of a log once it is complete."""
+    """A temporary file that takes the place of a log once it is complete; for `with`."""
 
-    def __init__(self, io: FileIO, path: str, identity: Identity, header: Header, key_id: str | None) -> None:
+    def __init__(self, io: FileIO, path: str, identity: Identity, header: Header, seal: LogSeal | None) -> None:
         """Begin the file.
 
         Args:
@@ -67,7 +67,7 @@ class NewLog:
             path: the log whose place the file will take.
             identity: whose log it is.
             header: the header of the file.
-            key_id: the id of the key with which the source was begun; None if it is plain.
+            seal: what seals the source; None if it is plain.
         """
         self._io = io
         self._final_path = path
@@ -80,9 +80,9 @@ class NewLog:
         self._written = 0
         """Up to here the records are in the file."""
         meta = identity.make_meta()
-        if key_id is not None:
-            self._seal = identity.make_seal(path, key_id)
-            meta["sealed"] = key_id
+        if seal is not None:
+            self._seal = identity.make_seal(path, seal.key_id)
+            meta["sealed"] = seal.key_id
         self._pending = bytearray(header.pack())
         """What follows them."""
         self._pending += pack_meta_frames(header.fid, meta, boot_number())
@@ -119,34 +119,30 @@ class NewLog:
                 continue
             moved = frame._replace(seq=self._seq)
             if frame.flags & SEALED:
+                # A seal names the place of its record, so a reader refuses a record that was only moved.
+                place = pack_place(moved.flags, moved.back, moved.key, moved.seq, self._fid, moved.type, self._end)
+                assert self._seal is not None
+                # As long as it was.
                 opened = source.records.open(frame)
-                moved = moved._replace(payload=self._seal_again(moved, opened.payload))
+                moved = moved._replace(payload=self._seal.seal_as(moved.payload, opened.payload, place))
             self._add(repack_frame(moved, self._end, self._fid))
 
-    def _seal_again(self, moved: Frame, payload: bytes) -> bytes:
-        """Return the payload of a sealed record for its new place, as long as it was."""
-        # A seal names the place of its record, so a reader refuses a record that was only moved.
-        place = pack_place(moved.flags, moved.back, moved.key, moved.seq, self._fid, moved.type, self._end)
-        assert self._seal is not None
-        return self._seal.seal_as(moved.payload, payload, place)
+    def __enter__(self) -> Self:
+        return self
 
-    def install(self) -> None:
-        """Bring the file to the disk and rename it to its final name."""
-        self._write_pending()
-        _install(self._io, self._fd, self._path, self._final_path)
-        self._close()
-
-    def _close(self) -> None:
-        # First out of reach: the system gives the number of a closed descriptor to other files.
-        fd, self._fd = self._fd, -1
-        self._io.close(fd)
-
-    def discard(self) -> None:
-        """Remove the file, if it was not installed and as far as possible."""
-        with suppress(OSError):
-            if self._fd >= 0:
-                self._close()
-                self._io.unlink(self._path)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Put the file in its place; if anything failed, remove it as far as possible."""
+        is_installed = False
+        try:
+            if kind is None:
+                self._write_pending()
+                _install(self._io, self._fd, self._path, self._final_path)
+                is_installed = True
+        finally:
+            with suppress(OSError):
+                self._io.close(self._fd)
+                if not is_installed:
+                    self._io.unlink(self._path)
 
 
 def _make_room_for(io: FileIO, path: str, header: Header) -> str:
@@ -180,13 +176,9 @@ def new_generation(log: SyncedLog) -> Iterator[NewLog]:
     assert header is not None
     # Another file id, which each record repeats: no offset in the old log is taken for one in the new.
     next_header = new_header(header.digest, header.generation + 1)
-    new_log = NewLog(medium.io, frames.path, frames.identity, next_header, _get_key_id(frames))
-    try:
+    with NewLog(medium.io, frames.path, frames.identity, next_header, frames.seal) as new_log:
         yield new_log
-        new_log.install()
-        medium.sync_names(None)
-    finally:
-        new_log.discard()
+    medium.sync_names(None)
     log.close()
     medium.durability.note_replaced()
 
@@ -211,12 +203,6 @@ def renew(log: SyncedLog) -> None:
     medium.durability.note_replaced()
 
 
-def _get_key_id(frames: AnyFrameLog) -> str | None:
-    if frames.seal is None:
-        return None
-    return frames.seal.key_id
-
-
 def copy_thread(store: Store, source: ThreadDirectory, target: ThreadDirectory) -> None:
     """Copy the live logs of a thread to a thread that has none, or only a log that marks it as incomplete.
 
@@ -224,22 +210,16 @@ def copy_thread(store: Store, source: ThreadDirectory, target: ThreadDirectory) 
     """
     for namespace in sorted(list_namespaces(store, source), reverse=True):
         with closing(store.new_log(source.in_namespace(namespace))) as log:
-            if log.refresh() and log.history.find_latest() is not None:
-                _copy_log(store, log, target.in_namespace(namespace))
-
-
-def _copy_log(store: Store, source: FileLog, target: ThreadDirectory) -> None:
-    frames = source.frames
-    store.make_directories(target)
-    identity = store.new_log(target).frames.identity
-    header = new_header(target.digest, 1)
-    new_log = NewLog(store.io, target.live_log, identity, header, _get_key_id(frames))
-    try:
-        new_log.copy_records(frames, frames.end)
-        new_log.install()
-        store.sync_directories(target)
-    finally:
-        new_log.discard()
+            if not log.refresh() or log.history.find_latest() is None:
+                continue
+            frames = log.frames
+            directory = target.in_namespace(namespace)
+            store.make_directories(directory)
+            identity = store.new_log(directory).frames.identity
+            header = new_header(directory.digest, 1)
+            with NewLog(store.io, directory.live_log, identity, header, frames.seal) as new_log:
+                new_log.copy_records(frames, frames.end)
+            store.sync_directories(directory)
 
 
 def keep(

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
 
-from graphkit import Checkpoint, HistorySummary, RunnableConfig, Tag
+from graphkit import Checkpoint, RunnableConfig, Tag
 from graphkit.abc import StateSerializer
 from graphkit.errors import (
     CheckpointErasedError,
     CheckpointerConfigurationError,
     CheckpointerError,
+    CheckpointFormatError,
     ThreadBusyError,
 )
 from graphkit.saver_kit import Codec, ConfigLike, FrozenDict, IncomingThread, ThreadLike, check_copy, resolve_thread_id
@@ -22,11 +23,10 @@ from savers._cipher import Cipher, check_cipher, parse_cipher
 from savers._compression import Compression, parse_compression
 from savers._filesystem import catalog, layout, lifecycle, rewrite
 from savers._filesystem.io import FileIO
-from savers._filesystem.lock import WriteLockIfFree
+from savers._filesystem.lock import is_run_locked
 from savers._filesystem.log_bytes import FileLogBytes
 from savers._filesystem.store import Store, wrap_os_error, wrap_os_errors
 from savers._filesystem.sync import SyncNever, make_sync_mode
-from savers._log.log import make_info
 from savers._log.log_saver import LogSaver
 from savers._options import Fsync, parse_fsync, parse_lock_timeout
 from savers._threads import hold_if_free
@@ -250,7 +250,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             write_lock = log.frames.bytes.write_lock
             if log.history.index is None or write_lock is None or write_lock.is_mine:
                 return None
-            with WriteLockIfFree(write_lock) as is_entered:
+            with write_lock.enter_if_free() as is_entered:
                 return (call(),) if is_entered else None
 
     # Threads
@@ -380,29 +380,6 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
     # For operators
 
     @wrap_os_errors("read")
-    def summary(self, config: ConfigLike = None) -> HistorySummary | None:
-        """As in the contract. Checks every record but decodes only the last.
-
-        10,000 checkpoints take about 20 ms. If the history has tags, all records are decoded.
-        """
-        config = RunnableConfig.of(config)
-        directory = self._store.locate(config.thread, config.checkpoint_ns)
-        if directory.namespace and catalog.find_begun_end(self._store, directory) is not None:
-            return None
-        log = self._store.new_log(directory)
-        try:
-            found = catalog.sum_up(log)
-            if found is not None:
-                info = make_info(log, found.last)
-                writes: Mapping[str, Any] = {}
-                if info.stopped:
-                    writes = log.read_writes(found.last)
-                return self._make_summary(info, found.length, (), writes)
-        finally:
-            log.close()
-        return super().summary(config)
-
-    @wrap_os_errors("read")
     def own_key(self, config: ConfigLike = None, *, version: int | None = None) -> str | None:
         return super().own_key(config, version=version)
 
@@ -496,33 +473,34 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             CheckpointCorruptionError: a log is damaged. If it rotates all threads (None), in both
                 cases it has rotated the others, and the error names those that it could not rotate.
         """
-        from savers._filesystem import rotation
         from savers._filesystem.verify import list_files
         from savers._log.rewriter import require_keys
 
         store = self._store
         key_ring = require_keys(store.key_ring)
+        thread_ids: list[str] = []
+        unknown: dict[str, str] = {}
+        """The directories whose thread id cannot be read, by name."""
         if thread is not None:
-            return self._rotate_threads(
-                [resolve_thread_id(thread)],
-                lambda thread_id: rotation.rotate_thread(store, key_ring, thread_id),
-                progress,
-                goes_on=False,
-            )
-        store.leftovers.sweep()
-        found = {os.path.basename(files.path): files for files in list_files(store, None) if files.logs}
-        ids: dict[str, str] = {}
+            thread_ids.append(resolve_thread_id(thread))
+        else:
+            store.leftovers.sweep()
+            for files in list_files(store, None):
+                if not files.logs:
+                    continue
+                thread_id = catalog.find_id(store, files.path, files.logs, "thread")
+                if thread_id is None:
+                    thread_id = os.path.basename(files.path)
+                    unknown[thread_id] = files.path
+                thread_ids.append(thread_id)
 
-        def rotate_directory(name: str) -> RotationReport:
-            thread_id = rotation.identify_thread(store, found[name])
-            ids[name] = thread_id
-            return rotation.rotate_thread(store, key_ring, thread_id)
+        def rotate(thread_id: str) -> RotationReport:
+            if thread_id in unknown:
+                reason = "its thread id cannot be read: repair it, naming the thread"
+                raise CheckpointFormatError(unknown[thread_id], reason)
+            return lifecycle.rotate_thread(store, key_ring, thread_id)
 
-        def report_progress(done: int, total: int, name: str) -> None:
-            if progress is not None:
-                progress(done, total, ids.get(name, name))
-
-        return self._rotate_threads(list(found), rotate_directory, report_progress, goes_on=True)
+        return self._rotate_threads(thread_ids, rotate, progress, goes_on=thread is None)
 
     # The run lock
 
@@ -546,7 +524,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
 
     @wrap_os_errors("read")
     def _is_run_locked(self, config: RunnableConfig) -> bool:
-        return self._store.is_run_locked(config.thread)
+        return is_run_locked(self._store.io, self._store.locate(config.thread).run_lock)
 
     # Closing
 

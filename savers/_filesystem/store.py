@@ -19,7 +19,7 @@ from graphkit.errors import (
 )
 from savers._filesystem import layout
 from savers._filesystem.io import DirectoryGuard, describe_file_type, preload_modules
-from savers._filesystem.lock import RunLock, WriteLock, is_run_locked
+from savers._filesystem.lock import RunLock, WriteLock
 from savers._filesystem.log_bytes import FileId, FileLogBytes, ReleasedFileBytes
 from savers._filesystem.marker import MarkerFile
 from savers._log.catalogue import OpenLogs
@@ -27,7 +27,7 @@ from savers._log.frame_log import ThreadIdentity
 from savers._log.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from graphkit.abc import StateSerializer
     from graphkit.saver_kit import Codec
@@ -84,12 +84,13 @@ class Leftovers:
             _LOGGER.info("%s is left of a deleted thread and cannot be removed: %s", path, error)
             return False
 
-    def choose_path(self, thread: ThreadDirectory) -> str:
+    def choose_path(self, name: str) -> str:
         """Return a free path to which a thread's directory can be renamed before it is removed."""
-        self.remove(thread.leftover)
-        if self._io.stat(thread.leftover) is None:
-            return thread.leftover
-        return layout.join(self._root, layout.TEMPORARY + layout.random_thread_name(thread.name))
+        path = layout.join(self._root, layout.TEMPORARY + name)
+        self.remove(path)
+        if self._io.stat(path) is not None:
+            path = layout.join(self._root, layout.TEMPORARY + layout.random_thread_name(name))
+        return path
 
 
 def remove_temporary_logs(io: FileIO, directory: str) -> None:
@@ -285,14 +286,8 @@ class Store:
 
         Logs a warning about anything else with such a name.
         """
-        return self.select_directories(directory, self.io.entries(directory), is_wanted)
-
-    def select_directories(
-        self, directory: str, entries: Iterable[tuple[str, bool]], is_wanted: Callable[[str], bool]
-    ) -> list[str]:
-        """Do what `directories_in` does, with what `entries` has returned of the directory."""
         names: list[str] = []
-        for name, is_directory in sorted(entries):
+        for name, is_directory in sorted(self.io.entries(directory)):
             if not is_wanted(name):
                 continue
             if is_directory:
@@ -334,10 +329,6 @@ class Store:
             lock = self._write_locks.setdefault(stripe, made)
         return lock
 
-    def is_run_locked(self, thread_id: str) -> bool:
-        """Return whether a run holds the run lock of a thread now, in any process."""
-        return is_run_locked(self.io, self.locate(thread_id).run_lock)
-
     def run_lock(self, thread_id: str, timeout: float | None) -> RunLock:
         """Return the run lock of a thread, not yet taken."""
         preload_modules()
@@ -362,10 +353,7 @@ class Store:
         Other callers may use it too: hold its mutex.
         """
         key = (thread_id, namespace, 0)
-        found = self.logs.find(key)
-        if found is not None:
-            return found
-        return self.logs.add(key, self.new_log(self.locate(thread_id, namespace)))
+        return self.logs.find(key) or self.logs.add(key, self.new_log(self.locate(thread_id, namespace)))
 
     def new_log(self, directory: ThreadDirectory, path: str | None = None, *, expects_release: bool = False) -> FileLog:
         """Return the live log of a namespace, or the log at a path, for one caller, who closes it."""
@@ -380,10 +368,9 @@ class Store:
         )
         return self._make_log(medium, directory, expects_release=expects_release)
 
-    def new_version(self, directory: ThreadDirectory, version: int, *, is_ending: bool) -> FileLog:
+    def new_version(self, directory: ThreadDirectory, version: int, is_ending: Callable[[], bool]) -> FileLog:
         """Return a released log, or one whose release is unfinished (`is_ending`); the caller closes it."""
-        medium = ReleasedFileBytes(self.io, directory.released_log(version), directory.live_log)
-        medium.is_ending = is_ending
+        medium = ReleasedFileBytes(self.io, directory.released_log(version), directory.live_log, is_ending)
         return self._make_log(medium, directory, expects_release=True)
 
     def new_reader(self, thread_id: str, namespace: str, path: str) -> FileLog:

@@ -15,7 +15,7 @@ from graphkit.abc import VerifyReport
 from graphkit.errors import CheckpointFormatError
 from graphkit.saver_kit import FileReport, FileState, Progress, ThreadReport, Unfinished
 from savers._filesystem import layout
-from savers._filesystem.catalog import find_id, find_namespace
+from savers._filesystem.catalog import find_id, find_namespace, list_others
 from savers._filesystem.log_bytes import FileLogBytes
 from savers._log.frame import HEADER_SIZE, RELEASE, IncompleteLog, is_newer
 from savers._log.frame_log import ThreadIdentity, check_owner
@@ -78,14 +78,11 @@ class ProgressMeter:
         self._sizes: dict[str, int] = {}
         if progress is not None:
             for files in threads:
-                self._measure(store, files)
+                for path in files.logs:
+                    status = store.io.stat(path)
+                    if status is not None:
+                        self._sizes[path] = status.st_size
         self._total = sum(self._sizes.values())
-
-    def _measure(self, store: Store, files: ThreadFiles) -> None:
-        for path in files.logs:
-            status = store.io.stat(path)
-            if status is not None:
-                self._sizes[path] = status.st_size
 
     def finish_file(self, path: str) -> None:
         """Report that a file is done."""
@@ -104,30 +101,24 @@ def list_files(store: Store, thread_id: str | None) -> list[ThreadFiles]:
     return [ThreadFiles(path, _list_logs(store, path)) for path in paths]
 
 
-def find_thread_id(store: Store, files: ThreadFiles) -> str | None:
-    """Return the id of the thread that some logs belong to; None if no file has it."""
-    logs = [os.path.relpath(log, files.path) for log in files.logs]
-    return find_id(store, files.path, logs, "thread")
-
-
 def _list_logs(store: Store, directory: str) -> list[str]:
+    """Return the logs of a thread, and what stands in place of a directory: a report names it."""
     io = store.io
     if not io.is_dir(directory):
-        if io.stat(directory) is None:
-            return []
-        return [directory]
+        return [] if io.stat(directory) is None else [directory]
     try:
-        names = sorted(io.listdir(directory))
+        entries = sorted(io.entries(directory))
     except PermissionError:
         return [directory]
-    paths = [layout.join(directory, name) for name in names if layout.is_log(name)]
-    for name in filter(layout.is_namespace, names):
-        subdirectory = layout.join(directory, name)
-        if not io.is_dir(subdirectory):
-            paths.append(subdirectory)
+    paths = [layout.join(directory, name) for name, _ in entries if layout.is_log(name)]
+    for name, is_directory in entries:
+        if not layout.is_namespace(name):
             continue
-        logs = sorted(filter(layout.is_log, io.listdir(subdirectory)))
-        paths += [layout.join(subdirectory, log) for log in logs]
+        path = layout.join(directory, name)
+        if is_directory:
+            paths += [layout.join(path, log) for log in sorted(filter(layout.is_log, io.listdir(path)))]
+        else:
+            paths.append(path)
     return paths
 
 
@@ -141,7 +132,7 @@ def check_thread(store: Store, files: ThreadFiles, thread_id: str | None, meter:
         meter: reports the progress.
     """
     if thread_id is None:
-        thread_id = find_thread_id(store, files)
+        thread_id = find_id(store, files.path, files.logs, "thread")
     reports: list[FileReport] = []
     unfinished: Unfinished = ""
     for path in files.logs:
@@ -168,21 +159,6 @@ def check_thread(store: Store, files: ThreadFiles, thread_id: str | None, meter:
         leftovers=tuple(leftovers),
         set_aside=tuple(salvaged),
     )
-
-
-def list_others(store: Store, directory: str, prefixes: tuple[str, ...]) -> list[str]:
-    """Return the files below a directory whose names have a prefix, relative to the store's root."""
-    io = store.io
-    found: list[str] = []
-    if not io.is_dir(directory):
-        return found
-    for name in sorted(io.listdir(directory)):
-        path = layout.join(directory, name)
-        if layout.is_namespace(name):
-            found += list_others(store, path, prefixes)
-        elif name.startswith(prefixes):
-            found.append(os.path.relpath(path, store.root))
-    return found
 
 
 # One log

@@ -116,19 +116,16 @@ class FileEvents:
 
     def dispatch(self, event: Any) -> None:
         """Take an event from watchdog."""
+        is_close = event.event_type == "closed"
         for path in (event.src_path, event.dest_path):
             thread, _, file = path[len(self._root) + 1 :].partition(os.sep)
-            if layout.is_thread(thread) and self._only in {None, thread}:
-                self._note(thread, file, is_close=event.event_type == "closed")
-
-    def _note(self, thread: str, file: str, *, is_close: bool) -> None:
-        is_lock = file == layout.RUN_LOCK
-        if is_close != is_lock:
             # The holder of a run lock writes to it, and readers close logs: neither is a change.
-            return
-        if is_close:
-            self.unlocked.add(thread)
-        self._signals.notify(thread)
+            is_change = is_close == (file == layout.RUN_LOCK)
+            if not is_change or not layout.is_thread(thread) or self._only not in {None, thread}:
+                continue
+            if is_close:
+                self.unlocked.add(thread)
+            self._signals.notify(thread)
 
     def is_alive(self) -> bool:
         """Return whether watchdog still reports events."""
@@ -246,50 +243,40 @@ class FileSource(LogSource):
                 self._events.cover(directory)
             except OSError as error:
                 self._stop_events(error)
-        # The live log first: if it was released after that, the version is there when versions are
-        # listed.
-        live = self._find(Place(thread, ""), 0)
-        entries = self._store.io.entries(directory)
-        namespaces = ["", *self._store.select_directories(directory, entries, layout.is_namespace)]
-        # Of a namespace that is gone, and created again, the versions begin with 1.
-        known = self._versions.pop(thread, {})
-        if known:
-            self._versions[thread] = {name: known[name] for name in namespaces if name in known}
-        logs = self._join_versions(Place(thread, ""), (name for name, _ in entries), live)
-        for namespace in namespaces[1:]:
+        namespaces = ["", *self._store.directories_in(directory, layout.is_namespace)]
+        known = self._versions.get(thread, {})
+        kept: dict[str, int] = {}
+        logs: list[FoundLog] = []
+        for namespace in namespaces:
             place = Place(thread, namespace)
+            # First: if it is released after that, the version is there when versions are listed.
             live = self._find(place, 0)
-            logs += self._join_versions(place, self._store.io.listdir(layout.join(directory, namespace)), live)
-        return [found for found in logs if self._is_followed(found)]
-
-    def _is_followed(self, found: FoundLog) -> bool:
-        """Return whether a log is in the namespace to follow, or below it, as far as it says so."""
+            names = self._store.io.listdir(layout.join(self._store.root, *place))
+            versions = sorted(version for version in map(layout.parse_version, names) if version is not None)
+            last = known.get(namespace, 0)
+            if not versions or versions[-1] < last:
+                # The thread was deleted, and perhaps created again: its versions begin with 1.
+                last = 0
+            if last:
+                kept[namespace] = last
+            released = [self._find(place, version) for version in versions if version > last]
+            logs += [found for found in (*released, live) if found is not None]
+        if known:
+            self._versions[thread] = kept
         if self._config is None or not self._config.checkpoint_ns:
-            return True
-        owner = self._find_owner(found)
-        return owner is None or is_namespace_inside(owner[1], self._config.checkpoint_ns)
-
-    def _join_versions(self, place: Place, files: Iterable[str], live: FoundLog | None) -> list[FoundLog]:
-        """Return the logs of a place: the released ones among its files that are news, and its live log."""
-        released = [self._find(place, version) for version in self._list_new_versions(place, files)]
-        return [found for found in (*released, live) if found is not None]
+            return logs
+        # Those in the namespace to follow, and below it, as far as a log says where it is.
+        owned = [(found, self._find_owner(found)) for found in logs]
+        wanted = self._config.checkpoint_ns
+        return [found for found, owner in owned if owner is None or is_namespace_inside(owner[1], wanted)]
 
     def _find(self, place: Place, version: int) -> FoundLog | None:
         status = self._store.io.stat(self._path_of(place, version))
         return None if status is None else FoundLog(place, Bookmark(status.st_ino, status.st_size), version)
 
     def _path_of(self, place: Place, version: int) -> str:
-        return layout.join(self._store.root, *place, _name_log(version))
-
-    def _list_new_versions(self, place: Place, files: Iterable[str]) -> list[int]:
-        versions = sorted(version for version in map(layout.parse_version, files) if version is not None)
-        known = self._versions.get(place.thread, {})
-        last = known.get(place.namespace, 0)
-        if not versions or versions[-1] < last:
-            # The thread was deleted, and perhaps created again.
-            known.pop(place.namespace, None)
-            return versions
-        return [version for version in versions if version > last]
+        name = layout.version_name(version) if version else layout.LOG
+        return layout.join(self._store.root, *place, name)
 
     def note_reported(self, found: FoundLog) -> None:
         self._versions.setdefault(found.place.thread, {})[found.place.namespace] = found.version
@@ -298,11 +285,10 @@ class FileSource(LogSource):
         """Return the thread and the namespace of a log; None while it does not contain them."""
         namespace: str | None
         thread, namespace = found.place
-        name = _name_log(found.version)
-        thread_id = self._find_thread(thread, [layout.join(namespace, name)])
+        path = self._path_of(found.place, found.version)
+        thread_id = self._find_thread(thread, [path])
         if namespace:
-            directory = layout.join(self._store.root, thread, namespace)
-            namespace = catalog.find_id(self._store, directory, [name], "ns")
+            namespace = catalog.find_id(self._store, os.path.dirname(path), [path], "ns")
         if thread_id is None or namespace is None:
             return None
         return thread_id, namespace
@@ -376,7 +362,3 @@ class FileSource(LogSource):
             yield Change("idle", thread_id, "", value=lock.is_abandoned())
         elif not is_second_check:
             self._rechecks[thread] = monotonic() + _RECHECK_DELAY
-
-
-def _name_log(version: int) -> str:
-    return layout.version_name(version) if version else layout.LOG

@@ -16,7 +16,7 @@ from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Unpack
 
-from graphkit import Checkpoint, CheckpointInfo, RunnableConfig, Tag, WaitingInterrupt
+from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, Tag, WaitingInterrupt
 from graphkit.abc import BaseCheckpointSaver, HasVersions
 from graphkit.errors import (
     CheckpointConflictError,
@@ -274,6 +274,21 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     ) -> Sequence[CheckpointInfo]:
         infos = self.read_log(config, lambda log: ListedInfos(log, select(log)), None)
         return [] if infos is None else infos.add_status(self)
+
+    def summary(self, config: ConfigLike = None) -> HistorySummary | None:
+        config = RunnableConfig.of(config)
+
+        def read(log: Log[Medium]) -> tuple[CheckpointInfo, int, tuple[str, ...], Mapping[str, Any]] | None:
+            latest = log.history.find_latest()
+            if latest is None:
+                return None
+            # An info is made of the latest only: it costs as much as reading the record of a checkpoint.
+            checkpoints = log.history.load_index().checkpoints
+            tags = {tag: None for stored in reversed(checkpoints) for tag in stored.tags}  # a set that keeps its order
+            return make_info(log, latest), len(checkpoints), tuple(tags), log.read_writes(latest)
+
+        found = self._read_once(config.thread, config.checkpoint_ns, read, None)
+        return None if found is None else self._make_summary(*found)
 
     def info(self, config: ConfigLike = None) -> CheckpointInfo | None:
         """Return what is known of a checkpoint without decoding its state.

@@ -109,7 +109,7 @@ def test_other_threads_are_listed_read_and_written(damaged):
 
 def refuse_logs_of(thread, number):
     """A file system that refuses to open the logs of one thread."""
-    return HookedIO(Fault(("open", "read_file"), number, where=f"{locate_thread(thread).name}/log"))
+    return HookedIO(Fault("open", number, where=f"{locate_thread(thread).name}/log"))
 
 
 @pytest.mark.parametrize("number", [5, 13], ids=["EIO", "EACCES"])

@@ -79,7 +79,7 @@ class HookedIO(FileIO):
 
 
 HOOKED = (
-    "close", "fdatasync", "fstat", "fsync", "fsync_dir", "listdir", "lock", "mkdir", "open", "read_at", "read_file",
+    "close", "fdatasync", "fstat", "fsync", "fsync_dir", "listdir", "lock", "mkdir", "open", "read_at",
     "rename", "rmdir", "stat", "truncate", "unlink", "unlock", "write_at",
 )  # fmt: skip
 CHANGES = (

@@ -34,11 +34,20 @@ from langgraph.store.base import (
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
 from graphkit.saver_kit import run_in_thread
 from savers._filesystem.io import FileIO
-from savers.langgraph._entries.examine import STORE, EntriesReport
-from savers.langgraph._entries.items import check_filter, make_test, pack_value, select_namespaces, unpack_value
-from savers.langgraph._entries.log import EntryLog, Fsync
-from savers.langgraph._entries.records import Delete, Entry, EntryChange, EntryTable, Namespace, Put, Touch
-from savers.langgraph._entries.vectors import Embedder, Text, pack_vectors, score_vectors, unpack_vectors
+from savers.langgraph.entry_log import STORE, EntriesReport, EntryLog, Fsync
+from savers.langgraph.entry_records import Delete, Entry, EntryChange, EntryTable, Namespace, Put, Touch
+from savers.langgraph.items import (
+    Embedder,
+    Vectors,
+    check_filter,
+    make_test,
+    pack_value,
+    pack_vectors,
+    score_vectors,
+    select_namespaces,
+    unpack_value,
+    unpack_vectors,
+)
 from savers.langgraph.opening import ContextMethods, PeriodicSweep, SetupMethod
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -58,16 +67,17 @@ class _Batch:
     """The last put of each item."""
     values: dict[_Name, bytes]
     """The packed value of each item that is put."""
-    texts: dict[_Name, list[Text]]
-    """The texts of each item that is put and embedded."""
+    texts: dict[_Name, dict[str, str]]
+    """The texts of each item that is put and embedded, by their paths."""
     queries: list[str]
-    """The queries that are embedded."""
-    text_vectors: dict[str, Sequence[float]] = field(default_factory=dict)
-    query_vectors: dict[str, Sequence[float]] = field(default_factory=dict)
+    """The queries that are embedded, each of them once."""
+    text_vectors: Vectors = field(default_factory=dict)
+    query_vectors: Vectors = field(default_factory=dict)
 
     def list_texts(self) -> list[str]:
-        """Return the texts that are embedded."""
-        return [text.text for texts in self.texts.values() for text in texts]
+        """Return the texts that are embedded, each of them once."""
+        texts = (text for by_path in self.texts.values() for text in by_path.values())
+        return list(dict.fromkeys(texts))
 
 
 _Outcome = list[Result] | Exception
@@ -210,8 +220,7 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         """
         batch = self._check(ops)
         if self._embedder is not None:
-            batch.text_vectors = self._embedder.embed(batch.list_texts())
-            batch.query_vectors = self._embedder.embed_queries(batch.queries)
+            batch.text_vectors, batch.query_vectors = self._embedder.embed(batch.list_texts(), batch.queries)
         (outcome,) = self._execute_all([batch])
         if isinstance(outcome, Exception):
             raise outcome
@@ -224,15 +233,14 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         """
         batch = self._check(ops)
         if self._embedder is not None:
-            batch.text_vectors = await self._embedder.aembed(batch.list_texts())
-            batch.query_vectors = await self._embedder.aembed_queries(batch.queries)
+            batch.text_vectors, batch.query_vectors = await self._embedder.aembed(batch.list_texts(), batch.queries)
         return await self._queue.execute(batch)
 
     def _check(self, ops: Iterable[Op]) -> _Batch:
         """Check operations, and pack the values to store."""
         operations = list(ops)
         puts: dict[_Name, PutOp] = {}
-        queries: list[str] = []
+        queries: dict[str, None] = {}  # a set that keeps its order
         for op in operations:
             validate_op_namespace(op)
             if isinstance(op, (SearchOp, ListNamespacesOp)) and min(op.limit, op.offset) < 0:
@@ -244,16 +252,16 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
                     raise CheckpointSerializationError(where, type(key).__name__, "a key must be a str")
                 puts[tuple(op.namespace), op.key] = op
             elif isinstance(op, SearchOp):
-                check_filter(op.filter)
+                check_filter(op.filter or {})
                 if op.query and self._embedder is not None:
-                    queries.append(op.query)
+                    queries[op.query] = None
             elif not isinstance(op, (GetOp, ListNamespacesOp)):
                 raise ValueError(f"Unknown operation type: {type(op)}")  # noqa: TRY004 - as LangGraph's own stores
         values = {name: pack_value(op.value) for name, op in puts.items() if op.value is not None}
-        texts: dict[_Name, list[Text]] = {}
+        texts: dict[_Name, dict[str, str]] = {}
         if self._embedder is not None:
             texts = {name: self._embedder.find_texts(op) for name, op in puts.items()}
-        return _Batch(operations, puts, values, texts, queries)
+        return _Batch(operations, puts, values, texts, list(queries))
 
     def _execute_all(self, batches: list[_Batch]) -> list[_Outcome]:
         """Execute batches: the reads of each, then the puts of all in one record.
@@ -426,8 +434,8 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
             if op.ttl is not None:
                 ttl = float(op.ttl)
                 expires = now + int(op.ttl * _MINUTE)
-            texts = batch.texts.get(name, ())
-            about, vector_data = pack_vectors({text.path: batch.text_vectors[text.text] for text in texts})
+            texts = batch.texts.get(name, {})
+            about, vector_data = pack_vectors({path: batch.text_vectors[text] for path, text in texts.items()})
             yield Put(
                 namespace=namespace,
                 key=key,

@@ -32,7 +32,7 @@ from graphkit.saver_kit import (
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph.encoding import Successor, TaskWrites, Write
 from savers.langgraph.histories import FoundCheckpoint, GrowingHistory, Histories, Result, Seen, Take
-from savers.langgraph.steps import UNKNOWN
+from savers.langgraph.metadata import UNKNOWN
 
 _MIN_READ: Final = 16
 """The fewest infos that are read at first."""

@@ -30,9 +30,7 @@ from savers._cipher import Cipher
 from savers._filesystem.layout import MARKER
 from savers.langgraph.checkpoint_savers import FileSystemCheckpointSaver
 from savers.langgraph.encoding import Write
-from savers.langgraph.metadata import make_langgraph_config
-from savers.langgraph.saver import CheckpointSaver
-from savers.langgraph.sources import (
+from savers.langgraph.importing import (
     HistoryKey,
     SourceCheckpoint,
     SqliteSource,
@@ -41,6 +39,8 @@ from savers.langgraph.sources import (
     open_checkpointer,
     read_stored,
 )
+from savers.langgraph.metadata import make_langgraph_config
+from savers.langgraph.saver import CheckpointSaver
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.sqlite import SqliteSaver

@@ -41,11 +41,22 @@ from savers.langgraph.encoding import (
     encode_writes,
     pack_writes,
 )
-from savers.langgraph.histories import FoundCheckpoint, GrowingHistory, Query, Result, Take, select
+from savers.langgraph.histories import (
+    FoundCheckpoint,
+    GrowingHistory,
+    LogHistories,
+    Query,
+    Result,
+    Take,
+    select,
+    start_sweeper,
+    sweep,
+)
 from savers.langgraph.history_decoder import Ancestor, HistoryDecoder, Parts
-from savers.langgraph.log_histories import LogHistories
 from savers.langgraph.metadata import (
     copy_as_lists,
+    derive_next_node,
+    derive_node,
     get_checkpoint_id,
     make_langgraph_config,
     pack_metadata,
@@ -54,8 +65,6 @@ from savers.langgraph.metadata import (
 )
 from savers.langgraph.opening import ContextMethods, SetupMethod
 from savers.langgraph.serializer import Deserializer, OnBlockedType, make_serializer
-from savers.langgraph.steps import derive_next_node, derive_node
-from savers.langgraph.sweeping import start_sweeper, sweep
 from savers.langgraph.thread_calls import ThreadCalls
 
 _EMPTY: Final = FrozenDict()

@@ -25,10 +25,11 @@ import re
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, EnumType, Flag
+from functools import cache
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from logging import getLogger
 from pathlib import Path
@@ -277,7 +278,9 @@ class CheckedSerializer(JsonPlusSerializer):
             if code == DELTA_SNAPSHOT:
                 return _DeltaSnapshot(parts)
             if code == NUMPY_ARRAY:
-                return _read_array(parts)
+                numpy = importlib.import_module("numpy")
+                dtype, shape, order, buffer = parts
+                return numpy.frombuffer(buffer, dtype=numpy.dtype(dtype)).reshape(shape, order=order)
             module, name, content, *more = parts
         except Exception as error:  # noqa: BLE001 - the unpacker would hide it
             reason = f"its stored data are malformed: {type(error).__name__}: {error}"
@@ -303,9 +306,9 @@ class CheckedSerializer(JsonPlusSerializer):
             method = (module, name, *more)
             if method not in SAFE_MSGPACK_METHODS:
                 raise _BlockedError(f"{method[-1]} may not be called; store the value in another form")
-            return getattr(_import_class(key), method[2])(content)
+            return getattr(_import_class(module, name), method[2])(content)
         if key in SAFE_MSGPACK_TYPES:
-            return _construct(_import_class(key), code, content)
+            return _construct(_import_class(module, name), code, content)
         if self._listed or self._is_plain:
             return self._make_listed(code, key, content, more)
         if _LOCAL in name:
@@ -358,16 +361,24 @@ class CheckedSerializer(JsonPlusSerializer):
         Raises:
             _BlockedError: it lists none.
         """
+        module, short = key
         if key in self._listed:
-            return self._listed[key] or _import_listed(key)
-        name = ".".join(key)
+            cls = self._listed[key]
+            if cls is None:
+                # Only its name was given. If its module has no class of this name, nothing is made.
+                try:
+                    cls = getattr(importlib.import_module(module), short, None)
+                except ImportError as error:
+                    raise _BlockedError(f"types=[...] names it, and importing {module} failed: {error}") from error
+            return cls if isinstance(cls, type) else None
+        name = f"{module}.{short}"
         renamed = [cls for cls in self._listed_classes if is_renamed(name, cls)]
         if len(renamed) == 1:
             return renamed[0]
         if renamed:
             names = " and ".join(sorted(map(_name_class, renamed)))
             raise _BlockedError(f"{names} in types=[...] have this name; pass only the one that is meant")
-        raise _BlockedError(f"it is not in types=[...] of the saver; add {key[1].rpartition('.')[2]} there")
+        raise _BlockedError(f"it is not in types=[...] of the saver; add {short.rpartition('.')[2]} there")
 
 
 class _BlockedError(Exception):
@@ -420,26 +431,10 @@ def _name_class(cls: type) -> str:
     return f"{get_module_name(cls)}.{cls.__qualname__}"
 
 
-_IMPORTED: Final[dict[Key, Any]] = {}
-"""The safe classes that were read."""
-
-
-def _import_class(key: Key) -> Any:
+@cache
+def _import_class(module: str, name: str) -> Any:
     """Return a class of LangGraph's list of safe types."""
-    found = _IMPORTED.get(key)
-    if found is None:
-        module, name = key
-        _IMPORTED[key] = found = getattr(importlib.import_module(module), name)
-    return found
-
-
-def _import_listed(key: Key) -> type | None:
-    """Import a class that the caller has named; return None if its module has no class of that name."""
-    try:
-        found = getattr(importlib.import_module(key[0]), key[1], None)
-    except ImportError as error:
-        raise _BlockedError(f"types=[...] names it, and importing {key[0]} failed: {error}") from error
-    return found if isinstance(found, type) else None
+    return getattr(importlib.import_module(module), name)
 
 
 def _explain_missing(module: str, name: str) -> str:
@@ -573,12 +568,6 @@ def _write_array(array: Any) -> tuple[int, Parts]:
     return NUMPY_ARRAY, (array.dtype.str, array.shape, order, array.tobytes(order="A"))
 
 
-def _read_array(parts: Parts) -> Any:
-    numpy = importlib.import_module("numpy")
-    dtype, shape, order, buffer = parts
-    return numpy.frombuffer(buffer, dtype=numpy.dtype(dtype)).reshape(shape, order=order)
-
-
 def _construct(cls: Any, code: int, content: Any) -> Any:
     """Call the constructor of a class that is safe or listed, as LangGraph does."""
     if code == ARGUMENT:
@@ -663,22 +652,31 @@ def _make_of_fields(application_type: ApplicationType, code: int, content: Any, 
     Raises:
         _BlockedError: the class is of another kind, or has changed.
     """
+    cls: Any = application_type.cls
     if code != _CODES[application_type.flavour]:
         raise _BlockedError("it is another kind of type now")
     if application_type.flavour == "enum":
-        return _find_member(application_type.cls, content, more)
+        return _find_member(cls, content, more)
     if not isinstance(content, dict):
         raise _BlockedError("its stored data are no fields")
     try:
         if application_type.flavour != "pydantic":
             return application_type.make(dict(content))
         if len(more) < _EXACT_PARTS[PYDANTIC_V2]:
-            return _validate(application_type.cls, content)
-        return _make_model(application_type, content, more)
+            # LangGraph's own serializer wrote it: pydantic's validation restores the types of inner models.
+            try:
+                return cls.__pydantic_validator__.validate_python(content, self_instance=object.__new__(cls))
+            except Exception:  # noqa: BLE001 - a validator may raise anything
+                # As LangGraph does: the state was valid when it was stored.
+                return cls.model_construct(**content)
+        _, fields_set, private = more
+        extra = None
+        fields = dict(content)
+        if cls.model_config.get("extra") == "allow":
+            extra = {name: fields.pop(name) for name in content if name not in application_type.fields}
+        return application_type.make_model(fields, fields_set, extra, private)
     except FieldsError as error:
-        raise _BlockedError(
-            f"{error}; pass types=[{application_type.cls.__name__}] to make it by its constructor"
-        ) from None
+        raise _BlockedError(f"{error}; pass types=[{cls.__name__}] to make it by its constructor") from None
 
 
 _CODES: Final = {"enum": ARGUMENT, "namedtuple": KEYWORDS, "dataclass": KEYWORDS, "pydantic": PYDANTIC_V2}
@@ -700,25 +698,6 @@ def _find_member(cls: Any, value: Any, more: list[Any]) -> Any:
     raise _BlockedError(f"it has no member with the value {value!r} now")
 
 
-def _make_model(application_type: ApplicationType, content: Mapping[str, Any], more: list[Any]) -> Any:
-    cls: Any = application_type.cls
-    _, fields_set, private = more
-    extra = None
-    fields = dict(content)
-    if cls.model_config.get("extra") == "allow":
-        extra = {name: fields.pop(name) for name in content if name not in application_type.fields}
-    return application_type.make_model(fields, fields_set, extra, private)
-
-
-def _validate(cls: Any, content: Any) -> Any:
-    """Make a pydantic model of what LangGraph's own serializer wrote, with pydantic's validation and no constructor."""
-    try:
-        return cls.__pydantic_validator__.validate_python(content, self_instance=object.__new__(cls))
-    except Exception:  # noqa: BLE001 - a validator may raise anything
-        # As LangGraph does: the state was valid when it was stored.
-        return cls.model_construct(**content)
-
-
 # --- helpers of errors ------------------------------------------------------------------------------------------------
 
 _MSGPACK_TYPES: Final = frozenset({bool, bytes, bytearray, dict, float, int, list, memoryview, str, tuple, type(None)})
@@ -736,13 +715,15 @@ def _list_parts(content: Any, *, are_fields: bool) -> Iterator[tuple[str, Any]]:
         are_fields: whether it has the fields of an object, and is not the value itself.
     """
     if isinstance(content, dict) and are_fields:
-        yield from ((f".{name}", part) for name, part in content.items())
+        for name, part in content.items():
+            yield f".{name}", part
     elif isinstance(content, dict):
         for key, value in content.items():
             step = f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r:.60}]"
             yield step, _Key({key: None})
             yield step, value
     elif isinstance(content, (list, tuple)):
-        yield from ((f"[{number}]", part) for number, part in enumerate(content))
+        for number, part in enumerate(content):
+            yield f"[{number}]", part
     elif are_fields:
         yield "", content

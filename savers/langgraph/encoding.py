@@ -86,106 +86,95 @@ class Successor(NamedTuple):
         return Changes(base, self.ops)
 
 
-_make_successor: Final = tuple.__new__
-"""Makes a NamedTuple in half the time."""
+def serialize_checkpoint(
+    serde: SerializerProtocol, checkpoint: Mapping[str, Any], new_versions: ChannelVersions
+) -> SerializedCheckpoint:
+    """Serialize what is new in a checkpoint, with one call for each value.
+
+    Raises:
+        CheckpointSerializationError: a value cannot be stored; the error names its channel.
+    """
+    values = checkpoint["channel_values"]
+    versions = checkpoint["channel_versions"]
+    rest = {**checkpoint}
+    for field in _SEPARATE_FIELDS:
+        rest.pop(field, None)
+    # Without a call of `serialize` for each value: this is part of each step.
+    dumps = serde.dumps_typed
+    serialized: dict[str, tuple[str, bytes]] = {}
+    path = REST
+    value: Any = rest
+    try:
+        type_name, data = dumps(rest)
+        serialized_rest = type_name, bytes(data)
+        for path in new_versions:
+            if path in values and path in versions:
+                value = values[path]
+                type_name, data = dumps(value)
+                serialized[path] = type_name, bytes(data)
+    except (TypeError, ValueError) as error:
+        raise make_refusal(path, value, error) from error
+    return SerializedCheckpoint(serialized, serialized_rest)
 
 
-class Encoder:
-    """Encodes values.
+def serialize(serde: SerializerProtocol, value: Any, path: str) -> tuple[str, bytes]:
+    """Return the type and the bytes that the serializer makes of a value.
+
+    Raises:
+        CheckpointSerializationError: the value cannot be stored; the error names `path`.
+    """
+    try:
+        type_name, data = serde.dumps_typed(value)
+        return type_name, bytes(data)
+    except (TypeError, ValueError) as error:
+        raise make_refusal(path, value, error) from error
+
+
+def find_missing(
+    serde: SerializerProtocol,
+    checkpoint: Mapping[str, Any],
+    new_versions: ChannelVersions,
+    serialized: SerializedCheckpoint,
+    parent: Mapping[str, Any],
+    iter_earlier_states: Callable[[], Iterable[Mapping[str, Any]]],
+) -> tuple[ChannelVersions, SerializedCheckpoint]:
+    """Find the values of channels that should be unchanged, but that the parent does not have in this version.
+
+    The checkpoint may have the value, as after an update of a state that was read elsewhere. If it
+    has none, an earlier checkpoint may have it, as when a graph goes on from a fork.
 
     Args:
         serde: LangGraph's serializer.
+        checkpoint: LangGraph's checkpoint.
+        new_versions: the channels whose versions differ from those of the parent.
+        serialized: what `serialize_checkpoint` made of it.
+        parent: the state of the parent.
+        iter_earlier_states: returns the states in which values are searched for.
+
+    Returns:
+        The versions and the values that are new for the parent: the given ones and those found.
+
+    Raises:
+        CheckpointSerializationError: a value cannot be stored; the error names its channel.
     """
-
-    def __init__(self, serde: SerializerProtocol) -> None:
-        self._serde = serde
-
-    def serialize_checkpoint(
-        self, checkpoint: Mapping[str, Any], new_versions: ChannelVersions
-    ) -> SerializedCheckpoint:
-        """Serialize what is new in a checkpoint, with one call for each value.
-
-        Raises:
-            CheckpointSerializationError: a value cannot be stored; the error names its channel.
-        """
-        values = checkpoint["channel_values"]
-        versions = checkpoint["channel_versions"]
-        rest = {**checkpoint}
-        for field in _SEPARATE_FIELDS:
-            rest.pop(field, None)
-        # Without a call of `serialize` for each value: this is part of each step.
-        dumps = self._serde.dumps_typed
-        serialized: dict[str, tuple[str, bytes]] = {}
-        path = REST
-        value: Any = rest
-        try:
-            type_name, data = dumps(rest)
-            serialized_rest = type_name, bytes(data)
-            for path in new_versions:
-                if path in values and path in versions:
-                    value = values[path]
-                    type_name, data = dumps(value)
-                    serialized[path] = type_name, bytes(data)
-        except (TypeError, ValueError) as error:
-            raise make_refusal(path, value, error) from error
-        return SerializedCheckpoint(serialized, serialized_rest)
-
-    def serialize(self, value: Any, path: str) -> tuple[str, bytes]:
-        """Return the type and the bytes that the serializer makes of a value.
-
-        Raises:
-            CheckpointSerializationError: the value cannot be stored; the error names `path`.
-        """
-        try:
-            type_name, data = self._serde.dumps_typed(value)
-            return type_name, bytes(data)
-        except (TypeError, ValueError) as error:
-            raise make_refusal(path, value, error) from error
-
-    def find_missing(
-        self,
-        checkpoint: Mapping[str, Any],
-        new_versions: ChannelVersions,
-        serialized: SerializedCheckpoint,
-        parent: Mapping[str, Any],
-        iter_earlier_states: Callable[[], Iterable[Mapping[str, Any]]],
-    ) -> tuple[ChannelVersions, SerializedCheckpoint]:
-        """Find the values of channels that should be unchanged, but that the parent does not have in this version.
-
-        The checkpoint may have the value, as after an update of a state that was read elsewhere. If it
-        has none, an earlier checkpoint may have it, as when a graph goes on from a fork.
-
-        Args:
-            checkpoint: LangGraph's checkpoint.
-            new_versions: the channels whose versions differ from those of the parent.
-            serialized: what `serialize_checkpoint` made of it.
-            parent: the state of the parent.
-            iter_earlier_states: returns the states in which values are searched for.
-
-        Returns:
-            The versions and the values that are new for the parent: the given ones and those found.
-
-        Raises:
-            CheckpointSerializationError: a value cannot be stored; the error names its channel.
-        """
-        all_versions = dict(new_versions)
-        values = dict(serialized.values)
-        given = checkpoint["channel_values"]
-        for name, version in checkpoint["channel_versions"].items():
-            if name in new_versions or _has_version(parent, name, version):
-                continue
-            all_versions[name] = version
-            if name in given:
-                values[name] = self.serialize(given[name], name)
-                continue
-            for state in iter_earlier_states():
-                if _has_version(state, name, version):
-                    _, *typed = state[CHANNEL + name]
-                    if typed:
-                        type_name, header = typed
-                        values[name] = type_name, header + state.get(VALUE + name, b"")
-                    break
-        return all_versions, SerializedCheckpoint(values, serialized.rest)
+    all_versions = dict(new_versions)
+    values = dict(serialized.values)
+    given = checkpoint["channel_values"]
+    for name, version in checkpoint["channel_versions"].items():
+        if name in new_versions or _has_version(parent, name, version):
+            continue
+        all_versions[name] = version
+        if name in given:
+            values[name] = serialize(serde, given[name], name)
+            continue
+        for state in iter_earlier_states():
+            if _has_version(state, name, version):
+                _, *typed = state[CHANNEL + name]
+                if typed:
+                    type_name, header = typed
+                    values[name] = type_name, header + state.get(VALUE + name, b"")
+                break
+    return all_versions, SerializedCheckpoint(values, serialized.rest)
 
 
 def _has_version(state: Mapping[str, Any], name: str, version: Any) -> bool:
@@ -224,7 +213,7 @@ def encode_successor(  # noqa: PLR0912, PLR0915 - the hot path
 
     Returns:
         The state with its keys in the order of `base`; None if the parent does not have a channel
-        that should be unchanged (see `Encoder.find_missing`).
+        that should be unchanged (see `find_missing`).
     """
     # The new state begins as a copy of the old one, in which what changes is set again: so its keys stay
     # in their order, and unchanged values are the same objects, which no later step compares by content.
@@ -286,7 +275,7 @@ def encode_successor(  # noqa: PLR0912, PLR0915 - the hot path
             changed_nodes.append(node)
     state.kind = PLAIN  # the state contains only bytes and versions
     if len(state) == count == len(base):
-        return _make_successor(Successor, (state, None, packed, changed_nodes))
+        return Successor(state, None, packed, changed_nodes)
     ops = dict.fromkeys(packed, SET)
     if len(state) != count:
         _remove_others(state, checkpoint, serialized, new_versions, ops)
@@ -393,12 +382,7 @@ class Write(NamedTuple):
 
         Special writes (errors, interrupts, answers, schedules) replace earlier ones.
         """
-        return is_ordinary(self.idx)
-
-
-def is_ordinary(idx: int) -> bool:
-    """Return whether a write at this position is no special one; see `Write.is_ordinary`."""
-    return idx >= 0
+        return self.idx >= 0
 
 
 class TaskWrites(NamedTuple):
@@ -414,7 +398,9 @@ class TaskWrites(NamedTuple):
         return {key: _CODEC.unpack(packed) for key, packed in self.packed.items()}
 
 
-def encode_writes(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> TaskWrites:
+def encode_writes(
+    serde: SerializerProtocol, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+) -> TaskWrites:
     """Return the writes of a task as they are stored.
 
     Raises:
@@ -424,7 +410,7 @@ def encode_writes(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: 
     packed: dict[str, bytes] = {}
     keep: list[str] = []
     for position, (channel, value) in enumerate(writes):
-        type_name, data = encoder.serialize(value, channel)
+        type_name, data = serialize(serde, value, channel)
         idx = WRITES_IDX_MAP.get(channel, position)
         key = f"{WRITE}{idx}:{task_id}"
         fields = (task_path, task_id, idx, channel, type_name, data)
@@ -432,7 +418,7 @@ def encode_writes(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: 
             packed[key] = _CODEC.pack_flat(fields, key)
         else:
             packed[key] = _CODEC.pack(FrozenList(fields), key)
-        if is_ordinary(idx):
+        if idx >= 0:
             keep.append(key)
     return TaskWrites(packed, keep)
 

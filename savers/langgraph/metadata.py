@@ -29,8 +29,6 @@ _INPUT: Final = "__start__"
 _BRANCH: Final = "branch:to:"
 _JOIN: Final = "join:"
 _SENDS: Final = "__pregel_tasks"
-_MAX_NAMES: Final = 4096
-"""How many names of channels are remembered."""
 _MAX_GROUPS: Final = 256
 """For how many groups of channels or nodes the names of nodes are remembered."""
 _UNPACK_OPTIONS: Final = ormsgpack.OPT_NON_STR_KEYS
@@ -214,13 +212,11 @@ def _join_next(nodes: set[str]) -> str:
     return NEXT + ", ".join(sorted(nodes))
 
 
-@lru_cache(maxsize=_MAX_NAMES)
 def _is_start(name: str) -> bool:
     """Return whether each StateGraph has a channel of this kind."""
     return name == _INPUT or name.startswith(_BRANCH)
 
 
-@lru_cache(maxsize=_MAX_NAMES)
 def _is_trigger(name: str) -> bool:
     """Return whether the value of a channel may start a node."""
     return name in {_INPUT, _SENDS} or name.startswith((_BRANCH, _JOIN))

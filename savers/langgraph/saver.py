@@ -35,12 +35,13 @@ from savers._threads import InUseError
 from savers.langgraph.contract_histories import ContractHistories
 from savers.langgraph.decoding import Ancestor, Parts, restore, restore_write, take_ancestor, take_apart
 from savers.langgraph.encoding import (
-    Encoder,
     Write,
     compare_with_last,
     encode_successor,
     encode_writes,
+    find_missing,
     pack_writes,
+    serialize_checkpoint,
 )
 from savers.langgraph.histories import (
     FoundCheckpoint,
@@ -194,8 +195,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
         history = parse_config(config)
         parent_id = config["configurable"].get("checkpoint_id")
         # Before the log is locked, because it runs code of the application.
-        encoder = Encoder(self.serde)
-        serialized = encoder.serialize_checkpoint(checkpoint, new_versions)
+        serialized = serialize_checkpoint(self.serde, checkpoint, new_versions)
         checkpoint_id = checkpoint["id"]
         next_node = derive_next_node(checkpoint)
         created_us = _parse_created_us(checkpoint)
@@ -217,8 +217,13 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
                     parent = log.load_state(stored_parent)
             successor = encode_successor(parent, checkpoint, new_versions, serialized, log.pack)
             if successor is None:
-                found = encoder.find_missing(
-                    checkpoint, new_versions, serialized, parent, lambda: map(log.load_state, log.walk_back())
+                found = find_missing(
+                    self.serde,
+                    checkpoint,
+                    new_versions,
+                    serialized,
+                    parent,
+                    lambda: map(log.load_state, log.walk_back()),
                 )
                 successor = encode_successor(parent, checkpoint, *found, log.pack)
                 assert successor is not None
@@ -267,7 +272,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
         if checkpoint_id.__class__ is not str:
             # Refuses what is neither a str nor None.
             checkpoint_id = parse_config(config, checkpoint_id).checkpoint_id
-        encoded = encode_writes(Encoder(self.serde), writes, task_id, task_path)
+        encoded = encode_writes(self.serde, writes, task_id, task_path)
 
         def find_metadata() -> Mapping[str, Any]:
             return pack_metadata(_make_metadata(config, {}))

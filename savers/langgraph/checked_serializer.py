@@ -340,7 +340,14 @@ class CheckedSerializer(JsonPlusSerializer):
         """
         cls = find_class(module, name)
         if cls is None:
-            raise _BlockedError(_explain_missing(module, name))
+            pass_it = f"pass types=[{name.rpartition('.')[2]}]"
+            if module in {"__main__", "__mp_main__"}:
+                reason = f"a script stored it (python FILE), so its module is not known: {pass_it} with its class"
+            elif module not in sys.modules:
+                reason = f"its module is not imported: import {module} before reading, or {pass_it}"
+            else:
+                reason = f"the module {module} has no class {name} now: give its class that name there, or {pass_it}"
+            raise _BlockedError(reason)
         known = self._types.get(cls)
         if known is not None:
             return known
@@ -349,9 +356,9 @@ class CheckedSerializer(JsonPlusSerializer):
             raise _BlockedError(
                 f"only Enums, dataclasses, NamedTuples and pydantic models are made without types=[{cls.__name__}]"
             )
-        reason = _find_setter(application_type)
-        if reason is not None:
-            raise _BlockedError(f"{reason}, and is only set by types=[{cls.__name__}]")
+        setter = _find_setter(application_type)
+        if setter is not None:
+            raise _BlockedError(f"{setter}, and is only set by types=[{cls.__name__}]")
         _remember(self._types, cls, application_type)
         return application_type
 
@@ -437,15 +444,6 @@ def _import_class(module: str, name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _explain_missing(module: str, name: str) -> str:
-    short = name.rpartition(".")[2]
-    if module in {"__main__", "__mp_main__"}:
-        return f"a script stored it (python FILE), so its module is not known: pass types=[{short}] with its class"
-    if module not in sys.modules:
-        return f"its module is not imported: import {module} before reading, or pass types=[{short}]"
-    return f"the module {module} has no class {name} now: give its class that name there, or pass types=[{short}]"
-
-
 def _check_readable(application_type: ApplicationType) -> None:
     """Check that a process that has imported the module of a class can make its objects from their fields.
 
@@ -497,40 +495,38 @@ def _make_standard_form(code: int, key: Key, get_content: Callable[[Any], Any], 
     return lambda value: (code, (module, name, get_content(value), *more))
 
 
-def _list_standard_forms() -> dict[type, Form]:
-    """Return the forms of the classes of the standard library, none of whose subclasses are meant."""
-    contents: dict[type, tuple[int, Callable[[Any], Any]]] = {
-        UUID: (ARGUMENT, lambda value: value.hex),
-        ZoneInfo: (ARGUMENT, lambda value: value.key),
-        timedelta: (POSITIONS, lambda value: (value.days, value.seconds, value.microseconds)),
-        date: (POSITIONS, lambda value: (value.year, value.month, value.day)),
-        timezone: (POSITIONS, lambda value: value.__getinitargs__()),
-        time: (
-            KEYWORDS,
-            lambda value: {
-                "hour": value.hour,
-                "minute": value.minute,
-                "second": value.second,
-                "microsecond": value.microsecond,
-                "tzinfo": value.tzinfo,
-                "fold": value.fold,
-            },
-        ),
-        type(Path()): (POSITIONS, lambda value: value.parts),
-    }
-    contents |= dict.fromkeys((set, frozenset, deque), (ARGUMENT, tuple))
-    addresses = (IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network)
-    contents |= dict.fromkeys((Decimal, *addresses), (ARGUMENT, str))
-    forms = {
-        cls: _make_standard_form(code, (cls.__module__, cls.__name__), content)
-        for cls, (code, content) in contents.items()
-    }
-    forms[re.Pattern] = _make_standard_form(POSITIONS, ("re", "compile"), lambda value: (value.pattern, value.flags))
-    forms[datetime] = _make_standard_form(METHOD, ("datetime", "datetime"), datetime.isoformat, "fromisoformat")
-    return forms
-
-
-_STANDARD_FORMS: Final = _list_standard_forms()
+_CONTENTS: Final[dict[type, tuple[int, Callable[[Any], Any]]]] = {
+    UUID: (ARGUMENT, lambda value: value.hex),
+    ZoneInfo: (ARGUMENT, lambda value: value.key),
+    timedelta: (POSITIONS, lambda value: (value.days, value.seconds, value.microseconds)),
+    date: (POSITIONS, lambda value: (value.year, value.month, value.day)),
+    timezone: (POSITIONS, lambda value: value.__getinitargs__()),
+    time: (
+        KEYWORDS,
+        lambda value: {
+            "hour": value.hour,
+            "minute": value.minute,
+            "second": value.second,
+            "microsecond": value.microsecond,
+            "tzinfo": value.tzinfo,
+            "fold": value.fold,
+        },
+    ),
+    type(Path()): (POSITIONS, lambda value: value.parts),
+    **dict.fromkeys((set, frozenset, deque), (ARGUMENT, tuple)),
+    **dict.fromkeys(
+        (Decimal, IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network), (ARGUMENT, str)
+    ),
+}
+"""What is stored of a value of a class of the standard library; none of the subclasses is meant."""
+_STANDARD_FORMS: Final[dict[type, Form]] = {
+    **{
+        cls: _make_standard_form(code, (cls.__module__, cls.__name__), get_content)
+        for cls, (code, get_content) in _CONTENTS.items()
+    },
+    re.Pattern: _make_standard_form(POSITIONS, ("re", "compile"), lambda value: (value.pattern, value.flags)),
+    datetime: _make_standard_form(METHOD, ("datetime", "datetime"), datetime.isoformat, "fromisoformat"),
+}
 
 
 def _choose_langgraph_form(cls: Any) -> Form | None:

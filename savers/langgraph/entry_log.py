@@ -522,30 +522,25 @@ class EntryLog:
             CheckpointStorageError: the file system refused. Nothing was changed.
         """
         with self._storage_errors("repair"), self.mutex, self._write_lock:
+            frames = self.frames
+            medium = frames.bytes
             before = examine(self._io, self.path, self._kind)
             self.close()
             try:
                 self._refresh()
-                name = self.frames.prepare_end()
+                name = frames.prepare_end()
             except CheckpointCorruptionError as error:
                 _LOGGER.warning("%s", error)
-                name = self._rewrite_damaged()
+                self.close()
+                frames.in_doubt = True
+                medium.open()
+                frames.adopt(new_header(frames.identity.digest, 0), None)
+                good = read_good_entries(frames)
+                whole = FileRange(io=self._io, fd=medium.fd, start=0, end=medium.size)
+                name = whole.salvage(self._directory, f"{layout.DAMAGED}{time_ns() // 1_000_000_000}")
+                self._io.fsync_dir(self._directory)
+                self._rewrite(good.table.oldest_first())
         return EntriesRepair(before=before, set_aside=layout.join(self._kind, name) if name else "")
-
-    def _rewrite_damaged(self) -> str:
-        """Rewrite a damaged log; return the name of the copy of the old one."""
-        frames = self.frames
-        medium = frames.bytes
-        self.close()
-        frames.in_doubt = True
-        medium.open()
-        frames.adopt(new_header(frames.identity.digest, 0), None)
-        good = read_good_entries(frames)
-        whole = FileRange(io=self._io, fd=medium.fd, start=0, end=medium.size)
-        name = whole.salvage(self._directory, f"{layout.DAMAGED}{time_ns() // 1_000_000_000}")
-        self._io.fsync_dir(self._directory)
-        self._rewrite(good.table.oldest_first())
-        return name
 
     # Errors
 

@@ -268,23 +268,18 @@ class PostgresSource(Source):
             values[channel] = self._serde.loads_typed((type_name, data))
         checkpoint["channel_values"] = values
         if checkpoint["v"] < _FIRST_VERSION_WITH_SENDS and parent_id:
-            self._add_sends(checkpoint, self.read_writes(history, parent_id))
+            # As PostgresSaver does for a checkpoint of an old format.
+            sends = sorted(write for write in self.read_writes(history, parent_id) if write.channel == TASKS)
+            if sends:
+                versions = checkpoint["channel_versions"]
+                values[TASKS] = [self._serde.loads_typed((write.type, write.data)) for write in sends]
+                versions[TASKS] = max(versions.values(), default=1)
         return SourceCheckpoint(
             parent_id=parent_id or None,
             checkpoint=checkpoint,
             metadata=metadata,
             writes=self.read_writes(history, checkpoint_id),
         )
-
-    def _add_sends(self, checkpoint: Any, parent_writes: Sequence[Write]) -> None:
-        """Add the pending sends, as PostgresSaver does for a checkpoint of an old format."""
-        writes = sorted(write for write in parent_writes if write.channel == TASKS)
-        if not writes:
-            return
-        sends = [self._serde.loads_typed((write.type, write.data)) for write in writes]
-        versions = checkpoint["channel_versions"]
-        checkpoint["channel_values"][TASKS] = sends
-        versions[TASKS] = max(versions.values(), default=1)
 
 
 @contextmanager
@@ -301,16 +296,12 @@ def open_sqlite(file: str, serde: SerializerProtocol) -> Iterator[Source]:
             connection.execute("SELECT checkpoint_id FROM checkpoints LIMIT 1")
             yield SqliteSource(connection, serde)
     except sqlite3.Error as error:
-        raise CheckpointStorageError(file, "read", _explain_sqlite(error, file)) from error
-
-
-def _explain_sqlite(error: sqlite3.Error, file: str) -> OSError:
-    if not Path(file).exists():
-        return FileNotFoundError(errno.ENOENT, "there is no such file")
-    reason = str(error)
-    if reason.startswith("no such table") or getattr(error, "sqlite_errorname", "") == "SQLITE_NOTADB":
-        reason = f"{reason}; name the database of a SqliteSaver of LangGraph"
-    return OSError(0, reason)
+        cause = OSError(0, str(error))
+        if not Path(file).exists():
+            cause = FileNotFoundError(errno.ENOENT, "there is no such file")
+        elif str(error).startswith("no such table") or getattr(error, "sqlite_errorname", "") == "SQLITE_NOTADB":
+            cause = OSError(0, f"{error}; name the database of a SqliteSaver of LangGraph")
+        raise CheckpointStorageError(file, "read", cause) from error
 
 
 @contextmanager
@@ -455,7 +446,12 @@ def _import(
                 if checkpoint_id in stored_ids:
                     skipped += 1
                 else:
-                    _restore(saver, history, original)
+                    named = make_langgraph_config(*history, original.parent_id)
+                    if original.writes:
+                        # Before their checkpoint: if the import is interrupted, it is not taken for complete.
+                        saver.restore_writes(named, original.checkpoint["id"], original.writes, original.metadata)
+                    new_versions = original.checkpoint["channel_versions"]
+                    saver.restore(named, original.checkpoint, original.metadata, new_versions)
                 stored = read_stored(saver, history, checkpoint_id)
                 where = f"{history.describe()}, checkpoint {checkpoint_id}"
                 problems += [f"{where}: its {part} differs" for part in list_differences(saver.serde, stored, original)]
@@ -470,12 +466,3 @@ def _import(
         skipped=skipped,
         problems=tuple(problems),
     )
-
-
-def _restore(saver: CheckpointSaver, history: HistoryKey, original: SourceCheckpoint) -> None:
-    config = make_langgraph_config(*history, original.parent_id)
-    if original.writes:
-        # Before their checkpoint: if the import is interrupted, it is not taken for complete.
-        saver.restore_writes(config, original.checkpoint["id"], original.writes, original.metadata)
-    new_versions = original.checkpoint["channel_versions"]
-    saver.restore(config, original.checkpoint, original.metadata, new_versions)

@@ -162,11 +162,6 @@ def derive_node(metadata: Mapping[str, Any], changed_nodes: Iterable[str]) -> st
     """
     if metadata.get("source") == "input":
         return START
-    return _join_nodes(tuple(changed_nodes))
-
-
-@lru_cache(maxsize=_MAX_GROUPS)
-def _join_nodes(changed_nodes: tuple[str, ...]) -> str:
     names: list[str] = []
     for node in sorted(changed_nodes):
         if node == _INPUT:

@@ -535,11 +535,13 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
                 continue
             history = RunnableConfig(thread, checkpoint_ns=namespace)
             infos = self._list_history(history)
-            is_call = _TASK_SEPARATOR in namespace
-            if is_call and _get_root_id(infos) in removed_roots:
-                self._histories.remove(history, [info.id for info in infos])
-            else:
-                self._histories.remove(history, self._list_removable(history))
+            if infos and _TASK_SEPARATOR in namespace:
+                # A subgraph was called; by which checkpoint of the root graph, say the newest metadata.
+                parents = infos[0].metadata.get("parents")
+                if isinstance(parents, dict) and parents.get("") in removed_roots:
+                    self._histories.remove(history, [info.id for info in infos])
+                    continue
+            self._histories.remove(history, self._list_removable(history))
         # Last: after a crash, the next prune finds the calls of the checkpoints that still exist.
         self._histories.remove(root, removable)
 
@@ -711,11 +713,3 @@ def _check_ids(name: str, ids: object) -> None:
     """Raise a TypeError for one id, whose characters would otherwise be taken as ids."""
     if isinstance(ids, (str, bytes)):
         raise TypeError(f"{name} must be a list of ids, not one id; pass [{ids!r}]")
-
-
-def _get_root_id(infos: Sequence[CheckpointInfo]) -> str | None:
-    """Return the checkpoint of the root graph from which a subgraph was called last."""
-    if not infos:
-        return None
-    parents = infos[0].metadata.get("parents")
-    return parents.get("") if isinstance(parents, dict) else None

@@ -141,7 +141,7 @@ class ContractHistories(Histories):
         history: RunnableConfig,
         checkpoint_id: str | None,
         writes: TaskWrites,
-        find_metadata: Callable[[], Mapping[str, Any]] = dict,
+        find_metadata: Callable[[], Mapping[str, Any]],
     ) -> None:
         saver = self.saver
         with _lock_thread(saver, history):

@@ -126,7 +126,7 @@ def export_langgraph_sqlite(
     if not isinstance(source, BaseCheckpointSaver) and not Path(source).is_dir():
         raise CheckpointerConfigurationError(f"there is no directory {os.fspath(source)!r}")
     with ExitStack() as opened:
-        saver = opened.enter_context(open_checkpointer(source, passthrough, cipher, fsync="never"))
+        saver = opened.enter_context(open_checkpointer(source, passthrough, cipher))
         if saver.store.seals_records and not plaintext:
             raise CheckpointerConfigurationError(
                 "the store is sealed, and a database of SqliteSaver is not: ask for plaintext (plaintext=True,"

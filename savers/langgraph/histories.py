@@ -114,7 +114,7 @@ class Histories(ABC):
         history: RunnableConfig,
         checkpoint_id: str | None,
         writes: TaskWrites,
-        find_metadata: Callable[[], Mapping[str, Any]] = dict,
+        find_metadata: Callable[[], Mapping[str, Any]],
     ) -> None:
         """Store writes for a checkpoint, whether it exists or not.
 
@@ -231,7 +231,7 @@ class LogHistories(Histories):
         history: RunnableConfig,
         checkpoint_id: str | None,
         writes: TaskWrites,
-        find_metadata: Callable[[], Mapping[str, Any]] = dict,
+        find_metadata: Callable[[], Mapping[str, Any]],
     ) -> None:
         packed, keep = writes
         self.saver.put_packed_writes(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import ormsgpack
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -338,7 +338,6 @@ def open_checkpointer(
     store: str | os.PathLike[str] | BaseCheckpointSaver,
     serde: SerializerProtocol,
     cipher: Cipher | None,
-    fsync: Literal["never"] | float,
 ) -> Iterator[CheckpointSaver]:
     """Open the checkpointer of a directory or of a saver, which moves values without creating objects.
 
@@ -348,7 +347,6 @@ def open_checkpointer(
         store: the directory, or the saver.
         serde: the serializer of `make_passthrough_serializer`.
         cipher: the keys of the directory.
-        fsync: when a put to the directory waits for the disk.
 
     Raises:
         CheckpointerConfigurationError: `cipher` with a saver, whose own keys seal it.
@@ -358,7 +356,7 @@ def open_checkpointer(
             raise CheckpointerConfigurationError("cipher is for a directory; give the keys to the saver")
         yield CheckpointSaver(store, serde=serde, on_blocked_type="plain")
         return
-    saver = FileSystemCheckpointSaver(store, serde=serde, fsync=fsync, on_blocked_type="plain", cipher=cipher)
+    saver = FileSystemCheckpointSaver(store, serde=serde, fsync=_FSYNC_INTERVAL, on_blocked_type="plain", cipher=cipher)
     with saver:
         yield saver
 
@@ -432,7 +430,7 @@ def _import(
     skipped = 0
     problems: list[str] = []
     with ExitStack() as opened:
-        saver = opened.enter_context(open_checkpointer(target, serde, cipher, fsync=_FSYNC_INTERVAL))
+        saver = opened.enter_context(open_checkpointer(target, serde, cipher))
         # The tables of a target in the same file must be there before the transaction that reads.
         saver.store.threads()
         source = opened.enter_context(open_source())

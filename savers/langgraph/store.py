@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 import threading
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from logging import getLogger
+from operator import attrgetter
 from time import time
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -58,7 +60,7 @@ _Name = tuple[Namespace, str]
 """The namespace and the key of an item."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Batch:
     """Operations that are executed together, checked."""
 
@@ -261,7 +263,7 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         texts: dict[_Name, dict[str, str]] = {}
         if self._embedder is not None:
             texts = {name: self._embedder.find_texts(op) for name, op in puts.items()}
-        return _Batch(operations, puts, values, texts, list(queries))
+        return _Batch(operations=operations, puts=puts, values=values, texts=texts, queries=list(queries))
 
     def _execute_all(self, batches: list[_Batch]) -> list[_Outcome]:
         """Execute batches: the reads of each, then the puts of all in one record.
@@ -342,7 +344,7 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         touched: dict[_Name, None],
     ) -> list[SearchItem]:
         candidates = self._find(table, op)
-        query = query_vectors.get(op.query) if op.query else None
+        query = query_vectors.get(op.query or "")
         if query is not None:
             candidates = iter(self._rank(candidates, query))
         first = min(op.offset, sys.maxsize)
@@ -381,10 +383,11 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
 
     def _rank(self, candidates: Iterable[_Found], query: Sequence[float]) -> list[_Found]:
         """Return items by their best vector, the best first; items without a vector come last."""
-        vectors: list[bytes] = []
-        owners: list[_Found] = []
-        """The item of each vector."""
+        embedded: list[_Found] = []
         rest: list[_Found] = []
+        vectors: list[bytes] = []
+        owners: list[int] = []
+        """Of each vector, the position of its item."""
         for found in candidates:
             entry = found.entry
             if not entry.about:
@@ -393,26 +396,21 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
             data = self._log.read_content(entry)[entry.value_length :]
             for vector in unpack_vectors(entry.about, data):
                 vectors.append(vector)
-                owners.append(found)
-        scores = score_vectors(query, vectors)
-        best: dict[int, _Found] = {}
-        for score, found in zip(scores, owners, strict=True):
-            number = id(found.entry)
-            earlier = best.get(number)
-            if earlier is None or earlier.score is None or score > earlier.score:
-                best[number] = found._replace(score=score)
-        ranked = sorted(best.values(), key=lambda found: found.score or 0.0, reverse=True)
-        return ranked + rest
+                owners.append(len(embedded))
+            embedded.append(found)
+        best = [-math.inf] * len(embedded)
+        for score, position in zip(score_vectors(query, vectors), owners, strict=True):
+            best[position] = max(best[position], score)
+        scored = [found._replace(score=score) for found, score in zip(embedded, best, strict=True)]
+        return sorted(scored, key=attrgetter("score"), reverse=True) + rest
 
     def _list_namespaces(self, table: EntryTable, op: ListNamespacesOp) -> list[Namespace]:
-        namespaces = table.namespaces()
-        if self._omits_expired:
-            now = self._log.now()
-            namespaces = [
-                namespace
-                for namespace in namespaces
-                if not all(entry.has_expired(now) for entry in table.entries_in(namespace))
-            ]
+        now = self._log.now()
+        namespaces = [
+            namespace
+            for namespace in table.namespaces()
+            if not all(self._is_omitted(entry, now) for entry in table.entries_in(namespace))
+        ]
         return select_namespaces(namespaces, op)
 
     # Writing

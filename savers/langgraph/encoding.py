@@ -33,7 +33,6 @@ from graphkit.saver_kit import (
     PLAIN,
     REMOVED,
     SET,
-    Changes,
     Codec,
     FrozenDict,
     FrozenList,
@@ -72,18 +71,12 @@ class Successor(NamedTuple):
     """The state of a checkpoint that follows the one stored last."""
 
     state: FrozenDict
-    ops: dict[str, int] | None
-    """What changed since the last state, as in Changes; None if all of it is in `packed`."""
+    ops: dict[str, int]
+    """What changed since the last state, as in Changes."""
     packed: Mapping[str, bytes | None] | None
     """The same, packed; None if keys were added or removed, or this was not the usual put."""
     changed_nodes: Sequence[str]
     """The nodes whose `versions_seen` differ from those before."""
-
-    def list_changes(self, base: FrozenDict) -> Changes:
-        """Return what changed since the last state, which is `base`."""
-        if self.ops is None:
-            return Changes(base, dict.fromkeys(self.packed or (), SET))
-        return Changes(base, self.ops)
 
 
 def serialize_checkpoint(
@@ -192,7 +185,7 @@ def _cut(data: bytes) -> tuple[bytes, bytes]:
     return data[:header_length], data[header_length:]
 
 
-def encode_successor(  # noqa: PLR0912, PLR0915 - the hot path
+def encode_successor(  # noqa: PLR0915 - the hot path
     base: FrozenDict,
     checkpoint: Mapping[str, Any],
     new_versions: ChannelVersions,
@@ -218,8 +211,8 @@ def encode_successor(  # noqa: PLR0912, PLR0915 - the hot path
     # The new state begins as a copy of the old one, in which what changes is set again: so its keys stay
     # in their order, and unchanged values are the same objects, which no later step compares by content.
     # What changes is packed at the same time. In the usual step no key comes or goes, and the packed
-    # values are all that the record needs. Whether that is so is found out by counting: `count` is the
-    # number of keys that the checkpoint has, and both states must have as many.
+    # values are all that the record needs. `kept` are the keys that the checkpoint has: as many as both
+    # states, if that is so.
     state = FrozenDict(base)
     set_key = dict.__setitem__  # A FrozenDict refuses assignments.
     get_old = base.get
@@ -231,18 +224,19 @@ def encode_successor(  # noqa: PLR0912, PLR0915 - the hot path
     entry = FrozenList(serialized.rest)
     entry.kind = PLAIN
     set_key(state, REST, entry)
-    count = 1 + len(versions) + len(all_seen)
+    kept = {REST}
     # Nearly always, all new versions are the same object.
     last_version: Any = None
     packed_version = b""
     for name, version in versions.items():
         key = CHANNEL + name
+        kept.add(key)
         if name not in new_versions:
             old = get_old(key)
             if old is None or old[0] != version:
                 return None
-            if get_old(VALUE + name):
-                count += 1
+            if VALUE + name in base:
+                kept.add(VALUE + name)
             continue
         if version is not last_version or not packed_version:
             last_version = version
@@ -264,21 +258,24 @@ def encode_successor(  # noqa: PLR0912, PLR0915 - the hot path
         if rest:
             packed[VALUE + name] = None
             set_key(state, VALUE + name, rest)
-            count += 1
+            kept.add(VALUE + name)
     changed_nodes: list[str] = []
     for node, seen in all_seen.items():
         key = SEEN + node
+        kept.add(key)
         if get_old(key) != seen:
             frozen = _freeze_versions(seen)
             packed[key] = pack(frozen, key)
             set_key(state, key, frozen)
             changed_nodes.append(node)
     state.kind = PLAIN  # the state contains only bytes and versions
-    if len(state) == count == len(base):
-        return Successor(state, None, packed, changed_nodes)
     ops = dict.fromkeys(packed, SET)
-    if len(state) != count:
-        _remove_others(state, checkpoint, serialized, new_versions, ops)
+    if len(state) == len(kept) == len(base):
+        return Successor(state, ops, packed, changed_nodes)
+    for key in list(state):
+        if key not in kept:
+            ops[key] = REMOVED
+            dict.__delitem__(state, key)
     return Successor(state, ops, None, changed_nodes)
 
 
@@ -308,33 +305,6 @@ def _freeze_versions(seen: Mapping[str, Any]) -> FrozenDict:
     frozen = FrozenDict(seen)
     frozen.kind = PLAIN
     return frozen
-
-
-def _remove_others(
-    state: FrozenDict,
-    checkpoint: Mapping[str, Any],
-    serialized: SerializedCheckpoint,
-    new_versions: ChannelVersions,
-    ops: dict[str, int],
-) -> None:
-    """Remove the keys of a state that the checkpoint does not have."""
-    kept = {REST}
-    for node in checkpoint["versions_seen"]:
-        kept.add(SEEN + node)
-    for name in checkpoint["channel_versions"]:
-        kept.add(CHANNEL + name)
-        if name in serialized.values:
-            _, data = serialized.values[name]
-            _, rest = _cut(data)
-            has_rest = bool(rest)
-        else:
-            has_rest = name not in new_versions
-        if has_rest:
-            kept.add(VALUE + name)
-    for key in list(state):
-        if key not in kept:
-            ops[key] = REMOVED
-            dict.__delitem__(state, key)
 
 
 def compare_with_last(base: FrozenDict, successor: Successor) -> Successor:

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 from graphkit import CheckpointInfo, RunnableConfig
 from graphkit.abc import BaseCheckpointSaver
 from graphkit.errors import CheckpointErasedError, CheckpointerConfigurationError
-from graphkit.saver_kit import EARLY_WRITES, LANGGRAPH, MADE_BY, FailedThreads, FrozenDict, ThreadLike
+from graphkit.saver_kit import EARLY_WRITES, LANGGRAPH, MADE_BY, Changes, FailedThreads, FrozenDict, ThreadLike
 from savers._delta import PackedState
 from savers._log.catalogue import Head
 from savers._log.log import AnyLog
@@ -323,7 +323,7 @@ class _GrowingLog:
             writer.put_packed(new, successor.state, successor.packed)
             return
         # The constructor would freeze the state again, and would not know what changed.
-        changes = successor.list_changes(base)
+        changes = Changes(base, successor.ops)
         checkpoint = new.make_checkpoint(successor.state, changes)
         target = None if is_new else new.id
         writer.put(checkpoint, target)

@@ -185,7 +185,7 @@ def _cut(data: bytes) -> tuple[bytes, bytes]:
     return data[:header_length], data[header_length:]
 
 
-def encode_successor(  # noqa: PLR0915 - the hot path
+def encode_successor(  # noqa: PLR0912, PLR0915 - the hot path
     base: FrozenDict,
     checkpoint: Mapping[str, Any],
     new_versions: ChannelVersions,

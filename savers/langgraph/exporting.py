@@ -159,15 +159,15 @@ def _list_checkpoints(
     is_named = threads is not None
     for thread_id in saver.store.threads() if threads is None else threads:
         histories = _list_histories(saver, thread_id)
-        if histories:
-            plan.update(histories)
-        elif histories is None and is_named:
+        if histories is None and is_named:
             reason = "it holds a run of graphkit's own, which LangGraph cannot read"
             raise CheckpointConflictError(thread_id, reason)
-        elif histories is None:
-            left_out.append(thread_id)
-        elif is_named:
+        if is_named and not histories:
             raise CheckpointNotFoundError(thread_id)
+        if histories is None:
+            left_out.append(thread_id)
+        else:
+            plan.update(histories)
     return plan, left_out
 
 

@@ -11,7 +11,7 @@ import math
 import operator
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from importlib import import_module
 from importlib.util import find_spec
@@ -49,6 +49,8 @@ _ORDERINGS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "$lte": operator.le,
 }
 _ANY_LABEL: Final = "*"
+_MAX_DEPTH: Final = 100
+"""How deep an error looks for the value that cannot be packed: a list may contain itself."""
 
 
 def pack_value(value: Mapping[str, Any]) -> bytes:
@@ -62,7 +64,7 @@ def pack_value(value: Mapping[str, Any]) -> bytes:
     try:
         return ormsgpack.packb(value, _convert, _OPTIONS)
     except TypeError as error:
-        raise _find_error(value, "", str(error)) from error
+        raise _find_error(value, str(error)) from error
 
 
 def _convert(value: Any) -> Any:
@@ -89,29 +91,46 @@ def _convert(value: Any) -> Any:
     raise TypeError(_HINT)
 
 
-def _find_error(value: Any, path: str, reason: str) -> CheckpointSerializationError:
-    """Return the error for the innermost value that cannot be packed."""
-    converted = value
+def _find_error(value: Any, reason: str, path: str = "", depth: int = 0) -> CheckpointSerializationError:
+    """Return the error for the innermost value that cannot be packed.
+
+    Args:
+        value: cannot be packed.
+        reason: what the packer said of it.
+        path: where it is in the value of the item.
+        depth: how many values it is in.
+    """
+    type_name = type(value).__name__
     if type(value) not in _PLAIN_TYPES:
         try:
-            converted = _convert(value)
+            value = _convert(value)
         except TypeError:
-            return CheckpointSerializationError(path, type(value).__name__, _HINT)
-    if isinstance(converted, dict):
-        parts = [(f"{path}.{key}" if path else f"{key}", key, part) for key, part in converted.items()]
-    elif isinstance(converted, list):
-        parts = [(f"{path}[{number}]", "", part) for number, part in enumerate(converted)]
-    else:
-        return CheckpointSerializationError(path, type(value).__name__, reason)
-    for part_path, key, part in parts:
-        for wrong in ({key: None}, [part]):
-            try:
-                ormsgpack.packb(wrong, _convert, _OPTIONS)
-            except TypeError as error:
-                if wrong == [part]:
-                    return _find_error(part, part_path, str(error))
-                return CheckpointSerializationError(part_path, f"key of type {type(key).__name__}", str(error))
-    return CheckpointSerializationError(path, type(value).__name__, reason)
+            return CheckpointSerializationError(path, type_name, _HINT)
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        parts = value.items()
+    elif isinstance(value, list):
+        parts = enumerate(value)
+    for key, part in parts:
+        part_path = f"{path}[{key}]"
+        if isinstance(value, dict):
+            part_path = f"{path}.{key}" if path else f"{key}"
+            wrong = _explain_packing({key: None})
+            if wrong:
+                return CheckpointSerializationError(part_path, f"key of type {type(key).__name__}", wrong)
+        wrong = _explain_packing(part)
+        if wrong and depth < _MAX_DEPTH:
+            return _find_error(part, wrong, part_path, depth + 1)
+    return CheckpointSerializationError(path, type_name, reason)
+
+
+def _explain_packing(value: Any) -> str:
+    """Return why a value cannot be packed; nothing if it can."""
+    try:
+        ormsgpack.packb(value, _convert, _OPTIONS)
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 def unpack_value(data: bytes) -> dict[str, Any]:
@@ -239,7 +258,7 @@ class Embedder:
 
     def find_texts(self, op: PutOp) -> dict[str, str]:
         """Return the texts of an item that are embedded, by their paths."""
-        if op.value is None or op.index is False:
+        if op.index is False:
             return {}
         texts: dict[str, str] = {}
         for path in self._fields if op.index is None else op.index:

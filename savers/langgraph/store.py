@@ -255,14 +255,17 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
                 puts[tuple(op.namespace), op.key] = op
             elif isinstance(op, SearchOp):
                 check_filter(op.filter or {})
-                if op.query and self._embedder is not None:
+                if op.query:
                     queries[op.query] = None
             elif not isinstance(op, (GetOp, ListNamespacesOp)):
                 raise ValueError(f"Unknown operation type: {type(op)}")  # noqa: TRY004 - as LangGraph's own stores
-        values = {name: pack_value(op.value) for name, op in puts.items() if op.value is not None}
+        values: dict[_Name, bytes] = {}
         texts: dict[_Name, dict[str, str]] = {}
-        if self._embedder is not None:
-            texts = {name: self._embedder.find_texts(op) for name, op in puts.items()}
+        for name, put in puts.items():
+            if put.value is not None:
+                values[name] = pack_value(put.value)
+                if self._embedder is not None:
+                    texts[name] = self._embedder.find_texts(put)
         return _Batch(operations=operations, puts=puts, values=values, texts=texts, queries=list(queries))
 
     def _execute_all(self, batches: list[_Batch]) -> list[_Outcome]:

@@ -174,17 +174,6 @@ def _has_version(state: Mapping[str, Any], name: str, version: Any) -> bool:
     return bool(state.get(CHANNEL + name, (None,))[0] == version)
 
 
-def _cut(data: bytes) -> tuple[bytes, bytes]:
-    """Return the bytes under `channel:<name>` and those under `value:<name>`, if there are any."""
-    # The header of a list, a dict, a str or bytes says how long it is. Other values, as the exts of
-    # objects, have none here. Encrypted bytes may seem to begin with a header, which does no harm: a
-    # reader joins both parts again before it looks at them.
-    if len(data) <= _MAX_SHORT:
-        return data, b""
-    _, _, header_length = delta.parse_header(data, 0)
-    return data[:header_length], data[header_length:]
-
-
 def encode_successor(  # noqa: PLR0912, PLR0915 - the hot path
     base: FrozenDict,
     checkpoint: Mapping[str, Any],
@@ -241,7 +230,7 @@ def encode_successor(  # noqa: PLR0912, PLR0915 - the hot path
         if version is not last_version or not packed_version:
             last_version = version
             packed_version = pack(version, key)
-        # Most values are short; a call to cut and to freeze each would be a quarter of the time.
+        # Most values are short; a call to freeze each would be a quarter of the time.
         typed = values.get(name)
         rest = b""
         if typed is None:
@@ -250,7 +239,12 @@ def encode_successor(  # noqa: PLR0912, PLR0915 - the hot path
         else:
             type_name, header = typed
             if len(header) > _MAX_SHORT:
-                header, rest = _cut(header)
+                # The header of a list, a dict, a str or bytes says how long it is. Other values, as the exts
+                # of objects, have none here. Encrypted bytes may seem to begin with a header, which does no
+                # harm: a reader joins both parts again before it looks at them.
+                _, _, header_length = delta.parse_header(header, 0)
+                rest = header[header_length:]
+                header = header[:header_length]
             entry = FrozenList((version, type_name, header))
             packed[key] = b"\x93" + packed_version + _pack_typed(type_name, header)
         entry.kind = PLAIN

@@ -129,7 +129,7 @@ def find_missing(
     new_versions: ChannelVersions,
     serialized: SerializedCheckpoint,
     parent: Mapping[str, Any],
-    iter_earlier_states: Callable[[], Iterable[Mapping[str, Any]]],
+    earlier_states: Iterable[Mapping[str, Any]],
 ) -> tuple[ChannelVersions, SerializedCheckpoint]:
     """Find the values of channels that should be unchanged, but that the parent does not have in this version.
 
@@ -142,7 +142,7 @@ def find_missing(
         new_versions: the channels whose versions differ from those of the parent.
         serialized: what `serialize_checkpoint` made of it.
         parent: the state of the parent.
-        iter_earlier_states: returns the states in which values are searched for.
+        earlier_states: the states in which values are searched for, the newest first.
 
     Returns:
         The versions and the values that are new for the parent: the given ones and those found.
@@ -153,20 +153,25 @@ def find_missing(
     all_versions = dict(new_versions)
     values = dict(serialized.values)
     given = checkpoint["channel_values"]
+    missing: dict[str, Any] = {}
     for name, version in checkpoint["channel_versions"].items():
         if name in new_versions or _has_version(parent, name, version):
             continue
         all_versions[name] = version
         if name in given:
             values[name] = serialize(serde, given[name], name)
-            continue
-        for state in iter_earlier_states():
-            if _has_version(state, name, version):
-                _, *typed = state[CHANNEL + name]
-                if typed:
-                    type_name, header = typed
-                    values[name] = type_name, header + state.get(VALUE + name, b"")
-                break
+        else:
+            missing[name] = version
+    for state in earlier_states:
+        found = [name for name, version in missing.items() if _has_version(state, name, version)]
+        for name in found:
+            del missing[name]
+            _, *typed = state[CHANNEL + name]
+            if typed:
+                type_name, header = typed
+                values[name] = type_name, header + state.get(VALUE + name, b"")
+        if not missing:
+            break
     return all_versions, SerializedCheckpoint(values, serialized.rest)
 
 

@@ -217,14 +217,8 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
                     parent = log.load_state(stored_parent)
             successor = encode_successor(parent, checkpoint, new_versions, serialized, log.pack)
             if successor is None:
-                found = find_missing(
-                    self.serde,
-                    checkpoint,
-                    new_versions,
-                    serialized,
-                    parent,
-                    lambda: map(log.load_state, log.walk_back()),
-                )
+                earlier = map(log.load_state, log.walk_back())
+                found = find_missing(self.serde, checkpoint, new_versions, serialized, parent, earlier)
                 successor = encode_successor(parent, checkpoint, *found, log.pack)
                 assert successor is not None
             if not is_next:

@@ -180,8 +180,6 @@ class CheckedSerializer(JsonPlusSerializer):
         Raises:
             RefusedValueError: they could not be read.
         """
-        if cls is _DeltaSnapshot:
-            return lambda value: (DELTA_SNAPSHOT, value.value)
         if (cls.__module__, cls.__name__) == ("numpy", "ndarray"):
             return _write_array
         # A class that its reader makes by its constructor has LangGraph's form, which names the arguments.
@@ -526,6 +524,7 @@ _STANDARD_FORMS: Final[dict[type, Form]] = {
     },
     re.Pattern: _make_standard_form(POSITIONS, ("re", "compile"), lambda value: (value.pattern, value.flags)),
     datetime: _make_standard_form(METHOD, ("datetime", "datetime"), datetime.isoformat, "fromisoformat"),
+    _DeltaSnapshot: lambda value: (DELTA_SNAPSHOT, value.value),
 }
 
 

@@ -245,20 +245,23 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         queries: dict[str, None] = {}  # a set that keeps its order
         for op in operations:
             validate_op_namespace(op)
-            if isinstance(op, (SearchOp, ListNamespacesOp)) and min(op.limit, op.offset) < 0:
-                raise ValueError("limit and offset must not be negative")
-            if isinstance(op, PutOp):
-                key: object = op.key
-                if not isinstance(key, str):
-                    where = f"the key {key!r} of {op.namespace!r}"
-                    raise CheckpointSerializationError(where, type(key).__name__, "a key must be a str")
-                puts[tuple(op.namespace), op.key] = op
-            elif isinstance(op, SearchOp):
-                check_filter(op.filter or {})
-                if op.query:
-                    queries[op.query] = None
-            elif not isinstance(op, (GetOp, ListNamespacesOp)):
-                raise ValueError(f"Unknown operation type: {type(op)}")  # noqa: TRY004 - as LangGraph's own stores
+            match op:
+                case PutOp():
+                    key: object = op.key
+                    if not isinstance(key, str):
+                        where = f"the key {key!r} of {op.namespace!r}"
+                        raise CheckpointSerializationError(where, type(key).__name__, "a key must be a str")
+                    puts[tuple(op.namespace), op.key] = op
+                case SearchOp() | ListNamespacesOp() if min(op.limit, op.offset) < 0:
+                    raise ValueError("limit and offset must not be negative")
+                case SearchOp():
+                    check_filter(op.filter or {})
+                    if op.query:
+                        queries[op.query] = None
+                case GetOp() | ListNamespacesOp():
+                    pass
+                case _:
+                    raise ValueError(f"Unknown operation type: {type(op)}")
         values: dict[_Name, bytes] = {}
         texts: dict[_Name, dict[str, str]] = {}
         for name, put in puts.items():

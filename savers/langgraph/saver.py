@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import time_ns
@@ -406,29 +406,32 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
                     histories[write.channel]["writes"].append(restore_write(write, deserializer))
             for name, typed in ancestor.values.items():
                 histories[name]["seed"] = deserializer.deserialize(*typed, name)
-            missing.difference_update(ancestor.values)
-            if not missing:
-                break
         for channel_history in histories.values():
             channel_history["writes"].reverse()
         return histories
 
     def _iter_ancestors(
-        self, history: RunnableConfig, checkpoint_id: str | None, wanted: Collection[str]
+        self, history: RunnableConfig, checkpoint_id: str | None, missing: set[str]
     ) -> Iterator[Ancestor]:
-        """Yield the parent of a checkpoint, its parent, and so on, with their values of the wanted channels.
+        """Yield the parent of a checkpoint, its parent, and so on, until each missing channel has had a value.
 
         No checkpoint is yielded twice: parents in an imported history may form a cycle.
+
+        Args:
+            history: names the history.
+            checkpoint_id: the id of the checkpoint; None for the latest.
+            missing: the channels. Those of which an ancestor has the value are taken out before the next one.
         """
         seen: set[str] = set()
         parent_id = self._read(history.replace(checkpoint_id=checkpoint_id), lambda found: found.stored.parent)
-        while parent_id and parent_id not in seen:
+        while missing and parent_id and parent_id not in seen:
             seen.add(parent_id)
             named = history.replace(checkpoint_id=parent_id)
-            ancestor = self._read(named, lambda found: take_ancestor(found, wanted))
+            ancestor = self._read(named, lambda found: take_ancestor(found, missing))
             if ancestor is None:
                 return
             yield ancestor
+            missing.difference_update(ancestor.values)
             parent_id = ancestor.stored.parent
 
     # Removing and copying
@@ -558,11 +561,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
             return ids
         needed = {latest.stored.id}
         missing = delta_channels.difference(latest.values)
-        for ancestor in self._iter_ancestors(history, latest.stored.id, missing):
-            if not missing:
-                break
-            needed.add(ancestor.stored.id)
-            missing.difference_update(ancestor.values)
+        needed.update(ancestor.stored.id for ancestor in self._iter_ancestors(history, latest.stored.id, missing))
         return [id_ for id_ in ids if id_ not in needed]
 
     def _list_history(self, history: RunnableConfig) -> Sequence[CheckpointInfo]:

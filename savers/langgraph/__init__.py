@@ -12,13 +12,13 @@ from graphkit.errors import MissingDependencyError
 from graphkit.saver_kit import run_in_thread, set_public_module
 
 if TYPE_CHECKING:
-    from savers.langgraph._entries.examine import EntriesReport as EntriesReport
     from savers.langgraph.cache import FileSystemCache as FileSystemCache
     from savers.langgraph.checkpoint_savers import (
         FileSystemCheckpointSaver as FileSystemCheckpointSaver,
         PostgresCheckpointSaver as PostgresCheckpointSaver,
         SqliteCheckpointSaver as SqliteCheckpointSaver,
     )
+    from savers.langgraph.entry_log import EntriesReport as EntriesReport
     from savers.langgraph.exporting import (
         ExportReport as ExportReport,
         export_langgraph_sqlite as export_langgraph_sqlite,
@@ -49,7 +49,7 @@ __all__ = [
 
 _MODULES: Final = {
     "CheckpointSaver": "saver",
-    "EntriesReport": "_entries.examine",
+    "EntriesReport": "entry_log",
     "ExportReport": "exporting",
     "FileSystemCache": "cache",
     "FileSystemCheckpointSaver": "checkpoint_savers",

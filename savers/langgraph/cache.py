@@ -12,9 +12,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graphkit.saver_kit import run_in_thread
 from savers._filesystem.io import FileIO
-from savers.langgraph._entries.examine import CACHE, EntriesReport
-from savers.langgraph._entries.log import EntryLog, Fsync
-from savers.langgraph._entries.records import Clear, EntryChange, EntryTable, Namespace, Put
+from savers.langgraph.entry_log import CACHE, EntriesReport, EntryLog, Fsync
+from savers.langgraph.entry_records import Clear, EntryChange, EntryTable, Namespace, Put
 from savers.langgraph.opening import ContextMethods
 from savers.langgraph.serializer import Deserializer, TypedValue, make_refusal, make_serializer
 

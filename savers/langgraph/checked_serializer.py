@@ -25,10 +25,11 @@ import re
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, EnumType, Flag
+from functools import cache
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from logging import getLogger
 from pathlib import Path
@@ -179,8 +180,6 @@ class CheckedSerializer(JsonPlusSerializer):
         Raises:
             RefusedValueError: they could not be read.
         """
-        if cls is _DeltaSnapshot:
-            return lambda value: (DELTA_SNAPSHOT, value.value)
         if (cls.__module__, cls.__name__) == ("numpy", "ndarray"):
             return _write_array
         # A class that its reader makes by its constructor has LangGraph's form, which names the arguments.
@@ -277,7 +276,9 @@ class CheckedSerializer(JsonPlusSerializer):
             if code == DELTA_SNAPSHOT:
                 return _DeltaSnapshot(parts)
             if code == NUMPY_ARRAY:
-                return _read_array(parts)
+                numpy = importlib.import_module("numpy")
+                dtype, shape, order, buffer = parts
+                return numpy.frombuffer(buffer, dtype=numpy.dtype(dtype)).reshape(shape, order=order)
             module, name, content, *more = parts
         except Exception as error:  # noqa: BLE001 - the unpacker would hide it
             reason = f"its stored data are malformed: {type(error).__name__}: {error}"
@@ -303,9 +304,9 @@ class CheckedSerializer(JsonPlusSerializer):
             method = (module, name, *more)
             if method not in SAFE_MSGPACK_METHODS:
                 raise _BlockedError(f"{method[-1]} may not be called; store the value in another form")
-            return getattr(_import_class(key), method[2])(content)
+            return getattr(_import_class(module, name), method[2])(content)
         if key in SAFE_MSGPACK_TYPES:
-            return _construct(_import_class(key), code, content)
+            return _construct(_import_class(module, name), code, content)
         if self._listed or self._is_plain:
             return self._make_listed(code, key, content, more)
         if _LOCAL in name:
@@ -337,7 +338,14 @@ class CheckedSerializer(JsonPlusSerializer):
         """
         cls = find_class(module, name)
         if cls is None:
-            raise _BlockedError(_explain_missing(module, name))
+            pass_it = f"pass types=[{name.rpartition('.')[2]}]"
+            if module in {"__main__", "__mp_main__"}:
+                reason = f"a script stored it (python FILE), so its module is not known: {pass_it} with its class"
+            elif module not in sys.modules:
+                reason = f"its module is not imported: import {module} before reading, or {pass_it}"
+            else:
+                reason = f"the module {module} has no class {name} now: give its class that name there, or {pass_it}"
+            raise _BlockedError(reason)
         known = self._types.get(cls)
         if known is not None:
             return known
@@ -346,9 +354,9 @@ class CheckedSerializer(JsonPlusSerializer):
             raise _BlockedError(
                 f"only Enums, dataclasses, NamedTuples and pydantic models are made without types=[{cls.__name__}]"
             )
-        reason = _find_setter(application_type)
-        if reason is not None:
-            raise _BlockedError(f"{reason}, and is only set by types=[{cls.__name__}]")
+        setter = _find_setter(application_type)
+        if setter is not None:
+            raise _BlockedError(f"{setter}, and is only set by types=[{cls.__name__}]")
         _remember(self._types, cls, application_type)
         return application_type
 
@@ -358,16 +366,24 @@ class CheckedSerializer(JsonPlusSerializer):
         Raises:
             _BlockedError: it lists none.
         """
+        module, short = key
         if key in self._listed:
-            return self._listed[key] or _import_listed(key)
-        name = ".".join(key)
+            cls = self._listed[key]
+            if cls is None:
+                # Only its name was given. If its module has no class of this name, nothing is made.
+                try:
+                    cls = getattr(importlib.import_module(module), short, None)
+                except ImportError as error:
+                    raise _BlockedError(f"types=[...] names it, and importing {module} failed: {error}") from error
+            return cls if isinstance(cls, type) else None
+        name = f"{module}.{short}"
         renamed = [cls for cls in self._listed_classes if is_renamed(name, cls)]
         if len(renamed) == 1:
             return renamed[0]
         if renamed:
             names = " and ".join(sorted(map(_name_class, renamed)))
             raise _BlockedError(f"{names} in types=[...] have this name; pass only the one that is meant")
-        raise _BlockedError(f"it is not in types=[...] of the saver; add {key[1].rpartition('.')[2]} there")
+        raise _BlockedError(f"it is not in types=[...] of the saver; add {short.rpartition('.')[2]} there")
 
 
 class _BlockedError(Exception):
@@ -420,35 +436,10 @@ def _name_class(cls: type) -> str:
     return f"{get_module_name(cls)}.{cls.__qualname__}"
 
 
-_IMPORTED: Final[dict[Key, Any]] = {}
-"""The safe classes that were read."""
-
-
-def _import_class(key: Key) -> Any:
+@cache
+def _import_class(module: str, name: str) -> Any:
     """Return a class of LangGraph's list of safe types."""
-    found = _IMPORTED.get(key)
-    if found is None:
-        module, name = key
-        _IMPORTED[key] = found = getattr(importlib.import_module(module), name)
-    return found
-
-
-def _import_listed(key: Key) -> type | None:
-    """Import a class that the caller has named; return None if its module has no class of that name."""
-    try:
-        found = getattr(importlib.import_module(key[0]), key[1], None)
-    except ImportError as error:
-        raise _BlockedError(f"types=[...] names it, and importing {key[0]} failed: {error}") from error
-    return found if isinstance(found, type) else None
-
-
-def _explain_missing(module: str, name: str) -> str:
-    short = name.rpartition(".")[2]
-    if module in {"__main__", "__mp_main__"}:
-        return f"a script stored it (python FILE), so its module is not known: pass types=[{short}] with its class"
-    if module not in sys.modules:
-        return f"its module is not imported: import {module} before reading, or pass types=[{short}]"
-    return f"the module {module} has no class {name} now: give its class that name there, or pass types=[{short}]"
+    return getattr(importlib.import_module(module), name)
 
 
 def _check_readable(application_type: ApplicationType) -> None:
@@ -502,40 +493,39 @@ def _make_standard_form(code: int, key: Key, get_content: Callable[[Any], Any], 
     return lambda value: (code, (module, name, get_content(value), *more))
 
 
-def _list_standard_forms() -> dict[type, Form]:
-    """Return the forms of the classes of the standard library, none of whose subclasses are meant."""
-    contents: dict[type, tuple[int, Callable[[Any], Any]]] = {
-        UUID: (ARGUMENT, lambda value: value.hex),
-        ZoneInfo: (ARGUMENT, lambda value: value.key),
-        timedelta: (POSITIONS, lambda value: (value.days, value.seconds, value.microseconds)),
-        date: (POSITIONS, lambda value: (value.year, value.month, value.day)),
-        timezone: (POSITIONS, lambda value: value.__getinitargs__()),
-        time: (
-            KEYWORDS,
-            lambda value: {
-                "hour": value.hour,
-                "minute": value.minute,
-                "second": value.second,
-                "microsecond": value.microsecond,
-                "tzinfo": value.tzinfo,
-                "fold": value.fold,
-            },
-        ),
-        type(Path()): (POSITIONS, lambda value: value.parts),
-    }
-    contents |= dict.fromkeys((set, frozenset, deque), (ARGUMENT, tuple))
-    addresses = (IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network)
-    contents |= dict.fromkeys((Decimal, *addresses), (ARGUMENT, str))
-    forms = {
-        cls: _make_standard_form(code, (cls.__module__, cls.__name__), content)
-        for cls, (code, content) in contents.items()
-    }
-    forms[re.Pattern] = _make_standard_form(POSITIONS, ("re", "compile"), lambda value: (value.pattern, value.flags))
-    forms[datetime] = _make_standard_form(METHOD, ("datetime", "datetime"), datetime.isoformat, "fromisoformat")
-    return forms
-
-
-_STANDARD_FORMS: Final = _list_standard_forms()
+_CONTENTS: Final[dict[type, tuple[int, Callable[[Any], Any]]]] = {
+    UUID: (ARGUMENT, lambda value: value.hex),
+    ZoneInfo: (ARGUMENT, lambda value: value.key),
+    timedelta: (POSITIONS, lambda value: (value.days, value.seconds, value.microseconds)),
+    date: (POSITIONS, lambda value: (value.year, value.month, value.day)),
+    timezone: (POSITIONS, lambda value: value.__getinitargs__()),
+    time: (
+        KEYWORDS,
+        lambda value: {
+            "hour": value.hour,
+            "minute": value.minute,
+            "second": value.second,
+            "microsecond": value.microsecond,
+            "tzinfo": value.tzinfo,
+            "fold": value.fold,
+        },
+    ),
+    type(Path()): (POSITIONS, lambda value: value.parts),
+    **dict.fromkeys((set, frozenset, deque), (ARGUMENT, tuple)),
+    **dict.fromkeys(
+        (Decimal, IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network), (ARGUMENT, str)
+    ),
+}
+"""What is stored of a value of a class of the standard library; none of the subclasses is meant."""
+_STANDARD_FORMS: Final[dict[type, Form]] = {
+    **{
+        cls: _make_standard_form(code, (cls.__module__, cls.__name__), get_content)
+        for cls, (code, get_content) in _CONTENTS.items()
+    },
+    re.Pattern: _make_standard_form(POSITIONS, ("re", "compile"), lambda value: (value.pattern, value.flags)),
+    datetime: _make_standard_form(METHOD, ("datetime", "datetime"), datetime.isoformat, "fromisoformat"),
+    _DeltaSnapshot: lambda value: (DELTA_SNAPSHOT, value.value),
+}
 
 
 def _choose_langgraph_form(cls: Any) -> Form | None:
@@ -571,12 +561,6 @@ def _write_array(array: Any) -> tuple[int, Parts]:
         return NUMPY_ARRAY, (array.dtype.str, array.shape, "C", memoryview(array))
     order = "F" if array.flags.f_contiguous else "C"
     return NUMPY_ARRAY, (array.dtype.str, array.shape, order, array.tobytes(order="A"))
-
-
-def _read_array(parts: Parts) -> Any:
-    numpy = importlib.import_module("numpy")
-    dtype, shape, order, buffer = parts
-    return numpy.frombuffer(buffer, dtype=numpy.dtype(dtype)).reshape(shape, order=order)
 
 
 def _construct(cls: Any, code: int, content: Any) -> Any:
@@ -663,22 +647,31 @@ def _make_of_fields(application_type: ApplicationType, code: int, content: Any, 
     Raises:
         _BlockedError: the class is of another kind, or has changed.
     """
+    cls: Any = application_type.cls
     if code != _CODES[application_type.flavour]:
         raise _BlockedError("it is another kind of type now")
     if application_type.flavour == "enum":
-        return _find_member(application_type.cls, content, more)
+        return _find_member(cls, content, more)
     if not isinstance(content, dict):
         raise _BlockedError("its stored data are no fields")
     try:
         if application_type.flavour != "pydantic":
             return application_type.make(dict(content))
         if len(more) < _EXACT_PARTS[PYDANTIC_V2]:
-            return _validate(application_type.cls, content)
-        return _make_model(application_type, content, more)
+            # LangGraph's own serializer wrote it: pydantic's validation restores the types of inner models.
+            try:
+                return cls.__pydantic_validator__.validate_python(content, self_instance=object.__new__(cls))
+            except Exception:  # noqa: BLE001 - a validator may raise anything
+                # As LangGraph does: the state was valid when it was stored.
+                return cls.model_construct(**content)
+        _, fields_set, private = more
+        extra = None
+        fields = dict(content)
+        if cls.model_config.get("extra") == "allow":
+            extra = {name: fields.pop(name) for name in content if name not in application_type.fields}
+        return application_type.make_model(fields, fields_set, extra, private)
     except FieldsError as error:
-        raise _BlockedError(
-            f"{error}; pass types=[{application_type.cls.__name__}] to make it by its constructor"
-        ) from None
+        raise _BlockedError(f"{error}; pass types=[{cls.__name__}] to make it by its constructor") from None
 
 
 _CODES: Final = {"enum": ARGUMENT, "namedtuple": KEYWORDS, "dataclass": KEYWORDS, "pydantic": PYDANTIC_V2}
@@ -700,25 +693,6 @@ def _find_member(cls: Any, value: Any, more: list[Any]) -> Any:
     raise _BlockedError(f"it has no member with the value {value!r} now")
 
 
-def _make_model(application_type: ApplicationType, content: Mapping[str, Any], more: list[Any]) -> Any:
-    cls: Any = application_type.cls
-    _, fields_set, private = more
-    extra = None
-    fields = dict(content)
-    if cls.model_config.get("extra") == "allow":
-        extra = {name: fields.pop(name) for name in content if name not in application_type.fields}
-    return application_type.make_model(fields, fields_set, extra, private)
-
-
-def _validate(cls: Any, content: Any) -> Any:
-    """Make a pydantic model of what LangGraph's own serializer wrote, with pydantic's validation and no constructor."""
-    try:
-        return cls.__pydantic_validator__.validate_python(content, self_instance=object.__new__(cls))
-    except Exception:  # noqa: BLE001 - a validator may raise anything
-        # As LangGraph does: the state was valid when it was stored.
-        return cls.model_construct(**content)
-
-
 # --- helpers of errors ------------------------------------------------------------------------------------------------
 
 _MSGPACK_TYPES: Final = frozenset({bool, bytes, bytearray, dict, float, int, list, memoryview, str, tuple, type(None)})
@@ -736,13 +710,15 @@ def _list_parts(content: Any, *, are_fields: bool) -> Iterator[tuple[str, Any]]:
         are_fields: whether it has the fields of an object, and is not the value itself.
     """
     if isinstance(content, dict) and are_fields:
-        yield from ((f".{name}", part) for name, part in content.items())
+        for name, part in content.items():
+            yield f".{name}", part
     elif isinstance(content, dict):
         for key, value in content.items():
             step = f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r:.60}]"
             yield step, _Key({key: None})
             yield step, value
     elif isinstance(content, (list, tuple)):
-        yield from ((f"[{number}]", part) for number, part in enumerate(content))
+        for number, part in enumerate(content):
+            yield f"[{number}]", part
     elif are_fields:
         yield "", content

@@ -32,7 +32,7 @@ from graphkit.saver_kit import (
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph.encoding import Successor, TaskWrites, Write
 from savers.langgraph.histories import FoundCheckpoint, GrowingHistory, Histories, Result, Seen, Take
-from savers.langgraph.steps import UNKNOWN
+from savers.langgraph.metadata import UNKNOWN
 
 _MIN_READ: Final = 16
 """The fewest infos that are read at first."""
@@ -129,7 +129,7 @@ class ContractHistories(Histories):
     # The contract has no put that depends on what is stored. So each change reads and then puts under a
     # lock of this process: of two runs in one process, neither loses the writes of the other. If the
     # process dies in between, what it has put so far must be right by itself. Early writes are copied to
-    # their checkpoint after it was put, and stay in their own namespace, so `_read` merges both, whether
+    # their checkpoint after it was put, and stay in their own namespace, so `read` merges both, whether
     # the copy was finished or not.
 
     def put_next(self, history: RunnableConfig, put_next: Callable[[GrowingHistory], None]) -> None:
@@ -141,7 +141,7 @@ class ContractHistories(Histories):
         history: RunnableConfig,
         checkpoint_id: str | None,
         writes: TaskWrites,
-        find_metadata: Callable[[], Mapping[str, Any]] = dict,
+        find_metadata: Callable[[], Mapping[str, Any]],
     ) -> None:
         saver = self.saver
         with _lock_thread(saver, history):
@@ -157,12 +157,6 @@ class ContractHistories(Histories):
                 saver.put_writes(target, new)
 
     def read(self, config: RunnableConfig, take: Take[Result]) -> Result | None:
-        found = self._read(config)
-        if found is None:
-            return None
-        return take(found)
-
-    def _read(self, config: RunnableConfig) -> FoundCheckpoint | None:
         saver = self.saver
         checkpoint = saver.get(config)
         if checkpoint is None:
@@ -174,7 +168,7 @@ class ContractHistories(Histories):
         stored = _ReadCheckpoint(checkpoint.with_metadata(freeze(metadata)))
         # They are still there if the process died after it had put the checkpoint.
         writes = _merge(saver.get_writes(_make_early_config(named)), own)
-        return FoundCheckpoint(stored, stored.state, writes, is_packed=False, path=self.describe())
+        return take(FoundCheckpoint(stored, stored.state, writes, is_packed=False, path=self.describe()))
 
     def select(
         self,

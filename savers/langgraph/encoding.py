@@ -33,7 +33,6 @@ from graphkit.saver_kit import (
     PLAIN,
     REMOVED,
     SET,
-    Changes,
     Codec,
     FrozenDict,
     FrozenList,
@@ -72,135 +71,112 @@ class Successor(NamedTuple):
     """The state of a checkpoint that follows the one stored last."""
 
     state: FrozenDict
-    ops: dict[str, int] | None
-    """What changed since the last state, as in Changes; None if all of it is in `packed`."""
+    ops: dict[str, int]
+    """What changed since the last state, as in Changes."""
     packed: Mapping[str, bytes | None] | None
     """The same, packed; None if keys were added or removed, or this was not the usual put."""
     changed_nodes: Sequence[str]
     """The nodes whose `versions_seen` differ from those before."""
 
-    def list_changes(self, base: FrozenDict) -> Changes:
-        """Return what changed since the last state, which is `base`."""
-        if self.ops is None:
-            return Changes(base, dict.fromkeys(self.packed or (), SET))
-        return Changes(base, self.ops)
+
+def serialize_checkpoint(
+    serde: SerializerProtocol, checkpoint: Mapping[str, Any], new_versions: ChannelVersions
+) -> SerializedCheckpoint:
+    """Serialize what is new in a checkpoint, with one call for each value.
+
+    Raises:
+        CheckpointSerializationError: a value cannot be stored; the error names its channel.
+    """
+    values = checkpoint["channel_values"]
+    versions = checkpoint["channel_versions"]
+    rest = {**checkpoint}
+    for field in _SEPARATE_FIELDS:
+        rest.pop(field, None)
+    # Without a call of `serialize` for each value: this is part of each step.
+    dumps = serde.dumps_typed
+    serialized: dict[str, tuple[str, bytes]] = {}
+    path = REST
+    value: Any = rest
+    try:
+        type_name, data = dumps(rest)
+        serialized_rest = type_name, bytes(data)
+        for path in new_versions:
+            if path in values and path in versions:
+                value = values[path]
+                type_name, data = dumps(value)
+                serialized[path] = type_name, bytes(data)
+    except (TypeError, ValueError) as error:
+        raise make_refusal(path, value, error) from error
+    return SerializedCheckpoint(serialized, serialized_rest)
 
 
-_make_successor: Final = tuple.__new__
-"""Makes a NamedTuple in half the time."""
+def serialize(serde: SerializerProtocol, value: Any, path: str) -> tuple[str, bytes]:
+    """Return the type and the bytes that the serializer makes of a value.
+
+    Raises:
+        CheckpointSerializationError: the value cannot be stored; the error names `path`.
+    """
+    try:
+        type_name, data = serde.dumps_typed(value)
+        return type_name, bytes(data)
+    except (TypeError, ValueError) as error:
+        raise make_refusal(path, value, error) from error
 
 
-class Encoder:
-    """Encodes values.
+def find_missing(
+    serde: SerializerProtocol,
+    checkpoint: Mapping[str, Any],
+    new_versions: ChannelVersions,
+    serialized: SerializedCheckpoint,
+    parent: Mapping[str, Any],
+    earlier_states: Iterable[Mapping[str, Any]],
+) -> tuple[ChannelVersions, SerializedCheckpoint]:
+    """Find the values of channels that should be unchanged, but that the parent does not have in this version.
+
+    The checkpoint may have the value, as after an update of a state that was read elsewhere. If it
+    has none, an earlier checkpoint may have it, as when a graph goes on from a fork.
 
     Args:
         serde: LangGraph's serializer.
+        checkpoint: LangGraph's checkpoint.
+        new_versions: the channels whose versions differ from those of the parent.
+        serialized: what `serialize_checkpoint` made of it.
+        parent: the state of the parent.
+        earlier_states: the states in which values are searched for, the newest first.
+
+    Returns:
+        The versions and the values that are new for the parent: the given ones and those found.
+
+    Raises:
+        CheckpointSerializationError: a value cannot be stored; the error names its channel.
     """
-
-    def __init__(self, serde: SerializerProtocol) -> None:
-        self._serde = serde
-
-    def serialize_checkpoint(
-        self, checkpoint: Mapping[str, Any], new_versions: ChannelVersions
-    ) -> SerializedCheckpoint:
-        """Serialize what is new in a checkpoint, with one call for each value.
-
-        Raises:
-            CheckpointSerializationError: a value cannot be stored; the error names its channel.
-        """
-        values = checkpoint["channel_values"]
-        versions = checkpoint["channel_versions"]
-        rest = {**checkpoint}
-        for field in _SEPARATE_FIELDS:
-            rest.pop(field, None)
-        # Without a call of `serialize` for each value: this is part of each step.
-        dumps = self._serde.dumps_typed
-        serialized: dict[str, tuple[str, bytes]] = {}
-        path = REST
-        value: Any = rest
-        try:
-            type_name, data = dumps(rest)
-            serialized_rest = type_name, bytes(data)
-            for path in new_versions:
-                if path in values and path in versions:
-                    value = values[path]
-                    type_name, data = dumps(value)
-                    serialized[path] = type_name, bytes(data)
-        except (TypeError, ValueError) as error:
-            raise make_refusal(path, value, error) from error
-        return SerializedCheckpoint(serialized, serialized_rest)
-
-    def serialize(self, value: Any, path: str) -> tuple[str, bytes]:
-        """Return the type and the bytes that the serializer makes of a value.
-
-        Raises:
-            CheckpointSerializationError: the value cannot be stored; the error names `path`.
-        """
-        try:
-            type_name, data = self._serde.dumps_typed(value)
-            return type_name, bytes(data)
-        except (TypeError, ValueError) as error:
-            raise make_refusal(path, value, error) from error
-
-    def find_missing(
-        self,
-        checkpoint: Mapping[str, Any],
-        new_versions: ChannelVersions,
-        serialized: SerializedCheckpoint,
-        parent: Mapping[str, Any],
-        iter_earlier_states: Callable[[], Iterable[Mapping[str, Any]]],
-    ) -> tuple[ChannelVersions, SerializedCheckpoint]:
-        """Find the values of channels that should be unchanged, but that the parent does not have in this version.
-
-        The checkpoint may have the value, as after an update of a state that was read elsewhere. If it
-        has none, an earlier checkpoint may have it, as when a graph goes on from a fork.
-
-        Args:
-            checkpoint: LangGraph's checkpoint.
-            new_versions: the channels whose versions differ from those of the parent.
-            serialized: what `serialize_checkpoint` made of it.
-            parent: the state of the parent.
-            iter_earlier_states: returns the states in which values are searched for.
-
-        Returns:
-            The versions and the values that are new for the parent: the given ones and those found.
-
-        Raises:
-            CheckpointSerializationError: a value cannot be stored; the error names its channel.
-        """
-        all_versions = dict(new_versions)
-        values = dict(serialized.values)
-        given = checkpoint["channel_values"]
-        for name, version in checkpoint["channel_versions"].items():
-            if name in new_versions or _has_version(parent, name, version):
-                continue
-            all_versions[name] = version
-            if name in given:
-                values[name] = self.serialize(given[name], name)
-                continue
-            for state in iter_earlier_states():
-                if _has_version(state, name, version):
-                    _, *typed = state[CHANNEL + name]
-                    if typed:
-                        type_name, header = typed
-                        values[name] = type_name, header + state.get(VALUE + name, b"")
-                    break
-        return all_versions, SerializedCheckpoint(values, serialized.rest)
+    all_versions = dict(new_versions)
+    values = dict(serialized.values)
+    given = checkpoint["channel_values"]
+    missing: dict[str, Any] = {}
+    for name, version in checkpoint["channel_versions"].items():
+        if name in new_versions or _has_version(parent, name, version):
+            continue
+        all_versions[name] = version
+        if name in given:
+            values[name] = serialize(serde, given[name], name)
+        else:
+            missing[name] = version
+    for state in earlier_states:
+        found = [name for name, version in missing.items() if _has_version(state, name, version)]
+        for name in found:
+            del missing[name]
+            _, *typed = state[CHANNEL + name]
+            if typed:
+                type_name, header = typed
+                values[name] = type_name, header + state.get(VALUE + name, b"")
+        if not missing:
+            break
+    return all_versions, SerializedCheckpoint(values, serialized.rest)
 
 
 def _has_version(state: Mapping[str, Any], name: str, version: Any) -> bool:
     return bool(state.get(CHANNEL + name, (None,))[0] == version)
-
-
-def _cut(data: bytes) -> tuple[bytes, bytes]:
-    """Return the bytes under `channel:<name>` and those under `value:<name>`, if there are any."""
-    # The header of a list, a dict, a str or bytes says how long it is. Other values, as the exts of
-    # objects, have none here. Encrypted bytes may seem to begin with a header, which does no harm: a
-    # reader joins both parts again before it looks at them.
-    if len(data) <= _MAX_SHORT:
-        return data, b""
-    _, _, header_length = delta.parse_header(data, 0)
-    return data[:header_length], data[header_length:]
 
 
 def encode_successor(  # noqa: PLR0912, PLR0915 - the hot path
@@ -224,13 +200,13 @@ def encode_successor(  # noqa: PLR0912, PLR0915 - the hot path
 
     Returns:
         The state with its keys in the order of `base`; None if the parent does not have a channel
-        that should be unchanged (see `Encoder.find_missing`).
+        that should be unchanged (see `find_missing`).
     """
     # The new state begins as a copy of the old one, in which what changes is set again: so its keys stay
     # in their order, and unchanged values are the same objects, which no later step compares by content.
     # What changes is packed at the same time. In the usual step no key comes or goes, and the packed
-    # values are all that the record needs. Whether that is so is found out by counting: `count` is the
-    # number of keys that the checkpoint has, and both states must have as many.
+    # values are all that the record needs. `kept` are the keys that the checkpoint has: as many as both
+    # states, if that is so.
     state = FrozenDict(base)
     set_key = dict.__setitem__  # A FrozenDict refuses assignments.
     get_old = base.get
@@ -242,23 +218,24 @@ def encode_successor(  # noqa: PLR0912, PLR0915 - the hot path
     entry = FrozenList(serialized.rest)
     entry.kind = PLAIN
     set_key(state, REST, entry)
-    count = 1 + len(versions) + len(all_seen)
+    kept = {REST}
     # Nearly always, all new versions are the same object.
     last_version: Any = None
     packed_version = b""
     for name, version in versions.items():
         key = CHANNEL + name
+        kept.add(key)
         if name not in new_versions:
             old = get_old(key)
             if old is None or old[0] != version:
                 return None
-            if get_old(VALUE + name):
-                count += 1
+            if VALUE + name in base:
+                kept.add(VALUE + name)
             continue
         if version is not last_version or not packed_version:
             last_version = version
             packed_version = pack(version, key)
-        # Most values are short; a call to cut and to freeze each would be a quarter of the time.
+        # Most values are short; a call to freeze each would be a quarter of the time.
         typed = values.get(name)
         rest = b""
         if typed is None:
@@ -267,7 +244,12 @@ def encode_successor(  # noqa: PLR0912, PLR0915 - the hot path
         else:
             type_name, header = typed
             if len(header) > _MAX_SHORT:
-                header, rest = _cut(header)
+                # The header of a list, a dict, a str or bytes says how long it is. Other values, as the exts
+                # of objects, have none here. Encrypted bytes may seem to begin with a header, which does no
+                # harm: a reader joins both parts again before it looks at them.
+                _, _, header_length = delta.parse_header(header, 0)
+                rest = header[header_length:]
+                header = header[:header_length]
             entry = FrozenList((version, type_name, header))
             packed[key] = b"\x93" + packed_version + _pack_typed(type_name, header)
         entry.kind = PLAIN
@@ -275,21 +257,24 @@ def encode_successor(  # noqa: PLR0912, PLR0915 - the hot path
         if rest:
             packed[VALUE + name] = None
             set_key(state, VALUE + name, rest)
-            count += 1
+            kept.add(VALUE + name)
     changed_nodes: list[str] = []
     for node, seen in all_seen.items():
         key = SEEN + node
+        kept.add(key)
         if get_old(key) != seen:
             frozen = _freeze_versions(seen)
             packed[key] = pack(frozen, key)
             set_key(state, key, frozen)
             changed_nodes.append(node)
     state.kind = PLAIN  # the state contains only bytes and versions
-    if len(state) == count == len(base):
-        return _make_successor(Successor, (state, None, packed, changed_nodes))
     ops = dict.fromkeys(packed, SET)
-    if len(state) != count:
-        _remove_others(state, checkpoint, serialized, new_versions, ops)
+    if len(state) == len(kept) == len(base):
+        return Successor(state, ops, packed, changed_nodes)
+    for key in list(state):
+        if key not in kept:
+            ops[key] = REMOVED
+            dict.__delitem__(state, key)
     return Successor(state, ops, None, changed_nodes)
 
 
@@ -319,33 +304,6 @@ def _freeze_versions(seen: Mapping[str, Any]) -> FrozenDict:
     frozen = FrozenDict(seen)
     frozen.kind = PLAIN
     return frozen
-
-
-def _remove_others(
-    state: FrozenDict,
-    checkpoint: Mapping[str, Any],
-    serialized: SerializedCheckpoint,
-    new_versions: ChannelVersions,
-    ops: dict[str, int],
-) -> None:
-    """Remove the keys of a state that the checkpoint does not have."""
-    kept = {REST}
-    for node in checkpoint["versions_seen"]:
-        kept.add(SEEN + node)
-    for name in checkpoint["channel_versions"]:
-        kept.add(CHANNEL + name)
-        if name in serialized.values:
-            _, data = serialized.values[name]
-            _, rest = _cut(data)
-            has_rest = bool(rest)
-        else:
-            has_rest = name not in new_versions
-        if has_rest:
-            kept.add(VALUE + name)
-    for key in list(state):
-        if key not in kept:
-            ops[key] = REMOVED
-            dict.__delitem__(state, key)
 
 
 def compare_with_last(base: FrozenDict, successor: Successor) -> Successor:
@@ -393,12 +351,7 @@ class Write(NamedTuple):
 
         Special writes (errors, interrupts, answers, schedules) replace earlier ones.
         """
-        return is_ordinary(self.idx)
-
-
-def is_ordinary(idx: int) -> bool:
-    """Return whether a write at this position is no special one; see `Write.is_ordinary`."""
-    return idx >= 0
+        return self.idx >= 0
 
 
 class TaskWrites(NamedTuple):
@@ -414,7 +367,9 @@ class TaskWrites(NamedTuple):
         return {key: _CODEC.unpack(packed) for key, packed in self.packed.items()}
 
 
-def encode_writes(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> TaskWrites:
+def encode_writes(
+    serde: SerializerProtocol, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+) -> TaskWrites:
     """Return the writes of a task as they are stored.
 
     Raises:
@@ -424,7 +379,7 @@ def encode_writes(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: 
     packed: dict[str, bytes] = {}
     keep: list[str] = []
     for position, (channel, value) in enumerate(writes):
-        type_name, data = encoder.serialize(value, channel)
+        type_name, data = serialize(serde, value, channel)
         idx = WRITES_IDX_MAP.get(channel, position)
         key = f"{WRITE}{idx}:{task_id}"
         fields = (task_path, task_id, idx, channel, type_name, data)
@@ -432,7 +387,7 @@ def encode_writes(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: 
             packed[key] = _CODEC.pack_flat(fields, key)
         else:
             packed[key] = _CODEC.pack(FrozenList(fields), key)
-        if is_ordinary(idx):
+        if idx >= 0:
             keep.append(key)
     return TaskWrites(packed, keep)
 

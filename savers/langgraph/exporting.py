@@ -30,9 +30,7 @@ from savers._cipher import Cipher
 from savers._filesystem.layout import MARKER
 from savers.langgraph.checkpoint_savers import FileSystemCheckpointSaver
 from savers.langgraph.encoding import Write
-from savers.langgraph.metadata import make_langgraph_config
-from savers.langgraph.saver import CheckpointSaver
-from savers.langgraph.sources import (
+from savers.langgraph.importing import (
     HistoryKey,
     SourceCheckpoint,
     SqliteSource,
@@ -41,6 +39,8 @@ from savers.langgraph.sources import (
     open_checkpointer,
     read_stored,
 )
+from savers.langgraph.metadata import make_langgraph_config
+from savers.langgraph.saver import CheckpointSaver
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.sqlite import SqliteSaver
@@ -126,7 +126,7 @@ def export_langgraph_sqlite(
     if not isinstance(source, BaseCheckpointSaver) and not Path(source).is_dir():
         raise CheckpointerConfigurationError(f"there is no directory {os.fspath(source)!r}")
     with ExitStack() as opened:
-        saver = opened.enter_context(open_checkpointer(source, passthrough, cipher, fsync="never"))
+        saver = opened.enter_context(open_checkpointer(source, passthrough, cipher))
         if saver.store.seals_records and not plaintext:
             raise CheckpointerConfigurationError(
                 "the store is sealed, and a database of SqliteSaver is not: ask for plaintext (plaintext=True,"
@@ -159,15 +159,15 @@ def _list_checkpoints(
     is_named = threads is not None
     for thread_id in saver.store.threads() if threads is None else threads:
         histories = _list_histories(saver, thread_id)
-        if histories:
-            plan.update(histories)
-        elif histories is None and is_named:
+        if histories is None and is_named:
             reason = "it holds a run of graphkit's own, which LangGraph cannot read"
             raise CheckpointConflictError(thread_id, reason)
-        elif histories is None:
-            left_out.append(thread_id)
-        elif is_named:
+        if is_named and not histories:
             raise CheckpointNotFoundError(thread_id)
+        if histories is None:
+            left_out.append(thread_id)
+        else:
+            plan.update(histories)
     return plan, left_out
 
 

@@ -2,29 +2,39 @@
 
 LangGraph puts writes before their checkpoint, puts a checkpoint that depends on the one before it,
 and lists checkpoints of a whole store. The contract of graphkit's savers has no methods for these.
-There are two implementations: on logs (`log_histories.py`), and on the contract alone
+There are two implementations: on logs (`LogHistories`), and on the contract alone
 (`contract_histories.py`). `select` chooses checkpoints for `list`, and merges those of several
-histories.
+histories. `start_sweeper` deletes threads that no process has written to for the option `ttl`.
 """
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from logging import getLogger
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
-from graphkit import RunnableConfig
+from graphkit import CheckpointInfo, RunnableConfig
 from graphkit.abc import BaseCheckpointSaver
 from graphkit.errors import CheckpointErasedError, CheckpointerConfigurationError
-from graphkit.saver_kit import EARLY_WRITES, LANGGRAPH, MADE_BY, FrozenDict, ThreadLike
+from graphkit.saver_kit import EARLY_WRITES, LANGGRAPH, MADE_BY, Changes, FailedThreads, FrozenDict, ThreadLike
 from savers._delta import PackedState
 from savers._log.catalogue import Head
+from savers._log.log import AnyLog
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph.encoding import Successor, TaskWrites
 from savers.langgraph.metadata import matches
+from savers.langgraph.opening import PeriodicSweep
+
+_SWEEPS_PER_TTL: Final = 10
+_MIN_INTERVAL: Final = timedelta(minutes=1)
+_MAX_INTERVAL: Final = timedelta(hours=1)
+_LOGGER: Final = getLogger("graphkit")
 
 Result = TypeVar("Result")
 
@@ -104,7 +114,7 @@ class Histories(ABC):
         history: RunnableConfig,
         checkpoint_id: str | None,
         writes: TaskWrites,
-        find_metadata: Callable[[], Mapping[str, Any]] = dict,
+        find_metadata: Callable[[], Mapping[str, Any]],
     ) -> None:
         """Store writes for a checkpoint, whether it exists or not.
 
@@ -199,6 +209,127 @@ class Histories(ABC):
         """Return the name of the store, for log messages."""
         return type(self.saver).__name__
 
+
+# In logs: early writes wait in the log of their history
+
+_NOTHING: Final = (0, 0)
+"""What was seen of a history that does not exist."""
+
+
+@final
+class LogHistories(Histories):
+    """The histories in a saver whose histories are logs."""
+
+    saver: Any
+    """A BaseCheckpointSaver that is a SupportsLogs, a SupportsRemove and a SupportsDeleteIdle."""
+
+    def put_next(self, history: RunnableConfig, put_next: Callable[[GrowingHistory], None]) -> None:
+        self.saver.append_to_log(history, lambda log: put_next(_GrowingLog(log)))
+
+    def put_writes(
+        self,
+        history: RunnableConfig,
+        checkpoint_id: str | None,
+        writes: TaskWrites,
+        find_metadata: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        packed, keep = writes
+        self.saver.put_packed_writes(
+            history, checkpoint_id, packed, keep, early=True, expects_put=True, find_metadata=find_metadata
+        )
+
+    def call_without_waiting(
+        self, target: RunnableConfig, call: Callable[[], Result], *, appends: bool
+    ) -> tuple[Result] | None:
+        return self.saver.call_without_waiting(target, call, appends=appends)  # type: ignore[no-any-return]
+
+    def read(self, config: RunnableConfig, take: Take[Result]) -> Result | None:
+        def read(log: AnyLog) -> Result | None:
+            return _take(log, log.history.find(config.checkpoint_id), take)
+
+        return self.saver.read_log(config, read, None)  # type: ignore[no-any-return]
+
+    def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
+        heads = self.saver.list_heads(metadata, with_newest=with_newest)
+        # A copy of another store, or a saver around this one, may have left such namespaces.
+        return (head for head in heads if not head.namespace.startswith(EARLY_WRITES))
+
+    def select(
+        self,
+        history: RunnableConfig,
+        choose: Callable[[Iterator[StoredCheckpoint]], Result],
+        expected: int | None,
+    ) -> tuple[Result, Seen]:
+        def read(log: AnyLog) -> tuple[Result, Seen]:
+            if expected is None:
+                log.history.load_index()
+            return choose(log.history.walk_back()), _see(log)
+
+        found: tuple[Result, Seen] | None = self.saver.read_log(history, read, None, operation="list")
+        if found is None:
+            return choose(iter(())), _NOTHING
+        return found
+
+    def read_selected(
+        self, history: RunnableConfig, stored: StoredCheckpoint, seen: Seen, take: Take[Result]
+    ) -> Result | None:
+        def read(log: AnyLog) -> Result | None:
+            if _see(log) == seen:
+                return _take(log, stored, take)
+            # What was appended since may replace it, or add writes to it.
+            return _take(log, log.history.find(stored.id), take)
+
+        return self.saver.read_log(history, read, None, operation="list")  # type: ignore[no-any-return]
+
+    def remove(self, history: RunnableConfig, ids: Sequence[str]) -> None:
+        self.saver.remove(history, ids)
+
+    def delete_idle(self, thread_id: str, *, idle_since: datetime, dry_run: bool = False) -> bool:
+        return bool(self.saver.delete_idle(thread_id, idle_since=idle_since, dry_run=dry_run))
+
+    def describe(self) -> str:
+        return self.saver.describe()  # type: ignore[no-any-return]
+
+
+def _see(log: AnyLog) -> Seen:
+    return log.frames.fid, log.frames.end
+
+
+def _take(log: AnyLog, stored: StoredCheckpoint | None, take: Take[Result]) -> Result | None:
+    if stored is None:
+        return None
+    writes = {}
+    if stored.writes:
+        writes = log.history.chains.read_writes(stored)
+    return take(FoundCheckpoint(stored, log.packed.read(stored), writes, is_packed=True, path=log.path))
+
+
+@final
+class _GrowingLog:
+    """A log to which a checkpoint is put; see GrowingHistory."""
+
+    def __init__(self, log: AnyLog) -> None:
+        self._log = log
+        self.find = log.history.find
+        self.load_state = log.load_state
+        self.walk_back = log.history.walk_back
+        self.pack = log.codec.pack
+
+    def put(self, new: StoredCheckpoint, successor: Successor, base: FrozenDict) -> None:
+        log = self._log
+        writer = log.writer
+        is_new = log.history.lacks(new.id)
+        if is_new and successor.packed is not None and base is writer.state:
+            writer.put_packed(new, successor.state, successor.packed)
+            return
+        # The constructor would freeze the state again, and would not know what changed.
+        changes = Changes(base, successor.ops)
+        checkpoint = new.make_checkpoint(successor.state, changes)
+        target = None if is_new else new.id
+        writer.put(checkpoint, target)
+
+
+# What `list` selects
 
 _LAST_ID: Final = "\U0010ffff" * 8
 """Comes after every id that a checkpoint has in practice."""
@@ -320,3 +451,50 @@ def _merge(selected: list[Selected], limit: int | None) -> list[Selected]:
     selected.sort(key=attrgetter("number"))
     selected.sort(key=attrgetter("rank"), reverse=True)
     return selected[:limit]
+
+
+# The option `ttl`
+
+
+def start_sweeper(histories: Histories, ttl: timedelta) -> PeriodicSweep[Histories]:
+    """Sweep a store in a background thread: at once, and then at an interval that follows from the ttl."""
+
+    def sweep_now(histories: Histories, stop: threading.Event) -> None:
+        deleted = sweep(histories, datetime.now(UTC) - ttl, stop)
+        if deleted:
+            _LOGGER.info("%s: deleted %d threads whose ttl was over", histories.describe(), deleted)
+
+    sweeper = PeriodicSweep(histories, sweep_now, "graphkit-ttl")
+    interval = min(max(ttl / _SWEEPS_PER_TTL, _MIN_INTERVAL), _MAX_INTERVAL)
+    sweeper.start(interval.total_seconds(), begins_now=True)
+    return sweeper
+
+
+def sweep(histories: Histories, idle_since: datetime, stop: threading.Event) -> int:
+    """Delete LangGraph's threads that no process has written to since a moment; return how many.
+
+    Args:
+        histories: the histories of the threads. Runs of graphkit's own stay.
+        idle_since: threads that were written to at this time or later stay.
+        stop: ends the sweep early.
+
+    Raises:
+        CheckpointerError: a thread could not be read or deleted. All others are done, and the error
+            names those that failed.
+    """
+    failed = FailedThreads("delete")
+    deleted = 0
+    for thread_id in histories.saver.threads():
+        if stop.is_set():
+            break
+        # Whose an erased thread was, nobody knows any more: it stays.
+        with failed.catch(thread_id), suppress(CheckpointErasedError):
+            if not histories.delete_idle(thread_id, idle_since=idle_since, dry_run=True):
+                continue
+            newest: list[CheckpointInfo] = []
+            for namespace in histories.list_namespaces(thread_id):
+                newest += histories.saver.recent(RunnableConfig(thread_id, checkpoint_ns=namespace), limit=1)
+            if all(info.metadata.get(MADE_BY) == LANGGRAPH for info in newest):
+                deleted += histories.delete_idle(thread_id, idle_since=idle_since)
+    failed.raise_if_any()
+    return deleted

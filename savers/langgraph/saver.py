@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import time_ns
@@ -33,19 +33,31 @@ from savers._log.catalogue import Head
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers._threads import InUseError
 from savers.langgraph.contract_histories import ContractHistories
+from savers.langgraph.decoding import Ancestor, Parts, restore, restore_write, take_ancestor, take_apart
 from savers.langgraph.encoding import (
-    Encoder,
     Write,
     compare_with_last,
     encode_successor,
     encode_writes,
+    find_missing,
     pack_writes,
+    serialize_checkpoint,
 )
-from savers.langgraph.histories import FoundCheckpoint, GrowingHistory, Query, Result, Take, select
-from savers.langgraph.history_decoder import Ancestor, HistoryDecoder, Parts
-from savers.langgraph.log_histories import LogHistories
+from savers.langgraph.histories import (
+    FoundCheckpoint,
+    GrowingHistory,
+    LogHistories,
+    Query,
+    Result,
+    Take,
+    select,
+    start_sweeper,
+    sweep,
+)
 from savers.langgraph.metadata import (
     copy_as_lists,
+    derive_next_node,
+    derive_node,
     get_checkpoint_id,
     make_langgraph_config,
     pack_metadata,
@@ -54,8 +66,6 @@ from savers.langgraph.metadata import (
 )
 from savers.langgraph.opening import ContextMethods, SetupMethod
 from savers.langgraph.serializer import Deserializer, OnBlockedType, make_serializer
-from savers.langgraph.steps import derive_next_node, derive_node
-from savers.langgraph.sweeping import start_sweeper, sweep
 from savers.langgraph.thread_calls import ThreadCalls
 
 _EMPTY: Final = FrozenDict()
@@ -162,7 +172,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
         names = config["configurable"]
         stored_metadata = _make_metadata(config, metadata)
         self.restore(config, checkpoint, stored_metadata, new_versions)
-        return _make_config(config, names.get("checkpoint_ns") or "", checkpoint["id"])
+        return _make_config(config, names["thread_id"], names.get("checkpoint_ns") or "", checkpoint["id"])
 
     def restore(
         self,
@@ -185,8 +195,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
         history = parse_config(config)
         parent_id = config["configurable"].get("checkpoint_id")
         # Before the log is locked, because it runs code of the application.
-        encoder = Encoder(self.serde)
-        serialized = encoder.serialize_checkpoint(checkpoint, new_versions)
+        serialized = serialize_checkpoint(self.serde, checkpoint, new_versions)
         checkpoint_id = checkpoint["id"]
         next_node = derive_next_node(checkpoint)
         created_us = _parse_created_us(checkpoint)
@@ -208,9 +217,8 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
                     parent = log.load_state(stored_parent)
             successor = encode_successor(parent, checkpoint, new_versions, serialized, log.pack)
             if successor is None:
-                found = encoder.find_missing(
-                    checkpoint, new_versions, serialized, parent, lambda: map(log.load_state, log.walk_back())
-                )
+                earlier = map(log.load_state, log.walk_back())
+                found = find_missing(self.serde, checkpoint, new_versions, serialized, parent, earlier)
                 successor = encode_successor(parent, checkpoint, *found, log.pack)
                 assert successor is not None
             if not is_next:
@@ -258,7 +266,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
         if checkpoint_id.__class__ is not str:
             # Refuses what is neither a str nor None.
             checkpoint_id = parse_config(config, checkpoint_id).checkpoint_id
-        encoded = encode_writes(Encoder(self.serde), writes, task_id, task_path)
+        encoded = encode_writes(self.serde, writes, task_id, task_path)
 
         def find_metadata() -> Mapping[str, Any]:
             return pack_metadata(_make_metadata(config, {}))
@@ -288,11 +296,10 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
         """
         names = config["configurable"]
         checkpoint_id = names.get("checkpoint_id")
-        decoder = HistoryDecoder(self._deserializer)
-        parts = self._read(parse_config(config, checkpoint_id or None), decoder.take_apart)
+        parts = self._read(parse_config(config, checkpoint_id or None), take_apart)
         if parts is None:
             return None
-        return _make_tuple(config, names.get("checkpoint_ns") or "", decoder, parts)
+        return self._make_tuple(config, names["thread_id"], names.get("checkpoint_ns") or "", parts)
 
     def _read(self, config: RunnableConfig, take: Take[Result]) -> Result | None:
         """Take something out of a checkpoint of LangGraph; None if there is none.
@@ -351,18 +358,31 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
             # Metadata without a key match None, and no index knows what is not there.
             required = {key: value for key, value in query.filter.items() if value is not None}
             heads = histories.list_heads(required, with_newest=limit is not None)
-        decoder = HistoryDecoder(self._deserializer)
         for selected in select(histories, heads, query, root):
             history = selected.history
-            parts = histories.read_selected(history, selected.stored, selected.seen, decoder.take_apart)
+            parts = histories.read_selected(history, selected.stored, selected.seen, take_apart)
             if parts is not None:
-                yield _make_tuple(_get_owner(config, history), history.checkpoint_ns, decoder, parts)
+                yield self._make_tuple(config, history.thread, history.checkpoint_ns, parts)
 
     def writes_of(self, config: LangGraphConfig) -> Sequence[Write]:
         """Return the pending writes of a checkpoint as they are stored, in LangGraph's order."""
         named = parse_config(config, get_checkpoint_id(config))
-        parts = self._read(named, HistoryDecoder(self._deserializer).take_apart)
+        parts = self._read(named, take_apart)
         return [] if parts is None else parts.writes
+
+    def _make_tuple(
+        self, given: LangGraphConfig | None, thread_id: Any, namespace: str, parts: Parts
+    ) -> CheckpointTuple:
+        """Return a checkpoint as LangGraph wants it, on behalf of the principal of a config."""
+        checkpoint: Any
+        checkpoint, writes = restore(parts, self._deserializer)
+        stored = parts.stored
+        config = _make_config(given, thread_id, namespace, stored.id)
+        parent_config = None
+        if stored.parent:
+            parent_config = _make_config(given, thread_id, namespace, stored.parent)
+        metadata: Any = unpack_metadata(stored.metadata)
+        return CheckpointTuple(config, checkpoint, metadata, parent_config, writes)
 
     @property
     def _deserializer(self) -> Deserializer:
@@ -379,59 +399,40 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
         """
         histories: dict[str, DeltaChannelHistory] = {name: {"writes": []} for name in channels}
         missing = set(channels)
-        decoder = HistoryDecoder(self._deserializer)
-        for ancestor in self._iter_ancestors(parse_config(config), get_checkpoint_id(config), decoder, missing):
+        deserializer = self._deserializer
+        for ancestor in self._iter_ancestors(parse_config(config), get_checkpoint_id(config), missing):
             for write in reversed(ancestor.writes):
                 if write.channel in missing:
-                    histories[write.channel]["writes"].append(decoder.restore_write(write))
+                    histories[write.channel]["writes"].append(restore_write(write, deserializer))
             for name, typed in ancestor.values.items():
-                histories[name]["seed"] = decoder.restore_value(typed, name)
-            missing.difference_update(ancestor.values)
-            if not missing:
-                break
+                histories[name]["seed"] = deserializer.deserialize(*typed, name)
         for channel_history in histories.values():
             channel_history["writes"].reverse()
         return histories
 
     def _iter_ancestors(
-        self, history: RunnableConfig, checkpoint_id: str | None, decoder: HistoryDecoder, wanted: Collection[str]
+        self, history: RunnableConfig, checkpoint_id: str | None, missing: set[str]
     ) -> Iterator[Ancestor]:
-        """Yield the parent of a checkpoint, its parent, and so on, with their values of the wanted channels.
+        """Yield the parent of a checkpoint, its parent, and so on, until each missing channel has had a value.
 
         No checkpoint is yielded twice: parents in an imported history may form a cycle.
+
+        Args:
+            history: names the history.
+            checkpoint_id: the id of the checkpoint; None for the latest.
+            missing: the channels. Those of which an ancestor has the value are taken out before the next one.
         """
         seen: set[str] = set()
         parent_id = self._read(history.replace(checkpoint_id=checkpoint_id), lambda found: found.stored.parent)
-        while parent_id and parent_id not in seen:
+        while missing and parent_id and parent_id not in seen:
             seen.add(parent_id)
-            ancestor = self._read(
-                history.replace(checkpoint_id=parent_id), lambda found: decoder.take_ancestor(found, wanted)
-            )
+            named = history.replace(checkpoint_id=parent_id)
+            ancestor = self._read(named, lambda found: take_ancestor(found, missing))
             if ancestor is None:
                 return
             yield ancestor
-            parent_id = ancestor.stored.parent
-
-    def _find_needed(self, history: RunnableConfig) -> set[str]:
-        """Return the id of the latest checkpoint and those of the ancestors that it needs."""
-        decoder = HistoryDecoder(self._deserializer)
-        delta_channels: set[str] = set()
-
-        def take(found: FoundCheckpoint) -> Ancestor:
-            delta_channels.update(found.stored.metadata.get(_DELTA_CHANNELS, ()))
-            return decoder.take_ancestor(found, delta_channels)
-
-        latest = self._read(history, take)
-        if latest is None:
-            return set()
-        needed = {latest.stored.id}
-        missing = delta_channels.difference(latest.values)
-        for ancestor in self._iter_ancestors(history, latest.stored.id, decoder, missing):
-            if not missing:
-                break
-            needed.add(ancestor.stored.id)
             missing.difference_update(ancestor.values)
-        return needed
+            parent_id = ancestor.stored.parent
 
     # Removing and copying
 
@@ -531,19 +532,36 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
                 continue
             history = RunnableConfig(thread, checkpoint_ns=namespace)
             infos = self._list_history(history)
-            is_call = _TASK_SEPARATOR in namespace
-            if is_call and _get_root_id(infos) in removed_roots:
-                self._histories.remove(history, [info.id for info in infos])
-            else:
-                self._histories.remove(history, self._list_removable(history))
+            if infos and _TASK_SEPARATOR in namespace:
+                # A subgraph was called; by which checkpoint of the root graph, say the newest metadata.
+                parents = infos[0].metadata.get("parents")
+                if isinstance(parents, dict) and parents.get("") in removed_roots:
+                    self._histories.remove(history, [info.id for info in infos])
+                    continue
+            self._histories.remove(history, self._list_removable(history))
         # Last: after a crash, the next prune finds the calls of the checkpoints that still exist.
         self._histories.remove(root, removable)
 
     def _list_removable(self, history: RunnableConfig) -> Sequence[str]:
-        """Return the ids of a history that are not needed for its latest checkpoint."""
+        """Return the ids of a history that are not needed for its latest checkpoint.
+
+        It needs itself. If it has DeltaChannels, it needs the ancestors back to the one that stores
+        their values.
+        """
         # Listed before the latest is determined: what a run puts meanwhile is in neither.
         ids = [info.id for info in self._list_history(history)]
-        needed = self._find_needed(history)
+        delta_channels: set[str] = set()
+
+        def take(found: FoundCheckpoint) -> Ancestor:
+            delta_channels.update(found.stored.metadata.get(_DELTA_CHANNELS, ()))
+            return take_ancestor(found, delta_channels)
+
+        latest = self._read(history, take)
+        if latest is None:
+            return ids
+        needed = {latest.stored.id}
+        missing = delta_channels.difference(latest.values)
+        needed.update(ancestor.stored.id for ancestor in self._iter_ancestors(history, latest.stored.id, missing))
         return [id_ for id_ in ids if id_ not in needed]
 
     def _list_history(self, history: RunnableConfig) -> Sequence[CheckpointInfo]:
@@ -642,34 +660,12 @@ def check_options(
     return make_serializer(serde, types, is_plain=on_blocked_type == "plain")
 
 
-def _get_owner(config: LangGraphConfig | None, history: RunnableConfig) -> LangGraphConfig:
-    """Return a config with the thread of a history, and the principal of the config that was given."""
-    configurable = {} if config is None else config["configurable"]
-    owner: dict[str, Any] = {"thread_id": history.thread}
-    if "principal" in configurable:
-        owner["principal"] = configurable["principal"]
-    return {"configurable": owner}
-
-
-def _make_config(owner: LangGraphConfig, namespace: str, checkpoint_id: str) -> LangGraphConfig:
-    """Return the config of a checkpoint, on behalf of the principal of the one that was given."""
-    names = owner["configurable"]
-    config = make_langgraph_config(names["thread_id"], namespace, checkpoint_id)
-    if "principal" in names:
-        config["configurable"]["principal"] = names["principal"]
+def _make_config(given: LangGraphConfig | None, thread_id: Any, namespace: str, checkpoint_id: str) -> LangGraphConfig:
+    """Return the config of a checkpoint, on behalf of the principal of the one that the caller gave."""
+    config = make_langgraph_config(thread_id, namespace, checkpoint_id)
+    if given and "principal" in given["configurable"]:
+        config["configurable"]["principal"] = given["configurable"]["principal"]
     return config
-
-
-def _make_tuple(owner: LangGraphConfig, namespace: str, decoder: HistoryDecoder, parts: Parts) -> CheckpointTuple:
-    checkpoint: Any
-    checkpoint, writes = decoder.restore(parts)
-    stored = parts.stored
-    config = _make_config(owner, namespace, stored.id)
-    parent_config = None
-    if stored.parent:
-        parent_config = _make_config(owner, namespace, stored.parent)
-    metadata: Any = unpack_metadata(stored.metadata)
-    return CheckpointTuple(config, checkpoint, metadata, parent_config, writes)
 
 
 def _check_made_by(history: RunnableConfig, checkpoint: StoredCheckpoint) -> None:
@@ -710,11 +706,3 @@ def _check_ids(name: str, ids: object) -> None:
     """Raise a TypeError for one id, whose characters would otherwise be taken as ids."""
     if isinstance(ids, (str, bytes)):
         raise TypeError(f"{name} must be a list of ids, not one id; pass [{ids!r}]")
-
-
-def _get_root_id(infos: Sequence[CheckpointInfo]) -> str | None:
-    """Return the checkpoint of the root graph from which a subgraph was called last."""
-    if not infos:
-        return None
-    parents = infos[0].metadata.get("parents")
-    return parents.get("") if isinstance(parents, dict) else None

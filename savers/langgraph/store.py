@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 import threading
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from logging import getLogger
+from operator import attrgetter
 from time import time
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -34,11 +36,20 @@ from langgraph.store.base import (
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
 from graphkit.saver_kit import run_in_thread
 from savers._filesystem.io import FileIO
-from savers.langgraph._entries.examine import STORE, EntriesReport
-from savers.langgraph._entries.items import check_filter, make_test, pack_value, select_namespaces, unpack_value
-from savers.langgraph._entries.log import EntryLog, Fsync
-from savers.langgraph._entries.records import Delete, Entry, EntryChange, EntryTable, Namespace, Put, Touch
-from savers.langgraph._entries.vectors import Embedder, Text, pack_vectors, score_vectors, unpack_vectors
+from savers.langgraph.entry_log import STORE, EntriesReport, EntryLog, Fsync
+from savers.langgraph.entry_records import Delete, Entry, EntryChange, EntryTable, Namespace, Put, Touch
+from savers.langgraph.items import (
+    Embedder,
+    Vectors,
+    check_filter,
+    make_test,
+    pack_value,
+    pack_vectors,
+    score_vectors,
+    select_namespaces,
+    unpack_value,
+    unpack_vectors,
+)
 from savers.langgraph.opening import ContextMethods, PeriodicSweep, SetupMethod
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -49,7 +60,7 @@ _Name = tuple[Namespace, str]
 """The namespace and the key of an item."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Batch:
     """Operations that are executed together, checked."""
 
@@ -58,16 +69,17 @@ class _Batch:
     """The last put of each item."""
     values: dict[_Name, bytes]
     """The packed value of each item that is put."""
-    texts: dict[_Name, list[Text]]
-    """The texts of each item that is put and embedded."""
+    texts: dict[_Name, dict[str, str]]
+    """The texts of each item that is put and embedded, by their paths."""
     queries: list[str]
-    """The queries that are embedded."""
-    text_vectors: dict[str, Sequence[float]] = field(default_factory=dict)
-    query_vectors: dict[str, Sequence[float]] = field(default_factory=dict)
+    """The queries that are embedded, each of them once."""
+    text_vectors: Vectors = field(default_factory=dict)
+    query_vectors: Vectors = field(default_factory=dict)
 
     def list_texts(self) -> list[str]:
-        """Return the texts that are embedded."""
-        return [text.text for texts in self.texts.values() for text in texts]
+        """Return the texts that are embedded, each of them once."""
+        texts = (text for by_path in self.texts.values() for text in by_path.values())
+        return list(dict.fromkeys(texts))
 
 
 _Outcome = list[Result] | Exception
@@ -210,8 +222,7 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         """
         batch = self._check(ops)
         if self._embedder is not None:
-            batch.text_vectors = self._embedder.embed(batch.list_texts())
-            batch.query_vectors = self._embedder.embed_queries(batch.queries)
+            batch.text_vectors, batch.query_vectors = self._embedder.embed(batch.list_texts(), batch.queries)
         (outcome,) = self._execute_all([batch])
         if isinstance(outcome, Exception):
             raise outcome
@@ -224,36 +235,41 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         """
         batch = self._check(ops)
         if self._embedder is not None:
-            batch.text_vectors = await self._embedder.aembed(batch.list_texts())
-            batch.query_vectors = await self._embedder.aembed_queries(batch.queries)
+            batch.text_vectors, batch.query_vectors = await self._embedder.aembed(batch.list_texts(), batch.queries)
         return await self._queue.execute(batch)
 
     def _check(self, ops: Iterable[Op]) -> _Batch:
         """Check operations, and pack the values to store."""
         operations = list(ops)
         puts: dict[_Name, PutOp] = {}
-        queries: list[str] = []
+        queries: dict[str, None] = {}  # a set that keeps its order
         for op in operations:
             validate_op_namespace(op)
-            if isinstance(op, (SearchOp, ListNamespacesOp)) and min(op.limit, op.offset) < 0:
-                raise ValueError("limit and offset must not be negative")
-            if isinstance(op, PutOp):
-                key: object = op.key
-                if not isinstance(key, str):
-                    where = f"the key {key!r} of {op.namespace!r}"
-                    raise CheckpointSerializationError(where, type(key).__name__, "a key must be a str")
-                puts[tuple(op.namespace), op.key] = op
-            elif isinstance(op, SearchOp):
-                check_filter(op.filter)
-                if op.query and self._embedder is not None:
-                    queries.append(op.query)
-            elif not isinstance(op, (GetOp, ListNamespacesOp)):
-                raise ValueError(f"Unknown operation type: {type(op)}")  # noqa: TRY004 - as LangGraph's own stores
-        values = {name: pack_value(op.value) for name, op in puts.items() if op.value is not None}
-        texts: dict[_Name, list[Text]] = {}
-        if self._embedder is not None:
-            texts = {name: self._embedder.find_texts(op) for name, op in puts.items()}
-        return _Batch(operations, puts, values, texts, queries)
+            match op:
+                case PutOp():
+                    key: object = op.key
+                    if not isinstance(key, str):
+                        where = f"the key {key!r} of {op.namespace!r}"
+                        raise CheckpointSerializationError(where, type(key).__name__, "a key must be a str")
+                    puts[tuple(op.namespace), op.key] = op
+                case SearchOp() | ListNamespacesOp() if min(op.limit, op.offset) < 0:
+                    raise ValueError("limit and offset must not be negative")
+                case SearchOp():
+                    check_filter(op.filter or {})
+                    if op.query:
+                        queries[op.query] = None
+                case GetOp() | ListNamespacesOp():
+                    pass
+                case _:
+                    raise ValueError(f"Unknown operation type: {type(op)}")
+        values: dict[_Name, bytes] = {}
+        texts: dict[_Name, dict[str, str]] = {}
+        for name, put in puts.items():
+            if put.value is not None:
+                values[name] = pack_value(put.value)
+                if self._embedder is not None:
+                    texts[name] = self._embedder.find_texts(put)
+        return _Batch(operations=operations, puts=puts, values=values, texts=texts, queries=list(queries))
 
     def _execute_all(self, batches: list[_Batch]) -> list[_Outcome]:
         """Execute batches: the reads of each, then the puts of all in one record.
@@ -334,7 +350,7 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         touched: dict[_Name, None],
     ) -> list[SearchItem]:
         candidates = self._find(table, op)
-        query = query_vectors.get(op.query) if op.query else None
+        query = query_vectors.get(op.query or "")
         if query is not None:
             candidates = iter(self._rank(candidates, query))
         first = min(op.offset, sys.maxsize)
@@ -373,10 +389,11 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
 
     def _rank(self, candidates: Iterable[_Found], query: Sequence[float]) -> list[_Found]:
         """Return items by their best vector, the best first; items without a vector come last."""
-        vectors: list[bytes] = []
-        owners: list[_Found] = []
-        """The item of each vector."""
+        embedded: list[_Found] = []
         rest: list[_Found] = []
+        vectors: list[bytes] = []
+        owners: list[int] = []
+        """Of each vector, the position of its item."""
         for found in candidates:
             entry = found.entry
             if not entry.about:
@@ -385,26 +402,21 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
             data = self._log.read_content(entry)[entry.value_length :]
             for vector in unpack_vectors(entry.about, data):
                 vectors.append(vector)
-                owners.append(found)
-        scores = score_vectors(query, vectors)
-        best: dict[int, _Found] = {}
-        for score, found in zip(scores, owners, strict=True):
-            number = id(found.entry)
-            earlier = best.get(number)
-            if earlier is None or earlier.score is None or score > earlier.score:
-                best[number] = found._replace(score=score)
-        ranked = sorted(best.values(), key=lambda found: found.score or 0.0, reverse=True)
-        return ranked + rest
+                owners.append(len(embedded))
+            embedded.append(found)
+        best = [-math.inf] * len(embedded)
+        for score, position in zip(score_vectors(query, vectors), owners, strict=True):
+            best[position] = max(best[position], score)
+        scored = [found._replace(score=score) for found, score in zip(embedded, best, strict=True)]
+        return sorted(scored, key=attrgetter("score"), reverse=True) + rest
 
     def _list_namespaces(self, table: EntryTable, op: ListNamespacesOp) -> list[Namespace]:
-        namespaces = table.namespaces()
-        if self._omits_expired:
-            now = self._log.now()
-            namespaces = [
-                namespace
-                for namespace in namespaces
-                if not all(entry.has_expired(now) for entry in table.entries_in(namespace))
-            ]
+        now = self._log.now()
+        namespaces = [
+            namespace
+            for namespace in table.namespaces()
+            if not all(self._is_omitted(entry, now) for entry in table.entries_in(namespace))
+        ]
         return select_namespaces(namespaces, op)
 
     # Writing
@@ -426,8 +438,8 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
             if op.ttl is not None:
                 ttl = float(op.ttl)
                 expires = now + int(op.ttl * _MINUTE)
-            texts = batch.texts.get(name, ())
-            about, vector_data = pack_vectors({text.path: batch.text_vectors[text.text] for text in texts})
+            texts = batch.texts.get(name, {})
+            about, vector_data = pack_vectors({path: batch.text_vectors[text] for path, text in texts.items()})
             yield Put(
                 namespace=namespace,
                 key=key,

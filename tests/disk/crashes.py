@@ -474,7 +474,7 @@ def langgraph_steps(run):
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
     from savers.langgraph import checkpoint_savers as adapters
-    from savers.langgraph.encoding import Encoder, encode_writes
+    from savers.langgraph.encoding import encode_writes
 
     def adapt(store):
         with mock.patch.object(adapters, "FileSystemSaver", return_value=store):
@@ -510,7 +510,7 @@ def langgraph_steps(run):
 
     def write(number, text):
         writes = [("messages", text), ("other", [text.upper()])]
-        encoded = encode_writes(Encoder(JsonPlusSerializer()), writes, f"task{number}", "~path")
+        encoded = encode_writes(JsonPlusSerializer(), writes, f"task{number}", "~path")
         run.texts |= {text.encode(), text.upper().encode()}
 
         def change(store):

@@ -110,6 +110,10 @@ class Color(StrEnum):
     RED = "red"
 
 
+LIST_IN_ITSELF = []
+LIST_IN_ITSELF.append(LIST_IN_ITSELF)
+
+
 class Text(str):
     """A str of another type, such as the text of a LangChain message."""
 
@@ -129,6 +133,7 @@ class Text(str):
         ({"a": 2**64}, "a"),
         ({"a": ["\ud800"]}, "a[0]"),
         ({"a": {"\ud800": 1}}, "a.\ud800"),
+        ({"a": LIST_IN_ITSELF}, "a" + 99 * "[0]"),
         ([1], ""),
     ],
 )

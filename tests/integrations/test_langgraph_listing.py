@@ -18,7 +18,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from graphkit.errors import CheckpointFormatError
 from savers.langgraph import FileSystemCheckpointSaver
-from savers.langgraph.log_histories import LogHistories
+from savers.langgraph.histories import LogHistories
 from tests.integrations.langgraph_stores import DATABASES, parametrize
 from tests.support.langgraph import set_listed_directories
 from tests.support.langgraph_checkpoints import again, id_of, thread, thread_of, values_of

@@ -10,9 +10,8 @@ import pytest
 
 from graphkit.errors import CheckpointerError
 from savers._log.records import Records
-from savers.langgraph import FileSystemStore
-from savers.langgraph._entries import log as entry_log
-from savers.langgraph._entries.examine import EntriesIdentity, EntriesReport
+from savers.langgraph import FileSystemStore, entry_log
+from savers.langgraph.entry_log import EntriesIdentity, EntriesReport
 from tests.disk.simfs import SimFS
 from tests.integrations import test_langgraph_files_commands as commands, test_langgraph_files_faults as faults
 from tests.support.sweeps import Sweep

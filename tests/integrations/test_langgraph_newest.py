@@ -10,7 +10,7 @@ pytest.importorskip("langgraph")
 from langgraph.checkpoint.base import empty_checkpoint
 
 from graphkit import Checkpoint, RunnableConfig
-from savers.langgraph.log_histories import LogHistories
+from savers.langgraph.histories import LogHistories
 from tests.integrations.langgraph_stores import DATABASES, parametrize
 
 LIMITS = (0, 1, 3, 16, 17, 40, 1 << 70)

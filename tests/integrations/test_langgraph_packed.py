@@ -11,8 +11,8 @@ from graphkit.saver_kit import Codec, FrozenDict
 from savers._delta import BIN, LIST, STR, pack_header
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph import FileSystemCheckpointSaver
+from savers.langgraph.decoding import take_ancestor, take_apart
 from savers.langgraph.histories import FoundCheckpoint
-from savers.langgraph.history_decoder import HistoryDecoder
 from tests.support.langgraph_checkpoints import put
 
 HISTORY = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
@@ -86,17 +86,16 @@ IS_DAMAGED = {"match": "does not have the shape of one of LangGraph"}
 @pytest.mark.parametrize(
     ("state", "is_packed"), [(state, True) for state in BAD_STATES] + [(state, False) for state in UNPACKED_STATES]
 )
-def test_a_state_of_another_shape_is_damage_of_its_record(saver, state, is_packed):
+def test_a_state_of_another_shape_is_damage_of_its_record(state, is_packed):
     with pytest.raises(CheckpointCorruptionError, **IS_DAMAGED) as caught:
-        HistoryDecoder(saver._deserializer).take_apart(find(state, is_packed=is_packed))
+        take_apart(find(state, is_packed=is_packed))
     assert caught.value.offset == 7
 
 
 @pytest.mark.parametrize("write", [b"\xc0", Codec().pack([1], ""), b"\xc1"])
-def test_so_are_writes_of_another_shape(saver, write):
-    decoder = HistoryDecoder(saver._deserializer)
-    assert decoder.take_apart(find({"checkpoint": EMPTY})).writes == []
+def test_so_are_writes_of_another_shape(write):
+    assert take_apart(find({"checkpoint": EMPTY})).writes == []
     found = find({"checkpoint": EMPTY}, {"write:0:t": write})
-    for take in (decoder.take_apart, lambda found: decoder.take_ancestor(found, ["a"])):
+    for take in (take_apart, lambda found: take_ancestor(found, ["a"])):
         with pytest.raises(CheckpointCorruptionError, **IS_DAMAGED):
             take(found)

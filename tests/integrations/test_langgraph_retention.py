@@ -25,9 +25,8 @@ from graphkit.saver_kit import Retention
 from graphkit.worker import Worker
 from savers import FileSystemSaver
 from savers.langgraph import FileSystemCheckpointSaver
-from savers.langgraph.log_histories import LogHistories
+from savers.langgraph.histories import LogHistories, start_sweeper
 from savers.langgraph.opening import PeriodicSweep
-from savers.langgraph.sweeping import start_sweeper
 from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.langgraph_stores import OTHERS, parametrize
 from tests.support.graphs import LOG, make_chain

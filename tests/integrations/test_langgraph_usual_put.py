@@ -17,7 +17,7 @@ from graphkit.saver_kit import SET
 from savers._log.writer import LogWriter
 from savers.langgraph import FileSystemCheckpointSaver, saver as module
 from savers.langgraph.encoding import encode_successor
-from savers.langgraph.steps import derive_next_node
+from savers.langgraph.metadata import derive_next_node
 from tests.disk.crashes import fixed
 
 CONFIG = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}

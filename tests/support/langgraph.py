@@ -8,8 +8,7 @@ from savers._filesystem.io import FileIO
 from savers._filesystem.saver import SMALL_STATE as SMALL_STATE_OF_FILES
 from savers._log.frame import HEADER_SIZE, WRITE
 from savers._sql.saver import _SMALL_STATE as SMALL_STATE_OF_ROWS
-from savers.langgraph import thread_calls
-from savers.langgraph._entries import log as entry_log
+from savers.langgraph import entry_log, thread_calls
 
 __all__ = [
     "HEADER_SIZE",

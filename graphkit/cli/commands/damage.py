@@ -384,6 +384,6 @@ def _check_entries(saver: object, thread: str | None, check: str, **options: Any
     if not has_entries(directory):
         return {}
     # By name, since graphkit does not import savers.
-    maintenance = importlib.import_module("savers.langgraph._entries.log")
+    maintenance = importlib.import_module("savers.langgraph.entry_log")
     reports: Mapping[str, Any] = getattr(maintenance, check)(directory, **options)
     return reports

@@ -444,7 +444,7 @@ def _open_langgraph_stores(saver: BaseCheckpointSaver, *, is_wanted: bool) -> It
         yield {}
         return
     # By name, since graphkit does not import savers.
-    opened = importlib.import_module("savers.langgraph._entries.log").open_logs(saver.base_directory)
+    opened = importlib.import_module("savers.langgraph.entry_log").open_logs(saver.base_directory)
     found = dict(opened)
     try:
         yield found

@@ -17,10 +17,12 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from logging import getLogger
 from pathlib import Path
 from time import time, time_ns
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple, final
 from zlib import crc32
 
 import ormsgpack
@@ -29,6 +31,7 @@ from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerConfigurationError,
     CheckpointerError,
+    CheckpointFormatError,
     CheckpointStorageError,
 )
 from savers._filesystem import layout
@@ -38,28 +41,24 @@ from savers._filesystem.log_bytes import FileId, FileLogBytes
 from savers._filesystem.rewrite import new_generation, renew
 from savers._filesystem.store import make_room, make_root, wrap_os_error
 from savers._filesystem.sync import make_sync_mode
-from savers._log.frame import WRITE
-from savers._log.frame_log import new_header
+from savers._log.frame import ANCILLARY, HEADER_SIZE, META, WRITE, IncompleteLog, digest_thread, is_newer
+from savers._log.frame_log import FrameLog, Identity, new_header
 from savers._log.log_bytes import Change
-from savers.langgraph._entries.examine import (
-    CACHE,
-    STORE,
-    EntriesIdentity,
-    EntriesRepair,
-    EntriesReport,
-    EntriesState,
-    EntryFrames,
-    examine,
-    read_good_entries,
-    read_on,
-)
-from savers.langgraph._entries.records import Entry, EntryChange, EntryTable, make_batches, pack_changes, unpack_changes
+from savers._log.records import Records
+from savers.langgraph.entry_records import Entry, EntryChange, EntryTable, make_batches, pack_changes, unpack_changes
 
 Fsync = Literal["always", "never"]
 Noun = Literal["item", "cached value"]
+STORE: Final = "langgraph-store"
+"""The name of the directory of the store, and the kind of its log."""
+CACHE: Final = "langgraph-cache"
+"""The same of the cache."""
 _NOUNS: Final[dict[str, Noun]] = {STORE: "item", CACHE: "cached value"}
 """What the entries of each log are called."""
 
+_META_KEY: Final = "entries"
+_MAX_ATTEMPTS: Final = 3
+"""How often a log that a writer changes meanwhile is examined."""
 _LOCK: Final = "lock"
 _LOCK_TIMEOUT: Final = 10.0
 """How many seconds a writer waits for another one."""
@@ -67,6 +66,175 @@ _LEAST_REWRITTEN: Final = 1 << 16
 """A shorter log is not rewritten."""
 _WAS_REMOVED: Final = "its file was removed while it was in use, and its entries with it. Put the directory back"
 _LOGGER: Final = getLogger("graphkit")
+
+
+class EntriesIdentity(Identity):
+    """The identity of a log of entries: its kind, which is also the name of its directory."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.digest = digest_thread(kind)
+
+    def make_meta(self) -> dict[str, Any]:
+        return {_META_KEY: self.kind}
+
+    def check_meta(self, path: str, meta: Any) -> None:
+        if not isinstance(meta, dict) or meta.get(_META_KEY) != self.kind:
+            raise CheckpointFormatError(path, f"it is not a log of {self.kind}; put the file back where it came from")
+
+
+EntryFrames = FrameLog[FileLogBytes, EntriesIdentity]
+
+
+def read_on(frames: EntryFrames, table: EntryTable) -> None:
+    """Apply the records behind the known end of a log to a table.
+
+    Raises:
+        CheckpointCorruptionError: the log is damaged. The table has a part of the changes.
+        CheckpointFormatError: it needs a newer graphkit. Likewise.
+    """
+    for frame in frames.read_on(frames.bytes.size):
+        if frame.type == WRITE:
+            changes = unpack_changes(frames.path, frame.offset, frame.payload)
+            table.apply(changes)
+        elif frame.type != META and not frame.type & ANCILLARY:
+            reason = f"the record at byte {frame.offset} needs a newer graphkit"
+            raise CheckpointFormatError(frames.path, reason)
+    frames.bytes.note_end(frames.end)
+
+
+class GoodEntries(NamedTuple):
+    """What is good of a damaged log."""
+
+    table: EntryTable
+    lost: int
+    """How many bytes do not belong to a good record."""
+
+
+def read_good_entries(frames: EntryFrames) -> GoodEntries:
+    """Read all records of an open log that prove themselves, whatever is between them."""
+    table = EntryTable()
+    size = frames.bytes.size
+    lost = max(0, size - HEADER_SIZE)
+    for frame in Records(frames.bytes, None).search(0, size):
+        lost -= frame.end - frame.offset
+        if frame.type != WRITE:
+            continue
+        try:
+            table.apply(unpack_changes(frames.path, frame.offset, frame.payload))
+        except CheckpointCorruptionError as error:
+            _LOGGER.warning("%s; the record was left out", error)
+    return GoodEntries(table, lost)
+
+
+class EntriesState(StrEnum):
+    """What is wrong with a log; see EntriesReport."""
+
+    OK = "ok"
+    TORN = "torn"
+    DAMAGED = "damaged"
+    NEWER = "newer"
+    FOREIGN = "foreign"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class EntriesReport:
+    """What verify found in the log of a store or a cache."""
+
+    path: str
+    """Relative to the directory of the store."""
+    state: EntriesState = EntriesState.OK
+    """ok; torn: the last write did not finish, and the next write moves its bytes away; damaged; newer:
+    the log needs a newer graphkit; foreign: it is another log, or not a log."""
+    offset: int = 0
+    """Where the problem begins, if there is one."""
+    reason: str = ""
+    """What the problem is."""
+    size: int = 0
+    """Bytes; 0 also if there is no log yet."""
+    entries: int = 0
+    """Items or cached values that can be read. Of a damaged log, those that a repair keeps."""
+    lost: int = 0
+    """Bytes of a damaged log that a repair loses; it keeps a copy of the whole log."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all of it can be read."""
+        return self.state is EntriesState.OK
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class EntriesRepair:
+    """What repair did to the log of a store or a cache, or would do."""
+
+    before: EntriesReport
+    set_aside: str = ""
+    """The path of the file with a copy of the old bytes, relative to the directory of the store."""
+    refused: str = ""
+    """Why repair did nothing."""
+
+    @property
+    def kept(self) -> int:
+        """How many items or cached values were kept."""
+        return 0 if self.refused else self.before.entries
+
+
+def examine(io: FileIO, path: str, kind: str) -> EntriesReport:
+    """Read every byte of a log, and report what is wrong with it.
+
+    Takes no lock. A log that a writer changes meanwhile is read again, up to three times.
+
+    Args:
+        io: the file system.
+        path: the file.
+        kind: the kind of the log.
+
+    Raises:
+        OSError: the file system refused.
+    """
+    medium = FileLogBytes(io, path)
+    frames = EntryFrames(medium, EntriesIdentity(kind))
+    report = EntriesReport(path=layout.join(kind, layout.LOG))
+    for _ in range(_MAX_ATTEMPTS):
+        try:
+            if not medium.open():
+                break
+            report = _examine(frames)
+            is_unchanged = medium.refresh(report.size) is Change.NONE
+        finally:
+            frames.close()
+        if report.ok or is_unchanged:
+            break
+    return report
+
+
+def _examine(frames: EntryFrames) -> EntriesReport:
+    """Return the report of a log that is open."""
+    size = frames.bytes.size
+    empty = EntriesReport(path=layout.join(frames.identity.kind, layout.LOG), size=size)
+    table = EntryTable()
+    try:
+        frames.read_beginning(size)
+        read_on(frames, table)
+    except IncompleteLog:
+        if frames.records.is_zero(0, size):
+            return empty
+        return replace(empty, state=EntriesState.TORN, reason="its creation did not finish")
+    except CheckpointCorruptionError as error:
+        good = read_good_entries(frames)
+        damaged = replace(empty, state=EntriesState.DAMAGED, offset=error.offset, reason=error.reason)
+        return replace(damaged, entries=len(good.table), lost=good.lost)
+    except CheckpointFormatError as error:
+        # A record of unknown type is of a newer format, too.
+        is_of_newer = frames.end > 0 or is_newer(frames.bytes.read_at(0, HEADER_SIZE))
+        state = EntriesState.NEWER if is_of_newer else EntriesState.FOREIGN
+        return replace(empty, state=state, offset=frames.end, reason=error.reason)
+    report = replace(empty, entries=len(table))
+    if frames.records.is_zero(frames.end, size):
+        return report
+    return replace(report, state=EntriesState.TORN, offset=frames.end, reason="the last write did not finish")
 
 
 class EntryLog:
@@ -272,18 +440,16 @@ class EntryLog:
         if self.frames.bytes.durability.is_suspect:
             renew(self)
             self.refresh_to_write()
-        if self.frames.end >= self._next_look:
-            self._rewrite_if_useful()
-
-    # Rewriting
-
-    def _rewrite_if_useful(self) -> None:
-        """Rewrite the log if half of it is of no use any more; else look again when it is twice as long."""
+        if self.frames.end < self._next_look:
+            return
         now = self.now()
         if 2 * self._table.measure(now) <= self.frames.end:
+            # Half of it is of no use any more.
             self._rewrite(entry for entry in self._table.oldest_first() if not entry.has_expired(now))
             self._refresh()
         self._next_look = max(_LEAST_REWRITTEN, 2 * self.frames.end)
+
+    # Rewriting
 
     def _rewrite(self, entries: Iterable[Entry]) -> None:
         """Rewrite the log with these entries, and close it."""
@@ -306,17 +472,20 @@ class EntryLog:
             CheckpointCorruptionError: the log is damaged. Nothing was changed.
             CheckpointStorageError: the file system refused.
         """
+        left: list[str] = []
         with self._storage_errors("erase from"), self.mutex, self._write_lock:
             if self.refresh_to_write():
-                entries = self._table.oldest_first()
-                self._rewrite([entry for entry in entries if not self._is_of(entry, metadata)])
-            names = self._io.listdir(self._directory) if self._io.is_dir(self._directory) else []
-            for name in names:
+                kept = [entry for entry in self._table.oldest_first() if not self._is_of(entry, metadata)]
+                self._rewrite(kept)
+            if not self._io.is_dir(self._directory):
+                return left
+            for name in self._io.listdir(self._directory):
+                path = layout.join(self._directory, name)
                 if name.startswith(layout.TORN):
-                    self._io.unlink(layout.join(self._directory, name))
-            damaged = [name for name in names if name.startswith(layout.DAMAGED)]
-        advice = "was made by a repair, and may have any entry of that time: remove it"
-        return [f"{layout.join(self._directory, name)} {advice}" for name in damaged]
+                    self._io.unlink(path)
+                elif name.startswith(layout.DAMAGED):
+                    left.append(f"{path} was made by a repair, and may have any entry of that time: remove it")
+        return left
 
     def _is_of(self, entry: Entry, metadata: Mapping[str, Any]) -> bool:
         """Return whether an entry belongs to a person."""
@@ -349,30 +518,25 @@ class EntryLog:
             CheckpointStorageError: the file system refused. Nothing was changed.
         """
         with self._storage_errors("repair"), self.mutex, self._write_lock:
+            frames = self.frames
+            medium = frames.bytes
             before = examine(self._io, self.path, self._kind)
             self.close()
             try:
                 self._refresh()
-                name = self.frames.prepare_end()
+                name = frames.prepare_end()
             except CheckpointCorruptionError as error:
                 _LOGGER.warning("%s", error)
-                name = self._rewrite_damaged()
+                self.close()
+                frames.in_doubt = True
+                medium.open()
+                frames.adopt(new_header(frames.identity.digest, 0), None)
+                good = read_good_entries(frames)
+                whole = FileRange(io=self._io, fd=medium.fd, start=0, end=medium.size)
+                name = whole.salvage(self._directory, f"{layout.DAMAGED}{time_ns() // 1_000_000_000}")
+                self._io.fsync_dir(self._directory)
+                self._rewrite(good.table.oldest_first())
         return EntriesRepair(before=before, set_aside=layout.join(self._kind, name) if name else "")
-
-    def _rewrite_damaged(self) -> str:
-        """Rewrite a damaged log; return the name of the copy of the old one."""
-        frames = self.frames
-        medium = frames.bytes
-        self.close()
-        frames.in_doubt = True
-        medium.open()
-        frames.adopt(new_header(frames.identity.digest, 0), None)
-        good = read_good_entries(frames)
-        whole = FileRange(io=self._io, fd=medium.fd, start=0, end=medium.size)
-        name = whole.salvage(self._directory, f"{layout.DAMAGED}{time_ns() // 1_000_000_000}")
-        self._io.fsync_dir(self._directory)
-        self._rewrite(good.table.oldest_first())
-        return name
 
     # Errors
 

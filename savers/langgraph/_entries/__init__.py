@@ -1,1 +1,0 @@
-"""Logs of entries: the files behind LangGraph's store and cache."""

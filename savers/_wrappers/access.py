@@ -8,7 +8,6 @@ module needs a method of its own, or its import fails. So a new method cannot be
 from __future__ import annotations
 
 import inspect
-import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from logging import getLogger
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
-from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, Tag, WaitingInterrupt
+from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, WaitingInterrupt
 from graphkit.abc import (
     BaseCheckpointSaver,
     HasVersions,
@@ -51,8 +50,18 @@ from graphkit.saver_kit import (
     get_principal,
 )
 from savers._log.capability import SupportsLogs
-from savers._wrappers.base import OF_NO_THREAD, SaverWrapper, make_capability, overrides
-from savers._wrappers.logs import LogsOfDelegate, LogWithWriter, WriterWrapper
+from savers._wrappers.base import (
+    OF_NO_THREAD,
+    LogsOfDelegate,
+    LogWithWriter,
+    SaverWrapper,
+    WriterWrapper,
+    is_async,
+    iter_wrappers,
+    make_capability,
+    make_opener,
+    overrides,
+)
 
 if TYPE_CHECKING:
     from graphkit.abc import RepairReport, RotationReport, VerifyReport
@@ -78,8 +87,10 @@ _Result = TypeVar("_Result")
 _Class = TypeVar("_Class")
 
 
-def _make_guard(member: FunctionType) -> FunctionType:
+def _make_guard(member: FunctionType) -> Callable[..., Any]:
     """Return a method that asks the policy about one history before it calls the delegate."""
+    if is_async(member):
+        return member
     operation = member.__name__
     _, first, *_others = [*inspect.signature(member).parameters, ""]
     if first not in _OF_A_HISTORY:
@@ -95,7 +106,7 @@ def _make_guard(member: FunctionType) -> FunctionType:
         config = saver._require(operation, subject)  # noqa: SLF001 - it is a method
         return getattr(saver.delegate, operation)(config, *others, **options)
 
-    return guard  # type: ignore[return-value]
+    return guard
 
 
 def _guards(contract: type) -> Callable[[type[_Class]], type[_Class]]:
@@ -146,7 +157,19 @@ class AccessControlledSaver(SaverWrapper):
                 asynchronous.
         """
         super().__init__(saver)
-        _check_policy(policy)
+        if not callable(policy):
+            raise CheckpointerConfigurationError(f"a policy must be callable, not {type(policy).__name__}")
+        functions = (policy, getattr(policy, "__call__", None))  # noqa: B004 - it is callable; is its method async?
+        if any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in functions):
+            reason = "a policy must not be asynchronous: only True allows, and not a coroutine"
+            raise CheckpointerConfigurationError(reason)
+        try:
+            inspect.signature(policy).bind("principal", "operation", "thread_id", "checkpoint_ns")
+        except TypeError as error:
+            reason = f"a policy must take (principal, operation, thread_id, checkpoint_ns): {error}"
+            raise CheckpointerConfigurationError(reason) from error
+        except ValueError:
+            pass  # a callable without a signature
         self.policy = policy
         self._metadata_of: Callable[[Any], Mapping[str, Any]] | None = getattr(policy, "metadata_of", None)
         self._first_put = threading.RLock()
@@ -156,7 +179,7 @@ class AccessControlledSaver(SaverWrapper):
         bind = getattr(policy, "bind", None)
         if bind is not None:
             bind(saver)
-        if _is_audited_inside(saver):
+        if any(wrapper._records_refusals for wrapper in iter_wrappers(saver)):  # noqa: SLF001 - asked of wrappers alone
             _LOGGER.warning(
                 "refusals are not recorded: AuditedSaver(AccessControlledSaver(saver, policy), log) is the order"
             )
@@ -266,20 +289,8 @@ class AccessControlledSaver(SaverWrapper):
             return self.delegate.put(config, _mark(checkpoint, mark))
 
     def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
-        # Not generated, as are the next ones: these are called at each step of a run.
+        # Not generated: it is called at each step of a run.
         self.delegate.put_writes(self._require("put_writes", config), writes)
-
-    def get(self, config: ConfigLike = None) -> Checkpoint | None:
-        return self.delegate.get(self._require("get", config))
-
-    def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
-        return self.delegate.get_writes(self._require("get_writes", config))
-
-    def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
-        return self.delegate.list(self._require("list", config))
-
-    def release(self, config: ConfigLike = None) -> Tag:
-        return self.delegate.release(self._require("release", config))
 
     @contextmanager
     def _claim(self, config: RunnableConfig) -> Iterator[Mapping[str, Any]]:
@@ -399,24 +410,23 @@ class AccessControlledSaver(SaverWrapper):
         return watch
 
     def prune(self, thread: ThreadLike = None, **retention: Unpack[RetentionOptions]) -> int:
-        return sum(self._change("prune", thread, lambda thread_id, _: self.delegate.prune(thread_id, **retention)))
+        return sum(self._change("prune", thread, **retention))
 
     def _change(
-        self,
-        operation: str,
-        thread: ThreadLike,
-        change: Callable[[str, Progress | None], _Result],
-        progress: Progress | None = None,
-    ) -> Sequence[_Result]:
-        """Do something with one thread, or with all that are allowed (None): these are all done, if some fail."""
+        self, operation: str, thread: ThreadLike, progress: Progress | None = None, **options: Any
+    ) -> Sequence[Any]:
+        """Call a method of the delegate for one thread, or for each that is allowed (None), also if some fail."""
+        change = getattr(self.delegate, operation)
         thread_ids = self._select_allowed(operation, thread)
         if thread is not None:
-            return [change(thread_id, progress) for thread_id in thread_ids]
+            if progress is not None:
+                options["progress"] = progress
+            return [change(*thread_ids, **options)]
         failed = FailedThreads(operation)
-        results: list[_Result] = []
+        results: list[Any] = []
         for done, thread_id in enumerate(thread_ids, 1):
             with failed.catch(thread_id):
-                results.append(change(thread_id, None))
+                results.append(change(thread_id, **options))
             if progress is not None:
                 progress(done, len(thread_ids), thread_id)
         failed.raise_if_any()
@@ -426,14 +436,7 @@ class AccessControlledSaver(SaverWrapper):
 
     def opener(self) -> Callable[[], BaseCheckpointSaver] | None:
         """As in the contract; None if the policy cannot be pickled."""
-        open_delegate = self.delegate.opener()
-        if open_delegate is None:
-            return None
-        try:
-            pickle.dumps(self.policy)
-        except Exception:  # noqa: BLE001 - pickling may raise anything
-            return None
-        return partial(_open_guarded, open_delegate, self.policy)
+        return make_opener(self.delegate, partial(AccessControlledSaver, policy=self.policy))
 
     # Java names
     checkAccess = check_access
@@ -441,10 +444,6 @@ class AccessControlledSaver(SaverWrapper):
     @classmethod
     def _find_mixins(cls) -> Mapping[type, type]:
         return _GUARDED
-
-
-def _open_guarded(open_delegate: Callable[[], BaseCheckpointSaver], policy: Policy) -> BaseCheckpointSaver:
-    return AccessControlledSaver(open_delegate(), policy)
 
 
 def _get_place(found: CheckpointInfo | WaitingInterrupt) -> tuple[str, str]:
@@ -455,41 +454,12 @@ def _mark(checkpoint: Checkpoint, mark: Mapping[str, Any]) -> Checkpoint:
     return checkpoint.with_metadata(freeze({**checkpoint.metadata, **mark}))
 
 
-def _is_audited_inside(saver: BaseCheckpointSaver) -> bool:
-    while isinstance(saver, SaverWrapper):
-        if saver._records_refusals:  # noqa: SLF001 - asked of wrappers alone
-            return True
-        saver = saver.delegate
-    return False
-
-
 def _make_error(principal: Any, operation: str, config: RunnableConfig) -> AccessDeniedError:
     # An object may have secrets in its repr.
     name = repr(principal) if isinstance(principal, (str, int)) else f"of type {type(principal).__name__}"
     return AccessDeniedError(
         operation, config.thread, config.checkpoint_ns, principal=None if principal is None else name
     )
-
-
-def _check_policy(policy: object) -> None:
-    """Check that a policy can be asked.
-
-    Raises:
-        CheckpointerConfigurationError: it cannot.
-    """
-    if not callable(policy):
-        raise CheckpointerConfigurationError(f"a policy must be callable, not {type(policy).__name__}")
-    functions = (policy, getattr(policy, "__call__", None))  # noqa: B004 - it is callable; is its method async?
-    if any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in functions):
-        raise CheckpointerConfigurationError("a policy must not be asynchronous: only True allows, and not a coroutine")
-    try:
-        inspect.signature(policy).bind("principal", "operation", "thread_id", "checkpoint_ns")
-    except TypeError as error:
-        raise CheckpointerConfigurationError(
-            f"a policy must take (principal, operation, thread_id, checkpoint_ns): {error}"
-        ) from error
-    except ValueError:
-        pass  # a callable without a signature
 
 
 class _VisibleThreads:
@@ -542,13 +512,6 @@ class _Guarded:
 
 @_guards(HasVersions)
 class _GuardedVersions(_Guarded, HasVersions):
-    def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
-        config = self._require("versions_by_thread_id", thread)
-        return self.delegate.versions_by_thread_id(config)  # type: ignore[no-any-return]
-
-    def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
-        return self.delegate.tag(self._require("tag", config), version)  # type: ignore[no-any-return]
-
     def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
         config = self._require("version_namespaces", thread)
         found = self.delegate.version_namespaces(config, version)
@@ -560,10 +523,7 @@ class _GuardedVerify(_Guarded):
     def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> VerifyReport:
         from graphkit.abc import VerifyReport
 
-        def verify(thread_id: str, progress: Progress | None) -> VerifyReport:
-            return self.delegate.verify(thread_id, progress=progress)  # type: ignore[no-any-return]
-
-        reports = self._change("verify", thread, verify, progress)
+        reports = self._change("verify", thread, progress)
         return VerifyReport(
             threads=tuple(each for report in reports for each in report.threads),
             size=sum(report.size for report in reports),
@@ -577,10 +537,7 @@ class _GuardedRepair(_Guarded):
     ) -> RepairReport:
         from graphkit.abc import RepairReport
 
-        def repair(thread_id: str, progress: Progress | None) -> RepairReport:
-            return self.delegate.repair(thread_id, dry_run=dry_run, progress=progress)  # type: ignore[no-any-return]
-
-        reports = self._change("repair", thread, repair, progress)
+        reports = self._change("repair", thread, progress, dry_run=dry_run)
         return RepairReport(
             files=tuple(each for report in reports for each in report.files),
             dry_run=dry_run,
@@ -592,10 +549,7 @@ class _GuardedRepair(_Guarded):
 @_guards(SupportsCompact)
 class _GuardedCompact(_Guarded):
     def compact(self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None) -> int:
-        def compact(thread_id: str, progress: Progress | None) -> int:
-            return self.delegate.compact(thread_id, dry_run=dry_run, progress=progress)  # type: ignore[no-any-return]
-
-        return sum(self._change("compact", thread, compact, progress))
+        return sum(self._change("compact", thread, progress, dry_run=dry_run))
 
 
 @_guards(SupportsRotate)
@@ -603,10 +557,7 @@ class _GuardedRotate(_Guarded):
     def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
         from graphkit.abc import RotationReport
 
-        def rotate(thread_id: str, progress: Progress | None) -> RotationReport:
-            return self.delegate.rotate(thread_id, progress=progress)  # type: ignore[no-any-return]
-
-        reports = self._change("rotate", thread, rotate, progress)
+        reports = self._change("rotate", thread, progress)
         return RotationReport(
             rewritten=tuple(name for report in reports for name in report.rewritten),
             set_aside=tuple(name for report in reports for name in report.set_aside),
@@ -624,12 +575,8 @@ class _GuardedDeleteIdle(_Guarded):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Sequence[str]:
-        def delete(thread_id: str, progress: Progress | None) -> Sequence[str]:
-            return self.delegate.delete_idle(  # type: ignore[no-any-return]
-                thread_id, idle_since=idle_since, dry_run=dry_run, progress=progress
-            )
-
-        return sorted(each for deleted in self._change("delete_idle", thread, delete, progress) for each in deleted)
+        deleted = self._change("delete_idle", thread, progress, idle_since=idle_since, dry_run=dry_run)
+        return sorted(each for thread_ids in deleted for each in thread_ids)
 
 
 class _GuardedLogs(LogsOfDelegate, _Guarded):
@@ -695,9 +642,9 @@ _GUARDED: Final[Mapping[type, type]] = {
     SupportsCompact: _GuardedCompact,
     SupportsRotate: _GuardedRotate,
     SupportsDeleteIdle: _GuardedDeleteIdle,
-    SupportsRemove: _guards(SupportsRemove)(type("_GuardedRemove", (_Guarded,), {})),
-    SupportsReplay: _guards(SupportsReplay)(type("_GuardedReplay", (_Guarded,), {})),
-    SupportsOwnKeys: _guards(SupportsOwnKeys)(type("_GuardedOwnKeys", (_Guarded,), {})),
+    SupportsRemove: make_capability(SupportsRemove, _guards),
+    SupportsReplay: make_capability(SupportsReplay, _guards),
+    SupportsOwnKeys: make_capability(SupportsOwnKeys, _guards),
     SupportsLogs: _GuardedLogs,
     SupportsFlush: make_capability(SupportsFlush),
     SupportsExists: make_capability(SupportsExists),

@@ -14,26 +14,35 @@ from __future__ import annotations
 
 import inspect
 import logging
-import pickle
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial, wraps
 from logging import getLogger
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, Unpack
 
-import graphkit.abc
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.abc import BaseCheckpointSaver, HasVersions
+from graphkit.abc import BaseCheckpointSaver, SupportsExists, SupportsFlush
 from graphkit.errors import AccessDeniedError, CheckpointerConfigurationError, CheckpointerError
-from graphkit.saver_kit import ConfigLike, get_principal
+from graphkit.saver_kit import ConfigLike, RetentionOptions, ThreadLike, get_principal
 from savers._audit.digests import CheckpointFields, ContentDigester, find_codec, get_fields
 from savers._audit.log import AuditLog
 from savers._audit.sinks import LoggerSink, Sink
 from savers._audit.store_check import unwrap
 from savers._log.capability import SupportsLogs
-from savers._wrappers.base import OF_NO_THREAD, SaverWrapper, make_capability, overrides
-from savers._wrappers.logs import LogsOfDelegate, LogWithWriter, WriterWrapper
+from savers._wrappers.base import (
+    CAPABILITIES,
+    OF_NO_THREAD,
+    LogsOfDelegate,
+    LogWithWriter,
+    SaverWrapper,
+    WriterWrapper,
+    is_async,
+    iter_wrappers,
+    make_capability,
+    make_opener,
+    overrides,
+)
 from savers.policies import READING
 
 if TYPE_CHECKING:
@@ -51,26 +60,29 @@ _WITH_IDS: Final = frozenset({"copy", "delete", "release"})
 _SUBJECTS: Final = ("config", "thread", "thread_id", "source")
 """The parameters that name a history or a thread."""
 _DEFAULT_THREAD: Final = frozenset({
-    "copy", "delete", "namespaces", "release", "version_namespaces", "versions_by_thread_id",
+    "copy", "delete", "namespaces", "version_namespaces", "versions_by_thread_id",
 })  # fmt: skip
-"""The operations that take None for the default thread, and not for all threads."""
+"""The operations on a `thread` that take None for the default thread, and not for all threads."""
 _LOGGER: Final = getLogger("graphkit")
 _Result = TypeVar("_Result")
 _Class = TypeVar("_Class")
 
 
-def _make_recording(member: FunctionType) -> FunctionType:
+def _make_recording(member: FunctionType) -> Callable[..., Any]:
     """Return a method that calls that of the delegate, and records it."""
+    if is_async(member):
+        return member
     operation = member.__name__
     signature = inspect.signature(member)
 
     @wraps(member)
     def record(saver: AuditedSaver, *arguments: Any, **options: Any) -> Any:
-        given = signature.bind(saver, *arguments, **options).arguments
+        given = signature.bind(saver, *arguments, **options)
+        given.apply_defaults()
         call = partial(getattr(saver.delegate, operation), *arguments, **options)
-        return saver._record_any(operation, given, call)  # noqa: SLF001 - it is a method
+        return saver._record_any(operation, given.arguments, call)  # noqa: SLF001 - it is a method
 
-    return record  # type: ignore[return-value]
+    return record
 
 
 def _records(contract: type) -> Callable[[type[_Class]], type[_Class]]:
@@ -124,12 +136,21 @@ class AuditedSaver(SaverWrapper):
         if on_error not in {"refuse", "warn"}:
             raise CheckpointerConfigurationError(f'on_error must be "refuse" or "warn", not {on_error!r}')
         super().__init__(saver)
-        self.log: AuditLog | Sink = _make_sink(log)
+        given: Any = LoggerSink(log) if isinstance(log, (logging.Logger, logging.LoggerAdapter)) else log
+        if not isinstance(given, (AuditLog, Sink)):
+            if not callable(given):
+                reason = f"log must be an AuditLog, a logger or a function, not {type(log).__name__}"
+                raise CheckpointerConfigurationError(reason)
+            given = Sink(given)
+        self.log: AuditLog | Sink = given
         self._reads = reads
         self._on_error: OnError = on_error
         self._store: Any = unwrap(saver)
         self._content = ContentDigester(self.log.digester, find_codec(self._store))
-        self._marks = _list_marks(saver)
+        policies = [getattr(wrapper, "policy", None) for wrapper in iter_wrappers(saver)]
+        found = [getattr(policy, "metadata_of", None) for policy in policies]
+        self._marks: list[Callable[[Any], Mapping[str, Any]]] = [each for each in found if each is not None]
+        """What the policies add to the metadata of each checkpoint."""
 
     def __repr__(self) -> str:
         """Return the class, the wrapped saver and the log."""
@@ -148,23 +169,6 @@ class AuditedSaver(SaverWrapper):
         if isinstance(writes, Mapping):  # the saver refuses anything else
             fields["writes"] = self._content.digest_writes(writes)
         self._record_writing(fields, partial(self.delegate.put_writes, config, writes))
-
-    def get(self, config: ConfigLike = None) -> Checkpoint | None:
-        config = RunnableConfig.of(config)
-        return self._record_reading(lambda: self._describe("get", config), partial(self.delegate.get, config))
-
-    def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
-        config = RunnableConfig.of(config)
-        return self._record_reading(
-            lambda: self._describe("get_writes", config), partial(self.delegate.get_writes, config)
-        )
-
-    def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
-        config = RunnableConfig.of(config)
-        return self._record_reading(lambda: self._describe("list", config), partial(self.delegate.list, config))
-
-    def release(self, config: ConfigLike = None) -> Any:
-        return self._record_any("release", {"config": config}, partial(self.delegate.release, config))
 
     # What names the latest checkpoint, if it names none
 
@@ -201,7 +205,7 @@ class AuditedSaver(SaverWrapper):
             return self._take_lock(describe, self._record_error(describe, call))
         if operation == "replay":
             return self._read_on(describe, self._record_error(describe, call))
-        if operation in _READING or given.get("dry_run") or given.get("options", {}).get("dry_run"):
+        if operation in _READING or given.get("dry_run"):
             return self._record_reading(describe, call)
         fields = describe()
         if "target" in given:
@@ -210,18 +214,47 @@ class AuditedSaver(SaverWrapper):
             fields["ids"] = list(given["ids"])
         if operation in _WITH_IDS:
             fields["ids"] = self._list_ids(config.thread)
-        if operation != "prune":
-            return self._record_writing(fields, call, partial(_describe_result, operation, self._hide))
+        return self._record_writing(fields, call, partial(self._describe_result, operation))
+
+    def _describe_result(self, operation: str, result: Any) -> Entry:
+        """Return what the outcome says of the result of an operation."""
+        if result is None:
+            return {}
+        if operation == "release":
+            return {"version": result.version}
+        if operation == "delete_idle":
+            return {"threads": [self._hide("thread_id", thread_id) for thread_id in result]}
+        if operation == "repair" and not result.changed:
+            return {"removed": {}}
+        return {}
+
+    def prune(self, thread: ThreadLike = None, **retention: Unpack[RetentionOptions]) -> int:
+        config = RunnableConfig.of(thread)
+        fields = self._describe("prune", config, is_about_all=thread is None)
         before: dict[str, dict[str, Any] | None] | None = None
 
-        def list_and_prune() -> Any:
+        def list_and_prune() -> int:
             # After the intent: what is put until then overlaps the prune, which may remove it.
             nonlocal before
-            before = self._list_all_ids(None if is_about_all else config.thread)
-            return call()
+            with suppress(CheckpointerError):
+                thread_ids = self._store.threads() if thread is None else [config.thread]
+                before = {each: self._list_ids(each) for each in thread_ids}
+            return self.delegate.prune(thread, **retention)
 
-        def describe_removed(_: Any) -> Entry:
-            return {} if before is None else {"removed": self._find_removed(before)}
+        def describe_removed(_: object) -> Entry:
+            """Return the ids of what has gone since, by thread and namespace; None for a thread that cannot be read."""
+            if before is None:
+                return {}
+            removed: dict[str, dict[str, Any] | None] = {}
+            for thread_id, histories in before.items():
+                after = self._list_ids(thread_id)
+                gone: dict[str, Any] | None = None
+                if histories is not None and after is not None:
+                    gone = {name: sorted(set(ids).difference(after.get(name, ()))) for name, ids in histories.items()}
+                    gone = {name: ids for name, ids in gone.items() if ids}
+                if gone != {}:
+                    removed[self._hide("thread_id", thread_id)] = gone
+            return {"removed": removed}
 
         return self._record_writing(fields, list_and_prune, describe_removed)
 
@@ -232,7 +265,7 @@ class AuditedSaver(SaverWrapper):
         describe_end: Callable[[_Result | None], Entry] | None = None,
     ) -> _Result:
         """Record the intent, call, and record the outcome."""
-        intent = self._append({"kind": "intent", **fields}, is_lasting=True, may_refuse=self._on_error == "refuse")
+        intent = self._append({"kind": "intent", **fields})
         try:
             result = call()
         except BaseException as error:
@@ -282,12 +315,13 @@ class AuditedSaver(SaverWrapper):
             yield checkpoint
             checkpoint = self._record_error(describe, following)
 
-    def _append(self, entry: Entry, *, is_lasting: bool = False, may_refuse: bool = False) -> int:
+    def _append(self, entry: Entry) -> int:
         """Append an entry; return its number, or 0 if it could not be written and the operation goes on."""
+        is_intent = entry["kind"] == "intent"
         try:
-            return self.log.append(entry, is_lasting=is_lasting)
+            return self.log.append(entry, is_lasting=is_intent)
         except CheckpointerError:
-            if may_refuse:
+            if is_intent and self._on_error == "refuse":
                 raise
             self.log.note_gap()
             _LOGGER.warning("an entry of the audit log could not be written: %s", entry["kind"], exc_info=True)
@@ -339,29 +373,6 @@ class AuditedSaver(SaverWrapper):
         except CheckpointerError:
             return None
 
-    def _list_all_ids(self, thread_id: str | None) -> dict[str, dict[str, Any] | None] | None:
-        """Return the ids of the checkpoints of a thread, or of all (None), by thread; None for what cannot be read."""
-        try:
-            thread_ids = self._store.threads() if thread_id is None else [thread_id]
-        except CheckpointerError:
-            return None
-        return {each: self._list_ids(each) for each in thread_ids}
-
-    def _find_removed(self, before: Mapping[str, Mapping[str, Any] | None]) -> dict[str, dict[str, Any] | None]:
-        """Return the ids of what has gone since, by thread and namespace; None for a thread that cannot be read."""
-        removed: dict[str, dict[str, Any] | None] = {}
-        for thread_id, histories in before.items():
-            after = self._list_ids(thread_id)
-            if histories is None or after is None:
-                removed[self._hide("thread_id", thread_id)] = None
-                continue
-            gone = {
-                namespace: sorted(set(ids).difference(after.get(namespace, ()))) for namespace, ids in histories.items()
-            }
-            if any(gone.values()):
-                removed[self._hide("thread_id", thread_id)] = {namespace: ids for namespace, ids in gone.items() if ids}
-        return removed
-
     # The rest of the contract
 
     def close(self) -> None:
@@ -379,45 +390,12 @@ class AuditedSaver(SaverWrapper):
 
         What it returns holds the keys of the log, as it holds those of the saver.
         """
-        open_delegate = self.delegate.opener()
-        if open_delegate is None:
-            return None
-        try:
-            pickle.dumps(self.log)
-        except Exception:  # noqa: BLE001 - pickling may raise anything
-            return None
-        return partial(_open_audited, open_delegate, self.log, reads=self._reads, on_error=self._on_error)
+        wrap = partial(AuditedSaver, log=self.log, reads=self._reads, on_error=self._on_error)
+        return make_opener(self.delegate, wrap)
 
     @classmethod
     def _find_mixins(cls) -> Mapping[type, type]:
         return _RECORDED
-
-
-def _open_audited(
-    open_delegate: Callable[[], BaseCheckpointSaver], log: AuditLog | Sink, *, reads: bool, on_error: OnError
-) -> BaseCheckpointSaver:
-    return AuditedSaver(open_delegate(), log, reads=reads, on_error=on_error)
-
-
-def _make_sink(log: Any) -> AuditLog | Sink:
-    if isinstance(log, (AuditLog, Sink)):
-        return log
-    if isinstance(log, (logging.Logger, logging.LoggerAdapter)):
-        return Sink(LoggerSink(log))
-    if callable(log):
-        return Sink(log)
-    raise CheckpointerConfigurationError(f"log must be an AuditLog, a logger or a function, not {type(log).__name__}")
-
-
-def _list_marks(saver: Any) -> list[Callable[[Any], Mapping[str, Any]]]:
-    """Return the functions of policies that add metadata to each checkpoint, the outermost first."""
-    found: list[Callable[[Any], Mapping[str, Any]]] = []
-    while isinstance(saver, SaverWrapper):
-        metadata_of = getattr(getattr(saver, "policy", None), "metadata_of", None)
-        if metadata_of is not None:
-            found.append(metadata_of)
-        saver = saver.delegate
-    return found
 
 
 def _describe_error(error: BaseException) -> Entry:
@@ -425,19 +403,6 @@ def _describe_error(error: BaseException) -> Entry:
     if isinstance(error, AccessDeniedError):
         return {"result": "refused", "error": type(error).__name__, "refused": error.operation}
     return {"result": "failed", "error": type(error).__name__}
-
-
-def _describe_result(operation: str, hide: Callable[[str, str], str], result: Any) -> Entry:
-    """Return what the outcome says of the result of an operation."""
-    if result is None:
-        return {}
-    if operation == "release":
-        return {"version": result.version}
-    if operation == "delete_idle":
-        return {"threads": [hide("thread_id", thread_id) for thread_id in result]}
-    if operation == "repair" and not result.changed:
-        return {"removed": {}}
-    return {}
 
 
 # LangGraph's checkpointer
@@ -453,7 +418,6 @@ class _RecordedLogs(LogsOfDelegate):
     _describe_put: Callable[..., Entry]
     _record_reading: Callable[..., Any]
     _record_writing: Callable[..., Any]
-    _on_error: OnError
 
     def read_log(
         self, config: RunnableConfig, read: Callable[[AnyLog], _Result], default: _Result, *, operation: str = "get"
@@ -469,9 +433,7 @@ class _RecordedLogs(LogsOfDelegate):
         intents: list[int] = []
 
         def intend(checkpoint: CheckpointFields, replaced: str | None) -> None:
-            fields = self._describe_put(config, checkpoint, replaced)
-            may_refuse = self._on_error == "refuse"
-            intents.append(self._append({"kind": "intent", **fields}, is_lasting=True, may_refuse=may_refuse))
+            intents.append(self._append({"kind": "intent", **self._describe_put(config, checkpoint, replaced)}))
 
         def append_recorded(log: AnyLog) -> None:
             recording = LogWithWriter(log, _RecordingWriter(log.writer, intend))
@@ -538,27 +500,10 @@ class _RecordingWriter(WriterWrapper):
         self._writer.put_packed(stored, state, changes)
 
 
-# Capabilities
-
-
-def _make_recorded(protocol: Any) -> type:
-    """Return a class that records the methods of a capability, or only forwards them if none is to be recorded."""
-    methods = {name for name, member in vars(protocol).items() if isinstance(member, FunctionType)}
-    public = {name for name in methods if not name.startswith("_")}
-    if public <= OF_NO_THREAD:
-        return make_capability(protocol)
-    bases = (HasVersions,) if protocol is HasVersions else ()
-    recorded: Any = _records(protocol)(type(f"Recorded{protocol.__name__}", bases, {}))
-    # What was abstract is not, now that it is recorded.
-    recorded.__abstractmethods__ = frozenset()
-    return recorded  # type: ignore[no-any-return]
-
-
-_PROTOCOLS: Final = [
-    member for name, member in vars(graphkit.abc).items() if name.startswith("Supports") and isinstance(member, type)
-]
 _RECORDED: Final[Mapping[type, type]] = {
-    **{each: _make_recorded(each) for each in (HasVersions, *_PROTOCOLS)},
+    **{each: make_capability(each, _records) for each in CAPABILITIES},
+    SupportsExists: make_capability(SupportsExists),
+    SupportsFlush: make_capability(SupportsFlush),
     SupportsLogs: _RecordedLogs,
 }
-"""The class that records the methods of each capability."""
+"""The class that records the methods of each capability, or forwards them if they are of no thread."""

@@ -206,6 +206,13 @@ def test_a_principal_that_is_an_object_is_recorded_by_its_type(log):
     assert [record.principal for record in log.records()] == ["of type User", "17"]
 
 
+def test_an_operation_without_a_config_is_recorded_with_the_default_thread(log):
+    saver = AuditedSaver(MemorySaver(), log)
+    saver.recent(limit=1)
+    saver.get()
+    assert [record.thread_id for record in log.records()] == [RunnableConfig().thread] * 2
+
+
 def test_reads_need_not_be_recorded_and_a_dry_run_is_one(tmp_path, log):
     saver = AuditedSaver(make_store(tmp_path), log, reads=False)
     saver.get(CONFIG)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from savers._objects.saver import ObjectStoreSaver as ObjectStoreSaver
     from savers._sql.postgres_saver import PostgresSaver as PostgresSaver
     from savers._sql.sqlite_saver import SqliteSaver as SqliteSaver
-    from savers._wrappers.base import SaverWrapper as SaverWrapper, ValidatingSaver as ValidatingSaver
     from savers._wrappers.access import AccessControlledSaver as AccessControlledSaver
     from savers._wrappers.audited import AuditedSaver as AuditedSaver
+    from savers._wrappers.base import SaverWrapper as SaverWrapper, ValidatingSaver as ValidatingSaver
 
 __all__ = [
     "DESTROYED",

@@ -14,21 +14,22 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial, wraps
+from itertools import count
 from logging import getLogger
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, Unpack, final
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.abc import BaseCheckpointSaver, SupportsExists, SupportsFlush
-from graphkit.errors import AccessDeniedError, CheckpointerConfigurationError, CheckpointerError
+from graphkit.errors import AccessDeniedError, CheckpointerConfigurationError, CheckpointerError, CheckpointStorageError
 from graphkit.saver_kit import ConfigLike, RetentionOptions, ThreadLike, get_principal
-from savers._audit.digests import CheckpointFields, ContentDigester, find_codec, get_fields
+from savers._audit.digests import CheckpointFields, ContentDigester, Digester, find_codec, get_fields, unwrap
+from savers._audit.entries import FORMAT, Entry, now, to_json
 from savers._audit.log import AuditLog
-from savers._audit.sinks import LoggerSink, Sink
-from savers._audit.store_check import unwrap
 from savers._log.capability import SupportsLogs
 from savers._wrappers.base import (
     CAPABILITIES,
@@ -47,7 +48,6 @@ from savers.policies import READING
 
 if TYPE_CHECKING:
     from graphkit.saver_kit import FrozenDict
-    from savers._audit.entries import Entry
     from savers._log.catalogue import Head
     from savers._log.log import AnyLog
     from savers._log.stored_checkpoint import StoredCheckpoint
@@ -143,6 +143,7 @@ class AuditedSaver(SaverWrapper):
                 raise CheckpointerConfigurationError(reason)
             given = Sink(given)
         self.log: AuditLog | Sink = given
+        self._hide_name = self.log.digester.hide_name
         self._reads = reads
         self._on_error: OnError = on_error
         self._store: Any = unwrap(saver)
@@ -223,7 +224,7 @@ class AuditedSaver(SaverWrapper):
         if operation == "release":
             return {"version": result.version}
         if operation == "delete_idle":
-            return {"threads": [self._hide("thread_id", thread_id) for thread_id in result]}
+            return {"threads": [self._hide_name("thread_id", thread_id) for thread_id in result]}
         if operation == "repair" and not result.changed:
             return {"removed": {}}
         return {}
@@ -253,7 +254,7 @@ class AuditedSaver(SaverWrapper):
                     gone = {name: sorted(set(ids).difference(after.get(name, ()))) for name, ids in histories.items()}
                     gone = {name: ids for name, ids in gone.items() if ids}
                 if gone != {}:
-                    removed[self._hide("thread_id", thread_id)] = gone
+                    removed[self._hide_name("thread_id", thread_id)] = gone
             return {"removed": removed}
 
         return self._record_writing(fields, list_and_prune, describe_removed)
@@ -357,15 +358,12 @@ class AuditedSaver(SaverWrapper):
         fields["digest"] = self._content.digest_checkpoint(checkpoint, (config.thread, config.checkpoint_ns))
         return fields
 
-    def _hide(self, name: str, value: str) -> str:
-        return str(self.log.digester.hide_name(name, value))
-
     def _list_ids(self, thread_id: str) -> dict[str, Any] | None:
         """Return the ids of the checkpoints of a thread, by namespace; None if they cannot be read."""
         try:
             namespaces = self._store.namespaces(thread_id) if self._store.lists_namespaces else [""]
             return {
-                self._hide("checkpoint_ns", namespace): [
+                self._hide_name("checkpoint_ns", namespace): [
                     each.id for each in reversed(self._store.list(RunnableConfig(thread_id, checkpoint_ns=namespace)))
                 ]
                 for namespace in namespaces
@@ -403,6 +401,73 @@ def _describe_error(error: BaseException) -> Entry:
     if isinstance(error, AccessDeniedError):
         return {"result": "refused", "error": type(error).__name__, "refused": error.operation}
     return {"result": "failed", "error": type(error).__name__}
+
+
+# Where entries go, if that is no AuditLog
+
+
+@final
+class Sink:
+    """Sends entries to a function, numbered but not chained: what it does with them, it answers for.
+
+    A pickle holds the function, so it must be one that pickles.
+    """
+
+    def __init__(self, send: Callable[[Entry], object]) -> None:
+        self._send = send
+        self.digester = Digester(None)
+        # Each call of these is atomic: there is no lock that a fork could copy while a thread holds it.
+        self._numbers = count(1)
+        self._gaps: deque[int] = deque()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Sink, (self._send,)
+
+    def append(self, fields: Entry, *, is_lasting: bool) -> int:  # noqa: ARG002 - the function decides
+        """Send an entry; return its number.
+
+        Raises:
+            CheckpointStorageError: the function has raised an exception.
+        """
+        seq = next(self._numbers)
+        gaps = 0
+        with suppress(IndexError):
+            while True:
+                gaps += self._gaps.popleft()
+        entry = {**fields, "format": FORMAT, "seq": seq, "time": now()}
+        if gaps:
+            entry["gaps"] = gaps
+        try:
+            self._send(entry)
+        except CheckpointerError:
+            self._gaps.append(gaps)
+            raise
+        except Exception as error:
+            self._gaps.append(gaps)
+            reason = error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            raise CheckpointStorageError(repr(self._send), "write to", reason) from error
+        return seq
+
+    def note_gap(self) -> None:
+        """Note that an entry could not be sent; the next one says so in its field `gaps`."""
+        self._gaps.append(1)
+
+
+@final
+class LoggerSink:
+    """Logs entries at the level INFO as JSON, and as the attribute `audit` of the log record.
+
+    What handlers raise, the module `logging` catches: an operation is not refused because of it.
+    """
+
+    def __init__(self, logger: logging.Logger | logging.LoggerAdapter[Any]) -> None:
+        self._logger: Final = logger
+
+    def __repr__(self) -> str:
+        return repr(self._logger)
+
+    def __call__(self, entry: Entry) -> None:
+        self._logger.info("%s", to_json(entry), extra={"audit": entry})
 
 
 # LangGraph's checkpointer

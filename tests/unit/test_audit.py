@@ -3,9 +3,7 @@
 import enum
 import json
 import logging
-import os
 import pickle
-import signal
 import stat
 import threading
 import tracemalloc
@@ -627,20 +625,6 @@ def test_a_logger_gets_each_entry(caplog):
     assert (outcome["kind"], outcome["of"]) == ("outcome", intent["seq"])
     assert "principal" not in outcome
     assert json.loads(records[0].getMessage()) == intent
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_fork_while_an_entry_is_numbered_does_not_hold_up_the_child():
-    sink = AuditedSaver(MemorySaver(), lambda _: None).log
-    with sink._mutex:
-        child = os.fork()
-        if not child:
-            signal.alarm(5)
-            sink.append({"kind": "call"}, is_lasting=False)
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert status == 0
 
 
 def test_a_function_gets_each_entry_and_may_refuse():

@@ -9,9 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
 
 from graphkit._records.config import RunnableConfig, ThreadLike, acts_for, resolve_thread_id
 from graphkit._saver.capabilities import HasVersions, SupportsErase, check_rights
@@ -306,9 +305,13 @@ def _iter_checkpoints(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[_L
     """
     erased: CheckpointErasedError | None = None
     is_readable = False
-    for list_checkpoints in _iter_histories(saver, thread_id):
+    for namespace, version in _iter_histories(saver, thread_id):
+        config = RunnableConfig(thread_id, checkpoint_ns=namespace)
         try:
-            found = list_checkpoints()
+            if version is None:
+                found: Sequence[_Listed] = saver.history(config)
+            else:
+                found = cast("HasVersions", saver).tag(config, version).checkpoints
         except CheckpointErasedError as error:
             erased = error
             continue
@@ -319,18 +322,14 @@ def _iter_checkpoints(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[_L
         raise erased
 
 
-def _iter_histories(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[Callable[[], Sequence[_Listed]]]:
-    """Yield a function for each history of a thread that returns its checkpoints."""
+def _iter_histories(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[tuple[str, int | None]]:
+    """Yield the namespace and the version of each history of a thread; the active ones have none."""
     for namespace in saver.namespaces(thread_id):
-        yield partial(saver.history, RunnableConfig(thread_id, checkpoint_ns=namespace))
+        yield namespace, None
     if isinstance(saver, HasVersions):
         for version in saver.versions_by_thread_id(thread_id):
             for namespace in saver.version_namespaces(thread_id, version):
-                yield partial(_list_version, saver, RunnableConfig(thread_id, checkpoint_ns=namespace), version)
-
-
-def _list_version(saver: HasVersions, config: RunnableConfig, version: int) -> Sequence[Checkpoint]:
-    return saver.tag(config, version).checkpoints
+                yield namespace, version
 
 
 @final

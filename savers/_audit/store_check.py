@@ -8,6 +8,7 @@ succeeded, leaves exactly one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from savers._audit.chain import AuditProblem
 from savers._audit.digests import ContentDigester, Digester, find_codec, get_fields, unwrap
 from savers._audit.entries import Entry
 
+_DIGEST: Final = re.compile(r"\b(?:hmac-)?sha256:([0-9a-f]{12})[0-9a-f]+")
 _ROUNDS: Final = 3
 """How often a store that seems wrong is compared again: runs may change it meanwhile."""
 
@@ -94,18 +96,11 @@ class Slots(dict[str, Slot]):
                 self.store(key, value, is_certain=False)
 
 
+_WRITE: Final = "pending write {}"
+"""The key of the slot of a pending write, and its name in a message."""
+_TAG: Final = "tag {}"
 _ANY: Final = ""
 """In place of an id: what was recorded with the latest checkpoint of a history that had none a moment before."""
-
-
-def _merge(slots: Slots | None, any_slots: Slots | None) -> Slots:
-    """Return slots with those of any checkpoint, which need not be there."""
-    merged = Slots() if slots is None else slots
-    if any_slots is None:
-        return merged
-    merged = deepcopy(merged)
-    merged.add_possible(any_slots)
-    return merged
 
 
 @final
@@ -114,18 +109,18 @@ class History:
     """What may be in one history."""
 
     checkpoints: Slots = field(default_factory=Slots)
-    writes: dict[str, Slots] = field(default_factory=dict)
-    """By checkpoint. A checkpoint may be put after its writes."""
-    tags: dict[str, Slots] = field(default_factory=dict)
+    recorded: dict[str, Slots] = field(default_factory=dict)
+    """The pending writes and the tags of each checkpoint. It may be put after its writes."""
     heirs: dict[str, set[str]] = field(default_factory=dict)
     """By checkpoint, those that may have taken its place, and its pending writes and tags with it."""
 
-    def list_beside(self, checkpoint_id: str) -> tuple[Slots, Slots]:
+    def list_recorded(self, checkpoint_id: str) -> Slots:
         """Return the pending writes and the tags that a checkpoint may have."""
-        return (
-            _merge(self.writes.get(checkpoint_id), self.writes.get(_ANY)),
-            _merge(self.tags.get(checkpoint_id), self.tags.get(_ANY)),
-        )
+        slots = self.recorded.get(checkpoint_id, Slots())
+        if _ANY in self.recorded:
+            slots = deepcopy(slots)
+            slots.add_possible(self.recorded[_ANY])  # need not be there
+        return slots
 
     def list_heirs(self, checkpoint_id: str) -> set[str]:
         """Return the checkpoints that may have taken the place of one, or of one that has."""
@@ -139,31 +134,23 @@ class History:
 
     def loosen(self) -> None:
         """Note that all of it may be gone."""
-        for slots in (self.checkpoints, *self.writes.values(), *self.tags.values()):
+        for slots in (self.checkpoints, *self.recorded.values()):
             slots.remove(list(slots), is_certain=False)
 
     def add_possible(self, other: History) -> None:
         """Note that what may be in another history may be here, too."""
         self.checkpoints.add_possible(other.checkpoints)
-        for own, others in ((self.writes, other.writes), (self.tags, other.tags)):
-            for checkpoint_id, slots in others.items():
-                own.setdefault(checkpoint_id, Slots()).add_possible(slots)
+        for checkpoint_id, slots in other.recorded.items():
+            self.recorded.setdefault(checkpoint_id, Slots()).add_possible(slots)
         for checkpoint_id, heirs in other.heirs.items():
             self.heirs.setdefault(checkpoint_id, set()).update(heirs)
-
-    def move(self, old: str, new: str) -> None:
-        """Give the pending writes and the tags of a checkpoint to the one that replaces it."""
-        for beside in (self.writes, self.tags):
-            if old in beside:
-                beside[new] = Slots({**beside.pop(old), **beside.get(new, {})})
 
     def forget(self, ids: Collection[str], *, is_certain: bool) -> None:
         """Note that checkpoints were removed, or may have been."""
         self.checkpoints.remove(ids, is_certain=is_certain)
         if is_certain:
             for checkpoint_id in ids:
-                self.writes.pop(checkpoint_id, None)
-                self.tags.pop(checkpoint_id, None)
+                self.recorded.pop(checkpoint_id, None)
 
 
 @final
@@ -384,31 +371,31 @@ class ExpectedStore:
                 thread.add_to_released(operation.namespace, operation.fields)
             return
         checkpoint_id = operation.fields.get("checkpoint_id") or _ANY
-        self._record_beside(history, checkpoint_id, operation, is_certain=is_certain, must_exist=must_exist)
+        self._record(history, checkpoint_id, operation, is_certain=is_certain, must_exist=must_exist)
         if not is_certain:
             for heir in history.list_heirs(checkpoint_id):
-                self._record_beside(history, heir, operation, is_certain=False, must_exist=False)
+                self._record(history, heir, operation, is_certain=False, must_exist=False)
 
-    def _record_beside(
+    def _record(
         self, history: History, checkpoint_id: str, operation: _Operation, *, is_certain: bool, must_exist: bool
     ) -> None:
+        slots = history.recorded.setdefault(checkpoint_id, Slots())
         if operation.name == "put_writes":
-            slots = history.writes.setdefault(checkpoint_id, Slots())
             kept = operation.fields.get("keep", ())
             for key, value in operation.fields.get("writes", {}).items():
-                is_new = key not in kept or key not in slots
-                slots.store(key, value, is_certain=is_certain and is_new, must_exist=must_exist)
+                name = _WRITE.format(key)
+                is_new = key not in kept or name not in slots
+                slots.store(name, value, is_certain=is_certain and is_new, must_exist=must_exist)
             return
-        tags = history.tags.setdefault(checkpoint_id, Slots())
+        tags = {_TAG.format(tag): tag for tag in operation.fields.get("tags", ())}
         if operation.name == "remove_tags":
-            removed = operation.fields.get("tags", ())
-            tags.remove(removed, is_certain=is_certain)
+            slots.remove(tags, is_certain=is_certain)
             if checkpoint_id == _ANY:
-                for each in history.tags.values():
-                    each.remove(removed, is_certain=False)
+                for each in history.recorded.values():
+                    each.remove(tags, is_certain=False)
             return
-        for tag in operation.fields.get("tags", ()):
-            tags.store(tag, tag, is_certain=is_certain)  # what raced it may have removed it
+        for name, tag in tags.items():
+            slots.store(name, tag, is_certain=is_certain)  # what raced it may have removed it
 
     def _put(self, history: History, operation: _Operation, *, is_certain: bool, must_exist: bool) -> None:
         new = operation.fields["checkpoint_id"]
@@ -427,15 +414,13 @@ class ExpectedStore:
                 checkpoints.remove([replaced], is_certain=False)
                 history.heirs.setdefault(replaced, set()).add(new)
                 # The new one may have taken over the pending writes and tags of the old one.
-                for beside in (history.writes, history.tags):
-                    old = beside.get(replaced, Slots())
-                    for slot in old.values():
-                        slot.must_exist = False
-                    beside.setdefault(new, Slots()).add_possible(old)
+                old = history.recorded.get(replaced, Slots())
+                old.remove(old, is_certain=False)
+                history.recorded.setdefault(new, Slots()).add_possible(old)
             return
         last = checkpoints.pop(replaced, None)
-        if replaced != new:
-            history.move(replaced, new)
+        if replaced != new and replaced in history.recorded:
+            history.recorded[new] = Slots({**history.recorded.pop(replaced), **history.recorded.get(new, {})})
         slot = checkpoints.store(new, digest, is_certain=True)
         slot.is_ordered = last is not None and last.is_ordered
         if last is not None:
@@ -551,7 +536,7 @@ class StoreChecker:
         for name, thread in expected.threads.items():
             if name not in seen:
                 slots = [history.checkpoints for history in thread.histories.values()]
-                reasons = chain.from_iterable(_compare_slots("checkpoint", each, []) for each in slots)
+                reasons = chain.from_iterable(_compare_checkpoints(each, []) for each in slots)
                 missing = [*reasons, *(f"version {version} is missing" for version in thread.versions)]
                 found += [AuditProblem(f"thread {name!r}", reason) for reason in missing]
         return found
@@ -573,14 +558,14 @@ class StoreChecker:
             config = RunnableConfig(thread_id, checkpoint_ns=namespace)
             yield from self._compare_history(config, history, f" of the namespace {namespace!r}" if namespace else "")
         for history in histories.values():
-            yield from _compare_slots("checkpoint", history.checkpoints, [])
+            yield from _compare_checkpoints(history.checkpoints, [])
         if isinstance(self._store, HasVersions):
             yield from self._compare_versions(thread_id, expected)
 
     def _compare_history(self, config: RunnableConfig, expected: History, suffix: str) -> Iterator[str]:
         listed: Sequence[Checkpoint] = self._store.list(config)
         found = [(each.id, self._digest(each)) for each in reversed(listed)]
-        for reason in _compare_slots("checkpoint", expected.checkpoints, found):
+        for reason in _compare_checkpoints(expected.checkpoints, found):
             yield reason + suffix
         ids = [key for key, _ in found]
         slots = expected.checkpoints
@@ -589,14 +574,12 @@ class StoreChecker:
             yield "the order of the checkpoints is not what was recorded" + suffix
         for checkpoint_id in dict.fromkeys(ids):
             named = config.with_check_point_id(checkpoint_id)
-            beside = f" of checkpoint {checkpoint_id}{suffix}"
-            expected_writes, expected_tags = expected.list_beside(checkpoint_id)
-            writes = self._content.digest_writes(self._store.get_writes(named)).items()
-            for reason in _compare_slots("pending write", expected_writes, writes):
-                yield reason + beside
-            tags = [(tag, tag) for tag in self._content.digest_tags(self._store.tags_of(named))]
-            for reason in _compare_slots("tag", expected_tags, tags):
-                yield reason + beside
+            writes = self._content.digest_writes(self._store.get_writes(named))
+            tags = self._content.digest_tags(self._store.tags_of(named))
+            recorded = {_WRITE.format(key): value for key, value in writes.items()}
+            recorded |= {_TAG.format(tag): tag for tag in tags}
+            for reason in _compare_slots(expected.list_recorded(checkpoint_id), recorded.items()):
+                yield f"{reason} of checkpoint {checkpoint_id}{suffix}"
 
     def _digest(self, checkpoint: Checkpoint) -> str | None:
         return self._content.digest_checkpoint(get_fields(checkpoint))
@@ -620,7 +603,7 @@ class StoreChecker:
                 [
                     reason
                     for namespace in {*each, *found}
-                    for reason in _compare_slots("checkpoint", each.get(namespace, Slots()), found.get(namespace, []))
+                    for reason in _compare_checkpoints(each.get(namespace, Slots()), found.get(namespace, []))
                 ]
                 for each in possible
             ]
@@ -633,22 +616,27 @@ class StoreChecker:
                 yield f"version {version} is missing"
 
 
-def _compare_slots(what: str, expected: Slots, found: Iterable[tuple[str, str | None]]) -> Iterator[str]:
-    """Yield how what is there differs from what is expected, each as the beginning of a sentence."""
-    present = set()
+def _compare_checkpoints(expected: Slots, found: Iterable[tuple[str, str | None]]) -> Iterator[str]:
+    """Yield how the checkpoints of a history differ from what is expected, each as the beginning of a sentence."""
+    for reason in _compare_slots(expected, found):
+        yield f"checkpoint {reason}"
+
+
+def _compare_slots(expected: Slots, found: Iterable[tuple[str, str | None]]) -> Iterator[str]:
+    """As `_compare_checkpoints`, for what is recorded with a checkpoint."""
+    present: set[str] = set()
     for key, value in found:
         present.add(key)
         slot = expected.get(key)
         if slot is None:
-            yield f"{what} {_shorten(key)} has no record"
+            yield f"{_shorten(key)} has no record"
         elif not slot.accepts(value):
-            yield f"{what} {_shorten(key)} is not what was recorded"
+            yield f"{_shorten(key)} is not what was recorded"
     for key, slot in expected.items():
         if slot.must_exist and key not in present:
-            yield f"{what} {_shorten(key)} is missing"
+            yield f"{_shorten(key)} is missing"
 
 
 def _shorten(key: str) -> str:
     # The keys of pending writes and tags are digests.
-    prefix, colon, digest = key.partition(":")
-    return digest[:12] if colon and prefix.endswith("sha256") else key
+    return _DIGEST.sub(r"\1", key)

@@ -171,8 +171,7 @@ class Signer:
             CheckpointerConfigurationError: it is not such a key.
             MissingDependencyError: the package `cryptography` is not installed.
         """
-        keys = _import_keys()
-        self._key: Any = _load(source, keys.Ed25519PrivateKey, "from_private_bytes", "private")
+        self._key: Any = _load(source, "private")
         self.public_key: str = self._key.public_key().public_bytes_raw().hex()
 
     def sign(self, entry: Entry) -> Entry:
@@ -192,8 +191,7 @@ class SignatureChecker:
             CheckpointerConfigurationError: it is not such a key.
             MissingDependencyError: the package `cryptography` is not installed.
         """
-        keys = _import_keys()
-        self._key: Any = _load(source, keys.Ed25519PublicKey, "from_public_bytes", "public")
+        self._key: Any = _load(source, "public")
 
     def accepts(self, entry: Mapping[str, Any]) -> bool:
         """Return whether an entry has the signature of the key."""
@@ -207,16 +205,13 @@ class SignatureChecker:
         return True
 
 
-def _import_keys() -> Any:
+def _load(source: KeySource, kind: str) -> Any:
+    """Return a key of a kind, private or public: an object as it is, or made from bytes or from a PEM file."""
     try:
-        from cryptography.hazmat.primitives.asymmetric import ed25519
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
     except ImportError as error:
         raise MissingDependencyError("cryptography", "encryption") from error
-    return ed25519
-
-
-def _load(source: KeySource, key_class: Any, from_raw: str, kind: str) -> Any:
-    """Return a key: an object as it is, or made from bytes or from a PEM file."""
+    key_class: Any = Ed25519PrivateKey if kind == "private" else Ed25519PublicKey
     if isinstance(source, key_class):
         return source
     if isinstance(source, (str, os.PathLike)):
@@ -229,13 +224,13 @@ def _load(source: KeySource, key_class: Any, from_raw: str, kind: str) -> Any:
     if not source.startswith(_PEM):
         if len(source) != _RAW_KEY:
             raise CheckpointerConfigurationError(f"a {kind} key of Ed25519 has {_RAW_KEY} bytes, not {len(source)}")
-        return getattr(key_class, from_raw)(source)
+        return getattr(key_class, f"from_{kind}_bytes")(source)
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
 
     try:
         if kind == "private":
-            loaded: Any = serialization.load_pem_private_key(source, None)
+            loaded: object = serialization.load_pem_private_key(source, None)
         else:
             loaded = serialization.load_pem_public_key(source)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

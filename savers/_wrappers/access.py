@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
 from functools import partial, wraps
+from itertools import chain
 from logging import getLogger
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
@@ -239,10 +240,8 @@ class AccessControlledSaver(SaverWrapper):
         if isinstance(self.delegate, SupportsCheckAccess):
             self.delegate.check_access(config, operations)
 
-    def _select_allowed(self, operation: str, thread: ThreadLike) -> Sequence[str]:
-        """Return the thread that is named, or of all threads (None) those with which the principal may do something."""
-        if thread is not None:
-            return [self._require(operation, thread).thread]
+    def _list_allowed(self, operation: str) -> Sequence[str]:
+        """Return the threads with which the principal may do something."""
         principal = get_principal()
         return [
             thread_id
@@ -277,7 +276,7 @@ class AccessControlledSaver(SaverWrapper):
         try:
             return [*read(None)]
         except CheckpointerError:
-            return [each for thread_id in self._select_allowed(operation, None) for each in read(thread_id)]
+            return [each for thread_id in self._list_allowed(operation) for each in read(thread_id)]
 
     # Putting
 
@@ -386,7 +385,9 @@ class AccessControlledSaver(SaverWrapper):
         return summary._replace(waiting=tuple(waiting))
 
     def size(self, thread: ThreadLike = None) -> int:
-        return sum(map(self.delegate.size, self._select_allowed("size", thread)))
+        if thread is not None:
+            return self.delegate.size(self._require("size", thread).thread)
+        return sum(map(self.delegate.size, self._list_allowed("size")))
 
     def watch(
         self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0, until: str | None = None
@@ -410,27 +411,33 @@ class AccessControlledSaver(SaverWrapper):
         return watch
 
     def prune(self, thread: ThreadLike = None, **retention: Unpack[RetentionOptions]) -> int:
-        return sum(self._change("prune", thread, **retention))
+        return self._change("prune", sum, thread, **retention)
 
     def _change(
-        self, operation: str, thread: ThreadLike, progress: Progress | None = None, **options: Any
-    ) -> Sequence[Any]:
-        """Call a method of the delegate for one thread, or for each that is allowed (None), also if some fail."""
+        self, operation: str, join: Callable[[Sequence[Any]], _Result], thread: ThreadLike, **options: Any
+    ) -> _Result:
+        """Call a method of the delegate for one thread, or for each that is allowed (None), also if some fail.
+
+        Args:
+            operation: the method.
+            join: makes one result of those of several threads.
+            thread: the thread.
+            options: those of the method.
+        """
         change = getattr(self.delegate, operation)
-        thread_ids = self._select_allowed(operation, thread)
         if thread is not None:
-            if progress is not None:
-                options["progress"] = progress
-            return [change(*thread_ids, **options)]
+            return change(self._require(operation, thread).thread, **options)  # type: ignore[no-any-return]
+        progress = options.pop("progress", None)
         failed = FailedThreads(operation)
         results: list[Any] = []
+        thread_ids = self._list_allowed(operation)
         for done, thread_id in enumerate(thread_ids, 1):
             with failed.catch(thread_id):
                 results.append(change(thread_id, **options))
             if progress is not None:
                 progress(done, len(thread_ids), thread_id)
         failed.raise_if_any()
-        return results
+        return join(results)
 
     # Other processes
 
@@ -504,7 +511,7 @@ class _Guarded:
 
     delegate: Any
     _require: Callable[[str, ConfigLike], RunnableConfig]
-    _change: Callable[..., Sequence[Any]]
+    _change: Callable[..., Any]
     _claim: Callable[[RunnableConfig], AbstractContextManager[Mapping[str, Any]]]
     _filter: Callable[..., list[Any]]
     _metadata_of: Callable[[Any], Mapping[str, Any]] | None
@@ -518,16 +525,21 @@ class _GuardedVersions(_Guarded, HasVersions):
         return self._filter("version_namespaces", get_principal(config), found, lambda name: (config.thread, name))
 
 
+def _join(kind: type[_Result], reports: Sequence[Any], *names: str, **fields: Any) -> _Result:
+    """Return one report of several: the fields that are named have what those of all reports have."""
+    joined = {name: tuple(chain.from_iterable(getattr(report, name) for report in reports)) for name in names}
+    return kind(**joined, **fields)
+
+
 @_guards(SupportsVerify)
 class _GuardedVerify(_Guarded):
     def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> VerifyReport:
         from graphkit.abc import VerifyReport
 
-        reports = self._change("verify", thread, progress)
-        return VerifyReport(
-            threads=tuple(each for report in reports for each in report.threads),
-            size=sum(report.size for report in reports),
-        )
+        def join(reports: Sequence[VerifyReport]) -> VerifyReport:
+            return _join(VerifyReport, reports, "threads", size=sum(report.size for report in reports))
+
+        return self._change("verify", join, thread, progress=progress)  # type: ignore[no-any-return]
 
 
 @_guards(SupportsRepair)
@@ -537,19 +549,16 @@ class _GuardedRepair(_Guarded):
     ) -> RepairReport:
         from graphkit.abc import RepairReport
 
-        reports = self._change("repair", thread, progress, dry_run=dry_run)
-        return RepairReport(
-            files=tuple(each for report in reports for each in report.files),
-            dry_run=dry_run,
-            finished=tuple(each for report in reports for each in report.finished),
-            removed=tuple(each for report in reports for each in report.removed),
-        )
+        def join(reports: Sequence[RepairReport]) -> RepairReport:
+            return _join(RepairReport, reports, "files", "finished", "removed", dry_run=dry_run)
+
+        return self._change("repair", join, thread, dry_run=dry_run, progress=progress)  # type: ignore[no-any-return]
 
 
 @_guards(SupportsCompact)
 class _GuardedCompact(_Guarded):
     def compact(self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None) -> int:
-        return sum(self._change("compact", thread, progress, dry_run=dry_run))
+        return self._change("compact", sum, thread, dry_run=dry_run, progress=progress)  # type: ignore[no-any-return]
 
 
 @_guards(SupportsRotate)
@@ -557,12 +566,10 @@ class _GuardedRotate(_Guarded):
     def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
         from graphkit.abc import RotationReport
 
-        reports = self._change("rotate", thread, progress)
-        return RotationReport(
-            rewritten=tuple(name for report in reports for name in report.rewritten),
-            set_aside=tuple(name for report in reports for name in report.set_aside),
-            erased=tuple(name for report in reports for name in report.erased),
-        )
+        def join(reports: Sequence[RotationReport]) -> RotationReport:
+            return _join(RotationReport, reports, "rewritten", "set_aside", "erased")
+
+        return self._change("rotate", join, thread, progress=progress)  # type: ignore[no-any-return]
 
 
 @_guards(SupportsDeleteIdle)
@@ -575,8 +582,9 @@ class _GuardedDeleteIdle(_Guarded):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Sequence[str]:
-        deleted = self._change("delete_idle", thread, progress, idle_since=idle_since, dry_run=dry_run)
-        return sorted(each for thread_ids in deleted for each in thread_ids)
+        options = {"idle_since": idle_since, "dry_run": dry_run, "progress": progress}
+        deleted = self._change("delete_idle", chain.from_iterable, thread, **options)
+        return sorted(deleted)
 
 
 class _GuardedLogs(LogsOfDelegate, _Guarded):

@@ -12,7 +12,7 @@ from graphkit._saver.watch import Change, Watch
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import TIMEOUT, ContractTests
-from graphkit.testing._values import CONFIG, OTHER, UNKNOWN, made, make_config, make_interrupt, put_state
+from graphkit.testing._values import CONFIG, OTHER, UNKNOWN, made, make_config, make_failure, make_interrupt, put_state
 
 _INTERVAL = 0.01
 """The polling interval of savers without change events, in seconds."""
@@ -45,12 +45,7 @@ class WatchTests(ContractTests):
         saver = self.open()
         put_state(saver, {"n": 0})
         interrupt = make_interrupt("x", {"why": 1})
-        failure = {
-            "node_id": "a",
-            "type": "E",
-            "message": "m",
-            "at": 1,
-        }
+        failure = make_failure(at=1)
 
         with saver.watch(CONFIG, interval=_INTERVAL) as watch:
             other = self.open_again(saver)
@@ -199,7 +194,7 @@ class WatchTests(ContractTests):
 
     def test_watch_ends_when_the_run_is_over_or_the_thread_is_gone(self) -> None:
         saver = self.open()
-        failure = {"node_id": "a", "type": "E", "message": "m", "at": 1}
+        failure = make_failure(at=1)
         for end, reached in (
             (lambda: saver.put_writes(CONFIG, {"failure": failure}), "failed"),
             (lambda: saver.delete("t"), None),

@@ -459,7 +459,15 @@ class AuditLog:
             file.append({"kind": "end"}, self._signer)
             file = self._go_on(file)
         if not file.head.seq:
-            self._begin(file)
+            file.append({
+                "kind": "begin",
+                "format": FORMAT,
+                "log": os.urandom(16).hex(),
+                "key_check": self.digester.check,
+                "sign_every": 0 if self._signer is None else self._sign_every,
+            })  # fmt: skip
+            if self._signer is not None:
+                self._sign(file)
         if self._gaps:
             # It is on the disk before it is forgotten here.
             file.append({"kind": "gap", "count": self._gaps, "since": self._gap_time})
@@ -482,18 +490,6 @@ class AuditLog:
         if torn and file.head.seq:
             file.append({"kind": "torn", "file": torn})
         return file
-
-    def _begin(self, file: _AuditFile) -> None:
-        sign_every = 0 if self._signer is None else self._sign_every
-        file.append({
-            "kind": "begin",
-            "format": FORMAT,
-            "log": os.urandom(16).hex(),
-            "key_check": self.digester.check,
-            "sign_every": sign_every,
-        })  # fmt: skip
-        if self._signer is not None:
-            self._sign(file)
 
     def _sign(self, file: _AuditFile) -> None:
         file.append({"kind": "head", "sign_every": self._sign_every}, self._signer)

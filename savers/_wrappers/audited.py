@@ -439,11 +439,10 @@ class Sink:
             entry["gaps"] = gaps
         try:
             self._send(entry)
-        except CheckpointerError:
-            self._gaps.append(gaps)
-            raise
         except Exception as error:
             self._gaps.append(gaps)
+            if isinstance(error, CheckpointerError):
+                raise
             reason = error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
             raise CheckpointStorageError(repr(self._send), "write to", reason) from error
         return seq

@@ -7,7 +7,8 @@ capabilities are found by introspection. So a new method cannot be left out.
 Theory of operation. A writing operation leaves an entry before it begins, the intent, which is on the disk
 and has the digests of what is stored; and an entry when it has ended, the outcome. If the process dies in
 between, the log shows an operation whose result is unknown. A reading operation leaves one entry, the
-call. docs/security.md has the fields.
+call. docs/security.md has the fields. A `_Recorder` writes the entries; the saver and what LangGraph's
+checkpointer uses of it share one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial, wraps
 from itertools import count
@@ -68,6 +69,194 @@ _Result = TypeVar("_Result")
 _Class = TypeVar("_Class")
 
 
+@final
+class _Recorder:
+    """Records operations on a saver in a log.
+
+    Attributes:
+        content: makes the digests of what is stored.
+        store: the saver within all wrappers.
+    """
+
+    def __init__(self, saver: BaseCheckpointSaver, log: AuditLog | Sink, *, reads: bool, on_error: OnError) -> None:
+        self._log = log
+        self._reads = reads
+        self._on_error = on_error
+        self.hide_name = log.digester.hide_name
+        self.store: Any = unwrap(saver)
+        self.content = ContentDigester(log.digester, find_codec(self.store))
+        policies = [getattr(wrapper, "policy", None) for wrapper in iter_wrappers(saver)]
+        found = [getattr(policy, "metadata_of", None) for policy in policies]
+        self._marks: list[Callable[[Any], Mapping[str, Any]]] = [each for each in found if each is not None]
+        """What the policies add to the metadata of each checkpoint."""
+
+    def record(self, operation: str, given: Mapping[str, Any], call: Callable[[], Any]) -> Any:
+        """Record an operation, given its arguments by name."""
+        subject = next((given[name] for name in _SUBJECTS if given.get(name) is not None), None)
+        config = RunnableConfig.of(subject)
+        takes_config = "config" in given or operation in _DEFAULT_THREAD
+        is_about_all = subject is None and not takes_config
+        describe = partial(self.describe, operation, config, is_about_all=is_about_all)
+        if operation == "run_lock":
+            return self._take_lock(describe, self.record_error(describe, call))
+        if operation == "replay":
+            return self._read_on(describe, self.record_error(describe, call))
+        if operation in _READING or given.get("dry_run"):
+            return self.record_reading(describe, call)
+        fields = describe()
+        if "target" in given:
+            fields["target"] = RunnableConfig.of(given["target"]).thread
+        if "ids" in given:
+            fields["ids"] = list(given["ids"])
+        if operation in _WITH_IDS:
+            fields["ids"] = self.list_ids(config.thread)
+        return self.record_writing(fields, call, partial(self._describe_result, operation))
+
+    def _describe_result(self, operation: str, result: Any) -> Entry:
+        """Return what the outcome says of the result of an operation."""
+        if result is None:
+            return {}
+        if operation == "release":
+            return {"version": result.version}
+        if operation == "delete_idle":
+            return {"threads": [self.hide_name("thread_id", thread_id) for thread_id in result]}
+        if operation == "repair" and not result.changed:
+            return {"removed": {}}
+        return {}
+
+    def record_writing(
+        self,
+        fields: Entry,
+        call: Callable[[], _Result],
+        describe_end: Callable[[_Result | None], Entry] | None = None,
+    ) -> _Result:
+        """Record the intent, call, and record the outcome."""
+        intent = self.append({"kind": "intent", **fields})
+        try:
+            result = call()
+        except BaseException as error:
+            outcome = _describe_error(error)
+            if describe_end is not None:
+                outcome |= describe_end(None)
+            self.end(intent, outcome)
+            raise
+        outcome = {"result": "ok"}
+        if describe_end is not None:
+            outcome |= describe_end(result)
+        self.end(intent, outcome)
+        return result
+
+    def end(self, intent: int, outcome: Entry) -> None:
+        """Record the outcome of an operation whose intent has a number, or 0 if it could not be written."""
+        if intent:
+            self.append({"kind": "outcome", "of": intent, **outcome})
+        else:
+            self._log.note_gap()
+
+    def record_reading(self, describe: Callable[[], Entry], call: Callable[[], _Result]) -> _Result:
+        """Call, and record the call."""
+        result = self.record_error(describe, call)
+        if self._reads:
+            self.append({"kind": "call", **describe(), "result": "ok"})
+        return result
+
+    def record_error(self, describe: Callable[[], Entry], call: Callable[[], _Result]) -> _Result:
+        """Call, and record only an error."""
+        try:
+            return call()
+        except Exception as error:
+            if self._reads or isinstance(error, AccessDeniedError):
+                self.append({"kind": "call", **describe(), **_describe_error(error)})
+            raise
+
+    @contextmanager
+    def _take_lock(self, describe: Callable[[], Entry], lock: AbstractContextManager[object]) -> Iterator[None]:
+        """Hold a run lock, and record whether it was got."""
+        with ExitStack() as stack:
+            self.record_reading(describe, partial(stack.enter_context, lock))
+            yield
+
+    def _read_on(self, describe: Callable[[], Entry], checkpoints: Iterator[Checkpoint]) -> Iterator[Checkpoint]:
+        """Yield what is read. The first one is recorded, since the reader may stop anywhere, and so is an error."""
+        following = partial(next, checkpoints, None)
+        checkpoint = self.record_reading(describe, following)
+        while checkpoint is not None:
+            yield checkpoint
+            checkpoint = self.record_error(describe, following)
+
+    def append(self, entry: Entry) -> int:
+        """Append an entry; return its number, or 0 if it could not be written and the operation goes on."""
+        is_intent = entry["kind"] == "intent"
+        try:
+            return self._log.append(entry, is_lasting=is_intent)
+        except CheckpointerError:
+            if is_intent and self._on_error == "refuse":
+                raise
+            self._log.note_gap()
+            _LOGGER.warning("an entry of the audit log could not be written: %s", entry["kind"], exc_info=True)
+            return 0
+
+    # Describing
+
+    def describe(self, operation: str, config: RunnableConfig, *, is_about_all: bool = False) -> Entry:
+        """Return the fields that the entries of all operations have."""
+        principal = get_principal(config)
+        if principal is not None and not isinstance(principal, str):
+            # An object may have secrets in its repr.
+            principal = str(principal) if isinstance(principal, int) else f"of type {type(principal).__name__}"
+        return {
+            "operation": operation,
+            "principal": principal,
+            "thread_id": None if is_about_all else config.thread,
+            "checkpoint_ns": config.checkpoint_ns,
+            "checkpoint_id": config.checkpoint_id,
+        }
+
+    def describe_put(self, config: RunnableConfig, checkpoint: CheckpointFields, replaced: str | None) -> Entry:
+        if self._marks:
+            # What the policies add is stored, too.
+            metadata = dict(checkpoint.metadata)
+            for metadata_of in self._marks:
+                metadata |= metadata_of(get_principal(config))
+            checkpoint = checkpoint._replace(metadata=metadata)
+        fields = self.describe("put", config)
+        fields["checkpoint_id"] = checkpoint.id
+        if replaced is not None:
+            fields["replaces"] = replaced
+        fields["digest"] = self.content.digest_checkpoint(checkpoint, (config.thread, config.checkpoint_ns))
+        return fields
+
+    def list_ids(self, thread_id: str) -> dict[str, Any] | None:
+        """Return the ids of the checkpoints of a thread, by namespace; None if they cannot be read."""
+        try:
+            namespaces = self.store.namespaces(thread_id) if self.store.lists_namespaces else [""]
+            return {
+                self.hide_name("checkpoint_ns", namespace): [
+                    each.id for each in reversed(self.store.list(RunnableConfig(thread_id, checkpoint_ns=namespace)))
+                ]
+                for namespace in namespaces
+            }
+        except CheckpointerError:
+            return None
+
+    def name_latest(self, config: RunnableConfig) -> RunnableConfig:
+        """Return a config that names the latest checkpoint, so that the record says which one was meant."""
+        if config.checkpoint_id is not None:
+            return config
+        try:
+            latest = self.store.recent(RunnableConfig(config.thread, checkpoint_ns=config.checkpoint_ns), limit=1)
+        except CheckpointerError:
+            return config  # the operation will say what is wrong
+        return config.with_check_point_id(latest[0].id) if latest else config
+
+
+def _describe_error(error: BaseException) -> Entry:
+    # Never its message, which may have content.
+    if isinstance(error, AccessDeniedError):
+        return {"result": "refused", "error": type(error).__name__, "refused": error.operation}
+    return {"result": "failed", "error": type(error).__name__}
+
+
 def _make_recording(member: FunctionType) -> Callable[..., Any]:
     """Return a method that calls that of the delegate, and records it."""
     if is_async(member):
@@ -80,7 +269,7 @@ def _make_recording(member: FunctionType) -> Callable[..., Any]:
         given = signature.bind(saver, *arguments, **options)
         given.apply_defaults()
         call = partial(getattr(saver.delegate, operation), *arguments, **options)
-        return saver._record_any(operation, given.arguments, call)  # noqa: SLF001 - it is a method
+        return saver._recorder.record(operation, given.arguments, call)  # noqa: SLF001 - it is a method
 
     return record
 
@@ -143,15 +332,8 @@ class AuditedSaver(SaverWrapper):
                 raise CheckpointerConfigurationError(reason)
             given = Sink(given)
         self.log: AuditLog | Sink = given
-        self._hide_name = self.log.digester.hide_name
-        self._reads = reads
-        self._on_error: OnError = on_error
-        self._store: Any = unwrap(saver)
-        self._content = ContentDigester(self.log.digester, find_codec(self._store))
-        policies = [getattr(wrapper, "policy", None) for wrapper in iter_wrappers(saver)]
-        found = [getattr(policy, "metadata_of", None) for policy in policies]
-        self._marks: list[Callable[[Any], Mapping[str, Any]]] = [each for each in found if each is not None]
-        """What the policies add to the metadata of each checkpoint."""
+        self._options: dict[str, Any] = {"reads": reads, "on_error": on_error}
+        self._recorder = _Recorder(saver, self.log, **self._options)
 
     def __repr__(self) -> str:
         """Return the class, the wrapped saver and the log."""
@@ -161,85 +343,42 @@ class AuditedSaver(SaverWrapper):
 
     def put(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
         config = RunnableConfig.of(config)
-        fields = self._describe_put(config, get_fields(checkpoint), config.checkpoint_id)
-        return self._record_writing(fields, partial(self.delegate.put, config, checkpoint))
+        fields = self._recorder.describe_put(config, get_fields(checkpoint), config.checkpoint_id)
+        return self._recorder.record_writing(fields, partial(self.delegate.put, config, checkpoint))
 
     def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
-        config = self._name_latest(RunnableConfig.of(config))
-        fields = self._describe("put_writes", config)
+        config = self._recorder.name_latest(RunnableConfig.of(config))
+        fields = self._recorder.describe("put_writes", config)
         if isinstance(writes, Mapping):  # the saver refuses anything else
-            fields["writes"] = self._content.digest_writes(writes)
-        self._record_writing(fields, partial(self.delegate.put_writes, config, writes))
+            fields["writes"] = self._recorder.content.digest_writes(writes)
+        self._recorder.record_writing(fields, partial(self.delegate.put_writes, config, writes))
 
     # What names the latest checkpoint, if it names none
 
     def add_tags(self, config: ConfigLike, *tags: str) -> None:
-        config = self._name_latest(RunnableConfig.of(config))
-        fields = {**self._describe("add_tags", config), "tags": self._content.digest_tags(tags)}
-        self._record_writing(fields, partial(self.delegate.add_tags, config, *tags))
+        self._record_tags("add_tags", config, tags)
 
     def remove_tags(self, config: ConfigLike, *tags: str) -> None:
-        config = self._name_latest(RunnableConfig.of(config))
-        fields = {**self._describe("remove_tags", config), "tags": self._content.digest_tags(tags)}
-        self._record_writing(fields, partial(self.delegate.remove_tags, config, *tags))
+        self._record_tags("remove_tags", config, tags)
 
-    def _name_latest(self, config: RunnableConfig) -> RunnableConfig:
-        """Return a config that names the latest checkpoint, so that the record says which one was meant."""
-        if config.checkpoint_id is not None:
-            return config
-        try:
-            latest = self._store.recent(RunnableConfig(config.thread, checkpoint_ns=config.checkpoint_ns), limit=1)
-        except CheckpointerError:
-            return config  # the operation will say what is wrong
-        return config.with_check_point_id(latest[0].id) if latest else config
-
-    # Recording
-
-    def _record_any(self, operation: str, given: Mapping[str, Any], call: Callable[[], Any]) -> Any:
-        """Record an operation, given its arguments by name."""
-        subject = next((given[name] for name in _SUBJECTS if given.get(name) is not None), None)
-        config = RunnableConfig.of(subject)
-        takes_config = "config" in given or operation in _DEFAULT_THREAD
-        is_about_all = subject is None and not takes_config
-        describe = partial(self._describe, operation, config, is_about_all=is_about_all)
-        if operation == "run_lock":
-            return self._take_lock(describe, self._record_error(describe, call))
-        if operation == "replay":
-            return self._read_on(describe, self._record_error(describe, call))
-        if operation in _READING or given.get("dry_run"):
-            return self._record_reading(describe, call)
-        fields = describe()
-        if "target" in given:
-            fields["target"] = RunnableConfig.of(given["target"]).thread
-        if "ids" in given:
-            fields["ids"] = list(given["ids"])
-        if operation in _WITH_IDS:
-            fields["ids"] = self._list_ids(config.thread)
-        return self._record_writing(fields, call, partial(self._describe_result, operation))
-
-    def _describe_result(self, operation: str, result: Any) -> Entry:
-        """Return what the outcome says of the result of an operation."""
-        if result is None:
-            return {}
-        if operation == "release":
-            return {"version": result.version}
-        if operation == "delete_idle":
-            return {"threads": [self._hide_name("thread_id", thread_id) for thread_id in result]}
-        if operation == "repair" and not result.changed:
-            return {"removed": {}}
-        return {}
+    def _record_tags(self, operation: str, config: ConfigLike, tags: Sequence[str]) -> None:
+        recorder = self._recorder
+        config = recorder.name_latest(RunnableConfig.of(config))
+        fields = {**recorder.describe(operation, config), "tags": recorder.content.digest_tags(tags)}
+        recorder.record_writing(fields, partial(getattr(self.delegate, operation), config, *tags))
 
     def prune(self, thread: ThreadLike = None, **retention: Unpack[RetentionOptions]) -> int:
+        recorder = self._recorder
         config = RunnableConfig.of(thread)
-        fields = self._describe("prune", config, is_about_all=thread is None)
+        fields = recorder.describe("prune", config, is_about_all=thread is None)
         before: dict[str, dict[str, Any] | None] | None = None
 
         def list_and_prune() -> int:
             # After the intent: what is put until then overlaps the prune, which may remove it.
             nonlocal before
             with suppress(CheckpointerError):
-                thread_ids = self._store.threads() if thread is None else [config.thread]
-                before = {each: self._list_ids(each) for each in thread_ids}
+                thread_ids = recorder.store.threads() if thread is None else [config.thread]
+                before = {each: recorder.list_ids(each) for each in thread_ids}
             return self.delegate.prune(thread, **retention)
 
         def describe_removed(_: object) -> Entry:
@@ -248,138 +387,26 @@ class AuditedSaver(SaverWrapper):
                 return {}
             removed: dict[str, dict[str, Any] | None] = {}
             for thread_id, histories in before.items():
-                after = self._list_ids(thread_id)
+                after = recorder.list_ids(thread_id)
                 gone: dict[str, Any] | None = None
                 if histories is not None and after is not None:
                     gone = {name: sorted(set(ids).difference(after.get(name, ()))) for name, ids in histories.items()}
                     gone = {name: ids for name, ids in gone.items() if ids}
                 if gone != {}:
-                    removed[self._hide_name("thread_id", thread_id)] = gone
+                    removed[recorder.hide_name("thread_id", thread_id)] = gone
             return {"removed": removed}
 
-        return self._record_writing(fields, list_and_prune, describe_removed)
-
-    def _record_writing(
-        self,
-        fields: Entry,
-        call: Callable[[], _Result],
-        describe_end: Callable[[_Result | None], Entry] | None = None,
-    ) -> _Result:
-        """Record the intent, call, and record the outcome."""
-        intent = self._append({"kind": "intent", **fields})
-        try:
-            result = call()
-        except BaseException as error:
-            outcome = _describe_error(error)
-            if describe_end is not None:
-                outcome |= describe_end(None)
-            self._end(intent, outcome)
-            raise
-        outcome = {"result": "ok"}
-        if describe_end is not None:
-            outcome |= describe_end(result)
-        self._end(intent, outcome)
-        return result
-
-    def _end(self, intent: int, outcome: Entry) -> None:
-        if intent:
-            self._append({"kind": "outcome", "of": intent, **outcome})
-        else:
-            self.log.note_gap()
-
-    def _record_reading(self, describe: Callable[[], Entry], call: Callable[[], _Result]) -> _Result:
-        result = self._record_error(describe, call)
-        if self._reads:
-            self._append({"kind": "call", **describe(), "result": "ok"})
-        return result
-
-    def _record_error(self, describe: Callable[[], Entry], call: Callable[[], _Result]) -> _Result:
-        try:
-            return call()
-        except Exception as error:
-            if self._reads or isinstance(error, AccessDeniedError):
-                self._append({"kind": "call", **describe(), **_describe_error(error)})
-            raise
-
-    @contextmanager
-    def _take_lock(self, describe: Callable[[], Entry], lock: AbstractContextManager[object]) -> Iterator[None]:
-        """Hold a run lock, and record whether it was got."""
-        with ExitStack() as stack:
-            self._record_reading(describe, partial(stack.enter_context, lock))
-            yield
-
-    def _read_on(self, describe: Callable[[], Entry], checkpoints: Iterator[Checkpoint]) -> Iterator[Checkpoint]:
-        """Yield what is read. The first one is recorded, since the reader may stop anywhere, and so is an error."""
-        following = partial(next, checkpoints, None)
-        checkpoint = self._record_reading(describe, following)
-        while checkpoint is not None:
-            yield checkpoint
-            checkpoint = self._record_error(describe, following)
-
-    def _append(self, entry: Entry) -> int:
-        """Append an entry; return its number, or 0 if it could not be written and the operation goes on."""
-        is_intent = entry["kind"] == "intent"
-        try:
-            return self.log.append(entry, is_lasting=is_intent)
-        except CheckpointerError:
-            if is_intent and self._on_error == "refuse":
-                raise
-            self.log.note_gap()
-            _LOGGER.warning("an entry of the audit log could not be written: %s", entry["kind"], exc_info=True)
-            return 0
-
-    # Describing
-
-    def _describe(self, operation: str, config: RunnableConfig, *, is_about_all: bool = False) -> Entry:
-        """Return the fields that the entries of all operations have."""
-        principal = get_principal(config)
-        if principal is not None and not isinstance(principal, str):
-            # An object may have secrets in its repr.
-            principal = str(principal) if isinstance(principal, int) else f"of type {type(principal).__name__}"
-        return {
-            "operation": operation,
-            "principal": principal,
-            "thread_id": None if is_about_all else config.thread,
-            "checkpoint_ns": config.checkpoint_ns,
-            "checkpoint_id": config.checkpoint_id,
-        }
-
-    def _describe_put(self, config: RunnableConfig, checkpoint: CheckpointFields, replaced: str | None) -> Entry:
-        if self._marks:
-            # What the policies add is stored, too.
-            metadata = dict(checkpoint.metadata)
-            for metadata_of in self._marks:
-                metadata |= metadata_of(get_principal(config))
-            checkpoint = checkpoint._replace(metadata=metadata)
-        fields = self._describe("put", config)
-        fields["checkpoint_id"] = checkpoint.id
-        if replaced is not None:
-            fields["replaces"] = replaced
-        fields["digest"] = self._content.digest_checkpoint(checkpoint, (config.thread, config.checkpoint_ns))
-        return fields
-
-    def _list_ids(self, thread_id: str) -> dict[str, Any] | None:
-        """Return the ids of the checkpoints of a thread, by namespace; None if they cannot be read."""
-        try:
-            namespaces = self._store.namespaces(thread_id) if self._store.lists_namespaces else [""]
-            return {
-                self._hide_name("checkpoint_ns", namespace): [
-                    each.id for each in reversed(self._store.list(RunnableConfig(thread_id, checkpoint_ns=namespace)))
-                ]
-                for namespace in namespaces
-            }
-        except CheckpointerError:
-            return None
+        return recorder.record_writing(fields, list_and_prune, describe_removed)
 
     # The rest of the contract
 
     def close(self) -> None:
-        self._content.forget()
+        self._recorder.content.forget()
         self.delegate.close()
 
     def register_types(self, *types: type) -> None:
         self.delegate.register_types(*types)
-        self._content.codec.register(*types)
+        self._recorder.content.codec.register(*types)
 
     registerTypes = register_types
 
@@ -388,19 +415,11 @@ class AuditedSaver(SaverWrapper):
 
         What it returns holds the keys of the log, as it holds those of the saver.
         """
-        wrap = partial(AuditedSaver, log=self.log, reads=self._reads, on_error=self._on_error)
-        return make_opener(self.delegate, wrap)
+        return make_opener(self.delegate, partial(AuditedSaver, log=self.log, **self._options))
 
     @classmethod
     def _find_mixins(cls) -> Mapping[type, type]:
         return _RECORDED
-
-
-def _describe_error(error: BaseException) -> Entry:
-    # Never its message, which may have content.
-    if isinstance(error, AccessDeniedError):
-        return {"result": "refused", "error": type(error).__name__, "refused": error.operation}
-    return {"result": "failed", "error": type(error).__name__}
 
 
 # Where entries go, if that is no AuditLog
@@ -475,29 +494,25 @@ class LoggerSink:
 class _RecordedLogs(LogsOfDelegate):
     """What LangGraph's checkpointer uses of a saver, recorded; see SupportsLogs. Part of AuditedSaver."""
 
-    _content: ContentDigester
-    _append: Callable[..., int]
-    _end: Callable[[int, Entry], None]
-    _describe: Callable[..., Entry]
-    _describe_put: Callable[..., Entry]
-    _record_reading: Callable[..., Any]
-    _record_writing: Callable[..., Any]
+    _recorder: _Recorder
 
     def read_log(
         self, config: RunnableConfig, read: Callable[[AnyLog], _Result], default: _Result, *, operation: str = "get"
     ) -> _Result:
-        return self._record_reading(  # type: ignore[no-any-return]
-            lambda: self._describe(operation, config),
+        return self._recorder.record_reading(  # type: ignore[no-any-return]
+            lambda: self._recorder.describe(operation, config),
             lambda: self.delegate.read_log(config, read, default, operation=operation),
         )
 
     def append_to_log(self, config: RunnableConfig, append: Callable[[AnyLog], None]) -> None:
         # What is stored is known only inside, where the log is locked; so that is where the intent is recorded.
         # If another writer was faster, the checkpoint is made anew, and may differ.
+        recorder = self._recorder
         intents: list[int] = []
 
         def intend(checkpoint: CheckpointFields, replaced: str | None) -> None:
-            intents.append(self._append({"kind": "intent", **self._describe_put(config, checkpoint, replaced)}))
+            fields = recorder.describe_put(config, checkpoint, replaced)
+            intents.append(recorder.append({"kind": "intent", **fields}))
 
         def append_recorded(log: AnyLog) -> None:
             recording = LogWithWriter(log, _RecordingWriter(log.writer, intend))
@@ -508,14 +523,14 @@ class _RecordedLogs(LogsOfDelegate):
         except BaseException as error:
             outcome = _describe_error(error)
             if not intents:
-                self._append({"kind": "call", **self._describe("put", config), **outcome})
+                recorder.append({"kind": "call", **recorder.describe("put", config), **outcome})
             for intent in intents:
-                self._end(intent, outcome)
+                recorder.end(intent, outcome)
             raise
         for intent in intents[:-1]:
-            self._end(intent, {"result": "failed", "error": "StaleLogError"})
+            recorder.end(intent, {"result": "failed", "error": "StaleLogError"})
         for intent in intents[-1:]:
-            self._end(intent, {"result": "ok"})
+            recorder.end(intent, {"result": "ok"})
 
     def put_packed_writes(
         self,
@@ -528,16 +543,17 @@ class _RecordedLogs(LogsOfDelegate):
         expects_put: bool = False,
         find_metadata: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        fields = {**self._describe("put_writes", config), "checkpoint_id": id}
-        fields["writes"] = self._content.digest_packed_writes(packed)
+        recorder = self._recorder
+        fields = {**recorder.describe("put_writes", config), "checkpoint_id": id}
+        fields["writes"] = recorder.content.digest_packed_writes(packed)
         if keep:
-            fields["keep"] = self._content.digest_keys(keep)
+            fields["keep"] = recorder.content.digest_keys(keep)
         put = partial(self.delegate.put_packed_writes, config, id, packed, keep)
-        self._record_writing(fields, partial(put, early=early, expects_put=expects_put, find_metadata=find_metadata))
+        recorder.record_writing(fields, partial(put, early=early, expects_put=expects_put, find_metadata=find_metadata))
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
-        return self._record_reading(  # type: ignore[no-any-return]
-            lambda: self._describe("list", RunnableConfig(), is_about_all=True),
+        return self._recorder.record_reading(
+            lambda: self._recorder.describe("list", RunnableConfig(), is_about_all=True),
             lambda: self.delegate.list_heads(metadata, with_newest=with_newest),
         )
 

@@ -569,8 +569,10 @@ class StoreChecker:
             yield reason + suffix
         ids = [key for key, _ in found]
         slots = expected.checkpoints
-        wanted = {key for key in ids if key in slots and slots[key].is_ordered}
-        if [key for key in ids if key in wanted] != sorted(wanted, key=lambda key: slots[key].rank):
+        ordered = {key for key in ids if key in slots and slots[key].is_ordered}
+        by_place = [key for key in ids if key in ordered]
+        by_rank = sorted(ordered, key=lambda key: slots[key].rank)
+        if by_place != by_rank:
             yield "the order of the checkpoints is not what was recorded" + suffix
         for checkpoint_id in dict.fromkeys(ids):
             named = config.with_check_point_id(checkpoint_id)

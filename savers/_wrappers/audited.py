@@ -387,13 +387,18 @@ class AuditedSaver(SaverWrapper):
                 return {}
             removed: dict[str, dict[str, Any] | None] = {}
             for thread_id, histories in before.items():
+                name = recorder.hide_name("thread_id", thread_id)
                 after = recorder.list_ids(thread_id)
-                gone: dict[str, Any] | None = None
-                if histories is not None and after is not None:
-                    gone = {name: sorted(set(ids).difference(after.get(name, ()))) for name, ids in histories.items()}
-                    gone = {name: ids for name, ids in gone.items() if ids}
-                if gone != {}:
-                    removed[recorder.hide_name("thread_id", thread_id)] = gone
+                if histories is None or after is None:
+                    removed[name] = None
+                    continue
+                gone: dict[str, list[str]] = {}
+                for namespace, ids in histories.items():
+                    missing = set(ids).difference(after.get(namespace, ()))
+                    if missing:
+                        gone[namespace] = sorted(missing)
+                if gone:
+                    removed[name] = gone
             return {"removed": removed}
 
         return recorder.record_writing(fields, list_and_prune, describe_removed)

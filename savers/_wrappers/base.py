@@ -50,12 +50,15 @@ def overrides(
         # Both spellings of a method are one function.
         made: dict[FunctionType, Callable[..., Any]] = {}
         for name, member in vars(contract).items():
-            if name.startswith("_") or name in {*vars(cls), *omitted}:
+            if name.startswith("_") or name in vars(cls) or name in omitted:
                 continue
             if isinstance(member, property):
-                setattr(cls, name, property(attrgetter(f"delegate.{name}"), doc=member.__doc__))
+                forward = attrgetter(f"delegate.{name}")
+                setattr(cls, name, property(forward, doc=member.__doc__))
             elif isinstance(member, FunctionType) and member.__name__ not in omitted:
-                override = vars(cls).get(member.__name__) or made.setdefault(member, make(member))
+                override = vars(cls).get(member.__name__)
+                if override is None:
+                    override = made.setdefault(member, make(member))
                 vars(override).pop("__isabstractmethod__", None)  # `wraps` has copied it
                 setattr(cls, name, override)
         return update_abstractmethods(cls)

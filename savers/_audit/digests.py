@@ -29,7 +29,7 @@ _SHORT: Final = 256
 """A value of at most this many packed bytes is digested as it is; a longer one by its own digest, which is kept."""
 _LONG_MARK: Final = b"\xc1"
 """Begins the digest of a long value: no packed value begins with it."""
-_BESIDE: Final = frozenset({"graphkit:tags", "graphkit:writes"})
+_RECORDED: Final = frozenset({"graphkit:tags", "graphkit:writes"})
 """The metadata in which a saver may keep what is recorded with a checkpoint; that is compared by itself."""
 _NOTHING: Final[frozenset[str]] = frozenset()
 _MOST_HISTORIES: Final = 64
@@ -164,7 +164,7 @@ class ContentDigester:
         pack = self.codec.pack
         try:
             parts = [self.codec.pack_flat(fields[:5])]
-            for mapping, left_out in ((fields.metadata, _BESIDE), (fields.state, _NOTHING)):
+            for mapping, left_out in ((fields.metadata, _RECORDED), (fields.state, _NOTHING)):
                 # A saver need not keep the order of the keys.
                 names = sorted(mapping.keys() - left_out)
                 parts.append(pack(len(names)))

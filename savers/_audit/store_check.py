@@ -243,11 +243,8 @@ class _Operation:
         if self.keys & other.keys:
             self.is_raced = other.is_raced = True
         for one, two in ((self, other), (other, self)):
-            if not one.fields.get("checkpoint_id"):
-                # It may be about that of the other operation.
-                one.is_raced = True
-                two.is_raced_by_removal = True
-            if one.removes_from(two):
+            # Without an id, it may be about the checkpoint of the other operation.
+            if not one.fields.get("checkpoint_id") or one.removes_from(two):
                 one.is_raced = True
                 two.is_raced_by_removal = True
         if self.name == other.name == "put":
@@ -563,8 +560,7 @@ class StoreChecker:
             yield from self._compare_versions(thread_id, expected)
 
     def _compare_history(self, config: RunnableConfig, expected: History, suffix: str) -> Iterator[str]:
-        listed: Sequence[Checkpoint] = self._store.list(config)
-        found = [(each.id, self._digest(each)) for each in reversed(listed)]
+        found = self._digest_all(self._store.list(config))
         for reason in _compare_checkpoints(expected.checkpoints, found):
             yield reason + suffix
         ids = [key for key, _ in found]
@@ -583,8 +579,9 @@ class StoreChecker:
             for reason in _compare_slots(expected.list_recorded(checkpoint_id), recorded.items()):
                 yield f"{reason} of checkpoint {checkpoint_id}{suffix}"
 
-    def _digest(self, checkpoint: Checkpoint) -> str | None:
-        return self._content.digest_checkpoint(get_fields(checkpoint))
+    def _digest_all(self, newest_first: Sequence[Checkpoint]) -> list[tuple[str, str | None]]:
+        """Return the id and the digest of each checkpoint, oldest first."""
+        return [(each.id, self._content.digest_checkpoint(get_fields(each))) for each in reversed(newest_first)]
 
     def _compare_versions(self, thread_id: str, expected: Thread) -> Iterator[str]:
         versions = self._store.versions_by_thread_id(thread_id)
@@ -592,15 +589,10 @@ class StoreChecker:
             possible = expected.released
             if version in expected.versions:
                 possible = [expected.versions[version]]
-            found = {
-                self._digester.hide_name("checkpoint_ns", namespace): [
-                    (each.id, self._digest(each))
-                    for each in reversed(
-                        self._store.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version).checkpoints
-                    )
-                ]
-                for namespace in self._store.version_namespaces(thread_id, version)
-            }
+            found: dict[str, list[tuple[str, str | None]]] = {}
+            for namespace in self._store.version_namespaces(thread_id, version):
+                tag = self._store.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version)
+                found[self._digester.hide_name("checkpoint_ns", namespace)] = self._digest_all(tag.checkpoints)
             reasons = [
                 [
                     reason

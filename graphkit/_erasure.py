@@ -9,9 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
 
 from graphkit._records.config import RunnableConfig, ThreadLike, acts_for, resolve_thread_id
 from graphkit._saver.capabilities import HasVersions, SupportsErase, check_rights
@@ -90,7 +89,7 @@ def erase(
         CheckpointStorageError: the store failed. The thread may be deleted, and the ledger has it.
     """
     thread_id = resolve_thread_id(thread)
-    (report,) = _Eraser(saver, full=full, ledger=ledger).erase([thread_id], goes_on=False)
+    (report,) = _erase(saver, [thread_id], full=full, ledger=ledger, goes_on=False)
     return report
 
 
@@ -138,7 +137,7 @@ def erase_selection(
     full: bool,
 ) -> list[ErasureReport]:
     """Erase the threads that were selected by metadata, and no other; the rest is as in `erase_where`."""
-    reports = _Eraser(saver, full=full, ledger=ledger).erase(selection.thread_ids, goes_on=True)
+    reports = _erase(saver, selection.thread_ids, full=full, ledger=ledger, goes_on=True)
     reports += selection.unreadable
     for store in stores:
         erase_entries: Callable[[Mapping[str, Any]], Sequence[str]] | None = getattr(store, "erase_where", None)
@@ -208,92 +207,87 @@ def _select(saver: BaseCheckpointSaver, is_wanted: Callable[[str, Iterator[_List
     return Selection(selected, unreadable)
 
 
-class _Eraser:
-    """Erases threads of one store."""
-
-    def __init__(self, saver: BaseCheckpointSaver, *, full: bool, ledger: ErasureLedger | None = None) -> None:
-        self._saver = saver
-        self._full = full
-        self._ledger = ledger
-
-    def erase(self, thread_ids: Sequence[str], *, goes_on: bool) -> list[ErasureReport]:
-        """Erase some threads; with `goes_on`, one that cannot be deleted gets a report that says why.
-
-        Raises:
-            AccessDeniedError: one of them may not be deleted. Nothing was changed.
-        """
-        saver = self._saver
-        for thread_id in thread_ids:
-            check_rights(saver, RunnableConfig(thread_id), "delete")
-        # All reasons and copies of a thread are collected here.
-        found = {thread_id: _Found([], []) for thread_id in thread_ids}
-        self._find_copies(found)
-        for thread_id, (reasons, _) in found.items():
-            try:
-                # First the ledger: a thread that is not recorded is not deleted.
-                if self._ledger is not None:
-                    self._ledger.record(thread_id)
-                saver.delete(thread_id)
-            except CheckpointerError as error:
-                if not goes_on:
-                    raise
-                reasons.append(f"it was not deleted: {error}")
-            if saver.run_lock_key(RunnableConfig(thread_id)) in get_held_run_locks():
-                reasons.append("the caller holds its run lock, which names it: erase again without the lock")
-        # Also if there is no thread: an earlier erasure may have been cut short after it had deleted them.
-        left: Sequence[str]
-        if isinstance(saver, SupportsErase):
-            try:
-                left = saver.erase_deleted(full=self._full)
-            except CheckpointerError as error:
-                left = [f"what is left of deleted threads could not be removed: {error}"]
-        else:
-            left = [f"{type(saver).__name__} deletes, but cannot tell what is left of what it has deleted"]
-        if not found and left:
-            return [ErasureReport(thread_id=None, remaining=tuple(left))]
-        return [
-            ErasureReport(thread_id=thread_id, remaining=(*reasons, *left), copies=tuple(copies))
-            for thread_id, (reasons, copies) in found.items()
-        ]
-
-    def _find_copies(self, found: Mapping[str, _Found]) -> None:
-        """Find the copies of each thread, or the reasons why some may be unknown."""
-        # A copy and a fork keep the ids of the checkpoints, and nothing else tells where they came from.
-        owners: dict[str, set[str]] = {}
-        for thread_id, (reasons, _) in found.items():
-            for checkpoint_id in self._read_ids(thread_id, "its copies are not known, for it", [reasons]):
-                owners.setdefault(checkpoint_id, set()).add(thread_id)
-        if not owners:
-            return
-        all_reasons = [reasons for reasons, _ in found.values()]
-        if not self._saver.lists_threads:
-            for reasons in all_reasons:
-                reasons.append(f"its copies are not known, for {type(self._saver).__name__} cannot list its threads")
-            return
-        for other in self._saver.threads(released=True):
-            if other in found:
-                continue
-            ids = self._read_ids(other, f"thread {other:.80} may be a copy of it, and", all_reasons)
-            for thread_id in {owner for each in ids for owner in owners.get(each, ())}:
-                found[thread_id].copies.append(other)
-
-    def _read_ids(self, thread_id: str, problem: str, reasons: Sequence[list[str]]) -> set[str]:
-        """Return the ids of all checkpoints of a thread; if it cannot be read, add that to some lists of reasons."""
-        try:
-            return {checkpoint.id for checkpoint in _iter_checkpoints(self._saver, thread_id)}
-        except _WITHOUT_CONTENT:
-            return set()
-        except CheckpointerError as error:
-            for each in reasons:
-                each.append(f"{problem} cannot be read: {error}")
-            return set()
-
-
 class _Found(NamedTuple):
     """What was found out about a thread that is erased."""
 
     reasons: list[str]
     copies: list[str]
+
+
+def _erase(
+    saver: BaseCheckpointSaver, thread_ids: Sequence[str], *, full: bool, ledger: ErasureLedger | None, goes_on: bool
+) -> list[ErasureReport]:
+    """Erase threads of one store; with `goes_on`, one that cannot be deleted gets a report that says why.
+
+    Raises:
+        AccessDeniedError: one of them may not be deleted. Nothing was changed.
+    """
+    for thread_id in thread_ids:
+        check_rights(saver, RunnableConfig(thread_id), "delete")
+    # All reasons and copies of a thread are collected here.
+    found = {thread_id: _Found([], []) for thread_id in thread_ids}
+    _find_copies(saver, found)
+    for thread_id, (reasons, _) in found.items():
+        try:
+            # First the ledger: a thread that is not recorded is not deleted.
+            if ledger is not None:
+                ledger.record(thread_id)
+            saver.delete(thread_id)
+        except CheckpointerError as error:
+            if not goes_on:
+                raise
+            reasons.append(f"it was not deleted: {error}")
+        if saver.run_lock_key(RunnableConfig(thread_id)) in get_held_run_locks():
+            reasons.append("the caller holds its run lock, which names it: erase again without the lock")
+    # Also if there is no thread: an earlier erasure may have been cut short after it had deleted them.
+    left: Sequence[str]
+    if isinstance(saver, SupportsErase):
+        try:
+            left = saver.erase_deleted(full=full)
+        except CheckpointerError as error:
+            left = [f"what is left of deleted threads could not be removed: {error}"]
+    else:
+        left = [f"{type(saver).__name__} deletes, but cannot tell what is left of what it has deleted"]
+    if not found and left:
+        return [ErasureReport(thread_id=None, remaining=tuple(left))]
+    return [
+        ErasureReport(thread_id=thread_id, remaining=(*reasons, *left), copies=tuple(copies))
+        for thread_id, (reasons, copies) in found.items()
+    ]
+
+
+def _find_copies(saver: BaseCheckpointSaver, found: Mapping[str, _Found]) -> None:
+    """Find the copies of each thread, or the reasons why some may be unknown."""
+    # A copy and a fork keep the ids of the checkpoints, and nothing else tells where they came from.
+    owners: dict[str, set[str]] = {}
+    for thread_id, (reasons, _) in found.items():
+        for checkpoint_id in _read_ids(saver, thread_id, "its copies are not known, for it", [reasons]):
+            owners.setdefault(checkpoint_id, set()).add(thread_id)
+    if not owners:
+        return
+    all_reasons = [reasons for reasons, _ in found.values()]
+    if not saver.lists_threads:
+        for reasons in all_reasons:
+            reasons.append(f"its copies are not known, for {type(saver).__name__} cannot list its threads")
+        return
+    for other in saver.threads(released=True):
+        if other in found:
+            continue
+        ids = _read_ids(saver, other, f"thread {other:.80} may be a copy of it, and", all_reasons)
+        for thread_id in {owner for each in ids for owner in owners.get(each, ())}:
+            found[thread_id].copies.append(other)
+
+
+def _read_ids(saver: BaseCheckpointSaver, thread_id: str, problem: str, reasons: Sequence[list[str]]) -> set[str]:
+    """Return the ids of all checkpoints of a thread; if it cannot be read, add that to some lists of reasons."""
+    try:
+        return {checkpoint.id for checkpoint in _iter_checkpoints(saver, thread_id)}
+    except _WITHOUT_CONTENT:
+        return set()
+    except CheckpointerError as error:
+        for each in reasons:
+            each.append(f"{problem} cannot be read: {error}")
+        return set()
 
 
 def _iter_checkpoints(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[_Listed]:
@@ -306,9 +300,13 @@ def _iter_checkpoints(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[_L
     """
     erased: CheckpointErasedError | None = None
     is_readable = False
-    for list_checkpoints in _iter_histories(saver, thread_id):
+    for namespace, version in _iter_histories(saver, thread_id):
+        config = RunnableConfig(thread_id, checkpoint_ns=namespace)
         try:
-            found = list_checkpoints()
+            if version is None:
+                found: Sequence[_Listed] = saver.history(config)
+            else:
+                found = cast("HasVersions", saver).tag(config, version).checkpoints
         except CheckpointErasedError as error:
             erased = error
             continue
@@ -319,18 +317,14 @@ def _iter_checkpoints(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[_L
         raise erased
 
 
-def _iter_histories(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[Callable[[], Sequence[_Listed]]]:
-    """Yield a function for each history of a thread that returns its checkpoints."""
+def _iter_histories(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[tuple[str, int | None]]:
+    """Yield the namespace and the version of each history of a thread; the active ones have none."""
     for namespace in saver.namespaces(thread_id):
-        yield partial(saver.history, RunnableConfig(thread_id, checkpoint_ns=namespace))
+        yield namespace, None
     if isinstance(saver, HasVersions):
         for version in saver.versions_by_thread_id(thread_id):
             for namespace in saver.version_namespaces(thread_id, version):
-                yield partial(_list_version, saver, RunnableConfig(thread_id, checkpoint_ns=namespace), version)
-
-
-def _list_version(saver: HasVersions, config: RunnableConfig, version: int) -> Sequence[Checkpoint]:
-    return saver.tag(config, version).checkpoints
+                yield namespace, version
 
 
 @final
@@ -420,7 +414,7 @@ class ErasureLedger:
                 return True  # Its times cannot be read, and nor can anything else: no one misses what goes.
 
         selected, unreadable = _select(saver, is_older)
-        return _Eraser(saver, full=full).erase(selected, goes_on=True) + unreadable
+        return _erase(saver, selected, full=full, ledger=None, goes_on=True) + unreadable
 
     def _read(self) -> dict[bytes, datetime]:
         """Return when each thread was erased last, by its hash."""

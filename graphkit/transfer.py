@@ -150,7 +150,21 @@ def copy_threads(
             copied; after a wait in vain, no other run is waited for.
     """
     chosen = [*dict.fromkeys(source.threads(released=versions) if threads is None else threads)]
-    _check_copy(source, target, chosen, versions=versions, plaintext=plaintext)
+    same_thread = RunnableConfig("t")
+    if source.run_lock_key(same_thread) == target.run_lock_key(same_thread):
+        raise CheckpointerConfigurationError("the source and the target are the same store; copy() copies a thread")
+    if source.seals_records and not target.seals_records and not plaintext:
+        raise CheckpointerConfigurationError(
+            "the source is sealed, and the target is not: open the target with a cipher, export the logs "
+            "(format='logs', `graphkit export --raw`), or ask for plaintext (plaintext=True, --plaintext)"
+        )
+    if versions and isinstance(source, HasVersions) and not isinstance(target, HasVersions):
+        for thread_id in chosen:
+            if source.versions_by_thread_id(thread_id):
+                raise CheckpointerConfigurationError(
+                    f"{type(target).__name__} keeps no versions, and thread {thread_id!r} has some; copy without them "
+                    f"(versions=False, --no-versions), or to another saver"
+                )
     if threads is not None:
         for thread_id in chosen:
             ThreadCopier(source, target, thread_id, versions=versions).check_exists()
@@ -182,37 +196,6 @@ def _pass_over_erased(thread_id: str, *, is_one_of_all: bool) -> Iterator[None]:
         if not is_one_of_all:
             raise
         _LOGGER.warning("thread %.80r is passed over: %s", thread_id, error)
-
-
-def _check_copy(
-    source: BaseCheckpointSaver,
-    target: BaseCheckpointSaver,
-    threads: Sequence[str],
-    *,
-    versions: bool,
-    plaintext: bool,
-) -> None:
-    """Check what can be checked before anything is copied.
-
-    Raises:
-        CheckpointerConfigurationError: the copy is not possible, or must be asked for otherwise.
-    """
-    same_thread = RunnableConfig("t")
-    if source.run_lock_key(same_thread) == target.run_lock_key(same_thread):
-        raise CheckpointerConfigurationError("the source and the target are the same store; copy() copies a thread")
-    if source.seals_records and not target.seals_records and not plaintext:
-        raise CheckpointerConfigurationError(
-            "the source is sealed, and the target is not: open the target with a cipher, export the logs "
-            "(format='logs', `graphkit export --raw`), or ask for plaintext (plaintext=True, --plaintext)"
-        )
-    if not versions or not isinstance(source, HasVersions) or isinstance(target, HasVersions):
-        return
-    for thread_id in threads:
-        if source.versions_by_thread_id(thread_id):
-            raise CheckpointerConfigurationError(
-                f"{type(target).__name__} keeps no versions, and thread {thread_id!r} has some; copy without them "
-                f"(versions=False, --no-versions), or to another saver"
-            )
 
 
 # Export

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from savers._objects import ObjectStoreSaver as ObjectStoreSaver
     from savers._sql.postgres_saver import PostgresSaver as PostgresSaver
     from savers._sql.sqlite_saver import SqliteSaver as SqliteSaver
-    from savers._wrappers import SaverWrapper as SaverWrapper, ValidatingSaver as ValidatingSaver
     from savers._wrappers.access import AccessControlledSaver as AccessControlledSaver
     from savers._wrappers.audited import AuditedSaver as AuditedSaver
+    from savers._wrappers.base import SaverWrapper as SaverWrapper, ValidatingSaver as ValidatingSaver
 
 __all__ = [
     "DESTROYED",
@@ -60,10 +60,10 @@ _MODULES: Final = {
     "MemorySaver": "savers._memory",
     "ObjectStoreSaver": "savers._objects",
     "PostgresSaver": "savers._sql.postgres_saver",
-    "SaverWrapper": "savers._wrappers",
+    "SaverWrapper": "savers._wrappers.base",
     "SqliteSaver": "savers._sql.sqlite_saver",
     "SubjectKeys": "savers._cipher",
-    "ValidatingSaver": "savers._wrappers",
+    "ValidatingSaver": "savers._wrappers.base",
     "VersionedMemorySaver": "savers._memory",
     "acting_as": "graphkit.saver_kit",
 }

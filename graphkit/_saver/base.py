@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from time import monotonic
 from typing import Any, ClassVar, Self, Unpack
@@ -687,18 +687,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         is_held_here = held is not None and held.saver is self
         if is_held_here or key in locks_held_by_runs():
             return nullcontext()
-        return self._register_held(key, self._run_lock(config, timeout))
-
-    @contextmanager
-    def _register_held(self, key: object, lock: AbstractContextManager[object]) -> Iterator[None]:
-        """Take a run lock, and register it so that the calling code can enter it again."""
-        with lock:
-            held = HeldRunLock(key, self)
-            held.register()
-            try:
-                yield
-            finally:
-                held.release()
+        return HeldRunLock(key, self).hold(self._run_lock(config, timeout))
 
     def run_lock_key(self, config: ConfigLike = None) -> object:
         """Return what identifies a run lock; equal for saver objects that share a store."""

@@ -51,18 +51,26 @@ class StoredCheckpoint(NamedTuple):
         """
         saver.put(config, self.checkpoint)
         address = config.with_check_point_id(self.checkpoint.id)
-        self.put_parts(saver, address)
+        CheckpointParts(address, self.writes, self.tags).put(saver)
         return address
 
-    def put_parts(self, saver: BaseCheckpointSaver, address: RunnableConfig) -> None:
-        """Record the pending writes and the tags with the checkpoint, which is stored."""
+
+class CheckpointParts(NamedTuple):
+    """Pending writes and tags of a checkpoint that is stored."""
+
+    address: RunnableConfig
+    writes: Mapping[str, Any]
+    tags: Sequence[str]
+
+    def put(self, saver: BaseCheckpointSaver) -> None:
+        """Record them with the checkpoint."""
         # Malformed writes, which `put_writes` would refuse, are left out. An error here would lose
         # the rest of the history: `prune` has released the thread and must put everything back.
-        writes = well_formed_writes(self.writes, address.thread)
+        writes = well_formed_writes(self.writes, self.address.thread)
         if writes:
-            saver.put_writes(address, writes)
+            saver.put_writes(self.address, writes)
         if self.tags:
-            saver.add_tags(address, *self.tags)
+            saver.add_tags(self.address, *self.tags)
 
 
 class _Mark(NamedTuple):

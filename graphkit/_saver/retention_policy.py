@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field, fields
@@ -56,25 +56,6 @@ _LOOK: Final = 0.05
 
 
 @final
-class LimitAlerts:
-    """What was over its limit when a policy was applied last, so that each crossing alerts once."""
-
-    def __init__(self) -> None:
-        self._known: dict[object, set[str | None]] = {}
-        """By the key of the store: the threads, and None for the store itself."""
-
-    def find_new(
-        self, store: BaseCheckpointSaver, over_limit: Sequence[OverLimit], unmeasured: set[str]
-    ) -> list[OverLimit]:
-        """Note what is over its limit now; return what was not before."""
-        key = store.run_lock_key()
-        known = self._known.get(key, set())
-        # A thread that was not measured this time, because of an error or its status, has not been below its limit.
-        self._known[key] = known.intersection(unmeasured).union(found.thread_id for found in over_limit)
-        return [found for found in over_limit if found.thread_id not in known]
-
-
-@final
 @dataclass(frozen=True, kw_only=True)
 class RetentionPolicy:
     """Which checkpoints of a store stay, and how large it may grow before an alert.
@@ -106,7 +87,9 @@ class RetentionPolicy:
     on_limit: Callable[[str | None, int, int], object] | None = None
     """Called as `on_limit(thread_id | None, size, limit)` when a size has grown beyond its limit; again only after it
     has been below. None logs a warning. What it raises is logged."""
-    _alerts: LimitAlerts = field(default_factory=LimitAlerts, init=False, repr=False, compare=False)
+    _over_limit: dict[object, set[str | None]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was over its limit when the policy was applied last, so that each crossing alerts once: by the key of the
+    store, the threads, and None for the store itself."""
 
     def __post_init__(self) -> None:
         for name in ("keep_last", "max_bytes_per_thread", "max_bytes"):
@@ -306,8 +289,14 @@ class _Pass:
     def alert(self) -> None:
         """Call `on_limit` for what has grown beyond its limit since the policy was applied last."""
         policy = self._policy
-        alerts = policy._alerts  # noqa: SLF001 - a part of the policy
-        for found in alerts.find_new(self._store, self._over_limit, self._unmeasured):
+        over_limit = policy._over_limit  # noqa: SLF001 - a part of the policy
+        key = self._store.run_lock_key()
+        known = over_limit.get(key, set())
+        # A thread that was not measured this time, because of an error or its status, has not been below its limit.
+        over_limit[key] = known.intersection(self._unmeasured).union(found.thread_id for found in self._over_limit)
+        for found in self._over_limit:
+            if found.thread_id in known:
+                continue
             if policy.on_limit is None:
                 what = "the store" if found.thread_id is None else f"thread {found.thread_id!r}"
                 _LOG.warning("%s takes %d bytes; its limit is %d", what, found.size, found.limit)

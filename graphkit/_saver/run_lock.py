@@ -33,8 +33,8 @@ class HeldRunLock:
     def __init__(self, key: object, saver: object) -> None:
         self.saver = saver
         self._key = key
-        self._is_open = True
-        self._pid = os.getpid()
+        self._is_open = False
+        self._pid = 0
         self._running = threading.Lock()
 
     @property
@@ -42,15 +42,19 @@ class HeldRunLock:
         """Whether the lock is held: not in a forked child or in a task that outlives the block."""
         return self._is_open and self._pid == os.getpid()
 
-    def register(self) -> None:
-        """Let the calling code, and the tasks that it starts, enter the lock again."""
-        _LOCKS_BY_KEY.set({**_LOCKS_BY_KEY.get(), self._key: self})
-
-    def release(self) -> None:
-        """Mark the lock as no longer held."""
-        self._is_open = False
-        others = {key: lock for key, lock in _LOCKS_BY_KEY.get().items() if lock is not self}
-        _LOCKS_BY_KEY.set(others)
+    @contextmanager
+    def hold(self, lock: AbstractContextManager[object]) -> Iterator[None]:
+        """Take the lock itself, and let the calling code, and the tasks that it starts, enter it again in the block."""
+        with lock:
+            self._pid = os.getpid()
+            self._is_open = True
+            _LOCKS_BY_KEY.set({**_LOCKS_BY_KEY.get(), self._key: self})
+            try:
+                yield
+            finally:
+                self._is_open = False
+                others = {key: lock for key, lock in _LOCKS_BY_KEY.get().items() if lock is not self}
+                _LOCKS_BY_KEY.set(others)
 
     @contextmanager
     def serialize_runs(self, thread_id: str, timeout: float) -> Iterator[None]:

@@ -20,6 +20,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions, SupportsReplay
 from graphkit._saver.incomplete import (
+    CheckpointParts,
     IncomingThread,
     StoredCheckpoint,
     find_own_key,
@@ -258,15 +259,6 @@ _FIELDS: Final[Mapping[str, str]] = {
 """What each field of a record is called in an error."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MissingParts:
-    """What a stored checkpoint lacks, although it is equal otherwise."""
-
-    checkpoint_id: str
-    writes: Mapping[str, Any]
-    tags: Sequence[str]
-
-
 @dataclass(kw_only=True)
 class HistoryComparison:
     """How much of a history is stored; what is stored is equal."""
@@ -277,12 +269,8 @@ class HistoryComparison:
     """Checkpoints that are not."""
     first_missing: str = ""
     """The id of the first of them."""
-    parts: list[MissingParts] = field(default_factory=list)
-
-
-def make_conflict(thread_id: str, namespace: str, checkpoint_id: str, reason: str) -> CheckpointConflictError:
-    """Return an error about one stored checkpoint."""
-    return CheckpointConflictError(thread_id, f"namespace {namespace!r}, checkpoint {checkpoint_id}: {reason}")
+    parts: list[CheckpointParts] = field(default_factory=list)
+    """What stored checkpoints lack, although they are equal otherwise."""
 
 
 def _text(value: Any) -> str:
@@ -349,14 +337,14 @@ class _Plan:
         """Whether nothing is missing."""
         return self.has_all_checkpoints and not any(found.parts for found in self.active.values())
 
-    def find_missing(self) -> tuple[str, str, str]:
+    def find_missing(self) -> tuple[str, str | None, str]:
         """Return the namespace and the checkpoint of the first thing that is missing, and what it is."""
         for namespace, found in self.active.items():
             if found.missing:
                 return namespace, found.first_missing, "it is not stored"
             for part in found.parts:
                 names = [*(f"pending write {key!r}" for key in part.writes), *(f"tag {tag!r}" for tag in part.tags)]
-                return namespace, part.checkpoint_id, f"{', '.join(names)}: not stored"
+                return namespace, part.address.checkpoint_id, f"{', '.join(names)}: not stored"
         return "", "", "a version is not stored"
 
 
@@ -411,7 +399,16 @@ class ThreadCopier:
         with self._hold_locks(lock_timeout):
             refuse_incomplete(self._source_saver, self._thread_id)
             self._source.check_namespaces_known()
-            plan, was_incomplete = self._compare_or_replace()
+            was_incomplete = is_thread_incomplete(self._target_saver, self._thread_id)
+            try:
+                plan = self._compare()
+            except CheckpointConflictError:
+                if not was_incomplete:
+                    raise
+                # It is a copy of another thread, or of what this one was.
+                require_empty(self._target_saver, self._thread_id)
+                plan = self._compare()
+                was_incomplete = False
             counts.skipped_checkpoints += plan.skipped
             counts.skipped_versions += plan.released
             if plan.is_complete and not was_incomplete:
@@ -424,22 +421,7 @@ class ThreadCopier:
                 if plan.is_complete:
                     self._incoming.finish()
                     return True
-        raise make_conflict(self._thread_id, *plan.find_missing())
-
-    def _compare_or_replace(self) -> tuple[_Plan, bool]:
-        """Compare; remove an incomplete target that is none of this source.
-
-        Returns:
-            The plan, and whether the target is incomplete.
-        """
-        is_incomplete = is_thread_incomplete(self._target_saver, self._thread_id)
-        try:
-            return self._compare(), is_incomplete
-        except CheckpointConflictError:
-            if not is_incomplete:
-                raise
-            require_empty(self._target_saver, self._thread_id)
-        return self._compare(), False
+        raise self._conflict(*plan.find_missing())
 
     @contextmanager
     def _hold_locks(self, timeout: float | None) -> Iterator[None]:
@@ -486,7 +468,7 @@ class ThreadCopier:
             for namespace, found in self._compare_stage(stage, in_target, stage.version).items():
                 if found.missing:
                     reason = f"it is missing in version {stage.version}"
-                    raise make_conflict(self._thread_id, namespace, found.first_missing, reason)
+                    raise self._conflict(namespace, found.first_missing, reason)
                 plan.skipped += found.stored
         plan.active = self._compare_stage(stages[released], self._target.list_namespaces(), None)
         plan.skipped += sum(found.stored for found in plan.active.values())
@@ -547,7 +529,7 @@ class ThreadCopier:
         comparison = HistoryComparison()
         for one, other in zip_longest(wanted, stored):
             if one is None:
-                raise self._conflict(namespace, other, "it is not in the source")
+                raise self._conflict(namespace, other.checkpoint.id, "it is not in the source")
             if other is None:
                 if not comparison.missing:
                     comparison.first_missing = one.checkpoint.id
@@ -566,17 +548,16 @@ class ThreadCopier:
                     break
                 is_equal = key == stored_key and _text(writes[key]) == _text(stored_writes[key])
                 if not is_equal:
-                    raise self._conflict(namespace, other, f"its pending write {stored_key!r} differs from the source")
+                    raise self._conflict(
+                        namespace, other.checkpoint.id, f"its pending write {stored_key!r} differs from the source"
+                    )
             count = len(other.tags)
             if [*one.tags[:count]] != [*other.tags]:
-                raise self._conflict(namespace, other, "its tags differ from the source")
-            missing = MissingParts(
-                checkpoint_id=one.checkpoint.id,
-                writes={key: value for key, value in one.writes.items() if key not in stored_writes},
-                tags=one.tags[count:],
-            )
-            if missing.writes or missing.tags:
-                comparison.parts.append(missing)
+                raise self._conflict(namespace, other.checkpoint.id, "its tags differ from the source")
+            address = self._target.config(namespace).with_check_point_id(one.checkpoint.id)
+            missing = {key: value for key, value in one.writes.items() if key not in stored_writes}
+            if missing or one.tags[count:]:
+                comparison.parts.append(CheckpointParts(address, missing, one.tags[count:]))
         return comparison
 
     def _compare_checkpoints(self, namespace: str, one: ReadCheckpoint, other: ReadCheckpoint) -> None:
@@ -586,17 +567,19 @@ class ThreadCopier:
             if _text(wanted) == _text(stored):
                 continue
             if name == "id":
-                raise self._conflict(namespace, other, f"the source has {one.checkpoint.id} in its place")
+                raise self._conflict(namespace, other.checkpoint.id, f"the source has {one.checkpoint.id} in its place")
             what = description
             if name == "state":
                 changes = _changed_keys(wanted)
                 stored_changes = _changed_keys(stored)
                 keys = [key for key in {**changes, **stored_changes} if changes.get(key) != stored_changes.get(key)]
                 what = f"{description} at {', '.join(map(repr, keys)) or 'the order of its keys'}"
-            raise self._conflict(namespace, other, f"its {what} differs from the source")
+            raise self._conflict(namespace, other.checkpoint.id, f"its {what} differs from the source")
 
-    def _conflict(self, namespace: str, read: ReadCheckpoint, reason: str) -> CheckpointConflictError:
-        return make_conflict(self._thread_id, namespace, read.checkpoint.id, reason)
+    def _conflict(self, namespace: str, checkpoint_id: str | None, reason: str) -> CheckpointConflictError:
+        return CheckpointConflictError(
+            self._thread_id, f"namespace {namespace!r}, checkpoint {checkpoint_id}: {reason}"
+        )
 
     # Copying
 
@@ -606,14 +589,9 @@ class ThreadCopier:
         # would look like one that a worker may resume.
         if not plan.has_all_checkpoints:
             self._begin(stages[0])
-        for namespace, found in plan.active.items():
+        for found in plan.active.values():
             for part in found.parts:
-                history = self._target.config(namespace)
-                address = history.with_check_point_id(part.checkpoint_id)
-                if part.writes:
-                    self._target_saver.put_writes(address, part.writes)
-                if part.tags:
-                    self._target_saver.add_tags(address, *part.tags)
+                part.put(self._target_saver)
         for number, stage in enumerate(stages):
             if number > 0:
                 self._begin(stage)

@@ -18,7 +18,13 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasThreadDirectories, HasVersions
-from graphkit._saver.incomplete import IncomingThread, StoredCheckpoint, is_placeholder, is_thread_incomplete
+from graphkit._saver.incomplete import (
+    CheckpointParts,
+    IncomingThread,
+    StoredCheckpoint,
+    is_placeholder,
+    is_thread_incomplete,
+)
 from graphkit._transfer.copying import ThreadReader
 from graphkit._values.json_values import JsonValueCodec, apply_change, format_line
 from graphkit.errors import (
@@ -118,10 +124,6 @@ def _require_text(value: Any) -> str:
     return value
 
 
-def _require_text_or_none(value: Any) -> str | None:
-    return None if value is None else _require_text(value)
-
-
 @final
 class ThreadImporter:
     """Stores the lines of one thread, whose run lock the caller holds. The thread is incomplete meanwhile."""
@@ -150,7 +152,7 @@ class ThreadImporter:
         """The namespace of the first line since the last release; the root, if the file has it."""
         self._is_begun = False
         """Whether the thread is marked as incomplete since the last release."""
-        self._parts: list[tuple[RunnableConfig, StoredCheckpoint]] = []
+        self._parts: list[CheckpointParts] = []
         """Pending writes and tags that checkpoints lack which were stored before this import."""
         self._states: dict[str, dict[str, Any]] = {}
         """The state after the last line, by namespace."""
@@ -232,8 +234,7 @@ class ThreadImporter:
             stored_tags = self._saver.tags_of(address)
             tags = [tag for tag in imported.tags if tag not in stored_tags]
         if writes or tags:
-            missing = imported._replace(writes=writes, tags=tags)
-            self._parts.append((address, missing))
+            self._parts.append(CheckpointParts(address, writes, tags))
 
     def _begin(self, checkpoint: Checkpoint) -> None:
         """Mark the thread as incomplete, unless it is; then store what earlier checkpoints lack."""
@@ -245,8 +246,8 @@ class ThreadImporter:
         self._put_parts()
 
     def _put_parts(self) -> None:
-        for address, missing in self._parts:
-            missing.put_parts(self._saver, address)
+        for parts in self._parts:
+            parts.put(self._saver)
         self._parts.clear()
 
     def _parse(self, data: dict[str, Any]) -> tuple[str, StoredCheckpoint]:
@@ -259,8 +260,8 @@ class ThreadImporter:
         checkpoint = Checkpoint(
             id=_require_text(data["id"]),
             node_id=_require_text(data["node"]),
-            next_node_id=_require_text_or_none(data["next"]),
-            parent_id=_require_text_or_none(data["parent"]),
+            next_node_id=None if data["next"] is None else _require_text(data["next"]),
+            parent_id=None if data["parent"] is None else _require_text(data["parent"]),
             created_at=datetime.fromisoformat(data["created"]),
             metadata=decode(data["metadata"]),
             state=state,

@@ -232,6 +232,11 @@ def make_interrupt(node_id: str = "a", payload: Any = None) -> dict[str, Any]:
     return {"node_id": node_id, "when": "inside", "payload": payload, "metadata": {}, "created_at": when}
 
 
+def make_failure(at: Any = None) -> dict[str, Any]:
+    """Make the value that is recorded for a failure."""
+    return {"node_id": "a", "type": "E", "message": "m", "at": at}
+
+
 GROWING: Final = {"list": Channel(lambda old, new: [*(old or ()), *new])}
 """A channel that appends an update to the value of "list"."""
 

@@ -6,7 +6,8 @@ import abc
 import inspect
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from operator import attrgetter
@@ -14,22 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, final
 
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import ConfigLike, RunnableConfig
+from graphkit._saver import capabilities
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import (
-    QUALITIES,
-    HasVersions,
-    SupportsCheckAccess,
-    SupportsCompact,
-    SupportsDeleteIdle,
-    SupportsExists,
-    SupportsFlush,
-    SupportsOwnKeys,
-    SupportsRemove,
-    SupportsRepair,
-    SupportsReplay,
-    SupportsRotate,
-    SupportsVerify,
-)
+from graphkit._saver.capabilities import QUALITIES, HasVersions
 
 _Saver = TypeVar("_Saver")
 
@@ -78,42 +66,27 @@ def _add_forwarding(cls: type[_Saver]) -> type[_Saver]:
         if name.startswith("_") or name in vars(cls) or name in _OWN_METHODS:
             continue
 
-        # A Java name is an alias, so `__name__` is the Python name.
-        python_name = method.__name__
-        if inspect.iscoroutinefunction(method):
-            setattr(cls, name, _make_async_method(python_name))
-        else:
-            setattr(cls, name, _make_method(python_name))
+        setattr(cls, name, _make_method(method))
 
     return abc.update_abstractmethods(cls)
 
 
-def _make_method(name: str) -> Callable[..., Any]:
+def _make_method(method: Callable[..., Any]) -> Callable[..., Any]:
+    # A Java name is an alias, so this is the Python name.
+    name = method.__name__
+
     def call(self: ScriptedSaver, *args: Any, **kwargs: Any) -> Any:
-        late = self._record(name, args, kwargs)
-        method = getattr(self.delegate, name)
-        result = method(*args, **kwargs)
-        for action in late:
-            action.run()
-        return result
+        with self._record(name, args, kwargs):
+            return getattr(self.delegate, name)(*args, **kwargs)
 
-    call.__name__ = name
-    call.__doc__ = f"Record the call and forward it to `delegate.{name}`."
-    return call
+    async def await_call(self: ScriptedSaver, *args: Any, **kwargs: Any) -> Any:
+        with self._record(name.removeprefix("a"), args, kwargs):
+            return await getattr(self.delegate, name)(*args, **kwargs)
 
-
-def _make_async_method(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-    async def call(self: ScriptedSaver, *args: Any, **kwargs: Any) -> Any:
-        late = self._record(name.removeprefix("a"), args, kwargs)
-        method = getattr(self.delegate, name)
-        result = await method(*args, **kwargs)
-        for action in late:
-            action.run()
-        return result
-
-    call.__name__ = name
-    call.__doc__ = f"Record the call and forward it to `delegate.{name}`."
-    return call
+    made: Callable[..., Any] = await_call if inspect.iscoroutinefunction(method) else call
+    made.__name__ = name
+    made.__doc__ = f"Record the call and forward it to `delegate.{name}`."
+    return made
 
 
 _OWN_METHODS = frozenset({"on", "fail", "slow", "count"})
@@ -197,8 +170,9 @@ class ScriptedSaver(BaseCheckpointSaver):
         with self._lock:
             return sum(call.method == method for call in self.calls)
 
-    def _record(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[_Action]:
-        """Record a call, run the actions due before it, and return those due after it."""
+    @contextmanager
+    def _record(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+        """Record a call that is made in the block, and run the actions due before it and after it."""
         with self._lock:
             self.calls.append(Call(name, args, kwargs))
             due = [action for action in self._actions.get(name, ()) if action.count_call()]
@@ -206,23 +180,15 @@ class ScriptedSaver(BaseCheckpointSaver):
         for action in due:
             if not action.late:
                 action.run()
-
-        return [action for action in due if action.late]
+        yield
+        for action in due:
+            if action.late:
+                action.run()
 
 
 _EXTRAS: Final[tuple[type[Any], ...]] = (
     HasVersions,
-    SupportsVerify,
-    SupportsRepair,
-    SupportsReplay,
-    SupportsCompact,
-    SupportsFlush,
-    SupportsDeleteIdle,
-    SupportsRotate,
-    SupportsRemove,
-    SupportsOwnKeys,
-    SupportsExists,
-    SupportsCheckAccess,
+    *(protocol for name, protocol in vars(capabilities).items() if name.startswith("Supports")),
 )
 """The protocols that only some delegates implement."""
 

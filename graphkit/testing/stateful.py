@@ -15,6 +15,7 @@ import copy
 import dataclasses
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any, Final, NamedTuple
 
 from hypothesis import strategies as st
@@ -136,8 +137,7 @@ class Row:
     @property
     def id(self) -> str:
         """The id of the checkpoint."""
-        checkpoint_id: str = self.fields["id"]
-        return checkpoint_id
+        return str(self.fields["id"])
 
     @property
     def stopped(self) -> str:
@@ -435,12 +435,7 @@ class SaverMachine(RuleBasedStateMachine):
 
     def remove_rows(self, thread: str) -> dict[str, list[Row]]:
         """Remove the histories of a thread from the model, and return them by namespace."""
-        removed = {}
-        for namespace in NAMESPACES:
-            key = HistoryKey(thread, namespace)
-            removed[namespace] = self.rows.pop(key, [])
-
-        return removed
+        return {namespace: self.rows.pop(HistoryKey(thread, namespace), []) for namespace in NAMESPACES}
 
     @rule(source=threads, destination=threads)
     def copy(self, source: str, destination: str) -> None:
@@ -528,10 +523,8 @@ class SaverMachine(RuleBasedStateMachine):
     @invariant()
     def check_histories(self) -> None:
         """Compare every history with the model."""
-        for thread in THREADS:
-            for namespace in NAMESPACES:
-                key = HistoryKey(thread, namespace)
-                self.compare_history(key)
+        for thread, namespace in product(THREADS, NAMESPACES):
+            self.compare_history(HistoryKey(thread, namespace))
 
     def compare_history(self, key: HistoryKey) -> None:
         """Read one history in every way, and compare it with the model."""
@@ -632,14 +625,10 @@ def merge_in_model(state: State, update: dict[str, Any]) -> State:
     for name, value in update.items():
         if value is REMOVE:
             merged.pop(name, None)
-            continue
-
-        new = copy.deepcopy(value)
-
-        if name == "list":
-            merged[name] = merged.get(name, []) + new
+        elif name == "list":
+            merged[name] = merged.get(name, []) + copy.deepcopy(value)
         else:
-            merged[name] = new
+            merged[name] = copy.deepcopy(value)
 
     return merged
 
@@ -647,9 +636,7 @@ def merge_in_model(state: State, update: dict[str, Any]) -> State:
 def assert_checkpoints(checkpoints: Sequence[Checkpoint], rows: Sequence[Row]) -> None:
     """Assert that checkpoints, newest first, strictly equal rows of the model, oldest first."""
     newest_first = rows[::-1]
-    ids = [checkpoint.id for checkpoint in checkpoints]
-    expected_ids = [row.id for row in newest_first]
-    check.equal(ids, expected_ids, "ids")
+    check.equal(check.get_ids(checkpoints), [row.id for row in newest_first], "ids")
 
     for checkpoint, row in zip(checkpoints, newest_first, strict=True):
         # The default methods keep pending writes and tags in the metadata.
@@ -663,9 +650,7 @@ def assert_checkpoints(checkpoints: Sequence[Checkpoint], rows: Sequence[Row]) -
 def assert_infos(infos: Sequence[CheckpointInfo], rows: Sequence[Row]) -> None:
     """Assert that infos, newest first, agree with rows of the model, oldest first."""
     newest_first = rows[::-1]
-    ids = [info.id for info in infos]
-    expected_ids = [row.id for row in newest_first]
-    check.equal(ids, expected_ids, "the ids of history")
+    check.equal(check.get_ids(infos), [row.id for row in newest_first], "the ids of history")
 
     for info, row in zip(infos, newest_first, strict=True):
         check.equal(info.tags, tuple(row.tags), "tags")

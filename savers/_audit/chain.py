@@ -1,16 +1,20 @@
-"""Checks the chain of an audit log, and reports what is wrong."""
+"""Signs entries of an audit log; checks its chain and its signatures, and reports what is wrong."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, final
+from pathlib import Path
+from typing import Any, Final, NamedTuple, final
 
-from savers._audit.entries import BEGINNING, AuditHead, Entry, digest_entry, parse_entry
+from graphkit.errors import CheckpointerConfigurationError, MissingDependencyError
+from savers._audit.entries import BEGINNING, AuditHead, Entry, digest_entry, parse_entry, to_canonical
 
-if TYPE_CHECKING:
-    from savers._audit.keys import SignatureChecker
-
-
+KeySource = bytes | str | os.PathLike[str] | object
+"""32 bytes, the content of a PEM file, the path of one, or a key object of `cryptography`."""
+_RAW_KEY: Final = 32
+_PEM: Final = b"-----BEGIN "
 _MOST_AT_ONCE: Final = 3
 """How many entries a writer appends at most before it looks whether a signed head is due: an operation, a gap,
 and an unfinished write. It may die before it appends the head."""
@@ -135,8 +139,13 @@ class ChainChecker:
         """Check what can only be known at the end; return the report."""
         if self.expect_head is not None and not self._is_expected_found:
             self.report(f"entry {self.expect_head.seq}", "the expected head is missing: the log was cut or changed")
-        if self.signatures is not None:
-            self._check_signed_end()
+        if self.signatures is not None and not self._signed:
+            self.report("the log", "no head is signed with the public key")
+        elif self.signatures is not None:
+            unsigned = self._head.seq - self._signed
+            if unsigned > self._sign_every + _MOST_AT_ONCE:
+                interval = f"every {self._sign_every} there is a signed head"
+                self.report("the log", f"{unsigned} entries at its end are not signed, and {interval}")
         return AuditReport(
             problems=tuple(self.problems),
             entries=self._entries,
@@ -147,12 +156,86 @@ class ChainChecker:
             head=self._head,
         )
 
-    def _check_signed_end(self) -> None:
-        unsigned = self._head.seq - self._signed
-        if not self._signed:
-            self.report("the log", "no head is signed with the public key")
-        elif unsigned > self._sign_every + _MOST_AT_ONCE:
-            reason = (
-                f"{unsigned} entries at its end are not signed, and every {self._sign_every} there is a signed head"
-            )
-            self.report("the log", reason)
+
+# Signatures
+
+
+@final
+class Signer:
+    """Signs heads with an Ed25519 private key. Its repr does not show the key."""
+
+    def __init__(self, source: KeySource) -> None:
+        """Load the key.
+
+        Raises:
+            CheckpointerConfigurationError: it is not such a key.
+            MissingDependencyError: the package `cryptography` is not installed.
+        """
+        self._key: Any = _load(source, "private")
+        self.public_key: str = self._key.public_key().public_bytes_raw().hex()
+
+    def sign(self, entry: Entry) -> Entry:
+        """Return an entry with the public key and the signature of its canonical form."""
+        unsigned = {**entry, "public_key": self.public_key}
+        return {**unsigned, "signature": self._key.sign(to_canonical(unsigned)).hex()}
+
+
+@final
+class SignatureChecker:
+    """Checks signatures with an Ed25519 public key."""
+
+    def __init__(self, source: KeySource) -> None:
+        """Load the key.
+
+        Raises:
+            CheckpointerConfigurationError: it is not such a key.
+            MissingDependencyError: the package `cryptography` is not installed.
+        """
+        self._key: Any = _load(source, "public")
+
+    def accepts(self, entry: Mapping[str, Any]) -> bool:
+        """Return whether an entry has the signature of the key."""
+        from cryptography.exceptions import InvalidSignature
+
+        unsigned = {name: value for name, value in entry.items() if name != "signature"}
+        try:
+            self._key.verify(bytes.fromhex(entry["signature"]), to_canonical(unsigned))
+        except (InvalidSignature, KeyError, TypeError, ValueError):
+            return False
+        return True
+
+
+def _load(source: KeySource, kind: str) -> Any:
+    """Return a key of a kind, private or public: an object as it is, or made from bytes or from a PEM file."""
+    try:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+    except ImportError as error:
+        raise MissingDependencyError("cryptography", "encryption") from error
+    key_class: Any = Ed25519PrivateKey if kind == "private" else Ed25519PublicKey
+    if isinstance(source, key_class):
+        return source
+    if isinstance(source, (str, os.PathLike)):
+        try:
+            source = Path(source).read_bytes()
+        except OSError as error:
+            raise CheckpointerConfigurationError(f"the {kind} key cannot be read: {error}") from error
+    if not isinstance(source, bytes):
+        raise CheckpointerConfigurationError(f"not a {kind} key of Ed25519: {type(source).__name__}")
+    if not source.startswith(_PEM):
+        if len(source) != _RAW_KEY:
+            raise CheckpointerConfigurationError(f"a {kind} key of Ed25519 has {_RAW_KEY} bytes, not {len(source)}")
+        return getattr(key_class, f"from_{kind}_bytes")(source)
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+
+    try:
+        if kind == "private":
+            loaded: object = serialization.load_pem_private_key(source, None)
+        else:
+            loaded = serialization.load_pem_public_key(source)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        # TypeError: it is encrypted. No message here shows the content of the file.
+        raise CheckpointerConfigurationError(f"the PEM file of the {kind} key cannot be used: {error}") from error
+    if not isinstance(loaded, key_class):
+        raise CheckpointerConfigurationError(f"the PEM file has no {kind} key of Ed25519")
+    return loaded

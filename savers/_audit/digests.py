@@ -7,15 +7,20 @@ principals are then replaced by such digests, too.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, final
 
 from graphkit import Checkpoint
-from graphkit.errors import CheckpointSerializationError
+from graphkit.abc import BaseCheckpointSaver
+from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
 from graphkit.saver_kit import PLAIN, Codec, FrozenDict, FrozenList
 from savers._audit.entries import Entry
+from savers._cipher import KeyFile
 
+_LEAST_KEY: Final = 16
 _NAMES: Final = ("checkpoint_ns", "principal", "target", "thread_id")
 """The fields that are replaced if there is a key."""
 _PURPOSES: Final = {"target": "thread_id"}
@@ -24,7 +29,7 @@ _SHORT: Final = 256
 """A value of at most this many packed bytes is digested as it is; a longer one by its own digest, which is kept."""
 _LONG_MARK: Final = b"\xc1"
 """Begins the digest of a long value: no packed value begins with it."""
-_BESIDE: Final = frozenset({"graphkit:tags", "graphkit:writes"})
+_RECORDED: Final = frozenset({"graphkit:tags", "graphkit:writes"})
 """The metadata in which a saver may keep what is recorded with a checkpoint; that is compared by itself."""
 _NOTHING: Final[frozenset[str]] = frozenset()
 _MOST_HISTORIES: Final = 64
@@ -57,17 +62,19 @@ class CheckpointFields(NamedTuple):
     state: Mapping[str, Any]
 
 
+_get_fields: Final = attrgetter(*CheckpointFields._fields)
+
+
 def get_fields(checkpoint: Checkpoint) -> CheckpointFields:
     """Return what of a checkpoint its digest covers."""
-    return CheckpointFields(
-        checkpoint.id,
-        checkpoint.node_id,
-        checkpoint.next_node_id,
-        checkpoint.parent_id,
-        checkpoint.created_us,
-        checkpoint.metadata,
-        checkpoint.state,
-    )
+    return CheckpointFields._make(_get_fields(checkpoint))
+
+
+def unwrap(saver: Any) -> Any:
+    """Return the saver within all wrappers."""
+    while isinstance(getattr(saver, "delegate", None), BaseCheckpointSaver):
+        saver = saver.delegate
+    return saver
 
 
 def find_codec(saver: Any) -> Codec:
@@ -78,21 +85,28 @@ def find_codec(saver: Any) -> Codec:
 
 @final
 class Digester:
-    """Makes digests."""
+    """Makes digests.
 
-    def __init__(self, key: bytes | None) -> None:
+    Attributes:
+        is_keyed: whether there is a key.
+        check: what the first entry of a log holds to recognize the key; None without a key.
+    """
+
+    def __init__(self, key: bytes | str | os.PathLike[str] | None) -> None:
+        """Take a key: bytes as they are, or the current key of a key file, as `cipher` has it.
+
+        Raises:
+            CheckpointerConfigurationError: it is too short, or the file cannot be read.
+        """
+        if isinstance(key, (str, os.PathLike)):
+            key = next(iter(KeyFile(key).read().values()))
+        given: object = key
+        if given is not None and (not isinstance(given, bytes) or len(given) < _LEAST_KEY):
+            raise CheckpointerConfigurationError(f"a digest key has at least {_LEAST_KEY} bytes")
         self._key = key
         self._prefix = "sha256:" if key is None else "hmac-sha256:"
-
-    @property
-    def is_keyed(self) -> bool:
-        """Whether there is a key."""
-        return self._key is not None
-
-    @property
-    def check(self) -> str | None:
-        """What the first entry of a log holds to recognize the key; None without a key."""
-        return self.digest("check", b"") if self.is_keyed else None
+        self.is_keyed = key is not None
+        self.check = self.digest("check", b"") if self.is_keyed else None
 
     def has_made(self, first: Entry | None) -> bool:
         """Return whether a log that begins with an entry may have digests with this key.
@@ -116,13 +130,11 @@ class Digester:
         """Return an entry whose ids and principal are digests, if there is a key."""
         if self._key is None:
             return entry
-        return {**entry, **{name: self.hide_name(name, entry[name]) for name in _NAMES if name in entry}}
+        return {**entry, **{name: self.hide_name(name, entry[name]) for name in _NAMES if entry.get(name) is not None}}
 
-    def hide_name(self, name: str, value: str | None) -> str | None:
+    def hide_name(self, name: str, value: str) -> str:
         """Return a thread id, a namespace or a principal as it stands in the log."""
-        if value is None or self._key is None:
-            return value
-        return self.digest_text(_PURPOSES.get(name, name), value)
+        return value if self._key is None else self.digest_text(_PURPOSES.get(name, name), value)
 
 
 @final
@@ -152,7 +164,7 @@ class ContentDigester:
         pack = self.codec.pack
         try:
             parts = [self.codec.pack_flat(fields[:5])]
-            for mapping, left_out in ((fields.metadata, _BESIDE), (fields.state, _NOTHING)):
+            for mapping, left_out in ((fields.metadata, _RECORDED), (fields.state, _NOTHING)):
                 # A saver need not keep the order of the keys.
                 names = sorted(mapping.keys() - left_out)
                 parts.append(pack(len(names)))
@@ -180,7 +192,9 @@ class ContentDigester:
         if len(packed) <= _SHORT:
             return packed
         digested = _LONG_MARK + sha256(packed).digest()
-        if _is_immutable(value):
+        # A list or a dict is frozen, and so is what it holds if that is plain.
+        is_frozen = isinstance(value, (FrozenDict, FrozenList)) and value.kind == PLAIN
+        if is_frozen or isinstance(value, (str, bytes)):
             known[name] = _LongValue(value, digested, len(packed))
         return digested
 
@@ -191,12 +205,10 @@ class ContentDigester:
         size = sum(each.size for each in known.values())
         if not known or size > _MOST_BYTES:
             return
-        if len(self._known) >= _MOST_HISTORIES or self._measure() + size > _MOST_BYTES:
+        kept = sum(each.size for each in list(self._known.values()))
+        if len(self._known) >= _MOST_HISTORIES or kept + size > _MOST_BYTES:
             self._known.clear()
         self._known[history] = _LongValues(known, size)
-
-    def _measure(self) -> int:
-        return sum(each.size for each in list(self._known.values()))
 
     def forget(self) -> None:
         """Forget the long values."""
@@ -204,31 +216,26 @@ class ContentDigester:
 
     def digest_writes(self, writes: Mapping[str, object]) -> dict[str, str | None]:
         """Return the digests of pending writes, by the digests of their keys: a key may name a customer."""
-        return {self._digest_key(key): self._digest_value(value) for key, value in writes.items()}
+        digests: dict[str, str | None] = {}
+        for key, value in writes.items():
+            try:
+                digest = self._digester.digest("value", self.codec.pack(value))
+            except CheckpointSerializationError:
+                digest = None
+            digests[self._digest_key(key)] = digest
+        return digests
 
     def digest_packed_writes(self, packed: Mapping[str, bytes]) -> dict[str, str | None]:
         """As `digest_writes`, for values that a codec has packed."""
         return {self._digest_key(key): self._digester.digest("value", value) for key, value in packed.items()}
 
-    def digest_keys(self, keys: object) -> list[str]:
+    def digest_keys(self, keys: Iterable[str]) -> list[str]:
         """Return the digests of the keys of pending writes."""
-        return [self._digest_key(key) for key in keys]  # type: ignore[attr-defined]
+        return [self._digest_key(key) for key in keys]
 
-    def digest_tags(self, tags: object) -> list[str]:
+    def digest_tags(self, tags: Iterable[str]) -> list[str]:
         """Return the digests of tags."""
-        return [self._digester.digest_text("tag", str(tag)) for tag in tags]  # type: ignore[attr-defined]
+        return [self._digester.digest_text("tag", str(tag)) for tag in tags]
 
     def _digest_key(self, key: str) -> str:
         return self._digester.digest_text("key", str(key))
-
-    def _digest_value(self, value: object) -> str | None:
-        try:
-            return self._digester.digest("value", self.codec.pack(value))
-        except CheckpointSerializationError:
-            return None
-
-
-def _is_immutable(value: object) -> bool:
-    if isinstance(value, (FrozenDict, FrozenList)):
-        return value.kind == PLAIN
-    return isinstance(value, (str, bytes))

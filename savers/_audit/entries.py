@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
+from types import NoneType
 from typing import Any, Final, NamedTuple, final
 
 from graphkit.errors import CheckpointerConfigurationError
@@ -38,24 +39,8 @@ def digest_entry(canonical: bytes) -> str:
 _Check = Callable[[Any], bool]
 
 
-def _is_absent(value: Any) -> bool:
-    return value is None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_single(value: Any) -> bool:
-    return value is None or isinstance(value, (str, int, float))
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_single, value))
+def _is_a(*types: type) -> _Check:
+    return lambda value: isinstance(value, types)
 
 
 def _is_dict_of(check: _Check) -> _Check:
@@ -64,6 +49,14 @@ def _is_dict_of(check: _Check) -> _Check:
 
 def _is_any_of(*checks: _Check) -> _Check:
     return lambda value: any(check(value) for check in checks)
+
+
+_is_absent: Final = _is_a(NoneType)
+_is_single: Final = _is_a(NoneType, str, int, float)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_single, value))
 
 
 _NEEDED: Final = {"kind", "prev", "seq", "time"}
@@ -75,8 +68,8 @@ _NEEDED_BY_KIND: Final = {
     "outcome": {"of", "result"},
 }
 _CHECKS: Final[Mapping[str, _Check]] = {
-    **dict.fromkeys(("count", "of", "seq", "sign_every"), _is_number),
-    **dict.fromkeys(("kind", "operation", "prev", "result", "time"), _is_text),
+    **dict.fromkeys(("count", "of", "seq", "sign_every"), _is_a(int)),
+    **dict.fromkeys(("kind", "operation", "prev", "result", "time"), _is_a(str)),
     **dict.fromkeys(("checkpoint_id", "checkpoint_ns", "digest", "error"), _is_single),
     **dict.fromkeys(("principal", "replaces", "target", "thread_id", "version"), _is_single),
     **dict.fromkeys(("keep", "tags"), _is_list),
@@ -175,7 +168,10 @@ class AuditRecord:
     details: Mapping[str, Any]
 
 
-_SHOWN: Final = frozenset(AuditRecord.__dataclass_fields__) | {"kind", "prev", "of"}
+_FIELDS: Final = frozenset(AuditRecord.__dataclass_fields__) - {"details"}
+_ABSENT: Final[Mapping[str, Any]] = {**dict.fromkeys(_FIELDS), "checkpoint_ns": "", "result": "unknown"}
+"""What the fields of a record hold if no entry has them."""
+_OF_THE_CHAIN: Final = frozenset({"kind", "prev", "of"})
 _OF_THE_LOG: Final = frozenset({"begin", "head", "end"})
 """The kinds of entries that are about no operation."""
 
@@ -195,23 +191,11 @@ def join_entries(entries: Iterable[Entry], is_wanted: Callable[[Entry], bool]) -
             if intent is not None:
                 intent.update({name: value for name, value in entry.items() if name not in {"seq", "time"}})
         elif kind not in _OF_THE_LOG:
-            first = {"operation": f"({kind})", "result": "unknown", **entry}
+            first = {**_ABSENT, "operation": f"({kind})", **entry}
             if is_wanted(first):
                 found[entry["seq"]] = first
-    return [_make_record(joined) for joined in found.values()]
-
-
-def _make_record(joined: Entry) -> AuditRecord:
-    return AuditRecord(
-        seq=joined["seq"],
-        time=joined["time"],
-        operation=joined["operation"],
-        principal=joined.get("principal"),
-        thread_id=joined.get("thread_id"),
-        checkpoint_ns=joined.get("checkpoint_ns", ""),
-        checkpoint_id=joined.get("checkpoint_id"),
-        digest=joined.get("digest"),
-        result=joined["result"],
-        error=joined.get("error"),
-        details={name: value for name, value in joined.items() if name not in _SHOWN},
-    )
+    records: list[AuditRecord] = []
+    for joined in found.values():
+        details = {name: joined[name] for name in joined.keys() - _FIELDS - _OF_THE_CHAIN}
+        records.append(AuditRecord(details=details, **{name: joined[name] for name in _FIELDS}))
+    return records

@@ -5,6 +5,8 @@ A writer holds the write lock of the directory, reads what other processes have 
 entry with the digest of the last one. A file that is full ends in an entry of the kind `end`, which is on
 the disk before the next file begins. Only intents wait for the disk: their outcomes follow from the store.
 
+`_LogFiles` reads all files. `_Writer` appends to the last one, an `_AuditFile`. AuditLog has one of each.
+
 A process remembers the last head that it has brought to the disk. If that is no longer in the log, the log
 was cut or exchanged under it, and the process writes nothing more.
 """
@@ -18,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
@@ -27,7 +30,7 @@ from graphkit.errors import (
     CheckpointerError,
     CheckpointFormatError,
 )
-from savers._audit.chain import AuditReport, ChainChecker
+from savers._audit.chain import AuditReport, ChainChecker, KeySource, SignatureChecker, Signer
 from savers._audit.digests import Digester
 from savers._audit.entries import (
     BEGINNING,
@@ -43,7 +46,6 @@ from savers._audit.entries import (
     parse_head,
     to_canonical,
 )
-from savers._audit.keys import KeySource, SignatureChecker, Signer, load_digest_key
 from savers._filesystem import layout
 from savers._filesystem.io import DirectoryGuard, FileIO, preload_modules
 from savers._filesystem.lock import WriteLock, is_locked
@@ -86,17 +88,23 @@ class _FileIdentity(Identity):
             raise CheckpointFormatError(path, "it is not this file of an audit log; put it back where it came from")
 
 
-class _Directory:
-    """The directory of a log: its file system, its lock, the names of its files."""
+class _LogFiles:
+    """The files of a log, in their directory: their names, their lock, and how they are read."""
 
     def __init__(self, root: str, io: FileIO) -> None:
         self.root = root
         self.io = DirectoryGuard(io, root, make_room)
         self._lock_path = layout.join(root, "lock")
+        self._make = partial(make_root, self.io, root)
+        self._make_lock()
+
+    def _make_lock(self) -> None:
         self.write_lock = WriteLock(self.io, self._lock_path, self._make, _LOCK_TIMEOUT)
 
-    def _make(self) -> None:
-        make_root(self.io, self.root)
+    def close_after_fork(self) -> None:
+        """Let go of the lock of the parent, in the child of a fork."""
+        self.write_lock.close_after_fork()
+        self._make_lock()
 
     def path_of(self, number: int) -> str:
         return layout.join(self.root, f"{_PREFIX}{number:06}{_SUFFIX}")
@@ -110,20 +118,6 @@ class _Directory:
     def find_last(self) -> int:
         """Return the number of the last file; 0 if there is none."""
         return max(self.list_numbers(), default=0)
-
-    def wait_for(self, number: int) -> int:
-        """Wait for a file that a writer may be about to begin; return the number of the last one.
-
-        A writer ends a file, syncs it and begins the next one without freeing the lock. So if the lock is
-        free after `end` was read, the file is there, or the writer died.
-        """
-        deadline = monotonic() + _LOCK_TIMEOUT
-        while True:
-            has_writer = is_locked(self._lock_path)
-            last = self.find_last()
-            if last >= number or not has_writer or monotonic() > deadline:
-                return last
-            sleep(_PAUSE)
 
     def make_medium(self, number: int) -> FileLogBytes:
         """Return the bytes of a file, to append to it."""
@@ -142,6 +136,91 @@ class _Directory:
     def sync_names(self, _file: FileId | None = None) -> None:
         self.io.fsync_dir(self.root)
 
+    def read(self, checker: ChainChecker) -> Iterator[Entry]:
+        """Yield the entries of all files, and tell a checker what is wrong. Takes no lock."""
+        last = self.find_last()
+        number = 0
+        while number < last:
+            number += 1
+            path = self.path_of(number)
+            if self.io.stat(path) is None:
+                checker.report(path, "the file is missing")
+                checker.skip_damage()
+                continue
+            kind = ""
+            for entry in self._read_file(number, checker, is_last=number == last):
+                kind = entry["kind"]
+                yield entry
+            if kind == "end" and number == last:
+                last = self._wait_for(number + 1)
+                if number == last:
+                    reason = "the file is missing: it was removed, or its writer died before it began it"
+                    checker.report(self.path_of(number + 1), reason)
+            elif kind != "end" and number < last:
+                checker.report(path, "its end was cut: another file follows")
+
+    def _read_file(self, number: int, checker: ChainChecker, *, is_last: bool) -> Iterator[Entry]:
+        medium = FileLogBytes(self.io, self.path_of(number))
+        frames = FrameLog(medium, _FileIdentity(number))
+        try:
+            if not medium.open():
+                return
+            for payload in _read_payloads(frames, may_grow=is_last):
+                entry = checker.add(payload)
+                if entry is not None:
+                    yield entry
+            if not frames.records.is_zero(frames.end, medium.size):
+                checker.report(medium.path, f"the last write did not finish, or was cut, at byte {frames.end}")
+        except IncompleteLog:
+            checker.report(medium.path, "its beginning did not finish, or was cut")
+        except (CheckpointCorruptionError, CheckpointFormatError) as error:
+            checker.report(medium.path, error.reason)
+            checker.skip_damage()
+        finally:
+            frames.close()
+
+    def _wait_for(self, number: int) -> int:
+        """Wait for a file that a writer may be about to begin; return the number of the last one.
+
+        A writer ends a file, syncs it and begins the next one without freeing the lock. So if the lock is
+        free after `end` was read, the file is there, or the writer died.
+        """
+        deadline = monotonic() + _LOCK_TIMEOUT
+        while True:
+            has_writer = is_locked(self._lock_path)
+            last = self.find_last()
+            if last >= number or not has_writer or monotonic() > deadline:
+                return last
+            sleep(_PAUSE)
+
+
+def _read_payloads(frames: FrameLog[FileLogBytes, _FileIdentity], *, may_grow: bool) -> Iterator[bytes]:
+    """Yield the entries of an open file, in their canonical form.
+
+    A writer may be at work on the beginning or the last record. So what seems cut is looked at again,
+    unless the file has been followed by another one.
+
+    Raises:
+        IncompleteLog: the beginning is cut.
+    """
+    medium = frames.bytes
+    for looks_left in reversed(range(_TRIES)):
+        try:
+            if not frames.end:
+                frames.read_beginning(medium.size)
+        except IncompleteLog:
+            if not may_grow or not looks_left:
+                raise
+        else:
+            for frame in frames.records.scan(frames.end, medium.size, frames.seq):
+                frames.note_read(frame)
+                if frame.type != META:
+                    yield frame.payload
+            if not may_grow or frames.records.is_zero(frames.end, medium.size):
+                return
+        sleep(_PAUSE)
+        medium.refresh(frames.end)
+
 
 @final
 class _AuditFile:
@@ -158,14 +237,12 @@ class _AuditFile:
     """
 
     def __init__(
-        self, directory: _Directory, mutex: Any, number: int, start: AuditHead = BEGINNING, sign_every: int = 0
+        self, files: _LogFiles, mutex: Any, number: int, start: AuditHead = BEGINNING, sign_every: int = 0
     ) -> None:
         self.mutex = mutex
         self.number = number
-        self._directory = directory
-        self.frames: FrameLog[FileLogBytes, _FileIdentity] = FrameLog(
-            directory.make_medium(number), _FileIdentity(number)
-        )
+        self._files = files
+        self.frames: FrameLog[FileLogBytes, _FileIdentity] = FrameLog(files.make_medium(number), _FileIdentity(number))
         self._start = start
         self._start_sign_every = sign_every
         self._known = BEGINNING
@@ -190,24 +267,19 @@ class _AuditFile:
 
     def prepare(self) -> str:
         """Do what `refresh_to_write` does; return the name of the file to which a torn end was moved, or ""."""
-        self._refresh()
-        if self.head.seq < self._known.seq:
-            raise self._explain_cut()
-        return self.frames.prepare_end()
-
-    def _refresh(self) -> None:
         frames = self.frames
         medium = frames.bytes
         if frames.in_doubt:
             self.close()
-        if medium.is_open:
-            change = medium.refresh(frames.end)
-            if change is Change.NONE:
-                return
+        change = medium.refresh(frames.end) if medium.is_open else Change.GREW
+        if change is not Change.NONE:
             if change is not Change.GREW:
                 self.close()
-        if medium.is_open or frames.open():
-            self._read_on()
+            if medium.is_open or frames.open():
+                self._read_on()
+        if self.head.seq < self._known.seq:
+            raise self._explain_cut()
+        return frames.prepare_end()
 
     def _read_on(self) -> None:
         frames = self.frames
@@ -217,12 +289,16 @@ class _AuditFile:
             # From the beginning: an exception may have come between the two halves of `close`.
             self._forget()
         known = b'"seq":%d,' % self._known.seq
+        prev = b'"prev":"%s"' % self.head.digest.encode()
         last = signed_head = b""
         for frame in frames.read_on(medium.size):
             if frame.type != WRITE:
                 continue
-            if not last and self.head.seq:
-                self._check_continues(frame.payload)
+            if not last and self.head.seq and prev not in frame.payload:
+                # The file was cut, and has grown again. Whether or not the head was on the disk, it was
+                # seen: the next try refuses, too.
+                self._known = self.head
+                raise self._explain_cut()
             last = frame.payload
             # Only the last entry and head are parsed: 64 MiB of entries would take a second.
             if _SIGNED not in last:
@@ -247,13 +323,6 @@ class _AuditFile:
         if entry is None:
             raise CheckpointCorruptionError(self.frames.path, self.frames.end, "a record is no entry of an audit log")
         return entry
-
-    def _check_continues(self, canonical: bytes) -> None:
-        """Check that an entry follows the head: the file may have been cut, and grown again."""
-        if b'"prev":"%s"' % self.head.digest.encode() not in canonical:
-            # Whether or not the head was on the disk, it was seen: the next try refuses, too.
-            self._known = self.head
-            raise self._explain_cut()
 
     def _explain_cut(self) -> CheckpointCorruptionError:
         reason = f"entry {self._known.seq} is gone, which was there: the audit log was cut, or exchanged for another"
@@ -280,7 +349,7 @@ class _AuditFile:
         medium = self.frames.bytes
         try:
             medium.io.fdatasync(medium.fd)
-            self._directory.sync_names()
+            self._files.sync_names()
         except OSError:
             medium.durability.note_failed_sync()
             raise
@@ -290,6 +359,167 @@ class _AuditFile:
         """Note that the entries up to a head are on the disk."""
         if head.seq > self._known.seq:
             self._known = head
+
+
+@final
+class _Writer:
+    """Appends entries to the last file of a log.
+
+    Attributes:
+        mutex: held by the thread that appends. It comes before the write lock, as everywhere: a thread that waits
+            for another process holds back only the threads that use the same log.
+    """
+
+    def __init__(
+        self, files: _LogFiles, digester: Digester, signer: Signer | None, *, sign_every: int, max_bytes: int
+    ) -> None:
+        self._files = files
+        self._digester = digester
+        self._signer = signer
+        self._sign_every = sign_every
+        self._max_bytes = max_bytes
+        self._sync_mode = make_sync_mode("always")
+        self._reset()
+        _WRITERS.add(self)
+
+    def _reset(self) -> None:
+        self.mutex = threading.RLock()
+        self._file: _AuditFile | None = None
+        self._gaps = 0
+        """How many entries could not be written, and are in no entry of the kind `gap` yet."""
+        self._gap_time = ""
+        """When the first of them could not be written."""
+
+    def append(self, entry: Entry, *, is_lasting: bool) -> int:
+        """Append an entry and return its number; see `AuditLog.append`."""
+        with self.mutex, self._files.write_lock:
+            file = self._make_ready()
+            start = file.frames.end
+            file.append(entry)
+            seq = file.head.seq
+            # Until the next head, the last one holds: a writer with another number may have signed it.
+            if self._signer is not None and file.unsigned >= min(file.sign_every, self._sign_every):
+                self._sign(file)
+                is_lasting = True
+            if not is_lasting:
+                return seq
+            head = file.head
+            ticket = self._sync_mode.take_ticket(file, start, expects_put=False)
+        # Without the locks: others append meanwhile, and one sync serves all of them.
+        self._sync_mode.settle(ticket, expects_put=False)
+        with self.mutex:
+            file.note_synced(head)
+        return seq
+
+    def note_gap(self) -> None:
+        """Note that an entry could not be written; see `AuditLog.note_gap`."""
+        with self.mutex:
+            if not self._gaps:
+                self._gap_time = now()
+            self._gaps += 1
+
+    def _make_ready(self) -> _AuditFile:
+        """Return the file for the next entry; begin the log, or its next file."""
+        file = self._find_end()
+        if file.head.seq and file.frames.end >= self._max_bytes:
+            file.append({"kind": "end"}, self._signer)
+            file = self._go_on(file)
+        if not file.head.seq:
+            file.append({
+                "kind": "begin",
+                "format": FORMAT,
+                "log": os.urandom(16).hex(),
+                "key_check": self._digester.check,
+                "sign_every": 0 if self._signer is None else self._sign_every,
+            })  # fmt: skip
+            if self._signer is not None:
+                self._sign(file)
+        if self._gaps:
+            # It is on the disk before it is forgotten here.
+            file.append({"kind": "gap", "count": self._gaps, "since": self._gap_time})
+            file.sync()
+            self._gaps = 0
+        return file
+
+    def _find_end(self) -> _AuditFile:
+        """Return the last file, up to date; what a dead writer left at its end is set aside."""
+        if self._file is None:
+            preload_modules()
+            self._file = self._find_last()
+        file = self._file
+        torn = file.prepare()
+        if file.frames.bytes.durability.is_suspect:
+            renew(file)
+            torn = file.prepare() or torn
+        while file.has_ended:
+            file = self._go_on(file)
+        if torn and file.head.seq:
+            file.append({"kind": "torn", "file": torn})
+        return file
+
+    def _sign(self, file: _AuditFile) -> None:
+        file.append({"kind": "head", "sign_every": self._sign_every}, self._signer)
+
+    def _go_on(self, file: _AuditFile) -> _AuditFile:
+        """Return the file after one that has ended; what is in that is on the disk before the next one begins."""
+        file.sync()
+        following = _AuditFile(self._files, self.mutex, file.number + 1, file.head, file.sign_every)
+        following.note_synced(file.head)
+        following.prepare()
+        file.close()
+        self._file = following
+        return following
+
+    def _find_last(self) -> _AuditFile:
+        """Return the last file of the log that has an entry, or the first file."""
+        if not self._digester.has_made(next(self._files.read(ChainChecker()), None)):
+            raise CheckpointerConfigurationError(
+                f"{self._files.root}: the log was begun with another digest_key, or none"
+            )
+        for number in reversed(self._files.list_numbers()):
+            file = _AuditFile(self._files, self.mutex, number)
+            file.prepare()
+            if file.head.seq:
+                return file
+            file.close()
+        return _AuditFile(self._files, self.mutex, 1)
+
+    def close(self) -> None:
+        """Note the gaps, sign the head, and close the files; see `AuditLog.close`."""
+        with self.mutex:
+            if self._file is not None or self._gaps:
+                with self._files.write_lock:
+                    try:
+                        file = self._make_ready() if self._gaps else self._find_end()
+                        if self._signer is not None and file.unsigned:
+                            self._sign(file)
+                        if file.frames.bytes.is_open:
+                            file.sync()
+                    finally:
+                        if self._file is not None:
+                            self._file.close()
+                        self._file = None
+            self._files.write_lock.close()
+
+    def close_after_fork(self) -> None:
+        """Begin anew in the child of a fork: it shares locks and positions with the parent."""
+        if self._file is not None:
+            self._file.frames.bytes.close_after_fork()
+            self._file.close()
+        self._files.close_after_fork()
+        self._reset()
+
+
+_WRITERS: Final[weakref.WeakSet[_Writer]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for writer in list(_WRITERS):
+        writer.close_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class AuditLog:
@@ -336,32 +566,18 @@ class AuditLog:
             "sign_every": sign_every,
             "max_bytes": max_bytes,
         }
-        self._root = os.fspath(directory)
-        self.digester = Digester(load_digest_key(digest_key))
-        self._signer = None if signing_key is None else Signer(signing_key)
-        self._sign_every = sign_every
-        self._max_bytes = max_bytes
-        self._io = FileIO() if io is None else io
-        self._sync_mode = make_sync_mode("always")
-        self._reset()
-        _LOGS.add(self)
-
-    def _reset(self) -> None:
-        self._directory = _Directory(self._root, self._io)
-        self._mutex = threading.RLock()
-        self._file: _AuditFile | None = None
-        self._gaps = 0
-        """How many entries could not be written, and are in no entry of the kind `gap` yet."""
-        self._gap_time = ""
-        """When the first of them could not be written."""
+        self.digester = Digester(digest_key)
+        signer = None if signing_key is None else Signer(signing_key)
+        self._files = _LogFiles(os.fspath(directory), FileIO() if io is None else io)
+        self._writer = _Writer(self._files, self.digester, signer, sign_every=sign_every, max_bytes=max_bytes)
 
     def __repr__(self) -> str:
         """Return the class and the directory; no key."""
-        return f"{type(self).__name__}({self._root!r})"
+        return f"{type(self).__name__}({self._files.root!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the directory and the options, keys included, for a node in another process."""
-        return _open_log, (self._root, self._options)
+        return partial(AuditLog, self._files.root, **self._options), ()
 
     def __enter__(self) -> Self:
         return self
@@ -384,114 +600,18 @@ class AuditLog:
             CheckpointCorruptionError: the log is damaged, or was cut. Nothing was written.
             CheckpointerConfigurationError: the log was begun with another digest key. Nothing was written.
         """
+        entry = self.digester.hide(fields)
         # Without `_storage_errors`, which takes 2 us: this is part of every put.
         try:
-            return self._append(self.digester.hide(fields), is_lasting=is_lasting)
+            return self._writer.append(entry, is_lasting=is_lasting)
         except CheckpointerError:
             raise
         except OSError as error:
-            raise wrap_os_error(error, "write", self._root) from error
-
-    def _append(self, fields: Entry, *, is_lasting: bool) -> int:
-        # The mutex comes before the write lock, as everywhere: a thread that waits for another process
-        # holds back only the threads that use the same log.
-        with self._mutex, self._directory.write_lock:
-            file = self._make_ready()
-            start = file.frames.end
-            file.append(fields)
-            seq = file.head.seq
-            # Until the next head, the last one holds: a writer with another number may have signed it.
-            if self._signer is not None and file.unsigned >= min(file.sign_every, self._sign_every):
-                self._sign(file)
-                is_lasting = True
-            if not is_lasting:
-                return seq
-            head = file.head
-            ticket = self._sync_mode.take_ticket(file, start, expects_put=False)
-        # Without the locks: others append meanwhile, and one sync serves all of them.
-        self._sync_mode.settle(ticket, expects_put=False)
-        with self._mutex:
-            file.note_synced(head)
-        return seq
+            raise wrap_os_error(error, "write", self._files.root) from error
 
     def note_gap(self) -> None:
         """Note that an entry could not be written: the next one that can says so; for AuditedSaver."""
-        with self._mutex:
-            if not self._gaps:
-                self._gap_time = now()
-            self._gaps += 1
-
-    def _make_ready(self) -> _AuditFile:
-        """Return the file for the next entry; begin the log, or its next file."""
-        file = self._find_end()
-        if file.head.seq and file.frames.end >= self._max_bytes:
-            file.append({"kind": "end"}, self._signer)
-            file = self._go_on(file)
-        if not file.head.seq:
-            self._begin(file)
-        if self._gaps:
-            # It is on the disk before it is forgotten here.
-            file.append({"kind": "gap", "count": self._gaps, "since": self._gap_time})
-            file.sync()
-            self._gaps = 0
-        return file
-
-    def _find_end(self) -> _AuditFile:
-        """Return the last file, up to date; what a dead writer left at its end is set aside."""
-        if self._file is None:
-            preload_modules()
-            self._file = self._find_last()
-        file = self._file
-        torn = file.prepare()
-        if file.frames.bytes.durability.is_suspect:
-            renew(file)
-            torn = file.prepare() or torn
-        while file.has_ended:
-            file = self._go_on(file)
-        if torn and file.head.seq:
-            file.append({"kind": "torn", "file": torn})
-        return file
-
-    def _begin(self, file: _AuditFile) -> None:
-        sign_every = 0 if self._signer is None else self._sign_every
-        file.append({
-            "kind": "begin",
-            "format": FORMAT,
-            "log": os.urandom(16).hex(),
-            "key_check": self.digester.check,
-            "sign_every": sign_every,
-        })  # fmt: skip
-        if self._signer is not None:
-            self._sign(file)
-
-    def _sign(self, file: _AuditFile) -> None:
-        file.append({"kind": "head", "sign_every": self._sign_every}, self._signer)
-
-    def _go_on(self, file: _AuditFile) -> _AuditFile:
-        """Return the file after one that has ended; what is in that is on the disk before the next one begins."""
-        file.sync()
-        following = _AuditFile(self._directory, self._mutex, file.number + 1, file.head, file.sign_every)
-        following.note_synced(file.head)
-        following.prepare()
-        file.close()
-        self._file = following
-        return following
-
-    def _find_last(self) -> _AuditFile:
-        """Return the last file of the log that has an entry, or the first file."""
-        self._check_key()
-        for number in reversed(self._directory.list_numbers()):
-            file = _AuditFile(self._directory, self._mutex, number)
-            file.prepare()
-            if file.head.seq:
-                return file
-            file.close()
-        return _AuditFile(self._directory, self._mutex, 1)
-
-    def _check_key(self) -> None:
-        """Check that the digest key is that with which the log was begun."""
-        if not self.digester.has_made(next(self._read(ChainChecker()), None)):
-            raise CheckpointerConfigurationError(f"{self._root}: the log was begun with another digest_key, or none")
+        self._writer.note_gap()
 
     def close(self) -> None:
         """Sign the head if there is a key, bring all to the disk, and close the files. A later use opens them again.
@@ -503,77 +623,10 @@ class AuditLog:
             CheckpointStorageError: the file system refused. The files are closed.
             CheckpointCorruptionError: the log is damaged, or was cut. The files are closed.
         """
-        with self._storage_errors("write"), self._mutex:
-            if self._file is not None or self._gaps:
-                with self._directory.write_lock:
-                    self._close_file()
-            self._directory.write_lock.close()
-
-    def _close_file(self) -> None:
-        try:
-            file = self._make_ready() if self._gaps else self._find_end()
-            if self._signer is not None and file.unsigned:
-                self._sign(file)
-            if file.frames.bytes.is_open:
-                file.sync()
-        finally:
-            if self._file is not None:
-                self._file.close()
-            self._file = None
-
-    def _close_after_fork(self) -> None:
-        """Begin anew in the child of a fork: it shares locks and positions with the parent."""
-        if self._file is not None:
-            self._file.frames.bytes.close_after_fork()
-            self._file.close()
-        self._directory.write_lock.close_after_fork()
-        self._reset()
+        with self._storage_errors("write"):
+            self._writer.close()
 
     # Reading
-
-    def _read(self, checker: ChainChecker) -> Iterator[Entry]:
-        """Yield the entries of all files, and tell a checker what is wrong. Takes no lock."""
-        directory = self._directory
-        last = directory.find_last()
-        number = 0
-        while number < last:
-            number += 1
-            path = directory.path_of(number)
-            if directory.io.stat(path) is None:
-                checker.report(path, "the file is missing")
-                checker.skip_damage()
-                continue
-            kind = ""
-            for entry in self._read_file(number, checker, is_last=number == last):
-                kind = entry["kind"]
-                yield entry
-            if kind == "end" and number == last:
-                last = directory.wait_for(number + 1)
-                if number == last:
-                    reason = "the file is missing: it was removed, or its writer died before it began it"
-                    checker.report(directory.path_of(number + 1), reason)
-            elif kind != "end" and number < last:
-                checker.report(path, "its end was cut: another file follows")
-
-    def _read_file(self, number: int, checker: ChainChecker, *, is_last: bool) -> Iterator[Entry]:
-        medium = FileLogBytes(self._directory.io, self._directory.path_of(number))
-        frames = FrameLog(medium, _FileIdentity(number))
-        try:
-            if not medium.open():
-                return
-            for payload in _read_payloads(frames, may_grow=is_last):
-                entry = checker.add(payload)
-                if entry is not None:
-                    yield entry
-            if not frames.records.is_zero(frames.end, medium.size):
-                checker.report(medium.path, f"the last write did not finish, or was cut, at byte {frames.end}")
-        except IncompleteLog:
-            checker.report(medium.path, "its beginning did not finish, or was cut")
-        except (CheckpointCorruptionError, CheckpointFormatError) as error:
-            checker.report(medium.path, error.reason)
-            checker.skip_damage()
-        finally:
-            frames.close()
 
     def records(
         self,
@@ -595,12 +648,8 @@ class AuditLog:
             CheckpointCorruptionError: the log is damaged; `verify` says where.
             CheckpointStorageError: the file system refused.
         """
-        wanted = {
-            "principal": self.digester.hide_name("principal", principal),
-            "thread_id": self.digester.hide_name("thread_id", thread_id),
-            "operation": operation,
-        }
-        wanted = {name: value for name, value in wanted.items() if value is not None}
+        given = {"principal": principal, "thread_id": thread_id, "operation": operation}
+        wanted = self.digester.hide({name: value for name, value in given.items() if value is not None})
         start = "" if since is None else format_time(since)
 
         def is_wanted(entry: Entry) -> bool:
@@ -622,7 +671,7 @@ class AuditLog:
         """Yield all entries; raise an error if records cannot be read, but not if they are only unfinished."""
         checker = ChainChecker()
         with self._storage_errors("read"):
-            yield from self._read(checker)
+            yield from self._files.read(checker)
         if checker.is_damaged:
             where, reason = checker.problems[0]
             raise CheckpointCorruptionError(where, 0, f"{reason}; `verify` finds all problems")
@@ -652,17 +701,17 @@ class AuditLog:
         """
         signatures = None if public_key is None else SignatureChecker(public_key)
         head = parse_head(expect_head)
-        digester = self.digester if digest_key is None else Digester(load_digest_key(digest_key))
+        digester = self.digester if digest_key is None else Digester(digest_key)
         checker = ChainChecker(signatures=signatures, expect_head=head)
         with self._storage_errors("read"):
-            for _ in self._read(checker):
+            for _ in self._files.read(checker):
                 pass
             report = checker.finish()
             if store is None:
                 return report
             from savers._audit.store_check import StoreChecker
 
-            checked = StoreChecker(lambda: self._read(ChainChecker()), store, digester)
+            checked = StoreChecker(lambda: self._files.read(ChainChecker()), store, digester)
             return replace(report, problems=(*report.problems, *checked.find_problems()))
 
     @contextmanager
@@ -672,48 +721,4 @@ class AuditLog:
         except CheckpointerError:
             raise
         except OSError as error:
-            raise wrap_os_error(error, operation, self._root) from error
-
-
-def _read_payloads(frames: FrameLog[FileLogBytes, _FileIdentity], *, may_grow: bool) -> Iterator[bytes]:
-    """Yield the entries of an open file, in their canonical form.
-
-    A writer may be at work on the beginning or the last record. So what seems cut is looked at again,
-    unless the file has been followed by another one.
-
-    Raises:
-        IncompleteLog: the beginning is cut.
-    """
-    medium = frames.bytes
-    for looks_left in reversed(range(_TRIES)):
-        try:
-            if not frames.end:
-                frames.read_beginning(medium.size)
-        except IncompleteLog:
-            if not may_grow or not looks_left:
-                raise
-        else:
-            for frame in frames.records.scan(frames.end, medium.size, frames.seq):
-                frames.note_read(frame)
-                if frame.type != META:
-                    yield frame.payload
-            if not may_grow or frames.records.is_zero(frames.end, medium.size):
-                return
-        sleep(_PAUSE)
-        medium.refresh(frames.end)
-
-
-def _open_log(directory: str, options: dict[str, Any]) -> AuditLog:
-    return AuditLog(directory, **options)
-
-
-_LOGS: Final[weakref.WeakSet[AuditLog]] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for log in list(_LOGS):
-        log._close_after_fork()  # noqa: SLF001 - of this module
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+            raise wrap_os_error(error, operation, self._files.root) from error

@@ -1,8 +1,18 @@
-"""Compares a store with what its audit log says it should hold."""
+"""Compares a store with what its audit log says it should hold.
+
+Operations may overlap, fail halfway, or have no outcome because their process died. Then there are
+several states that the store may have: each key (a checkpoint, a pending write, a tag) has the values
+that it may have, and whether it must be there. An operation that overlapped none of the same keys, and
+succeeded, leaves exactly one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from itertools import chain, count
 from typing import Any, Final, final
 
 from graphkit import Checkpoint, RunnableConfig
@@ -14,12 +24,451 @@ from graphkit.errors import (
     CheckpointSerializationError,
 )
 from savers._audit.chain import AuditProblem
-from savers._audit.digests import ContentDigester, Digester, find_codec, get_fields
+from savers._audit.digests import ContentDigester, Digester, find_codec, get_fields, unwrap
 from savers._audit.entries import Entry
-from savers._audit.expected import ExpectedStore, History, Slots, Thread
 
+_DIGEST: Final = re.compile(r"\b(?:hmac-)?sha256:([0-9a-f]{12})[0-9a-f]+")
 _ROUNDS: Final = 3
 """How often a store that seems wrong is compared again: runs may change it meanwhile."""
+
+_ON_KEYS: Final = frozenset({"add_tags", "put", "put_writes", "remove_tags"})
+"""The operations on single keys of one history; the others are on whole threads."""
+_WITHOUT_EFFECT: Final = frozenset({"compact", "erase_deleted", "rotate"})
+"""The operations that change no content."""
+_DELETES: Final = frozenset({"delete", "erase"})
+_REMOVES: Final = _DELETES | {"delete_idle", "prune", "remove"}
+_REFUSALS: Final = {
+    **dict.fromkeys(_ON_KEYS, frozenset({
+        "CheckpointConflictError", "CheckpointFormatError", "CheckpointKeyError", "CheckpointNotFoundError",
+        "CheckpointSerializationError", "CheckpointerConfigurationError", "ThreadBusyError",
+    })),
+    **dict.fromkeys(("copy", "delete", "release"), frozenset({
+        "CheckpointConflictError", "CheckpointerConfigurationError", "ThreadBusyError",
+    })),
+    "delete_idle": frozenset({"TypeError", "ValueError"}),
+}  # fmt: skip
+"""By operation, the errors after which it has changed nothing."""
+
+
+@final
+@dataclass
+class Slot:
+    """What may be stored under a key."""
+
+    values: set[str | None]
+    """The digests that it may have; None stands for content that could not be digested."""
+    must_exist: bool = True
+    is_ordered: bool = True
+    """Whether its place among the others is known."""
+    rank: int = field(default_factory=count().__next__)
+    """What was stored before it has a lower one."""
+
+    def accepts(self, value: str | None) -> bool:
+        """Return whether a digest is one of those that it may have."""
+        return value in self.values or None in self.values
+
+
+class Slots(dict[str, Slot]):
+    """What may be stored under several keys."""
+
+    def store(self, key: str, value: str | None, *, is_certain: bool, must_exist: bool = False) -> Slot:
+        """Note that a value was stored, or may have been."""
+        if is_certain:
+            self[key] = Slot({value})
+            return self[key]
+        slot = self.setdefault(key, Slot(set(), must_exist=False, is_ordered=False))
+        slot.values.add(value)
+        slot.must_exist = slot.must_exist or must_exist
+        return slot
+
+    def remove(self, keys: Iterable[str], *, is_certain: bool) -> None:
+        """Note that keys were removed, or may have been."""
+        for key in keys:
+            if is_certain:
+                self.pop(key, None)
+            elif key in self:
+                self[key].must_exist = False
+
+    def add_possible(self, others: Slots) -> None:
+        """Note that what may be in other slots may be here, too."""
+        for key, slot in others.items():
+            for value in slot.values:
+                self.store(key, value, is_certain=False)
+
+
+_WRITE: Final = "pending write {}"
+"""The key of the slot of a pending write, and its name in a message."""
+_TAG: Final = "tag {}"
+_ANY: Final = ""
+"""In place of an id: what was recorded with the latest checkpoint of a history that had none a moment before."""
+
+
+@final
+@dataclass
+class History:
+    """What may be in one history."""
+
+    checkpoints: Slots = field(default_factory=Slots)
+    recorded: dict[str, Slots] = field(default_factory=dict)
+    """The pending writes and the tags of each checkpoint. It may be put after its writes."""
+    heirs: dict[str, set[str]] = field(default_factory=dict)
+    """By checkpoint, those that may have taken its place, and its pending writes and tags with it."""
+
+    def list_recorded(self, checkpoint_id: str) -> Slots:
+        """Return the pending writes and the tags that a checkpoint may have."""
+        slots = self.recorded.get(checkpoint_id, Slots())
+        if _ANY in self.recorded:
+            slots = deepcopy(slots)
+            slots.add_possible(self.recorded[_ANY])  # need not be there
+        return slots
+
+    def list_heirs(self, checkpoint_id: str) -> set[str]:
+        """Return the checkpoints that may have taken the place of one, or of one that has."""
+        found: set[str] = set()
+        waiting = [checkpoint_id]
+        while waiting:
+            for heir in self.heirs.get(waiting.pop(), set()) - found:
+                found.add(heir)
+                waiting.append(heir)
+        return found
+
+    def loosen(self) -> None:
+        """Note that all of it may be gone."""
+        for slots in (self.checkpoints, *self.recorded.values()):
+            slots.remove(list(slots), is_certain=False)
+
+    def add_possible(self, other: History) -> None:
+        """Note that what may be in another history may be here, too."""
+        self.checkpoints.add_possible(other.checkpoints)
+        for checkpoint_id, slots in other.recorded.items():
+            self.recorded.setdefault(checkpoint_id, Slots()).add_possible(slots)
+        for checkpoint_id, heirs in other.heirs.items():
+            self.heirs.setdefault(checkpoint_id, set()).update(heirs)
+
+    def forget(self, ids: Collection[str], *, is_certain: bool) -> None:
+        """Note that checkpoints were removed, or may have been."""
+        self.checkpoints.remove(ids, is_certain=is_certain)
+        if is_certain:
+            for checkpoint_id in ids:
+                self.recorded.pop(checkpoint_id, None)
+
+
+@final
+@dataclass
+class Thread:
+    """What may be in one thread."""
+
+    histories: dict[str, History] = field(default_factory=dict)
+    versions: dict[int, dict[str, Slots]] = field(default_factory=dict)
+    """The released histories, by version and namespace."""
+    released: list[dict[str, Slots]] = field(default_factory=list)
+    """What may be in a version whose number is not recorded."""
+
+    def history(self, namespace: str) -> History:
+        """Return a history, which may be empty."""
+        return self.histories.setdefault(namespace, History())
+
+    def loosen(self) -> None:
+        """Note that all live histories may be gone."""
+        for history in self.histories.values():
+            history.loosen()
+
+    def add_to_released(self, namespace: str, put: Entry) -> None:
+        """Note that a checkpoint may be in what a release has taken at the same time."""
+        for histories in self.released:
+            slots = histories.setdefault(namespace, Slots())
+            slots.store(put["checkpoint_id"], put.get("digest"), is_certain=False)
+
+    def copy_checkpoints(self) -> dict[str, Slots]:
+        """Return the checkpoints of all histories, by namespace."""
+        return {namespace: deepcopy(history.checkpoints) for namespace, history in self.histories.items()}
+
+
+@final
+class _Operation:
+    """An operation that has begun."""
+
+    def __init__(self, intent: Entry, *, is_ended: bool) -> None:
+        self.fields = intent
+        self.name: str = intent["operation"]
+        self.thread_id: str | None = intent.get("thread_id")
+        self.namespace: str = intent.get("checkpoint_ns") or ""
+        self.target: str | None = intent.get("target")
+        self.is_on_keys = self.name in _ON_KEYS
+        self.keys = self._list_keys() if self.is_on_keys else set()
+        self.is_raced = False
+        """Whether another operation on the same keys overlapped it."""
+        self.is_raced_by_removal = False
+        self.is_unordered = False
+        """Whether another put to the same history overlapped it."""
+        self.is_ended = is_ended
+        """Whether the log has its outcome."""
+        self.is_settled = False
+        """Whether it changes nothing any more, although it has no outcome."""
+        self.settled: set[str | None] = set()
+        """The threads that were deleted since this began, if it has no outcome."""
+        self.copied_to: set[str] = set()
+        """The threads to which an overlapping copy may have copied what it stores."""
+
+    def _list_keys(self) -> set[tuple[str, ...]]:
+        checkpoint_id = self.fields.get("checkpoint_id") or ""
+        match self.name:
+            case "put":
+                replaced = self.fields.get("replaces")
+                return {("put", checkpoint_id)} if replaced is None else {("put", checkpoint_id), ("put", replaced)}
+            case "put_writes":
+                return {("write", checkpoint_id, key) for key in self.fields.get("writes", ())}
+            case _:
+                return {("tag", checkpoint_id, tag) for tag in self.fields.get("tags", ())}
+
+    def note_overlap(self, other: _Operation) -> None:
+        """Note that another operation overlaps this one, in both of them."""
+        subjects = [{each.thread_id, each.target} - {None} for each in (self, other)]
+        is_about_all = self.thread_id is None or other.thread_id is None
+        if not is_about_all and not subjects[0] & subjects[1]:
+            return
+        if not other.is_ended and (self.thread_id in other.settled or self.name in _REMOVES):
+            # What one removes, the other need not have removed.
+            return
+        for copy, put in ((self, other), (other, self)):
+            if copy.target is not None and put.is_on_keys and put.thread_id != copy.target:
+                copy.is_raced_by_removal = True
+                put.copied_to.add(copy.target)
+                return
+        if not self.is_on_keys or not other.is_on_keys:
+            self.is_raced_by_removal = other.is_raced_by_removal = True
+            return
+        if self.namespace != other.namespace:
+            return
+        if self.keys & other.keys:
+            self.is_raced = other.is_raced = True
+        for one, two in ((self, other), (other, self)):
+            # Without an id, it may be about the checkpoint of the other operation.
+            if not one.fields.get("checkpoint_id") or one.removes_from(two):
+                one.is_raced = True
+                two.is_raced_by_removal = True
+        if self.name == other.name == "put":
+            self.is_unordered = other.is_unordered = True
+
+    def note_success(self, later: _Operation) -> None:
+        """Note that another operation has succeeded, in one that has no outcome.
+
+        If it was repeated, it is assumed to change nothing any more; and if a thread was deleted, nothing there.
+        """
+        if later.fields["seq"] < self.fields["seq"]:
+            return
+        if later.name in _DELETES:
+            self.settled.add(later.thread_id)
+        subject = self.thread_id if self.target is None else self.target
+        is_repeated = (later.name, later.thread_id, later.target) == (self.name, self.thread_id, self.target)
+        self.is_settled = is_repeated or (subject is not None and subject in self.settled)
+
+    def removes_from(self, other: _Operation) -> bool:
+        """Return whether this puts another checkpoint in the place of the one that the other operation is about."""
+        replaced = self.fields.get("replaces")
+        if replaced in {None, self.fields.get("checkpoint_id")}:
+            return False
+        return bool(replaced == other.fields.get("checkpoint_id"))
+
+
+@final
+class ExpectedStore:
+    """What a store should hold.
+
+    Attributes:
+        threads: what is in each thread, by its id as it stands in the log.
+    """
+
+    def __init__(self) -> None:
+        self.threads: dict[str, Thread] = {}
+
+    def thread(self, thread_id: str) -> Thread:
+        """Return a thread, which may be empty."""
+        return self.threads.setdefault(thread_id, Thread())
+
+    def replay(self, read: Callable[[], Iterator[Entry]]) -> None:
+        """Take in all entries of a log, which are read twice."""
+        # What has no outcome may have had its effect, or not: its process has died, or is still at work. An
+        # operation on keys is not counted as overlapping all that follows. One on whole threads is: other
+        # processes may have put much before it came to a thread, or died.
+        ended = {entry["of"] for entry in read() if entry["kind"] == "outcome"}
+        running: dict[int, _Operation] = {}
+        unended: list[_Operation] = []
+        for entry in read():
+            if entry["kind"] == "intent":
+                is_ended = entry["seq"] in ended
+                operation = _Operation(entry, is_ended=is_ended)
+                if operation.name in _WITHOUT_EFFECT:
+                    continue
+                if is_ended or not operation.is_on_keys:
+                    for other in (*running.values(), *unended):
+                        operation.note_overlap(other)
+                if is_ended:
+                    running[entry["seq"]] = operation
+                    continue
+                self._apply(operation, {"result": "unknown"})
+                if not operation.is_on_keys:
+                    unended.append(operation)
+            elif entry["kind"] == "outcome" and entry["of"] in running:
+                operation = running.pop(entry["of"])
+                self._apply(operation, entry)
+                if entry["result"] == "ok":
+                    for other in unended:
+                        other.note_success(operation)
+                    unended = [other for other in unended if not other.is_settled]
+
+    def _apply(self, operation: _Operation, outcome: Entry) -> None:
+        result = outcome["result"]
+        if result == "refused":
+            return
+        if result == "failed" and outcome.get("error") in _REFUSALS.get(operation.name, ()):
+            return
+        if not operation.is_on_keys:
+            self._apply_to_threads(operation, outcome)
+            return
+        must_exist = result == "ok" and not operation.is_raced_by_removal
+        is_certain = must_exist and not operation.is_raced
+        self._apply_in(self.thread(operation.thread_id or ""), operation, is_certain=is_certain, must_exist=must_exist)
+        for target in operation.copied_to:
+            self._apply_in(self.thread(target), operation, is_certain=False, must_exist=False)
+
+    def _apply_to_threads(self, operation: _Operation, outcome: Entry) -> None:
+        is_certain = outcome["result"] == "ok" and not operation.is_raced_by_removal
+        match operation.name:
+            case name if name in _DELETES:
+                self._delete(self._select(operation), is_certain=is_certain)
+            case "delete_idle":
+                threads = self._select(operation) if outcome.get("threads") is None else outcome["threads"]
+                self._delete(threads, is_certain=is_certain)
+            case "release":
+                self._release(operation, outcome.get("version"), is_certain=is_certain)
+            case "copy":
+                self._copy(operation, is_certain=is_certain)
+            case "prune" | "repair" if outcome.get("removed") is not None:
+                self._remove(outcome["removed"], is_certain=not operation.is_raced_by_removal)
+            case "remove":
+                removed = {operation.thread_id or "": {operation.namespace: operation.fields.get("ids", [])}}
+                self._remove(removed, is_certain=is_certain)
+            case _:
+                # A repair that changed something, or an operation of a later version: all of it may be gone,
+                # and nothing new is there.
+                for thread_id in self._select(operation):
+                    self.thread(thread_id).loosen()
+
+    def _select(self, operation: _Operation) -> list[str]:
+        return list(self.threads) if operation.thread_id is None else [operation.thread_id]
+
+    # Operations on keys
+
+    def _apply_in(self, thread: Thread, operation: _Operation, *, is_certain: bool, must_exist: bool) -> None:
+        history = thread.history(operation.namespace)
+        if operation.name == "put":
+            self._put(history, operation, is_certain=is_certain, must_exist=must_exist)
+            if operation.is_raced_by_removal:
+                thread.add_to_released(operation.namespace, operation.fields)
+            return
+        checkpoint_id = operation.fields.get("checkpoint_id") or _ANY
+        self._record(history, checkpoint_id, operation, is_certain=is_certain, must_exist=must_exist)
+        if not is_certain:
+            for heir in history.list_heirs(checkpoint_id):
+                self._record(history, heir, operation, is_certain=False, must_exist=False)
+
+    def _record(
+        self, history: History, checkpoint_id: str, operation: _Operation, *, is_certain: bool, must_exist: bool
+    ) -> None:
+        slots = history.recorded.setdefault(checkpoint_id, Slots())
+        if operation.name == "put_writes":
+            kept = operation.fields.get("keep", ())
+            for key, value in operation.fields.get("writes", {}).items():
+                name = _WRITE.format(key)
+                is_new = key not in kept or name not in slots
+                slots.store(name, value, is_certain=is_certain and is_new, must_exist=must_exist)
+            return
+        tags = {_TAG.format(tag): tag for tag in operation.fields.get("tags", ())}
+        if operation.name == "remove_tags":
+            slots.remove(tags, is_certain=is_certain)
+            if checkpoint_id == _ANY:
+                for each in history.recorded.values():
+                    each.remove(tags, is_certain=False)
+            return
+        for name, tag in tags.items():
+            slots.store(name, tag, is_certain=is_certain)  # what raced it may have removed it
+
+    def _put(self, history: History, operation: _Operation, *, is_certain: bool, must_exist: bool) -> None:
+        new = operation.fields["checkpoint_id"]
+        digest = operation.fields.get("digest")
+        replaced = operation.fields.get("replaces")
+        checkpoints = history.checkpoints
+        if replaced is None:
+            # A history may have an id twice.
+            is_again = new in checkpoints
+            slot = checkpoints.store(new, digest, is_certain=is_certain and not is_again, must_exist=must_exist)
+            slot.is_ordered = is_certain and not is_again and not operation.is_unordered
+            return
+        if not is_certain:
+            checkpoints.store(new, digest, is_certain=False, must_exist=must_exist)
+            if replaced != new:
+                checkpoints.remove([replaced], is_certain=False)
+                history.heirs.setdefault(replaced, set()).add(new)
+                # The new one may have taken over the pending writes and tags of the old one.
+                old = history.recorded.get(replaced, Slots())
+                old.remove(old, is_certain=False)
+                history.recorded.setdefault(new, Slots()).add_possible(old)
+            return
+        last = checkpoints.pop(replaced, None)
+        if replaced != new and replaced in history.recorded:
+            history.recorded[new] = Slots({**history.recorded.pop(replaced), **history.recorded.get(new, {})})
+        slot = checkpoints.store(new, digest, is_certain=True)
+        slot.is_ordered = last is not None and last.is_ordered
+        if last is not None:
+            slot.rank = last.rank
+
+    # Operations on threads
+
+    def _delete(self, thread_ids: Iterable[str], *, is_certain: bool) -> None:
+        for thread_id in thread_ids:
+            if is_certain:
+                self.threads.pop(thread_id, None)
+                continue
+            thread = self.thread(thread_id)
+            thread.loosen()
+            for histories in thread.versions.values():
+                thread.released.append(histories)
+            thread.versions = {}
+
+    def _release(self, operation: _Operation, version: int | None, *, is_certain: bool) -> None:
+        thread = self.thread(operation.thread_id or "")
+        released = thread.copy_checkpoints()
+        if not is_certain:
+            for slots in released.values():
+                slots.remove(list(slots), is_certain=False)
+            thread.released.append(released)
+            thread.loosen()
+            return
+        thread.histories = {}
+        if version is not None:
+            thread.versions[version] = released
+
+    def _copy(self, operation: _Operation, *, is_certain: bool) -> None:
+        source = self.thread(operation.thread_id or "")
+        target = self.thread(operation.target or "")
+        if is_certain:
+            target.histories = deepcopy(source.histories)
+            return
+        # Half of it may be there. A target that had content was not changed.
+        for namespace, history in source.histories.items():
+            target.history(namespace).add_possible(history)
+
+    def _remove(self, removed: Mapping[str, Mapping[str, Any] | None], *, is_certain: bool) -> None:
+        for thread_id, histories in removed.items():
+            if histories is None:
+                self.thread(thread_id).loosen()
+                continue
+            for namespace, ids in histories.items():
+                self.thread(thread_id).history(namespace).forget(ids, is_certain=is_certain)
+
+
+# Comparing
 
 
 @final
@@ -68,7 +517,7 @@ class StoreChecker:
         found: list[AuditProblem] = []
         seen: set[str] = set()
         for thread_id in self._list_threads(expected):
-            name = self._hide("thread_id", thread_id)
+            name = self._digester.hide_name("thread_id", thread_id)
             seen.add(name)
             where = f"thread {thread_id!r}"
             try:
@@ -83,7 +532,10 @@ class StoreChecker:
                 found.append(AuditProblem(where, f"it cannot be read: {error}"))
         for name, thread in expected.threads.items():
             if name not in seen:
-                found += (AuditProblem(f"thread {name!r}", reason) for reason in _list_missing(thread))
+                slots = [history.checkpoints for history in thread.histories.values()]
+                reasons = chain.from_iterable(_compare_checkpoints(each, []) for each in slots)
+                missing = [*reasons, *(f"version {version} is missing" for version in thread.versions)]
+                found += [AuditProblem(f"thread {name!r}", reason) for reason in missing]
         return found
 
     def _list_threads(self, expected: ExpectedStore) -> Iterable[str]:
@@ -95,41 +547,41 @@ class StoreChecker:
             )
         return list(expected.threads)
 
-    def _hide(self, name: str, value: str) -> str:
-        return str(self._digester.hide_name(name, value))
-
     def _compare_thread(self, thread_id: str, expected: Thread) -> Iterator[str]:
         namespaces = self._store.namespaces(thread_id) if self._store.lists_namespaces else [""]
         histories = dict(expected.histories)
         for namespace in namespaces:
-            history = histories.pop(self._hide("checkpoint_ns", namespace), History())
+            history = histories.pop(self._digester.hide_name("checkpoint_ns", namespace), History())
             config = RunnableConfig(thread_id, checkpoint_ns=namespace)
             yield from self._compare_history(config, history, f" of the namespace {namespace!r}" if namespace else "")
         for history in histories.values():
-            yield from _compare_slots("checkpoint", history.checkpoints, [])
+            yield from _compare_checkpoints(history.checkpoints, [])
         if isinstance(self._store, HasVersions):
             yield from self._compare_versions(thread_id, expected)
 
     def _compare_history(self, config: RunnableConfig, expected: History, suffix: str) -> Iterator[str]:
-        listed: Sequence[Checkpoint] = self._store.list(config)
-        found = [(each.id, self._digest(each)) for each in reversed(listed)]
-        for reason in _compare_slots("checkpoint", expected.checkpoints, found):
+        found = self._digest_all(self._store.list(config))
+        for reason in _compare_checkpoints(expected.checkpoints, found):
             yield reason + suffix
-        for reason in _compare_order(expected.checkpoints, [key for key, _ in found]):
-            yield reason + suffix
-        for checkpoint_id in dict.fromkeys(key for key, _ in found):
+        ids = [key for key, _ in found]
+        slots = expected.checkpoints
+        ordered = {key for key in ids if key in slots and slots[key].is_ordered}
+        by_place = [key for key in ids if key in ordered]
+        by_rank = sorted(ordered, key=lambda key: slots[key].rank)
+        if by_place != by_rank:
+            yield "the order of the checkpoints is not what was recorded" + suffix
+        for checkpoint_id in dict.fromkeys(ids):
             named = config.with_check_point_id(checkpoint_id)
-            beside = f" of checkpoint {checkpoint_id}{suffix}"
-            expected_writes, expected_tags = expected.list_beside(checkpoint_id)
-            writes = self._content.digest_writes(self._store.get_writes(named)).items()
-            for reason in _compare_slots("pending write", expected_writes, writes):
-                yield reason + beside
-            tags = [(tag, tag) for tag in self._content.digest_tags(self._store.tags_of(named))]
-            for reason in _compare_slots("tag", expected_tags, tags):
-                yield reason + beside
+            writes = self._content.digest_writes(self._store.get_writes(named))
+            tags = self._content.digest_tags(self._store.tags_of(named))
+            recorded = {_WRITE.format(key): value for key, value in writes.items()}
+            recorded |= {_TAG.format(tag): tag for tag in tags}
+            for reason in _compare_slots(expected.list_recorded(checkpoint_id), recorded.items()):
+                yield f"{reason} of checkpoint {checkpoint_id}{suffix}"
 
-    def _digest(self, checkpoint: Checkpoint) -> str | None:
-        return self._content.digest_checkpoint(get_fields(checkpoint))
+    def _digest_all(self, newest_first: Sequence[Checkpoint]) -> list[tuple[str, str | None]]:
+        """Return the id and the digest of each checkpoint, oldest first."""
+        return [(each.id, self._content.digest_checkpoint(get_fields(each))) for each in reversed(newest_first)]
 
     def _compare_versions(self, thread_id: str, expected: Thread) -> Iterator[str]:
         versions = self._store.versions_by_thread_id(thread_id)
@@ -137,16 +589,18 @@ class StoreChecker:
             possible = expected.released
             if version in expected.versions:
                 possible = [expected.versions[version]]
-            found = {
-                self._hide("checkpoint_ns", namespace): [
-                    (each.id, self._digest(each))
-                    for each in reversed(
-                        self._store.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version).checkpoints
-                    )
+            found: dict[str, list[tuple[str, str | None]]] = {}
+            for namespace in self._store.version_namespaces(thread_id, version):
+                tag = self._store.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version)
+                found[self._digester.hide_name("checkpoint_ns", namespace)] = self._digest_all(tag.checkpoints)
+            reasons = [
+                [
+                    reason
+                    for namespace in {*each, *found}
+                    for reason in _compare_checkpoints(each.get(namespace, Slots()), found.get(namespace, []))
                 ]
-                for namespace in self._store.version_namespaces(thread_id, version)
-            }
-            reasons = [list(_compare_version(each, found)) for each in possible]
+                for each in possible
+            ]
             if not possible:
                 yield f"version {version} has no record"
             elif all(reasons):
@@ -156,50 +610,27 @@ class StoreChecker:
                 yield f"version {version} is missing"
 
 
-def _compare_version(expected: dict[str, Slots], found: dict[str, list[tuple[str, str | None]]]) -> Iterator[str]:
-    for namespace in {*expected, *found}:
-        yield from _compare_slots("checkpoint", expected.get(namespace, Slots()), found.get(namespace, []))
+def _compare_checkpoints(expected: Slots, found: Iterable[tuple[str, str | None]]) -> Iterator[str]:
+    """Yield how the checkpoints of a history differ from what is expected, each as the beginning of a sentence."""
+    for reason in _compare_slots(expected, found):
+        yield f"checkpoint {reason}"
 
 
-def _compare_slots(what: str, expected: Slots, found: Iterable[tuple[str, str | None]]) -> Iterator[str]:
-    """Yield how what is there differs from what is expected, each as the beginning of a sentence."""
-    present = set()
+def _compare_slots(expected: Slots, found: Iterable[tuple[str, str | None]]) -> Iterator[str]:
+    """As `_compare_checkpoints`, for what is recorded with a checkpoint."""
+    present: set[str] = set()
     for key, value in found:
         present.add(key)
         slot = expected.get(key)
         if slot is None:
-            yield f"{what} {_shorten(key)} has no record"
+            yield f"{_shorten(key)} has no record"
         elif not slot.accepts(value):
-            yield f"{what} {_shorten(key)} is not what was recorded"
+            yield f"{_shorten(key)} is not what was recorded"
     for key, slot in expected.items():
         if slot.must_exist and key not in present:
-            yield f"{what} {_shorten(key)} is missing"
-
-
-def _compare_order(expected: Slots, found: Sequence[str]) -> Iterator[str]:
-    present = set(found)
-    ordered = [key for key, slot in expected.items() if slot.is_ordered and key in present]
-    ordered.sort(key=lambda key: expected[key].rank)
-    wanted = set(ordered)
-    if [key for key in found if key in wanted] != ordered:
-        yield "the order of the checkpoints is not what was recorded"
-
-
-def _list_missing(thread: Thread) -> Iterator[str]:
-    for history in thread.histories.values():
-        yield from _compare_slots("checkpoint", history.checkpoints, [])
-    for version in thread.versions:
-        yield f"version {version} is missing"
+            yield f"{_shorten(key)} is missing"
 
 
 def _shorten(key: str) -> str:
     # The keys of pending writes and tags are digests.
-    prefix, colon, digest = key.partition(":")
-    return digest[:12] if colon and prefix.endswith("sha256") else key
-
-
-def unwrap(saver: Any) -> Any:
-    """Return the saver within all wrappers."""
-    while isinstance(getattr(saver, "delegate", None), BaseCheckpointSaver):
-        saver = saver.delegate
-    return saver
+    return _DIGEST.sub(r"\1", key)

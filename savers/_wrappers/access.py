@@ -8,18 +8,18 @@ module needs a method of its own, or its import fails. So a new method cannot be
 from __future__ import annotations
 
 import inspect
-import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
 from functools import partial, wraps
+from itertools import chain
 from logging import getLogger
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, final
 
-from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, Tag, WaitingInterrupt
+from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, WaitingInterrupt
 from graphkit.abc import (
     BaseCheckpointSaver,
     HasVersions,
@@ -51,8 +51,18 @@ from graphkit.saver_kit import (
     get_principal,
 )
 from savers._log.capability import SupportsLogs
-from savers._wrappers.base import OF_NO_THREAD, SaverWrapper, make_capability, overrides
-from savers._wrappers.logs import LogsOfDelegate, LogWithWriter, WriterWrapper
+from savers._wrappers.base import (
+    OF_NO_THREAD,
+    LogsOfDelegate,
+    LogWithWriter,
+    SaverWrapper,
+    WriterWrapper,
+    is_async,
+    iter_wrappers,
+    make_capability,
+    make_opener,
+    overrides,
+)
 
 if TYPE_CHECKING:
     from graphkit.abc import RepairReport, RotationReport, VerifyReport
@@ -78,8 +88,189 @@ _Result = TypeVar("_Result")
 _Class = TypeVar("_Class")
 
 
-def _make_guard(member: FunctionType) -> FunctionType:
+@final
+class _Guard:
+    """Asks a policy about operations on a saver.
+
+    Attributes:
+        metadata_of: returns what the policy adds to the metadata of the checkpoints of a principal; None if it
+            marks none.
+    """
+
+    def __init__(self, saver: BaseCheckpointSaver, policy: Policy) -> None:
+        self._saver = saver
+        self._policy = policy
+        self.metadata_of: Callable[[Any], Mapping[str, Any]] | None = getattr(policy, "metadata_of", None)
+        self._first_put = threading.RLock()
+        """Held to put the first checkpoint of a thread, if the policy marks checkpoints."""
+        self._running: Counter[str] = Counter()
+        """The threads whose run lock is held through this object."""
+
+    # Asking
+
+    def is_allowed(self, principal: Any, operation: str, thread_id: str, checkpoint_ns: str = "") -> bool:
+        """Return whether the policy allows an operation. If it raises an error, that is logged, and refuses."""
+        try:
+            return self._ask(principal, operation, thread_id, checkpoint_ns)
+        except Exception:
+            _LOGGER.exception("the access policy failed, which refuses %s", operation)
+            return False
+
+    def _ask(self, principal: Any, operation: str, thread_id: str, checkpoint_ns: str) -> bool:
+        answer = self._policy(principal, operation, thread_id, checkpoint_ns)
+        if answer is True:
+            return True
+        if inspect.iscoroutine(answer):
+            answer.close()  # no code awaits it
+        return False
+
+    def require(self, operation: str, subject: ConfigLike) -> RunnableConfig:
+        """Check that the principal of a call may do something with a history, or with a whole thread.
+
+        Returns:
+            The config of what was asked about.
+
+        Raises:
+            AccessDeniedError: it may not.
+        """
+        config = RunnableConfig.of(subject)
+        principal = get_principal(config)
+        try:
+            is_allowed = self._ask(principal, operation, config.thread, config.checkpoint_ns)
+        except Exception as error:
+            raise _make_error(principal, operation, config) from error
+        if not is_allowed:
+            raise _make_error(principal, operation, config)
+        if operation in _WHOLE_THREAD and not self._may_use_all(principal, operation, config.thread):
+            raise _make_error(principal, operation, config)
+        return config
+
+    def _may_use_all(self, principal: Any, operation: str, thread_id: str) -> bool:
+        """Return whether the principal may do something in all namespaces of a thread."""
+        namespaces = self._saver.namespaces(thread_id)
+        return all(self.is_allowed(principal, operation, thread_id, namespace) for namespace in namespaces)
+
+    def list_allowed(self, operation: str) -> Sequence[str]:
+        """Return the threads with which the principal may do something."""
+        principal = get_principal()
+        return [
+            thread_id
+            for thread_id in self._saver.threads(released=True)
+            if self.is_allowed(principal, operation, thread_id) and self._may_use_all(principal, operation, thread_id)
+        ]
+
+    def filter(
+        self, operation: str, principal: Any, found: Iterable[_Result], place: Callable[[_Result], tuple[str, str]]
+    ) -> list[_Result]:
+        """Return the items of a listing that the principal may see; `place` returns thread id and namespace."""
+        answers: dict[tuple[str, str], bool] = {}
+        allowed: list[_Result] = []
+        for each in found:
+            key = place(each)
+            if key not in answers:
+                answers[key] = self.is_allowed(principal, operation, *key)
+            if answers[key]:
+                allowed.append(each)
+        return allowed
+
+    def read(
+        self, operation: str, thread: ThreadLike, read: Callable[[ThreadLike], Iterable[_Result]]
+    ) -> list[_Result]:
+        """Read from one thread, or from all (None), not yet filtered.
+
+        If one of all threads cannot be read, that may be one that the principal may not know, and whose
+        name is in the error. Then only the allowed ones are read.
+        """
+        if thread is not None:
+            return [*read(self.require(operation, thread))]
+        try:
+            return [*read(None)]
+        except CheckpointerError:
+            return [each for thread_id in self.list_allowed(operation) for each in read(thread_id)]
+
+    def change(
+        self, operation: str, join: Callable[[Sequence[Any]], _Result], thread: ThreadLike, **options: Any
+    ) -> _Result:
+        """Call a method of the delegate for one thread, or for each that is allowed (None), also if some fail.
+
+        Args:
+            operation: the method.
+            join: makes one result of those of several threads.
+            thread: the thread.
+            options: those of the method.
+        """
+        change = getattr(self._saver, operation)
+        if thread is not None:
+            return change(self.require(operation, thread).thread, **options)  # type: ignore[no-any-return]
+        progress = options.pop("progress", None)
+        failed = FailedThreads(operation)
+        results: list[Any] = []
+        thread_ids = self.list_allowed(operation)
+        for done, thread_id in enumerate(thread_ids, 1):
+            with failed.catch(thread_id):
+                results.append(change(thread_id, **options))
+            if progress is not None:
+                progress(done, len(thread_ids), thread_id)
+        failed.raise_if_any()
+        return join(results)
+
+    # Putting
+
+    @contextmanager
+    def claim(self, config: RunnableConfig) -> Iterator[Mapping[str, Any]]:
+        """Ask for a put if the policy marks checkpoints; only one caller puts the first one of a thread.
+
+        A policy such as `owner` allows anybody to put to a thread that does not exist. Of two that ask at
+        the same time, both would be allowed, and the second would have the thread of the first. So the
+        first put holds the run lock of the thread, which excludes other processes, and a lock of this
+        object, and asks again.
+
+        Yields:
+            What the policy adds to the metadata.
+        """
+        assert self.metadata_of is not None
+        # Read before the policy is asked: if there is a checkpoint, the policy sees it, too.
+        is_first = self._saver.get(RunnableConfig(config.thread)) is None
+        self.require("put", config)
+        mark = self.metadata_of(get_principal(config))
+        if not is_first:
+            yield mark
+            return
+        with ExitStack() as stack:
+            # In this order: what holds the lock of this object never waits for a run.
+            if not self._running[config.thread]:
+                stack.enter_context(self._saver.run_lock(config))
+            stack.enter_context(self._first_put)
+            self.require("put", config)
+            yield mark
+
+    @contextmanager
+    def note_run(self, thread_id: str, lock: AbstractContextManager[object]) -> Iterator[None]:
+        """Hold a run lock in the block, so that a put there does not take it."""
+        with lock:
+            with self._first_put:
+                self._running[thread_id] += 1
+            try:
+                yield
+            finally:
+                with self._first_put:
+                    self._running[thread_id] -= 1
+                    if not self._running[thread_id]:
+                        del self._running[thread_id]
+
+
+def _make_error(principal: Any, operation: str, config: RunnableConfig) -> AccessDeniedError:
+    # An object may have secrets in its repr.
+    name = repr(principal) if isinstance(principal, (str, int)) else f"of type {type(principal).__name__}"
+    return AccessDeniedError(
+        operation, config.thread, config.checkpoint_ns, principal=None if principal is None else name
+    )
+
+
+def _make_guard(member: FunctionType) -> Callable[..., Any]:
     """Return a method that asks the policy about one history before it calls the delegate."""
+    if is_async(member):
+        return member
     operation = member.__name__
     _, first, *_others = [*inspect.signature(member).parameters, ""]
     if first not in _OF_A_HISTORY:
@@ -92,10 +283,10 @@ def _make_guard(member: FunctionType) -> FunctionType:
         else:
             subject, others = options.pop(first, None), []
         # The delegate gets what was asked about, and never None, which means all threads to some methods.
-        config = saver._require(operation, subject)  # noqa: SLF001 - it is a method
+        config = saver._guard.require(operation, subject)  # noqa: SLF001 - it is a method
         return getattr(saver.delegate, operation)(config, *others, **options)
 
-    return guard  # type: ignore[return-value]
+    return guard
 
 
 def _guards(contract: type) -> Callable[[type[_Class]], type[_Class]]:
@@ -146,17 +337,25 @@ class AccessControlledSaver(SaverWrapper):
                 asynchronous.
         """
         super().__init__(saver)
-        _check_policy(policy)
+        if not callable(policy):
+            raise CheckpointerConfigurationError(f"a policy must be callable, not {type(policy).__name__}")
+        functions = (policy, getattr(policy, "__call__", None))  # noqa: B004 - it is callable; is its method async?
+        if any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in functions):
+            reason = "a policy must not be asynchronous: only True allows, and not a coroutine"
+            raise CheckpointerConfigurationError(reason)
+        try:
+            inspect.signature(policy).bind("principal", "operation", "thread_id", "checkpoint_ns")
+        except TypeError as error:
+            reason = f"a policy must take (principal, operation, thread_id, checkpoint_ns): {error}"
+            raise CheckpointerConfigurationError(reason) from error
+        except ValueError:
+            pass  # a callable without a signature
         self.policy = policy
-        self._metadata_of: Callable[[Any], Mapping[str, Any]] | None = getattr(policy, "metadata_of", None)
-        self._first_put = threading.RLock()
-        """Held to put the first checkpoint of a thread, if the policy marks checkpoints."""
-        self._running: Counter[str] = Counter()
-        """The threads whose run lock is held through this object."""
+        self._guard = _Guard(saver, policy)
         bind = getattr(policy, "bind", None)
         if bind is not None:
             bind(saver)
-        if _is_audited_inside(saver):
+        if any(wrapper._records_refusals for wrapper in iter_wrappers(saver)):  # noqa: SLF001 - asked of wrappers alone
             _LOGGER.warning(
                 "refusals are not recorded: AuditedSaver(AccessControlledSaver(saver, policy), log) is the order"
             )
@@ -165,183 +364,46 @@ class AccessControlledSaver(SaverWrapper):
         """Return the class, that of the saver, and the policy; not how many threads there are."""
         return f"{type(self).__name__}({type(self.delegate).__name__}, {self.policy!r})"
 
-    # Asking
-
-    def _is_allowed(self, principal: Any, operation: str, thread_id: str, checkpoint_ns: str = "") -> bool:
-        """Return whether the policy allows an operation. If it raises an error, that is logged, and refuses."""
-        try:
-            return self._ask(principal, operation, thread_id, checkpoint_ns)
-        except Exception:
-            _LOGGER.exception("the access policy failed, which refuses %s", operation)
-            return False
-
-    def _ask(self, principal: Any, operation: str, thread_id: str, checkpoint_ns: str) -> bool:
-        answer = self.policy(principal, operation, thread_id, checkpoint_ns)
-        if answer is True:
-            return True
-        if inspect.iscoroutine(answer):
-            answer.close()  # no code awaits it
-        return False
-
-    def _require(self, operation: str, subject: ConfigLike) -> RunnableConfig:
-        """Check that the principal of a call may do something with a history, or with a whole thread.
-
-        Returns:
-            The config of what was asked about.
-
-        Raises:
-            AccessDeniedError: it may not.
-        """
-        config = RunnableConfig.of(subject)
-        principal = get_principal(config)
-        try:
-            is_allowed = self._ask(principal, operation, config.thread, config.checkpoint_ns)
-        except Exception as error:
-            raise _make_error(principal, operation, config) from error
-        if not is_allowed:
-            raise _make_error(principal, operation, config)
-        if operation in _WHOLE_THREAD and not self._may_use_all(principal, operation, config.thread):
-            raise _make_error(principal, operation, config)
-        return config
-
-    def _may_use_all(self, principal: Any, operation: str, thread_id: str) -> bool:
-        """Return whether the principal may do something in all namespaces of a thread."""
-        namespaces = self.delegate.namespaces(thread_id)
-        return all(self._is_allowed(principal, operation, thread_id, namespace) for namespace in namespaces)
-
     def check_access(self, config: ConfigLike, operations: Collection[str]) -> None:
         """Check that the principal of the call may do several things; see `graphkit.abc.SupportsCheckAccess`."""
         for operation in operations:
-            self._require(operation, config)
+            self._guard.require(operation, config)
         if isinstance(self.delegate, SupportsCheckAccess):
             self.delegate.check_access(config, operations)
-
-    def _select_allowed(self, operation: str, thread: ThreadLike) -> Sequence[str]:
-        """Return the thread that is named, or of all threads (None) those with which the principal may do something."""
-        if thread is not None:
-            return [self._require(operation, thread).thread]
-        principal = get_principal()
-        return [
-            thread_id
-            for thread_id in self.delegate.threads(released=True)
-            if self._is_allowed(principal, operation, thread_id) and self._may_use_all(principal, operation, thread_id)
-        ]
-
-    def _filter(
-        self, operation: str, principal: Any, found: Iterable[_Result], place: Callable[[_Result], tuple[str, str]]
-    ) -> list[_Result]:
-        """Return the items of a listing that the principal may see; `place` returns thread id and namespace."""
-        answers: dict[tuple[str, str], bool] = {}
-        allowed: list[_Result] = []
-        for each in found:
-            key = place(each)
-            if key not in answers:
-                answers[key] = self._is_allowed(principal, operation, *key)
-            if answers[key]:
-                allowed.append(each)
-        return allowed
-
-    def _read(
-        self, operation: str, thread: ThreadLike, read: Callable[[ThreadLike], Iterable[_Result]]
-    ) -> list[_Result]:
-        """Read from one thread, or from all (None), not yet filtered.
-
-        If one of all threads cannot be read, that may be one that the principal may not know, and whose
-        name is in the error. Then only the allowed ones are read.
-        """
-        if thread is not None:
-            return [*read(self._require(operation, thread))]
-        try:
-            return [*read(None)]
-        except CheckpointerError:
-            return [each for thread_id in self._select_allowed(operation, None) for each in read(thread_id)]
 
     # Putting
 
     def put(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
-        if self._metadata_of is None:
-            return self.delegate.put(self._require("put", config), checkpoint)
+        if self._guard.metadata_of is None:
+            return self.delegate.put(self._guard.require("put", config), checkpoint)
         config = RunnableConfig.of(config)
-        with self._claim(config) as mark:
+        with self._guard.claim(config) as mark:
             return self.delegate.put(config, _mark(checkpoint, mark))
 
     def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
-        # Not generated, as are the next ones: these are called at each step of a run.
-        self.delegate.put_writes(self._require("put_writes", config), writes)
-
-    def get(self, config: ConfigLike = None) -> Checkpoint | None:
-        return self.delegate.get(self._require("get", config))
-
-    def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
-        return self.delegate.get_writes(self._require("get_writes", config))
-
-    def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
-        return self.delegate.list(self._require("list", config))
-
-    def release(self, config: ConfigLike = None) -> Tag:
-        return self.delegate.release(self._require("release", config))
-
-    @contextmanager
-    def _claim(self, config: RunnableConfig) -> Iterator[Mapping[str, Any]]:
-        """Ask for a put if the policy marks checkpoints; only one caller puts the first one of a thread.
-
-        A policy such as `owner` allows anybody to put to a thread that does not exist. Of two that ask at
-        the same time, both would be allowed, and the second would have the thread of the first. So the
-        first put holds the run lock of the thread, which excludes other processes, and a lock of this
-        object, and asks again.
-
-        Yields:
-            What the policy adds to the metadata.
-        """
-        assert self._metadata_of is not None
-        # Read before the policy is asked: if there is a checkpoint, the policy sees it, too.
-        is_first = self.delegate.get(RunnableConfig(config.thread)) is None
-        self._require("put", config)
-        mark = self._metadata_of(get_principal(config))
-        if not is_first:
-            yield mark
-            return
-        with ExitStack() as stack:
-            # In this order: what holds the lock of this object never waits for a run.
-            if not self._running[config.thread]:
-                stack.enter_context(self.delegate.run_lock(config))
-            stack.enter_context(self._first_put)
-            self._require("put", config)
-            yield mark
+        # Not generated: it is called at each step of a run.
+        self.delegate.put_writes(self._guard.require("put_writes", config), writes)
 
     def run_lock(self, config: ConfigLike = None, timeout: float | None = None) -> AbstractContextManager[object]:
-        config = self._require("run_lock", config)
+        config = self._guard.require("run_lock", config)
         lock = self.delegate.run_lock(config, timeout)
-        return lock if self._metadata_of is None else self._note_run(config.thread, lock)
-
-    @contextmanager
-    def _note_run(self, thread_id: str, lock: AbstractContextManager[object]) -> Iterator[None]:
-        with lock:
-            with self._first_put:
-                self._running[thread_id] += 1
-            try:
-                yield
-            finally:
-                with self._first_put:
-                    self._running[thread_id] -= 1
-                    if not self._running[thread_id]:
-                        del self._running[thread_id]
+        return lock if self._guard.metadata_of is None else self._guard.note_run(config.thread, lock)
 
     def copy(self, source: ThreadLike, target: ThreadLike) -> None:
-        source = self._require("copy", source)
-        target = self._require("put", target)
+        source = self._guard.require("copy", source)
+        target = self._guard.require("put", target)
         self.delegate.copy(source, target)
 
     # Listings
 
     def threads(self, *, released: bool = False) -> Sequence[str]:
         found = self.delegate.threads(released=released)
-        return self._filter("threads", get_principal(), found, lambda thread_id: (thread_id, ""))
+        return self._guard.filter("threads", get_principal(), found, lambda thread_id: (thread_id, ""))
 
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
-        config = self._require("namespaces", thread)
+        config = self._guard.require("namespaces", thread)
         found = self.delegate.namespaces(config)
-        return self._filter("namespaces", get_principal(config), found, lambda name: (config.thread, name))
+        return self._guard.filter("namespaces", get_principal(config), found, lambda name: (config.thread, name))
 
     def search(
         self, metadata: Mapping[str, Any], *, thread_id: ThreadLike = None, limit: int | None = None
@@ -353,8 +415,8 @@ class AccessControlledSaver(SaverWrapper):
             return self.delegate.search(metadata, thread_id=thread, limit=wanted)
 
         while True:
-            found = self._read("search", thread_id, search)
-            allowed = self._filter("search", principal, found, _get_place)
+            found = self._guard.read("search", thread_id, search)
+            allowed = self._guard.filter("search", principal, found, _get_place)
             is_all = wanted is None or len(found) < wanted
             if is_all or len(allowed) >= limit:  # type: ignore[operator]
                 return allowed[:limit]
@@ -362,20 +424,22 @@ class AccessControlledSaver(SaverWrapper):
 
     def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
         principal = get_principal(None if thread_id is None else RunnableConfig.of(thread_id))
-        found = self._read("interrupts", thread_id, self.delegate.interrupts)
-        return self._filter("interrupts", principal, found, _get_place)
+        found = self._guard.read("interrupts", thread_id, self.delegate.interrupts)
+        return self._guard.filter("interrupts", principal, found, _get_place)
 
     def summary(self, config: ConfigLike = None) -> HistorySummary | None:
-        config = self._require("summary", config)
+        config = self._guard.require("summary", config)
         summary = self.delegate.summary(config)
         if summary is None:
             return None
         # Those of nested graphs are in namespaces of their own.
-        waiting = self._filter("summary", get_principal(config), summary.waiting, _get_place)
+        waiting = self._guard.filter("summary", get_principal(config), summary.waiting, _get_place)
         return summary._replace(waiting=tuple(waiting))
 
     def size(self, thread: ThreadLike = None) -> int:
-        return sum(map(self.delegate.size, self._select_allowed("size", thread)))
+        if thread is not None:
+            return self.delegate.size(self._guard.require("size", thread).thread)
+        return sum(map(self.delegate.size, self._guard.list_allowed("size")))
 
     def watch(
         self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0, until: str | None = None
@@ -384,8 +448,8 @@ class AccessControlledSaver(SaverWrapper):
 
         With `until`, only threads that it may see are waited for.
         """
-        config = None if thread is None else self._require("watch", thread)
-        is_allowed = partial(self._is_allowed, get_principal(config), "watch")
+        config = None if thread is None else self._guard.require("watch", thread)
+        is_allowed = partial(self._guard.is_allowed, get_principal(config), "watch")
         end = None
         if until is not None:
             visible: Any = _VisibleThreads(self.delegate, is_allowed)
@@ -399,41 +463,13 @@ class AccessControlledSaver(SaverWrapper):
         return watch
 
     def prune(self, thread: ThreadLike = None, **retention: Unpack[RetentionOptions]) -> int:
-        return sum(self._change("prune", thread, lambda thread_id, _: self.delegate.prune(thread_id, **retention)))
-
-    def _change(
-        self,
-        operation: str,
-        thread: ThreadLike,
-        change: Callable[[str, Progress | None], _Result],
-        progress: Progress | None = None,
-    ) -> Sequence[_Result]:
-        """Do something with one thread, or with all that are allowed (None): these are all done, if some fail."""
-        thread_ids = self._select_allowed(operation, thread)
-        if thread is not None:
-            return [change(thread_id, progress) for thread_id in thread_ids]
-        failed = FailedThreads(operation)
-        results: list[_Result] = []
-        for done, thread_id in enumerate(thread_ids, 1):
-            with failed.catch(thread_id):
-                results.append(change(thread_id, None))
-            if progress is not None:
-                progress(done, len(thread_ids), thread_id)
-        failed.raise_if_any()
-        return results
+        return self._guard.change("prune", sum, thread, **retention)
 
     # Other processes
 
     def opener(self) -> Callable[[], BaseCheckpointSaver] | None:
         """As in the contract; None if the policy cannot be pickled."""
-        open_delegate = self.delegate.opener()
-        if open_delegate is None:
-            return None
-        try:
-            pickle.dumps(self.policy)
-        except Exception:  # noqa: BLE001 - pickling may raise anything
-            return None
-        return partial(_open_guarded, open_delegate, self.policy)
+        return make_opener(self.delegate, partial(AccessControlledSaver, policy=self.policy))
 
     # Java names
     checkAccess = check_access
@@ -443,53 +479,12 @@ class AccessControlledSaver(SaverWrapper):
         return _GUARDED
 
 
-def _open_guarded(open_delegate: Callable[[], BaseCheckpointSaver], policy: Policy) -> BaseCheckpointSaver:
-    return AccessControlledSaver(open_delegate(), policy)
-
-
 def _get_place(found: CheckpointInfo | WaitingInterrupt) -> tuple[str, str]:
     return found.thread_id, found.checkpoint_ns
 
 
 def _mark(checkpoint: Checkpoint, mark: Mapping[str, Any]) -> Checkpoint:
     return checkpoint.with_metadata(freeze({**checkpoint.metadata, **mark}))
-
-
-def _is_audited_inside(saver: BaseCheckpointSaver) -> bool:
-    while isinstance(saver, SaverWrapper):
-        if saver._records_refusals:  # noqa: SLF001 - asked of wrappers alone
-            return True
-        saver = saver.delegate
-    return False
-
-
-def _make_error(principal: Any, operation: str, config: RunnableConfig) -> AccessDeniedError:
-    # An object may have secrets in its repr.
-    name = repr(principal) if isinstance(principal, (str, int)) else f"of type {type(principal).__name__}"
-    return AccessDeniedError(
-        operation, config.thread, config.checkpoint_ns, principal=None if principal is None else name
-    )
-
-
-def _check_policy(policy: object) -> None:
-    """Check that a policy can be asked.
-
-    Raises:
-        CheckpointerConfigurationError: it cannot.
-    """
-    if not callable(policy):
-        raise CheckpointerConfigurationError(f"a policy must be callable, not {type(policy).__name__}")
-    functions = (policy, getattr(policy, "__call__", None))  # noqa: B004 - it is callable; is its method async?
-    if any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in functions):
-        raise CheckpointerConfigurationError("a policy must not be asynchronous: only True allows, and not a coroutine")
-    try:
-        inspect.signature(policy).bind("principal", "operation", "thread_id", "checkpoint_ns")
-    except TypeError as error:
-        raise CheckpointerConfigurationError(
-            f"a policy must take (principal, operation, thread_id, checkpoint_ns): {error}"
-        ) from error
-    except ValueError:
-        pass  # a callable without a signature
 
 
 class _VisibleThreads:
@@ -533,26 +528,23 @@ class _Guarded:
     """What the guarded capabilities use of AccessControlledSaver, of which they become part."""
 
     delegate: Any
-    _require: Callable[[str, ConfigLike], RunnableConfig]
-    _change: Callable[..., Sequence[Any]]
-    _claim: Callable[[RunnableConfig], AbstractContextManager[Mapping[str, Any]]]
-    _filter: Callable[..., list[Any]]
-    _metadata_of: Callable[[Any], Mapping[str, Any]] | None
+    _guard: _Guard
 
 
 @_guards(HasVersions)
 class _GuardedVersions(_Guarded, HasVersions):
-    def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
-        config = self._require("versions_by_thread_id", thread)
-        return self.delegate.versions_by_thread_id(config)  # type: ignore[no-any-return]
-
-    def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
-        return self.delegate.tag(self._require("tag", config), version)  # type: ignore[no-any-return]
-
     def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
-        config = self._require("version_namespaces", thread)
+        config = self._guard.require("version_namespaces", thread)
         found = self.delegate.version_namespaces(config, version)
-        return self._filter("version_namespaces", get_principal(config), found, lambda name: (config.thread, name))
+        return self._guard.filter(
+            "version_namespaces", get_principal(config), found, lambda name: (config.thread, name)
+        )
+
+
+def _join(kind: type[_Result], reports: Sequence[Any], *names: str, **fields: Any) -> _Result:
+    """Return one report of several: the fields that are named have what those of all reports have."""
+    joined = {name: tuple(chain.from_iterable(getattr(report, name) for report in reports)) for name in names}
+    return kind(**joined, **fields)
 
 
 @_guards(SupportsVerify)
@@ -560,14 +552,10 @@ class _GuardedVerify(_Guarded):
     def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> VerifyReport:
         from graphkit.abc import VerifyReport
 
-        def verify(thread_id: str, progress: Progress | None) -> VerifyReport:
-            return self.delegate.verify(thread_id, progress=progress)  # type: ignore[no-any-return]
+        def join(reports: Sequence[VerifyReport]) -> VerifyReport:
+            return _join(VerifyReport, reports, "threads", size=sum(report.size for report in reports))
 
-        reports = self._change("verify", thread, verify, progress)
-        return VerifyReport(
-            threads=tuple(each for report in reports for each in report.threads),
-            size=sum(report.size for report in reports),
-        )
+        return self._guard.change("verify", join, thread, progress=progress)
 
 
 @_guards(SupportsRepair)
@@ -577,25 +565,16 @@ class _GuardedRepair(_Guarded):
     ) -> RepairReport:
         from graphkit.abc import RepairReport
 
-        def repair(thread_id: str, progress: Progress | None) -> RepairReport:
-            return self.delegate.repair(thread_id, dry_run=dry_run, progress=progress)  # type: ignore[no-any-return]
+        def join(reports: Sequence[RepairReport]) -> RepairReport:
+            return _join(RepairReport, reports, "files", "finished", "removed", dry_run=dry_run)
 
-        reports = self._change("repair", thread, repair, progress)
-        return RepairReport(
-            files=tuple(each for report in reports for each in report.files),
-            dry_run=dry_run,
-            finished=tuple(each for report in reports for each in report.finished),
-            removed=tuple(each for report in reports for each in report.removed),
-        )
+        return self._guard.change("repair", join, thread, dry_run=dry_run, progress=progress)
 
 
 @_guards(SupportsCompact)
 class _GuardedCompact(_Guarded):
     def compact(self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None) -> int:
-        def compact(thread_id: str, progress: Progress | None) -> int:
-            return self.delegate.compact(thread_id, dry_run=dry_run, progress=progress)  # type: ignore[no-any-return]
-
-        return sum(self._change("compact", thread, compact, progress))
+        return self._guard.change("compact", sum, thread, dry_run=dry_run, progress=progress)
 
 
 @_guards(SupportsRotate)
@@ -603,15 +582,10 @@ class _GuardedRotate(_Guarded):
     def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
         from graphkit.abc import RotationReport
 
-        def rotate(thread_id: str, progress: Progress | None) -> RotationReport:
-            return self.delegate.rotate(thread_id, progress=progress)  # type: ignore[no-any-return]
+        def join(reports: Sequence[RotationReport]) -> RotationReport:
+            return _join(RotationReport, reports, "rewritten", "set_aside", "erased")
 
-        reports = self._change("rotate", thread, rotate, progress)
-        return RotationReport(
-            rewritten=tuple(name for report in reports for name in report.rewritten),
-            set_aside=tuple(name for report in reports for name in report.set_aside),
-            erased=tuple(name for report in reports for name in report.erased),
-        )
+        return self._guard.change("rotate", join, thread, progress=progress)
 
 
 @_guards(SupportsDeleteIdle)
@@ -624,12 +598,9 @@ class _GuardedDeleteIdle(_Guarded):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Sequence[str]:
-        def delete(thread_id: str, progress: Progress | None) -> Sequence[str]:
-            return self.delegate.delete_idle(  # type: ignore[no-any-return]
-                thread_id, idle_since=idle_since, dry_run=dry_run, progress=progress
-            )
-
-        return sorted(each for deleted in self._change("delete_idle", thread, delete, progress) for each in deleted)
+        options = {"idle_since": idle_since, "dry_run": dry_run, "progress": progress}
+        deleted = self._guard.change("delete_idle", chain.from_iterable, thread, **options)
+        return sorted(deleted)
 
 
 class _GuardedLogs(LogsOfDelegate, _Guarded):
@@ -638,13 +609,13 @@ class _GuardedLogs(LogsOfDelegate, _Guarded):
     def read_log(
         self, config: RunnableConfig, read: Callable[[AnyLog], _Result], default: _Result, *, operation: str = "get"
     ) -> _Result:
-        return self.delegate.read_log(self._require(operation, config), read, default)  # type: ignore[no-any-return]
+        return self.delegate.read_log(self._guard.require(operation, config), read, default)  # type: ignore[no-any-return]
 
     def append_to_log(self, config: RunnableConfig, append: Callable[[AnyLog], None]) -> None:
-        if self._metadata_of is None:
-            self.delegate.append_to_log(self._require("put", config), append)
+        if self._guard.metadata_of is None:
+            self.delegate.append_to_log(self._guard.require("put", config), append)
             return
-        with self._claim(config) as mark:
+        with self._guard.claim(config) as mark:
 
             def append_marked(log: AnyLog) -> None:
                 marking = LogWithWriter(log, _MarkingWriter(log.writer, mark))
@@ -663,14 +634,14 @@ class _GuardedLogs(LogsOfDelegate, _Guarded):
         expects_put: bool = False,
         find_metadata: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        config = self._require("put_writes", config)
+        config = self._guard.require("put_writes", config)
         self.delegate.put_packed_writes(
             config, id, packed, keep, early=early, expects_put=expects_put, find_metadata=find_metadata
         )
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
         heads = self.delegate.list_heads(metadata, with_newest=with_newest)
-        return self._filter("list", get_principal(), heads, lambda head: (head.thread_id, head.namespace))
+        return self._guard.filter("list", get_principal(), heads, lambda head: (head.thread_id, head.namespace))
 
 
 class _MarkingWriter(WriterWrapper):
@@ -695,9 +666,9 @@ _GUARDED: Final[Mapping[type, type]] = {
     SupportsCompact: _GuardedCompact,
     SupportsRotate: _GuardedRotate,
     SupportsDeleteIdle: _GuardedDeleteIdle,
-    SupportsRemove: _guards(SupportsRemove)(type("_GuardedRemove", (_Guarded,), {})),
-    SupportsReplay: _guards(SupportsReplay)(type("_GuardedReplay", (_Guarded,), {})),
-    SupportsOwnKeys: _guards(SupportsOwnKeys)(type("_GuardedOwnKeys", (_Guarded,), {})),
+    SupportsRemove: make_capability(SupportsRemove, _guards),
+    SupportsReplay: make_capability(SupportsReplay, _guards),
+    SupportsOwnKeys: make_capability(SupportsOwnKeys, _guards),
     SupportsLogs: _GuardedLogs,
     SupportsFlush: make_capability(SupportsFlush),
     SupportsExists: make_capability(SupportsExists),

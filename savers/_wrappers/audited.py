@@ -7,38 +7,48 @@ capabilities are found by introspection. So a new method cannot be left out.
 Theory of operation. A writing operation leaves an entry before it begins, the intent, which is on the disk
 and has the digests of what is stored; and an entry when it has ended, the outcome. If the process dies in
 between, the log shows an operation whose result is unknown. A reading operation leaves one entry, the
-call. docs/security.md has the fields.
+call. docs/security.md has the fields. A `_Recorder` writes the entries; the saver and what LangGraph's
+checkpointer uses of it share one.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-import pickle
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial, wraps
+from itertools import count
 from logging import getLogger
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, Unpack, final
 
-import graphkit.abc
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.abc import BaseCheckpointSaver, HasVersions
-from graphkit.errors import AccessDeniedError, CheckpointerConfigurationError, CheckpointerError
-from graphkit.saver_kit import ConfigLike, get_principal
-from savers._audit.digests import CheckpointFields, ContentDigester, find_codec, get_fields
+from graphkit.abc import BaseCheckpointSaver, SupportsExists, SupportsFlush
+from graphkit.errors import AccessDeniedError, CheckpointerConfigurationError, CheckpointerError, CheckpointStorageError
+from graphkit.saver_kit import ConfigLike, RetentionOptions, ThreadLike, get_principal
+from savers._audit.digests import CheckpointFields, ContentDigester, Digester, find_codec, get_fields, unwrap
+from savers._audit.entries import FORMAT, Entry, now, to_json
 from savers._audit.log import AuditLog
-from savers._audit.sinks import LoggerSink, Sink
-from savers._audit.store_check import unwrap
 from savers._log.capability import SupportsLogs
-from savers._wrappers.base import OF_NO_THREAD, SaverWrapper, make_capability, overrides
-from savers._wrappers.logs import LogsOfDelegate, LogWithWriter, WriterWrapper
+from savers._wrappers.base import (
+    CAPABILITIES,
+    OF_NO_THREAD,
+    LogsOfDelegate,
+    LogWithWriter,
+    SaverWrapper,
+    WriterWrapper,
+    is_async,
+    iter_wrappers,
+    make_capability,
+    make_opener,
+    overrides,
+)
 from savers.policies import READING
 
 if TYPE_CHECKING:
     from graphkit.saver_kit import FrozenDict
-    from savers._audit.entries import Entry
     from savers._log.catalogue import Head
     from savers._log.log import AnyLog
     from savers._log.stored_checkpoint import StoredCheckpoint
@@ -51,26 +61,217 @@ _WITH_IDS: Final = frozenset({"copy", "delete", "release"})
 _SUBJECTS: Final = ("config", "thread", "thread_id", "source")
 """The parameters that name a history or a thread."""
 _DEFAULT_THREAD: Final = frozenset({
-    "copy", "delete", "namespaces", "release", "version_namespaces", "versions_by_thread_id",
+    "copy", "delete", "namespaces", "version_namespaces", "versions_by_thread_id",
 })  # fmt: skip
-"""The operations that take None for the default thread, and not for all threads."""
+"""The operations on a `thread` that take None for the default thread, and not for all threads."""
 _LOGGER: Final = getLogger("graphkit")
 _Result = TypeVar("_Result")
 _Class = TypeVar("_Class")
 
 
-def _make_recording(member: FunctionType) -> FunctionType:
+@final
+class _Recorder:
+    """Records operations on a saver in a log.
+
+    Attributes:
+        content: makes the digests of what is stored.
+        store: the saver within all wrappers.
+    """
+
+    def __init__(self, saver: BaseCheckpointSaver, log: AuditLog | Sink, *, reads: bool, on_error: OnError) -> None:
+        self._log = log
+        self._reads = reads
+        self._on_error = on_error
+        self.hide_name = log.digester.hide_name
+        self.store: Any = unwrap(saver)
+        self.content = ContentDigester(log.digester, find_codec(self.store))
+        policies = [getattr(wrapper, "policy", None) for wrapper in iter_wrappers(saver)]
+        found = [getattr(policy, "metadata_of", None) for policy in policies]
+        self._marks: list[Callable[[Any], Mapping[str, Any]]] = [each for each in found if each is not None]
+        """What the policies add to the metadata of each checkpoint."""
+
+    def record(self, operation: str, given: Mapping[str, Any], call: Callable[[], Any]) -> Any:
+        """Record an operation, given its arguments by name."""
+        subject = next((given[name] for name in _SUBJECTS if given.get(name) is not None), None)
+        config = RunnableConfig.of(subject)
+        takes_config = "config" in given or operation in _DEFAULT_THREAD
+        is_about_all = subject is None and not takes_config
+        describe = partial(self.describe, operation, config, is_about_all=is_about_all)
+        if operation == "run_lock":
+            return self._take_lock(describe, self.record_error(describe, call))
+        if operation == "replay":
+            return self._read_on(describe, self.record_error(describe, call))
+        if operation in _READING or given.get("dry_run"):
+            return self.record_reading(describe, call)
+        fields = describe()
+        if "target" in given:
+            fields["target"] = RunnableConfig.of(given["target"]).thread
+        if "ids" in given:
+            fields["ids"] = list(given["ids"])
+        if operation in _WITH_IDS:
+            fields["ids"] = self.list_ids(config.thread)
+        return self.record_writing(fields, call, partial(self._describe_result, operation))
+
+    def _describe_result(self, operation: str, result: Any) -> Entry:
+        """Return what the outcome says of the result of an operation."""
+        if result is None:
+            return {}
+        if operation == "release":
+            return {"version": result.version}
+        if operation == "delete_idle":
+            return {"threads": [self.hide_name("thread_id", thread_id) for thread_id in result]}
+        if operation == "repair" and not result.changed:
+            return {"removed": {}}
+        return {}
+
+    def record_writing(
+        self,
+        fields: Entry,
+        call: Callable[[], _Result],
+        describe_end: Callable[[_Result | None], Entry] | None = None,
+    ) -> _Result:
+        """Record the intent, call, and record the outcome."""
+        intent = self.append({"kind": "intent", **fields})
+        try:
+            result = call()
+        except BaseException as error:
+            outcome = _describe_error(error)
+            if describe_end is not None:
+                outcome |= describe_end(None)
+            self.end(intent, outcome)
+            raise
+        outcome = {"result": "ok"}
+        if describe_end is not None:
+            outcome |= describe_end(result)
+        self.end(intent, outcome)
+        return result
+
+    def end(self, intent: int, outcome: Entry) -> None:
+        """Record the outcome of an operation whose intent has a number, or 0 if it could not be written."""
+        if intent:
+            self.append({"kind": "outcome", "of": intent, **outcome})
+        else:
+            self._log.note_gap()
+
+    def record_reading(self, describe: Callable[[], Entry], call: Callable[[], _Result]) -> _Result:
+        """Call, and record the call."""
+        result = self.record_error(describe, call)
+        if self._reads:
+            self.append({"kind": "call", **describe(), "result": "ok"})
+        return result
+
+    def record_error(self, describe: Callable[[], Entry], call: Callable[[], _Result]) -> _Result:
+        """Call, and record only an error."""
+        try:
+            return call()
+        except Exception as error:
+            if self._reads or isinstance(error, AccessDeniedError):
+                self.append({"kind": "call", **describe(), **_describe_error(error)})
+            raise
+
+    @contextmanager
+    def _take_lock(self, describe: Callable[[], Entry], lock: AbstractContextManager[object]) -> Iterator[None]:
+        """Hold a run lock, and record whether it was got."""
+        with ExitStack() as stack:
+            self.record_reading(describe, partial(stack.enter_context, lock))
+            yield
+
+    def _read_on(self, describe: Callable[[], Entry], checkpoints: Iterator[Checkpoint]) -> Iterator[Checkpoint]:
+        """Yield what is read. The first one is recorded, since the reader may stop anywhere, and so is an error."""
+        following = partial(next, checkpoints, None)
+        checkpoint = self.record_reading(describe, following)
+        while checkpoint is not None:
+            yield checkpoint
+            checkpoint = self.record_error(describe, following)
+
+    def append(self, entry: Entry) -> int:
+        """Append an entry; return its number, or 0 if it could not be written and the operation goes on."""
+        is_intent = entry["kind"] == "intent"
+        try:
+            return self._log.append(entry, is_lasting=is_intent)
+        except CheckpointerError:
+            if is_intent and self._on_error == "refuse":
+                raise
+            self._log.note_gap()
+            _LOGGER.warning("an entry of the audit log could not be written: %s", entry["kind"], exc_info=True)
+            return 0
+
+    # Describing
+
+    def describe(self, operation: str, config: RunnableConfig, *, is_about_all: bool = False) -> Entry:
+        """Return the fields that the entries of all operations have."""
+        principal = get_principal(config)
+        if principal is not None and not isinstance(principal, str):
+            # An object may have secrets in its repr.
+            principal = str(principal) if isinstance(principal, int) else f"of type {type(principal).__name__}"
+        return {
+            "operation": operation,
+            "principal": principal,
+            "thread_id": None if is_about_all else config.thread,
+            "checkpoint_ns": config.checkpoint_ns,
+            "checkpoint_id": config.checkpoint_id,
+        }
+
+    def describe_put(self, config: RunnableConfig, checkpoint: CheckpointFields, replaced: str | None) -> Entry:
+        if self._marks:
+            # What the policies add is stored, too.
+            metadata = dict(checkpoint.metadata)
+            for metadata_of in self._marks:
+                metadata |= metadata_of(get_principal(config))
+            checkpoint = checkpoint._replace(metadata=metadata)
+        fields = self.describe("put", config)
+        fields["checkpoint_id"] = checkpoint.id
+        if replaced is not None:
+            fields["replaces"] = replaced
+        fields["digest"] = self.content.digest_checkpoint(checkpoint, (config.thread, config.checkpoint_ns))
+        return fields
+
+    def list_ids(self, thread_id: str) -> dict[str, Any] | None:
+        """Return the ids of the checkpoints of a thread, by namespace; None if they cannot be read."""
+        try:
+            namespaces = self.store.namespaces(thread_id) if self.store.lists_namespaces else [""]
+            return {
+                self.hide_name("checkpoint_ns", namespace): [
+                    each.id for each in reversed(self.store.list(RunnableConfig(thread_id, checkpoint_ns=namespace)))
+                ]
+                for namespace in namespaces
+            }
+        except CheckpointerError:
+            return None
+
+    def name_latest(self, config: RunnableConfig) -> RunnableConfig:
+        """Return a config that names the latest checkpoint, so that the record says which one was meant."""
+        if config.checkpoint_id is not None:
+            return config
+        try:
+            latest = self.store.recent(RunnableConfig(config.thread, checkpoint_ns=config.checkpoint_ns), limit=1)
+        except CheckpointerError:
+            return config  # the operation will say what is wrong
+        return config.with_check_point_id(latest[0].id) if latest else config
+
+
+def _describe_error(error: BaseException) -> Entry:
+    # Never its message, which may have content.
+    if isinstance(error, AccessDeniedError):
+        return {"result": "refused", "error": type(error).__name__, "refused": error.operation}
+    return {"result": "failed", "error": type(error).__name__}
+
+
+def _make_recording(member: FunctionType) -> Callable[..., Any]:
     """Return a method that calls that of the delegate, and records it."""
+    if is_async(member):
+        return member
     operation = member.__name__
     signature = inspect.signature(member)
 
     @wraps(member)
     def record(saver: AuditedSaver, *arguments: Any, **options: Any) -> Any:
-        given = signature.bind(saver, *arguments, **options).arguments
+        given = signature.bind(saver, *arguments, **options)
+        given.apply_defaults()
         call = partial(getattr(saver.delegate, operation), *arguments, **options)
-        return saver._record_any(operation, given, call)  # noqa: SLF001 - it is a method
+        return saver._recorder.record(operation, given.arguments, call)  # noqa: SLF001 - it is a method
 
-    return record  # type: ignore[return-value]
+    return record
 
 
 def _records(contract: type) -> Callable[[type[_Class]], type[_Class]]:
@@ -124,253 +325,103 @@ class AuditedSaver(SaverWrapper):
         if on_error not in {"refuse", "warn"}:
             raise CheckpointerConfigurationError(f'on_error must be "refuse" or "warn", not {on_error!r}')
         super().__init__(saver)
-        self.log: AuditLog | Sink = _make_sink(log)
-        self._reads = reads
-        self._on_error: OnError = on_error
-        self._store: Any = unwrap(saver)
-        self._content = ContentDigester(self.log.digester, find_codec(self._store))
-        self._marks = _list_marks(saver)
+        given: Any = LoggerSink(log) if isinstance(log, (logging.Logger, logging.LoggerAdapter)) else log
+        if not isinstance(given, (AuditLog, Sink)):
+            if not callable(given):
+                reason = f"log must be an AuditLog, a logger or a function, not {type(log).__name__}"
+                raise CheckpointerConfigurationError(reason)
+            given = Sink(given)
+        self.log: AuditLog | Sink = given
+        self._options: dict[str, Any] = {"reads": reads, "on_error": on_error}
+        self._recorder = _Recorder(saver, self.log, **self._options)
 
     def __repr__(self) -> str:
         """Return the class, the wrapped saver and the log."""
         return f"{type(self).__name__}({self.delegate!r}, {self.log!r})"
 
-    # What is called at each step of a run
+    # What is called at each step of a run. It is not generated: to bind the arguments takes 3 us.
 
     def put(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
         config = RunnableConfig.of(config)
-        fields = self._describe_put(config, get_fields(checkpoint), config.checkpoint_id)
-        return self._record_writing(fields, partial(self.delegate.put, config, checkpoint))
+        fields = self._recorder.describe_put(config, get_fields(checkpoint), config.checkpoint_id)
+        return self._recorder.record_writing(fields, partial(self.delegate.put, config, checkpoint))
 
     def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
-        config = self._name_latest(RunnableConfig.of(config))
-        fields = self._describe("put_writes", config)
+        config = self._recorder.name_latest(RunnableConfig.of(config))
+        fields = self._recorder.describe("put_writes", config)
         if isinstance(writes, Mapping):  # the saver refuses anything else
-            fields["writes"] = self._content.digest_writes(writes)
-        self._record_writing(fields, partial(self.delegate.put_writes, config, writes))
+            fields["writes"] = self._recorder.content.digest_writes(writes)
+        self._recorder.record_writing(fields, partial(self.delegate.put_writes, config, writes))
 
     def get(self, config: ConfigLike = None) -> Checkpoint | None:
         config = RunnableConfig.of(config)
-        return self._record_reading(lambda: self._describe("get", config), partial(self.delegate.get, config))
+        describe = partial(self._recorder.describe, "get", config)
+        return self._recorder.record_reading(describe, partial(self.delegate.get, config))
 
     def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
         config = RunnableConfig.of(config)
-        return self._record_reading(
-            lambda: self._describe("get_writes", config), partial(self.delegate.get_writes, config)
-        )
-
-    def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
-        config = RunnableConfig.of(config)
-        return self._record_reading(lambda: self._describe("list", config), partial(self.delegate.list, config))
-
-    def release(self, config: ConfigLike = None) -> Any:
-        return self._record_any("release", {"config": config}, partial(self.delegate.release, config))
+        describe = partial(self._recorder.describe, "get_writes", config)
+        return self._recorder.record_reading(describe, partial(self.delegate.get_writes, config))
 
     # What names the latest checkpoint, if it names none
 
     def add_tags(self, config: ConfigLike, *tags: str) -> None:
-        config = self._name_latest(RunnableConfig.of(config))
-        fields = {**self._describe("add_tags", config), "tags": self._content.digest_tags(tags)}
-        self._record_writing(fields, partial(self.delegate.add_tags, config, *tags))
+        self._record_tags("add_tags", config, tags)
 
     def remove_tags(self, config: ConfigLike, *tags: str) -> None:
-        config = self._name_latest(RunnableConfig.of(config))
-        fields = {**self._describe("remove_tags", config), "tags": self._content.digest_tags(tags)}
-        self._record_writing(fields, partial(self.delegate.remove_tags, config, *tags))
+        self._record_tags("remove_tags", config, tags)
 
-    def _name_latest(self, config: RunnableConfig) -> RunnableConfig:
-        """Return a config that names the latest checkpoint, so that the record says which one was meant."""
-        if config.checkpoint_id is not None:
-            return config
-        try:
-            latest = self._store.recent(RunnableConfig(config.thread, checkpoint_ns=config.checkpoint_ns), limit=1)
-        except CheckpointerError:
-            return config  # the operation will say what is wrong
-        return config.with_check_point_id(latest[0].id) if latest else config
+    def _record_tags(self, operation: str, config: ConfigLike, tags: Sequence[str]) -> None:
+        recorder = self._recorder
+        config = recorder.name_latest(RunnableConfig.of(config))
+        fields = {**recorder.describe(operation, config), "tags": recorder.content.digest_tags(tags)}
+        recorder.record_writing(fields, partial(getattr(self.delegate, operation), config, *tags))
 
-    # Recording
-
-    def _record_any(self, operation: str, given: Mapping[str, Any], call: Callable[[], Any]) -> Any:
-        """Record an operation, given its arguments by name."""
-        subject = next((given[name] for name in _SUBJECTS if given.get(name) is not None), None)
-        config = RunnableConfig.of(subject)
-        takes_config = "config" in given or operation in _DEFAULT_THREAD
-        is_about_all = subject is None and not takes_config
-        describe = partial(self._describe, operation, config, is_about_all=is_about_all)
-        if operation == "run_lock":
-            return self._take_lock(describe, self._record_error(describe, call))
-        if operation == "replay":
-            return self._read_on(describe, self._record_error(describe, call))
-        if operation in _READING or given.get("dry_run") or given.get("options", {}).get("dry_run"):
-            return self._record_reading(describe, call)
-        fields = describe()
-        if "target" in given:
-            fields["target"] = RunnableConfig.of(given["target"]).thread
-        if "ids" in given:
-            fields["ids"] = list(given["ids"])
-        if operation in _WITH_IDS:
-            fields["ids"] = self._list_ids(config.thread)
-        if operation != "prune":
-            return self._record_writing(fields, call, partial(_describe_result, operation, self._hide))
+    def prune(self, thread: ThreadLike = None, **retention: Unpack[RetentionOptions]) -> int:
+        recorder = self._recorder
+        config = RunnableConfig.of(thread)
+        fields = recorder.describe("prune", config, is_about_all=thread is None)
         before: dict[str, dict[str, Any] | None] | None = None
 
-        def list_and_prune() -> Any:
+        def list_and_prune() -> int:
             # After the intent: what is put until then overlaps the prune, which may remove it.
             nonlocal before
-            before = self._list_all_ids(None if is_about_all else config.thread)
-            return call()
+            with suppress(CheckpointerError):
+                thread_ids = recorder.store.threads() if thread is None else [config.thread]
+                before = {each: recorder.list_ids(each) for each in thread_ids}
+            return self.delegate.prune(thread, **retention)
 
-        def describe_removed(_: Any) -> Entry:
-            return {} if before is None else {"removed": self._find_removed(before)}
+        def describe_removed(_: object) -> Entry:
+            """Return the ids of what has gone since, by thread and namespace; None for a thread that cannot be read."""
+            if before is None:
+                return {}
+            removed: dict[str, dict[str, Any] | None] = {}
+            for thread_id, histories in before.items():
+                name = recorder.hide_name("thread_id", thread_id)
+                after = recorder.list_ids(thread_id)
+                if histories is None or after is None:
+                    removed[name] = None
+                    continue
+                gone: dict[str, list[str]] = {}
+                for namespace, ids in histories.items():
+                    missing = set(ids).difference(after.get(namespace, ()))
+                    if missing:
+                        gone[namespace] = sorted(missing)
+                if gone:
+                    removed[name] = gone
+            return {"removed": removed}
 
-        return self._record_writing(fields, list_and_prune, describe_removed)
-
-    def _record_writing(
-        self,
-        fields: Entry,
-        call: Callable[[], _Result],
-        describe_end: Callable[[_Result | None], Entry] | None = None,
-    ) -> _Result:
-        """Record the intent, call, and record the outcome."""
-        intent = self._append({"kind": "intent", **fields}, is_lasting=True, may_refuse=self._on_error == "refuse")
-        try:
-            result = call()
-        except BaseException as error:
-            outcome = _describe_error(error)
-            if describe_end is not None:
-                outcome |= describe_end(None)
-            self._end(intent, outcome)
-            raise
-        outcome = {"result": "ok"}
-        if describe_end is not None:
-            outcome |= describe_end(result)
-        self._end(intent, outcome)
-        return result
-
-    def _end(self, intent: int, outcome: Entry) -> None:
-        if intent:
-            self._append({"kind": "outcome", "of": intent, **outcome})
-        else:
-            self.log.note_gap()
-
-    def _record_reading(self, describe: Callable[[], Entry], call: Callable[[], _Result]) -> _Result:
-        result = self._record_error(describe, call)
-        if self._reads:
-            self._append({"kind": "call", **describe(), "result": "ok"})
-        return result
-
-    def _record_error(self, describe: Callable[[], Entry], call: Callable[[], _Result]) -> _Result:
-        try:
-            return call()
-        except Exception as error:
-            if self._reads or isinstance(error, AccessDeniedError):
-                self._append({"kind": "call", **describe(), **_describe_error(error)})
-            raise
-
-    @contextmanager
-    def _take_lock(self, describe: Callable[[], Entry], lock: AbstractContextManager[object]) -> Iterator[None]:
-        """Hold a run lock, and record whether it was got."""
-        with ExitStack() as stack:
-            self._record_reading(describe, partial(stack.enter_context, lock))
-            yield
-
-    def _read_on(self, describe: Callable[[], Entry], checkpoints: Iterator[Checkpoint]) -> Iterator[Checkpoint]:
-        """Yield what is read. The first one is recorded, since the reader may stop anywhere, and so is an error."""
-        following = partial(next, checkpoints, None)
-        checkpoint = self._record_reading(describe, following)
-        while checkpoint is not None:
-            yield checkpoint
-            checkpoint = self._record_error(describe, following)
-
-    def _append(self, entry: Entry, *, is_lasting: bool = False, may_refuse: bool = False) -> int:
-        """Append an entry; return its number, or 0 if it could not be written and the operation goes on."""
-        try:
-            return self.log.append(entry, is_lasting=is_lasting)
-        except CheckpointerError:
-            if may_refuse:
-                raise
-            self.log.note_gap()
-            _LOGGER.warning("an entry of the audit log could not be written: %s", entry["kind"], exc_info=True)
-            return 0
-
-    # Describing
-
-    def _describe(self, operation: str, config: RunnableConfig, *, is_about_all: bool = False) -> Entry:
-        """Return the fields that the entries of all operations have."""
-        principal = get_principal(config)
-        if principal is not None and not isinstance(principal, str):
-            # An object may have secrets in its repr.
-            principal = str(principal) if isinstance(principal, int) else f"of type {type(principal).__name__}"
-        return {
-            "operation": operation,
-            "principal": principal,
-            "thread_id": None if is_about_all else config.thread,
-            "checkpoint_ns": config.checkpoint_ns,
-            "checkpoint_id": config.checkpoint_id,
-        }
-
-    def _describe_put(self, config: RunnableConfig, checkpoint: CheckpointFields, replaced: str | None) -> Entry:
-        if self._marks:
-            # What the policies add is stored, too.
-            metadata = dict(checkpoint.metadata)
-            for metadata_of in self._marks:
-                metadata |= metadata_of(get_principal(config))
-            checkpoint = checkpoint._replace(metadata=metadata)
-        fields = self._describe("put", config)
-        fields["checkpoint_id"] = checkpoint.id
-        if replaced is not None:
-            fields["replaces"] = replaced
-        fields["digest"] = self._content.digest_checkpoint(checkpoint, (config.thread, config.checkpoint_ns))
-        return fields
-
-    def _hide(self, name: str, value: str) -> str:
-        return str(self.log.digester.hide_name(name, value))
-
-    def _list_ids(self, thread_id: str) -> dict[str, Any] | None:
-        """Return the ids of the checkpoints of a thread, by namespace; None if they cannot be read."""
-        try:
-            namespaces = self._store.namespaces(thread_id) if self._store.lists_namespaces else [""]
-            return {
-                self._hide("checkpoint_ns", namespace): [
-                    each.id for each in reversed(self._store.list(RunnableConfig(thread_id, checkpoint_ns=namespace)))
-                ]
-                for namespace in namespaces
-            }
-        except CheckpointerError:
-            return None
-
-    def _list_all_ids(self, thread_id: str | None) -> dict[str, dict[str, Any] | None] | None:
-        """Return the ids of the checkpoints of a thread, or of all (None), by thread; None for what cannot be read."""
-        try:
-            thread_ids = self._store.threads() if thread_id is None else [thread_id]
-        except CheckpointerError:
-            return None
-        return {each: self._list_ids(each) for each in thread_ids}
-
-    def _find_removed(self, before: Mapping[str, Mapping[str, Any] | None]) -> dict[str, dict[str, Any] | None]:
-        """Return the ids of what has gone since, by thread and namespace; None for a thread that cannot be read."""
-        removed: dict[str, dict[str, Any] | None] = {}
-        for thread_id, histories in before.items():
-            after = self._list_ids(thread_id)
-            if histories is None or after is None:
-                removed[self._hide("thread_id", thread_id)] = None
-                continue
-            gone = {
-                namespace: sorted(set(ids).difference(after.get(namespace, ()))) for namespace, ids in histories.items()
-            }
-            if any(gone.values()):
-                removed[self._hide("thread_id", thread_id)] = {namespace: ids for namespace, ids in gone.items() if ids}
-        return removed
+        return recorder.record_writing(fields, list_and_prune, describe_removed)
 
     # The rest of the contract
 
     def close(self) -> None:
-        self._content.forget()
+        self._recorder.content.forget()
         self.delegate.close()
 
     def register_types(self, *types: type) -> None:
         self.delegate.register_types(*types)
-        self._content.codec.register(*types)
+        self._recorder.content.codec.register(*types)
 
     registerTypes = register_types
 
@@ -379,65 +430,78 @@ class AuditedSaver(SaverWrapper):
 
         What it returns holds the keys of the log, as it holds those of the saver.
         """
-        open_delegate = self.delegate.opener()
-        if open_delegate is None:
-            return None
-        try:
-            pickle.dumps(self.log)
-        except Exception:  # noqa: BLE001 - pickling may raise anything
-            return None
-        return partial(_open_audited, open_delegate, self.log, reads=self._reads, on_error=self._on_error)
+        return make_opener(self.delegate, partial(AuditedSaver, log=self.log, **self._options))
 
     @classmethod
     def _find_mixins(cls) -> Mapping[type, type]:
         return _RECORDED
 
 
-def _open_audited(
-    open_delegate: Callable[[], BaseCheckpointSaver], log: AuditLog | Sink, *, reads: bool, on_error: OnError
-) -> BaseCheckpointSaver:
-    return AuditedSaver(open_delegate(), log, reads=reads, on_error=on_error)
+# Where entries go, if that is no AuditLog
 
 
-def _make_sink(log: Any) -> AuditLog | Sink:
-    if isinstance(log, (AuditLog, Sink)):
-        return log
-    if isinstance(log, (logging.Logger, logging.LoggerAdapter)):
-        return Sink(LoggerSink(log))
-    if callable(log):
-        return Sink(log)
-    raise CheckpointerConfigurationError(f"log must be an AuditLog, a logger or a function, not {type(log).__name__}")
+@final
+class Sink:
+    """Sends entries to a function, numbered but not chained: what it does with them, it answers for.
+
+    A pickle holds the function, so it must be one that pickles.
+    """
+
+    def __init__(self, send: Callable[[Entry], object]) -> None:
+        self._send = send
+        self.digester = Digester(None)
+        # Each call of these is atomic: there is no lock that a fork could copy while a thread holds it.
+        self._numbers = count(1)
+        self._gaps: deque[int] = deque()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Sink, (self._send,)
+
+    def append(self, fields: Entry, *, is_lasting: bool) -> int:  # noqa: ARG002 - the function decides
+        """Send an entry; return its number.
+
+        Raises:
+            CheckpointStorageError: the function has raised an exception.
+        """
+        seq = next(self._numbers)
+        gaps = 0
+        if self._gaps:
+            with suppress(IndexError):  # another thread may take them, too
+                while True:
+                    gaps += self._gaps.popleft()
+        entry = {**fields, "format": FORMAT, "seq": seq, "time": now()}
+        if gaps:
+            entry["gaps"] = gaps
+        try:
+            self._send(entry)
+        except Exception as error:
+            self._gaps.append(gaps)
+            if isinstance(error, CheckpointerError):
+                raise
+            reason = error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            raise CheckpointStorageError(repr(self._send), "write to", reason) from error
+        return seq
+
+    def note_gap(self) -> None:
+        """Note that an entry could not be sent; the next one says so in its field `gaps`."""
+        self._gaps.append(1)
 
 
-def _list_marks(saver: Any) -> list[Callable[[Any], Mapping[str, Any]]]:
-    """Return the functions of policies that add metadata to each checkpoint, the outermost first."""
-    found: list[Callable[[Any], Mapping[str, Any]]] = []
-    while isinstance(saver, SaverWrapper):
-        metadata_of = getattr(getattr(saver, "policy", None), "metadata_of", None)
-        if metadata_of is not None:
-            found.append(metadata_of)
-        saver = saver.delegate
-    return found
+@final
+class LoggerSink:
+    """Logs entries at the level INFO as JSON, and as the attribute `audit` of the log record.
 
+    What handlers raise, the module `logging` catches: an operation is not refused because of it.
+    """
 
-def _describe_error(error: BaseException) -> Entry:
-    # Never its message, which may have content.
-    if isinstance(error, AccessDeniedError):
-        return {"result": "refused", "error": type(error).__name__, "refused": error.operation}
-    return {"result": "failed", "error": type(error).__name__}
+    def __init__(self, logger: logging.Logger | logging.LoggerAdapter[Any]) -> None:
+        self._logger: Final = logger
 
+    def __repr__(self) -> str:
+        return repr(self._logger)
 
-def _describe_result(operation: str, hide: Callable[[str, str], str], result: Any) -> Entry:
-    """Return what the outcome says of the result of an operation."""
-    if result is None:
-        return {}
-    if operation == "release":
-        return {"version": result.version}
-    if operation == "delete_idle":
-        return {"threads": [hide("thread_id", thread_id) for thread_id in result]}
-    if operation == "repair" and not result.changed:
-        return {"removed": {}}
-    return {}
+    def __call__(self, entry: Entry) -> None:
+        self._logger.info("%s", to_json(entry), extra={"audit": entry})
 
 
 # LangGraph's checkpointer
@@ -446,32 +510,25 @@ def _describe_result(operation: str, hide: Callable[[str, str], str], result: An
 class _RecordedLogs(LogsOfDelegate):
     """What LangGraph's checkpointer uses of a saver, recorded; see SupportsLogs. Part of AuditedSaver."""
 
-    _content: ContentDigester
-    _append: Callable[..., int]
-    _end: Callable[[int, Entry], None]
-    _describe: Callable[..., Entry]
-    _describe_put: Callable[..., Entry]
-    _record_reading: Callable[..., Any]
-    _record_writing: Callable[..., Any]
-    _on_error: OnError
+    _recorder: _Recorder
 
     def read_log(
         self, config: RunnableConfig, read: Callable[[AnyLog], _Result], default: _Result, *, operation: str = "get"
     ) -> _Result:
-        return self._record_reading(  # type: ignore[no-any-return]
-            lambda: self._describe(operation, config),
+        return self._recorder.record_reading(  # type: ignore[no-any-return]
+            lambda: self._recorder.describe(operation, config),
             lambda: self.delegate.read_log(config, read, default, operation=operation),
         )
 
     def append_to_log(self, config: RunnableConfig, append: Callable[[AnyLog], None]) -> None:
         # What is stored is known only inside, where the log is locked; so that is where the intent is recorded.
         # If another writer was faster, the checkpoint is made anew, and may differ.
+        recorder = self._recorder
         intents: list[int] = []
 
         def intend(checkpoint: CheckpointFields, replaced: str | None) -> None:
-            fields = self._describe_put(config, checkpoint, replaced)
-            may_refuse = self._on_error == "refuse"
-            intents.append(self._append({"kind": "intent", **fields}, is_lasting=True, may_refuse=may_refuse))
+            fields = recorder.describe_put(config, checkpoint, replaced)
+            intents.append(recorder.append({"kind": "intent", **fields}))
 
         def append_recorded(log: AnyLog) -> None:
             recording = LogWithWriter(log, _RecordingWriter(log.writer, intend))
@@ -482,14 +539,14 @@ class _RecordedLogs(LogsOfDelegate):
         except BaseException as error:
             outcome = _describe_error(error)
             if not intents:
-                self._append({"kind": "call", **self._describe("put", config), **outcome})
+                recorder.append({"kind": "call", **recorder.describe("put", config), **outcome})
             for intent in intents:
-                self._end(intent, outcome)
+                recorder.end(intent, outcome)
             raise
         for intent in intents[:-1]:
-            self._end(intent, {"result": "failed", "error": "StaleLogError"})
+            recorder.end(intent, {"result": "failed", "error": "StaleLogError"})
         for intent in intents[-1:]:
-            self._end(intent, {"result": "ok"})
+            recorder.end(intent, {"result": "ok"})
 
     def put_packed_writes(
         self,
@@ -502,16 +559,17 @@ class _RecordedLogs(LogsOfDelegate):
         expects_put: bool = False,
         find_metadata: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        fields = {**self._describe("put_writes", config), "checkpoint_id": id}
-        fields["writes"] = self._content.digest_packed_writes(packed)
+        recorder = self._recorder
+        fields = {**recorder.describe("put_writes", config), "checkpoint_id": id}
+        fields["writes"] = recorder.content.digest_packed_writes(packed)
         if keep:
-            fields["keep"] = self._content.digest_keys(keep)
+            fields["keep"] = recorder.content.digest_keys(keep)
         put = partial(self.delegate.put_packed_writes, config, id, packed, keep)
-        self._record_writing(fields, partial(put, early=early, expects_put=expects_put, find_metadata=find_metadata))
+        recorder.record_writing(fields, partial(put, early=early, expects_put=expects_put, find_metadata=find_metadata))
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
-        return self._record_reading(  # type: ignore[no-any-return]
-            lambda: self._describe("list", RunnableConfig(), is_about_all=True),
+        return self._recorder.record_reading(
+            lambda: self._recorder.describe("list", RunnableConfig(), is_about_all=True),
             lambda: self.delegate.list_heads(metadata, with_newest=with_newest),
         )
 
@@ -538,27 +596,10 @@ class _RecordingWriter(WriterWrapper):
         self._writer.put_packed(stored, state, changes)
 
 
-# Capabilities
-
-
-def _make_recorded(protocol: Any) -> type:
-    """Return a class that records the methods of a capability, or only forwards them if none is to be recorded."""
-    methods = {name for name, member in vars(protocol).items() if isinstance(member, FunctionType)}
-    public = {name for name in methods if not name.startswith("_")}
-    if public <= OF_NO_THREAD:
-        return make_capability(protocol)
-    bases = (HasVersions,) if protocol is HasVersions else ()
-    recorded: Any = _records(protocol)(type(f"Recorded{protocol.__name__}", bases, {}))
-    # What was abstract is not, now that it is recorded.
-    recorded.__abstractmethods__ = frozenset()
-    return recorded  # type: ignore[no-any-return]
-
-
-_PROTOCOLS: Final = [
-    member for name, member in vars(graphkit.abc).items() if name.startswith("Supports") and isinstance(member, type)
-]
 _RECORDED: Final[Mapping[type, type]] = {
-    **{each: _make_recorded(each) for each in (HasVersions, *_PROTOCOLS)},
+    **{each: make_capability(each, _records) for each in CAPABILITIES},
+    SupportsExists: make_capability(SupportsExists),
+    SupportsFlush: make_capability(SupportsFlush),
     SupportsLogs: _RecordedLogs,
 }
-"""The class that records the methods of each capability."""
+"""The class that records the methods of each capability, or forwards them if they are of no thread."""

@@ -1,35 +1,31 @@
-"""SaverWrapper: forwards the whole contract of a saver to another saver."""
+"""Savers around another saver: SaverWrapper, which forwards the whole contract, and ValidatingSaver.
+
+Each wraps any saver, so they can be nested. Below the classes is what the other wrappers share: the
+overrides of a whole contract, openers, and the logs of the wrapped saver, which LangGraph's checkpointer uses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache, wraps
+import pickle
+from abc import update_abstractmethods
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache, partial, wraps
 from inspect import isasyncgenfunction, iscoroutinefunction
 from operator import attrgetter
 from types import FunctionType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+import graphkit.abc
 from graphkit import Checkpoint, RunnableConfig, Tag
-from graphkit.abc import (
-    BaseCheckpointSaver,
-    HasVersions,
-    SupportsCheckAccess,
-    SupportsCompact,
-    SupportsDeleteIdle,
-    SupportsErase,
-    SupportsExists,
-    SupportsFlush,
-    SupportsOwnKeys,
-    SupportsRemove,
-    SupportsRepair,
-    SupportsReplay,
-    SupportsRotate,
-    SupportsVerify,
-)
+from graphkit.abc import BaseCheckpointSaver, HasVersions, SupportsReplay
 from graphkit.errors import CheckpointerConfigurationError
-from graphkit.saver_kit import ConfigLike, ThreadLike
+from graphkit.saver_kit import ConfigLike, has_status_mark
 
-_Wrapper = TypeVar("_Wrapper")
+if TYPE_CHECKING:
+    from savers._log.log import AnyLog
+
+_Class = TypeVar("_Class")
+_Result = TypeVar("_Result")
 
 OF_NO_THREAD: Final = frozenset({
     "close", "exists", "flush", "opener", "register_types", "run_lock_key", "threadId",
@@ -37,10 +33,46 @@ OF_NO_THREAD: Final = frozenset({
 """Methods that neither read nor change a thread."""
 
 
-def _make_forward(name: str, member: Any) -> Any:
-    """Return what calls a method of the delegate, or reads a property of it, in place of the wrapper's own."""
-    if isinstance(member, property):
-        return property(attrgetter(f"delegate.{name}"), doc=member.__doc__)
+def overrides(
+    contract: type, make: Callable[[FunctionType], Callable[..., Any]], *, omitted: Collection[str]
+) -> Callable[[type[_Class]], type[_Class]]:
+    """Return a decorator: a wrapper class overrides each method of a contract that it does not define.
+
+    It forwards the properties. The signatures that editors and type checkers see are those of the contract.
+
+    Args:
+        contract: a contract of savers.
+        make: returns the override of a method.
+        omitted: the methods that the class inherits.
+    """
+
+    def add(cls: type[_Class]) -> type[_Class]:
+        # Both spellings of a method are one function.
+        made: dict[FunctionType, Callable[..., Any]] = {}
+        for name, member in vars(contract).items():
+            if name.startswith("_") or name in vars(cls) or name in omitted:
+                continue
+            if isinstance(member, property):
+                forward = attrgetter(f"delegate.{name}")
+                setattr(cls, name, property(forward, doc=member.__doc__))
+            elif isinstance(member, FunctionType) and member.__name__ not in omitted:
+                override = vars(cls).get(member.__name__)
+                if override is None:
+                    override = made.setdefault(member, make(member))
+                vars(override).pop("__isabstractmethod__", None)  # `wraps` has copied it
+                setattr(cls, name, override)
+        return update_abstractmethods(cls)
+
+    return add
+
+
+def is_async(member: FunctionType) -> bool:
+    """Return whether a method of a contract is the async twin of another; that of `BaseCheckpointSaver` calls it."""
+    return iscoroutinefunction(member) or isasyncgenfunction(member)
+
+
+def _make_forward(member: FunctionType) -> Callable[..., Any]:
+    """Return what calls a method of the delegate."""
 
     @wraps(member)
     def forward(wrapper: SaverWrapper, *arguments: Any, **options: Any) -> Any:
@@ -56,53 +88,9 @@ def _make_forward(name: str, member: Any) -> Any:
     return await_forward
 
 
-def _forwards(contract: type) -> Callable[[type[_Wrapper]], type[_Wrapper]]:
-    """Return a decorator: a wrapper class forwards what it does not define of the methods of a contract.
-
-    The signatures that editors and type checkers see are those of the contract.
-    """
-    forwards: dict[Any, Any] = {}
-    """Both spellings of a method are one function."""
-
-    def add(cls: type[_Wrapper]) -> type[_Wrapper]:
-        for name, member in vars(contract).items():
-            is_forwarded = not name.startswith("_") and isinstance(member, property | FunctionType)
-            # `threadId` only reads its argument.
-            if is_forwarded and name not in {*vars(cls), "threadId"}:
-                setattr(cls, name, forwards.setdefault(member, _make_forward(name, member)))
-        return cls
-
-    return add
-
-
-def overrides(
-    contract: type, make: Callable[[FunctionType], FunctionType], *, omitted: Collection[str]
-) -> Callable[[type[_Wrapper]], type[_Wrapper]]:
-    """Return a decorator: a wrapper class gets an override of each method of a contract that it does not define.
-
-    Args:
-        contract: a contract of savers.
-        make: returns the override of a method.
-        omitted: the methods that are only forwarded.
-    """
-
-    def add(cls: type[_Wrapper]) -> type[_Wrapper]:
-        made: dict[FunctionType, FunctionType] = {}
-        for name, member in vars(contract).items():
-            if name.startswith("_") or not isinstance(member, FunctionType):
-                continue
-            if name in {*vars(cls), *omitted} or member.__name__ in omitted:
-                continue
-            if member.__name__ in vars(cls):
-                override = vars(cls)[member.__name__]  # another spelling
-            elif iscoroutinefunction(member) or isasyncgenfunction(member):
-                override = member  # that of the contract calls the sync method
-            else:
-                override = made.setdefault(member, make(member))
-            setattr(cls, name, override)
-        return cls
-
-    return add
+def _forwards(contract: type) -> Callable[[type[_Class]], type[_Class]]:
+    """Return a decorator: a wrapper class forwards each method of a contract that it does not define."""
+    return overrides(contract, _make_forward, omitted={"threadId"})  # that only reads its argument
 
 
 @_forwards(BaseCheckpointSaver)
@@ -142,7 +130,14 @@ class SaverWrapper(BaseCheckpointSaver):
         return {capability: mixin for capability, mixin in _MIXINS.items() if capability is not SupportsReplay}
 
     def __init__(self, delegate: BaseCheckpointSaver) -> None:
-        """Wrap a saver."""
+        """Wrap a saver.
+
+        Raises:
+            CheckpointerConfigurationError: the wrapper is of a class that was made for savers with versions, and
+                the saver keeps none.
+        """
+        if isinstance(self, _MIXINS[HasVersions]) and not isinstance(delegate, HasVersions):
+            raise CheckpointerConfigurationError(f"{type(delegate).__name__} keeps no versions; use a SaverWrapper")
         self.delegate = delegate
 
     def __repr__(self) -> str:
@@ -158,8 +153,10 @@ class SaverWrapper(BaseCheckpointSaver):
         super().__init_subclass__(**kwargs)
         for name in [name for name in vars(cls) if not name.startswith("_")]:
             async_method = getattr(BaseCheckpointSaver, f"a{name}", None)
-            if async_method is not None and f"a{name}" not in vars(cls):
-                for spelling in _find_spellings(async_method):
+            if async_method is None or f"a{name}" in vars(cls):
+                continue
+            for spelling in dir(BaseCheckpointSaver):
+                if getattr(BaseCheckpointSaver, spelling) is async_method:
                     setattr(cls, spelling, async_method)
 
     # The four required methods; `_forwards` makes the others
@@ -177,72 +174,111 @@ class SaverWrapper(BaseCheckpointSaver):
         return self.delegate.release(config)
 
 
-@_forwards(HasVersions)
-class VersionedSaverWrapper(SaverWrapper, HasVersions):
-    """A SaverWrapper around a saver with versions.
-
-    Wrapping such a saver in a SaverWrapper gives one. Subclass it, rather than SaverWrapper, to
-    override methods about versions.
-    """
-
-    delegate: Any
-    """A BaseCheckpointSaver that is a HasVersions too."""
-
-    def __init__(self, delegate: BaseCheckpointSaver) -> None:
-        """Wrap a saver.
-
-        Raises:
-            CheckpointerConfigurationError: the saver keeps no versions.
-        """
-        if not isinstance(delegate, HasVersions):
-            raise CheckpointerConfigurationError(f"{type(delegate).__name__} keeps no versions; use a SaverWrapper")
-        super().__init__(delegate)
-
-    def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
-        return self.delegate.versions_by_thread_id(thread)  # type: ignore[no-any-return]
-
-    def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
-        return self.delegate.tag(config, version)  # type: ignore[no-any-return]
-
-
-def make_capability(protocol: type) -> type:
-    """Return a class that forwards the methods of a capability."""
-    return _forwards(protocol)(type(f"Forwards{protocol.__name__}", (), {}))
-
-
-_OPTIONAL: Final = (
-    SupportsVerify,
-    SupportsRepair,
-    SupportsCompact,
-    SupportsFlush,
-    SupportsDeleteIdle,
-    SupportsErase,
-    SupportsRotate,
-    SupportsReplay,
-    SupportsRemove,
-    SupportsOwnKeys,
-    SupportsExists,
-    SupportsCheckAccess,
+CAPABILITIES: Final[Sequence[type]] = (
+    HasVersions,
+    *(member for name, member in vars(graphkit.abc).items() if name.startswith("Supports")),
 )
-_MIXINS: Final[Mapping[type, type]] = {
-    HasVersions: VersionedSaverWrapper,
-    **{each: make_capability(each) for each in _OPTIONAL},
-}
+"""What only some savers can do."""
+
+
+def make_capability(protocol: type, override: Callable[[type], Callable[[type], type]] = _forwards) -> type:
+    """Return a class that overrides the methods of a capability; they are forwarded, unless told otherwise."""
+    # A saver has versions if it is a subclass of HasVersions, and any other capability if it has the methods.
+    bases = (HasVersions,) if protocol is HasVersions else ()
+    return override(protocol)(type(f"Wrapped{protocol.__name__}", bases, {}))
+
+
+_MIXINS: Final[Mapping[type, type]] = {each: make_capability(each) for each in CAPABILITIES}
 """The class that forwards the methods of each capability."""
 
 
 @cache
 def _with_mixins(cls: type[Any], mixins: tuple[type, ...]) -> type[Any]:
     """Return a subclass of a wrapper class with more capabilities, under the name of the class."""
-    # VersionedSaverWrapper is a subclass of SaverWrapper and takes its place among the bases.
-    is_plain_wrapper = cls is SaverWrapper and VersionedSaverWrapper in mixins
-    bases = mixins if is_plain_wrapper else (cls, *mixins)
-    if bases == (VersionedSaverWrapper,):
-        return VersionedSaverWrapper
-    return type(cls.__name__, bases, {"__module__": cls.__module__, "__doc__": cls.__doc__})
+    return type(cls.__name__, (cls, *mixins), {"__module__": cls.__module__, "__doc__": cls.__doc__})
 
 
-@cache
-def _find_spellings(method: Callable[..., Any]) -> Sequence[str]:
-    """Return the names of a method of the contract: its Python name, and its Java name if it has one."""
-    return [name for name in dir(BaseCheckpointSaver) if getattr(BaseCheckpointSaver, name) is method]
+class ValidatingSaver(SaverWrapper):
+    """Refuses checkpoints that have no node or an empty state; a run that was submitted has no state yet."""
+
+    def put(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
+        """Store a checkpoint if it has a node and a state.
+
+        Raises:
+            CheckpointerConfigurationError: the node id or the state is empty. Nothing was changed.
+                Errors of the delegate are raised too.
+        """
+        if not checkpoint.node_id:
+            raise CheckpointerConfigurationError("the checkpoint was not stored: its node_id is empty")
+        if not checkpoint.state and not has_status_mark(checkpoint.metadata):
+            raise CheckpointerConfigurationError("the checkpoint was not stored: its state is empty")
+        return super().put(config, checkpoint)
+
+
+def iter_wrappers(saver: BaseCheckpointSaver) -> Iterator[SaverWrapper]:
+    """Yield the wrappers around a saver, the outermost first."""
+    while isinstance(saver, SaverWrapper):
+        yield saver
+        saver = saver.delegate
+
+
+def make_opener(
+    delegate: BaseCheckpointSaver, wrap: Callable[[BaseCheckpointSaver], BaseCheckpointSaver]
+) -> Callable[[], BaseCheckpointSaver] | None:
+    """Return what opens a wrapper around a saver in another process; None if that cannot be pickled."""
+    open_delegate = delegate.opener()
+    if open_delegate is None:
+        return None
+    try:
+        pickle.dumps(wrap)
+    except Exception:  # noqa: BLE001 - pickling may raise anything
+        return None
+    return partial(_open_wrapped, open_delegate, wrap)
+
+
+def _open_wrapped(
+    open_delegate: Callable[[], BaseCheckpointSaver], wrap: Callable[[BaseCheckpointSaver], BaseCheckpointSaver]
+) -> BaseCheckpointSaver:
+    return wrap(open_delegate())
+
+
+# The logs of the wrapped saver
+
+
+class LogsOfDelegate:
+    """The methods of SupportsLogs that are the same in each wrapper."""
+
+    delegate: Any
+
+    def call_without_waiting(
+        self,
+        config: RunnableConfig,  # noqa: ARG002
+        call: Callable[[], _Result],  # noqa: ARG002
+        *,
+        appends: bool,  # noqa: ARG002
+    ) -> tuple[_Result] | None:
+        return None  # a policy may take its time, and an audit log waits for the disk
+
+    def describe(self) -> str:
+        return self.delegate.describe()  # type: ignore[no-any-return]
+
+
+class LogWithWriter:
+    """A log whose checkpoints are put by another writer."""
+
+    def __init__(self, log: AnyLog, writer: WriterWrapper) -> None:
+        self._log = log
+        self.writer = writer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+class WriterWrapper:
+    """Forwards everything to the writer of a log. Subclass it, and override `put` and `put_packed`."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)

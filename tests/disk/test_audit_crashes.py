@@ -184,7 +184,7 @@ def test_an_exception_at_any_line_leaves_a_log_that_goes_on(tmp_path_factory, sw
     for place in sweep.some(places, 60):
         saver = prepare()
         interrupt(lambda saver=saver: operate(saver), place)
-        other = AuditedSaver(saver.delegate, AuditLog(saver.log._root))
+        other = AuditedSaver(saver.delegate, AuditLog(saver.log._files.root))
         for each in (saver, other, saver):
             each.put(CONFIG, made(2))
         report = saver.log.verify(saver)
@@ -280,7 +280,7 @@ def test_a_process_that_forks_with_an_open_log_shares_it_with_its_child(tmp_path
             saver.put(RunnableConfig("child"), made(number))
 
     # Another thread holds the locks of the log at the moment of the fork.
-    with log._mutex, log._directory.write_lock:
+    with log._writer.mutex, log._files.write_lock:
         end = start_in_child(put_in_child)
     saver.put(CONFIG, made(1))
     assert end() == 0

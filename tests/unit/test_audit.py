@@ -3,9 +3,7 @@
 import enum
 import json
 import logging
-import os
 import pickle
-import signal
 import stat
 import threading
 import tracemalloc
@@ -204,6 +202,13 @@ def test_a_principal_that_is_an_object_is_recorded_by_its_type(log):
     for principal in (User(), 17):
         saver.get(CONFIG.with_principal(principal))
     assert [record.principal for record in log.records()] == ["of type User", "17"]
+
+
+def test_an_operation_without_a_config_is_recorded_with_the_default_thread(log):
+    saver = AuditedSaver(MemorySaver(), log)
+    saver.recent(limit=1)
+    saver.get()
+    assert [record.thread_id for record in log.records()] == [RunnableConfig().thread] * 2
 
 
 def test_reads_need_not_be_recorded_and_a_dry_run_is_one(tmp_path, log):
@@ -620,20 +625,6 @@ def test_a_logger_gets_each_entry(caplog):
     assert (outcome["kind"], outcome["of"]) == ("outcome", intent["seq"])
     assert "principal" not in outcome
     assert json.loads(records[0].getMessage()) == intent
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_fork_while_an_entry_is_numbered_does_not_hold_up_the_child():
-    sink = AuditedSaver(MemorySaver(), lambda _: None).log
-    with sink._mutex:
-        child = os.fork()
-        if not child:
-            signal.alarm(5)
-            sink.append({"kind": "call"}, is_lasting=False)
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert status == 0
 
 
 def test_a_function_gets_each_entry_and_may_refuse():

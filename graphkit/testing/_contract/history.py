@@ -124,11 +124,6 @@ class HistoryTests(ContractTests):
 
         self.assert_history(saver, CONFIG, checkpoints)
 
-        latest = check.get_checkpoint(saver)
-        check.same(latest.metadata, metadata)
-        check.equal(latest.node_id, "last")
-        check.equal(latest.next_node_id, END)
-
     def test_a_config_without_a_thread_id_uses_the_default_thread(self) -> None:
         saver = self.open()
         default = make_config("$default")

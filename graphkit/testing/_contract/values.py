@@ -61,10 +61,6 @@ class ValueTests(ContractTests):
 
         self.assert_history(saver, CONFIG, checkpoints)
 
-        listed = saver.list(CONFIG)
-        for loaded, state in zip(reversed(listed), states, strict=True):
-            check.same(loaded.state, state)
-
     def test_a_state_derived_from_an_older_checkpoint(self) -> None:
         saver = self.open()
         trunk = grow_list(saver, CONFIG, 5)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
-from graphkit._records.config import END, RunnableConfig, ThreadLike
+from graphkit._records.config import END, ThreadLike
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.watch import Change, Watch
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import TIMEOUT, ContractTests
-from graphkit.testing._values import CONFIG, OTHER, UNKNOWN, made, make_config, make_interrupt, put_state
+from graphkit.testing._values import CONFIG, OTHER, UNKNOWN, made, make_config, make_failure, make_interrupt, put_state
 
 _INTERVAL = 0.01
 """The polling interval of savers without change events, in seconds."""
@@ -30,7 +30,7 @@ class WatchTests(ContractTests):
         with saver.watch("t", interval=_INTERVAL) as watch:
             # The writer is another saver, so that the watch cannot rely on calls of its own saver.
             other = self.open_again(saver)
-            ids = [_put(other, CONFIG, n) for n in range(1, 20)]
+            ids = [put_state(other, {"n": n}).id for n in range(1, 20)]
             changes = _collect_until(watch, ids[-1])
 
         # The checkpoint from before the watch is not reported.
@@ -45,12 +45,7 @@ class WatchTests(ContractTests):
         saver = self.open()
         put_state(saver, {"n": 0})
         interrupt = make_interrupt("x", {"why": 1})
-        failure = {
-            "node_id": "a",
-            "type": "E",
-            "message": "m",
-            "at": 1,
-        }
+        failure = make_failure(at=1)
 
         with saver.watch(CONFIG, interval=_INTERVAL) as watch:
             other = self.open_again(saver)
@@ -74,10 +69,10 @@ class WatchTests(ContractTests):
 
     def test_watch_can_start_at_a_checkpoint(self) -> None:
         saver = self.open()
-        _put(saver, CONFIG, 0)
-        start_id = _put(saver, CONFIG, 1)
+        put_state(saver, {"n": 0})
+        start_id = put_state(saver, {"n": 1}).id
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
-        later_ids = [_put(saver, CONFIG, n) for n in range(2, 5)]
+        later_ids = [put_state(saver, {"n": n}).id for n in range(2, 5)]
 
         # The watch reports what happened since, including the writes of the checkpoint itself.
         start = make_config("t", start_id)
@@ -93,7 +88,7 @@ class WatchTests(ContractTests):
 
     def test_watch_can_start_with_the_latest_checkpoint(self) -> None:
         saver = self.open()
-        ids = [_put(saver, CONFIG, n) for n in range(3)]
+        ids = [put_state(saver, {"n": n}).id for n in range(3)]
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
 
         with saver.watch("t", latest=True, interval=_INTERVAL) as watch:
@@ -116,7 +111,7 @@ class WatchTests(ContractTests):
         with saver.watch(interval=_INTERVAL) as watch:
             for thread_id in thread_ids:
                 config = make_config(thread_id)
-                ids.append(_put(saver, config, 1))
+                ids.append(put_state(saver, {"n": 1}, config).id)
             changes = _collect_until(watch, *ids)
 
         # Each thread is reported once, with its checkpoint.
@@ -131,7 +126,7 @@ class WatchTests(ContractTests):
 
         with saver.watch("t", interval=_INTERVAL) as watch:
             put_state(saver, {"n": 1}, OTHER)
-            own_id = _put(saver, CONFIG, 2)
+            own_id = put_state(saver, {"n": 2}).id
 
             # Changes arrive in order, so one of the other thread would be the first of two.
             (change,) = _collect_until(watch, own_id)
@@ -149,9 +144,9 @@ class WatchTests(ContractTests):
         one_namespace = saver.watch(namespace, interval=_INTERVAL)
 
         with whole_thread, one_namespace:
-            similar_id = _put(saver, similar, 1)
-            nested_id = _put(saver, nested, 1)
-            own_id = _put(saver, namespace, 1)
+            similar_id = put_state(saver, {"n": 1}, similar).id
+            nested_id = put_state(saver, {"n": 1}, nested).id
+            own_id = put_state(saver, {"n": 1}, namespace).id
             changes = _collect_until(whole_thread, similar_id, nested_id, own_id)
             check.equal(_get_namespaces(changes), {"ab", "a/b", "a"})
 
@@ -169,7 +164,7 @@ class WatchTests(ContractTests):
             change = _get_change(watch, kind)
             check.same(change.checkpoint, None)
 
-            new_id = _put(saver, CONFIG, 1)
+            new_id = put_state(saver, {"n": 1}).id
             _collect_until(watch, new_id)
             saver.delete("t")
             _get_change(watch, "delete")
@@ -199,7 +194,7 @@ class WatchTests(ContractTests):
 
     def test_watch_ends_when_the_run_is_over_or_the_thread_is_gone(self) -> None:
         saver = self.open()
-        failure = {"node_id": "a", "type": "E", "message": "m", "at": 1}
+        failure = make_failure(at=1)
         for end, reached in (
             (lambda: saver.put_writes(CONFIG, {"failure": failure}), "failed"),
             (lambda: saver.delete("t"), None),
@@ -336,14 +331,6 @@ def _assert_waiting(saver: BaseCheckpointSaver, timeout: float) -> None:
     """Assert that `wait_for_resume` reaches its timeout, because an answer is missing."""
     is_answered = saver.wait_for_resume("t", timeout, interval=_INTERVAL)
     check.same(is_answered, False, "wait_for_resume")
-
-
-def _put(saver: BaseCheckpointSaver, config: RunnableConfig, number: int) -> str:
-    """Put a checkpoint and return its id."""
-    checkpoint = made({"n": number})
-    stored = saver.put(config, checkpoint)
-    check.equal(stored.checkpoint_id, checkpoint.id)
-    return checkpoint.id
 
 
 def _get_change(watch: Watch, kind: str) -> Change:

@@ -274,7 +274,9 @@ class RowLogBytes(LogBytes):
 
     def _take(self, row: _Row) -> None:
         """Take in a row that follows those that are known, or the row of the last keyframe."""
-        assert row.frame is not None
+        if not row.frame:
+            # It ends where it begins, so that a last row without bytes would look as if there were none.
+            raise CheckpointCorruptionError(self.path, row.position, "its row has no bytes")
         self.inserter.head = Head(row.status, row.keyframe, row.position)
         self._rows.append(row.position, row.frame)
         self.size = row.position + len(row.frame)

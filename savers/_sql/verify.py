@@ -189,6 +189,8 @@ class _RowChecker(LogChecker):
         path = self._log.path
         if columns.last is None or columns.end is None:
             raise CheckpointCorruptionError(path, 0, "it has no records")
+        if columns.end == columns.last:
+            raise CheckpointCorruptionError(path, columns.last, "its row has no bytes")
         position, checkpoint, _ = self._take_row(0)
         if position != 0:
             raise CheckpointCorruptionError(path, 0, "the first record is missing")

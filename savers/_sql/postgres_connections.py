@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from graphkit.errors import CheckpointStorageError
+from savers._sql.database import Backoff
 from savers._sql.postgres_session import Pool, PoolError, PostgresSession
-from savers._sql.run_locks import Backoff
 
 if TYPE_CHECKING:
     import psycopg

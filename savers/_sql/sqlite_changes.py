@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from graphkit.errors import CheckpointerError
-from savers._sql.changes import ChangeListener, ChangeSource, WakeUp
+from savers._sql.database import ChangeListener, ChangeSource, WakeUp
 from savers._sql.sqlite_connection import SqliteConnection
 
 if TYPE_CHECKING:

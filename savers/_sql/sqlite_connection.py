@@ -22,6 +22,7 @@ from weakref import WeakSet
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
 from savers._sql.database import (
+    Backoff,
     DatabaseDamagedError,
     ForeignDatabaseError,
     HistoryGoneError,
@@ -30,7 +31,6 @@ from savers._sql.database import (
     Row,
     make_table_error,
 )
-from savers._sql.run_locks import Backoff
 from savers._threads import check_may_wait
 
 OLDEST_VERSION: Final = (3, 40)

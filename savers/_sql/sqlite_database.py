@@ -8,8 +8,7 @@ from contextlib import closing, contextmanager
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from savers._options import Fsync
-from savers._sql.database import SQLITE, Database, Parameters, Row, TableNames, Transaction
-from savers._sql.run_locks import Backoff
+from savers._sql.database import SQLITE, Backoff, Database, Parameters, Row, TableNames, Transaction
 from savers._sql.schema import is_current, select_version
 from savers._sql.sqlite_changes import SqliteChanges, count_rewrites
 from savers._sql.sqlite_connection import (

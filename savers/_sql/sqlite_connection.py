@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from stat import S_ISREG
 from time import time_ns
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote
 from weakref import WeakSet
 
@@ -105,12 +105,6 @@ class _Column(NamedTuple):
         return bool(others)
 
 
-def _find_columns(description: Sequence[tuple[Any, ...]]) -> tuple[_Column, ...]:
-    names = [column[0] for column in description]
-    key = names.index("position") if "position" in names else None
-    return tuple(_Column(number, name, _KINDS[name], key) for number, name in enumerate(names) if name in _KINDS)
-
-
 class SqliteConnection:
     """An open connection in autocommit mode, which one thread of execution uses at a time."""
 
@@ -143,7 +137,7 @@ class SqliteConnection:
             raise translate_error(error, path, "open") from error
         self.inode = find_inode(path)
         """What identifies the file."""
-        self._columns: dict[str, tuple[_Column, ...]] = {}
+        self._columns: dict[str, list[_Column]] = {}
         """Which results of a statement are columns of our tables."""
         self._log_inode = _NO_FILE
         """What identifies the write-ahead log."""
@@ -151,7 +145,14 @@ class SqliteConnection:
         self._checked_directory = 0, 0, 0
         """The directory in which both files were found last, with the time of its last change."""
         try:
-            self._configure(synchronous)
+            ((mode,),) = self.run("PRAGMA journal_mode = WAL", (), "open")[0]
+            if mode != "wal":
+                reason = f"SQLite cannot keep a write-ahead log there (mode {mode!r}); use a local file system"
+                raise CheckpointStorageError(path, "open", reason)  # noqa: TRY301 - it is closed below
+            self.run(f"PRAGMA synchronous = {synchronous}", (), "open")
+            self.run("PRAGMA foreign_keys = ON", (), "open")
+            # A transaction writes nothing before its commit, so that the child of a fork can drop it.
+            self.run("PRAGMA cache_spill = OFF", (), "open")
         except BaseException:
             self.close()
             raise
@@ -159,19 +160,6 @@ class SqliteConnection:
     def __del__(self) -> None:
         with suppress(Exception):
             self._raw.close()
-
-    def _configure(self, synchronous: str) -> None:
-        ((mode,),) = self.run("PRAGMA journal_mode = WAL", (), "open")[0]
-        if mode != "wal":
-            raise CheckpointStorageError(
-                self.path,
-                "open",
-                f"SQLite cannot keep a write-ahead log there (mode {mode!r}); use a local file system",
-            )
-        self.run(f"PRAGMA synchronous = {synchronous}", (), "open")
-        self.run("PRAGMA foreign_keys = ON", (), "open")
-        # A transaction writes nothing before its commit, so that the child of a fork can drop it.
-        self.run("PRAGMA cache_spill = OFF", (), "open")
 
     @property
     def is_in_transaction(self) -> bool:
@@ -249,10 +237,15 @@ class SqliteConnection:
             # reach code that expects a number. Which results are columns of ours is found once for each statement.
             columns = self._columns.get(sql)
             if columns is None:
-                columns = self._columns[sql] = _find_columns(cursor.description)
+                names = [column[0] for column in cursor.description]
+                key = names.index("position") if "position" in names else None
+                columns = self._columns[sql] = [
+                    _Column(number, name, _KINDS[name], key) for number, name in enumerate(names) if name in _KINDS
+                ]
             for column in columns:
                 if column.is_wrong(rows):
-                    raise make_type_error(self.path, column.name)
+                    reason = f"a row has a value of another type in the column {column.name}"
+                    raise DatabaseDamagedError(self.path, reason, _RESTORE)
         return rows, cursor.rowcount
 
     def run_many(self, sql: str, rows: Iterable[Parameters]) -> int:
@@ -418,11 +411,6 @@ def make_format_error(path: str) -> CheckpointFormatError:
     return ForeignDatabaseError(
         path, "the file is not a SQLite database, or it is encrypted; give the path of another file"
     )
-
-
-def make_type_error(path: str, column: str) -> DatabaseDamagedError:
-    """Return the error for a value that a column never has."""
-    return DatabaseDamagedError(path, f"a row has a value of another type in the column {column}", _RESTORE)
 
 
 def make_index_error(path: str) -> DatabaseDamagedError:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import closing, suppress
 from hashlib import blake2b
 from logging import getLogger
 from time import monotonic, sleep
@@ -103,16 +104,14 @@ class PostgresChanges(ChangeSource):
         self._run(f"DELETE FROM {self._table} WHERE expires < now() RETURNING 1", ())
         self._run(f"{self._register} RETURNING 1", (watcher, listener.thread))
         self._watchers[listener] = watcher
-        self._wait_for_puts()
-        self._ask_for_echo()
-
-    def _wait_for_puts(self) -> None:
-        """Wait until no put goes on that has asked the table before the last statement."""
+        # A put that goes on and has asked the table before does not notify the listener. Until it has ended, its change
+        # is not there to be read either.
         deadline = monotonic() + _LONGEST_PUT
         earlier = self._list_readers()
         while earlier and monotonic() < deadline:
             sleep(_PUT_WAIT)
             earlier &= self._list_readers()
+        self._ask_for_echo()
 
     def _list_readers(self) -> set[str]:
         rows = self._run(
@@ -175,7 +174,11 @@ class PostgresChanges(ChangeSource):
                 is_standby = isinstance(error, CheckpointStorageError) and error.errno == errno.EROFS
                 stop.wait(_RENEWAL if is_standby else _RECONNECT_WAIT)
         if session is not None:
-            _close_listening(session)
+            # A pooler resets what its client leaves, for the next one. If a notification arrives meanwhile, PgBouncer
+            # 1.18 takes it for the end of the reset, and the next client gets the answer to `DISCARD ALL` as that of
+            # its first statement. So there must be none on its way. A connection that is lost gets none.
+            with closing(session), suppress(LostError, PostgresError):
+                session.run("UNLISTEN *")
 
     def _take(self, threads: list[str]) -> None:
         for thread in dict.fromkeys(threads):
@@ -206,19 +209,3 @@ class PostgresChanges(ChangeSource):
         self._watchers = {}
         self.reset_after_fork()
         return session
-
-
-def _close_listening(session: PostgresSession) -> None:
-    """Close a connection that listens.
-
-    A pooler resets what its client leaves, for the next one. If a notification arrives meanwhile, PgBouncer 1.18 takes
-    it for the end of the reset, and the next client gets the answer to `DISCARD ALL` as that of its first statement.
-    So there must be none on its way.
-    """
-    try:
-        session.run("UNLISTEN *")
-    except (LostError, PostgresError):
-        # It is not there any more, so nobody gets it.
-        pass
-    finally:
-        session.close()

@@ -23,8 +23,8 @@ from typing import Final
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
 from savers._sql.database import Backoff, HeldLocks, Row, RunLocks, WakeUp
 from savers._sql.encoded_text import encode_text
-from savers._sql.postgres_server import PostgresServer
-from savers._sql.postgres_session import BUSY, LostError, PostgresError, PostgresSession, get_state
+from savers._sql.postgres_server import BUSY, PostgresServer
+from savers._sql.postgres_session import LostError, PostgresError, PostgresSession, get_state
 
 _LOGGER: Final = getLogger("graphkit")
 _NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"

@@ -21,8 +21,8 @@ from time import monotonic, sleep
 from typing import Any, Final
 
 from graphkit.errors import CheckpointerError, CheckpointStorageError
+from savers._sql.columns import encode_text
 from savers._sql.database import ChangeListener, ChangeSource, WakeUp
-from savers._sql.encoded_text import encode_text
 from savers._sql.postgres_server import PostgresServer
 from savers._sql.postgres_session import LostError, PostgresError, PostgresSession
 

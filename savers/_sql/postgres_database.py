@@ -33,7 +33,7 @@ from savers._sql.postgres_session import (
     get_state,
     is_connection,
 )
-from savers._sql.schema import name_token_sequence
+from savers._sql.statements import name_token_sequence
 
 if TYPE_CHECKING:
     import psycopg

@@ -21,8 +21,8 @@ from time import monotonic
 from typing import Final
 
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
+from savers._sql.columns import encode_text
 from savers._sql.database import Backoff, HeldLocks, Row, RunLocks, WakeUp
-from savers._sql.encoded_text import encode_text
 from savers._sql.postgres_server import BUSY, PostgresServer
 from savers._sql.postgres_session import LostError, PostgresError, PostgresSession, get_state
 

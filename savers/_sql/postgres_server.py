@@ -32,7 +32,7 @@ from savers._sql.postgres_session import (
     name_database,
     quote_name,
 )
-from savers._sql.schema import is_current, migrate, select_version
+from savers._sql.statements import is_current, migrate, select_version
 
 _UNDEFINED: Final = {"42P01", "3F000"}
 """A table or a schema does not exist."""

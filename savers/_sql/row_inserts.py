@@ -17,10 +17,9 @@ from graphkit.saver_kit import derive_status
 from savers._log.frame import KEY
 from savers._log.log_bytes import StaleLogError
 from savers._log.stored_checkpoint import outline_writes
+from savers._sql.columns import SEALED_TERM, KnownTerms, decode_text, encode_id, encode_long, encode_text, is_cut
 from savers._sql.database import HistoryGoneError, OutcomeUnknownError, PositionTakenError
-from savers._sql.encoded_text import decode_text, encode_id, encode_long, encode_text, is_cut
 from savers._sql.statements import SEAL_MARK
-from savers._sql.terms import SEALED_TERM, KnownTerms
 
 if TYPE_CHECKING:
     from savers._cipher import KeyRing

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from graphkit.errors import CheckpointCorruptionError
 from savers._log.log_bytes import Change, LogBytes
-from savers._sql.encoded_text import encode_id
+from savers._sql.columns import encode_id
 from savers._sql.row_inserts import NEW, Head, RowInserter, SealMark
 
 if TYPE_CHECKING:

@@ -9,11 +9,10 @@ from savers._log.catalogue import Head, LogCatalogue
 from savers._log.frame import digest_thread
 from savers._log.frame_log import ThreadIdentity
 from savers._log.log import Log
-from savers._sql.encoded_text import decode_id, decode_row, encode_text
+from savers._sql.columns import SEALED_TERM, decode_id, decode_row, encode_text, list_search_terms
 from savers._sql.row_inserts import SealMark
 from savers._sql.row_log_bytes import RowLogBytes
 from savers._sql.statements import Statements
-from savers._sql.terms import SEALED_TERM, list_search_terms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

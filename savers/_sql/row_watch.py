@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from graphkit.saver_kit import Change, is_namespace_inside
 from savers._log.log_watch import DAMAGE, Bookmark, ChangeReader, FoundLog, LogSource, Place
-from savers._sql.encoded_text import decode_id, decode_row, encode_text
+from savers._sql.columns import decode_id, decode_row, encode_text
 
 if TYPE_CHECKING:
     from graphkit import RunnableConfig

@@ -12,7 +12,6 @@ from typing import Any, Final
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
 from savers._options import Fsync
 from savers._sql.database import SQLITE, Backoff, Database, Integrity, Parameters, Row, TableNames, Transaction
-from savers._sql.schema import is_current, migrate, select_version
 from savers._sql.sqlite_changes import SqliteChanges, count_rewrites
 from savers._sql.sqlite_connection import (
     SqliteConnection,
@@ -24,6 +23,7 @@ from savers._sql.sqlite_connection import (
     read_without_opening,
 )
 from savers._sql.sqlite_run_locks import SqliteRunLocks
+from savers._sql.statements import is_current, migrate, select_version
 from savers._threads import InUseError, PeriodicFlush, check_may_wait, is_mine
 
 _EMPTY_LOG: Final = "PRAGMA wal_checkpoint(TRUNCATE)"

@@ -18,8 +18,8 @@ from graphkit.saver_kit import FileReport, FileState, ThreadReport, derive_statu
 from savers._log.frame import CHECKPOINT, KEY, META, Frame, IncompleteLog
 from savers._log.log_checker import FINDINGS, LogChecker
 from savers._log.stored_checkpoint import outline_writes
+from savers._sql.columns import encode_id
 from savers._sql.database import ForeignDatabaseError
-from savers._sql.encoded_text import encode_id
 from savers._sql.row_store import HistoryRow, read_history_row
 
 if TYPE_CHECKING:

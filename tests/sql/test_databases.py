@@ -6,8 +6,8 @@ import pytest
 
 from graphkit.errors import CheckpointFormatError, CheckpointStorageError
 from graphkit.testing._values import HOSTILE_IDS
-from savers._sql.encoded_text import MOST_BYTES, decode_id, decode_text, encode_id, is_cut
-from savers._sql.schema import SCHEMA_VERSION
+from savers._sql.columns import MOST_BYTES, decode_id, decode_text, encode_id, is_cut
+from savers._sql.statements import SCHEMA_VERSION
 from tests.sql.rows import add_history, positions, put
 from tests.support.databases import (
     HistoryGoneError,

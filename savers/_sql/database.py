@@ -23,16 +23,9 @@ _LOGGER: Final = getLogger("graphkit")
 Parameters = Sequence[Any]
 Row = tuple[Any, ...]
 
-# What a database reports to its saver. The saver handles the first two errors; whatever else leaves a saver is an error
-# of `graphkit.errors`.
-
-
-class PositionTakenError(Exception):
-    """A unique key exists already: another writer has appended at this position. Nothing was changed."""
-
-
-class HistoryGoneError(Exception):
-    """The history that a row names was deleted meanwhile. Nothing was changed."""
+# What a database reports to its saver: these errors, and StaleLogError if a unique key exists already (another writer
+# has appended at this position) or the row of a foreign key does not (the history was deleted meanwhile). The saver
+# handles StaleLogError. Whatever else leaves a saver is an error of `graphkit.errors`.
 
 
 class ConnectionLostError(CheckpointStorageError):
@@ -493,8 +486,7 @@ class Transaction(ABC):
         """Execute one statement, and return its rows.
 
         Raises:
-            PositionTakenError: a unique key exists already. End the transaction.
-            HistoryGoneError: the row of a foreign key does not exist. End the transaction.
+            StaleLogError: another writer was faster. End the transaction.
             CheckpointerError: another error. The transaction is rolled back.
         """
 
@@ -503,7 +495,7 @@ class Transaction(ABC):
         """Execute one statement for each row of parameters; it returns no rows.
 
         Raises:
-            CheckpointerError, PositionTakenError, HistoryGoneError: as `execute`.
+            CheckpointerError, StaleLogError: as `execute`.
         """
 
     @abstractmethod
@@ -620,8 +612,7 @@ class Database(ABC):
             How many rows it inserted, changed or deleted.
 
         Raises:
-            PositionTakenError: a unique key exists already. Nothing was changed.
-            HistoryGoneError: the row of a foreign key does not exist. Nothing was changed.
+            StaleLogError: another writer was faster. Nothing was changed.
             OutcomeUnknownError: the connection was lost after the statement was sent.
             CheckpointerError: another error. Nothing was changed.
         """
@@ -631,7 +622,7 @@ class Database(ABC):
         """Execute one statement as `write` does, and return the rows that it returns.
 
         Raises:
-            CheckpointerError, PositionTakenError, HistoryGoneError, OutcomeUnknownError: as `write`.
+            CheckpointerError, StaleLogError, OutcomeUnknownError: as `write`.
         """
 
     @abstractmethod

@@ -13,12 +13,11 @@ from time import monotonic
 from typing import Any, Final
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
+from savers._log.log_bytes import StaleLogError
 from savers._sql.database import (
     POSTGRES,
     ConnectionLostError,
     DatabaseDamagedError,
-    HistoryGoneError,
-    PositionTakenError,
     TableNames,
     make_table_error,
 )
@@ -40,6 +39,8 @@ RETRIED: Final = {"40001", "40P01"}
 """The server has rolled back a statement for the sake of another one; it may be executed again."""
 BUSY: Final = {"55P03", *RETRIED}
 """Another transaction kept a row for too long."""
+_STALE: Final = {"23505", "23503"}
+"""A unique key exists already, or the row of a foreign key does not."""
 _DAMAGED: Final = {"XX001", "XX002"}
 
 _ADVICE: Final = (
@@ -156,10 +157,8 @@ class PostgresServer:
             return CheckpointStorageError(self.path, operation, str(error))
         state = get_state(error)
         message = describe_error(error)
-        if state == "23505":
-            return PositionTakenError(message)
-        if state == "23503":
-            return HistoryGoneError(message)
+        if state in _STALE:
+            return StaleLogError(message)
         if state in _UNDEFINED or state == "42P07":
             return make_table_error(self.path, message)
         if state in _DAMAGED:

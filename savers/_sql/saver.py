@@ -24,11 +24,12 @@ from savers._cipher import Cipher, check_cipher, parse_cipher
 from savers._compression import Compression, parse_compression
 from savers._log.frame import MARK
 from savers._log.listing import make_info
+from savers._log.log_bytes import StaleLogError
 from savers._log.log_saver import LogSaver, select_all
 from savers._log.rewriter import write_all
 from savers._options import Fsync, parse_fsync, parse_lease, parse_lock_timeout
 from savers._sql.columns import decode_row, encode_text
-from savers._sql.database import DatabaseDamagedError, PositionTakenError
+from savers._sql.database import DatabaseDamagedError
 from savers._sql.row_log_bytes import RowLogBytes, describe_history
 from savers._sql.row_store import REWRITTEN, HistoryRow, RowLog, RowStore, read_history_row
 from savers._threads import InUseError, WouldWaitError, hold_if_free, refuse_waiting
@@ -336,7 +337,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
                     for namespace in namespaces:
                         self._copy_history(transaction, source_id, target_id, namespace)
                     transaction.notify(target_id)
-            except PositionTakenError:
+            except StaleLogError:
                 raise CheckpointConflictError(target_id, "another process has written to it; copy again") from None
 
     def _copy_history(self, transaction: Transaction, source_id: str, target_id: str, namespace: str) -> None:

@@ -21,13 +21,12 @@ from urllib.parse import quote
 from weakref import WeakSet
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
+from savers._log.log_bytes import StaleLogError
 from savers._sql.database import (
     Backoff,
     DatabaseDamagedError,
     ForeignDatabaseError,
-    HistoryGoneError,
     Parameters,
-    PositionTakenError,
     Row,
     make_table_error,
 )
@@ -57,7 +56,8 @@ _KINDS: Final = {
 }
 """What the columns of our tables have. SQLite lets any value pass, which a damaged page may have in any column."""
 
-_UNIQUE: Final = {
+_STALE: Final = {
+    "SQLITE_CONSTRAINT_FOREIGNKEY",
     "SQLITE_CONSTRAINT_PRIMARYKEY",
     "SQLITE_CONSTRAINT_ROWID",
     "SQLITE_CONSTRAINT_UNIQUE",
@@ -211,7 +211,7 @@ class SqliteConnection:
             The rows that it returned, and how many it changed.
 
         Raises:
-            PositionTakenError, HistoryGoneError, CheckpointerError: see `Transaction.execute`.
+            StaleLogError, CheckpointerError: see `Transaction.execute`.
         """
         # SQLite's own wait would hold the mutex, and sleeps for up to 100 ms.
         backoff: Backoff | None = None
@@ -391,10 +391,8 @@ def translate_error(error: Exception, path: str, operation: str) -> Exception:
         operation: what the saver was doing, as a verb.
     """
     name = get_name(error)
-    if name in _UNIQUE:
-        return PositionTakenError(str(error))
-    if name == "SQLITE_CONSTRAINT_FOREIGNKEY":
-        return HistoryGoneError(str(error))
+    if name in _STALE:
+        return StaleLogError(str(error))
     if name == "SQLITE_NOTADB":
         return make_format_error(path)
     # An operational error without a name comes from the module: a text is no UTF-8.

@@ -7,7 +7,6 @@ from savers._sql import postgres_changes, postgres_server, row_inserts, row_log_
 from savers._sql.columns import MOST_NUMBERS as MOST_NUMBERS, encode_text as encode_text
 from savers._sql.database import (
     ConnectionLostError as ConnectionLostError,
-    HistoryGoneError as HistoryGoneError,
     OutcomeUnknownError as OutcomeUnknownError,
 )
 from savers._sql.postgres_database import PostgresDatabase as PostgresDatabase

@@ -101,7 +101,7 @@ class RowStore(LogCatalogue[RowLogBytes]):
     # Listing
 
     def list_namespaces(self, thread_id: str) -> list[str]:
-        return _decode_rows(self._read_of_thread(self.statements.select_namespaces, thread_id))
+        return self.list_version_namespaces(thread_id, 0)
 
     def list_threads(self, *, released: bool) -> list[str]:
         sql = self.statements.select_all_threads if released else self.statements.select_threads
@@ -131,7 +131,7 @@ class RowStore(LogCatalogue[RowLogBytes]):
         return [version for (version,) in self._read_of_thread(self.statements.select_versions, thread_id)]
 
     def list_version_namespaces(self, thread_id: str, version: int) -> list[str]:
-        return _decode_rows(self._read_of_thread(self.statements.select_version_namespaces, thread_id, version))
+        return _decode_rows(self._read_of_thread(self.statements.select_namespaces, thread_id, version))
 
     def list_histories(self, thread_id: str | None) -> list[Row]:
         """Return the histories of one thread, or of all threads (None), also released ones.

@@ -290,7 +290,7 @@ class Statements:
         has_checkpoints = "status IS NOT NULL"
         self.select_namespaces = (
             f"SELECT namespace, long_namespace FROM {histories}"
-            f" WHERE thread = ? AND version = 0 AND {has_checkpoints} ORDER BY namespace"
+            f" WHERE thread = ? AND version = ? AND {has_checkpoints} ORDER BY namespace"
         )
         all_threads = f"SELECT DISTINCT thread, long_thread FROM {histories}{dialect.without_index} WHERE"
         self.select_threads = f"{all_threads} version = 0 AND {has_checkpoints} ORDER BY thread"
@@ -307,10 +307,6 @@ class Statements:
         self.release = f"UPDATE {histories} SET version = ?, released = ? WHERE thread = ? AND version = 0"
         self.delete_thread = f"DELETE FROM {histories} WHERE thread = ?"
         self.delete_history = f"DELETE FROM {histories} WHERE history = ? AND version = ?"
-        self.select_version_namespaces = (
-            f"SELECT namespace, long_namespace FROM {histories}"
-            f" WHERE thread = ? AND version = ? AND {has_checkpoints} ORDER BY namespace"
-        )
         last_written = f"coalesce((SELECT r.written {last_row}), h.created)"
         written = f"max({last_written}) < ? AND coalesce(max(h.released), 0) < ?"
         self.select_idle = (

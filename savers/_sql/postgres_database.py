@@ -205,7 +205,7 @@ class PostgresDatabase(Database):
         deadline = monotonic() + self.lock_timeout
         # Without `_borrow`, as part of each put: a context manager takes 3 us.
         connections = self._connections or self._open_connections()
-        session = connections.take(self.lock_timeout)
+        session = connections.take()
         try:
             while True:
                 try:
@@ -232,7 +232,7 @@ class PostgresDatabase(Database):
     @contextmanager
     def _borrow(self) -> Iterator[PostgresSession]:
         connections = self._connections or self._open_connections()
-        session = connections.take(self.lock_timeout)
+        session = connections.take()
         try:
             yield session
         finally:
@@ -245,7 +245,7 @@ class PostgresDatabase(Database):
                 if self._guest is None:
                     self._connections = OwnConnections(self._server)
                 elif is_connection(self._guest):
-                    self._connections = GuestConnection(self._guest, self.path)
+                    self._connections = GuestConnection(self._guest, self._server)
                 else:
                     self._connections = GuestConnections(self._guest, self._server)
             return self._connections
@@ -300,11 +300,10 @@ class Connections(ABC):
     """Lends connections that work, or did a microsecond ago."""
 
     @abstractmethod
-    def take(self, timeout: float) -> PostgresSession:
+    def take(self) -> PostgresSession:
         """Return a connection in autocommit mode; the caller gives it back.
 
-        Args:
-            timeout: seconds to wait for a connection that is free, and for a server that restarts.
+        Waits for a connection that is free, and for a server that restarts, for as long as for a lock.
 
         Raises:
             CheckpointStorageError: there was none.
@@ -333,7 +332,8 @@ class OwnConnections(Connections):
         self._has_connected = False
         self._is_closed = False
 
-    def take(self, timeout: float) -> PostgresSession:
+    def take(self) -> PostgresSession:
+        timeout = self._server.lock_timeout
         started = monotonic()
         if not self._free.acquire(timeout=timeout):
             raise CheckpointStorageError(
@@ -400,8 +400,8 @@ class GuestConnections(Connections):
         self._server = server
         self._sessions: WeakKeyDictionary[Any, PostgresSession] = WeakKeyDictionary()
 
-    def take(self, timeout: float) -> PostgresSession:
-        deadline = monotonic() + timeout
+    def take(self) -> PostgresSession:
+        deadline = monotonic() + self._server.lock_timeout
         pool = self._pool
         while True:
             try:
@@ -437,21 +437,17 @@ class GuestConnections(Connections):
 class GuestConnection(Connections):
     """Borrows the only connection that the application has passed in, for one statement or transaction at a time."""
 
-    def __init__(self, connection: psycopg.Connection[Any], path: str) -> None:
-        """Prepare; the connection is never closed.
-
-        Args:
-            connection: an open connection.
-            path: the database in messages.
-        """
+    def __init__(self, connection: psycopg.Connection[Any], server: PostgresServer) -> None:
+        """Prepare; the connection is never closed."""
         self._connection = connection
-        self._path = path
+        self._server = server
         self._session: PostgresSession | None = None
         with _LENT_GUARD:
             self._free = _LENT.setdefault(connection, threading.Lock())
         """Held while the connection is lent, to this saver or to another one."""
 
-    def take(self, timeout: float) -> PostgresSession:
+    def take(self) -> PostgresSession:
+        timeout = self._server.lock_timeout
         if not self._free.acquire(timeout=timeout):
             raise self._error(f"the connection was in use for {timeout:g} s; pass a pool of several")
         try:
@@ -475,7 +471,7 @@ class GuestConnection(Connections):
         return session
 
     def _error(self, reason: str) -> CheckpointStorageError:
-        return CheckpointStorageError(self._path, "use", reason)
+        return CheckpointStorageError(self._server.path, "use", reason)
 
     def give_back(self, session: PostgresSession) -> None:
         try:

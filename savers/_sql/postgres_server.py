@@ -31,7 +31,7 @@ from savers._sql.postgres_session import (
     name_database,
     quote_name,
 )
-from savers._sql.statements import is_current, migrate, select_version
+from savers._sql.statements import create_tables, is_current, select_version
 
 _UNDEFINED: Final = {"42P01", "3F000"}
 """A table or a schema does not exist."""
@@ -195,18 +195,17 @@ class PostgresTables:
                 return True
             with self._connect() as session:
                 version = self._read_version(session)
-            # An older version counts: the first use migrates it.
             self.are_known = is_current(version, self._server.path)
-        return version is not None
+            return self.are_known
 
     def create(self) -> None:
-        """Create or migrate the tables, unless that was done."""
+        """Create the tables, unless that was done."""
         with self._mutex:
             if self.are_known:
                 return
             with self._connect() as session:
                 if not is_current(self._read_version(session), self._server.path):
-                    self._migrate(session)
+                    self._create(session)
             self.are_known = True
 
     @contextmanager
@@ -233,7 +232,7 @@ class PostgresTables:
             raise
         return version  # type: ignore[no-any-return]
 
-    def _migrate(self, session: PostgresSession) -> None:
+    def _create(self, session: PostgresSession) -> None:
         path = self._server.path
         ((encoding,),) = session.run("SHOW server_encoding")[0]
         if encoding != "UTF8":
@@ -252,7 +251,7 @@ class PostgresTables:
         if not is_current(version, path):
             if not has_schema:
                 session.run(f"CREATE SCHEMA {quote_name(self._schema)}")
-            migrate(session.run, version, self.names, POSTGRES)
+            create_tables(session.run, self.names, POSTGRES)
         session.commit()
 
     def make_advisory_key(self, purpose: str) -> int:

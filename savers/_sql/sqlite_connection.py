@@ -219,7 +219,9 @@ class SqliteConnection:
             try:
                 return self._execute(sql, parameters)
             except sqlite3.Error as error:
-                if not is_busy(error):
+                # Another connection holds a lock, so that trying again may help.
+                is_busy = get_name(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+                if not is_busy:
                     raise translate_error(error, self.path, operation) from error
                 if backoff is None:
                     check_may_wait()
@@ -372,11 +374,6 @@ def get_name(error: Exception) -> str:
     return getattr(error, "sqlite_errorname", "")
 
 
-def is_busy(error: Exception) -> bool:
-    """Return whether another connection holds a lock, so that trying again may help."""
-    return get_name(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
-
-
 def is_no_such_table(error: Exception) -> bool:
     """Return whether a statement names a table that does not exist."""
     return "no such table" in str(error)
@@ -401,7 +398,16 @@ def translate_error(error: Exception, path: str, operation: str) -> Exception:
         return DatabaseDamagedError(path, f"SQLite does not say where, only that {error}", _RESTORE)
     if is_no_such_table(error) or "already exists" in str(error):
         return make_table_error(path, str(error))
-    return CheckpointStorageError(path, operation, _os_error(error, name, path))
+    reason: OSError | str = f"{error} ({name or type(error).__name__})"
+    if name.startswith("SQLITE_CANTOPEN"):
+        reason = _explain_cannot_open(path)
+    elif "too big" in str(error):
+        reason = OSError(errno.EFBIG, "a value is larger than SQLite can store (1 GB)")
+    else:
+        for prefix, number, advice in _ADVICE:
+            if name.startswith(prefix):
+                reason = OSError(number, f"{error} ({name}); {advice}")
+    return CheckpointStorageError(path, operation, reason)
 
 
 def make_format_error(path: str) -> CheckpointFormatError:
@@ -420,17 +426,6 @@ def make_busy_error(path: str, operation: str, timeout: float) -> CheckpointStor
     """Return the error for a lock that another connection kept for too long."""
     reason = f"another writer kept the database for {timeout:g} s; wait for it to end, or raise lock_timeout"
     return CheckpointStorageError(path, operation, OSError(errno.ETIMEDOUT, reason))
-
-
-def _os_error(error: Exception, name: str, path: str) -> OSError | str:
-    if name.startswith("SQLITE_CANTOPEN"):
-        return _explain_cannot_open(path)
-    if "too big" in str(error):
-        return OSError(errno.EFBIG, "a value is larger than SQLite can store (1 GB)")
-    for prefix, number, advice in _ADVICE:
-        if name.startswith(prefix):
-            return OSError(number, f"{error} ({name}); {advice}")
-    return f"{error} ({name or type(error).__name__})"
 
 
 def _explain_cannot_open(path: str) -> OSError:

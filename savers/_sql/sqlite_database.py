@@ -23,7 +23,7 @@ from savers._sql.sqlite_connection import (
     read_without_opening,
 )
 from savers._sql.sqlite_run_locks import SqliteRunLocks
-from savers._sql.statements import is_current, migrate, select_version
+from savers._sql.statements import create_tables, is_current, select_version
 from savers._threads import InUseError, PeriodicFlush, check_may_wait, is_mine
 
 _EMPTY_LOG: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
@@ -94,11 +94,7 @@ class SqliteDatabase(Database):
         if not os.path.exists(self.path):
             return False
         rows = read_without_opening(self.path, select_version(self.names), self.lock_timeout)
-        if rows is None or rows == [(None,)]:
-            return False
-        # An older version counts: the first use migrates it.
-        is_current(rows[0][0], self.path)
-        return True
+        return rows is not None and is_current(rows[0][0], self.path)
 
     def check_free(self) -> bool:
         connections = self._connections
@@ -359,13 +355,12 @@ class SqliteConnections:
         connection.run("BEGIN IMMEDIATE", (), "create tables in")
         try:
             # Another process may have created them while this one waited for the lock.
-            version = self._read_version(connection)
-            if not is_current(version, self._path):
+            if not is_current(self._read_version(connection), self._path):
 
                 def execute(sql: str, parameters: Parameters) -> None:
                     connection.run(sql, parameters, "create tables in")
 
-                migrate(execute, version, self._names, SQLITE)
+                create_tables(execute, self._names, SQLITE)
             connection.run("COMMIT", (), "create tables in")
         finally:
             connection.roll_back_if_open()

@@ -1,4 +1,4 @@
-"""The SQL of a saver: its tables, with their creation and migration, and its statements."""
+"""The SQL of a saver: its tables and how they are created, and its statements."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from savers._sql.database import Database
 
 SCHEMA_VERSION: Final = 1
+"""The version of the tables, for later versions that change them."""
 _LONGEST_KEYFRAME: Final = 1 << 15
 """Longer ones are not read before they are wanted. That lists all pieces of a value: 11 KB for a list of
 1,000 messages."""
@@ -32,14 +33,14 @@ def select_version(names: TableNames) -> str:
 
 
 def is_current(version: object, path: str) -> bool:
-    """Return whether the tables need neither creation nor migration.
+    """Return whether there are tables, which need not be created.
 
     Args:
         version: the version in the database; None if there are no tables.
         path: the database, for the error.
 
     Raises:
-        CheckpointFormatError: a newer graphkit has created or migrated the tables, or no graphkit has.
+        CheckpointFormatError: a newer graphkit has created the tables, or no graphkit has.
     """
     if version is None:
         return False
@@ -52,31 +53,7 @@ def is_current(version: object, path: str) -> bool:
             f"its tables have version {version} and this graphkit reads up to version {SCHEMA_VERSION}; "
             f"upgrade graphkit",
         )
-    return version == SCHEMA_VERSION
-
-
-def migrate(
-    execute: Callable[[str, Parameters], object],
-    version: int | None,
-    names: TableNames,
-    dialect: Dialect,
-) -> None:
-    """Create the tables, or bring them to the current version; the caller excludes other processes.
-
-    Args:
-        execute: executes a statement in a transaction.
-        version: the version in the database; None if there are no tables.
-        names: the names of the tables.
-        dialect: the SQL of the database.
-    """
-    for step in _STEPS[version or 0 :]:
-        for statement in step(names, dialect):
-            execute(statement, ())
-    execute(
-        f"INSERT INTO {names.meta} (name, value) VALUES ('schema', ?) "
-        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-        (SCHEMA_VERSION,),
-    )
+    return True
 
 
 def name_token_sequence(names: TableNames) -> str:
@@ -84,8 +61,15 @@ def name_token_sequence(names: TableNames) -> str:
     return f'{names.run_locks[:-1]}_token"'
 
 
-def _create_tables(names: TableNames, dialect: Dialect) -> list[str]:
-    return [
+def create_tables(execute: Callable[[str, Parameters], object], names: TableNames, dialect: Dialect) -> None:
+    """Create the tables; the caller excludes other processes.
+
+    Args:
+        execute: executes a statement in a transaction.
+        names: the names of the tables.
+        dialect: the SQL of the database.
+    """
+    statements = [
         f"CREATE TABLE {names.meta} (name {dialect.text} PRIMARY KEY, value BIGINT NOT NULL)",
         # version: 0 is live, above 0 released, below 0 being rewritten. Times are microseconds
         # since 1970. The long names are NULL unless the encoded text is cut.
@@ -136,10 +120,9 @@ def _create_tables(names: TableNames, dialect: Dialect) -> list[str]:
             for statement in dialect.extra_statements
         ),
     ]
-
-
-_STEPS: Final[list[Callable[[TableNames, Dialect], list[str]]]] = [_create_tables]
-"""Step n brings a schema of version n to version n + 1."""
+    for statement in statements:
+        execute(statement, ())
+    execute(f"INSERT INTO {names.meta} (name, value) VALUES ('schema', ?)", (SCHEMA_VERSION,))
 
 
 def _index(table: str, column: str) -> str:

@@ -77,6 +77,12 @@ class TableNames(NamedTuple):
     """Only on PostgreSQL: who must be told of puts."""
 
 
+def quote_name(name: str) -> str:
+    """Return a name as a quoted identifier."""
+    quoted = name.replace('"', '""')
+    return f'"{quoted}"'
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
     """What one database understands. The names of tables are in braces."""

@@ -101,8 +101,8 @@ class PostgresChanges(ChangeSource):
         """
         # Signed numbers of 64 bits.
         watcher = int.from_bytes(os.urandom(8), "big") >> 1
-        self._run(f"DELETE FROM {self._table} WHERE expires < now() RETURNING 1", ())
-        self._run(f"{self._register} RETURNING 1", (watcher, listener.thread))
+        self._run(f"DELETE FROM {self._table} WHERE expires < now()", ())
+        self._run(self._register, (watcher, listener.thread))
         self._watchers[listener] = watcher
         # A put that goes on and has asked the table before does not notify the listener. Until it has ended, its change
         # is not there to be read either.
@@ -190,7 +190,7 @@ class PostgresChanges(ChangeSource):
 
     def _renew(self) -> None:
         for listener, watcher in list(self._watchers.items()):
-            self._run(f"{self._register} RETURNING 1", (watcher, listener.thread))
+            self._run(self._register, (watcher, listener.thread))
 
     def _remove(self, listener: ChangeListener) -> None:
         super()._remove(listener)
@@ -198,7 +198,7 @@ class PostgresChanges(ChangeSource):
         if watcher is None:
             return
         try:
-            self._run(f"DELETE FROM {self._table} WHERE watcher = ? RETURNING 1", (watcher,))
+            self._run(f"DELETE FROM {self._table} WHERE watcher = ?", (watcher,))
         except CheckpointerError as error:
             _LOGGER.warning("puts notify a watch that was closed, for a minute at most: %s", error)
 

@@ -33,7 +33,6 @@ from savers._sql.postgres_session import (
     get_state,
     is_connection,
 )
-from savers._sql.statements import name_token_sequence
 
 if TYPE_CHECKING:
     import psycopg
@@ -92,14 +91,7 @@ class PostgresDatabase(Database):
         self.identity = self._server.identity
         self._reset()
         self.names = self._tables.names
-        self.run_locks: PostgresRunLocks = PostgresRunLocks(
-            self._server,
-            self.read,
-            table=self.names.run_locks,
-            sequence=name_token_sequence(self.names),
-            advisory_key=self._tables.make_advisory_key("run lock"),
-            lease=lease,
-        )
+        self.run_locks: PostgresRunLocks = PostgresRunLocks(self._server, self._tables, self.read, lease)
         self.changes: PostgresChanges = PostgresChanges(
             self._server, self._read_for_watches, schema, self.names.watchers
         )

@@ -23,8 +23,9 @@ from typing import Final
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
 from savers._sql.columns import encode_text
 from savers._sql.database import Backoff, HeldLocks, Row, RunLocks, WakeUp
-from savers._sql.postgres_server import BUSY, PostgresServer
+from savers._sql.postgres_server import BUSY, PostgresServer, PostgresTables
 from savers._sql.postgres_session import LostError, PostgresError, PostgresSession, get_state
+from savers._sql.statements import name_token_sequence
 
 _LOGGER: Final = getLogger("graphkit")
 _NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"
@@ -66,31 +67,26 @@ class PostgresRunLocks(RunLocks):
     def __init__(
         self,
         server: PostgresServer,
+        tables: PostgresTables,
         read: Callable[[str, tuple[object, ...]], list[Row]],
-        *,
-        table: str,
-        sequence: str,
-        advisory_key: int,
         lease: float,
     ) -> None:
         """Prepare; the first lock connects.
 
         Args:
             server: the server.
+            tables: the tables of the schema.
             read: executes a statement on another connection; creates the tables if necessary.
-            table: the table of the locks.
-            sequence: numbers their tokens.
-            advisory_key: the key of the advisory lock of token 0.
             lease: seconds after which the lock of a paused process is lost.
         """
         self._server = server
         self._read = read
         self._lease = lease
         self._microseconds = round(lease * 1_000_000)
-        # Keys are signed numbers of 64 bits; a token must not make them overflow.
-        self._key = advisory_key >> 1
-        self._table = table
-        self._sequence = sequence
+        # The key of the advisory lock of token 0. Keys are signed numbers of 64 bits, which a token must not overflow.
+        self._key = tables.make_advisory_key("run lock") >> 1
+        self._table = tables.names.run_locks
+        self._sequence = name_token_sequence(tables.names)
         self._lent: dict[str, int] = {}
         """The tokens of runs of other processes that this object writes for, by thread."""
         self._reset()

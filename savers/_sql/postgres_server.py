@@ -20,6 +20,7 @@ from savers._sql.database import (
     DatabaseDamagedError,
     TableNames,
     make_table_error,
+    quote_name,
 )
 from savers._sql.postgres_session import (
     LostError,
@@ -29,7 +30,6 @@ from savers._sql.postgres_session import (
     describe_error,
     get_state,
     name_database,
-    quote_name,
 )
 from savers._sql.statements import create_tables, is_current, select_version
 

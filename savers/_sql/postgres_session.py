@@ -252,11 +252,6 @@ def number_placeholders(sql: str) -> str:
     return _PLACEHOLDER.sub(lambda match: f"${next(numbers)}" if match[0] == "?" else match[0], sql)
 
 
-def quote_name(name: str) -> str:
-    """Return a name as a quoted identifier."""
-    return psycopg.sql.Identifier(name).as_string(None)
-
-
 def find_parameters(connection_string: str | None, guest: object) -> dict[str, Any]:
     """Return the parameters of the connections that a saver opens itself.
 

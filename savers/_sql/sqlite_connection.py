@@ -323,12 +323,6 @@ def check_version() -> None:
         )
 
 
-def quote_name(name: str) -> str:
-    """Return a name as a quoted identifier."""
-    quoted = name.replace('"', '""')
-    return f'"{quoted}"'
-
-
 def find_inode(path: str) -> tuple[int, int]:
     """Return what identifies the file at a path; zeros if there is none."""
     try:

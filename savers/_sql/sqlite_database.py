@@ -11,7 +11,17 @@ from typing import Any, Final
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
 from savers._options import Fsync
-from savers._sql.database import SQLITE, Backoff, Database, Integrity, Parameters, Row, TableNames, Transaction
+from savers._sql.database import (
+    SQLITE,
+    Backoff,
+    Database,
+    Integrity,
+    Parameters,
+    Row,
+    TableNames,
+    Transaction,
+    quote_name,
+)
 from savers._sql.sqlite_changes import SqliteChanges, count_rewrites
 from savers._sql.sqlite_connection import (
     SqliteConnection,
@@ -19,7 +29,6 @@ from savers._sql.sqlite_connection import (
     is_no_such_table,
     make_busy_error,
     make_index_error,
-    quote_name,
     read_without_opening,
 )
 from savers._sql.sqlite_run_locks import SqliteRunLocks

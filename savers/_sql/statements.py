@@ -292,14 +292,10 @@ class Statements:
         self.delete_history = f"DELETE FROM {histories} WHERE history = ? AND version = ?"
         last_written = f"coalesce((SELECT r.written {last_row}), h.created)"
         written = f"max({last_written}) < ? AND coalesce(max(h.released), 0) < ?"
-        self.select_idle = (
-            f"SELECT h.thread, h.long_thread FROM {histories} AS h"
-            f" GROUP BY h.thread, h.long_thread HAVING {written} ORDER BY h.thread"
-        )
-        self.select_if_idle = (
-            f"SELECT h.thread, h.long_thread FROM {histories} AS h WHERE h.thread = ?"
-            f" GROUP BY h.thread, h.long_thread HAVING {written}"
-        )
+        threads = f"SELECT h.thread, h.long_thread FROM {histories} AS h"
+        are_idle = f"GROUP BY h.thread, h.long_thread HAVING {written}"
+        self.select_idle = f"{threads} {are_idle} ORDER BY h.thread"
+        self.select_if_idle = f"{threads} WHERE h.thread = ? {are_idle}"
         """Both: the threads with no row, and no release, from a time on, which is given twice."""
         self.lock_whole_thread = f"SELECT h.history FROM {histories} AS h WHERE h.thread = ?{locks}"
         self.count = (

@@ -623,13 +623,15 @@ class Database(ABC):
             CheckpointerError: another error. Nothing was changed.
         """
 
-    @abstractmethod
     def write_returning(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """Execute one statement as `write` does, and return the rows that it returns.
+
+        Only where the dialect `combines_writes`.
 
         Raises:
             CheckpointerError, StaleLogError, OutcomeUnknownError: as `write`.
         """
+        raise NotImplementedError
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Transaction]:

@@ -168,25 +168,23 @@ class PostgresDatabase(Database):
                         session.run(self._server.transaction_settings)
                 self._in_transaction[ident] = session
                 yield _PostgresTransaction(self._server, self.changes, session)
-                self._commit(session)
+                try:
+                    is_committed = session.commit()
+                except LostError as error:
+                    reason = f"the connection was lost meanwhile ({error})"
+                    raise OutcomeUnknownError(self.path, "commit to", reason) from error
+                except PostgresError as error:
+                    raise self._server.translate(error, "commit to") from error
+                if not is_committed:
+                    # After an error that the caller has not passed on, the server answers COMMIT with a rollback.
+                    reason = "the transaction had failed before; nothing was changed"
+                    raise CheckpointStorageError(self.path, "commit to", reason)
             finally:
                 self._in_transaction.pop(ident, None)
                 # A lost connection is in no transaction any more, on the server.
                 with suppress(LostError, PostgresError):
                     if session.is_in_transaction:
                         session.run("ROLLBACK")
-
-    def _commit(self, session: PostgresSession) -> None:
-        try:
-            is_committed = session.commit()
-        except LostError as error:
-            raise OutcomeUnknownError(self.path, "commit to", f"the connection was lost meanwhile ({error})") from error
-        except PostgresError as error:
-            raise self._server.translate(error, "commit to") from error
-        if not is_committed:
-            # After an error that the caller has not passed on, the server answers COMMIT with a rollback.
-            reason = "the transaction had failed before; nothing was changed"
-            raise CheckpointStorageError(self.path, "commit to", reason)
 
     def _run_on_session(self, run: Callable[[PostgresSession], _Result], operation: str) -> _Result:
         """Run a statement on a connection, again if the server rolled it back for another one.

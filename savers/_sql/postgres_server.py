@@ -309,16 +309,14 @@ def lends_transactions(session: PostgresSession, connect: Callable[[], PostgresS
         ((other_process, _),) = other.run(f"SELECT pg_backend_pid(), {notify}")[0]
     if other_process == process:
         return True
-    return not is_standby and not _is_notified(session)
-
-
-def _is_notified(session: PostgresSession) -> bool:
+    if is_standby:
+        return False
     deadline = monotonic() + _LONGEST_DELIVERY
     poller = select.poll()
     poller.register(session.fileno(), select.POLLIN)
     while not session.take_notifications():
         seconds = deadline - monotonic()
         if seconds < 0:
-            return False
+            return True
         poller.poll(seconds * 1000)
-    return True
+    return False

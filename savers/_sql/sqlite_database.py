@@ -133,16 +133,10 @@ class SqliteDatabase(Database):
             return connection.run(sql, parameters, "read")[0]
 
     def write(self, sql: str, parameters: Parameters = ()) -> int:
-        return self._write(sql, parameters)[1]
-
-    def write_returning(self, sql: str, parameters: Parameters = ()) -> list[Row]:
-        return self._write(sql, parameters)[0]
-
-    def _write(self, sql: str, parameters: Parameters) -> tuple[list[Row], int]:
         with self._connections.lock:
-            written = self._connections.use_main().run(sql, parameters, "write")
+            _, count = self._connections.use_main().run(sql, parameters, "write")
         self._log_sync.note_commit()
-        return written
+        return count
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -497,22 +491,19 @@ class _LogSync:
         # Before the sync: a commit during it sets it again.
         self._has_unsynced = False
         try:
-            self._sync()
+            if self._is_suspect:
+                self._replace_log()
+                return
+            # SQLite syncs what it copies from there.
+            try:
+                sync_file(f"{self._path}-wal")
+            except OSError as error:
+                self._is_suspect = True
+                self._replace_log()
+                raise CheckpointStorageError(self._path, "sync", error) from error
         except BaseException:
             self._has_unsynced = True
             raise
-
-    def _sync(self) -> None:
-        """Bring the write-ahead log to the disk; SQLite syncs what it copies from there."""
-        if self._is_suspect:
-            self._replace_log()
-            return
-        try:
-            sync_file(f"{self._path}-wal")
-        except OSError as error:
-            self._is_suspect = True
-            self._replace_log()
-            raise CheckpointStorageError(self._path, "sync", error) from error
 
     def _replace_log(self) -> None:
         self._is_suspect = not self._empty_log()

@@ -227,7 +227,7 @@ class WakeUp:
         self._mutex = threading.Lock()
         self._reader, self._writer = os.pipe()
         self.is_woken = False
-        self.is_closed = False
+        self._is_closed = False
 
     def wait(self, seconds: float, fd: int | None = None) -> None:
         """Wait until a descriptor has something to read, `wake` was called, or the time is over."""
@@ -241,16 +241,16 @@ class WakeUp:
         """End the wait."""
         with self._mutex:
             self.is_woken = True
-            if not self.is_closed:
+            if not self._is_closed:
                 os.write(self._writer, b"x")
 
     def close(self) -> None:
         """Close the descriptors; the waiting thread does it at its end."""
         with self._mutex:
-            if not self.is_closed:
+            if not self._is_closed:
                 os.close(self._reader)
                 os.close(self._writer)
-            self.is_closed = True
+            self._is_closed = True
 
     def close_after_fork(self) -> None:
         """Close the descriptors, in the child; the thread that may have used this one is not there."""
@@ -277,13 +277,13 @@ class RunLocks(ABC):
             CheckpointStorageError: the database cannot be used.
         """
 
-    @abstractmethod
-    def token_of(self, thread_id: str) -> int | None:
+    def token_of(self, thread_id: str) -> int | None:  # noqa: ARG002 - where a holder can lose the lock
         """Return the token with which this object holds a run lock.
 
         A put of the holder checks in its statement that the row of the lock still has this token.
         None if this object does not hold the lock, or if a paused holder cannot lose it.
         """
+        return None
 
     @abstractmethod
     def is_mine(self, thread_id: str) -> bool:
@@ -416,6 +416,9 @@ class ChangeSource(ABC):
         """
         raise NotImplementedError
 
+    hears_all = False
+    """Whether a new listener hears of each change."""
+
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._listeners: list[ChangeListener] = []
@@ -432,6 +435,7 @@ class ChangeSource(ABC):
             CheckpointStorageError: the database cannot be watched.
         """
         listener = ChangeListener(self._remove, thread)
+        listener.hears_all = self.hears_all
         with self._mutex:
             if self._stop is None:
                 watch = self._start_watching()

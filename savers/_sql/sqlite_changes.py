@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from graphkit.errors import CheckpointerError
-from savers._sql.database import ChangeListener, ChangeSource, WakeUp
+from savers._sql.database import ChangeSource, WakeUp
 from savers._sql.sqlite_connection import SqliteConnection
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ def count_rewrites(names: TableNames) -> str:
 class SqliteChanges(ChangeSource):
     """The commits of all connections to one file."""
 
+    hears_all = True
+
     def __init__(self, connect: Callable[[], SqliteConnection], names: TableNames) -> None:
         """Prepare; the first listener connects.
 
@@ -46,11 +48,6 @@ class SqliteChanges(ChangeSource):
         super().__init__()
         self._connect = connect
         self._names = names
-
-    def open_listener(self, thread: str | None = None) -> ChangeListener:
-        listener = super().open_listener(thread)
-        listener.hears_all = True
-        return listener
 
     def _start_watching(self) -> Callable[[WakeUp], None]:
         commits = _Commits(self._connect, self._names)

@@ -78,11 +78,6 @@ _RESTORE: Final = (
     "restore a backup, or copy the threads that can be read to a new file, with graphkit copy --to; "
     ".recover of SQLite's shell may save rows of the others"
 )
-_REINDEX: Final = (
-    "restore a backup, or copy the file and execute REINDEX on it in SQLite's shell, which makes all indexes anew; "
-    "verify says whether that was enough"
-)
-
 _OPENING: Final = threading.Lock()
 """Held while a connection is opened, and during a fork."""
 
@@ -121,7 +116,8 @@ class SqliteConnection:
         """
         self.path = path
         self._lock_timeout = lock_timeout
-        self._mutex = threading.Lock()
+        self.mutex = threading.Lock()
+        """Held during a statement, and during a fork."""
         _check_size(path)
         try:
             with _OPENING:
@@ -160,11 +156,6 @@ class SqliteConnection:
     def __del__(self) -> None:
         with suppress(Exception):
             self._raw.close()
-
-    @property
-    def is_in_transaction(self) -> bool:
-        """Whether a transaction is open; after some errors, SQLite has rolled back already."""
-        return self._raw.in_transaction
 
     def is_at_path(self) -> bool:
         """Return whether the file was neither removed nor replaced.
@@ -231,7 +222,7 @@ class SqliteConnection:
             backoff.wait()
 
     def _execute(self, sql: str, parameters: Parameters) -> tuple[list[Row], int]:
-        with self._mutex:
+        with self.mutex:
             cursor = self._raw.execute(sql, parameters)
             rows = cursor.fetchall()
         if rows:
@@ -253,31 +244,20 @@ class SqliteConnection:
     def run_many(self, sql: str, rows: Iterable[Parameters]) -> int:
         """Execute a statement of an open transaction for each row; return how many it changed."""
         try:
-            with self._mutex:
+            with self.mutex:
                 return self._raw.executemany(sql, rows).rowcount
         except sqlite3.Error as error:
             raise translate_error(error, self.path, "write") from error
 
     def roll_back_if_open(self) -> None:
-        """Roll back the transaction, unless it is over."""
-        if self.is_in_transaction:
+        """Roll back the transaction, unless it is over: after some errors, SQLite has rolled back already."""
+        if self._raw.in_transaction:
             self.run("ROLLBACK", (), "write")
 
     def close(self) -> None:
         """Close the connection, after the statement that is under way."""
-        with self._mutex:
+        with self.mutex:
             self._raw.close()
-
-    # Fork
-
-    def hold_for_fork(self) -> threading.Lock:
-        """Wait for the end of a statement; return the lock to release."""
-        self._mutex.acquire()
-        return self._mutex
-
-    def close_after_fork(self) -> None:
-        """Close the connection, in the child."""
-        self._raw.close()
 
 
 _CONNECTIONS: Final[WeakSet[SqliteConnection]] = WeakSet()
@@ -288,7 +268,8 @@ _HELD_FOR_FORK: Final[list[threading.Lock]] = []
 def _before_fork() -> None:
     _OPENING.acquire()
     for connection in list(_CONNECTIONS):
-        _HELD_FOR_FORK.append(connection.hold_for_fork())
+        connection.mutex.acquire()
+        _HELD_FOR_FORK.append(connection.mutex)
 
 
 def _after_fork_in_parent() -> None:
@@ -300,7 +281,7 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     _after_fork_in_parent()
     for connection in list(_CONNECTIONS):
-        connection.close_after_fork()
+        connection.close()
 
 
 if hasattr(os, "register_at_fork"):
@@ -409,11 +390,6 @@ def make_format_error(path: str) -> CheckpointFormatError:
     return ForeignDatabaseError(
         path, "the file is not a SQLite database, or it is encrypted; give the path of another file"
     )
-
-
-def make_index_error(path: str) -> DatabaseDamagedError:
-    """Return the error for an index that does not have what its table has."""
-    return DatabaseDamagedError(path, "an index does not have what its table has", _REINDEX)
 
 
 def make_busy_error(path: str, operation: str, timeout: float) -> CheckpointStorageError:

@@ -15,6 +15,7 @@ from savers._sql.database import (
     SQLITE,
     Backoff,
     Database,
+    DatabaseDamagedError,
     Integrity,
     Parameters,
     Row,
@@ -28,13 +29,16 @@ from savers._sql.sqlite_connection import (
     check_version,
     is_no_such_table,
     make_busy_error,
-    make_index_error,
     read_without_opening,
 )
 from savers._sql.sqlite_run_locks import SqliteRunLocks
 from savers._sql.statements import create_tables, is_current, select_version
 from savers._threads import InUseError, PeriodicFlush, check_may_wait, is_mine
 
+_REINDEX: Final = (
+    "restore a backup, or copy the file and execute REINDEX on it in SQLite's shell, which makes all indexes anew; "
+    "verify says whether that was enough"
+)
 _EMPTY_LOG: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
 """Copies the write-ahead log to the database and cuts it, unless it is in use."""
 _MOST_IDLE: Final = 4
@@ -579,12 +583,15 @@ class SqliteIntegrity(Integrity):
             ((found, in_table, in_index, has_rows),) = rows
             is_right = found == in_table == in_index and (found > 0 or not has_rows)
         if not is_right:
-            raise make_index_error(self._database.path)
+            raise self._make_error()
 
     def check_end(self, history: int, position: int) -> None:
         # A search for rows ends at the first entry of another history. A damaged entry may seem to be one.
         if self._read(self._select_wrong_end, (history, position)):
-            raise make_index_error(self._database.path)
+            raise self._make_error()
+
+    def _make_error(self) -> DatabaseDamagedError:
+        return DatabaseDamagedError(self._database.path, "an index does not have what its table has", _REINDEX)
 
     def check(self) -> Sequence[str]:
         names = self._database.names

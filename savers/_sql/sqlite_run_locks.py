@@ -217,9 +217,6 @@ class SqliteRunLocks(RunLocks):
                     raise ThreadBusyError(thread_id, holder, round(backoff.waited, 1))
             backoff.wait()
 
-    def token_of(self, thread_id: str) -> int | None:  # noqa: ARG002 - as in every database
-        return None
-
     def is_mine(self, thread_id: str) -> bool:
         return _OPEN.held.is_mine((self._path, thread_id))
 

@@ -42,18 +42,20 @@ class _Columns(NamedTuple):
 
 def verify(store: RowStore, thread_id: str | None, progress: Progress | None = None) -> VerifyReport:
     """Check one thread, or all threads (None)."""
-    problems = _Problems()
+    # What is wrong with the database itself, whichever history it belongs to.
+    problems: dict[str, FileState] = {}
     if thread_id is None:
-        with problems.reported():
-            problems.add(*store.database.integrity.check())
+        with _reported(problems):
+            for reason in store.database.integrity.check():
+                problems[reason] = "damaged"
     histories: list[HistoryRow] = []
-    with problems.reported():
+    with _reported(problems):
         for row in store.list_histories(thread_id):
-            with problems.reported():
+            with _reported(problems):
                 histories.append(read_history_row(row))
     total = done = 0
     if progress is not None and histories:
-        with problems.reported():
+        with _reported(problems):
             total = store.measure(thread_id)
     threads: list[ThreadReport] = []
     for owner, group in groupby(histories, lambda history: history.thread_id):
@@ -69,7 +71,7 @@ def verify(store: RowStore, thread_id: str | None, progress: Progress | None = N
         if reports:
             threads.append(ThreadReport(thread_id=owner, directory="", files=tuple(reports)))
     if thread_id is None:
-        with problems.reported():
+        with _reported(problems):
             for number, size, records in store.database.read(store.statements.select_orphans):
                 report = FileReport(
                     path=f"history {number}",
@@ -79,36 +81,24 @@ def verify(store: RowStore, thread_id: str | None, progress: Progress | None = N
                     records=int(records),
                 )
                 threads.append(ThreadReport(thread_id=None, directory="", files=(report,)))
-    threads += problems.make_reports()
+    if problems:
+        files = [FileReport(path="the database", state=state, reason=reason) for reason, state in problems.items()]
+        threads.append(ThreadReport(thread_id=None, directory="", files=tuple(files)))
     return VerifyReport(
         threads=tuple(threads),
         size=sum(file.size for thread in threads for file in thread.files),
     )
 
 
-class _Problems:
-    """What is wrong with the database itself, whichever history it belongs to."""
-
-    def __init__(self) -> None:
-        self._states: dict[str, FileState] = {}
-
-    def add(self, *reasons: str, state: FileState = "damaged") -> None:
-        self._states.update(dict.fromkeys(reasons, state))
-
-    @contextmanager
-    def reported(self) -> Iterator[None]:
-        """Report that the database cannot be read, in place of the error."""
-        try:
-            yield
-        except CheckpointCorruptionError as error:
-            self.add(error.reason)
-        except ForeignDatabaseError as error:
-            self.add(error.reason, state="foreign")
-
-    def make_reports(self) -> Iterator[ThreadReport]:
-        files = [FileReport(path="the database", state=state, reason=reason) for reason, state in self._states.items()]
-        if files:
-            yield ThreadReport(thread_id=None, directory="", files=tuple(files))
+@contextmanager
+def _reported(problems: dict[str, FileState]) -> Iterator[None]:
+    """Note that the database cannot be read, in place of the error."""
+    try:
+        yield
+    except CheckpointCorruptionError as error:
+        problems[error.reason] = "damaged"
+    except ForeignDatabaseError as error:
+        problems[error.reason] = "foreign"
 
 
 def _check(store: RowStore, history: HistoryRow) -> FileReport | None:

@@ -568,8 +568,6 @@ class Database(ABC):
     """Checks whether damage hides something."""
     dialect: Dialect
 
-    reads_at_once = False
-    """Whether a short statement that reads takes only some microseconds."""
     writes_at_once = False
     """Whether a short statement that writes takes only some microseconds."""
 
@@ -581,7 +579,7 @@ class Database(ABC):
         """Forget the connections and run locks of the parent, in the child."""
 
     def check_free(self) -> bool:
-        """Return whether a connection is open, so that a short statement would not wait for that.
+        """Return whether a short statement that reads takes only some microseconds: a connection is open, to a file.
 
         Raises:
             InUseError: another thread of execution of this process uses the connection.

@@ -207,10 +207,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         other process writes, and the saver does not wait for the disk.
         """
         database = self._database
-        is_short = database.reads_at_once
-        if appends:
-            is_short = database.writes_at_once
-        if not is_short:
+        if appends and not database.writes_at_once:
             return None
         try:
             # Now, because a put that finds the connection in use leaves the log closed.

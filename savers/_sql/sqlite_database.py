@@ -58,7 +58,6 @@ class SqliteDatabase(Database):
 
     dialect = SQLITE
     read_size = 7 << 14
-    reads_at_once = True
 
     def __init__(
         self,

@@ -66,14 +66,9 @@ class RowStore(LogCatalogue[RowLogBytes]):
 
     # Logs
 
-    def new_log(self, thread_id: str, namespace: str, version: int = 0) -> RowLog:
-        return self._make_log((thread_id, namespace), version, None)
-
-    def new_log_of(self, number: int, thread_id: str, namespace: str, version: int = 0) -> RowLog:
-        """Return the log of the history with a number, whatever has become of it, for one caller, who closes it."""
-        return self._make_log((thread_id, namespace), version, number)
-
-    def _make_log(self, owner: tuple[str, str], version: int, number: int | None) -> RowLog:
+    def new_log(self, thread_id: str, namespace: str, version: int = 0, *, number: int | None = None) -> RowLog:
+        """As in LogCatalogue. With a number, of the history that has it, whatever has become of that."""
+        owner = thread_id, namespace
         medium = RowLogBytes(self.database, self.statements, owner, version, number, mark=self.mark)
         identity = ThreadIdentity(
             owner,

@@ -112,7 +112,7 @@ class RowSource(LogSource):
 
     def new_reader(self, found: FoundLog) -> ChangeReader | None:
         assert found.mark.owner is not None
-        return ChangeReader(self._store.new_log_of(found.mark.id, *found.mark.owner), lambda: None)
+        return ChangeReader(self._store.new_log(*found.mark.owner, number=found.mark.id), lambda: None)
 
     def identify(self, log: RowLog) -> int:
         return log.frames.bytes.history

@@ -105,7 +105,7 @@ def _check(store: RowStore, history: HistoryRow) -> FileReport | None:
     """Check a history; None if it was deleted, or rewritten under another number, meanwhile."""
     # A log of its own, so that nothing comes from a cache. It is opened to the end that the columns name and no
     # further: writers go on meanwhile, and what they add is checked the next time.
-    examined = store.new_log_of(history.number, history.thread_id, history.namespace, history.version)
+    examined = store.new_log(history.thread_id, history.namespace, history.version, number=history.number)
     checker = _RowChecker(store, history.number, examined)
     state: FileState = "damaged"
     offset = size = 0

@@ -157,7 +157,9 @@ class PostgresDatabase(Database):
         ident = threading.get_ident()
         if ident in self._in_transaction:
             raise RuntimeError("a transaction of this thread of execution is open")
-        with self._borrow() as session:
+        connections = self._connections or self._open_connections()
+        session = connections.take()
+        try:
             try:
                 # BEGIN is inside, because it may be interrupted when the server has executed it. Whatever ends the
                 # block must leave the session without a transaction: what it executes next would become part of it.
@@ -185,6 +187,8 @@ class PostgresDatabase(Database):
                 with suppress(LostError, PostgresError):
                     if session.is_in_transaction:
                         session.run("ROLLBACK")
+        finally:
+            connections.give_back(session)
 
     def _run_on_session(self, run: Callable[[PostgresSession], _Result], operation: str) -> _Result:
         """Run a statement on a connection, again if the server rolled it back for another one.
@@ -193,7 +197,6 @@ class PostgresDatabase(Database):
             LostError: the connection was lost.
         """
         deadline = monotonic() + self.lock_timeout
-        # Without `_borrow`, as part of each put: a context manager takes 3 us.
         connections = self._connections or self._open_connections()
         session = connections.take()
         try:
@@ -218,15 +221,6 @@ class PostgresDatabase(Database):
             return rewrite_tables(session, self.names, self.schema, self.lock_timeout)
 
     # Connections
-
-    @contextmanager
-    def _borrow(self) -> Iterator[PostgresSession]:
-        connections = self._connections or self._open_connections()
-        session = connections.take()
-        try:
-            yield session
-        finally:
-            connections.give_back(session)
 
     def _open_connections(self) -> Connections:
         with self._mutex:

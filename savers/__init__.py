@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from savers._filesystem import FileSystemSaver as FileSystemSaver
     from savers._memory import MemorySaver as MemorySaver, VersionedMemorySaver as VersionedMemorySaver
     from savers._objects import ObjectStoreSaver as ObjectStoreSaver
-    from savers._sql.postgres_saver import PostgresSaver as PostgresSaver
-    from savers._sql.sqlite_saver import SqliteSaver as SqliteSaver
+    from savers._sql.saver import PostgresSaver as PostgresSaver, SqliteSaver as SqliteSaver
     from savers._wrappers.access import AccessControlledSaver as AccessControlledSaver
     from savers._wrappers.audited import AuditedSaver as AuditedSaver
     from savers._wrappers.base import SaverWrapper as SaverWrapper, ValidatingSaver as ValidatingSaver
@@ -59,9 +58,9 @@ _MODULES: Final = {
     "KeyFile": "savers._cipher",
     "MemorySaver": "savers._memory",
     "ObjectStoreSaver": "savers._objects",
-    "PostgresSaver": "savers._sql.postgres_saver",
+    "PostgresSaver": "savers._sql.saver",
     "SaverWrapper": "savers._wrappers.base",
-    "SqliteSaver": "savers._sql.sqlite_saver",
+    "SqliteSaver": "savers._sql.saver",
     "SubjectKeys": "savers._cipher",
     "ValidatingSaver": "savers._wrappers.base",
     "VersionedMemorySaver": "savers._memory",

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import os
+import select
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from logging import getLogger
+from time import monotonic, sleep
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
-from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointStorageError
-from savers._sql.changes import ChangeSource
-from savers._sql.run_locks import RunLocks
+from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointStorageError, ThreadBusyError
+from savers._log.log_watch import Signals
+
+_LOGGER: Final = getLogger("graphkit")
 
 Parameters = Sequence[Any]
 Row = tuple[Any, ...]
 
-# What a database reports to its saver. The saver handles the first two errors; whatever else leaves a saver is an error
-# of `graphkit.errors`.
-
-
-class PositionTakenError(Exception):
-    """A unique key exists already: another writer has appended at this position. Nothing was changed."""
-
-
-class HistoryGoneError(Exception):
-    """The history that a row names was deleted meanwhile. Nothing was changed."""
+# What a database reports to its saver: these errors, and StaleLogError if a unique key exists already (another writer
+# has appended at this position) or the row of a foreign key does not (the history was deleted meanwhile). The saver
+# handles StaleLogError. Whatever else leaves a saver is an error of `graphkit.errors`.
 
 
 class ConnectionLostError(CheckpointStorageError):
@@ -76,6 +75,12 @@ class TableNames(NamedTuple):
     meta: str
     watchers: str
     """Only on PostgreSQL: who must be told of puts."""
+
+
+def quote_name(name: str) -> str:
+    """Return a name as a quoted identifier."""
+    quoted = name.replace('"', '""')
+    return f'"{quoted}"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +185,306 @@ POSTGRES: Final = Dialect(
 )
 
 
+# Waiting
+
+
+class Backoff:
+    """Waits for what another process will do, each time a little longer."""
+
+    def __init__(self, timeout: float, *, first: float = 0.0005, longest: float = 0.02) -> None:
+        """Begin to count the time.
+
+        Args:
+            timeout: seconds until waiting is over.
+            first: seconds of the first wait.
+            longest: seconds of the longest wait.
+        """
+        self._started = monotonic()
+        self._timeout = timeout
+        self._pause = first
+        self._longest = longest
+
+    @property
+    def waited(self) -> float:
+        """Seconds since the beginning."""
+        return monotonic() - self._started
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the timeout has passed."""
+        return self.waited >= self._timeout
+
+    def wait(self) -> None:
+        """Wait before the next attempt."""
+        sleep(min(self._pause, max(0.0, self._timeout - self.waited)))
+        self._pause = min(self._pause * 1.5, self._longest)
+
+
+class WakeUp:
+    """Ends the wait of a thread that waits for descriptors."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._reader, self._writer = os.pipe()
+        self.is_woken = False
+        self._is_closed = False
+
+    def wait(self, seconds: float, fd: int | None = None) -> None:
+        """Wait until a descriptor has something to read, `wake` was called, or the time is over."""
+        poller = select.poll()
+        poller.register(self._reader, select.POLLIN)
+        if fd is not None:
+            poller.register(fd, select.POLLIN)
+        poller.poll(seconds * 1000)
+
+    def wake(self) -> None:
+        """End the wait."""
+        with self._mutex:
+            self.is_woken = True
+            if not self._is_closed:
+                os.write(self._writer, b"x")
+
+    def close(self) -> None:
+        """Close the descriptors; the waiting thread does it at its end."""
+        with self._mutex:
+            if not self._is_closed:
+                os.close(self._reader)
+                os.close(self._writer)
+            self._is_closed = True
+
+    def close_after_fork(self) -> None:
+        """Close the descriptors, in the child; the thread that may have used this one is not there."""
+        self._mutex = threading.Lock()
+        self.close()
+
+
+# Run locks: one run per thread, across the processes that share a database
+
+
+class RunLocks(ABC):
+    """The run locks of one database, as one database object sees them."""
+
+    @abstractmethod
+    def hold(self, thread_id: str, timeout: float) -> AbstractContextManager[None]:
+        """Hold the run lock of a thread during the block.
+
+        Args:
+            thread_id: the thread.
+            timeout: seconds to wait for another run.
+
+        Raises:
+            ThreadBusyError: another run held the lock until the timeout.
+            CheckpointStorageError: the database cannot be used.
+        """
+
+    def token_of(self, thread_id: str) -> int | None:  # noqa: ARG002 - where a holder can lose the lock
+        """Return the token with which this object holds a run lock.
+
+        A put of the holder checks in its statement that the row of the lock still has this token.
+        None if this object does not hold the lock, or if a paused holder cannot lose it.
+        """
+        return None
+
+    @abstractmethod
+    def is_mine(self, thread_id: str) -> bool:
+        """Return whether the calling thread of execution holds the run lock of a thread."""
+
+    @abstractmethod
+    def is_held(self, thread_id: str) -> bool:
+        """Return whether any run holds the run lock of a thread now.
+
+        Raises:
+            CheckpointStorageError: the database cannot be used.
+        """
+
+    @abstractmethod
+    def read_mark(self, thread_id: str) -> object:
+        """Return a mark of the run lock, which changes when its holder lets it go, but not when the holder dies.
+
+        Raises:
+            CheckpointStorageError: the database cannot be used.
+        """
+
+    @abstractmethod
+    def is_abandoned(self, thread_id: str, mark: object) -> bool:
+        """Return whether the holder of a run lock that nobody holds any more has died, as far as that is known.
+
+        Args:
+            thread_id: the thread.
+            mark: the mark that was read before the lock was seen to be held.
+
+        Raises:
+            CheckpointStorageError: the database cannot be used.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is open while no lock is held; locks that are held stay."""
+
+
+class HeldLocks:
+    """Excludes the threads of execution of this process from each other, and knows the holders."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._holders: dict[Hashable, tuple[int, str]] = {}
+        """The thread of execution and the name of each holder."""
+
+    @contextmanager
+    def hold(self, key: Hashable, thread_id: str, timeout: float) -> Iterator[str]:
+        """Hold a lock within this process.
+
+        Args:
+            key: identifies the lock.
+            thread_id: the thread, for the error.
+            timeout: seconds to wait for another holder.
+
+        Yields:
+            The name of the holder, for other processes.
+
+        Raises:
+            ThreadBusyError: another holder had the lock until the timeout.
+        """
+        import platform  # 2 ms, and only runs need it
+
+        started = monotonic()
+        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S+00:00}"
+        holder = threading.get_ident(), f'process {os.getpid()} on host "{platform.node()}" since {now}'
+        try:
+            with self._changed:
+                is_free = self._changed.wait_for(lambda: key not in self._holders, timeout=timeout)
+                if not is_free:
+                    waited = round(monotonic() - started, 1)
+                    raise ThreadBusyError(thread_id, self._holders[key][1], waited)  # noqa: TRY301 - it is released below
+                self._holders[key] = holder
+            yield holder[1]
+            self._release(key, holder)
+        except BaseException:
+            # Ctrl-C may have come before the lock was taken, or within the release; so this one looks who has it.
+            self._release(key, holder)
+            raise
+
+    def _release(self, key: Hashable, holder: tuple[int, str]) -> None:
+        """Release a lock, if a holder has it."""
+        with self._changed:
+            if self._holders.get(key) is holder:
+                del self._holders[key]
+            self._changed.notify_all()
+
+    def is_mine(self, key: Hashable) -> bool:
+        """Return whether the calling thread of execution holds a lock."""
+        holder = self._holders.get(key)
+        return holder is not None and holder[0] == threading.get_ident()
+
+    def is_held(self, key: Hashable) -> bool:
+        """Return whether any thread of execution of this process holds a lock."""
+        return key in self._holders
+
+
+# Changes: what wakes watches, so that they read what is new
+
+
+class ChangeListener(Signals):
+    """Collects the changes for one watcher; threads are named by their encoded ids."""
+
+    def __init__(self, close: Callable[[ChangeListener], None], thread: str | None) -> None:
+        super().__init__()
+        self._close = close
+        self.thread = thread
+        """The encoded id of the thread that is watched; None: all threads."""
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._close(self)
+
+
+class ChangeSource(ABC):
+    """Watches one database in a thread of execution, while there are listeners; and how writers notify them."""
+
+    notify_clause = ""
+    """The end of a put's statement, which notifies the watchers of its thread, without a round trip. It takes
+    `notify_parameters`. On SQLite it is empty: watchers see every commit."""
+
+    def notify_parameters(self, thread: str) -> tuple[str, ...]:  # noqa: ARG002 - as the clause has parameters
+        """Return the parameters of `notify_clause` for an encoded thread id."""
+        return ()
+
+    def make_notification(self, thread_id: str) -> tuple[str, tuple[str, ...]]:
+        """Return an expression that notifies as `Transaction.notify` does, and its parameters.
+
+        Only where the dialect `combines_writes`.
+        """
+        raise NotImplementedError
+
+    hears_all = False
+    """Whether a new listener hears of each change."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._listeners: list[ChangeListener] = []
+        self._stop: WakeUp | None = None
+        """Stops the thread; None if there is none."""
+
+    def open_listener(self, thread: str | None = None) -> ChangeListener:
+        """Return a listener that hears of changes committed after this call.
+
+        Args:
+            thread: the encoded id of the thread to watch; None: all threads.
+
+        Raises:
+            CheckpointStorageError: the database cannot be watched.
+        """
+        listener = ChangeListener(self._remove, thread)
+        listener.hears_all = self.hears_all
+        with self._mutex:
+            if self._stop is None:
+                watch = self._start_watching()
+                stop = self._stop = WakeUp()
+                threading.Thread(target=self._watch, args=(watch, stop), name="graphkit-changes", daemon=True).start()
+            self._listeners.append(listener)
+        return listener
+
+    def notify(self, thread: str | None = None) -> None:
+        """Notify all listeners of a change of a thread, by its encoded id; None: of any."""
+        for listener in list(self._listeners):
+            listener.notify(thread)
+
+    @abstractmethod
+    def _start_watching(self) -> Callable[[WakeUp], None]:
+        """Prepare what the thread needs, so that no later change is missed.
+
+        Returns:
+            Watches until it is woken up, calls `notify` for changes, and closes what was prepared.
+        """
+
+    def _watch(self, watch: Callable[[WakeUp], None], stop: WakeUp) -> None:
+        try:
+            watch(stop)
+        except Exception:
+            _LOGGER.exception("a database can no longer be watched")
+        finally:
+            stop.close()
+
+    def _remove(self, listener: ChangeListener) -> None:
+        with self._mutex:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+            if not self._listeners and self._stop is not None:
+                self._stop.wake()
+                self._stop = None
+
+    def reset_after_fork(self) -> None:
+        """Forget the listeners of the parent, in the child; it has no thread that watches."""
+        self._mutex = threading.Lock()
+        self._listeners = []
+        if self._stop is not None:
+            self._stop.close_after_fork()
+        self._stop = None
+
+
+# Statements and transactions
+
+
 class Transaction(ABC):
     """An open transaction. Its statements take effect together, or not at all."""
 
@@ -191,8 +496,7 @@ class Transaction(ABC):
         """Execute one statement, and return its rows.
 
         Raises:
-            PositionTakenError: a unique key exists already. End the transaction.
-            HistoryGoneError: the row of a foreign key does not exist. End the transaction.
+            StaleLogError: another writer was faster. End the transaction.
             CheckpointerError: another error. The transaction is rolled back.
         """
 
@@ -201,7 +505,7 @@ class Transaction(ABC):
         """Execute one statement for each row of parameters; it returns no rows.
 
         Raises:
-            CheckpointerError, PositionTakenError, HistoryGoneError: as `execute`.
+            CheckpointerError, StaleLogError: as `execute`.
         """
 
     @abstractmethod
@@ -264,8 +568,6 @@ class Database(ABC):
     """Checks whether damage hides something."""
     dialect: Dialect
 
-    reads_at_once = False
-    """Whether a short statement that reads takes only some microseconds."""
     writes_at_once = False
     """Whether a short statement that writes takes only some microseconds."""
 
@@ -277,7 +579,7 @@ class Database(ABC):
         """Forget the connections and run locks of the parent, in the child."""
 
     def check_free(self) -> bool:
-        """Return whether a connection is open, so that a short statement would not wait for that.
+        """Return whether a short statement that reads takes only some microseconds: a connection is open, to a file.
 
         Raises:
             InUseError: another thread of execution of this process uses the connection.
@@ -318,19 +620,20 @@ class Database(ABC):
             How many rows it inserted, changed or deleted.
 
         Raises:
-            PositionTakenError: a unique key exists already. Nothing was changed.
-            HistoryGoneError: the row of a foreign key does not exist. Nothing was changed.
+            StaleLogError: another writer was faster. Nothing was changed.
             OutcomeUnknownError: the connection was lost after the statement was sent.
             CheckpointerError: another error. Nothing was changed.
         """
 
-    @abstractmethod
     def write_returning(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """Execute one statement as `write` does, and return the rows that it returns.
 
+        Only where the dialect `combines_writes`.
+
         Raises:
-            CheckpointerError, PositionTakenError, HistoryGoneError, OutcomeUnknownError: as `write`.
+            CheckpointerError, StaleLogError, OutcomeUnknownError: as `write`.
         """
+        raise NotImplementedError
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Transaction]:

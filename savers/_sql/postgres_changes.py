@@ -14,14 +14,15 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import closing, suppress
 from hashlib import blake2b
 from logging import getLogger
 from time import monotonic, sleep
 from typing import Any, Final
 
 from graphkit.errors import CheckpointerError, CheckpointStorageError
-from savers._sql.changes import ChangeListener, ChangeSource, WakeUp
-from savers._sql.encoded_text import encode_text
+from savers._sql.columns import encode_text
+from savers._sql.database import ChangeListener, ChangeSource, WakeUp
 from savers._sql.postgres_server import PostgresServer
 from savers._sql.postgres_session import LostError, PostgresError, PostgresSession
 
@@ -100,19 +101,17 @@ class PostgresChanges(ChangeSource):
         """
         # Signed numbers of 64 bits.
         watcher = int.from_bytes(os.urandom(8), "big") >> 1
-        self._run(f"DELETE FROM {self._table} WHERE expires < now() RETURNING 1", ())
-        self._run(f"{self._register} RETURNING 1", (watcher, listener.thread))
+        self._run(f"DELETE FROM {self._table} WHERE expires < now()", ())
+        self._run(self._register, (watcher, listener.thread))
         self._watchers[listener] = watcher
-        self._wait_for_puts()
-        self._ask_for_echo()
-
-    def _wait_for_puts(self) -> None:
-        """Wait until no put goes on that has asked the table before the last statement."""
+        # A put that goes on and has asked the table before does not notify the listener. Until it has ended, its change
+        # is not there to be read either.
         deadline = monotonic() + _LONGEST_PUT
         earlier = self._list_readers()
         while earlier and monotonic() < deadline:
             sleep(_PUT_WAIT)
             earlier &= self._list_readers()
+        self._ask_for_echo()
 
     def _list_readers(self) -> set[str]:
         rows = self._run(
@@ -175,7 +174,11 @@ class PostgresChanges(ChangeSource):
                 is_standby = isinstance(error, CheckpointStorageError) and error.errno == errno.EROFS
                 stop.wait(_RENEWAL if is_standby else _RECONNECT_WAIT)
         if session is not None:
-            _close_listening(session)
+            # A pooler resets what its client leaves, for the next one. If a notification arrives meanwhile, PgBouncer
+            # 1.18 takes it for the end of the reset, and the next client gets the answer to `DISCARD ALL` as that of
+            # its first statement. So there must be none on its way. A connection that is lost gets none.
+            with closing(session), suppress(LostError, PostgresError):
+                session.run("UNLISTEN *")
 
     def _take(self, threads: list[str]) -> None:
         for thread in dict.fromkeys(threads):
@@ -187,7 +190,7 @@ class PostgresChanges(ChangeSource):
 
     def _renew(self) -> None:
         for listener, watcher in list(self._watchers.items()):
-            self._run(f"{self._register} RETURNING 1", (watcher, listener.thread))
+            self._run(self._register, (watcher, listener.thread))
 
     def _remove(self, listener: ChangeListener) -> None:
         super()._remove(listener)
@@ -195,7 +198,7 @@ class PostgresChanges(ChangeSource):
         if watcher is None:
             return
         try:
-            self._run(f"DELETE FROM {self._table} WHERE watcher = ? RETURNING 1", (watcher,))
+            self._run(f"DELETE FROM {self._table} WHERE watcher = ?", (watcher,))
         except CheckpointerError as error:
             _LOGGER.warning("puts notify a watch that was closed, for a minute at most: %s", error)
 
@@ -206,19 +209,3 @@ class PostgresChanges(ChangeSource):
         self._watchers = {}
         self.reset_after_fork()
         return session
-
-
-def _close_listening(session: PostgresSession) -> None:
-    """Close a connection that listens.
-
-    A pooler resets what its client leaves, for the next one. If a notification arrives meanwhile, PgBouncer 1.18 takes
-    it for the end of the reset, and the next client gets the answer to `DISCARD ALL` as that of its first statement.
-    So there must be none on its way.
-    """
-    try:
-        session.run("UNLISTEN *")
-    except (LostError, PostgresError):
-        # It is not there any more, so nobody gets it.
-        pass
-    finally:
-        session.close()

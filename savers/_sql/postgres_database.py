@@ -1,16 +1,19 @@
-"""A database in one schema of PostgreSQL: connections, transactions, reconnection."""
+"""A database in one schema of PostgreSQL: its connections, our own or a guest's; statements and transactions."""
 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from savers._sql.database import (
     POSTGRES,
+    Backoff,
     Database,
     OutcomeUnknownError,
     Parameters,
@@ -18,30 +21,32 @@ from savers._sql.database import (
     Transaction,
 )
 from savers._sql.postgres_changes import PostgresChanges
-from savers._sql.postgres_connections import (
-    Connections,
-    GuestConnection,
-    GuestConnections,
-    OwnConnections,
-)
 from savers._sql.postgres_run_locks import PostgresRunLocks
-from savers._sql.postgres_server import BEGIN, PostgresServer, PostgresTables, check_schema
+from savers._sql.postgres_server import BEGIN, RETRIED, PostgresServer, PostgresTables, check_schema
 from savers._sql.postgres_session import (
-    RETRIED,
     LostError,
+    Pool,
+    PoolError,
     PostgresError,
     PostgresSession,
-    complete_parameters,
-    get_connection_parameters,
-    get_pool_parameters,
+    find_parameters,
     get_state,
     is_connection,
-    is_pool,
-    parse_connection_string,
 )
-from savers._sql.schema import name_token_sequence
+
+if TYPE_CHECKING:
+    import psycopg
 
 _Result = TypeVar("_Result")
+_MOST: Final = 10
+"""The most connections that are open at the same time."""
+_LONGEST_IDLE: Final = 60.0
+"""Seconds after which a connection is closed that nothing has used."""
+_LENT: Final[WeakKeyDictionary[Any, threading.Lock]] = WeakKeyDictionary()
+"""The locks of single connections: one for all savers that were given the same connection."""
+_LENT_GUARD: Final = threading.Lock()
+_FIRST_WAIT: Final = 0.01
+_LONGEST_WAIT: Final = 0.25
 
 
 class PostgresDatabase(Database):
@@ -76,32 +81,17 @@ class PostgresDatabase(Database):
         """
         if (connection_string is None) == (pool is None):
             raise CheckpointerConfigurationError("give either connection_string or pool")
-        if pool is not None and not is_pool(pool) and not is_connection(pool):
-            raise CheckpointerConfigurationError(
-                f"pool must be a psycopg_pool.ConnectionPool or a psycopg.Connection, not {type(pool).__name__}"
-            )
-        if not isinstance(connection_string, (str, type(None))):
-            raise CheckpointerConfigurationError(
-                f"connection_string must be a str, not {type(connection_string).__name__}"
-            )
+        parameters = find_parameters(connection_string, pool)
         check_schema(schema)
         self.lock_timeout = lock_timeout
         self._guest: Any = pool
-        parameters = _find_parameters(connection_string, pool)
         self._server = PostgresServer(parameters, schema, lock_timeout=lock_timeout, lease=lease)
         self.schema = schema
         self.path = self._server.path
         self.identity = self._server.identity
         self._reset()
         self.names = self._tables.names
-        self.run_locks: PostgresRunLocks = PostgresRunLocks(
-            self._server,
-            self.read,
-            table=self.names.run_locks,
-            sequence=name_token_sequence(self.names),
-            advisory_key=self._tables.make_advisory_key("run lock"),
-            lease=lease,
-        )
+        self.run_locks: PostgresRunLocks = PostgresRunLocks(self._server, self._tables, self.read, lease)
         self.changes: PostgresChanges = PostgresChanges(
             self._server, self._read_for_watches, schema, self.names.watchers
         )
@@ -167,7 +157,9 @@ class PostgresDatabase(Database):
         ident = threading.get_ident()
         if ident in self._in_transaction:
             raise RuntimeError("a transaction of this thread of execution is open")
-        with self._borrow() as session:
+        connections = self._connections or self._open_connections()
+        session = connections.take()
+        try:
             try:
                 # BEGIN is inside, because it may be interrupted when the server has executed it. Whatever ends the
                 # block must leave the session without a transaction: what it executes next would become part of it.
@@ -178,25 +170,25 @@ class PostgresDatabase(Database):
                         session.run(self._server.transaction_settings)
                 self._in_transaction[ident] = session
                 yield _PostgresTransaction(self._server, self.changes, session)
-                self._commit(session)
+                try:
+                    is_committed = session.commit()
+                except LostError as error:
+                    reason = f"the connection was lost meanwhile ({error})"
+                    raise OutcomeUnknownError(self.path, "commit to", reason) from error
+                except PostgresError as error:
+                    raise self._server.translate(error, "commit to") from error
+                if not is_committed:
+                    # After an error that the caller has not passed on, the server answers COMMIT with a rollback.
+                    reason = "the transaction had failed before; nothing was changed"
+                    raise CheckpointStorageError(self.path, "commit to", reason)
             finally:
                 self._in_transaction.pop(ident, None)
                 # A lost connection is in no transaction any more, on the server.
                 with suppress(LostError, PostgresError):
                     if session.is_in_transaction:
                         session.run("ROLLBACK")
-
-    def _commit(self, session: PostgresSession) -> None:
-        try:
-            is_committed = session.commit()
-        except LostError as error:
-            raise OutcomeUnknownError(self.path, "commit to", f"the connection was lost meanwhile ({error})") from error
-        except PostgresError as error:
-            raise self._server.translate(error, "commit to") from error
-        if not is_committed:
-            # After an error that the caller has not passed on, the server answers COMMIT with a rollback.
-            reason = "the transaction had failed before; nothing was changed"
-            raise CheckpointStorageError(self.path, "commit to", reason)
+        finally:
+            connections.give_back(session)
 
     def _run_on_session(self, run: Callable[[PostgresSession], _Result], operation: str) -> _Result:
         """Run a statement on a connection, again if the server rolled it back for another one.
@@ -205,9 +197,8 @@ class PostgresDatabase(Database):
             LostError: the connection was lost.
         """
         deadline = monotonic() + self.lock_timeout
-        # Without `_borrow`, as part of each put: a context manager takes 3 us.
         connections = self._connections or self._open_connections()
-        session = connections.take(self.lock_timeout)
+        session = connections.take()
         try:
             while True:
                 try:
@@ -231,25 +222,16 @@ class PostgresDatabase(Database):
 
     # Connections
 
-    @contextmanager
-    def _borrow(self) -> Iterator[PostgresSession]:
-        connections = self._connections or self._open_connections()
-        session = connections.take(self.lock_timeout)
-        try:
-            yield session
-        finally:
-            connections.give_back(session)
-
     def _open_connections(self) -> Connections:
         with self._mutex:
             if self._connections is None:
                 self._tables.create()
                 if self._guest is None:
-                    self._connections = OwnConnections(self._server.connect, self.path)
+                    self._connections = OwnConnections(self._server)
                 elif is_connection(self._guest):
-                    self._connections = GuestConnection(self._guest, self.path)
+                    self._connections = GuestConnection(self._guest, self._server)
                 else:
-                    self._connections = GuestConnections(self._guest, self._server.connect, self.path)
+                    self._connections = GuestConnections(self._guest, self._server)
             return self._connections
 
     def close(self) -> None:
@@ -295,11 +277,188 @@ _INHERITED: Final[list[Any]] = []
 """The parent's connections, kept for ever: to close them would end the sessions of the parent."""
 
 
-def _find_parameters(connection_string: str | None, guest: Any) -> dict[str, Any]:
-    """Return the parameters of the connections that the saver opens itself."""
-    if connection_string is not None:
-        return complete_parameters(parse_connection_string(connection_string))
-    if is_connection(guest):
-        return complete_parameters(get_connection_parameters(guest))
-    parameters = get_pool_parameters(guest)
-    return complete_parameters({**parse_connection_string(parameters.pop("conninfo")), **parameters})
+# The connections that statements are executed on
+
+
+class Connections(ABC):
+    """Lends connections that work, or did a microsecond ago."""
+
+    @abstractmethod
+    def take(self) -> PostgresSession:
+        """Return a connection in autocommit mode; the caller gives it back.
+
+        Waits for a connection that is free, and for a server that restarts, for as long as for a lock.
+
+        Raises:
+            CheckpointStorageError: there was none.
+        """
+
+    @abstractmethod
+    def give_back(self, session: PostgresSession) -> None:
+        """Take back a connection that is in no transaction, or that was lost."""
+
+    def close(self) -> None:  # noqa: B027 - those of the application stay open
+        """Close the connections that are not lent, if they are our own."""
+
+
+class OwnConnections(Connections):
+    """Keeps connections open from one statement to the next.
+
+    A pool of psycopg connects in the background: its callers wait for the end of their timeout and
+    do not learn the reason when a server cannot be reached, and for longer after each failure.
+    """
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        self._free = threading.Semaphore(_MOST)
+        self._idle: list[tuple[PostgresSession, float]] = []
+        """The connections that are not lent, with the time of their return; the last one is lent first."""
+        self._has_connected = False
+        self._is_closed = False
+
+    def take(self) -> PostgresSession:
+        timeout = self._server.lock_timeout
+        started = monotonic()
+        if not self._free.acquire(timeout=timeout):
+            raise CheckpointStorageError(
+                self._server.path,
+                "use",
+                f"all {_MOST} connections were in use for {timeout:g} s; start fewer threads at once",
+            )
+        try:
+            return self._find_usable() or self._connect_patiently(started + timeout - monotonic())
+        except BaseException:
+            self._free.release()
+            raise
+
+    def _find_usable(self) -> PostgresSession | None:
+        while self._idle:
+            with suppress(IndexError):
+                session, _ = self._idle.pop()
+                if session.is_usable():
+                    return session
+                session.close()
+        return None
+
+    def _connect_patiently(self, timeout: float) -> PostgresSession:
+        """Connect; wait for a server that was there before, because it may be restarting."""
+        backoff = Backoff(timeout, first=_FIRST_WAIT, longest=_LONGEST_WAIT)
+        while True:
+            try:
+                session = self._server.connect()
+            except CheckpointStorageError:
+                if not self._has_connected or backoff.is_over:
+                    raise
+            else:
+                self._has_connected = True
+                return session
+            backoff.wait()
+
+    def give_back(self, session: PostgresSession) -> None:
+        now = monotonic()
+        if session.is_reusable:
+            self._idle.append((session, now))
+        else:
+            session.close()
+        self._free.release()
+        if self._is_closed:
+            # It was lent when the others were closed.
+            self.close()
+        elif self._idle and self._idle[0][1] < now - _LONGEST_IDLE:
+            with suppress(IndexError):
+                self._idle.pop(0)[0].close()
+
+    def close(self) -> None:
+        self._is_closed = True
+        while self._idle:
+            with suppress(IndexError):
+                self._idle.pop()[0].close()
+
+
+class GuestConnections(Connections):
+    """Borrows connections of a pool, and gives them back as they were."""
+
+    def __init__(self, pool: Pool, server: PostgresServer) -> None:
+        """Prepare; the pool is never closed."""
+        self._pool = pool
+        self._server = server
+        self._sessions: WeakKeyDictionary[Any, PostgresSession] = WeakKeyDictionary()
+
+    def take(self) -> PostgresSession:
+        deadline = monotonic() + self._server.lock_timeout
+        pool = self._pool
+        while True:
+            try:
+                connection = pool.getconn(timeout=max(0.1, deadline - monotonic()))
+            except PoolError as error:
+                raise self._explain(error) from error
+            session = self._sessions.get(connection)
+            if session is None:
+                session = self._sessions[connection] = PostgresSession(connection)
+            if session.is_usable():
+                break
+            # The server has ended this connection, and so probably all of them.
+            session.close()
+            pool.putconn(connection)
+            pool.check()
+        session.begin_autocommit()
+        return session
+
+    def _explain(self, error: Exception) -> CheckpointStorageError:
+        # A connection outside the pool tells why the pool has none.
+        try:
+            self._server.connect().close()
+        except CheckpointStorageError as refusal:
+            return refusal
+        reason = f"the pool lends no connection ({error}); open it, or raise its max_size"
+        return CheckpointStorageError(self._server.path, "use", reason)
+
+    def give_back(self, session: PostgresSession) -> None:
+        session.restore_mode()
+        self._pool.putconn(session.connection)
+
+
+class GuestConnection(Connections):
+    """Borrows the only connection that the application has passed in, for one statement or transaction at a time."""
+
+    def __init__(self, connection: psycopg.Connection[Any], server: PostgresServer) -> None:
+        """Prepare; the connection is never closed."""
+        self._connection = connection
+        self._server = server
+        self._session: PostgresSession | None = None
+        with _LENT_GUARD:
+            self._free = _LENT.setdefault(connection, threading.Lock())
+        """Held while the connection is lent, to this saver or to another one."""
+
+    def take(self) -> PostgresSession:
+        timeout = self._server.lock_timeout
+        if not self._free.acquire(timeout=timeout):
+            raise self._error(f"the connection was in use for {timeout:g} s; pass a pool of several")
+        try:
+            session = self._find_usable()
+            session.begin_autocommit()
+        except BaseException:
+            self._free.release()
+            raise
+        return session
+
+    def _find_usable(self) -> PostgresSession:
+        if self._session is None and not self._connection.closed:
+            self._session = PostgresSession(self._connection)
+        session = self._session
+        if session is None or self._connection.closed or not session.is_usable():
+            raise self._error("the connection that was passed in is closed; a pool would replace it")
+        if session.is_in_pipeline:
+            raise self._error("the connection that was passed in is in a pipeline; end it, or pass a pool")
+        if session.is_in_transaction:
+            raise self._error("the connection that was passed in has an open transaction; end it, or pass a pool")
+        return session
+
+    def _error(self, reason: str) -> CheckpointStorageError:
+        return CheckpointStorageError(self._server.path, "use", reason)
+
+    def give_back(self, session: PostgresSession) -> None:
+        try:
+            session.restore_mode()
+        finally:
+            self._free.release()

@@ -13,12 +13,11 @@ What a standby has is what the server had some time ago.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from savers._sql.database import Backoff
 from savers._sql.postgres_server import BEGIN
 from savers._sql.postgres_session import PostgresError, PostgresSession, describe_error
-from savers._sql.run_locks import Backoff
 
 if TYPE_CHECKING:
     from savers._sql.database import Parameters, TableNames
@@ -70,65 +69,51 @@ def rewrite_tables(session: PostgresSession, names: TableNames, schema: str, tim
     """
     # The tables may be large, and the role may have a limit for its other statements.
     session.run("SET statement_timeout = 0")
-    reasons = [*_wait_for_old_transactions(session, timeout)]
-    tables = [names.records, names.histories, names.run_locks, names.watchers]
-    if session.run(_SELECT_SAMPLED, (schema,))[0]:
-        reasons += _sample_again(session, names)
-        tables.append(_STATISTICS)
-    for table in tables:
-        reasons += _rewrite_table(session, table)
-    reasons += _wait_for_standbys(session, timeout)
-    return reasons
-
-
-def _wait_for_old_transactions(session: PostgresSession, timeout: float) -> Iterator[str]:
-    """Wait until every transaction has ended that may see what was deleted before; yield why one has not."""
+    reasons: list[str] = []
     ((number,),) = session.run("SELECT pg_current_xact_id()::xid::text")[0]
     # In this order: while a transaction with a lower number is running, others may still take snapshots that do not
     # have what it and later ones have done. Once it has ended, there are only those that were taken before.
-    for select in (_SELECT_RUNNING, _SELECT_READING):
-        old = _wait(session, select, (number, number), timeout)
-        if old:
-            names = ", ".join(old)
-            yield f"transactions that began earlier may keep deleted rows: end them, and erase again ({names})"
-            return
-
-
-def _sample_again(session: PostgresSession, names: TableNames) -> Iterator[str]:
-    session.run(BEGIN)
-    try:
-        for statement in _PLACEHOLDERS:
-            session.run(statement.format(**names._asdict()))
-        session.commit()
-    except PostgresError as error:
-        session.run("ROLLBACK")
-        yield f"{_STATISTICS} has samples of what was deleted, because ANALYZE failed: {describe_error(error)}"
-
-
-def _rewrite_table(session: PostgresSession, table: str) -> Iterator[str]:
-    before = _find_file(session, table)
-    try:
-        session.run(f"VACUUM (FULL) {table}")
-    except PostgresError as error:
-        yield f"{table} still has what was deleted, because VACUUM FULL failed: {describe_error(error)}"
-        return
-    # To a role that may not do it, the server only sends a warning.
-    if _find_file(session, table) == before:
-        owner = "the database" if table == _STATISTICS else "the table"
-        yield f"{table} still has what was deleted, because this role does not own {owner}: erase as its owner"
+    old = _wait(session, _SELECT_RUNNING, (number, number), timeout)
+    old = old or _wait(session, _SELECT_READING, (number, number), timeout)
+    if old:
+        found = ", ".join(old)
+        reasons.append(f"transactions that began earlier may keep deleted rows: end them, and erase again ({found})")
+    tables = [names.records, names.histories, names.run_locks, names.watchers]
+    if session.run(_SELECT_SAMPLED, (schema,))[0]:
+        tables.append(_STATISTICS)
+        session.run(BEGIN)
+        try:
+            for statement in _PLACEHOLDERS:
+                session.run(statement.format(**names._asdict()))
+            session.commit()
+        except PostgresError as error:
+            session.run("ROLLBACK")
+            message = describe_error(error)
+            reasons.append(f"{_STATISTICS} has samples of what was deleted, because ANALYZE failed: {message}")
+    for table in tables:
+        before = _find_file(session, table)
+        try:
+            session.run(f"VACUUM (FULL) {table}")
+        except PostgresError as error:
+            message = describe_error(error)
+            reasons.append(f"{table} still has what was deleted, because VACUUM FULL failed: {message}")
+            continue
+        # To a role that may not do it, the server only sends a warning.
+        if _find_file(session, table) == before:
+            owner = "the database" if table == _STATISTICS else "the table"
+            cause = f"this role does not own {owner}: erase as its owner"
+            reasons.append(f"{table} still has what was deleted, because {cause}")
+    ((end,),) = session.run("SELECT pg_current_wal_lsn()::text")[0]
+    behind = _wait(session, _SELECT_STANDBYS, (end,), timeout)
+    if behind:
+        found = ", ".join(behind)
+        reasons.append(f"standbys have not done it yet, or this role may not see how far they are: {found}")
+    return reasons
 
 
 def _find_file(session: PostgresSession, table: str) -> int:
     ((file,),) = session.run("SELECT pg_relation_filenode(?::text::regclass)", (table,))[0]
     return int(file)
-
-
-def _wait_for_standbys(session: PostgresSession, timeout: float) -> Iterator[str]:
-    ((end,),) = session.run("SELECT pg_current_wal_lsn()::text")[0]
-    behind = _wait(session, _SELECT_STANDBYS, (end,), timeout)
-    if behind:
-        names = ", ".join(behind)
-        yield f"standbys have not done it yet, or this role may not see how far they are: {names}"
 
 
 def _wait(session: PostgresSession, select: str, parameters: Parameters, timeout: float) -> list[str]:

@@ -21,12 +21,11 @@ from time import monotonic
 from typing import Final
 
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
-from savers._sql.changes import WakeUp
-from savers._sql.database import Row
-from savers._sql.encoded_text import encode_text
-from savers._sql.postgres_server import PostgresServer
-from savers._sql.postgres_session import BUSY, LostError, PostgresError, PostgresSession, get_state
-from savers._sql.run_locks import Backoff, HeldLocks, RunLocks
+from savers._sql.columns import encode_text
+from savers._sql.database import Backoff, HeldLocks, Row, RunLocks, WakeUp
+from savers._sql.postgres_server import BUSY, PostgresServer, PostgresTables
+from savers._sql.postgres_session import LostError, PostgresError, PostgresSession, get_state
+from savers._sql.statements import name_token_sequence
 
 _LOGGER: Final = getLogger("graphkit")
 _NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"
@@ -68,31 +67,26 @@ class PostgresRunLocks(RunLocks):
     def __init__(
         self,
         server: PostgresServer,
+        tables: PostgresTables,
         read: Callable[[str, tuple[object, ...]], list[Row]],
-        *,
-        table: str,
-        sequence: str,
-        advisory_key: int,
         lease: float,
     ) -> None:
         """Prepare; the first lock connects.
 
         Args:
             server: the server.
+            tables: the tables of the schema.
             read: executes a statement on another connection; creates the tables if necessary.
-            table: the table of the locks.
-            sequence: numbers their tokens.
-            advisory_key: the key of the advisory lock of token 0.
             lease: seconds after which the lock of a paused process is lost.
         """
         self._server = server
         self._read = read
         self._lease = lease
         self._microseconds = round(lease * 1_000_000)
-        # Keys are signed numbers of 64 bits; a token must not make them overflow.
-        self._key = advisory_key >> 1
-        self._table = table
-        self._sequence = sequence
+        # The key of the advisory lock of token 0. Keys are signed numbers of 64 bits, which a token must not overflow.
+        self._key = tables.make_advisory_key("run lock") >> 1
+        self._table = tables.names.run_locks
+        self._sequence = name_token_sequence(tables.names)
         self._lent: dict[str, int] = {}
         """The tokens of runs of other processes that this object writes for, by thread."""
         self._reset()
@@ -169,7 +163,7 @@ class PostgresRunLocks(RunLocks):
 
     def _acquire(self, thread_id: str, holder: str, backoff: Backoff) -> int:
         # Creates the tables, and waits for a server that restarts.
-        self.describe_holder(thread_id)
+        self._read_holder(thread_id)
         token: int | None = None
         locked_on: PostgresSession | None = None
         while True:
@@ -184,7 +178,15 @@ class PostgresRunLocks(RunLocks):
                     row = (encode_text(thread_id), token, self._microseconds, holder, self._key)
                     if session.run(_TAKE.format(table=self._table), row)[0]:
                         self._locks[thread_id] = _HeldLock(token)
-                        self._start_thread()
+                        if self._thread is None:
+                            wake_up = self._wake_up = WakeUp()
+                            self._thread = threading.Thread(
+                                target=self._renew_periodically,
+                                args=(wake_up,),
+                                name="graphkit-run-locks",
+                                daemon=True,
+                            )
+                            self._thread.start()
                         return token
             except (LostError, CheckpointStorageError) as error:
                 # Whether the row has our token now does not matter: the advisory lock is lost.
@@ -198,40 +200,32 @@ class PostgresRunLocks(RunLocks):
                 if get_state(error) not in BUSY:
                     raise self._server.translate(error, "lock") from error
             if backoff.is_over:
-                self._give_up(thread_id, token)
-                raise ThreadBusyError(thread_id, self.describe_holder(thread_id), round(backoff.waited, 1))
+                if token is not None:
+                    self._release(thread_id, token)
+                raise ThreadBusyError(thread_id, self._read_holder(thread_id), round(backoff.waited, 1))
             backoff.wait()
 
-    def describe_holder(self, thread_id: str) -> str:
+    def _read_holder(self, thread_id: str) -> str:
         select_holder = f"SELECT coalesce(max(holder), 'another process') FROM {self._table} WHERE thread = ?"
         return str(self._read(select_holder, (encode_text(thread_id),))[0][0])
 
-    def _give_up(self, thread_id: str, token: int | None) -> None:
-        """Release the advisory lock of a token that no row has."""
-        if token is not None:
-            self._run_quietly(thread_id, lambda session: session.run(_UNLOCK, (self._key, token)))
-
     def _release(self, thread_id: str, token: int) -> None:
+        """Delete the row of a lock, if it has the token, and release its advisory lock.
+
+        If that fails, others see that the advisory lock is free. After a restart of the server they do not, and wait
+        for the end of the lease.
+        """
         with self._mutex:
             self._locks.pop(thread_id, None)
-
-        def delete(session: PostgresSession) -> None:
-            # Nobody can take it before its row is gone, and there is no row without advisory lock.
-            session.run(f"DELETE FROM {self._table} WHERE thread = ? AND token = ?", (encode_text(thread_id), token))
-            session.run(_UNLOCK, (self._key, token))
-
-        self._run_quietly(thread_id, delete)
-
-    def _run_quietly(self, thread_id: str, run: Callable[[PostgresSession], object]) -> None:
-        """Run something that others do without: they see that the advisory lock is free.
-
-        After a restart of the server they do not, and wait for the end of the lease.
-        """
         failure: Exception | None = None
         for _ in range(2):
             try:
                 with self._mutex:
-                    run(self._open_session())
+                    session = self._open_session()
+                    # No process can take it before its row is gone, and there is no row without advisory lock.
+                    delete = f"DELETE FROM {self._table} WHERE thread = ? AND token = ?"
+                    session.run(delete, (encode_text(thread_id), token))
+                    session.run(_UNLOCK, (self._key, token))
                 return
             except LostError as error:
                 failure = error
@@ -270,15 +264,6 @@ class PostgresRunLocks(RunLocks):
         return session
 
     # Renewing
-
-    def _start_thread(self) -> None:
-        """Start the thread that renews the leases; the caller holds the mutex."""
-        if self._thread is None:
-            self._wake_up = WakeUp()
-            self._thread = threading.Thread(
-                target=self._renew_periodically, args=(self._wake_up,), name="graphkit-run-locks", daemon=True
-            )
-            self._thread.start()
 
     def _renew_periodically(self, wake_up: WakeUp) -> None:
         due = monotonic() + self._lease / 3

@@ -13,9 +13,16 @@ from time import monotonic
 from typing import Any, Final
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
-from savers._sql.database import POSTGRES, ConnectionLostError, TableNames
+from savers._log.log_bytes import StaleLogError
+from savers._sql.database import (
+    POSTGRES,
+    ConnectionLostError,
+    DatabaseDamagedError,
+    TableNames,
+    make_table_error,
+    quote_name,
+)
 from savers._sql.postgres_session import (
-    UNDEFINED,
     LostError,
     PostgresError,
     PostgresSession,
@@ -23,10 +30,32 @@ from savers._sql.postgres_session import (
     describe_error,
     get_state,
     name_database,
-    quote_name,
-    translate_error,
 )
-from savers._sql.schema import is_current, migrate, select_version
+from savers._sql.statements import create_tables, is_current, select_version
+
+_UNDEFINED: Final = {"42P01", "3F000"}
+"""A table or a schema does not exist."""
+RETRIED: Final = {"40001", "40P01"}
+"""The server has rolled back a statement for the sake of another one; it may be executed again."""
+BUSY: Final = {"55P03", *RETRIED}
+"""Another transaction kept a row for too long."""
+_STALE: Final = {"23505", "23503"}
+"""A unique key exists already, or the row of a foreign key does not."""
+_DAMAGED: Final = {"XX001", "XX002"}
+
+_ADVICE: Final = (
+    *((state, errno.ETIMEDOUT, "wait for it to end, or raise lock_timeout") for state in sorted(BUSY)),
+    ("42501", errno.EACCES, "grant this role the use of the schema, its tables and its sequences"),
+    ("25006", errno.EROFS, "connect to a server that accepts writes"),
+    ("53100", errno.ENOSPC, "free some space on the server, and try again"),
+    ("53200", errno.ENOMEM, "free some memory of the server"),
+    ("53300", errno.EAGAIN, "raise max_connections of the server, or close other clients"),
+    ("54", errno.EFBIG, "a value is larger than PostgreSQL can store (1 GB)"),
+    ("57014", errno.ETIMEDOUT, "raise statement_timeout of the role, or in the connection string"),
+    ("22P05", errno.EILSEQ, "create the database with ENCODING 'UTF8'"),
+    ("58", errno.EIO, "check the disk of the server"),
+)
+"""The beginning of a SQLSTATE, the error number, and what to do."""
 
 BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _LEAST_IDLE: Final = 10.0
@@ -82,7 +111,15 @@ class PostgresServer:
         session = self._open_session()
         try:
             # Before the settings, which would stay on a session that the pooler lends to others.
-            self._refuse_transaction_pooler(session)
+            if not self._keeps_sessions:
+                # Run locks and prepared statements need a session of their own.
+                if lends_transactions(session, self._open_session):
+                    raise CheckpointerConfigurationError(  # noqa: TRY301 - it is closed below
+                        f"{self.path}: a pooler lends the sessions of the server for single transactions, as PgBouncer "
+                        "does with pool_mode=transaction; run locks need a session of their own: use "
+                        "pool_mode=session, or connect to the server directly"
+                    )
+                self._keeps_sessions = True
             session.run(self._settings)
         except BaseException as error:
             session.close()
@@ -98,18 +135,6 @@ class PostgresServer:
             reason = f"{describe_error(error)}; check the connection string, and that the server runs"
             raise CheckpointStorageError(self.path, "connect to", OSError(errno.ECONNREFUSED, reason)) from None
 
-    def _refuse_transaction_pooler(self, session: PostgresSession) -> None:
-        """Refuse what would give each transaction another session: run locks and prepared statements need one."""
-        if self._keeps_sessions:
-            return
-        if lends_transactions(session, self._open_session):
-            raise CheckpointerConfigurationError(
-                f"{self.path}: a pooler lends the sessions of the server for single transactions, as PgBouncer does "
-                "with pool_mode=transaction; run locks need a session of their own: use pool_mode=session, or connect "
-                "to the server directly"
-            )
-        self._keeps_sessions = True
-
     @contextmanager
     def explained(self, operation: str) -> Iterator[None]:
         """Raise what callers of the saver see, in place of an error before a commit."""
@@ -122,10 +147,30 @@ class PostgresServer:
             raise self.translate(error, operation) from error
 
     def translate(self, error: Exception, operation: str) -> Exception:
-        """Return the error that callers of the saver see for one of a session."""
+        """Return the error that callers of the saver see for one of a session; told apart by SQLSTATE.
+
+        Args:
+            error: an error of psycopg, with which the connection still works, or LostError.
+            operation: what the saver was doing, as a verb.
+        """
         if isinstance(error, LostError):
             return CheckpointStorageError(self.path, operation, str(error))
-        return translate_error(error, self.path, operation, self.lock_timeout)
+        state = get_state(error)
+        message = describe_error(error)
+        if state in _STALE:
+            return StaleLogError(message)
+        if state in _UNDEFINED or state == "42P07":
+            return make_table_error(self.path, message)
+        if state in _DAMAGED:
+            return DatabaseDamagedError(self.path, f"the server says: {message}", "restore a backup of the database")
+        if state in BUSY:
+            message = f"another writer kept the rows for {self.lock_timeout:g} s ({message})"
+        reason: OSError | str = f"{message} (SQLSTATE {state or 'unknown'})"
+        for beginning, number, advice in _ADVICE:
+            if state.startswith(beginning):
+                reason = OSError(number, f"{message}; {advice}")
+                break
+        return CheckpointStorageError(self.path, operation, reason)
 
 
 class PostgresTables:
@@ -150,18 +195,17 @@ class PostgresTables:
                 return True
             with self._connect() as session:
                 version = self._read_version(session)
-            # An older version counts: the first use migrates it.
             self.are_known = is_current(version, self._server.path)
-        return version is not None
+            return self.are_known
 
     def create(self) -> None:
-        """Create or migrate the tables, unless that was done."""
+        """Create the tables, unless that was done."""
         with self._mutex:
             if self.are_known:
                 return
             with self._connect() as session:
                 if not is_current(self._read_version(session), self._server.path):
-                    self._migrate(session)
+                    self._create(session)
             self.are_known = True
 
     @contextmanager
@@ -183,12 +227,12 @@ class PostgresTables:
         try:
             ((version,),) = session.run(select_version(self.names))[0]
         except PostgresError as error:
-            if get_state(error) in UNDEFINED:
+            if get_state(error) in _UNDEFINED:
                 return None
             raise
         return version  # type: ignore[no-any-return]
 
-    def _migrate(self, session: PostgresSession) -> None:
+    def _create(self, session: PostgresSession) -> None:
         path = self._server.path
         ((encoding,),) = session.run("SHOW server_encoding")[0]
         if encoding != "UTF8":
@@ -207,7 +251,7 @@ class PostgresTables:
         if not is_current(version, path):
             if not has_schema:
                 session.run(f"CREATE SCHEMA {quote_name(self._schema)}")
-            migrate(session.run, version, self.names, POSTGRES)
+            create_tables(session.run, self.names, POSTGRES)
         session.commit()
 
     def make_advisory_key(self, purpose: str) -> int:
@@ -265,16 +309,14 @@ def lends_transactions(session: PostgresSession, connect: Callable[[], PostgresS
         ((other_process, _),) = other.run(f"SELECT pg_backend_pid(), {notify}")[0]
     if other_process == process:
         return True
-    return not is_standby and not _is_notified(session)
-
-
-def _is_notified(session: PostgresSession) -> bool:
+    if is_standby:
+        return False
     deadline = monotonic() + _LONGEST_DELIVERY
     poller = select.poll()
     poller.register(session.fileno(), select.POLLIN)
     while not session.take_notifications():
         seconds = deadline - monotonic()
         if seconds < 0:
-            return False
+            return True
         poller.poll(seconds * 1000)
-    return True
+    return False

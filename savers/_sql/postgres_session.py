@@ -1,8 +1,7 @@
-"""One connection to PostgreSQL, and its errors; the only module that imports psycopg."""
+"""One connection to PostgreSQL, and how it is opened; the only module that imports psycopg."""
 
 from __future__ import annotations
 
-import errno
 import itertools
 import re
 import select
@@ -11,14 +10,10 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError, MissingDependencyError
+from graphkit.errors import CheckpointerConfigurationError, MissingDependencyError
 from savers._sql.database import (
-    DatabaseDamagedError,
-    HistoryGoneError,
     Parameters,
-    PositionTakenError,
     Row,
-    make_table_error,
 )
 
 try:
@@ -58,28 +53,6 @@ _UNKNOWN_STATEMENT: Final = "26000"
 _NUMBERS: Final = itertools.count()
 """Numbers the prepared statements of the process: two savers may use the connections of one pool."""
 _PLACEHOLDER: Final = re.compile("""'[^']*'|"[^"]*"|[?%]""")
-
-UNDEFINED: Final = {"42P01", "3F000"}
-"""A table or a schema does not exist."""
-RETRIED: Final = {"40001", "40P01"}
-"""The server has rolled back a statement for the sake of another one; it may be executed again."""
-BUSY: Final = {"55P03", *RETRIED}
-"""Another transaction kept a row for too long."""
-_DAMAGED: Final = {"XX001", "XX002"}
-
-_ADVICE: Final = (
-    *((state, errno.ETIMEDOUT, "wait for it to end, or raise lock_timeout") for state in sorted(BUSY)),
-    ("42501", errno.EACCES, "grant this role the use of the schema, its tables and its sequences"),
-    ("25006", errno.EROFS, "connect to a server that accepts writes"),
-    ("53100", errno.ENOSPC, "free some space on the server, and try again"),
-    ("53200", errno.ENOMEM, "free some memory of the server"),
-    ("53300", errno.EAGAIN, "raise max_connections of the server, or close other clients"),
-    ("54", errno.EFBIG, "a value is larger than PostgreSQL can store (1 GB)"),
-    ("57014", errno.ETIMEDOUT, "raise statement_timeout of the role, or in the connection string"),
-    ("22P05", errno.EILSEQ, "create the database with ENCODING 'UTF8'"),
-    ("58", errno.EIO, "check the disk of the server"),
-)
-"""The beginning of a SQLSTATE, the error number, and what to do."""
 
 
 class LostError(Exception):
@@ -279,31 +252,58 @@ def number_placeholders(sql: str) -> str:
     return _PLACEHOLDER.sub(lambda match: f"${next(numbers)}" if match[0] == "?" else match[0], sql)
 
 
-def quote_name(name: str) -> str:
-    """Return a name as a quoted identifier."""
-    return psycopg.sql.Identifier(name).as_string(None)
+def find_parameters(connection_string: str | None, guest: object) -> dict[str, Any]:
+    """Return the parameters of the connections that a saver opens itself.
 
-
-def parse_connection_string(text: str) -> dict[str, Any]:
-    """Return the parameters of a connection string.
+    Args:
+        connection_string: a URL or the keywords of libpq; None if there is a guest.
+        guest: the pool or the connection that the application lends; the same parameters as its.
 
     Raises:
-        CheckpointerConfigurationError: it is none. The message does not repeat it, because it may
-            contain a password.
+        CheckpointerConfigurationError: the connection string is none. The message does not repeat it, because
+            it may contain a password. Or the guest is something else, or closed.
     """
+    parameters: dict[str, Any] = {}
+    if isinstance(guest, psycopg.Connection):
+        if guest.closed:
+            raise CheckpointerConfigurationError("the connection is closed; pass an open one, or a pool")
+        parameters |= guest.info.get_parameters()
+        if guest.info.password:
+            parameters["password"] = guest.info.password
+    elif isinstance(guest, psycopg_pool.ConnectionPool):
+        conninfo: Any = guest.conninfo
+        kwargs: Any = guest.kwargs
+        if callable(conninfo):
+            conninfo = conninfo()
+        if callable(kwargs):
+            kwargs = kwargs()
+        parameters = {**_parse_connection_string(conninfo or ""), **(kwargs or {})}
+    elif guest is not None:
+        raise CheckpointerConfigurationError(
+            f"pool must be a psycopg_pool.ConnectionPool or a psycopg.Connection, not {type(guest).__name__}"
+        )
+    elif not isinstance(connection_string, str):
+        raise CheckpointerConfigurationError(f"connection_string must be a str, not {type(connection_string).__name__}")
+    else:
+        parameters = _parse_connection_string(connection_string)
+    return {**_DEFAULTS, **parameters, "client_encoding": "UTF8", "autocommit": True}
+
+
+def _parse_connection_string(text: str) -> dict[str, Any]:
     try:
         return dict(conninfo_to_dict(text))
     except psycopg.Error:
         pass
+    # Outside of the handler, so that the error does not have that of psycopg, which repeats the text.
     raise CheckpointerConfigurationError(
         "connection_string is not understood: write postgresql://user@host:5432/database, "
         'or "host=... dbname=... user=..."'
     )
 
 
-def complete_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a connection, with defaults for those that are not given."""
-    return {**_DEFAULTS, **parameters, "client_encoding": "UTF8", "autocommit": True}
+def is_connection(guest: object) -> bool:
+    """Return whether the application lends a single connection, and no pool."""
+    return isinstance(guest, psycopg.Connection)
 
 
 def name_database(parameters: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -338,44 +338,6 @@ def connect(parameters: Mapping[str, Any]) -> PostgresSession:
     return PostgresSession(psycopg.connect(**parameters))
 
 
-def get_pool_parameters(pool: Pool) -> dict[str, Any]:
-    """Return the parameters with which a pool connects."""
-    conninfo: Any = pool.conninfo
-    kwargs: Any = pool.kwargs
-    if callable(conninfo):
-        conninfo = conninfo()
-    if callable(kwargs):
-        kwargs = kwargs()
-    return {"conninfo": conninfo or "", **(kwargs or {})}
-
-
-def get_connection_parameters(connection: psycopg.Connection[Any]) -> dict[str, Any]:
-    """Return the parameters with which a connection was opened.
-
-    Raises:
-        CheckpointerConfigurationError: it is closed.
-    """
-    if connection.closed:
-        raise CheckpointerConfigurationError("the connection is closed; pass an open one, or a pool")
-    parameters: dict[str, Any] = {**connection.info.get_parameters()}
-    if connection.info.password:
-        parameters["password"] = connection.info.password
-    return parameters
-
-
-def is_pool(thing: object) -> bool:
-    """Return whether this is a pool of psycopg for synchronous use."""
-    return isinstance(thing, psycopg_pool.ConnectionPool)
-
-
-def is_connection(thing: object) -> bool:
-    """Return whether this is a connection of psycopg for synchronous use."""
-    return isinstance(thing, psycopg.Connection)
-
-
-# Errors of the server, as callers of the saver see them; told apart by SQLSTATE
-
-
 def get_state(error: Exception) -> str:
     """Return the SQLSTATE of an error; "" for an error that the server has not sent."""
     return getattr(error, "sqlstate", None) or ""
@@ -386,34 +348,3 @@ def describe_error(error: Exception) -> str:
     diagnosis = getattr(error, "diag", None)
     message = getattr(diagnosis, "message_primary", None) or str(error)
     return " ".join(message.split())
-
-
-def translate_error(error: Exception, path: str, operation: str, lock_timeout: float) -> Exception:
-    """Return the error to raise.
-
-    Args:
-        error: an error that the server has sent; the connection still works.
-        path: the database in messages.
-        operation: what the saver was doing, as a verb.
-        lock_timeout: how long the server waits for other writers, in seconds.
-    """
-    state = get_state(error)
-    message = describe_error(error)
-    if state == "23505":
-        return PositionTakenError(message)
-    if state == "23503":
-        return HistoryGoneError(message)
-    if state in UNDEFINED or state == "42P07":
-        return make_table_error(path, message)
-    if state in _DAMAGED:
-        return DatabaseDamagedError(path, f"the server says: {message}", "restore a backup of the database")
-    if state in BUSY:
-        message = f"another writer kept the rows for {lock_timeout:g} s ({message})"
-    return CheckpointStorageError(path, operation, _os_error(state, message))
-
-
-def _os_error(state: str, message: str) -> OSError | str:
-    for beginning, number, advice in _ADVICE:
-        if state.startswith(beginning):
-            return OSError(number, f"{message}; {advice}")
-    return f"{message} (SQLSTATE {state or 'unknown'})"

@@ -17,10 +17,9 @@ from graphkit.saver_kit import derive_status
 from savers._log.frame import KEY
 from savers._log.log_bytes import StaleLogError
 from savers._log.stored_checkpoint import outline_writes
-from savers._sql.database import HistoryGoneError, OutcomeUnknownError, PositionTakenError
-from savers._sql.encoded_text import decode_text, encode_id, encode_long, encode_text, is_cut
+from savers._sql.columns import SEALED_TERM, KnownTerms, decode_text, encode_id, encode_long, encode_text, is_cut
+from savers._sql.database import OutcomeUnknownError
 from savers._sql.statements import SEAL_MARK
-from savers._sql.terms import SEALED_TERM, KnownTerms
 
 if TYPE_CHECKING:
     from savers._cipher import KeyRing
@@ -255,7 +254,7 @@ class RowInserter:
                 history = self._insert_surely(commit)
             else:
                 history = self._insert_in(self.transaction, commit)
-        except (PositionTakenError, HistoryGoneError, StaleLogError):
+        except StaleLogError:
             # One statement has all conditions, so it does not say which one failed. Perhaps the id is there: the
             # caller, who reads what is new and tries again, looks for it this time.
             self._doubted = self._absent
@@ -272,8 +271,7 @@ class RowInserter:
         once: they have the same positions, and the database refuses a position that is taken.
 
         Raises:
-            StaleLogError, PositionTakenError, HistoryGoneError: another writer has changed the
-                history, or the run lock was taken. Nothing was changed.
+            StaleLogError: another writer has changed the history, or the run lock was taken. Nothing was changed.
             OutcomeUnknownError: the connection was lost meanwhile, and the database cannot be asked.
             CheckpointKeyError: the store is sealed, and the saver has no keys. Nothing was changed.
             CheckpointerError: the database refused. Nothing was changed.
@@ -291,7 +289,7 @@ class RowInserter:
                 return history
             try:
                 return self._insert(commit)
-            except (PositionTakenError, StaleLogError):
+            except StaleLogError:
                 history = self._find_inserted(commit, unknown)
                 if history is None:
                     raise

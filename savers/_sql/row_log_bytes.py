@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from graphkit.errors import CheckpointCorruptionError
 from savers._log.log_bytes import Change, LogBytes
-from savers._sql.encoded_text import encode_id
+from savers._sql.columns import encode_id
 from savers._sql.row_inserts import NEW, Head, RowInserter, SealMark
 
 if TYPE_CHECKING:
@@ -274,7 +274,9 @@ class RowLogBytes(LogBytes):
 
     def _take(self, row: _Row) -> None:
         """Take in a row that follows those that are known, or the row of the last keyframe."""
-        assert row.frame is not None
+        if not row.frame:
+            # It ends where it begins, so that a last row without bytes would look as if there were none.
+            raise CheckpointCorruptionError(self.path, row.position, "its row has no bytes")
         self.inserter.head = Head(row.status, row.keyframe, row.position)
         self._rows.append(row.position, row.frame)
         self.size = row.position + len(row.frame)

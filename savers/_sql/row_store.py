@@ -9,11 +9,10 @@ from savers._log.catalogue import Head, LogCatalogue
 from savers._log.frame import digest_thread
 from savers._log.frame_log import ThreadIdentity
 from savers._log.log import Log
-from savers._sql.encoded_text import decode_id, decode_row, encode_text
+from savers._sql.columns import SEALED_TERM, decode_id, decode_row, encode_text, list_search_terms
 from savers._sql.row_inserts import SealMark
 from savers._sql.row_log_bytes import RowLogBytes
 from savers._sql.statements import Statements
-from savers._sql.terms import SEALED_TERM, list_search_terms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,14 +66,9 @@ class RowStore(LogCatalogue[RowLogBytes]):
 
     # Logs
 
-    def new_log(self, thread_id: str, namespace: str, version: int = 0) -> RowLog:
-        return self._make_log((thread_id, namespace), version, None)
-
-    def new_log_of(self, number: int, thread_id: str, namespace: str, version: int = 0) -> RowLog:
-        """Return the log of the history with a number, whatever has become of it, for one caller, who closes it."""
-        return self._make_log((thread_id, namespace), version, number)
-
-    def _make_log(self, owner: tuple[str, str], version: int, number: int | None) -> RowLog:
+    def new_log(self, thread_id: str, namespace: str, version: int = 0, *, number: int | None = None) -> RowLog:
+        """As in LogCatalogue. With a number, of the history that has it, whatever has become of that."""
+        owner = thread_id, namespace
         medium = RowLogBytes(self.database, self.statements, owner, version, number, mark=self.mark)
         identity = ThreadIdentity(
             owner,
@@ -102,7 +96,7 @@ class RowStore(LogCatalogue[RowLogBytes]):
     # Listing
 
     def list_namespaces(self, thread_id: str) -> list[str]:
-        return _decode_rows(self._read_of_thread(self.statements.select_namespaces, thread_id))
+        return self.list_version_namespaces(thread_id, 0)
 
     def list_threads(self, *, released: bool) -> list[str]:
         sql = self.statements.select_all_threads if released else self.statements.select_threads
@@ -132,7 +126,7 @@ class RowStore(LogCatalogue[RowLogBytes]):
         return [version for (version,) in self._read_of_thread(self.statements.select_versions, thread_id)]
 
     def list_version_namespaces(self, thread_id: str, version: int) -> list[str]:
-        return _decode_rows(self._read_of_thread(self.statements.select_version_namespaces, thread_id, version))
+        return _decode_rows(self._read_of_thread(self.statements.select_namespaces, thread_id, version))
 
     def list_histories(self, thread_id: str | None) -> list[Row]:
         """Return the histories of one thread, or of all threads (None), also released ones.

@@ -7,7 +7,7 @@ gone was deleted, or rewritten as another one that has its last checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from graphkit.saver_kit import Change, is_namespace_inside
 from savers._log.log_watch import DAMAGE, Bookmark, ChangeReader, FoundLog, LogSource, Place
-from savers._sql.encoded_text import decode_id, decode_row, encode_text
+from savers._sql.columns import decode_id, decode_row, encode_text
 
 if TYPE_CHECKING:
     from graphkit import RunnableConfig
@@ -88,28 +88,22 @@ class RowSource(LogSource):
 
     def find_log(self, mark: Bookmark) -> FoundLog | None:
         # A release of a history that was there when the watch began is not listed.
-        return self._find(mark.id) or self._find_rewritten_release(mark)
-
-    def _find(self, number: int) -> FoundLog | None:
-        rows = self._store.database.read(self._store.statements.select_end, (number,))
-        return _read_row(rows[0]) if rows else None
-
-    def _find_rewritten_release(self, mark: Bookmark) -> FoundLog | None:
-        """Return what a rotation of the keys has made of a history after its release.
-
-        It has a number of its own, and is not listed: most of these were released long ago. The
-        last checkpoint shows it, unless that is in the live history, which was then rewritten itself.
-        """
-        if mark.last is None or mark.owner is None:
-            return None
+        found = self._find(mark.id)
+        if found is not None or mark.last is None or mark.owner is None:
+            return found
+        # A rotation of the keys rewrites a released history under a number of its own, which is not listed: most of
+        # these were released long ago. The last checkpoint shows it, unless that is in the live history, which was then
+        # rewritten itself.
         for version in (0, *reversed(self._store.list_versions(mark.owner[0]))):
             log = self._store.new_log(*mark.owner, version)
             with suppress(*DAMAGE):
                 if log.refresh() and log.history.find(mark.last) is not None:
-                    if not version:
-                        return None
-                    return self._find(self.identify(log))
+                    return self._find(self.identify(log)) if version else None
         return None
+
+    def _find(self, number: int) -> FoundLog | None:
+        rows = self._store.database.read(self._store.statements.select_end, (number,))
+        return _read_row(rows[0]) if rows else None
 
     def note_reported(self, found: FoundLog) -> None:
         self._reported.add(found.mark.id)
@@ -118,7 +112,7 @@ class RowSource(LogSource):
 
     def new_reader(self, found: FoundLog) -> ChangeReader | None:
         assert found.mark.owner is not None
-        return ChangeReader(self._store.new_log_of(found.mark.id, *found.mark.owner), lambda: None)
+        return ChangeReader(self._store.new_log(*found.mark.owner, number=found.mark.id), lambda: None)
 
     def identify(self, log: RowLog) -> int:
         return log.frames.bytes.history
@@ -131,21 +125,18 @@ class RowSource(LogSource):
     def check_run_locks(self) -> Generator[Change, None, float]:
         """Report the threads whose run lock was held and is free now."""
         if monotonic() >= self._locks_due:
-            yield from self._check_run_locks()
+            locks = self._store.database.run_locks
+            self._locks_due = monotonic() + self._interval
+            for thread_id in sorted(self._changed.union(self._running)):
+                # Read first: a holder that has let the lock go since then has changed it.
+                mark = locks.read_mark(thread_id)
+                if locks.is_held(thread_id):
+                    self._running[thread_id] = mark
+                elif thread_id in self._running:
+                    has_died = locks.is_abandoned(thread_id, self._running.pop(thread_id))
+                    yield Change("idle", thread_id, "", value=has_died)
+                self._changed.discard(thread_id)
         return self._locks_due if self._changed or self._running else inf
-
-    def _check_run_locks(self) -> Iterator[Change]:
-        locks = self._store.database.run_locks
-        self._locks_due = monotonic() + self._interval
-        for thread_id in sorted(self._changed.union(self._running)):
-            # Read first: a holder that has let the lock go since then has changed it.
-            mark = locks.read_mark(thread_id)
-            if locks.is_held(thread_id):
-                self._running[thread_id] = mark
-            elif thread_id in self._running:
-                has_died = locks.is_abandoned(thread_id, self._running.pop(thread_id))
-                yield Change("idle", thread_id, "", value=has_died)
-            self._changed.discard(thread_id)
 
 
 def _read_row(row: Row) -> FoundLog:

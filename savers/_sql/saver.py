@@ -1,12 +1,14 @@
-"""SqlSaver: what the savers on databases share."""
+"""SqliteSaver and PostgresSaver, and SqlSaver: what they share."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, final
 
 from graphkit import Checkpoint, HistorySummary, RunnableConfig, Tag
 from graphkit.abc import Watch
@@ -17,25 +19,30 @@ from graphkit.errors import (
     CheckpointStorageError,
     ThreadBusyError,
 )
-from graphkit.saver_kit import Codec, ConfigLike, ThreadLike, check_copy, resolve_thread_id
-from savers._cipher import Cipher, parse_cipher
+from graphkit.saver_kit import Codec, ConfigLike, ThreadLike, check_copy, get_held_run_locks, resolve_thread_id
+from savers._cipher import Cipher, check_cipher, parse_cipher
 from savers._compression import Compression, parse_compression
 from savers._log.frame import MARK
 from savers._log.log import make_info
+from savers._log.log_bytes import StaleLogError
 from savers._log.log_saver import LogSaver, select_all
 from savers._log.rewriter import write_all
-from savers._sql.database import DatabaseDamagedError, PositionTakenError
-from savers._sql.encoded_text import decode_row, encode_text
+from savers._options import Fsync, parse_fsync, parse_lease, parse_lock_timeout
+from savers._sql.columns import decode_row, encode_text
+from savers._sql.database import DatabaseDamagedError
 from savers._sql.row_log_bytes import RowLogBytes, describe_history
 from savers._sql.row_store import REWRITTEN, HistoryRow, RowLog, RowStore, read_history_row
 from savers._threads import InUseError, WouldWaitError, hold_if_free, refuse_waiting
 
 if TYPE_CHECKING:
+    from psycopg import Connection
+    from psycopg_pool import ConnectionPool
+
     from graphkit.abc import RotationReport, VerifyReport
     from graphkit.saver_kit import Progress
     from savers._cipher import KeyRing
     from savers._log.stored_checkpoint import StoredCheckpoint
-    from savers._sql.database import Database, Transaction
+    from savers._sql.database import Database, Parameters, Row, Transaction
 
 _Result = TypeVar("_Result")
 _SMALL_STATE: Final = 64 << 10
@@ -121,12 +128,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
 
     def _check_run_lock(self, thread_id: str) -> None:
         """As in LogSaver. It may be lost if this process was paused for longer than the lease."""
-        token = self._database.run_locks.token_of(thread_id)
-        if token is None:
-            return
-        row = (encode_text(thread_id), token)
-        if not self._database.read(self._store.statements.select_token, row):
-            raise _explain_taken(thread_id)
+        self._check_token(thread_id, self._database.read, self._store.statements.select_token)
 
     def _lock_token(self, transaction: Transaction, thread_id: str) -> None:
         """Keep the run lock of the caller from being taken until the end of a transaction.
@@ -134,12 +136,12 @@ class SqlSaver(LogSaver[RowLogBytes]):
         Raises:
             ThreadBusyError: another run has it.
         """
+        self._check_token(thread_id, transaction.execute, self._store.statements.lock_token)
+
+    def _check_token(self, thread_id: str, execute: Callable[[str, Parameters], Sequence[Row]], sql: str) -> None:
         token = self._database.run_locks.token_of(thread_id)
-        if token is None:
-            return
-        row = (encode_text(thread_id), token)
-        if not transaction.execute(self._store.statements.lock_token, row):
-            raise _explain_taken(thread_id)
+        if token is not None and not execute(sql, (encode_text(thread_id), token)):
+            raise ThreadBusyError(thread_id, "a run that took over while this process was paused", 0.0)
 
     def _rewrite_log(
         self, config: RunnableConfig, select: Callable[[RowLog], Sequence[StoredCheckpoint] | None]
@@ -205,10 +207,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         other process writes, and the saver does not wait for the disk.
         """
         database = self._database
-        is_short = database.reads_at_once
-        if appends:
-            is_short = database.writes_at_once
-        if not is_short:
+        if appends and not database.writes_at_once:
             return None
         try:
             # Now, because a put that finds the connection in use leaves the log closed.
@@ -335,7 +334,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
                     for namespace in namespaces:
                         self._copy_history(transaction, source_id, target_id, namespace)
                     transaction.notify(target_id)
-            except PositionTakenError:
+            except StaleLogError:
                 raise CheckpointConflictError(target_id, "another process has written to it; copy again") from None
 
     def _copy_history(self, transaction: Transaction, source_id: str, target_id: str, namespace: str) -> None:
@@ -509,6 +508,195 @@ class SqlSaver(LogSaver[RowLogBytes]):
     eraseDeleted = erase_deleted
 
 
+@final
+class SqliteSaver(SqlSaver):
+    """Stores the history of each thread in rows of one SQLite file.
+
+    When `put` returns, the checkpoint survives power loss (`fsync="always"`), power loss except for
+    the last seconds (`fsync=seconds`), or the death of the process (`fsync="never"`; a power loss may
+    then damage the file). A put inserts what changed: it costs the same after 10 and after 100,000
+    checkpoints. Any number of threads, saver objects and processes may use a file at once, on a local
+    file system. Ports the `sqlite` checkpointer of Petal.
+    """
+
+    def __init__(
+        self,
+        db_file: str | os.PathLike[str],
+        *,
+        fsync: Fsync = "always",
+        lock_timeout: float = 10.0,
+        types: Sequence[type] = (),
+        compression: Literal["zlib", "zstd"] | Compression | None = "zlib",
+        cipher: Cipher | None = None,
+    ) -> None:
+        """Name a database; the first use creates the file, its directories and its tables.
+
+        Args:
+            db_file: the path of the file. Tables of other programs in it are left alone.
+            fsync: when to wait for the disk: "always" at each put, "never", or after this many
+                seconds.
+            lock_timeout: how long a run waits for another one on the same thread, and a writer for
+                other writers, in seconds.
+            types: application types that states may hold; see `register_types`.
+            compression: as for FileSystemSaver.
+            cipher: as for FileSystemSaver. The ids of threads and checkpoints, the statuses of threads, times
+                and sizes stay readable in columns. What the saver deletes or replaces is overwritten.
+
+        Raises:
+            CheckpointerConfigurationError: an argument is wrong, or SQLite is older than 3.40.
+            MissingDependencyError: `zstd` or `cipher` without the package of that extra.
+        """
+        fsync = parse_fsync(fsync)
+        lock_timeout = parse_lock_timeout(lock_timeout)
+        self._fsync = fsync
+        # Here, so that a process with another saver does not load sqlite3.
+        from savers._sql.sqlite_database import SqliteDatabase
+
+        super().__init__(
+            SqliteDatabase(db_file, fsync=fsync, lock_timeout=lock_timeout, overwrites_deleted=cipher is not None),
+            types=types,
+            compression=compression,
+            lock_timeout=lock_timeout,
+            cipher=cipher,
+        )
+
+    @property
+    def db_file(self) -> str:
+        """The path of the file, absolute."""
+        return self._database.path
+
+    @classmethod
+    def check_options(cls, *arguments: Any, **options: Any) -> None:
+        """Check arguments of the constructor; its errors. Nothing is opened or created."""
+        check_cipher(options.pop("cipher", None))
+        cls(*arguments, **options)
+
+    checkOptions = check_options
+
+    def opener(self) -> Callable[[], SqliteSaver]:
+        """Return a function that opens the same file with the same types, in any process.
+
+        It contains a `cipher` as that of FileSystemSaver does.
+        """
+        return partial(
+            SqliteSaver,
+            self._database.path,
+            fsync=self._fsync,
+            **self._list_options(),
+        )
+
+
+@final
+class PostgresSaver(SqlSaver):
+    """Stores the history of each thread in rows of a PostgreSQL database.
+
+    When `put` returns, the checkpoint is committed: `synchronous_commit` of the server says what it
+    survives. A put inserts what changed, in one round trip: it costs the same after 10 and after
+    100,000 checkpoints. Any number of threads, saver objects, processes and machines may use a
+    database at once. Ports the `postgres` checkpointer of Petal. Needs the extra `postgres`.
+    """
+
+    def __init__(
+        self,
+        connection_string: str | None = None,
+        *,
+        pool: ConnectionPool[Any] | Connection[Any] | None = None,
+        schema: str = "graphkit",
+        lease: float = 10.0,
+        lock_timeout: float = 10.0,
+        types: Sequence[type] = (),
+        compression: Literal["zlib", "zstd"] | Compression | None = "zlib",
+        cipher: Cipher | None = None,
+    ) -> None:
+        """Name a database; the first use connects, and creates the schema and its tables.
+
+        Args:
+            connection_string: a URL or the keywords of libpq. The saver opens connections as they are
+                needed, up to ten.
+            pool: an open pool, or a single open connection, in place of the connection string. It is
+                never closed. A single connection serves one call at a time, and is not replaced when it
+                is lost.
+            schema: the schema of the tables.
+            lease: after how many seconds another run may take the thread of a process that was paused.
+                The paused run gets a ThreadBusyError at its next put, and changes nothing.
+            lock_timeout: how long a run waits for another one on the same thread, and a writer for
+                other writers and for a server that restarts, in seconds.
+            types: application types that states may hold; see `register_types`.
+            compression: as for FileSystemSaver.
+            cipher: as for FileSystemSaver. The ids of threads and checkpoints, the statuses of threads, times
+                and sizes stay readable in columns.
+
+        Raises:
+            CheckpointerConfigurationError: an argument is wrong; or both a connection string and a
+                pool are given, or neither.
+            MissingDependencyError: the extra `postgres`, or that of `zstd` or `cipher`, is not installed.
+        """
+        lease = parse_lease(lease)
+        lock_timeout = parse_lock_timeout(lock_timeout)
+        self.lease = lease
+        self._connection_string = connection_string
+        self._schema = schema
+        # Here, because it needs psycopg: the class can be imported without it.
+        from savers._sql.postgres_database import PostgresDatabase
+
+        database = PostgresDatabase(connection_string, pool=pool, schema=schema, lease=lease, lock_timeout=lock_timeout)
+        super().__init__(
+            database,
+            types=types,
+            compression=compression,
+            lock_timeout=lock_timeout,
+            cipher=cipher,
+        )
+
+    @classmethod
+    def check_options(cls, *arguments: Any, **options: Any) -> None:
+        """Check arguments of the constructor; its errors. Nothing is opened or created."""
+        check_cipher(options.pop("cipher", None))
+        cls(*arguments, **options)
+
+    checkOptions = check_options
+
+    def opener(self) -> Callable[[], PostgresSaver] | None:
+        """Return a function that opens the same schema with the same types, in any process.
+
+        It contains the connection string, with its password, and the mapping of a `cipher`, and so does its
+        pickle; a function that is a `cipher` is pickled by its name. None if the
+        saver uses a pool, which no other process has.
+
+        What the opened saver writes to a thread whose run lock the calling code holds is fenced with
+        that lock: after the run has lost it or has ended, a put raises ThreadBusyError and changes
+        nothing.
+        """
+        if self._connection_string is None:
+            return None
+        open_saver = partial(
+            PostgresSaver,
+            self._connection_string,
+            schema=self._schema,
+            lease=self.lease,
+            **self._list_options(),
+        )
+        tokens: dict[str, int] = {}
+        for key in get_held_run_locks():
+            # Savers of other kinds have other keys, and nested runs have keys of their own.
+            if isinstance(key, RunLockKey) and key.database == self._database.identity:
+                token = self._database.run_locks.token_of(key.thread_id)
+                if token is not None:
+                    tokens[key.thread_id] = token
+        return partial(_open_for_runs, open_saver, tokens) if tokens else open_saver
+
+
+def _open_for_runs(open_saver: Callable[[], PostgresSaver], tokens: dict[str, int]) -> PostgresSaver:
+    """Open a saver whose writes are fenced with the run locks of another process."""
+    from savers._sql.postgres_database import PostgresDatabase
+
+    saver = open_saver()
+    database = saver._database  # noqa: SLF001 - a part of the same class
+    assert isinstance(database, PostgresDatabase)
+    database.run_locks.borrow(tokens)
+    return saver
+
+
 def _rewrite(
     transaction: Transaction,
     source: RowLog,
@@ -532,8 +720,3 @@ def _resolve_optional(thread: ThreadLike) -> str | None:
 
 def _in_microseconds(moment: datetime) -> int:
     return round(moment.timestamp() * 1_000_000)
-
-
-def _explain_taken(thread_id: str) -> ThreadBusyError:
-    """Return the error of a run whose lock another one has taken."""
-    return ThreadBusyError(thread_id, "a run that took over while this process was paused", 0.0)

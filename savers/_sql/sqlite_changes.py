@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from graphkit.errors import CheckpointerError
-from savers._sql.changes import ChangeListener, ChangeSource, WakeUp
+from savers._sql.database import ChangeSource, WakeUp
 from savers._sql.sqlite_connection import SqliteConnection
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ def count_rewrites(names: TableNames) -> str:
 class SqliteChanges(ChangeSource):
     """The commits of all connections to one file."""
 
+    hears_all = True
+
     def __init__(self, connect: Callable[[], SqliteConnection], names: TableNames) -> None:
         """Prepare; the first listener connects.
 
@@ -46,11 +48,6 @@ class SqliteChanges(ChangeSource):
         super().__init__()
         self._connect = connect
         self._names = names
-
-    def open_listener(self, thread: str | None = None) -> ChangeListener:
-        listener = super().open_listener(thread)
-        listener.hears_all = True
-        return listener
 
     def _start_watching(self) -> Callable[[WakeUp], None]:
         commits = _Commits(self._connect, self._names)
@@ -100,28 +97,20 @@ class _Commits:
                 self._seen = None
             # First, so that a later commit is seen by the next call.
             ((commits,),) = self._read("PRAGMA data_version")
-            if self._seen is not None and self._seen.commits == commits:
+            seen = self._seen
+            if seen is not None and seen.commits == commits:
                 return set()
-            return self._find_new(commits)
+            ((rewrites,),) = self._read(self._count_rewrites)
+            if seen is not None and seen.last_row is not None and seen.rewrites == rewrites:
+                rows = self._read(self._select_new, seen.last_row[0])
+                if rows and rows[0][:3] == seen.last_row:
+                    self._seen = _Seen(commits, rewrites, rows[-1][:3])
+                    return {thread for _, _, _, thread in rows[1:]}
+            last_rows = self._read(self._select_last)
+            self._seen = _Seen(commits, rewrites, last_rows[0] if last_rows else None)
         except CheckpointerError:
             # The watcher reads, and gets the error.
             self._seen = None
-            return {None}
-
-    def _find_new(self, commits: int) -> set[str | None]:
-        seen = self._seen
-        ((rewrites,),) = self._read(self._count_rewrites)
-        if seen is not None and seen.last_row is not None and seen.rewrites == rewrites:
-            row_id = seen.last_row[0]
-            rows = self._read(self._select_new, row_id)
-            if rows and rows[0][:3] == seen.last_row:
-                last_row = rows[-1][:3]
-                self._seen = _Seen(commits, rewrites, last_row)
-                return {thread for _, _, _, thread in rows[1:]}
-        last_rows = self._read(self._select_last)
-        self._seen = _Seen(commits, rewrites, None)
-        if last_rows:
-            self._seen = _Seen(commits, rewrites, last_rows[0])
         return {None}
 
     def _read(self, sql: str, *parameters: object) -> list[Row]:

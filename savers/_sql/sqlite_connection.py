@@ -16,21 +16,20 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from stat import S_ISREG
 from time import time_ns
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote
 from weakref import WeakSet
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
+from savers._log.log_bytes import StaleLogError
 from savers._sql.database import (
+    Backoff,
     DatabaseDamagedError,
     ForeignDatabaseError,
-    HistoryGoneError,
     Parameters,
-    PositionTakenError,
     Row,
     make_table_error,
 )
-from savers._sql.run_locks import Backoff
 from savers._threads import check_may_wait
 
 OLDEST_VERSION: Final = (3, 40)
@@ -57,7 +56,8 @@ _KINDS: Final = {
 }
 """What the columns of our tables have. SQLite lets any value pass, which a damaged page may have in any column."""
 
-_UNIQUE: Final = {
+_STALE: Final = {
+    "SQLITE_CONSTRAINT_FOREIGNKEY",
     "SQLITE_CONSTRAINT_PRIMARYKEY",
     "SQLITE_CONSTRAINT_ROWID",
     "SQLITE_CONSTRAINT_UNIQUE",
@@ -78,11 +78,6 @@ _RESTORE: Final = (
     "restore a backup, or copy the threads that can be read to a new file, with graphkit copy --to; "
     ".recover of SQLite's shell may save rows of the others"
 )
-_REINDEX: Final = (
-    "restore a backup, or copy the file and execute REINDEX on it in SQLite's shell, which makes all indexes anew; "
-    "verify says whether that was enough"
-)
-
 _OPENING: Final = threading.Lock()
 """Held while a connection is opened, and during a fork."""
 
@@ -105,12 +100,6 @@ class _Column(NamedTuple):
         return bool(others)
 
 
-def _find_columns(description: Sequence[tuple[Any, ...]]) -> tuple[_Column, ...]:
-    names = [column[0] for column in description]
-    key = names.index("position") if "position" in names else None
-    return tuple(_Column(number, name, _KINDS[name], key) for number, name in enumerate(names) if name in _KINDS)
-
-
 class SqliteConnection:
     """An open connection in autocommit mode, which one thread of execution uses at a time."""
 
@@ -127,7 +116,8 @@ class SqliteConnection:
         """
         self.path = path
         self._lock_timeout = lock_timeout
-        self._mutex = threading.Lock()
+        self.mutex = threading.Lock()
+        """Held during a statement, and during a fork."""
         _check_size(path)
         try:
             with _OPENING:
@@ -143,7 +133,7 @@ class SqliteConnection:
             raise translate_error(error, path, "open") from error
         self.inode = find_inode(path)
         """What identifies the file."""
-        self._columns: dict[str, tuple[_Column, ...]] = {}
+        self._columns: dict[str, list[_Column]] = {}
         """Which results of a statement are columns of our tables."""
         self._log_inode = _NO_FILE
         """What identifies the write-ahead log."""
@@ -151,7 +141,14 @@ class SqliteConnection:
         self._checked_directory = 0, 0, 0
         """The directory in which both files were found last, with the time of its last change."""
         try:
-            self._configure(synchronous)
+            ((mode,),) = self.run("PRAGMA journal_mode = WAL", (), "open")[0]
+            if mode != "wal":
+                reason = f"SQLite cannot keep a write-ahead log there (mode {mode!r}); use a local file system"
+                raise CheckpointStorageError(path, "open", reason)  # noqa: TRY301 - it is closed below
+            self.run(f"PRAGMA synchronous = {synchronous}", (), "open")
+            self.run("PRAGMA foreign_keys = ON", (), "open")
+            # A transaction writes nothing before its commit, so that the child of a fork can drop it.
+            self.run("PRAGMA cache_spill = OFF", (), "open")
         except BaseException:
             self.close()
             raise
@@ -159,24 +156,6 @@ class SqliteConnection:
     def __del__(self) -> None:
         with suppress(Exception):
             self._raw.close()
-
-    def _configure(self, synchronous: str) -> None:
-        ((mode,),) = self.run("PRAGMA journal_mode = WAL", (), "open")[0]
-        if mode != "wal":
-            raise CheckpointStorageError(
-                self.path,
-                "open",
-                f"SQLite cannot keep a write-ahead log there (mode {mode!r}); use a local file system",
-            )
-        self.run(f"PRAGMA synchronous = {synchronous}", (), "open")
-        self.run("PRAGMA foreign_keys = ON", (), "open")
-        # A transaction writes nothing before its commit, so that the child of a fork can drop it.
-        self.run("PRAGMA cache_spill = OFF", (), "open")
-
-    @property
-    def is_in_transaction(self) -> bool:
-        """Whether a transaction is open; after some errors, SQLite has rolled back already."""
-        return self._raw.in_transaction
 
     def is_at_path(self) -> bool:
         """Return whether the file was neither removed nor replaced.
@@ -223,7 +202,7 @@ class SqliteConnection:
             The rows that it returned, and how many it changed.
 
         Raises:
-            PositionTakenError, HistoryGoneError, CheckpointerError: see `Transaction.execute`.
+            StaleLogError, CheckpointerError: see `Transaction.execute`.
         """
         # SQLite's own wait would hold the mutex, and sleeps for up to 100 ms.
         backoff: Backoff | None = None
@@ -231,7 +210,9 @@ class SqliteConnection:
             try:
                 return self._execute(sql, parameters)
             except sqlite3.Error as error:
-                if not is_busy(error):
+                # Another connection holds a lock, so that trying again may help.
+                is_busy = get_name(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+                if not is_busy:
                     raise translate_error(error, self.path, operation) from error
                 if backoff is None:
                     check_may_wait()
@@ -241,7 +222,7 @@ class SqliteConnection:
             backoff.wait()
 
     def _execute(self, sql: str, parameters: Parameters) -> tuple[list[Row], int]:
-        with self._mutex:
+        with self.mutex:
             cursor = self._raw.execute(sql, parameters)
             rows = cursor.fetchall()
         if rows:
@@ -249,40 +230,34 @@ class SqliteConnection:
             # reach code that expects a number. Which results are columns of ours is found once for each statement.
             columns = self._columns.get(sql)
             if columns is None:
-                columns = self._columns[sql] = _find_columns(cursor.description)
+                names = [column[0] for column in cursor.description]
+                key = names.index("position") if "position" in names else None
+                columns = self._columns[sql] = [
+                    _Column(number, name, _KINDS[name], key) for number, name in enumerate(names) if name in _KINDS
+                ]
             for column in columns:
                 if column.is_wrong(rows):
-                    raise make_type_error(self.path, column.name)
+                    reason = f"a row has a value of another type in the column {column.name}"
+                    raise DatabaseDamagedError(self.path, reason, _RESTORE)
         return rows, cursor.rowcount
 
     def run_many(self, sql: str, rows: Iterable[Parameters]) -> int:
         """Execute a statement of an open transaction for each row; return how many it changed."""
         try:
-            with self._mutex:
+            with self.mutex:
                 return self._raw.executemany(sql, rows).rowcount
         except sqlite3.Error as error:
             raise translate_error(error, self.path, "write") from error
 
     def roll_back_if_open(self) -> None:
-        """Roll back the transaction, unless it is over."""
-        if self.is_in_transaction:
+        """Roll back the transaction, unless it is over: after some errors, SQLite has rolled back already."""
+        if self._raw.in_transaction:
             self.run("ROLLBACK", (), "write")
 
     def close(self) -> None:
         """Close the connection, after the statement that is under way."""
-        with self._mutex:
+        with self.mutex:
             self._raw.close()
-
-    # Fork
-
-    def hold_for_fork(self) -> threading.Lock:
-        """Wait for the end of a statement; return the lock to release."""
-        self._mutex.acquire()
-        return self._mutex
-
-    def close_after_fork(self) -> None:
-        """Close the connection, in the child."""
-        self._raw.close()
 
 
 _CONNECTIONS: Final[WeakSet[SqliteConnection]] = WeakSet()
@@ -293,7 +268,8 @@ _HELD_FOR_FORK: Final[list[threading.Lock]] = []
 def _before_fork() -> None:
     _OPENING.acquire()
     for connection in list(_CONNECTIONS):
-        _HELD_FOR_FORK.append(connection.hold_for_fork())
+        connection.mutex.acquire()
+        _HELD_FOR_FORK.append(connection.mutex)
 
 
 def _after_fork_in_parent() -> None:
@@ -305,7 +281,7 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     _after_fork_in_parent()
     for connection in list(_CONNECTIONS):
-        connection.close_after_fork()
+        connection.close()
 
 
 if hasattr(os, "register_at_fork"):
@@ -326,12 +302,6 @@ def check_version() -> None:
         raise CheckpointerConfigurationError(
             f"SQLite {sqlite3.sqlite_version} is too old: use a Python with SQLite 3.40 or later"
         )
-
-
-def quote_name(name: str) -> str:
-    """Return a name as a quoted identifier."""
-    quoted = name.replace('"', '""')
-    return f'"{quoted}"'
 
 
 def find_inode(path: str) -> tuple[int, int]:
@@ -379,11 +349,6 @@ def get_name(error: Exception) -> str:
     return getattr(error, "sqlite_errorname", "")
 
 
-def is_busy(error: Exception) -> bool:
-    """Return whether another connection holds a lock, so that trying again may help."""
-    return get_name(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
-
-
 def is_no_such_table(error: Exception) -> bool:
     """Return whether a statement names a table that does not exist."""
     return "no such table" in str(error)
@@ -398,10 +363,8 @@ def translate_error(error: Exception, path: str, operation: str) -> Exception:
         operation: what the saver was doing, as a verb.
     """
     name = get_name(error)
-    if name in _UNIQUE:
-        return PositionTakenError(str(error))
-    if name == "SQLITE_CONSTRAINT_FOREIGNKEY":
-        return HistoryGoneError(str(error))
+    if name in _STALE:
+        return StaleLogError(str(error))
     if name == "SQLITE_NOTADB":
         return make_format_error(path)
     # An operational error without a name comes from the module: a text is no UTF-8.
@@ -410,7 +373,16 @@ def translate_error(error: Exception, path: str, operation: str) -> Exception:
         return DatabaseDamagedError(path, f"SQLite does not say where, only that {error}", _RESTORE)
     if is_no_such_table(error) or "already exists" in str(error):
         return make_table_error(path, str(error))
-    return CheckpointStorageError(path, operation, _os_error(error, name, path))
+    reason: OSError | str = f"{error} ({name or type(error).__name__})"
+    if name.startswith("SQLITE_CANTOPEN"):
+        reason = _explain_cannot_open(path)
+    elif "too big" in str(error):
+        reason = OSError(errno.EFBIG, "a value is larger than SQLite can store (1 GB)")
+    else:
+        for prefix, number, advice in _ADVICE:
+            if name.startswith(prefix):
+                reason = OSError(number, f"{error} ({name}); {advice}")
+    return CheckpointStorageError(path, operation, reason)
 
 
 def make_format_error(path: str) -> CheckpointFormatError:
@@ -420,31 +392,10 @@ def make_format_error(path: str) -> CheckpointFormatError:
     )
 
 
-def make_type_error(path: str, column: str) -> DatabaseDamagedError:
-    """Return the error for a value that a column never has."""
-    return DatabaseDamagedError(path, f"a row has a value of another type in the column {column}", _RESTORE)
-
-
-def make_index_error(path: str) -> DatabaseDamagedError:
-    """Return the error for an index that does not have what its table has."""
-    return DatabaseDamagedError(path, "an index does not have what its table has", _REINDEX)
-
-
 def make_busy_error(path: str, operation: str, timeout: float) -> CheckpointStorageError:
     """Return the error for a lock that another connection kept for too long."""
     reason = f"another writer kept the database for {timeout:g} s; wait for it to end, or raise lock_timeout"
     return CheckpointStorageError(path, operation, OSError(errno.ETIMEDOUT, reason))
-
-
-def _os_error(error: Exception, name: str, path: str) -> OSError | str:
-    if name.startswith("SQLITE_CANTOPEN"):
-        return _explain_cannot_open(path)
-    if "too big" in str(error):
-        return OSError(errno.EFBIG, "a value is larger than SQLite can store (1 GB)")
-    for prefix, number, advice in _ADVICE:
-        if name.startswith(prefix):
-            return OSError(number, f"{error} ({name}); {advice}")
-    return f"{error} ({name or type(error).__name__})"
 
 
 def _explain_cannot_open(path: str) -> OSError:

@@ -23,7 +23,7 @@ from hashlib import blake2b
 from typing import Final
 
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
-from savers._sql.run_locks import Backoff, HeldLocks, RunLocks
+from savers._sql.database import Backoff, HeldLocks, RunLocks
 
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """Linux's struct flock: type, whence, start, length, process."""
@@ -212,17 +212,16 @@ class SqliteRunLocks(RunLocks):
                     file.unlock(offset)
                     continue
                 if backoff.is_over:
-                    raise ThreadBusyError(thread_id, _describe_holder(file, offset), round(backoff.waited, 1))
+                    pid = file.find_holder(offset)
+                    holder = f"process {pid}" if pid else "another process"
+                    raise ThreadBusyError(thread_id, holder, round(backoff.waited, 1))
             backoff.wait()
-
-    def token_of(self, thread_id: str) -> int | None:  # noqa: ARG002 - as in every database
-        return None
 
     def is_mine(self, thread_id: str) -> bool:
         return _OPEN.held.is_mine((self._path, thread_id))
 
     def is_held(self, thread_id: str) -> bool:
-        if _OPEN.held.find_holder((self._path, thread_id)) is not None:
+        if _OPEN.held.is_held((self._path, thread_id)):
             return True
         with self._look() as file:
             return file is not None and file.find_holder(_find_offset(thread_id)) is not None
@@ -250,13 +249,6 @@ class SqliteRunLocks(RunLocks):
     def is_abandoned(self, thread_id: str, mark: object) -> bool:
         return self.read_mark(thread_id) == mark
 
-    def describe_holder(self, thread_id: str) -> str:
-        own = _OPEN.held.find_holder((self._path, thread_id))
-        if own is not None:
-            return own
-        with _OPEN.use(self._path) as file:
-            return _describe_holder(file, _find_offset(thread_id))
-
     def close(self) -> None:
         _OPEN.close(self._path)
 
@@ -270,10 +262,3 @@ def _find_offset(thread_id: str) -> int:
     """Return the byte of a thread: one of 2**62, far behind the end of the file."""
     digest = blake2b(thread_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 2
-
-
-def _describe_holder(file: _LockFile, offset: int) -> str:
-    pid = file.find_holder(offset)
-    if pid:
-        return f"process {pid}"
-    return "another process"

@@ -18,15 +18,14 @@ from graphkit.saver_kit import FileReport, FileState, ThreadReport, derive_statu
 from savers._log.frame import CHECKPOINT, KEY, META, Frame, IncompleteLog
 from savers._log.log_checker import FINDINGS, LogChecker
 from savers._log.stored_checkpoint import outline_writes
+from savers._sql.columns import encode_id
 from savers._sql.database import ForeignDatabaseError
-from savers._sql.encoded_text import encode_id
 from savers._sql.row_store import HistoryRow, read_history_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from graphkit.saver_kit import Progress
-    from savers._sql.database import Row
     from savers._sql.row_store import RowLog, RowStore
 
 _ROWS_AT_ONCE: Final = 1000
@@ -43,20 +42,26 @@ class _Columns(NamedTuple):
 
 def verify(store: RowStore, thread_id: str | None, progress: Progress | None = None) -> VerifyReport:
     """Check one thread, or all threads (None)."""
-    problems = _Problems()
+    # What is wrong with the database itself, whichever history it belongs to.
+    problems: dict[str, FileState] = {}
     if thread_id is None:
-        with problems.reported():
-            problems.add(*store.database.integrity.check())
-    histories = _list_histories(store, thread_id, problems)
+        with _reported(problems):
+            for reason in store.database.integrity.check():
+                problems[reason] = "damaged"
+    histories: list[HistoryRow] = []
+    with _reported(problems):
+        for row in store.list_histories(thread_id):
+            with _reported(problems):
+                histories.append(read_history_row(row))
     total = done = 0
     if progress is not None and histories:
-        with problems.reported():
+        with _reported(problems):
             total = store.measure(thread_id)
     threads: list[ThreadReport] = []
     for owner, group in groupby(histories, lambda history: history.thread_id):
         reports: list[FileReport] = []
         for history in group:
-            report = _check_settled(store, history)
+            report = _check(store, history)
             if report is None:
                 continue
             reports.append(report)
@@ -66,69 +71,41 @@ def verify(store: RowStore, thread_id: str | None, progress: Progress | None = N
         if reports:
             threads.append(ThreadReport(thread_id=owner, directory="", files=tuple(reports)))
     if thread_id is None:
-        with problems.reported():
-            threads += _report_orphans(store)
-    threads += problems.make_reports()
+        with _reported(problems):
+            for number, size, records in store.database.read(store.statements.select_orphans):
+                report = FileReport(
+                    path=f"history {number}",
+                    state="damaged",
+                    reason="its row is missing, so that it belongs to no thread",
+                    size=int(size),
+                    records=int(records),
+                )
+                threads.append(ThreadReport(thread_id=None, directory="", files=(report,)))
+    if problems:
+        files = [FileReport(path="the database", state=state, reason=reason) for reason, state in problems.items()]
+        threads.append(ThreadReport(thread_id=None, directory="", files=tuple(files)))
     return VerifyReport(
         threads=tuple(threads),
         size=sum(file.size for thread in threads for file in thread.files),
     )
 
 
-class _Problems:
-    """What is wrong with the database itself, whichever history it belongs to."""
-
-    def __init__(self) -> None:
-        self._states: dict[str, FileState] = {}
-
-    def add(self, *reasons: str, state: FileState = "damaged") -> None:
-        self._states.update(dict.fromkeys(reasons, state))
-
-    @contextmanager
-    def reported(self) -> Iterator[None]:
-        """Report that the database cannot be read, in place of the error."""
-        try:
-            yield
-        except CheckpointCorruptionError as error:
-            self.add(error.reason)
-        except ForeignDatabaseError as error:
-            self.add(error.reason, state="foreign")
-
-    def make_reports(self) -> Iterator[ThreadReport]:
-        files = [FileReport(path="the database", state=state, reason=reason) for reason, state in self._states.items()]
-        if files:
-            yield ThreadReport(thread_id=None, directory="", files=tuple(files))
-
-
-def _list_histories(store: RowStore, thread_id: str | None, problems: _Problems) -> list[HistoryRow]:
-    rows: list[Row] = []
-    with problems.reported():
-        rows = store.list_histories(thread_id)
-    histories: list[HistoryRow] = []
-    for row in rows:
-        with problems.reported():
-            histories.append(read_history_row(row))
-    return histories
-
-
-def _check_settled(store: RowStore, history: HistoryRow) -> FileReport | None:
-    """Check a history; None if it was deleted, or rewritten under another number, meanwhile.
-
-    What a rewrite deletes during the check looks like damage.
-    """
-    report = _check(store, history)
-    if report is None or report.state == "ok":
-        return report
-    with suppress(CheckpointCorruptionError):
-        if _read_columns(store, history) is None:
-            return None
-    return report
+@contextmanager
+def _reported(problems: dict[str, FileState]) -> Iterator[None]:
+    """Note that the database cannot be read, in place of the error."""
+    try:
+        yield
+    except CheckpointCorruptionError as error:
+        problems[error.reason] = "damaged"
+    except ForeignDatabaseError as error:
+        problems[error.reason] = "foreign"
 
 
 def _check(store: RowStore, history: HistoryRow) -> FileReport | None:
+    """Check a history; None if it was deleted, or rewritten under another number, meanwhile."""
     # A log of its own, so that nothing comes from a cache. It is opened to the end that the columns name and no
     # further: writers go on meanwhile, and what they add is checked the next time.
-    examined = store.new_log_of(history.number, history.thread_id, history.namespace, history.version)
+    examined = store.new_log(history.thread_id, history.namespace, history.version, number=history.number)
     checker = _RowChecker(store, history.number, examined)
     state: FileState = "damaged"
     offset = size = 0
@@ -146,17 +123,17 @@ def _check(store: RowStore, history: HistoryRow) -> FileReport | None:
         reason = "the beginning of its first record is missing"
     except FINDINGS as error:
         state, offset, reason = checker.explain(error)
-    return checker.make_report(_name(history), size, state, offset, reason)
-
-
-def _name(history: HistoryRow) -> str:
-    """Return what a report calls a history."""
+    if state != "ok":
+        # What a rewrite deletes during the check looks like damage.
+        with suppress(CheckpointCorruptionError):
+            if _read_columns(store, history) is None:
+                return None
     name = f"history {history.number}"
     if history.namespace:
         name += f", namespace {history.namespace}"
     if history.version:
         name += f", version {history.version}"
-    return name
+    return checker.make_report(name, size, state, offset, reason)
 
 
 def _read_columns(store: RowStore, history: HistoryRow) -> _Columns | None:
@@ -189,6 +166,8 @@ class _RowChecker(LogChecker):
         path = self._log.path
         if columns.last is None or columns.end is None:
             raise CheckpointCorruptionError(path, 0, "it has no records")
+        if columns.end == columns.last:
+            raise CheckpointCorruptionError(path, columns.last, "its row has no bytes")
         position, checkpoint, _ = self._take_row(0)
         if position != 0:
             raise CheckpointCorruptionError(path, 0, "the first record is missing")
@@ -197,7 +176,22 @@ class _RowChecker(LogChecker):
         self.check(columns.end)
         if self.good_end != columns.end:
             raise CheckpointCorruptionError(path, self.good_end, "a record is missing")
-        self._check_columns(columns)
+        expected = self._replay.keyframe_offset
+        if columns.keyframe != expected:
+            reason = f"the last keyframe is there, but the row of the history says {columns.keyframe}"
+            raise CheckpointCorruptionError(path, expected, reason)
+        try:
+            checkpoints = self._log.history.load_all(columns.end).checkpoints
+        except CheckpointSerializationError:
+            # A type of the application is not registered. The status may be right.
+            return
+        status: str | None = None
+        if checkpoints:
+            last = checkpoints[-1]
+            status = derive_status(last.next, outline_writes(last.writes, last.cleared), last.metadata)
+        if columns.status != status:
+            reason = f"the row of the history has the status {columns.status!r} instead of {status!r}"
+            raise CheckpointCorruptionError(path, expected, reason)
 
     def _read_rows(self) -> Iterator[tuple[int, bytes | None, bool | None, int]]:
         """Yield the position of each row, its columns about the record, and the length of the record."""
@@ -237,40 +231,3 @@ class _RowChecker(LogChecker):
         if is_keyframe is not bool(frame.flags & KEY):
             reason = "its row calls it a keyframe" if is_keyframe else "its row does not call it a keyframe"
             raise CheckpointCorruptionError(path, frame.offset, reason)
-
-    def _check_columns(self, columns: _Columns) -> None:
-        """Check what the row of the history says of its records."""
-        expected = self._replay.keyframe_offset
-        if columns.keyframe != expected:
-            reason = f"the last keyframe is there, but the row of the history says {columns.keyframe}"
-            raise CheckpointCorruptionError(self._log.path, expected, reason)
-        status = self._derive_status(columns)
-        if columns.status != status:
-            reason = f"the row of the history has the status {columns.status!r} instead of {status!r}"
-            raise CheckpointCorruptionError(self._log.path, expected, reason)
-
-    def _derive_status(self, columns: _Columns) -> str | None:
-        assert columns.end is not None
-        try:
-            checkpoints = self._log.history.load_all(columns.end).checkpoints
-        except CheckpointSerializationError:
-            # A type of the application is not registered. The status does not depend on it.
-            ((status,),) = self._store.database.read(self._store.statements.select_status, (self._number,))
-            return status  # type: ignore[no-any-return]
-        if not checkpoints:
-            return None
-        last = checkpoints[-1]
-        return derive_status(last.next, outline_writes(last.writes, last.cleared), last.metadata)
-
-
-def _report_orphans(store: RowStore) -> Iterator[ThreadReport]:
-    """Yield a report for the rows of each history that has no row itself."""
-    for number, size, records in store.database.read(store.statements.select_orphans):
-        report = FileReport(
-            path=f"history {number}",
-            state="damaged",
-            reason="its row is missing, so that it belongs to no thread",
-            size=int(size),
-            records=int(records),
-        )
-        yield ThreadReport(thread_id=None, directory="", files=(report,))

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg_pool import ConnectionPool
 
-    from savers._sql.postgres_saver import PostgresSaver
-    from savers._sql.sqlite_saver import SqliteSaver
+    from savers._sql.saver import PostgresSaver, SqliteSaver
 
 VARIABLE: Final = "GRAPHKIT_DIR"
 """The environment variable that names the directory for LangGraph's Agent Server, as for the command line."""
@@ -142,7 +141,7 @@ class SqliteCheckpointSaver(CheckpointSaver):
             MissingDependencyError: `zstd` or `cipher` without the package of that extra.
         """
         # Imported here: few processes use more than one of the three.
-        from savers._sql.sqlite_saver import SqliteSaver
+        from savers._sql.saver import SqliteSaver
 
         serde = check_options(serde, types, on_blocked_type, ttl)
         saver = SqliteSaver(db_file, fsync=fsync, compression=compression, cipher=cipher)
@@ -199,7 +198,7 @@ class PostgresCheckpointSaver(CheckpointSaver):
                 pool are given, or neither.
             MissingDependencyError: the extra `postgres`, or that of `zstd` or `cipher`, is not installed.
         """
-        from savers._sql.postgres_saver import PostgresSaver
+        from savers._sql.saver import PostgresSaver
 
         serde = check_options(serde, types, on_blocked_type, ttl)
         saver = PostgresSaver(connection_string, pool=pool, schema=schema, compression=compression, cipher=cipher)

@@ -151,7 +151,7 @@ def test_a_file_that_was_replaced_is_watched_again(open_sqlite, tmp_path):
 def test_a_file_that_could_not_be_opened_for_a_while_is_watched_again(open_sqlite, tmp_path):
     database = open_sqlite()
     add_history(database)
-    commits = _Commits(database._connect_to_tables, database.names)
+    commits = _Commits(database.connect_to_tables, database.names)
     file = tmp_path / "test.db"
     file.rename(tmp_path / "away")
     file.mkdir()

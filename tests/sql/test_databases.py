@@ -6,11 +6,11 @@ import pytest
 
 from graphkit.errors import CheckpointFormatError, CheckpointStorageError
 from graphkit.testing._values import HOSTILE_IDS
-from savers._sql.encoded_text import MOST_BYTES, decode_id, decode_text, encode_id, is_cut
-from savers._sql.schema import SCHEMA_VERSION
+from savers._sql.columns import MOST_BYTES, decode_id, decode_text, encode_id, is_cut
+from savers._sql.statements import SCHEMA_VERSION
+from savers.log import StaleLogError
 from tests.sql.rows import add_history, positions, put
 from tests.support.databases import (
-    HistoryGoneError,
     PostgresDatabase,
     PostgresSession,
     SqliteConnection,
@@ -50,7 +50,7 @@ def test_an_id_takes_16_bytes_if_it_is_a_uuid_and_returns_as_it_was():
 
 
 def test_a_record_without_its_history_is_refused(database):
-    with pytest.raises(HistoryGoneError):
+    with pytest.raises(StaleLogError):
         database.write(f"INSERT INTO {database.names.records} (history, position, frame) VALUES (?, 0, ?)", (99, b""))
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
+from graphkit.errors import CheckpointConflictError, CheckpointCorruptionError, CheckpointNotFoundError
 from tests.sql.savers import fill, put, run_sql
 from tests.support.checkpoints import list_ids
 from tests.support.databases import OutcomeUnknownError, limit_read
@@ -97,6 +97,20 @@ def test_a_history_changes_while_another_saver_has_it_open(open_saver, change, u
     else:
         assert result == USES[use](fresh, last)
     assert fresh.verify().ok
+
+
+def test_a_copy_to_a_thread_that_another_process_begins_is_a_conflict(saver, open_saver, monkeypatch):
+    fill(saver, 3)
+    transaction = saver._database.transaction
+
+    def begin_and_open():
+        put(open_saver(), {"n": 1}, thread="u")
+        return transaction()
+
+    monkeypatch.setattr(saver._database, "transaction", begin_and_open)
+    with pytest.raises(CheckpointConflictError, match="another process has written to it; copy again"):
+        saver.copy("t", "u")
+    assert [one.state for one in saver.list(RunnableConfig("u"))] == [{"n": 1}]
 
 
 def test_a_replay_of_a_history_that_is_deleted_says_so(open_saver, monkeypatch):

@@ -254,6 +254,36 @@ def test_a_first_row_that_is_cut_short_is_an_error_and_no_history_takes_its_plac
     assert not saver.verify().ok
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("index", [0, 4, -1])
+def test_a_row_without_bytes_is_an_error(saver, index, is_open):
+    """Also the last one, behind which no record is missing."""
+    fill(saver, 8)
+    history, position, _ = rows_of(saver)[index]
+    run_sql(saver, "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?", (b"", history, position))
+    if not is_open:
+        saver.close()
+        before = rows_of(saver)
+        for use in USES.values():
+            with pytest.raises(CheckpointCorruptionError, match="restore a backup of the database"):
+                use(saver)
+        assert rows_of(saver) == before
+    ((thread, state, reason),) = find_problems(saver)
+    assert (thread, state) == ("t", "damaged"), reason
+
+
+def test_a_reader_that_goes_on_finds_a_row_without_bytes(saver, open_saver):
+    fill(saver, 3)
+    reader = open_saver()
+    assert reader.get(T).state["number"] == 2
+    put(saver, {"number": 3})
+    history, position, _ = rows_of(saver)[-1]
+    run_sql(saver, "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?", (b"", history, position))
+    for read in (reader.get, reader.list):
+        with pytest.raises(CheckpointCorruptionError, match="restore a backup of the database"):
+            read(T)
+
+
 @pytest.mark.parametrize(
     ("metadata", "writes"), [({"graphkit:incomplete": "copy"}, {}), ({}, {"graphkit:incomplete": "copy"})]
 )

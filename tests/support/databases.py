@@ -4,18 +4,16 @@ This module may import the private code of the databases. Test files take it fro
 """
 
 from savers._sql import postgres_changes, postgres_server, row_inserts, row_log_bytes, saver
+from savers._sql.columns import MOST_NUMBERS as MOST_NUMBERS, encode_text as encode_text
 from savers._sql.database import (
     ConnectionLostError as ConnectionLostError,
-    HistoryGoneError as HistoryGoneError,
     OutcomeUnknownError as OutcomeUnknownError,
 )
-from savers._sql.encoded_text import encode_text as encode_text
 from savers._sql.postgres_database import PostgresDatabase as PostgresDatabase
 from savers._sql.postgres_session import LostError as LostError, PostgresSession as PostgresSession
 from savers._sql.row_log_bytes import RowLogBytes as RowLogBytes
 from savers._sql.sqlite_connection import SqliteConnection as SqliteConnection
 from savers._sql.sqlite_database import SqliteDatabase as SqliteDatabase
-from savers._sql.terms import MOST_NUMBERS as MOST_NUMBERS
 
 # Limits that tests change
 

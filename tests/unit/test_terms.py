@@ -24,7 +24,7 @@ def make_metadata(seed):
 @pytest.mark.parametrize("most_known", [3, 4096])
 @pytest.mark.parametrize("seed", range(3))
 def test_each_checkpoint_of_a_run_is_found_by_its_metadata(seed, most_known, tmp_path, monkeypatch):
-    monkeypatch.setattr("savers._sql.terms._MOST_KNOWN", most_known)
+    monkeypatch.setattr("savers._sql.columns._MOST_KNOWN", most_known)
     ids = {}
 
     with SqliteSaver(tmp_path / "store.db") as saver:

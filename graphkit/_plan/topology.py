@@ -260,6 +260,15 @@ class Topology:
             targets += node.destinations
         return [target for target in dict.fromkeys(targets) if target != END]
 
+    def find_parallel(self) -> list[str]:
+        """Return the ids at which branches or items may begin, in this graph and in its nested graphs."""
+        found = [fork.source for fork in self.forks.values()]
+        found += [source for source in {**self.edges, **self.nodes} if len(self.declared_targets(source)) > 1]
+        found += [node.id for node in self.nodes.values() if node.items is not None]
+        for node in self.nested:
+            found += node.graph.topology.find_parallel()  # type: ignore[union-attr]
+        return list(dict.fromkeys(found))
+
     def choose(self, source: str, heads: Sequence[str]) -> Fork:
         """Return the fork of those targets that a condition has chosen.
 

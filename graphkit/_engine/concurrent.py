@@ -18,10 +18,8 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, final
 
-from graphkit._engine.requests import DoneTask, Emit, Record, Request, Start, Stop, Task, Wait, Withdraw
+from graphkit._engine.requests import DoneTask, Emit, Record, Request, Start, Steps, Stop, Task, Wait, Withdraw
 from graphkit._records.context import GraphInterrupt
-
-Steps = Generator[Request, Any, Any]
 
 
 class _Answer(NamedTuple):
@@ -56,7 +54,7 @@ def run_concurrently(parts: Sequence[Steps], limit: int | None = None) -> Steps:
         BaseException: what was thrown in to end the run; otherwise the failure of the first failed
             part, in their order.
     """
-    return (yield from _Scheduler(parts, limit).steps())
+    yield from _Scheduler(parts, limit).steps()
 
 
 @final

@@ -215,7 +215,6 @@ class DriverLocks:
         self._acquired.append(lock)
 
 
-Steps = Generator[Request, Any, Any]
 CLOCK: Final = Clock(now=time_ns, measure=perf_counter, new_id=make_id)
 """The clock of every run whose graph has none of its own."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -269,7 +268,7 @@ class Driver:
             clock = CLOCK._replace(now=lambda: (time() - _EPOCH) // timedelta(microseconds=1) * 1000)
         history.attach(self.locks.held_keys, self.writer.perform, clock)
 
-    def drive(self, steps: Steps) -> Generator[NodeOutput, None, None]:
+    def drive(self, steps: Generator[Request, Any, Any]) -> Generator[NodeOutput, None, None]:
         """Run to the end and yield the outputs.
 
         Closing the iterator stops the run at this node boundary, with everything stored.
@@ -310,7 +309,7 @@ class Driver:
             self.active_runs.pop(id(self.run), None)
             self._close(pool.futures)
 
-    async def adrive(self, steps: Steps) -> AsyncGenerator[NodeOutput]:
+    async def adrive(self, steps: Generator[Request, Any, Any]) -> AsyncGenerator[NodeOutput]:
         """Run to the end and yield the outputs, as `drive` does.
 
         If the asyncio task is cancelled, the run stops at a node boundary too. An async node is

@@ -363,7 +363,7 @@ class RunHistory:
         self.is_latest = True
         self.writes: dict[str, Any] = {}
         self._deferred: dict[str, Any] = {}
-        """Pending writes that are not recorded yet; see `defer`."""
+        """Pending writes that are not recorded yet; see `record_or_defer`."""
         self.metadata = RunMetadata(program, config, run_id)
         self._start_id = ""
         """The id of `base` when the node execution began, or of the execution that it continues."""
@@ -664,20 +664,20 @@ class RunHistory:
                 self._deferred = {key: value for key, value in self._deferred.items() if key not in combined}
         self.writes.update(writes)
 
-    def record_or_defer(self, writes: Mapping[str, Any]) -> Steps:
-        """Record pending writes; with `durability="exit"`, only when the run stops."""
-        if self.stores_at_exit:
-            self.defer(writes)
+    def record_or_defer(self, writes: Mapping[str, Any], *, may_wait: bool = False) -> Steps:
+        """Record pending writes, or keep them in memory until the next record, or until the run stops.
+
+        They are dropped if the run moves on before that: its next checkpoint contains what they are for.
+
+        Args:
+            writes: the pending writes. With `durability="exit"`, they are recorded only when the run stops.
+            may_wait: whether they may also wait otherwise; see the maps in `nodes.py`.
+        """
+        if may_wait or self.stores_at_exit:
+            self.writes.update(writes)
+            self._deferred.update(writes)
         else:
             yield from self.record(writes)
-
-    def defer(self, writes: Mapping[str, Any]) -> None:
-        """Keep pending writes in memory until the next record, or until the run stops.
-
-        They are dropped if the run's position is stored before that.
-        """
-        self.writes.update(writes)
-        self._deferred.update(writes)
 
     def record_deferred(self, *, is_stopping: bool = False) -> Steps:
         """Record the deferred writes now, unless they have to wait until the run stops."""
@@ -824,11 +824,6 @@ class RunHistory:
         """Whether a checkpoint is stored at every position of this run."""
         program = self.program
         return program.when is None and program.options.checkpoint_interval == 1 and not self.stores_at_exit
-
-    def stores_directly_after(self, node: Node) -> bool:
-        """Return whether the updates of a node are stored as soon as they are merged."""
-        has_fixed_edge = isinstance(self.program.topology.edges.get(node.id), str)
-        return self.stores_every_step and has_fixed_edge and not node.after_hooks
 
     # The journal
 

@@ -14,8 +14,6 @@ from contextlib import AbstractContextManager, aclosing, closing
 from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from queue import SimpleQueue
-from threading import Thread
 from time import perf_counter, time_ns
 from typing import Any, Final, final
 
@@ -54,6 +52,7 @@ from graphkit._engine.tasks import (
     executing,
     refuse_awaitable,
 )
+from graphkit._plan.calls import EXHAUSTED, next_chunk
 from graphkit._plan.compile_config import Program, iter_savers, program_of
 from graphkit._plan.events import Outbox
 from graphkit._records.checkpoint import make_id
@@ -64,7 +63,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import check_rights
 from graphkit._saver.run_lock import find_held_lock, locks_held_by_runs
 from graphkit._saver.writes import subgraph_namespace
-from graphkit._to_thread import HeldCancellation, Outcome, capture_outcome, unwrap_outcome, wait_until_done
+from graphkit._to_thread import HeldCancellation, JobThread, unwrap_outcome, wait_until_done
 from graphkit.errors import GraphRunnerError
 
 # The rights that a run needs: asked for before its first node, of savers that decide about them
@@ -505,34 +504,27 @@ def drive_live(
         outputs: drives the run.
         listen: registers the function to call with each value, from any thread.
     """
-    news: SimpleQueue[Any] = SimpleQueue()
-    answers: SimpleQueue[bool] = SimpleQueue()
-    outcomes: list[Outcome] = []
-
-    def drive() -> None:
-        for output in outputs:
-            news.put(output)
-            goes_on = answers.get()
-            if not goes_on:
-                break
-        outputs.close()
-
-    def run() -> None:
-        outcomes.append(capture_outcome(drive))
-        news.put(_END)
-
-    listen(lambda value: news.put(Dispatched(value)))
-    thread = Thread(target=copy_context().run, args=(run,), name="graphkit stream")
-    thread.start()
+    run = JobThread("graphkit stream", copy_context(), is_daemon=False)
+    news = run.outcomes
     try:
-        while (item := news.get()) is not _END:
-            yield item
-            if not isinstance(item, Dispatched):
-                answers.put(True)
+        listen(lambda value: news.put(Dispatched(value)))
+        while True:
+            run.jobs.put(partial(next_chunk, outputs))
+            while isinstance(item := news.get(), Dispatched):
+                yield item
+            output, _ = unwrap_outcome(item)
+            if output is EXHAUSTED:
+                break
+            yield output
     finally:
-        answers.put(False)
-        thread.join()
-        unwrap_outcome(outcomes[0])
+        run.jobs.put(outputs.close)
+        run.jobs.put(None)
+        run.thread.join()
+        # If the stream was closed in the midst of a node, that node may have failed since.
+        while not news.empty():
+            item = news.get()
+            if not isinstance(item, Dispatched):
+                unwrap_outcome(item)
 
 
 async def adrive_live(

@@ -348,7 +348,8 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         Raises:
             ValueError: the number is below one.
         """
-        self.program = self.program.with_options(self.compile_config.replace(max_iterations=max_iterations))
+        options = self.compile_config.replace(max_iterations=max_iterations)
+        self.program = Program(self.topology, options)
 
     # Drawing
 
@@ -505,7 +506,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         program = self.program
         if options:
             check_options("a run", options, RunOptions.__annotations__)
-            program = program.with_options(self.compile_config.replace(**options))
+            program = Program(self.topology, self.compile_config.replace(**options))
             for name in (*program.options.interrupt_before, *program.options.interrupt_after):
                 if name not in self.topology.nodes:
                     raise GraphStateError(f"a stop names {describe_unknown_node(name, self.topology.nodes)}")

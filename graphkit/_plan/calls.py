@@ -24,31 +24,26 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import aclosing, nullcontext
 from contextvars import copy_context
 from copy import copy
 from datetime import datetime
 from functools import partial
 from queue import Empty
 from threading import Lock
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, final
 
 from graphkit._plan.topology import Call
 from graphkit._records.context import ABSENT, CURRENT_NODE_CONTEXT, Journal, NodeContext
+from graphkit._records.output import Command
 from graphkit._to_thread import JobThread, Thunk, finish_in_thread, unwrap_outcome
 from graphkit.errors import GraphRunnerError
 
 if TYPE_CHECKING:
     from graphkit._plan.retry import RetryPolicy
     from graphkit._records.config import RunnableConfig
-
-from collections.abc import AsyncIterable, Iterator, Mapping
-from contextlib import nullcontext
-from time import sleep
-
-from graphkit._records.output import Command
 
 # The four kinds of call: sync or async, and with chunks or without.
 #

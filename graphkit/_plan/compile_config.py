@@ -6,25 +6,22 @@ A CompileConfig ports langgraph4j's class, builder included. Runs and updates ar
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast, final
 
 from graphkit._options import check_choice, check_clock, check_count, check_seconds
-from graphkit._plan.events import Observer
+from graphkit._plan.checkpoint_when import adapt_predicate
+from graphkit._plan.events import Observer, observers_of
 from graphkit._plan.retry import RetryPolicy
+from graphkit._plan.topology import Node, Topology
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.writes import subgraph_namespace
 from graphkit._wording import check_options, name_type
 from graphkit.errors import CheckpointerConfigurationError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
-
-from collections.abc import Iterator
-
-from graphkit._plan.checkpoint_when import adapt_predicate
-from graphkit._plan.topology import Node, Topology
-from graphkit._saver.writes import subgraph_namespace
 
 
 @final
@@ -106,9 +103,6 @@ class CompileConfig:
 
         object.__setattr__(self, "migrations", tuple(self.migrations))
         if self.observers != ():
-            # It imports logging, and few graphs have observers.
-            from graphkit._plan.events import observers_of
-
             object.__setattr__(self, "observers", observers_of(self.observers))
 
         check_count("max_iterations", self.max_iterations)
@@ -342,10 +336,6 @@ class Program:
         # A condition has chosen this fork, so `stops` does not have its id.
         inside = [name for branch in fork.branches.values() for name in branch if name in stops]
         return stops[inside[0]] if inside else None
-
-    def with_options(self, options: CompileConfig) -> Program:
-        """Return the same graph under other options."""
-        return Program(self.topology, options)
 
 
 def program_of(node: Node) -> Program:

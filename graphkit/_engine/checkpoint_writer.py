@@ -13,14 +13,14 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from queue import Queue
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 from graphkit._engine.reporter import RunReporter
 from graphkit._engine.requests import Discard, Load, LoadWrites, Record, Release, Save, Steps
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
-from graphkit._to_thread import HeldCancellation
+from graphkit._to_thread import HeldCancellation, Thunk
 from graphkit._wording import describe_error
 from graphkit.errors import CheckpointerError
 
@@ -57,7 +57,7 @@ class CheckpointWriter:
         self.raises = is_update or options.on_save_error == "raise"
         self.queue: _WriteQueue | None = None
         if options.durability == "async" and not is_update:
-            self.queue = _WriteQueue(self.handle_failure)
+            self.queue = _WriteQueue()
 
     def share(self) -> None:
         """Prepare for nodes that run concurrently, and so for several threads that store."""
@@ -124,14 +124,20 @@ class CheckpointWriter:
         # order of `save`, which may block. Otherwise the saver's own async form is used.
         return self.queue is not None or self.is_shared
 
-    def _write(self, put: Callable[[RunnableConfig, Any], object], value: Any, request: Save | Record) -> bool:
-        """Make a put, now or in the background; return False if that failed and the run goes on."""
-        config = request.config
-        if self.queue is not None:
-            self.queue.add(partial(put, config, value), _describe_write(request))
+    def _write(
+        self,
+        put: Callable[[RunnableConfig, Any], object],
+        value: Any,
+        request: Save | Record,
+        *,
+        is_queued: bool = False,
+    ) -> bool:
+        """Make a put; return False if that failed and the run goes on. In the background, it is queued first."""
+        if self.queue is not None and not is_queued:
+            self.queue.add(partial(self._write, put, value, request, is_queued=True))
             return True
         try:
-            put(config, value)
+            put(request.config, value)
         except (CheckpointerError, OSError) as error:
             self.handle_failure(error, _describe_write(request))
             return False
@@ -219,32 +225,24 @@ class CheckpointWriter:
         self.reporter.post_event(type, None, data)
 
 
-class _QueuedWrite(NamedTuple):
-    """A put that waits, and what it stores, for a message."""
-
-    put: Callable[[], object]
-    what: str
-
-
 @final
 class _WriteQueue:
     """A thread that makes the queued puts in order."""
 
-    def __init__(self, handle_failure: Callable[[Exception, str], None]) -> None:
-        self.handle_failure = handle_failure
-        self.queue: Queue[_QueuedWrite | None] = Queue(_QUEUE_SIZE)
+    def __init__(self) -> None:
+        self.queue: Queue[Thunk | None] = Queue(_QUEUE_SIZE)
         self.error: BaseException | None = None
         """The first failure; the queue stops at it. Every later call raises it again, because a
         node may have swallowed it."""
         self.was_raised = False
         self.thread: threading.Thread | None = None
 
-    def add(self, put: Callable[[], object], what: str) -> None:
+    def add(self, write: Thunk) -> None:
         self._raise_failure()
         if self.thread is None:
             self.thread = threading.Thread(target=self._work, name="graphkit-saves", daemon=True)
             self.thread.start()
-        self.queue.put(_QueuedWrite(put, what))
+        self.queue.put(write)
 
     def flush(self) -> None:
         self.queue.join()
@@ -268,18 +266,12 @@ class _WriteQueue:
         while (write := self.queue.get()) is not None:
             try:
                 if self.error is None:
-                    self._make(write)
+                    write()
             except BaseException as error:  # noqa: BLE001 - `_raise_failure` raises it in the run
                 self.error = error
             finally:
                 self.queue.task_done()
         self.queue.task_done()
-
-    def _make(self, write: _QueuedWrite) -> None:
-        try:
-            write.put()
-        except (CheckpointerError, OSError) as error:
-            self.handle_failure(error, write.what)
 
 
 def _describe_write(request: Save | Record) -> str:

@@ -139,7 +139,7 @@ class CheckpointWriter:
         try:
             put(request.config, value)
         except (CheckpointerError, OSError) as error:
-            self.handle_failure(error, _describe_write(request))
+            self._handle_failure(error, request)
             return False
         return True
 
@@ -150,7 +150,7 @@ class CheckpointWriter:
         try:
             await self.cancellation.complete(put(request.config, value))
         except (CheckpointerError, OSError) as error:
-            self.handle_failure(error, _describe_write(request))
+            self._handle_failure(error, request)
             return False
         return True
 
@@ -210,12 +210,15 @@ class CheckpointWriter:
         if self.queue is not None:
             self.queue.close()
 
-    def handle_failure(self, error: Exception, what: str) -> None:
+    def _handle_failure(self, error: Exception, request: Save | Record) -> None:
         """Raise or log a failure to store, as the options say.
 
         Raises:
             Exception: the error itself, if a failure to store ends a run.
         """
+        what = "the pending writes of a checkpoint"
+        if isinstance(request, Save):
+            what = f"the checkpoint of {request.checkpoint.node_id!r}"
         self._post_event("checkpoint.fail", {"error": describe_error(error), "what": what})
         if self.raises:
             raise error
@@ -272,10 +275,3 @@ class _WriteQueue:
             finally:
                 self.queue.task_done()
         self.queue.task_done()
-
-
-def _describe_write(request: Save | Record) -> str:
-    """Name what a request stores, for a message."""
-    if isinstance(request, Save):
-        return f"the checkpoint of {request.checkpoint.node_id!r}"
-    return "the pending writes of a checkpoint"

@@ -434,7 +434,7 @@ class _Branch:
                 self.state.merge(node_id, unpack(update))
             return self._require_inside(node_id, task["next"])
         if runner.control.must_check:
-            yield from runner.control.check(history.clock)
+            yield from runner.control.check()
         node = topology.nodes.get(node_id)
         if node is None:  # a fork: its own branches record what they do
             fork = topology.find_fork(node_id)
@@ -624,7 +624,7 @@ class _MapExecution:
                 return
             try:
                 if runner.control.must_check:
-                    yield from runner.control.check(self.history.clock)
+                    yield from runner.control.check()
                 result = yield from runner.run_action(node, item, key, self.executor, index)
                 task = {"node": node.id, "update": self._pack_result(index, result)}
             except Halt:

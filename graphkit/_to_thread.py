@@ -136,7 +136,7 @@ class JobThread:
 
     Attributes:
         jobs: what it does; None ends it.
-        outcomes: the outcome of each job, in the same order. Others may add what they have to say to the same reader.
+        outcomes: the outcome of each job, in the same order. Others may add what they have for the same reader.
         thread: the thread.
     """
 

@@ -52,7 +52,6 @@ from graphkit._engine.tasks import (
     executing,
     refuse_awaitable,
 )
-from graphkit._plan.calls import EXHAUSTED, next_chunk
 from graphkit._plan.compile_config import Program, iter_savers, program_of
 from graphkit._plan.events import Outbox
 from graphkit._records.checkpoint import make_id
@@ -505,26 +504,21 @@ def drive_live(
         listen: registers the function to call with each value, from any thread.
     """
     run = JobThread("graphkit stream", copy_context(), is_daemon=False)
-    news = run.outcomes
+    next_output = partial(next, outputs, _END)
     try:
-        listen(lambda value: news.put(Dispatched(value)))
-        while True:
-            run.jobs.put(partial(next_chunk, outputs))
-            while isinstance(item := news.get(), Dispatched):
-                yield item
-            output, _ = unwrap_outcome(item)
-            if output is EXHAUSTED:
-                break
-            yield output
+        listen(lambda value: run.outcomes.put((Dispatched(value), None)))
+        run.jobs.put(next_output)
+        while (item := unwrap_outcome(run.outcomes.get())) is not _END:
+            yield item
+            if not isinstance(item, Dispatched):
+                run.jobs.put(next_output)
     finally:
         run.jobs.put(outputs.close)
         run.jobs.put(None)
         run.thread.join()
         # If the stream was closed in the midst of a node, that node may have failed since.
-        while not news.empty():
-            item = news.get()
-            if not isinstance(item, Dispatched):
-                unwrap_outcome(item)
+        while not run.outcomes.empty():
+            unwrap_outcome(run.outcomes.get())
 
 
 async def adrive_live(

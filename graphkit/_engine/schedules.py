@@ -352,13 +352,13 @@ class ScheduleAgenda:
                 names[name] = None
         submitted: list[str] = []
         for name in names:
+            known = self._entries.get(name)
             # One schedule that fails must not end the other ones: it is looked at again later.
             try:
                 submitted += self._look_at(name, now, watched_since)
             except ThreadBusyError:
                 self._entries[name] = _Entry(now, monotonic() + _BUSY_PAUSE)
             except Exception as error:  # noqa: BLE001 - one schedule's failure is not the others'
-                known = self._entries.get(name)
                 failures = 1 if known is None else known.failures + 1
                 pause = _FAILURES.delay_after(failures)
                 _LOG.warning("schedule %r failed here; the next attempt is in %.3g s: %s", name, pause, error)

@@ -84,7 +84,7 @@ class CheckpointWriter:
     def save(self, save: Save) -> Checkpoint | None:
         """Append a checkpoint; return None if that failed and the run goes on."""
         if not self.is_shared:
-            is_stored = self._write(save.saver.put, save.checkpoint, save)
+            is_stored = self._write(save.saver.put, save.checkpoint, save, self.queue)
             return save.checkpoint if is_stored else None
         # The threads of several nodes, and the loop, may find at the same time that the position of their run
         # is not stored, and each makes a checkpoint of it. The later ones get that of the first. They cannot be
@@ -93,7 +93,7 @@ class CheckpointWriter:
         with self.lock:
             if position is not None and position.stored is not None:
                 return position.stored
-            if not self._write(save.saver.put, save.checkpoint, save):
+            if not self._write(save.saver.put, save.checkpoint, save, self.queue):
                 return None
             if position is not None:
                 position.stored = save.checkpoint
@@ -109,7 +109,7 @@ class CheckpointWriter:
     def record(self, record: Record) -> None:
         """Record pending writes."""
         with self.lock:
-            self._write(record.saver.put_writes, record.writes, record)
+            self._write(record.saver.put_writes, record.writes, record, self.queue)
 
     async def arecord(self, record: Record) -> None:
         """As `record`; a cancellation is held back."""
@@ -129,12 +129,12 @@ class CheckpointWriter:
         put: Callable[[RunnableConfig, Any], object],
         value: Any,
         request: Save | Record,
-        *,
-        is_queued: bool = False,
+        queue: _WriteQueue | None,
     ) -> bool:
-        """Make a put; return False if that failed and the run goes on. In the background, it is queued first."""
-        if self.queue is not None and not is_queued:
-            self.queue.add(partial(self._write, put, value, request, is_queued=True))
+        """Make a put, or add it to the queue; return False if it failed and the run goes on."""
+        # All by position: a step of a run without a queue comes through here.
+        if queue is not None:
+            queue.add(partial(self._write, put, value, request, None))
             return True
         try:
             put(request.config, value)

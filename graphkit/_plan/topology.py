@@ -229,10 +229,6 @@ class Topology:
         self.fingerprint = _fingerprint(self)
         self.asynchronous = _find_asynchronous(self)
 
-    def has_target(self, node_id: str | None) -> bool:
-        """Return whether a run may go to this id: END, a node or a fork."""
-        return node_id == END or node_id in self.nodes or self.find_fork(node_id) is not None
-
     def find_fork(self, node_id: str | None) -> Fork | None:
         """Return the fork with this id, also one that a condition has chosen; None if there is none."""
         if node_id is None:
@@ -306,7 +302,8 @@ class Topology:
         else:
             target = self.aliases.get(name, name)
 
-        if not self.has_target(target):
+        is_target = target == END or target in self.nodes or self.find_fork(target) is not None
+        if not is_target:
             return None
         return str.__str__(target)  # a member of a StrEnum becomes its text
 

@@ -50,7 +50,10 @@ class StreamMode(StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
         modes = ", ".join(repr(mode.value) for mode in cls)
-        raise ValueError(f"there is no stream mode {value!r}; the modes are {modes}")
+        raise ValueError(
+            f"there is no stream mode {value!r}, only {modes}; to stream the tokens of a model, pass each one to "
+            f"config.dispatch in the node and use 'custom'"
+        )
 
 
 _NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -482,19 +485,12 @@ def _parse_stream_mode(mode: str | Sequence[StreamMode | str]) -> StreamMode | t
     Raises:
         ValueError: there is no such mode, or the list is empty.
     """
-    modes = [mode] if isinstance(mode, str) else list(mode)
-    if not modes:
-        raise ValueError("a list of stream modes needs at least one")
-    for each in modes:
-        if each not in list(StreamMode):
-            known = ", ".join(repr(str(known)) for known in StreamMode)
-            raise ValueError(
-                f"there is no stream mode {each!r}, only {known}; to stream the tokens of a model, pass each one to "
-                f"config.dispatch in the node and use 'custom'"
-            )
     if isinstance(mode, str):
         return StreamMode(mode)
-    return tuple(dict.fromkeys(map(StreamMode, modes)))
+    modes = tuple(dict.fromkeys(map(StreamMode, mode)))
+    if not modes:
+        raise ValueError("a list of stream modes needs at least one")
+    return modes
 
 
 def _wrong_type(name: str, expected: str, value: object) -> CheckpointerConfigurationError:

@@ -132,7 +132,10 @@ def unwrap_outcome(outcome: Outcome) -> Any:
 
 @final
 class JobThread:
-    """A thread that does jobs one after the other.
+    """A thread that does jobs one after the other, for a caller that waits for their outcomes.
+
+    The queue of a run's writes and those of observers are something else. They have no outcomes: the one is
+    bounded and waited for as a whole, the others drop what is too much and may be abandoned.
 
     Attributes:
         jobs: what it does; None ends it.

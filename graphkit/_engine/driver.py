@@ -138,9 +138,8 @@ class DriverLocks:
         """
         held_keys = locks_held_by_runs()
         self._acquired: list[RunLock] = []
-        self._prepared: Callable[[], RunLock] | None = None
-        self._turn: RunLock | None = None
-        """Taken after the lock if the calling code holds it already: its runs take turns."""
+        self._prepared: list[Callable[[], RunLock]] = []
+        """What `acquire` takes, in this order."""
         saver = history.saver
         config = history.config
         self.outside_context = NodeContext("", (), held_keys, journal=history)
@@ -156,13 +155,13 @@ class DriverLocks:
             )
         # In this context, which has the run locks that the code holds which began the run. Not now: a saver
         # may read its store to answer.
-        self._prepared = partial(copy_context().run, saver.run_lock, config)
+        self._prepared.append(partial(copy_context().run, saver.run_lock, config))
         held = find_held_lock(key)
-        if held is not None:
+        if held is not None:  # the calling code holds it already: its runs take turns
             timeout = getattr(saver, "lock_timeout", None)
             if not isinstance(timeout, (int, float)):
                 timeout = _DEFAULT_TIMEOUT
-            self._turn = held.serialize_runs(config.thread, float(timeout))
+            self._prepared.append(partial(held.serialize_runs, config.thread, float(timeout)))
         self._hold_keys({key, key_of_namespace})
 
     @property
@@ -177,7 +176,7 @@ class DriverLocks:
     @property
     def must_acquire(self) -> bool:
         """Whether `acquire` may have to wait for another run."""
-        return self._prepared is not None
+        return bool(self._prepared)
 
     @property
     def is_held(self) -> bool:
@@ -190,10 +189,8 @@ class DriverLocks:
         Raises:
             ThreadBusyError: another run held it for too long.
         """
-        if self._prepared is not None:
-            self._enter(self._prepared())
-        if self._turn is not None:
-            self._enter(self._turn)
+        for prepare in self._prepared:
+            self._enter(prepare())
 
     def acquire_another(self, request: Hold) -> None:
         """Take the lock of another saver too, unless it is held already."""

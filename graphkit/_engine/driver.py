@@ -100,9 +100,7 @@ def _check_nested(program: Program, config: RunnableConfig, saver: BaseCheckpoin
     for node in program.topology.nested:
         nested = program_of(node)
         nested_config = config.replace(checkpoint_ns=subgraph_namespace(config.checkpoint_ns, node.id))
-        nested_saver = None
-        if nested.options.checkpoint_interval:
-            nested_saver = nested.options.checkpoint_saver or saver
+        nested_saver = nested.find_saver(saver)
         if nested_saver is not None:
             lock = () if nested_saver is saver else ("run_lock",)
             check_rights(nested_saver, nested_config, *lock, *_HISTORY)

@@ -403,9 +403,7 @@ class RunHistory:
         """
         program = program_of(node)
         namespace = subgraph_namespace(self.config.checkpoint_ns, node.id)
-        saver = None
-        if program.options.checkpoint_interval:
-            saver = program.options.checkpoint_saver or self.saver
+        saver = program.find_saver(self.saver)
         config = self.config.replace(checkpoint_ns=namespace)
         nested = RunHistory(
             program, config, saver, outer_state=state, run_id=self.metadata.run_id, control=self.control

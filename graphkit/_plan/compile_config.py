@@ -321,6 +321,12 @@ class Program:
         self.after = topology.find_stops(options.interrupt_after)
         self.when = None if options.checkpoint_when is None else adapt_predicate(options.checkpoint_when)
 
+    def find_saver(self, outer: BaseCheckpointSaver | None) -> BaseCheckpointSaver | None:
+        """Return the saver of a nested graph: its own, or that of the outer graph; None if it stores nothing."""
+        if not self.options.checkpoint_interval:
+            return None
+        return self.options.checkpoint_saver or outer
+
     def find_stop(self, stops: Mapping[str, str], node_id: str | None) -> str | None:
         """Return the node that a declared stop at a node or a fork names; None if there is no such stop.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast, final
 
-from graphkit._options import check_choice, check_clock, check_count, check_seconds
+from graphkit._options import check_choice, check_clock, check_count, check_seconds, show_options
 from graphkit._plan.checkpoint_when import adapt_predicate
 from graphkit._plan.events import Observer, observers_of
 from graphkit._plan.retry import RetryPolicy
@@ -118,13 +118,7 @@ class CompileConfig:
             )
 
     def __repr__(self) -> str:
-        """Return the options that are not at their defaults."""
-        shown = [
-            f"{field.name}={value!r}"
-            for field in dataclasses.fields(self)
-            if (value := getattr(self, field.name)) != field.default
-        ]
-        return f"CompileConfig({', '.join(shown)})"
+        return show_options(self, CompileConfig())
 
     @property
     def saver(self) -> BaseCheckpointSaver | None:

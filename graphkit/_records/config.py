@@ -20,7 +20,7 @@ from inspect import signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, ParamSpec, Self, TypeVar, final
 
-from graphkit._options import check_count
+from graphkit._options import check_count, show_options
 from graphkit._public_names import JavaNames, NameElsewhere
 from graphkit._records.context import ABSENT, CURRENT_NODE_CONTEXT, NodeContext, require_node_context
 from graphkit._to_thread import finish_in_thread
@@ -115,13 +115,7 @@ class RunnableConfig(JavaNames):
             object.__setattr__(self, "metadata", metadata)
 
     def __repr__(self) -> str:
-        """Return the fields that are not at their defaults."""
-        shown = [
-            f"{field.name}={value!r}"
-            for field in dataclasses.fields(self)
-            if field.repr and (value := getattr(self, field.name)) != getattr(_DEFAULT, field.name)
-        ]
-        return f"RunnableConfig({', '.join(shown)})"
+        return show_options(self, _DEFAULT)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle a copy of the metadata: a mapping proxy does not pickle."""

@@ -87,6 +87,16 @@ def check_choice(name: str, value: object, *known: str) -> None:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}")
 
 
+def check_executor(name: str, executor: object, error: type[Exception]) -> None:
+    """Check that an option, if it is given, can run calls elsewhere, as a `concurrent.futures.Executor` does.
+
+    Raises:
+        Exception: it cannot: the error that the caller wants.
+    """
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise error(f"{name} must be a concurrent.futures.Executor, or like one; {executor!r} has no submit()")
+
+
 def show_options(options: DataclassInstance, default: DataclassInstance) -> str:
     """Return options as code: those that differ from the default ones."""
     shown = [

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast, final
 
-from graphkit._options import check_choice, check_clock, check_count, check_seconds, show_options
+from graphkit._options import check_choice, check_clock, check_count, check_executor, check_seconds, show_options
 from graphkit._plan.checkpoint_when import adapt_predicate
 from graphkit._plan.events import Observer, observers_of
 from graphkit._plan.retry import RetryPolicy
@@ -98,6 +98,7 @@ class CompileConfig:
         if self.checkpoint_when is not None and not callable(self.checkpoint_when):
             raise TypeError(f"checkpoint_when must be callable, not {self.checkpoint_when!r}; see graphkit.when")
 
+        check_executor("executor", self.executor, TypeError)
         if self.clock is not None:
             check_clock(self.clock)
 

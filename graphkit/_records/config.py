@@ -20,7 +20,7 @@ from inspect import signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, ParamSpec, Self, TypeVar, final
 
-from graphkit._options import check_count, show_options
+from graphkit._options import check_count, check_executor, show_options
 from graphkit._public_names import JavaNames, NameElsewhere
 from graphkit._records.context import ABSENT, CURRENT_NODE_CONTEXT, NodeContext, require_node_context
 from graphkit._to_thread import finish_in_thread
@@ -108,6 +108,10 @@ class RunnableConfig(JavaNames):
             check_count("max_iterations", self.max_iterations)
         if self.max_concurrency is not None:
             check_count("max_concurrency", self.max_concurrency)
+        if self.executor is not None:
+            executors = self.executor.values() if isinstance(self.executor, Mapping) else [self.executor]
+            for executor in executors:
+                check_executor("executor", executor, CheckpointerConfigurationError)
         if self.stream_mode.__class__ is not StreamMode:
             object.__setattr__(self, "stream_mode", _parse_stream_mode(self.stream_mode))
         if self.metadata.__class__ is not MappingProxyType:

@@ -27,7 +27,7 @@ from graphkit import (
     StateGraph,
     interrupt,
 )
-from graphkit.errors import GraphStateError, NodeExecutionError
+from graphkit.errors import CheckpointerConfigurationError, GraphStateError, NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import (
     CONFIG,
@@ -151,6 +151,14 @@ def test_an_executor_that_would_have_no_effect_is_refused(threads, name, hint):
     app = graph.compile()
     with pytest.raises(GraphStateError, match=f"executor names '{name}', which .* map node; {re.escape(hint)}"):
         app.invoke({}, CONFIG.replace(executor={"map": threads["mine"], name: threads["mine"]}))
+
+
+@pytest.mark.parametrize("executor", ["a name", {"n0": "a name"}])
+def test_what_is_no_executor_is_refused_where_it_is_given(executor):
+    with pytest.raises(TypeError, match=r"executor must be a .*Executor.* has no submit\(\)"):
+        alone(where).compile(executor=executor)
+    with pytest.raises(CheckpointerConfigurationError, match=r"'a name' has no submit\(\)"):
+        RunnableConfig("t", executor=executor)
 
 
 def test_a_node_may_pass_its_executors_on_to_another_graph(go, threads):

@@ -41,6 +41,7 @@ from graphkit._plan.topology import Topology, describe_unknown_node
 from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode, with_current_principal
+from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit._records.output import Command, GraphResume, NodeOutput, StateSnapshot, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import is_cancelled, subgraph_interrupts, waiting_interrupts, well_formed_writes
@@ -347,7 +348,8 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         Raises:
             ValueError: the number is below one.
         """
-        self.program = self.program.with_options(self.compile_config.replace(max_iterations=max_iterations))
+        options = self.compile_config.replace(max_iterations=max_iterations)
+        self.program = Program(self.topology, options)
 
     # Drawing
 
@@ -496,13 +498,15 @@ class CompiledGraph(JavaNames, Generic[StateT]):
 
         Raises:
             TypeError: there is no such option.
-            GraphStateError: a stop names no node of the graph.
+            GraphStateError: a stop names no node of the graph, or an executor is for no fork and no map.
         """
         config = with_current_principal(config)
+        if isinstance(config.executor, Mapping):
+            _check_executors(config.executor, self.topology)
         program = self.program
         if options:
             check_options("a run", options, RunOptions.__annotations__)
-            program = program.with_options(self.compile_config.replace(**options))
+            program = Program(self.topology, self.compile_config.replace(**options))
             for name in (*program.options.interrupt_before, *program.options.interrupt_after):
                 if name not in self.topology.nodes:
                     raise GraphStateError(f"a stop names {describe_unknown_node(name, self.topology.nodes)}")
@@ -643,6 +647,29 @@ def _warn_of_default_thread(saver: BaseCheckpointSaver, config: RunnableConfig) 
         DefaultThreadWarning,
         stacklevel=level,
     )
+
+
+def _check_executors(executors: Mapping[str, object], topology: Topology) -> None:
+    """Check that each executor is for branches or items.
+
+    Raises:
+        GraphStateError: one is for a node that neither forks nor is a map, or for none.
+    """
+    context = CURRENT_NODE_CONTEXT.get()
+    if context is not None and context.journal is not None and context.journal.config.executor is executors:
+        return  # a node passes its config on: the ids are those of the graph that it is in
+    known = topology.find_parallel()
+    for name in executors:
+        if name in known:
+            continue
+        around = [
+            fork.source for fork in topology.forks.values() if any(name in branch for branch in fork.branches.values())
+        ]
+        if around:
+            hint = f"; it is in a branch of {' and of '.join(map(repr, around))}"
+        else:
+            hint = suggest(str(name), known) or f"; the graph has {', '.join(map(repr, known)) or 'none'}"
+        raise GraphStateError(f"executor names {name!r}, which neither forks nor is a map node{hint}")
 
 
 def _parse_input(input: Any, schema: StateSchema) -> Mapping[str, Any] | GraphResume:

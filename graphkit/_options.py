@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Generic, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, final
 
 from graphkit._wording import suggest
 from graphkit.errors import CheckpointerConfigurationError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _AGE_UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 _AGE: Final = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(s|min|h|d|w)\s*")
@@ -81,6 +85,26 @@ def check_choice(name: str, value: object, *known: str) -> None:
     """
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}")
+
+
+def check_executor(name: str, executor: object, error: type[Exception]) -> None:
+    """Check that an option, if it is given, can run calls elsewhere, as a `concurrent.futures.Executor` does.
+
+    Raises:
+        Exception: it cannot: the error that the caller wants.
+    """
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise error(f"{name} must be a concurrent.futures.Executor, or like one; {executor!r} has no submit()")
+
+
+def show_options(options: DataclassInstance, default: DataclassInstance) -> str:
+    """Return options as code: those that differ from the default ones."""
+    shown = [
+        f"{field.name}={value!r}"
+        for field in dataclasses.fields(options)
+        if field.repr and (value := getattr(options, field.name)) != getattr(default, field.name)
+    ]
+    return f"{type(options).__name__}({', '.join(shown)})"
 
 
 def check_clock(clock: object) -> None:

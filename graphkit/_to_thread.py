@@ -1,4 +1,4 @@
-"""Calls of blocking functions from async code, on threads.
+"""Calls on threads: of blocking functions from async code, and of whatever has to go on beside its caller.
 
 A thread cannot be cancelled. When the asyncio task that waits for one is cancelled, `run_in_thread`
 leaves the thread behind, which is right for a read. `finish_in_thread` waits for it first: code of a
@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial, wraps
+from queue import SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
 
 if TYPE_CHECKING:
     from asyncio import CancelledError, Future
+    from contextvars import Context
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -125,3 +128,28 @@ def unwrap_outcome(outcome: Outcome) -> Any:
     if error is not None:
         raise error
     return result
+
+
+@final
+class JobThread:
+    """A thread that does jobs one after the other, for a caller that waits for their outcomes.
+
+    The queue of a run's writes and those of observers are something else. They have no outcomes: the one is
+    bounded and waited for as a whole, the others drop what is too much and may be abandoned.
+
+    Attributes:
+        jobs: what it does; None ends it.
+        outcomes: the outcome of each job, in the same order. Others may add what they have for the same reader.
+        thread: the thread.
+    """
+
+    def __init__(self, name: str, context: Context, *, is_daemon: bool) -> None:
+        """Start the thread; the jobs run in a context."""
+        self.jobs: SimpleQueue[Thunk | None] = SimpleQueue()
+        self.outcomes: SimpleQueue[Any] = SimpleQueue()
+        self.thread = Thread(target=context.run, args=(self._work,), name=name, daemon=is_daemon)
+        self.thread.start()
+
+    def _work(self) -> None:
+        while (job := self.jobs.get()) is not None:
+            self.outcomes.put(capture_outcome(job))

@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol, final
 
 from graphkit._engine.history import CONTINUED_EXECUTION, WRITES_TAKEN_FROM
-from graphkit._engine.submit import config_of, freeze_update, freeze_value, refuse_other_engine, require_root, submit
+from graphkit._engine.submit import freeze_update, freeze_value, refuse_other_engine, require_root, submit
 from graphkit._erasure import ErasureLedger, ErasureReport, erase, erase_where
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import END, ConfigLike, RunnableConfig, ThreadLike, acts_for, resolve_thread_id
@@ -274,7 +274,7 @@ def update(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, 
 
         None of them changes the store.
     """
-    config = config_of(config)
+    config = RunnableConfig.of(config)
     recorded = freeze_update("values", values)
     with saver.run_lock(config):
         refuse_incomplete(saver, config.thread)

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from time import monotonic
@@ -300,7 +301,8 @@ class Worker:
             check_clock(clock)
         self._graphs, self.saver = _adopt_graphs(graphs, saver, clock)
         clocks = [graph.compile_config.clock for graph in self._graphs.values()]
-        self._clock = next((each for each in clocks if each is not None), None)
+        own_clock = next((each for each in clocks if each is not None), None)
+        self._now: Callable[[], datetime] = own_clock or partial(datetime.now, UTC)
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
         self._concurrency = concurrency
@@ -317,7 +319,7 @@ class Worker:
         not by `monotonic`: the time may be weeks away. This is the index of due times. It is built from the
         changes that the worker watches, and is only a hint: whether a thread can run, the worker decides
         when it looks at it."""
-        self._longest_wait = _LONGEST_WAIT if self._clock is None else _OWN_CLOCK_WAIT
+        self._longest_wait = _LONGEST_WAIT if own_clock is None else _OWN_CLOCK_WAIT
         self._schedules = ScheduleAgenda(self.saver, self._now, self._longest_wait)
         self._count = 0
         """How many times a run was begun or resumed."""
@@ -429,9 +431,6 @@ class Worker:
         return schedules.add(
             self.saver, name, cron, values, graph_id=graph_id, timezone=timezone, created_at=self._now()
         )
-
-    def _now(self) -> datetime:
-        return _now() if self._clock is None else self._clock()
 
     @contextmanager
     def _apply_policy(self) -> Iterator[None]:
@@ -853,10 +852,6 @@ def _check_policy(policy: object, saver: BaseCheckpointSaver) -> None:
     if not isinstance(policy, RetentionPolicy):
         raise CheckpointerConfigurationError(f"policy must be a graphkit.retention.RetentionPolicy, not {policy!r}")
     find_store(policy, saver)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 def _config_of(interrupt: WaitingInterrupt) -> RunnableConfig:

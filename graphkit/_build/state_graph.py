@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, Unpack,
 from graphkit._build.compile import build_topology, check_subgraph
 from graphkit._compiled import CompiledGraph
 from graphkit._diagram import GraphRepresentation, draw
-from graphkit._options import check_count, check_seconds
+from graphkit._options import check_count, check_executor, check_seconds
 from graphkit._plan.compile_config import CompileConfig, CompileOptions, parse_options
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.schema import StateSchema
@@ -563,8 +563,7 @@ class StateGraph(JavaNames, Generic[StateT]):
             )
         if timeout is not None:
             check_seconds(f"the timeout of node {node_id!r}", timeout, GraphStateError)
-        if executor is not None and not callable(getattr(executor, "submit", None)):
-            raise GraphStateError(f"the executor of node {node_id!r} has no submit(): {executor!r}")
+        check_executor(f"the executor of node {node_id!r}", executor, GraphStateError)
         interrupt = getattr(action, "interrupt", None)
         return self._add(
             Node(

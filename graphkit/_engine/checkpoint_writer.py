@@ -13,14 +13,14 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from queue import Queue
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 from graphkit._engine.reporter import RunReporter
 from graphkit._engine.requests import Discard, Load, LoadWrites, Record, Release, Save, Steps
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
-from graphkit._to_thread import HeldCancellation
+from graphkit._to_thread import HeldCancellation, Thunk
 from graphkit._wording import describe_error
 from graphkit.errors import CheckpointerError
 
@@ -57,7 +57,7 @@ class CheckpointWriter:
         self.raises = is_update or options.on_save_error == "raise"
         self.queue: _WriteQueue | None = None
         if options.durability == "async" and not is_update:
-            self.queue = _WriteQueue(self.handle_failure)
+            self.queue = _WriteQueue()
 
     def share(self) -> None:
         """Prepare for nodes that run concurrently, and so for several threads that store."""
@@ -84,7 +84,7 @@ class CheckpointWriter:
     def save(self, save: Save) -> Checkpoint | None:
         """Append a checkpoint; return None if that failed and the run goes on."""
         if not self.is_shared:
-            is_stored = self._write(save.saver.put, save.checkpoint, save)
+            is_stored = self._write(save.saver.put, save.checkpoint, save, self.queue)
             return save.checkpoint if is_stored else None
         # The threads of several nodes, and the loop, may find at the same time that the position of their run
         # is not stored, and each makes a checkpoint of it. The later ones get that of the first. They cannot be
@@ -93,7 +93,7 @@ class CheckpointWriter:
         with self.lock:
             if position is not None and position.stored is not None:
                 return position.stored
-            if not self._write(save.saver.put, save.checkpoint, save):
+            if not self._write(save.saver.put, save.checkpoint, save, self.queue):
                 return None
             if position is not None:
                 position.stored = save.checkpoint
@@ -109,7 +109,7 @@ class CheckpointWriter:
     def record(self, record: Record) -> None:
         """Record pending writes."""
         with self.lock:
-            self._write(record.saver.put_writes, record.writes, record)
+            self._write(record.saver.put_writes, record.writes, record, self.queue)
 
     async def arecord(self, record: Record) -> None:
         """As `record`; a cancellation is held back."""
@@ -124,16 +124,22 @@ class CheckpointWriter:
         # order of `save`, which may block. Otherwise the saver's own async form is used.
         return self.queue is not None or self.is_shared
 
-    def _write(self, put: Callable[[RunnableConfig, Any], object], value: Any, request: Save | Record) -> bool:
-        """Make a put, now or in the background; return False if that failed and the run goes on."""
-        config = request.config
-        if self.queue is not None:
-            self.queue.add(partial(put, config, value), _describe_write(request))
+    def _write(
+        self,
+        put: Callable[[RunnableConfig, Any], object],
+        value: Any,
+        request: Save | Record,
+        queue: _WriteQueue | None,
+    ) -> bool:
+        """Make a put, or add it to the queue; return False if it failed and the run goes on."""
+        # All by position: a step of a run without a queue comes through here.
+        if queue is not None:
+            queue.add(partial(self._write, put, value, request, None))
             return True
         try:
-            put(config, value)
+            put(request.config, value)
         except (CheckpointerError, OSError) as error:
-            self.handle_failure(error, _describe_write(request))
+            self._handle_failure(error, request)
             return False
         return True
 
@@ -144,7 +150,7 @@ class CheckpointWriter:
         try:
             await self.cancellation.complete(put(request.config, value))
         except (CheckpointerError, OSError) as error:
-            self.handle_failure(error, _describe_write(request))
+            self._handle_failure(error, request)
             return False
         return True
 
@@ -204,12 +210,15 @@ class CheckpointWriter:
         if self.queue is not None:
             self.queue.close()
 
-    def handle_failure(self, error: Exception, what: str) -> None:
+    def _handle_failure(self, error: Exception, request: Save | Record) -> None:
         """Raise or log a failure to store, as the options say.
 
         Raises:
             Exception: the error itself, if a failure to store ends a run.
         """
+        what = "the pending writes of a checkpoint"
+        if isinstance(request, Save):
+            what = f"the checkpoint of {request.checkpoint.node_id!r}"
         self._post_event("checkpoint.fail", {"error": describe_error(error), "what": what})
         if self.raises:
             raise error
@@ -219,32 +228,24 @@ class CheckpointWriter:
         self.reporter.post_event(type, None, data)
 
 
-class _QueuedWrite(NamedTuple):
-    """A put that waits, and what it stores, for a message."""
-
-    put: Callable[[], object]
-    what: str
-
-
 @final
 class _WriteQueue:
     """A thread that makes the queued puts in order."""
 
-    def __init__(self, handle_failure: Callable[[Exception, str], None]) -> None:
-        self.handle_failure = handle_failure
-        self.queue: Queue[_QueuedWrite | None] = Queue(_QUEUE_SIZE)
+    def __init__(self) -> None:
+        self.queue: Queue[Thunk | None] = Queue(_QUEUE_SIZE)
         self.error: BaseException | None = None
         """The first failure; the queue stops at it. Every later call raises it again, because a
         node may have swallowed it."""
         self.was_raised = False
         self.thread: threading.Thread | None = None
 
-    def add(self, put: Callable[[], object], what: str) -> None:
+    def add(self, write: Thunk) -> None:
         self._raise_failure()
         if self.thread is None:
             self.thread = threading.Thread(target=self._work, name="graphkit-saves", daemon=True)
             self.thread.start()
-        self.queue.put(_QueuedWrite(put, what))
+        self.queue.put(write)
 
     def flush(self) -> None:
         self.queue.join()
@@ -268,22 +269,9 @@ class _WriteQueue:
         while (write := self.queue.get()) is not None:
             try:
                 if self.error is None:
-                    self._make(write)
+                    write()
             except BaseException as error:  # noqa: BLE001 - `_raise_failure` raises it in the run
                 self.error = error
             finally:
                 self.queue.task_done()
         self.queue.task_done()
-
-    def _make(self, write: _QueuedWrite) -> None:
-        try:
-            write.put()
-        except (CheckpointerError, OSError) as error:
-            self.handle_failure(error, write.what)
-
-
-def _describe_write(request: Save | Record) -> str:
-    """Name what a request stores, for a message."""
-    if isinstance(request, Save):
-        return f"the checkpoint of {request.checkpoint.node_id!r}"
-    return "the pending writes of a checkpoint"

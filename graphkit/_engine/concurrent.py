@@ -18,10 +18,8 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, final
 
-from graphkit._engine.requests import DoneTask, Emit, Record, Request, Start, Stop, Task, Wait, Withdraw
+from graphkit._engine.requests import DoneTask, Emit, Record, Request, Start, Steps, Stop, Task, Wait, Withdraw
 from graphkit._records.context import GraphInterrupt
-
-Steps = Generator[Request, Any, Any]
 
 
 class _Answer(NamedTuple):
@@ -56,7 +54,7 @@ def run_concurrently(parts: Sequence[Steps], limit: int | None = None) -> Steps:
         BaseException: what was thrown in to end the run; otherwise the failure of the first failed
             part, in their order.
     """
-    return (yield from _Scheduler(parts, limit).steps())
+    yield from _Scheduler(parts, limit).steps()
 
 
 @final
@@ -131,12 +129,10 @@ class _Scheduler:
                 self.waiters.update(dict.fromkeys(request.tickets, waiter))
                 return
             if isinstance(request, Task):
-                answer = yield from self._start(Start(request))
+                answer = yield from self._pass_on(Start(request))
                 if answer.error is None:
                     self.waiters[answer.value] = _Waiter(index, for_own_parts=False)
                     return
-            elif isinstance(request, Start):  # the part runs parts of its own
-                answer = yield from self._start(request)
             else:
                 answer = yield from self._pass_on(request)
 
@@ -145,31 +141,21 @@ class _Scheduler:
             self.ready.append((self.next_index, _Answer()))
             self.next_index += 1
 
-    def _start(self, request: Start) -> Generator[Request, Any, _Answer]:
-        """Start a task, unless the run is ending; the answer is its ticket."""
-        if self._is_ending:
-            return _Answer(error=Stop())
-        try:
-            return _Answer((yield request))
-        except BaseException as raised:  # noqa: BLE001 - the part handles it
-            if not isinstance(raised, Stop):  # a Stop is the refusal of the outer scheduler
-                self._note_stop(raised)
-            return _Answer(error=raised)
-
     def _pass_on(self, request: Request) -> Generator[Request, Any, _Answer]:
-        """Pass a request on to the driver."""
+        """Pass a request on to the driver, or to the scheduler whose part this one is."""
+        is_start = isinstance(request, Start)
+        if is_start and self._is_ending:
+            return _Answer(error=Stop())
         if self.stopped is not None and isinstance(request, Emit):
             return _Answer()  # the caller no longer reads the stream
         try:
             return _Answer((yield request))
         except BaseException as raised:  # noqa: BLE001 - the part handles it
-            self._note_stop(raised)
+            is_refusal = is_start and isinstance(raised, Stop)  # by the outer scheduler, which is ending
+            is_failure = isinstance(raised, (Exception, GraphInterrupt))  # of this request alone
+            if not is_refusal and not is_failure:
+                self.stopped = self.stopped or raised
             return _Answer(error=raised)
-
-    def _note_stop(self, raised: BaseException) -> None:
-        """End all parts if what was thrown in is not the failure of one request."""
-        if not isinstance(raised, (Exception, GraphInterrupt)):
-            self.stopped = self.stopped or raised
 
     def _record(self) -> Steps:
         """Combine the records for the first pending one's checkpoint into one request."""

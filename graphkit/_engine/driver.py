@@ -14,8 +14,6 @@ from contextlib import AbstractContextManager, aclosing, closing
 from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from queue import SimpleQueue
-from threading import Thread
 from time import perf_counter, time_ns
 from typing import Any, Final, final
 
@@ -64,7 +62,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import check_rights
 from graphkit._saver.run_lock import find_held_lock, locks_held_by_runs
 from graphkit._saver.writes import subgraph_namespace
-from graphkit._to_thread import HeldCancellation, Outcome, capture_outcome, unwrap_outcome, wait_until_done
+from graphkit._to_thread import HeldCancellation, JobThread, unwrap_outcome, wait_until_done
 from graphkit.errors import GraphRunnerError
 
 # The rights that a run needs: asked for before its first node, of savers that decide about them
@@ -102,9 +100,7 @@ def _check_nested(program: Program, config: RunnableConfig, saver: BaseCheckpoin
     for node in program.topology.nested:
         nested = program_of(node)
         nested_config = config.replace(checkpoint_ns=subgraph_namespace(config.checkpoint_ns, node.id))
-        nested_saver = None
-        if nested.options.checkpoint_interval:
-            nested_saver = nested.options.checkpoint_saver or saver
+        nested_saver = nested.find_saver(saver)
         if nested_saver is not None:
             lock = () if nested_saver is saver else ("run_lock",)
             check_rights(nested_saver, nested_config, *lock, *_HISTORY)
@@ -140,9 +136,8 @@ class DriverLocks:
         """
         held_keys = locks_held_by_runs()
         self._acquired: list[RunLock] = []
-        self._prepared: Callable[[], RunLock] | None = None
-        self._turn: RunLock | None = None
-        """Taken after the lock if the calling code holds it already: its runs take turns."""
+        self._prepared: list[Callable[[], RunLock]] = []
+        """What `acquire` takes, in this order."""
         saver = history.saver
         config = history.config
         self.outside_context = NodeContext("", (), held_keys, journal=history)
@@ -158,13 +153,13 @@ class DriverLocks:
             )
         # In this context, which has the run locks that the code holds which began the run. Not now: a saver
         # may read its store to answer.
-        self._prepared = partial(copy_context().run, saver.run_lock, config)
+        self._prepared.append(partial(copy_context().run, saver.run_lock, config))
         held = find_held_lock(key)
-        if held is not None:
+        if held is not None:  # the calling code holds it already: its runs take turns
             timeout = getattr(saver, "lock_timeout", None)
             if not isinstance(timeout, (int, float)):
                 timeout = _DEFAULT_TIMEOUT
-            self._turn = held.serialize_runs(config.thread, float(timeout))
+            self._prepared.append(partial(held.serialize_runs, config.thread, float(timeout)))
         self._hold_keys({key, key_of_namespace})
 
     @property
@@ -179,7 +174,7 @@ class DriverLocks:
     @property
     def must_acquire(self) -> bool:
         """Whether `acquire` may have to wait for another run."""
-        return self._prepared is not None
+        return bool(self._prepared)
 
     @property
     def is_held(self) -> bool:
@@ -192,10 +187,8 @@ class DriverLocks:
         Raises:
             ThreadBusyError: another run held it for too long.
         """
-        if self._prepared is not None:
-            self._enter(self._prepared())
-        if self._turn is not None:
-            self._enter(self._turn)
+        for prepare in self._prepared:
+            self._enter(prepare())
 
     def acquire_another(self, request: Hold) -> None:
         """Take the lock of another saver too, unless it is held already."""
@@ -215,7 +208,6 @@ class DriverLocks:
         self._acquired.append(lock)
 
 
-Steps = Generator[Request, Any, Any]
 CLOCK: Final = Clock(now=time_ns, measure=perf_counter, new_id=make_id)
 """The clock of every run whose graph has none of its own."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -269,7 +261,7 @@ class Driver:
             clock = CLOCK._replace(now=lambda: (time() - _EPOCH) // timedelta(microseconds=1) * 1000)
         history.attach(self.locks.held_keys, self.writer.perform, clock)
 
-    def drive(self, steps: Steps) -> Generator[NodeOutput, None, None]:
+    def drive(self, steps: Generator[Request, Any, Any]) -> Generator[NodeOutput, None, None]:
         """Run to the end and yield the outputs.
 
         Closing the iterator stops the run at this node boundary, with everything stored.
@@ -310,7 +302,7 @@ class Driver:
             self.active_runs.pop(id(self.run), None)
             self._close(pool.futures)
 
-    async def adrive(self, steps: Steps) -> AsyncGenerator[NodeOutput]:
+    async def adrive(self, steps: Generator[Request, Any, Any]) -> AsyncGenerator[NodeOutput]:
         """Run to the end and yield the outputs, as `drive` does.
 
         If the asyncio task is cancelled, the run stops at a node boundary too. An async node is
@@ -506,34 +498,22 @@ def drive_live(
         outputs: drives the run.
         listen: registers the function to call with each value, from any thread.
     """
-    news: SimpleQueue[Any] = SimpleQueue()
-    answers: SimpleQueue[bool] = SimpleQueue()
-    outcomes: list[Outcome] = []
-
-    def drive() -> None:
-        for output in outputs:
-            news.put(output)
-            goes_on = answers.get()
-            if not goes_on:
-                break
-        outputs.close()
-
-    def run() -> None:
-        outcomes.append(capture_outcome(drive))
-        news.put(_END)
-
-    listen(lambda value: news.put(Dispatched(value)))
-    thread = Thread(target=copy_context().run, args=(run,), name="graphkit stream")
-    thread.start()
+    run = JobThread("graphkit stream", copy_context(), is_daemon=False)
+    next_output = partial(next, outputs, _END)
     try:
-        while (item := news.get()) is not _END:
+        listen(lambda value: run.outcomes.put((Dispatched(value), None)))
+        run.jobs.put(next_output)
+        while (item := unwrap_outcome(run.outcomes.get())) is not _END:
             yield item
             if not isinstance(item, Dispatched):
-                answers.put(True)
+                run.jobs.put(next_output)
     finally:
-        answers.put(False)
-        thread.join()
-        unwrap_outcome(outcomes[0])
+        run.jobs.put(outputs.close)
+        run.jobs.put(None)
+        run.thread.join()
+        # If the stream was closed in the midst of a node, that node may have failed since.
+        while not run.outcomes.empty():
+            unwrap_outcome(run.outcomes.get())
 
 
 async def adrive_live(

@@ -101,14 +101,16 @@ class RunControl:
     """
 
     __slots__ = (
-        "_settled_at", "cancellation", "config", "granted", "mailboxes", "must_check", "next_look",
-        "noted_error", "pause_requested", "saver",
+        "_measure", "_settled_at", "cancellation", "config", "granted", "mailboxes", "must_check",
+        "next_look", "noted_error", "pause_requested", "saver",
     )  # fmt: skip
 
     def __init__(self, saver: BaseCheckpointSaver | None, config: RunnableConfig) -> None:
         self.saver = saver
         self.config = config
         self.must_check = saver is not None
+        self._measure: Callable[[], float] = lambda: 0.0
+        """That of the clock of the run; no time passes before `begin`."""
         self.next_look = 0.0
         self._settled_at = inf
         """When the first look is due. A run that ends before that looks for nothing: who asks it to stop
@@ -121,6 +123,7 @@ class RunControl:
 
     def begin(self, clock: Clock) -> None:
         """Note when the first step begins; the steps of nested runs begin later, and change nothing."""
+        self._measure = clock.measure
         if self.saver is not None and self.next_look == 0:
             self.next_look = clock.measure() + LOOK_INTERVAL
             self._settled_at = self.next_look
@@ -130,32 +133,32 @@ class RunControl:
         self.pause_requested = True
         self.must_check = True
 
-    def check(self, clock: Clock) -> Steps:
+    def check(self) -> Steps:
         """Stop the run if it was asked to.
 
         Raises:
             Halt: it was.
         """
-        if not self.pause_requested and clock.measure() >= self.next_look:
-            count = yield from self._read_mailboxes(clock)
+        if not self.pause_requested and self._measure() >= self.next_look:
+            count = yield from self._read_mailboxes()
             # Requests may still be recorded at the newest one.
             del self.mailboxes[: max(0, count - 1)]
         if self.pause_requested:
             raise Halt
 
-    def look(self, clock: Clock) -> Steps:
+    def look(self) -> Steps:
         """Look for requests, if that is due; may be called by the thread of any node."""
-        if clock.measure() >= self.next_look:
-            yield from self._read_mailboxes(clock)
+        if self._measure() >= self.next_look:
+            yield from self._read_mailboxes()
 
-    def look_at_stop(self, clock: Clock) -> Steps:
+    def look_at_stop(self) -> Steps:
         """Look for requests although the run stops anyway, so that a worker does not resume it."""
-        if clock.measure() >= self._settled_at:
-            yield from self._read_mailboxes(clock)
+        if self._measure() >= self._settled_at:
+            yield from self._read_mailboxes()
 
-    def _read_mailboxes(self, clock: Clock) -> Generator[Request, Any, int]:
+    def _read_mailboxes(self) -> Generator[Request, Any, int]:
         """Read the mailboxes; return how many of them, from the oldest on."""
-        now = clock.measure()
+        now = self._measure()
         # Before the first request, so that other threads do not read at the same time.
         self.next_look = now + LOOK_INTERVAL
         if self.cancellation is not None:
@@ -177,7 +180,7 @@ class RunControl:
                 self.granted[PAUSE_REQUEST] = None
             if self.granted:
                 self.request_pause()
-        self.next_look = max(self.next_look, clock.measure() + _REST * (clock.measure() - now))
+        self.next_look = max(self.next_look, self._measure() + _REST * (self._measure() - now))
         return len(checkpoint_ids)
 
 
@@ -363,7 +366,7 @@ class RunHistory:
         self.is_latest = True
         self.writes: dict[str, Any] = {}
         self._deferred: dict[str, Any] = {}
-        """Pending writes that are not recorded yet; see `defer`."""
+        """Pending writes that are not recorded yet; see `record_or_defer`."""
         self.metadata = RunMetadata(program, config, run_id)
         self._start_id = ""
         """The id of `base` when the node execution began, or of the execution that it continues."""
@@ -400,9 +403,7 @@ class RunHistory:
         """
         program = program_of(node)
         namespace = subgraph_namespace(self.config.checkpoint_ns, node.id)
-        saver = None
-        if program.options.checkpoint_interval:
-            saver = program.options.checkpoint_saver or self.saver
+        saver = program.find_saver(self.saver)
         config = self.config.replace(checkpoint_ns=namespace)
         nested = RunHistory(
             program, config, saver, outer_state=state, run_id=self.metadata.run_id, control=self.control
@@ -664,20 +665,20 @@ class RunHistory:
                 self._deferred = {key: value for key, value in self._deferred.items() if key not in combined}
         self.writes.update(writes)
 
-    def record_or_defer(self, writes: Mapping[str, Any]) -> Steps:
-        """Record pending writes; with `durability="exit"`, only when the run stops."""
-        if self.stores_at_exit:
-            self.defer(writes)
+    def record_or_defer(self, writes: Mapping[str, Any], *, may_wait: bool = False) -> Steps:
+        """Record pending writes, or keep them in memory until the next record, or until the run stops.
+
+        They are dropped if the run moves on before that: its next checkpoint contains what they are for.
+
+        Args:
+            writes: the pending writes. With `durability="exit"`, they are recorded only when the run stops.
+            may_wait: whether they may also wait otherwise; see the maps in `nodes.py`.
+        """
+        if may_wait or self.stores_at_exit:
+            self.writes.update(writes)
+            self._deferred.update(writes)
         else:
             yield from self.record(writes)
-
-    def defer(self, writes: Mapping[str, Any]) -> None:
-        """Keep pending writes in memory until the next record, or until the run stops.
-
-        They are dropped if the run's position is stored before that.
-        """
-        self.writes.update(writes)
-        self._deferred.update(writes)
 
     def record_deferred(self, *, is_stopping: bool = False) -> Steps:
         """Record the deferred writes now, unless they have to wait until the run stops."""
@@ -825,11 +826,6 @@ class RunHistory:
         program = self.program
         return program.when is None and program.options.checkpoint_interval == 1 and not self.stores_at_exit
 
-    def stores_directly_after(self, node: Node) -> bool:
-        """Return whether the updates of a node are stored as soon as they are merged."""
-        has_fixed_edge = isinstance(self.program.topology.edges.get(node.id), str)
-        return self.stores_every_step and has_fixed_edge and not node.after_hooks
-
     # The journal
 
     def execution_start(self) -> str:
@@ -903,7 +899,7 @@ class RunHistory:
         """Return whether the run was asked to end as cancelled; reads the store if that is due."""
         control = self.control
         if control.saver is not None and control.cancellation is None:
-            self.perform(control.look(self.clock))
+            self.perform(control.look())
         return control.cancellation is not None
 
     def post_event(self, context: NodeContext, type: str, data: dict[str, Any]) -> None:

@@ -307,7 +307,7 @@ class Run:
                 yield Emit(NodeOutput(END, state_of(state.data)))
                 return
             if control.must_check and (control.pause_requested or measure() >= control.next_look):
-                yield from control.check(history.clock)
+                yield from control.check()
             step = reporter.step
             started = measure() if measures_time else 0.0
             node = nodes.get(current)  # type: ignore[arg-type]
@@ -454,7 +454,7 @@ class Run:
             if not history.is_saved:
                 yield from history.save("loop", history.execution_start())
             if history.outer_execution is None:
-                yield from self.control.look_at_stop(history.clock)
+                yield from self.control.look_at_stop()
             yield from history.record_failure(failure, getattr(failure, "node_id", None) or self.next_node_id)
         if failure is not None:
             self._report_failure(failure, step)
@@ -497,7 +497,7 @@ class Run:
         """
         history = self.history
         if history.outer_execution is None:
-            yield from self.control.look_at_stop(history.clock)
+            yield from self.control.look_at_stop()
             if self.control.granted:
                 yield from history.record(history.grant_requests())
         if self.control.cancellation is None:

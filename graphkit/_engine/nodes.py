@@ -14,16 +14,6 @@ of `once`.
 
 Forks and maps consist of node executions of their own, which `run_concurrently` advances. They are
 in this module because each may contain the others: a branch may pass a map, and another fork.
-
-The list and the update of each finished item of a map are pending writes, so that a resume after a
-crash finds the same items and runs only the unfinished ones. Two of these records are left out,
-because each costs a sync:
-
-* A single item that is found in the state is recorded with the first record that depends on it: its
-  update, its interrupt, a result of `once`, or, for `idempotency_key`, by itself. Until then, a
-  resume finds it in the state of the checkpoint.
-* The update of the item that finishes last is not recorded if only its merge comes before the
-  checkpoint, or the record of the branch, that contains it. If the merge fails, it is recorded.
 """
 
 from __future__ import annotations
@@ -444,7 +434,7 @@ class _Branch:
                 self.state.merge(node_id, unpack(update))
             return self._require_inside(node_id, task["next"])
         if runner.control.must_check:
-            yield from runner.control.check(history.clock)
+            yield from runner.control.check()
         node = topology.nodes.get(node_id)
         if node is None:  # a fork: its own branches record what they do
             fork = topology.find_fork(node_id)
@@ -496,6 +486,28 @@ class _Branch:
 
 
 # Maps
+#
+# The list of the items and the update of each finished item are pending writes, so that a resume after a
+# crash finds the same items and runs only the unfinished ones. Each record costs a sync. Without exceptions,
+# an agent whose model calls one tool at a time would wait for the disk four times in each turn:
+#
+#     node          record                      waits
+#     the model     checkpoint
+#     the tools     items: -> [call]            for the first record that depends on it
+#                   task:0 -> {update: ...}     for the checkpoint
+#                   checkpoint
+#
+# Two of these records may wait in memory (`may_wait`), which leaves the two checkpoints:
+#
+# * The list of a single item that is found in the state. A crash loses it, and the resume finds the same
+#   item in the state of the checkpoint. It is recorded with what depends on it: the item's update, its
+#   interrupt or a result of `once`. For `idempotency_key`, and for another process, it is recorded by
+#   itself. The list of several items does not wait: readers see how many there are before the first has
+#   finished. Nor does an item that is not plain: the saver may refuse it, and must do so before it runs.
+# * The update of the item that finishes last, if only the merge of the updates comes before the checkpoint
+#   or the record of the branch, which contains it: no hook, no condition, no emitted output, no interval.
+#   A crash in between repeats the item, as a crash just before its end does. If the merge fails, the update
+#   is recorded with the failure.
 
 
 @final
@@ -518,6 +530,9 @@ class _MapExecution:
         self.node = node
         self.key = key
         self.executor = runner.find_executor(node.id)
+        has_fixed_edge = isinstance(self.state.topology.edges.get(node.id), str)
+        self.is_stored_next = self.history.stores_every_step and has_fixed_edge and not node.after_hooks
+        """Whether the updates are stored as soon as they are merged."""
         self.updates: list[FrozenDict | None] = []
         self.failures: dict[int, MapFailure] = {}
         self.waiting: set[str] = set()
@@ -591,15 +606,9 @@ class _MapExecution:
             reason = f"{failure_message}: {describe_error(error)}"
             raise state.make_error(NodeExecutionError, reason, node.id) from error
         yield from history.ensure_stored()
-        writes = {ITEMS + self.key: items}
-        # `defer` costs no sync; see the top of the module. Only a single item may wait: of several,
-        # readers see how many there are before the first has finished. And only a plain one: another
-        # may be refused by the saver, which must happen before it runs.
         is_in_state = isinstance(node.items.function, StateItems)
-        if is_in_state and len(items) <= 1 and kind_of(items) == PLAIN:
-            history.defer(writes)
-        else:
-            yield from history.record_or_defer(writes)
+        may_wait = is_in_state and len(items) <= 1 and kind_of(items) == PLAIN
+        yield from history.record_or_defer({ITEMS + self.key: items}, may_wait=may_wait)
         return items
 
     def _run_item(self, index: int, item: Any) -> Steps:
@@ -615,7 +624,7 @@ class _MapExecution:
                 return
             try:
                 if runner.control.must_check:
-                    yield from runner.control.check(self.history.clock)
+                    yield from runner.control.check()
                 result = yield from runner.run_action(node, item, key, self.executor, index)
                 task = {"node": node.id, "update": self._pack_result(index, result)}
             except Halt:
@@ -625,14 +634,9 @@ class _MapExecution:
                     raise
                 task = {"node": node.id, "update": pack({}), "failed": describe_cause(error)}
             self.unfinished -= 1
-            # The update of the last item waits if it will be stored with the node at once. Outputs are
-            # emitted before that checkpoint, and the caller may close the stream at any of them: with
-            # outputs, it has to be recorded too.
-            is_last = self.unfinished == 0 and not runner.dispatched_outputs
-            if is_last and self.history.stores_directly_after(node):
-                self.history.defer({TASK + key: task})
-            else:
-                yield from self.history.record_or_defer({TASK + key: task})
+            # The caller may close the stream at any output that is emitted before the checkpoint.
+            may_wait = self.is_stored_next and self.unfinished == 0 and not runner.dispatched_outputs
+            yield from self.history.record_or_defer({TASK + key: task}, may_wait=may_wait)
             if runner.dispatched_outputs:
                 yield from runner.emit_all(runner.dispatched_outputs)
         self.updates[index] = task["update"]

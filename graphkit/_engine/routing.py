@@ -82,11 +82,10 @@ def _resolve_one(state: RunState, source: str, mappings: Mapping[Any, str] | Non
         try:
             target = mappings[result]
         except (KeyError, TypeError):
-            if hasattr(result, "arg"):  # LangGraph's Send
-                raise _several_targets_error(state, f"the edge of {source!r} leads", result, source) from None
-            known = ", ".join(map(repr, mappings))
-            reason = f"the edge of {source!r} gave {result!r}, which its mappings do not have (they have {known})"
-            raise state.make_error(GraphRunnerError, reason, source) from None
+            if not hasattr(result, "arg"):  # else it is LangGraph's Send, which is refused below
+                known = ", ".join(map(repr, mappings))
+                reason = f"the edge of {source!r} gave {result!r}, which its mappings do not have (they have {known})"
+                raise state.make_error(GraphRunnerError, reason, source) from None
     next_node_id = None
     if isinstance(target, str):
         next_node_id = state.topology.resolve_target(target, source)

@@ -13,7 +13,7 @@ both. If it dies in between, the next one finds the thread, and submits nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from time import monotonic
@@ -345,72 +345,63 @@ class ScheduleAgenda:
         # jumps: of such a gap only the latest time counts, as if no worker had run.
         watched_since = now - timedelta(seconds=monotonic() - self._looked_at)
         self._looked_at = monotonic()
-        changed = self._changed
+        names = dict.fromkeys(self._changed)
         self._changed = set()
-        for name in changed:
-            self._guard(name, self._plan)
-        submitted: list[str] = []
-        for name, entry in [*self._entries.items()]:
+        for name, entry in self._entries.items():
             if entry.due <= now and entry.retry_at <= monotonic():
-                submitted += self._guard(name, lambda name: self._submit(name, now, watched_since))
+                names[name] = None
+        submitted: list[str] = []
+        for name in names:
+            known = self._entries.get(name)
+            # One schedule that fails must not end the other ones: it is looked at again later.
+            try:
+                submitted += self._look_at(name, now, watched_since)
+            except ThreadBusyError:
+                self._entries[name] = _Entry(now, monotonic() + _BUSY_PAUSE)
+            except Exception as error:  # noqa: BLE001 - one schedule's failure is not the others'
+                failures = 1 if known is None else known.failures + 1
+                pause = _FAILURES.delay_after(failures)
+                _LOG.warning("schedule %r failed here; the next attempt is in %.3g s: %s", name, pause, error)
+                self._entries[name] = _Entry(now, monotonic() + pause, failures)
         return submitted
 
-    def _guard(self, name: str, call: Callable[[str], Sequence[str]]) -> Sequence[str]:
-        """Call, and look at the schedule again later if it fails: it must not end the other ones."""
-        try:
-            return call(name)
-        except ThreadBusyError:
-            failures, pause = 0, _BUSY_PAUSE
-        except Exception as error:  # noqa: BLE001 - one schedule's failure is not the others'
-            known = self._entries.get(name)
-            failures = 1 if known is None else known.failures + 1
-            pause = _FAILURES.delay_after(failures)
-            _LOG.warning("schedule %r failed here; the next attempt is in %.3g s: %s", name, pause, error)
-        self._entries[name] = _Entry(self._now(), monotonic() + pause, failures)
-        return ()
-
-    def _plan(self, name: str) -> Sequence[str]:
-        latest = self._saver.get(_config_of(name))
-        schedule = None if latest is None else _read(latest, name)
-        self._set_entry(name, schedule)
-        return ()
-
-    def _set_entry(self, name: str, schedule: Schedule | None) -> None:
-        due = None
-        if schedule is not None:
-            due = schedule.next_due(schedule.last_due or schedule.created_at)
-        if due is None:
-            self._entries.pop(name, None)
-        else:
-            self._entries[name] = _Entry(due)
-
-    def _submit(self, name: str, now: datetime, watched_since: datetime) -> Sequence[str]:
-        """Submit the runs of a schedule that are due, and return their threads.
+    def _look_at(self, name: str, now: datetime, watched_since: datetime) -> list[str]:
+        """Submit the runs of a schedule that are due, and note when the next one is; return their threads.
 
         Raises:
             ThreadBusyError: another worker does it.
         """
         config = _config_of(name)
-        if self._saver.get(config) is None:  # the lock would create its thread
-            self._set_entry(name, None)
-            return ()
-        threads = []
+        due = self._note_due(name, self._saver.get(config))
+        if due is None or due > now:  # the lock would create a thread that was removed
+            return []
+        threads: list[str] = []
         with self._saver.run_lock(config, 0.0):
             latest = self._saver.get(config)
-            if latest is None:
-                self._set_entry(name, None)
-                return ()
-            schedule = _read(latest, name)
-            for due in schedule.find_unsubmitted(now, watched_since):
-                # Two schedules never make the same id: what follows the name has a fixed length. A cron
-                # expression counts in minutes.
-                thread = f"{name}-{due:%Y-%m-%dT%H:%MZ}"
-                submission = Submission(schedule.input, at=None, key=thread, is_new=False)
-                run_config = RunnableConfig(thread, metadata={"schedule": name, "due": due.isoformat()})
-                # Another worker may have submitted it, and died before it could record that.
-                submit_once(self._saver, run_config, submission, schedule.graph_id, is_own=True)
-                threads.append(thread)
-                schedule = replace(schedule, last_due=due)
-                latest = _put(self._saver, schedule, latest)
-        self._set_entry(name, schedule)
+            if latest is not None:
+                schedule = _read(latest, name)
+                for due in schedule.find_unsubmitted(now, watched_since):
+                    # Two schedules never make the same id: what follows the name has a fixed length. A cron
+                    # expression counts in minutes.
+                    thread = f"{name}-{due:%Y-%m-%dT%H:%MZ}"
+                    submission = Submission(schedule.input, at=None, key=thread, is_new=False)
+                    run_config = RunnableConfig(thread, metadata={"schedule": name, "due": due.isoformat()})
+                    # Another worker may have submitted it, and died before it could record that.
+                    submit_once(self._saver, run_config, submission, schedule.graph_id, is_own=True)
+                    threads.append(thread)
+                    schedule = replace(schedule, last_due=due)
+                    latest = _put(self._saver, schedule, latest)
+        self._note_due(name, latest)
         return threads
+
+    def _note_due(self, name: str, latest: Checkpoint | None) -> datetime | None:
+        """Note, and return, when the next run of a schedule is due; None if never, or if there is no schedule."""
+        due = None
+        if latest is not None:
+            schedule = _read(latest, name)
+            due = schedule.next_due(schedule.last_due or schedule.created_at)
+        if due is None:
+            self._entries.pop(name, None)
+        else:
+            self._entries[name] = _Entry(due)
+        return due

@@ -161,14 +161,8 @@ def freeze_value(name: str, value: Any) -> Any:
         raise CheckpointSerializationError(name, type(value).__name__, str(error)) from error
 
 
-def config_of(thread: ThreadLike) -> RunnableConfig:
-    if isinstance(thread, str):
-        return RunnableConfig(thread)
-    return RunnableConfig.of(thread)
-
-
 def require_root(thread: ThreadLike) -> RunnableConfig:
-    config = config_of(thread)
+    config = RunnableConfig.of(thread)
     if config.checkpoint_ns:
         raise CheckpointerConfigurationError(
             f"checkpoint_ns={config.checkpoint_ns!r} is the history of a nested graph, which only the graph around it "

@@ -134,15 +134,14 @@ class TaskFutures:
         by_ticket: the future of each task that is not done.
     """
 
-    def __init__(self, flush: Callable[[], None], call: Callable[[RunNode], Any]) -> None:
+    def __init__(self, writer: CheckpointWriter, call: Callable[[RunNode], Any]) -> None:
         """Prepare for tasks; threads are started when they are needed.
 
         Args:
-            flush: stores what waits to be stored; another process can record only at a stored
-                checkpoint.
+            writer: stores for the run.
             call: runs a node's action on a thread.
         """
-        self.flush = flush
+        self.writer = writer
         self.call = call
         self.threads: ThreadPoolExecutor | None = None
         self.by_ticket: dict[int, Future[Any]] = {}
@@ -168,7 +167,7 @@ class TaskFutures:
             future: Future[Any] = executor.submit(copy_context().run, capture_outcome, partial(run, task))
         else:
             assert isinstance(task, RunNode), "another process runs a generator to its end in one task"
-            self.flush()  # the other process records at the base, which must be stored by then
+            self.writer.flush()  # the other process records at the base, which must be stored by then
             history = task.context.journal
             assert isinstance(history, RunHistory)
             future = executor.submit(perform, make_remote_call(history, task))
@@ -218,7 +217,7 @@ class ThreadPool:
     def __init__(self, writer: CheckpointWriter) -> None:
         """Prepare a pool; `writer` stores for the run."""
         self.writer = writer
-        self.futures = TaskFutures(writer.flush, run_node)
+        self.futures = TaskFutures(writer, run_node)
         self.tickets = count()
         self.done: dict[int, DoneTask] = {}
         """Done tasks, kept until a later `wait` leaves them out: a Ctrl-C that interrupts the
@@ -282,7 +281,7 @@ class AsyncPool:
 
         self.writer = writer
         self.cancellation = cancellation
-        self.futures = TaskFutures(writer.flush, call_action)
+        self.futures = TaskFutures(writer, call_action)
         self.tickets = count()
         self.running: dict[int, AsyncTask[Outcome]] = {}
         self.done: set[int] = set()
@@ -293,8 +292,8 @@ class AsyncPool:
         """Run one task, and wait for it."""
         if task.executor is None:
             return await self._run_here(task)
-        ticket = self._start(task)
-        ((_, result, error),) = await self._wait((ticket,))
+        ticket = await self.start(Start(task))
+        ((_, result, error),) = await self.wait(Wait((ticket,)))
         return unwrap_outcome((result, error))
 
     async def _run_here(self, task: Task) -> Any:
@@ -319,15 +318,13 @@ class AsyncPool:
 
     async def start(self, request: Start) -> int:
         """Start a task; return its ticket."""
-        if self.cancellation.error is not None:
-            raise self.cancellation.error  # raised again where the running tasks are waited for
-        if request.task.executor is not None:
-            await self.writer.aflush()
-        return self._start(request.task)
-
-    def _start(self, task: Task) -> int:
         import asyncio
 
+        task = request.task
+        if self.cancellation.error is not None:
+            raise self.cancellation.error  # raised again where the running tasks are waited for
+        if task.executor is not None:
+            await self.writer.aflush()
         self.writer.share()
         ticket = next(self.tickets)
         has_async_form = isinstance(task, RunNode) and task.call.async_form is not None
@@ -351,16 +348,13 @@ class AsyncPool:
             CancelledError: the run was cancelled. Its async tasks were cancelled too; the others
                 have ended.
         """
+        import asyncio
+
         cancelled = self.cancellation.take()
         if cancelled is not None:  # it arrived while something was being stored
             await self._cancel()
             raise cancelled
-        return await self._wait(request.tickets)
-
-    async def _wait(self, tickets: Collection[int]) -> list[DoneTask]:
-        import asyncio
-
-        while not (done := self.done.intersection(tickets)):
+        while not (done := self.done.intersection(request.tickets)):
             self.news.clear()
             try:
                 await self.news.wait()

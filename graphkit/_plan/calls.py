@@ -24,31 +24,26 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import aclosing, nullcontext
 from contextvars import copy_context
 from copy import copy
 from datetime import datetime
 from functools import partial
-from queue import Empty, SimpleQueue
-from threading import Lock, Thread
-from time import monotonic
+from queue import Empty
+from threading import Lock
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, final
 
 from graphkit._plan.topology import Call
 from graphkit._records.context import ABSENT, CURRENT_NODE_CONTEXT, Journal, NodeContext
-from graphkit._to_thread import Outcome, Thunk, capture_outcome, finish_in_thread, unwrap_outcome
+from graphkit._records.output import Command
+from graphkit._to_thread import JobThread, Thunk, finish_in_thread, unwrap_outcome
 from graphkit.errors import GraphRunnerError
 
 if TYPE_CHECKING:
     from graphkit._plan.retry import RetryPolicy
     from graphkit._records.config import RunnableConfig
-
-from collections.abc import AsyncIterable, Iterator, Mapping
-from contextlib import nullcontext
-from time import sleep
-
-from graphkit._records.output import Command
 
 # The four kinds of call: sync or async, and with chunks or without.
 #
@@ -360,8 +355,8 @@ class _TimeBudget:
 
 
 def _run_function_in_time(thunk: Thunk, budget: _TimeBudget) -> Any:
-    with _Worker(budget) as worker:
-        result = worker.run(thunk)
+    with _TimedAttempt(budget) as attempt:
+        result = attempt.run(thunk)
     # A function may return an awaitable although it is not known to be async.
     return budget.run(result) if inspect.isawaitable(result) else result
 
@@ -371,19 +366,19 @@ async def _run_async_function_in_time(thunk: Thunk, budget: _TimeBudget) -> Any:
 
 
 def _run_generator_in_time(thunk: Thunk, budget: _TimeBudget) -> Generator[Any, Any, Any]:
-    with _Worker(budget) as worker:
+    with _TimedAttempt(budget) as attempt:
         chunks = RUN[False, True](thunk)
         try:
             while True:
-                chunk, returned = worker.run(partial(next_chunk, chunks))
+                chunk, returned = attempt.run(partial(next_chunk, chunks))
                 if chunk is EXHAUSTED:
                     return returned
                 yield chunk
         except GeneratorExit:
-            worker.run(chunks.close)
+            attempt.run(chunks.close)
             raise
         finally:
-            worker.jobs.put(chunks.close)  # an abandoned attempt closes it as soon as it can
+            attempt.thread.jobs.put(chunks.close)  # an abandoned attempt closes it as soon as it can
 
 
 async def _run_async_generator_in_time(thunk: Thunk, budget: _TimeBudget) -> AsyncGenerator[Any]:
@@ -402,8 +397,8 @@ _RUN_IN_TIME: Final[dict[tuple[bool, bool], Callable[[Thunk, _TimeBudget], Any]]
 
 
 @final
-class _Worker:
-    """A thread for one attempt, abandoned on a timeout. A daemon, so that no exit waits for it.
+class _TimedAttempt:
+    """An attempt on a thread of its own, abandoned on a timeout. A daemon, so that no exit waits for it.
 
     The attempt has a copy of the node context. The real node context takes over what the attempt did
     as long as it is in time.
@@ -411,8 +406,6 @@ class _Worker:
 
     def __init__(self, budget: _TimeBudget) -> None:
         self.budget = budget
-        self.jobs: SimpleQueue[Thunk | None] = SimpleQueue()
-        self.outcomes: SimpleQueue[Outcome] = SimpleQueue()
         self.context = CURRENT_NODE_CONTEXT.get()
         self.own_context: NodeContext | None = None
         self.journal: _GuardedJournal | None = None
@@ -426,13 +419,7 @@ class _Worker:
                 self.journal = _GuardedJournal(self.context.journal, budget)
                 self.own_context.journal = self.journal
             variables.run(CURRENT_NODE_CONTEXT.set, self.own_context)
-        name = f"graphkit-{budget.node_id}"
-        thread = Thread(target=variables.run, args=(self._work,), name=name, daemon=True)
-        thread.start()
-
-    def _work(self) -> None:
-        while (job := self.jobs.get()) is not None:
-            self.outcomes.put(capture_outcome(job))
+        self.thread = JobThread(f"graphkit-{budget.node_id}", variables, is_daemon=True)
 
     def run(self, job: Thunk) -> Any:
         """Run a job on the thread.
@@ -441,9 +428,9 @@ class _Worker:
             TimeoutError: the job did not end in time. The thread may still be running it.
         """
         started = monotonic()
-        self.jobs.put(job)
+        self.thread.jobs.put(job)
         try:
-            outcome = self.outcomes.get(timeout=max(self.budget.left, 0))
+            outcome = self.thread.outcomes.get(timeout=max(self.budget.left, 0))
         except Empty:
             raise self.budget.make_error() from None
         self.budget.left -= monotonic() - started
@@ -459,7 +446,7 @@ class _Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.jobs.put(None)
+        self.thread.jobs.put(None)
         if self.journal is not None:
             self.journal.close()
 

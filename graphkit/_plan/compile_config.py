@@ -6,25 +6,22 @@ A CompileConfig ports langgraph4j's class, builder included. Runs and updates ar
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast, final
 
-from graphkit._options import check_choice, check_clock, check_count, check_seconds
-from graphkit._plan.events import Observer
+from graphkit._options import check_choice, check_clock, check_count, check_executor, check_seconds, show_options
+from graphkit._plan.checkpoint_when import adapt_predicate
+from graphkit._plan.events import Observer, observers_of
 from graphkit._plan.retry import RetryPolicy
+from graphkit._plan.topology import Node, Topology
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.writes import subgraph_namespace
 from graphkit._wording import check_options, name_type
 from graphkit.errors import CheckpointerConfigurationError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
-
-from collections.abc import Iterator
-
-from graphkit._plan.checkpoint_when import adapt_predicate
-from graphkit._plan.topology import Node, Topology
-from graphkit._saver.writes import subgraph_namespace
 
 
 @final
@@ -101,14 +98,12 @@ class CompileConfig:
         if self.checkpoint_when is not None and not callable(self.checkpoint_when):
             raise TypeError(f"checkpoint_when must be callable, not {self.checkpoint_when!r}; see graphkit.when")
 
+        check_executor("executor", self.executor, TypeError)
         if self.clock is not None:
             check_clock(self.clock)
 
         object.__setattr__(self, "migrations", tuple(self.migrations))
         if self.observers != ():
-            # It imports logging, and few graphs have observers.
-            from graphkit._plan.events import observers_of
-
             object.__setattr__(self, "observers", observers_of(self.observers))
 
         check_count("max_iterations", self.max_iterations)
@@ -124,13 +119,7 @@ class CompileConfig:
             )
 
     def __repr__(self) -> str:
-        """Return the options that are not at their defaults."""
-        shown = [
-            f"{field.name}={value!r}"
-            for field in dataclasses.fields(self)
-            if (value := getattr(self, field.name)) != field.default
-        ]
-        return f"CompileConfig({', '.join(shown)})"
+        return show_options(self, CompileConfig())
 
     @property
     def saver(self) -> BaseCheckpointSaver | None:
@@ -327,6 +316,12 @@ class Program:
         self.after = topology.find_stops(options.interrupt_after)
         self.when = None if options.checkpoint_when is None else adapt_predicate(options.checkpoint_when)
 
+    def find_saver(self, outer: BaseCheckpointSaver | None) -> BaseCheckpointSaver | None:
+        """Return the saver of a nested graph: its own, or that of the outer graph; None if it stores nothing."""
+        if not self.options.checkpoint_interval:
+            return None
+        return self.options.checkpoint_saver or outer
+
     def find_stop(self, stops: Mapping[str, str], node_id: str | None) -> str | None:
         """Return the node that a declared stop at a node or a fork names; None if there is no such stop.
 
@@ -342,10 +337,6 @@ class Program:
         # A condition has chosen this fork, so `stops` does not have its id.
         inside = [name for branch in fork.branches.values() for name in branch if name in stops]
         return stops[inside[0]] if inside else None
-
-    def with_options(self, options: CompileConfig) -> Program:
-        """Return the same graph under other options."""
-        return Program(self.topology, options)
 
 
 def program_of(node: Node) -> Program:

@@ -151,7 +151,7 @@ class StateSchema:
             update: the update as the node returned it.
             data: the state after the update was merged.
         """
-        return update
+        return self.to_mapping(update)
 
     def adopt(self, data: Mapping[str, Any]) -> FrozenDict:
         """Return the state of another graph as a first state of this one.
@@ -223,9 +223,6 @@ class DataclassSchema(StateSchema):
             return {name: getattr(update, name) for name in self.keys}
         mapping: Mapping[str, Any] = update
         return mapping
-
-    def normalize_update(self, update: Any, data: FrozenDict) -> Mapping[str, Any]:  # noqa: ARG002 - as the base class's
-        return self.to_mapping(update)
 
 
 def make_state_class(model: type, fields: Iterable[str]) -> type[AgentState]:

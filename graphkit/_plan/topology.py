@@ -229,10 +229,6 @@ class Topology:
         self.fingerprint = _fingerprint(self)
         self.asynchronous = _find_asynchronous(self)
 
-    def has_target(self, node_id: str | None) -> bool:
-        """Return whether a run may go to this id: END, a node or a fork."""
-        return node_id == END or node_id in self.nodes or self.find_fork(node_id) is not None
-
     def find_fork(self, node_id: str | None) -> Fork | None:
         """Return the fork with this id, also one that a condition has chosen; None if there is none."""
         if node_id is None:
@@ -259,6 +255,15 @@ class Topology:
         if node is not None:
             targets += node.destinations
         return [target for target in dict.fromkeys(targets) if target != END]
+
+    def find_parallel(self) -> list[str]:
+        """Return the ids at which branches or items may begin, in this graph and in its nested graphs."""
+        found = [fork.source for fork in self.forks.values()]
+        found += [source for source in {**self.edges, **self.nodes} if len(self.declared_targets(source)) > 1]
+        found += [node.id for node in self.nodes.values() if node.items is not None]
+        for node in self.nested:
+            found += node.graph.topology.find_parallel()  # type: ignore[union-attr]
+        return list(dict.fromkeys(found))
 
     def choose(self, source: str, heads: Sequence[str]) -> Fork:
         """Return the fork of those targets that a condition has chosen.
@@ -297,7 +302,8 @@ class Topology:
         else:
             target = self.aliases.get(name, name)
 
-        if not self.has_target(target):
+        is_target = target == END or target in self.nodes or self.find_fork(target) is not None
+        if not is_target:
             return None
         return str.__str__(target)  # a member of a StrEnum becomes its text
 

@@ -20,7 +20,7 @@ from inspect import signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, ParamSpec, Self, TypeVar, final
 
-from graphkit._options import check_count
+from graphkit._options import check_count, check_executor, show_options
 from graphkit._public_names import JavaNames, NameElsewhere
 from graphkit._records.context import ABSENT, CURRENT_NODE_CONTEXT, NodeContext, require_node_context
 from graphkit._to_thread import finish_in_thread
@@ -50,7 +50,10 @@ class StreamMode(StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
         modes = ", ".join(repr(mode.value) for mode in cls)
-        raise ValueError(f"there is no stream mode {value!r}; the modes are {modes}")
+        raise ValueError(
+            f"there is no stream mode {value!r}, only {modes}; to stream the tokens of a model, pass each one to "
+            f"config.dispatch in the node and use 'custom'"
+        )
 
 
 _NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -105,6 +108,10 @@ class RunnableConfig(JavaNames):
             check_count("max_iterations", self.max_iterations)
         if self.max_concurrency is not None:
             check_count("max_concurrency", self.max_concurrency)
+        if self.executor is not None:
+            executors = self.executor.values() if isinstance(self.executor, Mapping) else [self.executor]
+            for executor in executors:
+                check_executor("executor", executor, CheckpointerConfigurationError)
         if self.stream_mode.__class__ is not StreamMode:
             object.__setattr__(self, "stream_mode", _parse_stream_mode(self.stream_mode))
         if self.metadata.__class__ is not MappingProxyType:
@@ -112,13 +119,7 @@ class RunnableConfig(JavaNames):
             object.__setattr__(self, "metadata", metadata)
 
     def __repr__(self) -> str:
-        """Return the fields that are not at their defaults."""
-        shown = [
-            f"{field.name}={value!r}"
-            for field in dataclasses.fields(self)
-            if field.repr and (value := getattr(self, field.name)) != getattr(_DEFAULT, field.name)
-        ]
-        return f"RunnableConfig({', '.join(shown)})"
+        return show_options(self, _DEFAULT)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle a copy of the metadata: a mapping proxy does not pickle."""
@@ -482,19 +483,12 @@ def _parse_stream_mode(mode: str | Sequence[StreamMode | str]) -> StreamMode | t
     Raises:
         ValueError: there is no such mode, or the list is empty.
     """
-    modes = [mode] if isinstance(mode, str) else list(mode)
-    if not modes:
-        raise ValueError("a list of stream modes needs at least one")
-    for each in modes:
-        if each not in list(StreamMode):
-            known = ", ".join(repr(str(known)) for known in StreamMode)
-            raise ValueError(
-                f"there is no stream mode {each!r}, only {known}; to stream the tokens of a model, pass each one to "
-                f"config.dispatch in the node and use 'custom'"
-            )
     if isinstance(mode, str):
         return StreamMode(mode)
-    return tuple(dict.fromkeys(map(StreamMode, modes)))
+    modes = tuple(dict.fromkeys(map(StreamMode, mode)))
+    if not modes:
+        raise ValueError("a list of stream modes needs at least one")
+    return modes
 
 
 def _wrong_type(name: str, expected: str, value: object) -> CheckpointerConfigurationError:

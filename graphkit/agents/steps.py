@@ -10,9 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from copy import copy
+from functools import partial
 from logging import getLogger
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any, Final, final
 
 from graphkit._build.state_graph import StateGraph
@@ -20,7 +19,7 @@ from graphkit._compiled import CompiledGraph
 from graphkit._plan.topology import StateItems, TwoForms
 from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit._records.output import Command
-from graphkit._to_thread import capture_outcome, unwrap_outcome
+from graphkit._to_thread import JobThread, unwrap_outcome
 from graphkit.agents.configuration import LlmStepSettings
 from graphkit.agents.messages import Message, TextHandler, as_reply, to_plain
 from graphkit.agents.models import FunctionModel, Model
@@ -53,36 +52,32 @@ def stream_text(request: Callable[[TextHandler], Message]) -> Generator[str, Non
     The text of a model that does not stream is one piece. A caller that closes the generator ends the request at
     its next piece. If none arrives within GRACE seconds, the thread is abandoned, and records nothing more.
     """
-    pieces: SimpleQueue[Any] = SimpleQueue()
+    # A context can be entered by one thread at a time, so the request gets a copy, and a node context of its own,
+    # which can be cut off from the run without touching that of the node.
+    node_context = copy(CURRENT_NODE_CONTEXT.get())
+    variables = copy_context()
+    variables.run(CURRENT_NODE_CONTEXT.set, node_context)
+    model = JobThread("graphkit-model", variables, is_daemon=True)
     is_closed = False
 
     def on_text(text: str) -> None:
         if is_closed:
             raise _ClosedError
         if text:
-            pieces.put(text)
+            model.outcomes.put(text)
 
-    def work() -> None:
-        outcome = capture_outcome(lambda: request(on_text))
-        pieces.put(outcome)  # after the last piece
-
-    # A context can be entered by one thread at a time, so the request gets a copy, and a node context of its own,
-    # which can be cut off from the run without touching that of the node.
-    node_context = copy(CURRENT_NODE_CONTEXT.get())
-    variables = copy_context()
-    variables.run(CURRENT_NODE_CONTEXT.set, node_context)
-    thread = Thread(target=variables.run, args=(work,), name="graphkit-model", daemon=True)
-    thread.start()
+    model.jobs.put(partial(request, on_text))
+    model.jobs.put(None)
     is_streamed = False
     try:
-        while isinstance(piece := pieces.get(), str):
+        while isinstance(piece := model.outcomes.get(), str):
             is_streamed = True
             yield piece
     finally:
         is_closed = True
         if node_context is not None:
             node_context.journal = None  # the run may be over, and its lock free
-        thread.join(GRACE)
+        model.thread.join(GRACE)
     reply: Message = unwrap_outcome(piece)
     if not is_streamed:
         yield from _whole_text(reply)

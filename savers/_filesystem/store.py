@@ -42,6 +42,10 @@ _NOT_REMOVABLE: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, e
 """Why a directory cannot be removed, other than by a failing disk: it is not empty, or it is a
 mount point."""
 _LOGGER: Final = getLogger("graphkit")
+_LEAST_WRITE_WAIT: Final = 1.0
+"""Seconds that a writer waits for another one, also if no run is to wait for another run. Several threads share a
+write lock: with lock_timeout=0, a run would be refused because that of another thread writes at this moment. It
+does so for some ten microseconds."""
 
 
 class Leftovers:
@@ -324,7 +328,8 @@ class Store:
         if lock is None:
             # Made only now: to make all of them took 90 of the 100 us of opening a store.
             path = layout.join(self.root, layout.LOCKS, f"{stripe:02x}")
-            made = WriteLock(self.io, path, self._make_root_files, self._lock_timeout)
+            timeout = max(self._lock_timeout, _LEAST_WRITE_WAIT)
+            made = WriteLock(self.io, path, self._make_root_files, timeout)
             # Two threads of execution that make it at the same time get the same one.
             lock = self._write_locks.setdefault(stripe, made)
         return lock

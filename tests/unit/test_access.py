@@ -10,7 +10,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from graphkit import END, BaseCheckpointSaver, Checkpoint, HasVersions, RunnableConfig, abc, interrupt
+from graphkit import (
+    END,
+    START,
+    BaseCheckpointSaver,
+    Checkpoint,
+    HasVersions,
+    RunnableConfig,
+    StateGraph,
+    abc,
+    interrupt,
+)
 from graphkit.abc import Watch
 from graphkit.errors import (
     AccessDeniedError,
@@ -716,8 +726,10 @@ def once_in_another_process(state, config):
 
 def test_it_reaches_other_processes(tmp_path):
     with FileSystemSaver(tmp_path, fsync="never") as inner, ProcessPoolExecutor(1) as pool:
-        app = make_app(AccessControlledSaver(inner, policies.prefix({"ann": "t"})), a=once_in_another_process)
-        state = app.invoke({}, RunnableConfig("t", executor={"a": pool}).with_principal("ann"))
+        graph = StateGraph({}).add_node("a", once_in_another_process, executor=pool)
+        saver = AccessControlledSaver(inner, policies.prefix({"ann": "t"}))
+        app = graph.add_edge(START, "a").add_edge("a", END).compile(checkpoint_saver=saver)
+        state = app.invoke({}, RunnableConfig("t").with_principal("ann"))
     assert state["seen"] == "ann"
 
 

@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -26,7 +27,7 @@ from graphkit import (
     StateGraph,
     interrupt,
 )
-from graphkit.errors import NodeExecutionError
+from graphkit.errors import CheckpointerConfigurationError, GraphStateError, NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import (
     CONFIG,
@@ -117,7 +118,6 @@ def test_the_nearest_executor_counts(go, threads):
     compiled = graph.add_edge("own", END).compile(executor=threads["mine"])
     assert logged(go(compiled, {}, CONFIG.replace(executor=threads["other"]))) == ["other", "other", "third"]
     assert logged(go(compiled, {}, CONFIG.replace(executor={START: threads["other"]}))) == ["other", "other", "third"]
-    assert logged(go(compiled, {}, CONFIG.replace(executor={"n0": threads["other"]}))) == ["mine", "mine", "third"]
 
 
 def test_an_executor_by_the_id_of_the_forking_node(go, threads):  # addParallelNodeExecutor
@@ -131,6 +131,42 @@ def test_an_executor_by_the_id_of_the_forking_node(go, threads):  # addParallelN
 
     more = RunnableConfig.builder(config).addParallelNodeExecutor("b", threads["third"]).build()
     assert logged(go(app, {}, more)) == ["mine", "third", "third", "mine", "graphkit"]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("n1", "it is in a branch of '__START__'"),
+        ("mapp", "did you mean 'map'?"),
+        ("other", "the graph has '__START__', 'chosen', 'map', 'inner'"),
+    ],
+)
+def test_an_executor_that_would_have_no_effect_is_refused(threads, name, hint):
+    inner = connect(StateGraph(SCHEMA).add_map_node("inner", where, lambda s: "x"), "START>inner inner>END")
+    graph = StateGraph(SCHEMA).add_map_node("map", where, lambda s: "x").add_node("nested", inner.compile())
+    for node in ("n0", "n1", "chosen", "x", "y"):
+        graph.add_node(node, where)
+    graph.add_conditional_edges("chosen", lambda s: ["x", "y"], ["x", "y"])
+    connect(graph, "START>n0,n1 n0>map n1>map map>nested nested>chosen x>END y>END")
+    app = graph.compile()
+    with pytest.raises(GraphStateError, match=f"executor names '{name}', which .* map node; {re.escape(hint)}"):
+        app.invoke({}, CONFIG.replace(executor={"map": threads["mine"], name: threads["mine"]}))
+
+
+@pytest.mark.parametrize("executor", ["a name", {"n0": "a name"}])
+def test_what_is_no_executor_is_refused_where_it_is_given(executor):
+    with pytest.raises(TypeError, match=r"executor must be a .*Executor.* has no submit\(\)"):
+        alone(where).compile(executor=executor)
+    with pytest.raises(CheckpointerConfigurationError, match=r"'a name' has no submit\(\)"):
+        RunnableConfig("t", executor=executor)
+
+
+def test_a_node_may_pass_its_executors_on_to_another_graph(go, threads):
+    other = fork_of(where, where).compile()
+    graph = fork_of(lambda state, config: {"log": other.invoke({}, config)["log"]}, where)
+    graph.add_map_node("m", where, lambda s: "x").add_edge(START, "m").add_edge("m", END)
+    executors = {START: threads["mine"], "m": threads["other"]}
+    assert logged(go(graph.compile(), {}, CONFIG.replace(executor=executors))) == ["mine", "mine", "mine", "other"]
 
 
 def test_the_nodes_of_an_embedded_graph_run_where_its_branch_does(go, threads):

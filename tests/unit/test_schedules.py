@@ -3,11 +3,12 @@
 import threading
 import uuid
 from datetime import UTC, datetime, timedelta
+from queue import SimpleQueue
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from graphkit import RunnableConfig, schedules
+from graphkit import RetryPolicy, RunnableConfig, schedules
 from graphkit._engine import schedules as engine
 from graphkit._engine.schedules import Schedule, iter_due_times
 from graphkit.abc import HasVersions
@@ -19,7 +20,7 @@ from graphkit.errors import (
 )
 from graphkit.testing import ManualClock
 from graphkit.worker import Worker
-from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver
+from savers import FileSystemSaver, MemorySaver, PostgresSaver, SaverWrapper, SqliteSaver
 from tests.support.graphs import LOG, make_chain
 from tests.support.sweeps import in_turn
 from tests.support.workers import PATIENCE, serving
@@ -304,3 +305,32 @@ def test_a_schedule_that_cannot_be_read_does_not_stop_the_others(clock, app, cap
     clock.advance(HOUR)
     assert serve(saver, app, clock) == 1
     assert "schedule 'bad' failed" in caplog.text
+
+
+def test_after_each_failure_a_schedule_rests_longer(clock, app, monkeypatch):
+    """Also if only the submission fails, and reading the schedule does not."""
+    saver = MemorySaver()
+    schedules.add(saver, "x", "0 9 * * *", {}, created_at=clock())
+    clock.advance(HOUR)
+    failures = SimpleQueue()
+    monkeypatch.setattr(engine, "submit_once", None)
+    monkeypatch.setattr(RetryPolicy, "delay_after", lambda policy, attempt: failures.put(attempt) or 0.0)
+    with serving(Worker(saver, app, clock=clock, interval=0.01)):
+        assert [failures.get(timeout=PATIENCE) for _ in range(3)] == [1, 2, 3]
+
+
+class RemovedBefore(SaverWrapper):
+    """A store from which another process removes a schedule just before a worker locks it."""
+
+    def run_lock(self, config=None, timeout=None):
+        if timeout == 0:
+            schedules.remove(self, "x")
+        return super().run_lock(config, timeout)
+
+
+def test_a_schedule_that_is_removed_at_the_last_moment_submits_nothing(clock, app):
+    saver = RemovedBefore(MemorySaver())
+    schedules.add(saver, "x", "0 9 * * *", {}, created_at=clock())
+    clock.advance(HOUR)
+    assert serve(saver, app, clock) == 0
+    assert not saver.threads()

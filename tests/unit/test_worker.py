@@ -12,6 +12,8 @@ from graphkit.errors import NodeExecutionError, ThreadBusyError
 from graphkit.operations import answer
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
+from savers._filesystem.layout import locate_thread
+from tests.support.disks import HookedIO
 from tests.support.graphs import LOG, make_chain
 from tests.support.savers import open_kind
 from tests.support.sweeps import in_turn
@@ -251,6 +253,27 @@ def test_a_thread_that_somebody_runs_is_left_to_them(saver):
     with saver.run_lock(RunnableConfig("t")), ThreadPoolExecutor(1) as pool:
         assert pool.submit(Worker(app).run, once=True).result(PATIENCE) == 0
     assert log(app, "t") == ["a"]
+
+
+def test_runs_that_share_a_write_lock_do_not_refuse_each_other(tmp_path):
+    """No run waits for another one on its thread, but a write takes a moment."""
+    threads = [thread for thread in map(str, range(1000)) if locate_thread(thread).stripe == 0][:2]
+    both_run, have_met = threading.Barrier(2, timeout=PATIENCE), threading.Event()
+
+    def write_slowly(kind, path):
+        if kind == "write_at" and have_met.is_set():
+            threading.Event().wait(SOON)
+
+    def meet(state):
+        both_run.wait()
+        have_met.set()
+
+    with FileSystemSaver(tmp_path, fsync="never", lock_timeout=0, io=HookedIO(write_slowly)) as saver:
+        app = make_chain({}, a=meet, b=lambda state: None).compile(checkpoint_saver=saver)
+        for thread in threads:
+            app.submit({}, RunnableConfig(thread))
+        assert Worker(app, concurrency=2).run(once=True) == 2
+        assert [status(saver, thread) for thread in threads] == ["finished", "finished"]
 
 
 class TakenBefore(SaverWrapper):

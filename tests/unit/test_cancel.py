@@ -47,15 +47,11 @@ from tests.support.graphs import (
     make_graph,
     payloads_of,
 )
-from tests.support.savers import SAVER_KINDS, contents, open_kind
-from tests.support.sweeps import ALL, in_turn
-from tests.support.workers import PATIENCE
+from tests.support.savers import contents, saver_fixture
+from tests.support.sweeps import ALL
+from tests.support.workers import PATIENCE, status_everywhere as status
 
-
-@pytest.fixture(params=in_turn(SAVER_KINDS, "saver"))
-def saver(request, tmp_path):
-    with open_kind(request.param, tmp_path) as saver:
-        yield saver
+saver = saver_fixture()
 
 
 @pytest.fixture
@@ -80,14 +76,6 @@ def real_times():
 
 def run(graph, given, config=CONFIG, *, how="sync"):
     return graph.invoke_final(given, config) if how == "sync" else asyncio.run(graph.ainvoke_final(given, config))
-
-
-def status(saver, thread="t"):
-    config = RunnableConfig(thread)
-    summary = saver.summary(config)
-    newest = saver.history(config)[0]
-    (status,) = {summary.status, newest.status, saver.recent(config, limit=1)[0].status}
-    return status
 
 
 def in_thread(function, *arguments, **keywords):

@@ -20,8 +20,8 @@ from graphkit.errors import (
 from graphkit.testing import ManualClock
 from savers import FileSystemSaver
 from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph, status_of
-from tests.support.savers import SAVER_KINDS, contents, open_kind
-from tests.support.sweeps import ALL, in_turn
+from tests.support.savers import contents, saver_fixture
+from tests.support.sweeps import ALL
 
 NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -32,10 +32,7 @@ def clock():
     return ManualClock(NOON)
 
 
-@pytest.fixture(params=in_turn(SAVER_KINDS, "saver"))
-def saver(request, tmp_path):
-    with open_kind(request.param, tmp_path, lock_timeout=0) as saver:
-        yield saver
+saver = saver_fixture(lock_timeout=0)
 
 
 def asks(**terms):

@@ -1,6 +1,5 @@
 """Retention policies: what stays, which threads they choose, alerts, and files that are wrong."""
 
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
@@ -8,23 +7,13 @@ import pytest
 
 from graphkit import END, CheckpointerConfigurationError, CheckpointStorageError, RunnableConfig
 from graphkit.retention import RetentionPolicy
-from savers import FileSystemSaver, MemorySaver, PostgresSaver
+from savers import FileSystemSaver, MemorySaver
 from tests.support.retention import fill, ids
-from tests.support.savers import SAVER_KINDS, ListingSaver, ListSaver, open_kind
+from tests.support.savers import SAVER_KINDS, ListingSaver, ListSaver, saver_fixture
+from tests.support.sweeps import ALL
 from tests.support.terminal import damage, graphkit
 
-
-@pytest.fixture(params=[*SAVER_KINDS, "postgres"])
-def saver(request, tmp_path):
-    if request.param != "postgres":
-        with open_kind(request.param, tmp_path, four_methods=ListingSaver) as saver:
-            yield saver
-        return
-    server = request.getfixturevalue("server")
-    schema = f"test {uuid.uuid4().hex}"
-    with PostgresSaver(server.connection_string, schema=schema) as saver:
-        yield saver
-    server.drop_schema(schema)
+saver = saver_fixture([*SAVER_KINDS, "postgres"], most=ALL, four_methods=ListingSaver)
 
 
 @pytest.mark.requirement("P59")

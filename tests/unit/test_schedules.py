@@ -1,7 +1,6 @@
 """Schedules: when runs are due, that each is submitted once, and what a worker notices."""
 
 import threading
-import uuid
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -19,9 +18,9 @@ from graphkit.errors import (
 )
 from graphkit.testing import ManualClock
 from graphkit.worker import Worker
-from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver
+from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import LOG, make_chain
-from tests.support.sweeps import in_turn
+from tests.support.savers import saver_fixture
 from tests.support.workers import PATIENCE, serving
 
 MONDAY = datetime(2026, 11, 30, 8, 30, tzinfo=UTC)
@@ -29,21 +28,7 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 ZURICH = "Europe/Zurich"
 
 
-@pytest.fixture(params=in_turn(["memory", "file", "sqlite", "postgres"], "saver"))
-def saver(request, tmp_path):
-    if request.param == "memory":
-        yield MemorySaver()
-    elif request.param == "file":
-        yield FileSystemSaver(tmp_path / "store", fsync="never")
-    elif request.param == "sqlite":
-        with SqliteSaver(tmp_path / "runs.db", fsync="never") as saver:
-            yield saver
-    else:
-        server = request.getfixturevalue("server")
-        schema = f"test {uuid.uuid4().hex}"
-        with PostgresSaver(server.connection_string, schema=schema) as saver:
-            yield saver
-        server.drop_schema(schema)
+saver = saver_fixture(["memory", "file", "sqlite", "postgres"])
 
 
 @pytest.fixture

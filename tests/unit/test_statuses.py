@@ -6,14 +6,9 @@ from graphkit import END, START, GraphResume, RunnableConfig, StateGraph, interr
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver, SqliteSaver
 from tests.support.graphs import CONFIG, LOG, make_chain
-from tests.support.savers import open_kind
-from tests.support.sweeps import in_turn
+from tests.support.savers import saver_fixture
 
-
-@pytest.fixture(params=in_turn(["memory", "file", "sqlite", "wrapped"], "saver", most=2))
-def saver(request, tmp_path):
-    with open_kind(request.param, tmp_path) as saver:
-        yield saver
+saver = saver_fixture(["memory", "file", "sqlite", "wrapped"], most=2)
 
 
 def chain(saver=None, /, *, before=(), after=(), **nodes):

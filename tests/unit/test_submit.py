@@ -37,9 +37,8 @@ from graphkit.saver_kit import IncomingThread, freeze
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
 from tests.support.graphs import LOG, ConcurrentCalls, log_node, make_chain
-from tests.support.savers import SAVER_KINDS, open_kind
-from tests.support.sweeps import in_turn
-from tests.support.workers import PATIENCE, log_of, serving
+from tests.support.savers import contents, saver_fixture
+from tests.support.workers import PATIENCE, log_of, serving, status_everywhere as status
 
 
 class Closed(TypedDict, total=False):
@@ -51,10 +50,7 @@ T = RunnableConfig("t")
 LATER = timedelta(days=1)
 
 
-@pytest.fixture(params=in_turn(SAVER_KINDS, "saver"))
-def saver(request, tmp_path):
-    with open_kind(request.param, tmp_path, lock_timeout=0) as saver:
-        yield saver
+saver = saver_fixture(lock_timeout=0)
 
 
 @pytest.fixture
@@ -75,19 +71,6 @@ def app(saver):
 
 def make_app(saver, schema=LOG, **options):
     return make_chain(schema, a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, **options)
-
-
-def status(saver, thread="t"):
-    config = RunnableConfig(thread)
-    summary = saver.summary(config)
-    newest = saver.history(config)[0]
-    (status,) = {summary.status, newest.status, saver.recent(config, limit=1)[0].status}
-    return status
-
-
-def contents(saver, thread="t"):
-    history = saver.list(RunnableConfig(thread))
-    return [(each, dict(saver.get_writes(RunnableConfig(thread, each.id)))) for each in history]
 
 
 def fail(state):

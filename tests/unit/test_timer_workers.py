@@ -11,8 +11,7 @@ from graphkit.testing import ManualClock, ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.graphs import LOG, Killed, log_node, make_chain, make_graph
-from tests.support.savers import SAVER_KINDS, ListingSaver, open_kind
-from tests.support.sweeps import in_turn
+from tests.support.savers import ListingSaver, saver_fixture
 from tests.support.workers import PATIENCE, log_of, serving, status, wait_for
 
 NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
@@ -25,10 +24,7 @@ def clock():
     return ManualClock(NOON)
 
 
-@pytest.fixture(params=in_turn(SAVER_KINDS, "saver"))
-def saver(request, tmp_path):
-    with open_kind(request.param, tmp_path, four_methods=ListingSaver) as saver:
-        yield saver
+saver = saver_fixture(four_methods=ListingSaver)
 
 
 def nap(time):

@@ -23,14 +23,13 @@ from graphkit.errors import GraphRunnerError, NodeExecutionError
 from graphkit.testing import ManualClock
 from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph
-from tests.support.savers import SAVER_KINDS, contents, open_kind
-from tests.support.sweeps import in_turn
+from tests.support.savers import contents, saver_fixture
+from tests.support.workers import PATIENCE, status_everywhere as status
 
 NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 RETRY = RetryPolicy(max_attempts=2, initial_delay=0)
 WEEK = timedelta(weeks=1)
-PATIENCE = 60.0
 
 
 @pytest.fixture
@@ -38,17 +37,7 @@ def clock():
     return ManualClock(NOON)
 
 
-@pytest.fixture(params=in_turn(SAVER_KINDS, "saver", most=2))
-def saver(request, tmp_path):
-    with open_kind(request.param, tmp_path, lock_timeout=0) as saver:
-        yield saver
-
-
-def status(saver, thread="t"):
-    config = RunnableConfig(thread)
-    found = {saver.summary(config).status, saver.history(config)[0].status, saver.recent(config, limit=1)[0].status}
-    (status,) = found
-    return status
+saver = saver_fixture(most=2, lock_timeout=0)
 
 
 def nap(*times, then="awake"):

@@ -13,17 +13,13 @@ from graphkit.operations import answer
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.graphs import LOG, make_chain
-from tests.support.savers import open_kind
-from tests.support.sweeps import in_turn
+from tests.support.savers import saver_fixture
 from tests.support.workers import PATIENCE, serving, status
 
 SOON = 0.01
 
 
-@pytest.fixture(params=in_turn(["memory", "file", "wrapped"], "saver"))
-def saver(request, tmp_path):
-    with open_kind(request.param, tmp_path) as saver:
-        yield saver
+saver = saver_fixture(["memory", "file", "wrapped"])
 
 
 def log_of(**nodes):

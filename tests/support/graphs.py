@@ -6,7 +6,17 @@ import threading
 
 import pytest
 
-from graphkit import END, START, Channels, RunnableConfig, StateGraph, StreamingOutput
+from graphkit import (
+    END,
+    START,
+    Channels,
+    NodeExecutionError,
+    RunnableConfig,
+    StateGraph,
+    StreamingOutput,
+    interrupt,
+    operations,
+)
 
 CONFIG = RunnableConfig("t")
 LOG = {"log": Channels.appender_with_duplicate()}
@@ -194,6 +204,29 @@ def close_at(graph, is_last, given=None, config=CONFIG, *, how="sync", act=close
         raise AssertionError("never came")
 
     return asyncio.run(main())
+
+
+def leave_with_status(saver, status):
+    """Leave thread "t" queued, stalled, failed, interrupted or answered; return the graph, which asks a question."""
+
+    def ask(state):
+        interrupt("ok?")
+        return {"log": "asked"}
+
+    node = fail_once(log_node("asked")) if status == "failed" else ask
+    app = make_chain(a=log_node("a"), ask=node).compile(checkpoint_saver=saver)
+    if status == "queued":
+        app.submit({}, CONFIG)
+    elif status == "stalled":
+        close_at(app, is_node(START))
+    elif status == "failed":
+        with pytest.raises(NodeExecutionError):
+            app.invoke({}, CONFIG)
+    else:
+        app.invoke({}, CONFIG)
+        if status == "answered":
+            operations.answer(saver, "t", "yes")
+    return app
 
 
 def is_node(node_id):

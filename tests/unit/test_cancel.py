@@ -40,8 +40,8 @@ from tests.support.graphs import (
     both,
     close_at,
     connect,
-    fail_once,
     is_node,
+    leave_with_status,
     log_node,
     make_chain,
     make_graph,
@@ -119,19 +119,19 @@ def make_app(saver, options=None, **nodes):
 def test_it_ends_before_the_next_node(saver, options, how):
     a, events = Canceller(saver, reason="sold out"), []
     app = make_app(saver, {**options, "observers": [events.append]}, a=a, b="b")
+
     last = run(app, {}, how=how)
+
     assert a.results == [True]
     assert (last.node_id, last.reason()) == ("b", "sold out")
-    assert last.is_cancelled
-    assert not last.is_interrupted
+    assert (last.is_cancelled, last.is_interrupted) == (True, False)
     assert last.state["log"] == saver.get(CONFIG).state["log"] == ["a"]
-    assert last.state.interrupts == ()
-    assert status(saver) == "cancelled"
+    assert_nothing_waits(saver, app)
+
     cancellation = saver.summary(CONFIG).cancellation
     assert cancellation["reason"] == "sold out"
     assert datetime.now(UTC) - cancellation["at"] < timedelta(seconds=PATIENCE)
     assert [event.data["reason"] for event in events if event.type == "graph.cancel"] == ["sold out"]
-    assert not saver.interrupts("t")
 
 
 def test_with_everything_stored_at_the_exit_invoke_returns_the_state(saver):
@@ -217,13 +217,11 @@ def test_nested_graphs_and_forks_stop_as_one(saver, how):
     p, q = Canceller(saver, "p"), FlakyNode("q")
     child = make_chain(p=p, q=q).compile()
     app = make_graph(LOG, "j>END START>s,b s>j b>j", s=child).compile(checkpoint_saver=saver)
+
     assert run(app, {}, how=how).is_cancelled
-    assert q.runs == []
-    assert p.results == [True]
-    assert status(saver) == "cancelled"
-    assert not saver.interrupts("t")
-    last = run(app, None, how=how)
-    assert last.state["log"] == ["p", "q", "b", "j"]
+    assert (p.results, q.runs) == ([True], [])
+    assert_nothing_waits(saver, app)
+    assert run(app, None, how=how).state["log"] == ["p", "q", "b", "j"]
 
 
 @pytest.mark.parametrize("durability", ["sync", "exit"])
@@ -281,23 +279,7 @@ def test_what_asks_a_human_in_another_branch_waits_no_more(saver, how):
 
 def make_idle(saver, wanted):
     """Make a thread with a status, and return its graph."""
-
-    def ask(state):
-        interrupt("ok?")
-        return {"log": "asked"}
-
-    app = make_app(saver, a="a", ask=fail_once(log_node("asked")) if wanted == "failed" else ask)
-    if wanted == "queued":
-        app.submit({}, CONFIG)
-    elif wanted == "stalled":
-        close_at(app, is_node(START))
-    elif wanted == "failed":
-        with pytest.raises(NodeExecutionError):
-            app.invoke({}, CONFIG)
-    else:
-        app.invoke({}, CONFIG)
-        if wanted == "answered":
-            operations.answer(saver, "t", "yes")
+    app = leave_with_status(saver, wanted)
     assert status(saver) == wanted
     return app
 
@@ -306,20 +288,22 @@ def make_idle(saver, wanted):
 @pytest.mark.parametrize("wanted", ["queued", "stalled", "interrupted", "answered", "failed"])
 def test_it_is_cancelled_at_once(saver, wanted):
     app = make_idle(saver, wanted)
-    before = [(info.id, info.stopped) for info in saver.history(CONFIG)][1:]
+    before = [(info.id, info.stopped) for info in saver.history(CONFIG)]
+
     assert cancel(saver, "t", reason="no more")
-    assert status(saver) == "cancelled"
-    assert [(info.id, info.stopped) for info in saver.history(CONFIG)][1:] == before
-    assert saver.history(CONFIG)[0].stopped == "cancelled"
-    assert saver.summary(CONFIG).cancellation["reason"] == "no more"
-    assert not saver.interrupts("t")
+
+    (latest, _), *older = before
+    assert [(info.id, info.stopped) for info in saver.history(CONFIG)] == [(latest, "cancelled"), *older]
+    assert_nothing_waits(saver, app)
     assert saver.wait_for_resume("t", 0)
-    assert not cancel(saver, "t", reason="again")
-    assert saver.summary(CONFIG).cancellation["reason"] == "no more"
     with pytest.raises(CheckpointConflictError, match="no interrupt is pending"):
         operations.answer(saver, "t", "yes")
+
+    assert not cancel(saver, "t", reason="again")
+    assert saver.summary(CONFIG).cancellation["reason"] == "no more"
     if saver.lists_threads:
         assert Worker(saver, app, failed=True).run(once=True) == 0
+
     last = app.invoke_final(None, CONFIG)
     if last.is_interrupted:
         last = app.invoke_final(GraphResume("yes"), CONFIG)
@@ -518,9 +502,11 @@ def test_a_request_reaches_a_run_that_stores_meanwhile(saver, real_times, monkey
             done = pool.submit(app.invoke_final, {}, RunnableConfig("t", max_iterations=100))
             run.wait()
             run.advance(before)
+
             assert cancel(ScriptedSaver(saver).on("put_writes", partial(run.advance, late)), "t")
             asked_at = run.count
             run.let_go(20)
+
             assert done.result(PATIENCE).is_cancelled
             assert run.count - asked_at <= 5  # it looks each fifth of a second
             run.last, run.permits, run.arrived = None, threading.Semaphore(0), threading.Semaphore(0)

@@ -84,7 +84,7 @@ def test_stops_are_kept_once_and_in_order():
     assert (config.interrupt_before, config.interrupt_after) == (("abc",), ("b", "a"))
 
 
-@pytest.mark.parametrize("wrong", [{"max_iterations": 0}, {"max_iterations": -1}, {"checkpoint_interval": -1}])
+@pytest.mark.parametrize("wrong", [{"max_iterations": 0}, {"checkpoint_interval": -1}])
 def test_numbers_that_are_refused(wrong):
     with pytest.raises(ValueError):
         CompileConfig(**wrong)

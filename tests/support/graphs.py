@@ -92,6 +92,12 @@ def make_chain_of(schema, update, /, *names, **nodes):
     return make_chain(schema, **{name: nodes.get(name, log_node(name, **update)) for name in all_names})
 
 
+def make_map(action, items, schema=LOG, **options):
+    """Make a graph of one map node `m` over items, or over those that a function finds."""
+    find_items = items if callable(items) else lambda state: items
+    return connect(StateGraph(schema).add_map_node("m", action, find_items, **options), "START>m m>END")
+
+
 def parse_edges(text):
     """Return the pairs of edges like "START>a a>b,c b>d"."""
     places = {"START": START, "END": END}

@@ -125,14 +125,16 @@ def canonical(value):
     if isinstance(value, (set, frozenset)):
         return f"{kind}{sorted(map(canonical, value))}"
     if isinstance(value, (tuple, list)):
-        return f"{kind}{[canonical(item) for item in value]}"
+        return f"{kind}{[*map(canonical, value)]}"
     if isinstance(value, dict):
-        return f"{kind}{[canonical(item) for item in value.items()]}"
+        return f"{kind}{[*map(canonical, value.items())]}"
     if is_dataclass(value):
-        given = {each.name: getattr(value, each.name) for each in fields(value) if hasattr(value, each.name)}
+        names = [each.name for each in fields(value) if hasattr(value, each.name)]
+        given = {name: getattr(value, name) for name in names}
         return f"{kind}{canonical(given)}"
     if isinstance(value, BaseModel):
-        return f"{kind}{canonical((dict(value), value.model_fields_set, value.__pydantic_private__))}"
+        parts = (dict(value), value.model_fields_set, value.__pydantic_private__)
+        return f"{kind}{canonical(parts)}"
     return f"{kind} {value!r}"
 
 

@@ -70,8 +70,8 @@ def test_every_method_takes_langgraphs_config(graph, saver):
 
 def test_the_options_of_a_compiled_graph(graph):
     compiled = graph.compile(CompileConfig(max_iterations=7), graph_id="g")
-    assert (compiled.compile_config.max_iterations, compiled.compileConfig().graph_id) == (7, "g")
-    compiled.setMaxIterations(9)
+    assert (compiled.compile_config.max_iterations, compiled.compile_config.graph_id) == (7, "g")
+    compiled.set_max_iterations(9)
     assert compiled.compile_config.max_iterations == 9
 
 

@@ -70,7 +70,7 @@ def test_with_methods_return_the_same_object_if_nothing_changes():
     config = RunnableConfig("t", "c")
     assert config.with_stream_mode(StreamMode.VALUES) is config
     assert config.with_check_point_id("c") is config
-    other = config.withStreamMode("snapshots").withCheckPointId(None)
+    other = config.with_stream_mode("snapshots").with_check_point_id(None)
     assert (other.stream_mode, other.checkpoint_id, other.thread_id) == (StreamMode.SNAPSHOTS, None, "t")
     with pytest.raises(ValueError):
         RunnableConfig(stream_mode="chunks")

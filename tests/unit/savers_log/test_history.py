@@ -79,12 +79,14 @@ def test_a_reader_finds_what_the_writer_knows(log, seed, replaces):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_checkpoint_is_found_by_its_id_as_in_the_index(log, seed, replaces):
     ids = fill(log, seed, replaces=replaces)
-    known = dict(zip(ids, outline(log.history.load_index().checkpoints), strict=True))
+    index = log.history.load_index().checkpoints
+    known = dict(zip(ids, outline(index), strict=True))
     reader = open_again(log)
 
     for each in random.Random(seed).sample(ids, 12):
-        assert outline([reader.history.find(each)]) == [known[each]]
-        assert outline([open_again(log).history.find(each)]) == [known[each]]
+        for other in (reader, open_again(log)):
+            found = other.history.find(each)
+            assert outline([found]) == [known[each]]
 
     assert reader.history.find("unknown") is None
     assert reader.history.find(None).id == ids[-1]

@@ -153,6 +153,13 @@ def invoke(graph, given, config=CONFIG, *, how="sync"):
     return asyncio.run(graph.ainvoke(given, config))
 
 
+def invoke_final(graph, given, config=CONFIG, *, how="sync"):
+    """Run a graph, and return its last output."""
+    if how == "sync":
+        return graph.invoke_final(given, config)
+    return asyncio.run(graph.ainvoke_final(given, config))
+
+
 def stored(saver, config=CONFIG):
     """Return (node, next node) of the stored checkpoints, oldest first."""
     return [(checkpoint.node_id, checkpoint.next_node_id) for checkpoint in reversed(saver.list(config))]

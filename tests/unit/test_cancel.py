@@ -40,11 +40,13 @@ from tests.support.graphs import (
     both,
     close_at,
     connect,
+    invoke_final as run,
     is_node,
     leave_with_status,
     log_node,
     make_chain,
     make_graph,
+    make_map,
     payloads_of,
 )
 from tests.support.savers import contents, saver_fixture
@@ -72,10 +74,6 @@ def quick(request, monkeypatch):
 @pytest.fixture
 def real_times():
     """The usual times."""
-
-
-def run(graph, given, config=CONFIG, *, how="sync"):
-    return graph.invoke_final(given, config) if how == "sync" else asyncio.run(graph.ainvoke_final(given, config))
 
 
 def in_thread(function, *arguments, **keywords):
@@ -250,8 +248,7 @@ def test_the_items_that_have_not_begun(saver, how):
         done.append(item)
         return cancel_run(item)
 
-    graph = StateGraph(LOG).add_map_node("m", work, lambda state: range(9))
-    app = connect(graph, "START>m m>END").compile(checkpoint_saver=saver)
+    app = make_map(work, range(9)).compile(checkpoint_saver=saver)
     assert run(app, {}, RunnableConfig("t", max_concurrency=2), how=how).is_cancelled
     assert len(done) < 9
     assert run(app, None, how=how).state["log"] == ["m"] * 9

@@ -6,16 +6,17 @@ from time import monotonic, sleep as sleep_here
 
 import pytest
 
-from graphkit import RunnableConfig, StateGraph, interrupt, operations, sleep
+from graphkit import RunnableConfig, interrupt, operations, sleep
 from graphkit.testing import ManualClock, ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
-from tests.support.graphs import LOG, Killed, log_node, make_chain, make_graph
+from tests.support.graphs import LOG, Killed, log_node, make_chain, make_graph, make_map
 from tests.support.savers import ListingSaver, saver_fixture
 from tests.support.workers import PATIENCE, log_of, serving, status, wait_for
 
 NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
+MOMENT = timedelta(microseconds=1)
 T = RunnableConfig("t")
 
 
@@ -40,10 +41,12 @@ def test_a_worker_takes_a_thread_when_it_is_due(saver, clock):
     worker = Worker(saver, app, clock=clock)
     app.submit({}, T)
     assert worker.run(once=True) == 1
-    clock.advance(HOUR - timedelta(microseconds=1))
+
+    clock.advance(HOUR - MOMENT)
     assert worker.run(once=True) == 1
     assert status(saver) == "sleeping"
-    clock.advance(timedelta(microseconds=1))
+
+    clock.advance(MOMENT)
     assert worker.run(once=True) == 2
     assert log_of(saver) == ["awake", "b"]
 
@@ -55,8 +58,7 @@ def test_timers_and_deadlines_of_nested_graphs(saver, clock, embedded):
         return {"log": interrupt("?", deadline=HOUR, default="no")}
 
     inner = make_chain(ask=ask)
-    graph = StateGraph(LOG).add_node("sub", inner.compile() if embedded else inner)
-    app = graph.set_entry_point("sub").set_finish_point("sub").compile(checkpoint_saver=saver, clock=clock)
+    app = make_chain(sub=inner.compile() if embedded else inner).compile(checkpoint_saver=saver, clock=clock)
     app.invoke({}, T)
     for wanted in ("sleeping", "interrupted", "finished"):
         worker = Worker(saver, app)
@@ -71,8 +73,7 @@ def test_items_that_sleep_differently(saver, clock):
         sleep(item * HOUR)
         return {"log": item}
 
-    graph = StateGraph(LOG).add_map_node("m", work, lambda state: [3, 1, 2]).set_entry_point("m").set_finish_point("m")
-    app = graph.compile(checkpoint_saver=saver, clock=clock)
+    app = make_map(work, [3, 1, 2]).compile(checkpoint_saver=saver, clock=clock)
     worker = Worker(saver, app)
     app.submit({}, T)
     for count in (1, 2, 3):
@@ -169,8 +170,7 @@ def test_what_died_beside_a_sleeping_branch_goes_on_at_once(tmp_path, clock, kin
         if kind == "fork":
             graph = make_graph(LOG, "START>s s>nap,b b>j nap>j j>END", nap=nap(HOUR), b=die_once)
         else:
-            graph = StateGraph(LOG).add_map_node("m", work, lambda state: [0, 1], max_concurrency=1)
-            graph.set_entry_point("m").set_finish_point("m")
+            graph = make_map(work, [0, 1], max_concurrency=1)
         app = graph.compile(checkpoint_saver=store, clock=clock)
         with pytest.raises(Killed):
             app.invoke({}, T)

@@ -38,6 +38,11 @@ def log_node(word, **update):
     return lambda state: {"log": word, **update}
 
 
+def asking(payload, **terms):
+    """Make a node that asks a human, and logs the answer."""
+    return lambda state: {"log": interrupt(payload, **terms)}
+
+
 class FlakyNode:
     """Lists its runs, raises `Boom` while `fails` is set, and otherwise logs its name."""
 

@@ -8,8 +8,6 @@ from hypothesis import given, strategies as st
 
 from graphkit import AppenderChannel, Channel, Channels, RemoveByHash, RemoveIdentifier, ReplaceAllWith
 from graphkit.saver_kit import freeze
-from savers import MemorySaver
-from tests.support.graphs import make_chain
 
 
 class AtEvenPlaces(RemoveIdentifier):
@@ -152,15 +150,6 @@ def test_a_long_list_without_duplicates_is_what_comparing_all_would_make(updates
         found = freeze(channel.update("k", found, update))
         assert found == plain
         assert [type(item) for item in found] == [type(freeze(item)) for item in plain]
-
-
-def test_messages_that_are_mappings_are_not_repeated_either():
-    app = make_chain({"log": Channels.appender()}, a=lambda state: {"log": {"role": "user", "n": [1]}}).compile(
-        checkpoint_saver=MemorySaver()
-    )
-    for _ in range(3):
-        last = app.invoke({})
-    assert last["log"] == [{"role": "user", "n": [1]}]
 
 
 def test_two_lists_that_grow_from_one_do_not_share_what_they_have_seen():

@@ -117,31 +117,21 @@ def test_a_value_arrives_while_its_node_runs():
         seen.set()
 
 
-def test_a_value_arrives_while_an_async_node_runs():
-    async def main():
-        seen = asyncio.Event()
-
-        async def node(state, config):
-            config.dispatch("here")
-            await asyncio.wait_for(seen.wait(), WAIT)
-
-        async for item in chain(node).compile().astream({}, stream_mode="custom"):
-            assert item == "here"
-            seen.set()
-        assert seen.is_set()
-
-    asyncio.run(main())
-
-
-def test_a_value_arrives_while_a_sync_node_of_an_async_run_runs():
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_value_arrives_while_a_node_of_an_async_run_runs(is_async):
     seen = threading.Event()
 
     def node(state, config):
         config.dispatch("here")
         assert seen.wait(WAIT)
 
+    async def later(state, config):
+        config.dispatch("here")
+        while not seen.is_set():  # noqa: ASYNC110 - turns of the loop, not a wait
+            await asyncio.sleep(0)
+
     async def main():
-        async for item in chain(node).compile().astream({}, stream_mode="custom"):
+        async for item in chain(later if is_async else node).compile().astream({}, stream_mode="custom"):
             assert item == "here"
             seen.set()
 

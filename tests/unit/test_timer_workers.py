@@ -10,7 +10,7 @@ from graphkit import RunnableConfig, interrupt, operations, sleep
 from graphkit.testing import ManualClock, ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
-from tests.support.graphs import LOG, Killed, log_node, make_chain, make_graph, make_map
+from tests.support.graphs import LOG, Killed, asking, log_node, make_chain, make_graph, make_map
 from tests.support.savers import ListingSaver, saver_fixture
 from tests.support.workers import PATIENCE, log_of, serving, status, wait_for
 
@@ -122,8 +122,7 @@ def test_due_threads_are_taken_in_the_order_of_their_times(saver, clock):
 
 
 def test_an_expired_question_fails_and_stays_failed(saver, clock):
-    app = make_chain(ask=lambda state: {"log": interrupt("?", deadline=HOUR)})
-    app = app.compile(checkpoint_saver=saver, clock=clock)
+    app = make_chain(ask=asking("?", deadline=HOUR)).compile(checkpoint_saver=saver, clock=clock)
     app.invoke({}, T)
     clock.advance(HOUR)
     for failed in (False, True):
@@ -195,9 +194,7 @@ def reminders_of(events):
     ]
 
 
-def asks(state):
-    answer = interrupt("?", deadline=4 * HOUR, default="no", reminders=[2 * HOUR, HOUR, NOON + 3 * HOUR])
-    return {"log": answer}
+asks = asking("?", deadline=4 * HOUR, default="no", reminders=[2 * HOUR, HOUR, NOON + 3 * HOUR])
 
 
 @pytest.mark.requirement("W10")
@@ -242,13 +239,7 @@ def test_reminders_end_with_the_answer(saver, clock):
 def test_an_answer_to_one_question_leaves_the_reminder_of_another(saver, clock):
     events = []
 
-    def ask(state):
-        return {"log": interrupt("a?")}
-
-    def remind(state):
-        return {"log": interrupt("b?", reminders=[HOUR])}
-
-    app = make_graph(LOG, "START>s s>a,b a>j b>j j>END", a=ask, b=remind)
+    app = make_graph(LOG, "START>a,b a>END b>END", a=asking("a?"), b=asking("b?", reminders=[HOUR]))
     app = app.compile(checkpoint_saver=saver, clock=clock, observers=events.append)
     (first, _) = sorted(app.invoke({}, T).interrupts, key=lambda stop: stop.payload)
     worker = Worker(saver, app)
@@ -271,10 +262,7 @@ def test_reminders_that_no_worker_posted_in_time_come_together(saver, clock):
 
 def test_a_running_worker_posts_the_reminders_and_takes_the_deadline(saver):
     events = []
-
-    def ask(state):
-        return {"log": interrupt("?", deadline=0.3, default="no", reminders=[0.1, 0.2])}
-
+    ask = asking("?", deadline=0.3, default="no", reminders=[0.1, 0.2])
     app = make_chain(ask=ask).compile(checkpoint_saver=saver, observers=events.append)
     app.invoke({}, T)
     with serving(Worker(saver, app, interval=3600)):
@@ -298,11 +286,7 @@ def test_a_worker_that_dies_leaves_its_reminder_to_another(saver, clock):
 
 def test_one_of_two_workers_posts_a_reminder(saver, sweep):
     events = []
-
-    def ask(state):
-        return {"log": interrupt("?", reminders=[0.05])}
-
-    app = make_chain(ask=ask).compile(checkpoint_saver=saver, observers=events.append)
+    app = make_chain(ask=asking("?", reminders=[0.05])).compile(checkpoint_saver=saver, observers=events.append)
     threads = [f"t{number}" for number in range(sweep.count(200, 20))]
     workers = [Worker(saver, app, interval=0.02) for _ in range(2)]
     with serving(*workers):

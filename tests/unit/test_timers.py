@@ -21,7 +21,17 @@ from graphkit import (
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from graphkit.testing import ManualClock
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, LOG, both, invoke_final as run, log_node, make_chain, make_graph, make_map
+from tests.support.graphs import (
+    CONFIG,
+    LOG,
+    asking,
+    both,
+    invoke_final as run,
+    log_node,
+    make_chain,
+    make_graph,
+    make_map,
+)
 from tests.support.savers import contents, saver_fixture
 from tests.support.workers import PATIENCE, status_everywhere as status
 
@@ -270,13 +280,7 @@ def test_a_branch_sleeps_while_another_goes_on(saver, clock):
 
 
 def test_a_branch_sleeps_while_another_asks(saver, clock):
-    asked = []
-
-    def ask(state):
-        asked.append(clock())
-        return {"log": interrupt("?")}
-
-    app = make_graph(LOG, "START>s s>nap,ask ask>c c>j nap>j j>END", nap=nap(60), ask=ask)
+    app = make_graph(LOG, "START>s s>nap,ask ask>c c>j nap>j j>END", nap=nap(60), ask=asking("?"))
     app = app.compile(checkpoint_saver=saver, clock=clock)
     stop = app.invoke_final({}, CONFIG)
     assert (stop.payload, [each.due for each in stop.interrupts]) == ("?", [None, NOON + MINUTE])
@@ -292,7 +296,7 @@ def test_a_branch_sleeps_while_another_asks(saver, clock):
 
 
 def test_a_timer_goes_on_while_a_human_is_asked(saver, clock):
-    app = make_graph(LOG, "START>s s>nap,ask ask>j nap>j j>END", nap=nap(60), ask=lambda state: {"log": interrupt("?")})
+    app = make_graph(LOG, "START>s s>nap,ask ask>j nap>j j>END", nap=nap(60), ask=asking("?"))
     app = app.compile(checkpoint_saver=saver, clock=clock)
     app.invoke({}, CONFIG)
     clock.advance(60)
@@ -348,9 +352,7 @@ def test_a_nested_graph_sleeps(saver, clock, how, embedded):
 
 
 def test_a_nested_graph_sleeps_and_asks(saver, clock):
-    inner = make_graph(
-        LOG, "START>s s>nap,ask nap>j ask>j j>END", nap=nap(60), ask=lambda state: {"log": interrupt("?")}
-    )
+    inner = make_graph(LOG, "START>s s>nap,ask nap>j ask>j j>END", nap=nap(60), ask=asking("?"))
     app = make_chain(sub=inner.compile()).compile(checkpoint_saver=saver, clock=clock)
     stop = app.invoke_final({}, CONFIG)
     assert stop.payload == "?"

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from graphkit import GraphResume, RunnableConfig, interrupt
+from graphkit import GraphResume, RunnableConfig
 from graphkit.errors import GraphRunnerError
 from savers import MemorySaver
-from tests.support.graphs import CONFIG, at_checkpoint, fail_once, make_chain
+from tests.support.graphs import CONFIG, asking, at_checkpoint, fail_once, make_chain
 
 INSIDE = RunnableConfig("t", checkpoint_ns="s")
 
@@ -24,8 +24,7 @@ class Migration:
         return {self.new if key == self.old else key: value for key, value in state.items()}
 
 
-def ask(state):
-    return {"log": interrupt("?")}
+ask = asking("?")
 
 
 @pytest.mark.requirement("H40")
@@ -139,10 +138,7 @@ def test_what_a_migration_does_to_its_argument_changes_no_stored_state(saver):
 
 
 def test_a_failure_after_a_migration_migrates_once(saver):
-
-    b = fail_once(lambda state: {"log": state["n"]})
-
-    graph = make_chain(a=ask, b=b)
+    graph = make_chain(a=ask, b=fail_once(lambda state: {"log": state["n"]}))
     graph.compile(checkpoint_saver=saver).invoke({"n": 1}, CONFIG)
     new = graph.compile(checkpoint_saver=saver, migrations=[lambda state: {**state, "n": state["n"] + 1}])
 
@@ -194,10 +190,7 @@ def test_an_update_of_a_subgraph_hands_on_what_a_migration_renamed(saver):
 
 def test_an_answer_that_was_recorded_before_is_merged_after():
     saver = MemorySaver()
-
-    a = fail_once(lambda state: {"log": dict(state).get("new")})
-
-    graph = make_chain(a=a)
+    graph = make_chain(a=fail_once(lambda state: {"log": dict(state).get("new")}))
     old = graph.compile(checkpoint_saver=saver, interrupt_before=["a"])
     old.invoke({"old": 1}, CONFIG)
     with pytest.raises(GraphRunnerError):

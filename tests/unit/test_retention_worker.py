@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import uuid
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
 
@@ -14,11 +13,8 @@ from graphkit.retention import RetentionPolicy
 from graphkit.worker import Worker
 from savers import (
     AccessControlledSaver,
-    FileSystemSaver,
     MemorySaver,
-    PostgresSaver,
     SaverWrapper,
-    SqliteSaver,
     acting_as,
 )
 from tests.support.graphs import LOG, make_chain
@@ -43,6 +39,10 @@ class Passes(SaverWrapper):
         self.may_prune = threading.Event()
         self.may_prune.set()
         self.count = 0
+
+    def wait_for_passes(self, count):
+        for _ in range(count):
+            assert self.begun.acquire(timeout=PATIENCE)
 
     def threads(self, **options):
         if threading.current_thread().name == "graphkit-retention":
@@ -85,31 +85,24 @@ def test_a_run_begins_while_a_thread_is_pruned():
 @pytest.fixture(params=["file", "sqlite", "postgres"])
 def two_savers(request, tmp_path):
     """Two savers on one store, as two processes have them."""
-    options = {"base_directory": tmp_path / "store"}
-    if request.param == "sqlite":
-        options = {"db_file": tmp_path / "store.db"}
-    if request.param == "postgres":
-        server = request.getfixturevalue("server")
-        options = {"connection_string": server.connection_string, "schema": f"test {uuid.uuid4().hex}"}
-    kind = {"file": FileSystemSaver, "sqlite": SqliteSaver, "postgres": PostgresSaver}[request.param]
-    with kind(**options) as one, kind(**options) as other:
+    server = request.getfixturevalue("server") if request.param == "postgres" else None
+    with open_kind(request.param, tmp_path, server=server) as one, one.opener()() as other:
         yield [Passes(one), Passes(other)]
-    if request.param == "postgres":
-        server.drop_schema(options["schema"])
 
 
 def test_of_two_workers_one_applies_the_policy_and_the_other_takes_over(two_savers, monkeypatch):
     monkeypatch.setattr(retention_policy, "_PAUSE", 0.02)
-    savers = two_savers
-    workers = [Worker(saver, make_app(saver), policy=KEEP_TWO) for saver in savers]
-    fill(savers[0], "old")
+    first, second = two_savers
+    workers = [Worker(saver, make_app(saver), policy=KEEP_TWO) for saver in two_savers]
+    fill(first, "old")
+
     with serving(workers[0]):
-        assert all(savers[0].begun.acquire(timeout=PATIENCE) for _ in range(2))
+        first.wait_for_passes(2)
         with serving(workers[1]):
-            assert all(savers[0].begun.acquire(timeout=PATIENCE) for _ in range(5))
-            assert savers[1].count == 0
+            first.wait_for_passes(5)
+            assert second.count == 0
             workers[0].stop()
-            assert savers[1].begun.acquire(timeout=PATIENCE)
+            second.wait_for_passes(1)
 
 
 def test_an_error_is_logged_and_the_policy_is_applied_again(monkeypatch, caplog):
@@ -158,7 +151,9 @@ def test_ages_count_from_the_clock_of_the_worker():
     app = make_app(saver)
     assert Worker(app, policy=policy).run(once=True) == 0
     assert len(ids(saver, "old")) == 5
-    Worker(app, policy=policy, clock=lambda: datetime.now(UTC) + timedelta(days=2)).run(once=True)
+
+    later = datetime.now(UTC) + timedelta(days=2)
+    Worker(app, policy=policy, clock=lambda: later).run(once=True)
     assert ids(saver, "old") == ["c4"]
 
 

@@ -159,32 +159,6 @@ def test_whether_an_id_is_new(log):
 # Early writes
 
 
-@pytest.mark.parametrize("between", [0, 3, 40])
-def test_early_writes_wait_for_their_checkpoint_wherever_it_comes(log, between):
-    put(log)
-    log.writer.put_early("late", {"a": b"\x01"})
-
-    for number in range(between):
-        put(log, n=number)
-    log.writer.put_early("late", {"a": b"\x02", "b": b"\x03"})
-    for each in (log, open_again(log)):
-        assert [waiting.id for waiting in each.history.scan.load_early()] == ["late"]
-    reader = open_again(log)
-    put(reader, id="late")
-    for each in (reader, open_again(reader)):
-        assert each.history.chains.read_writes(each.history.find("late")) == {"a": b"\x02", "b": b"\x03"}
-        assert not each.history.scan.load_early()
-
-
-def test_early_writes_before_the_first_checkpoint(log):
-    log.writer.put_early("first", {"a": b"\x01"})
-    reader = open_again(log)
-    assert reader.history.find(None) is None
-    assert [waiting.id for waiting in reader.history.scan.load_early()] == ["first"]
-    put(reader, id="first")
-    assert open_again(reader).history.find(None).writes.keys() == {"a"}
-
-
 @pytest.mark.parametrize("knows_all", [False, True])
 def test_a_chain_that_is_read_later_does_not_change_what_is_known(log, knows_all):
     put(log, id="a")

@@ -46,17 +46,21 @@ def asking(payload, **terms):
 class FlakyNode:
     """Lists its runs, raises `Boom` while `fails` is set, and otherwise logs its name."""
 
-    def __init__(self, name, runs=None, *, fails=False, begun=None):
+    def __init__(self, name, runs=None, *, fails=False, begun=None, after=None):
         self.name = name
         self.runs = [] if runs is None else runs
         self.fails = fails
         self.begun = begun
         """An event that is set when the node begins."""
+        self.after = after
+        """An event that the node waits for when it has begun."""
 
     def __call__(self, state):
         self.runs.append(self.name)
         if self.begun is not None:
             self.begun.set()
+        if self.after is not None:
+            assert self.after.wait(60)
         if self.fails:
             raise Boom(self.name)
         return {"log": self.name}

@@ -555,11 +555,7 @@ def test_the_question_of_a_nested_graph_waits_no_more(saver):
 @pytest.mark.parametrize("options", [{"release_thread": True}, {"preserve": False}])
 def test_a_run_that_finishes_and_leaves_no_thread(saver, monkeypatch, options):
     at_work, go_on = threading.Event(), threading.Event()
-
-    def a(state):
-        at_work.set()
-        assert go_on.wait(PATIENCE)
-
+    a = FlakyNode("a", begun=at_work, after=go_on)
     monkeypatch.setattr(operations, "_PATIENCE", PATIENCE)
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(make_app(saver, options, a=a).invoke_final, {}, CONFIG)

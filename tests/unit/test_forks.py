@@ -287,13 +287,7 @@ def test_checkpoint_when_with_forks(saver, go):
 
 def test_a_failing_branch_lets_the_others_finish_and_a_resume_repeats_only_it(saver, go):
     runs, failed = [], threading.Event()
-    c = FlakyNode("c", runs, fails=True, begun=failed)
-
-    def b(state):
-        assert failed.wait(PATIENCE)
-        runs.append("b")
-        return {"log": "b"}
-
+    b, c = FlakyNode("b", runs, after=failed), FlakyNode("c", runs, fails=True, begun=failed)
     graph = diamond(a=FlakyNode("a", runs), b=b, c=c).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError) as error:
         go(graph, {})
@@ -309,14 +303,7 @@ def test_a_failing_branch_lets_the_others_finish_and_a_resume_repeats_only_it(sa
 
 def test_the_first_failure_in_the_order_of_the_edges_is_raised_with_a_note_of_the_others(go):
     failed = threading.Event()
-
-    def c(state):
-        failed.set()
-        raise Boom("c")
-
-    def b(state):
-        assert failed.wait(PATIENCE)
-        raise Boom("b")
+    b, c = FlakyNode("b", fails=True, after=failed), FlakyNode("c", fails=True, begun=failed)
 
     with pytest.raises(NodeExecutionError) as error:
         go(diamond(b=b, c=c).compile(), {})
@@ -373,13 +360,7 @@ def test_what_has_not_started_does_not_start(saver, go):
 def test_an_embedded_graph_in_a_branch_is_stopped_by_another_branchs_failure(saver, go):
     runs, failed = [], threading.Event()
     c = FlakyNode("c", runs, fails=True, begun=failed)
-
-    def p(state):
-        assert failed.wait(PATIENCE)
-        runs.append("p")
-        return {"log": "p"}
-
-    child = built("START>p p>q q>END", p=p, q=FlakyNode("q", runs)).compile()
+    child = built("START>p p>q q>END", p=FlakyNode("p", runs, after=failed), q=FlakyNode("q", runs)).compile()
     graph = built("START>s,c s>d c>d d>END", s=child, c=c).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError) as error:
         go(graph, {})
@@ -716,11 +697,7 @@ def test_a_close_wins_over_a_failure_that_comes_after_it(saver, go):
         yield "b"
         return {"log": "b"}
 
-    def c(state):
-        assert closing.wait(PATIENCE)
-        raise Boom("c")
-
-    graph = diamond(b=b, c=c).compile(checkpoint_saver=saver)
+    graph = diamond(b=b, c=FlakyNode("c", fails=True, after=closing)).compile(checkpoint_saver=saver)
 
     def act(stream):
         closing.set()
@@ -814,15 +791,8 @@ def ctrl_c():
 @pytest.mark.usefixtures("ctrl_c")
 def test_keyboard_interrupt_while_branches_run(saver):
     """Ctrl-C in the main thread: what runs comes to its end and is recorded, the rest does not begin."""
-    runs, begun = [], threading.Event()
-
-    def b(state):
-        begun.set()
-        main.wait(PATIENCE)
-        runs.append("b")
-        return {"log": "b"}
-
-    main = threading.Event()
+    runs, begun, main = [], threading.Event(), threading.Event()
+    b = FlakyNode("b", runs, begun=begun, after=main)
 
     def c(state):
         assert begun.wait(PATIENCE)

@@ -14,6 +14,7 @@ from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import (
     CONFIG,
     LOG,
+    FlakyNode,
     both,
     invoke_final as run,
     log_node,
@@ -59,12 +60,7 @@ def test_it_stops_before_the_next_node_and_goes_on_there(saver, options, how):
 @pytest.mark.requirement("H41")
 def test_from_another_thread(saver):
     at_work, go_on = threading.Event(), threading.Event()
-
-    def a(state):
-        at_work.set()
-        assert go_on.wait(60)
-        return {"log": "a"}
-
+    a = FlakyNode("a", begun=at_work, after=go_on)
     graph = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver)
 
     with ThreadPoolExecutor(1) as pool:

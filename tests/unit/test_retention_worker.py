@@ -157,12 +157,18 @@ def test_ages_count_from_the_clock_of_the_worker():
     assert ids(saver, "old") == ["c4"]
 
 
-def test_a_worker_stops_in_the_middle_of_a_pass():
+@pytest.fixture
+def held():
+    """A worker over three old threads, the first of which it may not prune yet; its saver."""
     saver = Passes(MemorySaver())
     for number in range(3):
         fill(saver, f"old {number}")
     saver.may_prune.clear()
-    worker = Worker(saver, make_app(saver), policy=KEEP_TWO)
+    return Worker(saver, make_app(saver), policy=KEEP_TWO), saver
+
+
+def test_a_worker_stops_in_the_middle_of_a_pass(held):
+    worker, saver = held
     with serving(worker):
         assert saver.pruning.wait(PATIENCE)
         worker.stop()
@@ -185,12 +191,8 @@ def test_the_policy_is_applied_as_the_principal_of_the_worker(caplog):
     assert ids(store, "old") == ["c4", "c3"]
 
 
-def test_with_once_a_worker_ends_when_the_policy_is_applied():
-    saver = Passes(MemorySaver())
-    for number in range(3):
-        fill(saver, f"old {number}")
-    saver.may_prune.clear()
-    worker = Worker(saver, make_app(saver), policy=KEEP_TWO)
+def test_with_once_a_worker_ends_when_the_policy_is_applied(held):
+    worker, saver = held
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(worker.run, once=True)
         assert saver.pruning.wait(PATIENCE)

@@ -9,11 +9,7 @@ from typing import TypedDict
 import pytest
 
 from graphkit import END, START, GraphResume, RunnableConfig, StateGraph, interrupt
-from graphkit.errors import (
-    CheckpointConflictError,
-    CheckpointerConfigurationError,
-    GraphRunnerError,
-)
+from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError, GraphRunnerError
 from graphkit.testing import SaverContract, made
 from tests.support.savers import ListingSaver, ListSaver
 

@@ -5,15 +5,7 @@ from functools import partial
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    GraphResume,
-    NodeExecutionError,
-    StateGraph,
-    interrupt,
-    operations,
-)
+from graphkit import END, START, GraphResume, NodeExecutionError, StateGraph, interrupt, operations
 from graphkit._plan.events import EVENTS
 from graphkit.compat.go_agents import branch_on, key_exists, process_chain
 from graphkit.recovery import recover

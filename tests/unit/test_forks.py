@@ -15,22 +15,8 @@ from functools import partial
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    Channels,
-    Command,
-    GraphResume,
-    GraphRunnerError,
-    RunnableConfig,
-    interrupt,
-)
-from graphkit.errors import (
-    CheckpointSerializationError,
-    CheckpointStorageError,
-    MaxIterationsError,
-    NodeExecutionError,
-)
+from graphkit import END, START, Channels, Command, GraphResume, GraphRunnerError, RunnableConfig, interrupt
+from graphkit.errors import CheckpointSerializationError, CheckpointStorageError, MaxIterationsError, NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
 from tests.support.checkpoints import list_ids

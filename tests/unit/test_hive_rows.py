@@ -4,13 +4,7 @@ from functools import partial
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    Checkpoint,
-    RunnableConfig,
-    StateGraph,
-)
+from graphkit import END, START, Checkpoint, RunnableConfig, StateGraph
 from graphkit.errors import GraphRunnerError
 from savers import FileSystemSaver
 from tests.support.graphs import CONFIG, make_chain

@@ -24,11 +24,7 @@ from graphkit import (
     StreamMode,
     interrupt,
 )
-from graphkit.errors import (
-    CheckpointSerializationError,
-    GraphRunnerError,
-    MaxIterationsError,
-)
+from graphkit.errors import CheckpointSerializationError, GraphRunnerError, MaxIterationsError
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
 from tests.support.graphs import (
     CONFIG,

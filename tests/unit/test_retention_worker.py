@@ -11,12 +11,7 @@ from graphkit import CheckpointerConfigurationError, CheckpointStorageError, Run
 from graphkit._saver import retention_policy
 from graphkit.retention import RetentionPolicy
 from graphkit.worker import Worker
-from savers import (
-    AccessControlledSaver,
-    MemorySaver,
-    SaverWrapper,
-    acting_as,
-)
+from savers import AccessControlledSaver, MemorySaver, SaverWrapper, acting_as
 from tests.support.graphs import LOG, make_chain
 from tests.support.retention import fill, ids
 from tests.support.savers import SAVER_KINDS, ListingSaver, ListSaver, open_kind

@@ -9,15 +9,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, strategies as st
 
-from graphkit import (
-    REMOVE,
-    RESET,
-    AgentState,
-    Channels,
-    MessagesState,
-    RemoveByHash,
-    ReplaceAllWith,
-)
+from graphkit import REMOVE, RESET, AgentState, Channels, MessagesState, RemoveByHash, ReplaceAllWith
 from graphkit._values.state import merge
 from graphkit.saver_kit import REMOVED, SET, Changes, FrozenDict, FrozenList, freeze
 

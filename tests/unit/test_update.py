@@ -5,12 +5,7 @@ from contextlib import nullcontext
 import pytest
 
 from graphkit import END, START, Command, GraphResume, RunnableConfig, StateGraph, interrupt
-from graphkit.errors import (
-    CheckpointNotFoundError,
-    GraphRunnerError,
-    NodeExecutionError,
-    ThreadBusyError,
-)
+from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError, ThreadBusyError
 from savers import MemorySaver
 from tests.support.graphs import (
     CONFIG,

@@ -11,8 +11,7 @@ from graphkit.errors import GraphRunnerError, NodeExecutionError
 from graphkit.testing import ManualClock
 from savers import MemorySaver
 from tests.support.graphs import CONFIG, log_node, make_chain, make_graph
-
-NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
+from tests.support.times import NOON
 
 
 @pytest.fixture

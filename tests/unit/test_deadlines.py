@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -22,16 +21,7 @@ from savers import FileSystemSaver
 from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph, make_map, status_of
 from tests.support.savers import contents, saver_fixture
 from tests.support.sweeps import ALL
-
-NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
-HOUR = timedelta(hours=1)
-MOMENT = timedelta(microseconds=1)
-
-
-@pytest.fixture
-def clock():
-    return ManualClock(NOON)
-
+from tests.support.times import HOUR, MOMENT, NOON
 
 saver = saver_fixture(lock_timeout=0)
 

@@ -1,30 +1,21 @@
 """Workers and time: they take what is due when it is due, in order, once, and after a restart."""
 
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from time import monotonic, sleep as sleep_here
 
 import pytest
 
 from graphkit import RunnableConfig, interrupt, operations, sleep
-from graphkit.testing import ManualClock, ScriptedSaver
+from graphkit.testing import ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.graphs import LOG, Killed, asking, log_node, make_chain, make_graph, make_map
 from tests.support.savers import ListingSaver, saver_fixture
+from tests.support.times import HOUR, MOMENT, NOON
 from tests.support.workers import PATIENCE, log_of, serving, status, wait_for
 
-NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
-HOUR = timedelta(hours=1)
-MOMENT = timedelta(microseconds=1)
 T = RunnableConfig("t")
-
-
-@pytest.fixture
-def clock():
-    return ManualClock(NOON)
-
-
 saver = saver_fixture(four_methods=ListingSaver)
 
 

@@ -19,7 +19,6 @@ from graphkit import (
     wait_until,
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
-from graphkit.testing import ManualClock
 from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import (
     CONFIG,
@@ -33,21 +32,10 @@ from tests.support.graphs import (
     make_map,
 )
 from tests.support.savers import contents, saver_fixture
+from tests.support.times import HOUR, MINUTE, MOMENT, NOON, WEEK
 from tests.support.workers import PATIENCE, status_everywhere as status
 
-NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
-HOUR = timedelta(hours=1)
-MINUTE = timedelta(minutes=1)
-MOMENT = timedelta(microseconds=1)
 RETRY = RetryPolicy(max_attempts=2, initial_delay=0)
-WEEK = timedelta(weeks=1)
-
-
-@pytest.fixture
-def clock():
-    return ManualClock(NOON)
-
-
 saver = saver_fixture(most=2, lock_timeout=0)
 
 

@@ -46,9 +46,9 @@ from tests.support.graphs import (
 )
 
 
-def chain(*names, edges=(), schema=LOG):
+def chain(*names, edges=(), schema=LOG, fails=None):
     """A graph START -> a -> b -> ... -> END of nodes that log their names; returns it and its nodes."""
-    nodes = {name: FlakyNode(name) for name in names}
+    nodes = {name: FlakyNode(name, fails=name == fails) for name in names}
     graph = StateGraph(schema)
 
     for name, node in nodes.items():
@@ -353,8 +353,7 @@ def test_resuming_a_past_checkpoint_appends_and_removes_nothing(saver):
 @pytest.mark.requirement("H46")
 @pytest.mark.parametrize("given", [None, GraphResume(update={"x": 1})])
 def test_a_stored_next_node_that_is_gone(saver, given):
-    graph, nodes = chain("a", "b")
-    nodes["b"].fails = True
+    graph = chain("a", "b", fails="b")[0]
     with pytest.raises(NodeExecutionError):
         graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
     other = chain("a", "c")[0].compile(checkpoint_saver=saver)
@@ -606,9 +605,8 @@ def test_at_a_declared_stop_what_cannot_be_merged_is_refused_before_it_is_stored
 
 
 def test_any_value_is_refused_when_nothing_waits(saver):
-    graph, nodes = chain("a", "b")
+    graph, nodes = chain("a", "b", fails="b")
     compiled = graph.compile(checkpoint_saver=saver)
-    nodes["b"].fails = True
     with pytest.raises(NodeExecutionError):
         compiled.invoke({}, CONFIG)
     for value in ({"log": "x"}, 1, None):
@@ -830,8 +828,7 @@ def test_what_is_done_to_an_output_or_an_update_afterwards_changes_nothing(kind)
 def test_the_state_of_an_error_is_a_copy():
     saver = MemorySaver()
     saver.register_types(Box)
-    graph, nodes = chain("a", "b")
-    nodes["b"].fails = True
+    graph = chain("a", "b", fails="b")[0]
     compiled = graph.compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError) as failed:
         compiled.invoke({"box": Box([1])}, CONFIG)
@@ -912,8 +909,7 @@ def test_an_error_without_a_text_is_reported_and_recorded():
 
 @pytest.mark.requirement("G28")
 def test_a_failure_pickles():
-    graph, nodes = chain("a")
-    nodes["a"].fails = True
+    graph = chain("a", fails="a")[0]
 
     with pytest.raises(NodeExecutionError) as failed:
         graph.compile(checkpoint_saver=MemorySaver()).invoke({"x": [1]}, RunnableConfig("t", metadata={"k": 1}))

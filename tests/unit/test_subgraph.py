@@ -63,9 +63,8 @@ chain = partial(make_chain, LOG)
 class Node:
     """Logs its name, and counts how often it came to its end."""
 
-    def __init__(self, name, runs, question=None):
-        self.name, self.runs, self.question = name, runs, question
-        self.fails = False
+    def __init__(self, name, runs, question=None, *, fails=False):
+        self.name, self.runs, self.question, self.fails = name, runs, question, fails
 
     def __call__(self, state):
         said = self.name if self.question is None else interrupt(self.question)
@@ -380,8 +379,7 @@ def test_a_death_at_any_write_of_subgraphs_side_by_side(stores, options, kind, h
 @both
 def test_a_failure_inside_names_the_node_and_repeats_nothing(saver, options, how):
     runs = []
-    y = Node("y", runs)
-    y.fails = True
+    y = Node("y", runs, fails=True)
     inner = {"checkpoint_interval": options.get("checkpoint_interval", 1)}
     middle = chain(p=Node("p", runs), t=chain(x=Node("x", runs), y=y).compile(**inner)).compile(**inner)
 
@@ -682,8 +680,7 @@ def test_an_update_for_several_that_wait_is_for_none_of_them(saver):
 @both
 def test_a_subgraph_fails_while_another_one_waits(saver, how):
     runs = []
-    x = Node("x", runs)
-    x.fails = True
+    x = Node("x", runs, fails=True)
     fails = chain(p=Node("p1", runs), x=x).compile()
     graph = branches(saver, ("s1", fails), ("s2", chain(p=Node("p2", runs), q=asking).compile()))
 
@@ -970,8 +967,7 @@ def test_it_goes_with_the_thread(options, tmp_path):
 @both
 def test_without_checkpoints_of_its_own_it_starts_over(saver, how):
     runs = []
-    q = Node("q", runs)
-    q.fails = True
+    q = Node("q", runs, fails=True)
     child = chain(p=Node("p", runs), q=q).compile(checkpoint_interval=0)
     graph = chain(a=Node("a", runs), s=child).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):

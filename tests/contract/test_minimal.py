@@ -9,13 +9,8 @@ from typing import TypedDict
 import pytest
 
 from graphkit import END, START, GraphResume, RunnableConfig, StateGraph, interrupt
-from graphkit.errors import (
-    CheckpointConflictError,
-    CheckpointerConfigurationError,
-    GraphRunnerError,
-)
+from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError, GraphRunnerError
 from graphkit.testing import SaverContract, made
-from tests.support.checkpoints import make_interrupt
 from tests.support.savers import ListingSaver, ListSaver
 
 
@@ -46,19 +41,6 @@ def test_what_the_four_cannot_tell_is_an_error_that_says_so():
     for ask in (saver.threads, saver.size, saver.interrupts, lambda: saver.prune(keep_last=1)):
         with pytest.raises(CheckpointerConfigurationError, match="ListSaver cannot"):
             ask()
-
-
-def test_four_methods_copy_search_and_find_what_waits_in_the_root():
-    saver = ListSaver()
-    saver.put(None, made({"n": 1}, metadata={"k": 1}))
-    saver.put_writes(None, {"interrupt:i": make_interrupt("x"), "w": 1})
-    saver.add_tags(None, "tag")
-    saver.copy(None, "u")
-    assert [info.metadata for info in saver.search({"k": 1}, thread_id="u")] == [{"k": 1}]
-    assert [waiting.node_id for waiting in saver.interrupts("u")] == ["x"]
-    assert saver.tags_of(RunnableConfig("u")) == ("tag",)
-    assert saver.delete("u") is True
-    assert saver.delete("u") is False
 
 
 # Writers at once
@@ -222,16 +204,6 @@ def test_prune_goes_through_every_namespace_that_is_found():
     before = everything(saver)
     assert saver.prune("t", keep_last=2) == sum(len(history) - 2 for history in before.values())
     assert everything(saver) == {namespace: history[:2] for namespace, history in before.items()}
-
-
-def test_prune_loses_no_namespace_of_a_saver_that_lists_them():
-    saver = ListingSaver()
-    for n in range(3):
-        saver.put(RunnableConfig("t"), made({"n": n}))
-        saver.put(RunnableConfig("t", checkpoint_ns="own/choice"), made({"n": n}))
-    assert saver.prune("t", keep_last=2) == 2
-    for namespace in ("", "own/choice"):
-        assert [one.state["n"] for one in saver.list(RunnableConfig("t", checkpoint_ns=namespace))] == [2, 1]
 
 
 def test_prune_loses_nothing_that_a_saver_keeps_beside_its_checkpoints():

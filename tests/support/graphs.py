@@ -6,7 +6,17 @@ import threading
 
 import pytest
 
-from graphkit import END, START, Channels, RunnableConfig, StateGraph, StreamingOutput
+from graphkit import (
+    END,
+    START,
+    Channels,
+    NodeExecutionError,
+    RunnableConfig,
+    StateGraph,
+    StreamingOutput,
+    interrupt,
+    operations,
+)
 
 CONFIG = RunnableConfig("t")
 LOG = {"log": Channels.appender_with_duplicate()}
@@ -28,20 +38,29 @@ def log_node(word, **update):
     return lambda state: {"log": word, **update}
 
 
+def asking(payload, **terms):
+    """Make a node that asks a human, and logs the answer."""
+    return lambda state: {"log": interrupt(payload, **terms)}
+
+
 class FlakyNode:
     """Lists its runs, raises `Boom` while `fails` is set, and otherwise logs its name."""
 
-    def __init__(self, name, runs=None, *, fails=False, begun=None):
+    def __init__(self, name, runs=None, *, fails=False, begun=None, after=None):
         self.name = name
         self.runs = [] if runs is None else runs
         self.fails = fails
         self.begun = begun
         """An event that is set when the node begins."""
+        self.after = after
+        """An event that the node waits for when it has begun."""
 
     def __call__(self, state):
         self.runs.append(self.name)
         if self.begun is not None:
             self.begun.set()
+        if self.after is not None:
+            assert self.after.wait(60)
         if self.fails:
             raise Boom(self.name)
         return {"log": self.name}
@@ -80,6 +99,12 @@ def make_chain_of(schema, update, /, *names, **nodes):
     """Make a chain; nodes that are only named log their name, with further updates."""
     all_names = dict.fromkeys((*names, *nodes))
     return make_chain(schema, **{name: nodes.get(name, log_node(name, **update)) for name in all_names})
+
+
+def make_map(action, items, schema=LOG, **options):
+    """Make a graph of one map node `m` over items, or over those that a function finds."""
+    find_items = items if callable(items) else lambda state: items
+    return connect(StateGraph(schema).add_map_node("m", action, find_items, **options), "START>m m>END")
 
 
 def parse_edges(text):
@@ -135,6 +160,13 @@ def invoke(graph, given, config=CONFIG, *, how="sync"):
     if how == "sync":
         return graph.invoke(given, config)
     return asyncio.run(graph.ainvoke(given, config))
+
+
+def invoke_final(graph, given, config=CONFIG, *, how="sync"):
+    """Run a graph, and return its last output."""
+    if how == "sync":
+        return graph.invoke_final(given, config)
+    return asyncio.run(graph.ainvoke_final(given, config))
 
 
 def stored(saver, config=CONFIG):
@@ -194,6 +226,29 @@ def close_at(graph, is_last, given=None, config=CONFIG, *, how="sync", act=close
         raise AssertionError("never came")
 
     return asyncio.run(main())
+
+
+def leave_with_status(saver, status):
+    """Leave thread "t" queued, stalled, failed, interrupted or answered; return the graph, which asks a question."""
+
+    def ask(state):
+        interrupt("ok?")
+        return {"log": "asked"}
+
+    node = fail_once(log_node("asked")) if status == "failed" else ask
+    app = make_chain(a=log_node("a"), ask=node).compile(checkpoint_saver=saver)
+    if status == "queued":
+        app.submit({}, CONFIG)
+    elif status == "stalled":
+        close_at(app, is_node(START))
+    elif status == "failed":
+        with pytest.raises(NodeExecutionError):
+            app.invoke({}, CONFIG)
+    else:
+        app.invoke({}, CONFIG)
+        if status == "answered":
+            operations.answer(saver, "t", "yes")
+    return app
 
 
 def is_node(node_id):

@@ -1,18 +1,34 @@
 """Savers that tests use: the four methods of the contract on lists, and one that keeps what the engine puts."""
 
 import threading
+import uuid
 from contextlib import contextmanager
 
+import pytest
+
 from graphkit import BaseCheckpointSaver, CheckpointNotFoundError, RunnableConfig, Tag
-from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
+from savers import FileSystemSaver, MemorySaver, PostgresSaver, SaverWrapper, SqliteSaver
+from tests.support.sweeps import in_turn
 
 SAVER_KINDS = ("memory", "four-methods", "file", "sqlite", "wrapped")
 """What `open_kind` opens: savers that differ in what they know of runs, pending writes and watching."""
 
 
+def saver_fixture(kinds=SAVER_KINDS, *, most=1, **options):
+    """Return a fixture that opens a saver of each of the kinds in turn, to be called `saver`."""
+
+    @pytest.fixture(params=in_turn(kinds, "saver", most=most))
+    def saver(request, tmp_path):
+        server = request.getfixturevalue("server") if request.param == "postgres" else None
+        with open_kind(request.param, tmp_path, server=server, **options) as saver:
+            yield saver
+
+    return saver
+
+
 @contextmanager
-def open_kind(kind, directory, *, four_methods=None, **options):
-    """Open a saver of one of the kinds, in a directory.
+def open_kind(kind, directory, *, four_methods=None, server=None, **options):
+    """Open a saver of one of the kinds, in a directory, or of "postgres", in a schema of its own on a server.
 
     `four_methods` makes the one with the four methods only; `options` are those of the savers that have a store.
     """
@@ -23,6 +39,11 @@ def open_kind(kind, directory, *, four_methods=None, **options):
     elif kind == "sqlite":
         with SqliteSaver(directory / "runs.db", fsync="never", **options) as saver:
             yield saver
+    elif kind == "postgres":
+        schema = f"test {uuid.uuid4().hex}"
+        with PostgresSaver(server.connection_string, schema=schema, **options) as saver:
+            yield saver
+        server.drop_schema(schema)
     else:
         with FileSystemSaver(directory / "runs", fsync="never", **options) as saver:
             yield saver if kind == "file" else SaverWrapper(saver)

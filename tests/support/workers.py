@@ -27,6 +27,14 @@ def status(saver, thread="t"):
     return saver.recent(RunnableConfig(thread), limit=1)[0].status
 
 
+def status_everywhere(saver, thread="t"):
+    """Return the status on which the summary, the history and the newest checkpoint of a thread agree."""
+    config = RunnableConfig(thread)
+    found = {saver.summary(config).status, saver.history(config)[0].status, status(saver, thread)}
+    (agreed,) = found
+    return agreed
+
+
 def log_of(saver, thread="t"):
     return [*saver.get(RunnableConfig(thread)).state["log"]]
 

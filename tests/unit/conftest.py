@@ -2,10 +2,12 @@
 
 import pytest
 
+from graphkit.testing import ManualClock
 from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import CONFIG, outputs
 from tests.support.savers import ListSaver
 from tests.support.sweeps import in_turn
+from tests.support.times import NOON
 
 # The default run takes one of the six cells of a test that is neither about savers nor about sync and async.
 
@@ -15,6 +17,11 @@ def saver(request, tmp_path):
     if request.param == "file":
         return FileSystemSaver(tmp_path / "store", fsync="never", lock_timeout=0)
     return MemorySaver() if request.param == "memory" else ListSaver()
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(NOON)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import inspect
 import pickle
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -177,11 +177,11 @@ def snapshot(saver):
     """All that is stored."""
     found = {}
     for thread in saver.threads(released=True):
+        found[thread, "versions"] = saver.versions_by_thread_id(thread)
         for namespace in saver.namespaces(thread):
             config = RunnableConfig(thread, checkpoint_ns=namespace)
-            found[thread, namespace] = [(info.id, info.tags) for info in saver.history(config)]
-            found[thread, namespace, "writes"] = dict(saver.get_writes(config))
-        found[thread, "versions"] = saver.versions_by_thread_id(thread)
+            writes = saver.get_writes(config)
+            found[thread, namespace] = [dict(writes), *((info.id, info.tags) for info in saver.history(config))]
     return found
 
 
@@ -200,8 +200,10 @@ def test_every_operation_is_refused_and_changes_nothing(store):
         operation = name if name in SYNC else name[1:]
         policy = Recording(operation)
         saver = AccessControlledSaver(store, policy)
+
         with acting_as("bob"), pytest.raises(AccessDeniedError) as caught:
             call(saver, name)
+
         error = caught.value
         assert (error.operation, error.thread_id, error.principal) == (operation, "t", "'bob'")
         assert SECRET not in str(error)
@@ -269,9 +271,12 @@ def test_the_thread_may_be_given_by_keyword(store):
 # What a policy may be
 
 
-@pytest.mark.parametrize("given", [1, "yes", object(), None, False, [True]])
+@pytest.mark.parametrize("given", [1, "yes", object(), None, False, [True], "a coroutine"])
 def test_only_true_allows(given):
-    saver = AccessControlledSaver(MemorySaver(), lambda *_: given)
+    def policy(*question):
+        return asynchronous(*question) if given == "a coroutine" else given
+
+    saver = AccessControlledSaver(MemorySaver(), policy)
     assert is_refused(saver.get, "t")
     assert saver.threads() == []
 
@@ -315,11 +320,6 @@ class AsyncCall:
 def test_what_is_no_policy_is_refused_when_the_wrapper_is_built(policy, reason):
     with pytest.raises(CheckpointerConfigurationError, match=reason):
         AccessControlledSaver(MemorySaver(), policy)
-
-
-def test_a_coroutine_that_a_policy_returns_refuses():
-    saver = AccessControlledSaver(MemorySaver(), lambda *_: asynchronous(*_))  # noqa: PLW0108 - it hides the coroutine
-    assert is_refused(saver.get, "t")
 
 
 def test_the_error_says_who_and_what_and_pickles():
@@ -405,16 +405,16 @@ def test_reports_are_about_what_may_be_read(two):
         assert two.repair().files == ()
 
 
-def test_a_copy_needs_both(two):
-    with acting_as("ann"):
-        with pytest.raises(AccessDeniedError) as caught:
-            two.copy("bob/1", "ann/3")
-        assert (caught.value.operation, caught.value.thread_id) == ("copy", "bob/1")
-        with pytest.raises(AccessDeniedError) as caught:
-            two.copy("ann/1", "bob/3")
-        assert (caught.value.operation, caught.value.thread_id) == ("put", "bob/3")
-        two.copy("ann/1", "ann/3")
-    assert sorted(two.delegate.threads()) == ["ann/1", "ann/2", "ann/3", "b2/1", "bob/1"]
+@pytest.mark.parametrize(
+    ("source", "target", "refused"),
+    [("bob/1", "ann/3", ("copy", "bob/1")), ("ann/1", "bob/3", ("put", "bob/3")), ("ann/1", "ann/3", None)],
+)
+def test_a_copy_needs_both(two, source, target, refused):
+    with acting_as("ann"), nullcontext() if refused is None else pytest.raises(AccessDeniedError) as caught:
+        two.copy(source, target)
+
+    assert refused is None or (caught.value.operation, caught.value.thread_id) == refused
+    assert (target in two.delegate.threads()) == (refused is None)
 
 
 def test_copies_between_stores_have_what_may_be_read(two):
@@ -491,15 +491,16 @@ def test_an_async_watch_acts_for_its_caller(two):
 
 def test_namespaces_can_be_refused(store):
     saver = AccessControlledSaver(store, lambda principal, operation, thread_id, checkpoint_ns: checkpoint_ns != "sub")
-    assert saver.namespaces("t") == [""]
-    assert saver.version_namespaces("t") == [""]
+    assert saver.namespaces("t") == saver.version_namespaces("t") == [""]
     assert {info.checkpoint_ns for info in saver.search({})} == {""}
     assert is_refused(saver.get, RunnableConfig("t", checkpoint_ns="sub"))
     assert is_refused(saver.copy, "t", "new")
+
     for operation in (saver.delete, saver.release, saver.size, saver.verify):
         with pytest.raises(AccessDeniedError) as caught:
             operation("t")
         assert "sub" not in str(caught.value)
+
     assert saver.prune(keep_last=1) == 0
     assert store.namespaces("t") == ["", "sub"]
 
@@ -554,16 +555,19 @@ def test_the_principal_of_the_config_wins():
 
 def test_a_config_keeps_its_principal():
     config = RunnableConfig("t").with_principal("ann")
-    assert config.principal == "ann"
-    assert config.with_check_point_id("c").principal == config.replace(checkpoint_ns="n").principal == "ann"
-    assert pickle.loads(pickle.dumps(config)).principal == "ann"
-    assert config == RunnableConfig("t")
-    assert "ann" not in repr(config)
+    copies = [config.with_check_point_id("c"), config.replace(checkpoint_ns="n"), pickle.loads(pickle.dumps(config))]
+    assert {each.principal for each in (config, *copies)} == {"ann"}
     assert config["configurable"]["principal"] == "ann"
-    assert "principal" not in RunnableConfig("t")["configurable"]
+
+
+def test_a_principal_is_no_part_of_a_config():
+    config = RunnableConfig("t").with_principal("ann")
+    bare = RunnableConfig("t")
+    assert config == bare
+    assert "ann" not in repr(config)
+    assert "principal" not in bare["configurable"]
+    assert pickle.loads(pickle.dumps(bare)).principal is bare.principal
     assert RunnableConfig.of({"configurable": {"thread_id": "t", "principal": "ann"}}).metadata == {}
-    again = pickle.loads(pickle.dumps(RunnableConfig("t")))
-    assert again.principal is RunnableConfig("t").principal
 
 
 def test_it_does_not_bleed_into_other_tasks_and_threads():
@@ -588,7 +592,6 @@ def test_it_does_not_bleed_into_other_tasks_and_threads():
 
 
 def make_app(saver, *, options=None, **nodes):
-
     return make_chain({}, **nodes).compile(checkpoint_saver=saver, **(options or {}))
 
 
@@ -713,10 +716,10 @@ def test_it_holds_in_a_node_with_a_timeout_and_a_hook_or_a_node_may_act_for_anot
             return call()
 
     graph = make_chain({}, a=node)
-    config = RunnableConfig("t").with_principal("ann")
-    graph.compile(checkpoint_saver=MemorySaver(), timeout=5).invoke({}, config)
-    graph.add_wrap_call_node_hook("a", act)
-    graph.compile(checkpoint_saver=MemorySaver(), timeout=5).invoke({}, config)
+    for _ in range(2):
+        app = graph.compile(checkpoint_saver=MemorySaver(), timeout=5)
+        app.invoke({}, RunnableConfig("t").with_principal("ann"))
+        graph.add_wrap_call_node_hook("a", act)
     assert seen == ["service", "ann", "service", "hook"]
 
 
@@ -736,9 +739,11 @@ def test_it_reaches_other_processes(tmp_path):
 def test_what_an_opener_opens_is_guarded(tmp_path):
     with FileSystemSaver(tmp_path, fsync="never") as inner:
         inner.put("t", made({"n": 1}))
-        opener = AccessControlledSaver(inner, policies.prefix({"ann": "t"})).opener()
+        guarded = AccessControlledSaver(inner, policies.prefix({"ann": "t"}))
+        opener = pickle.loads(pickle.dumps(guarded.opener()))
         assert AccessControlledSaver(inner, lambda *_: True).opener() is None
-    with pickle.loads(pickle.dumps(opener))() as saver:
+
+    with opener() as saver:
         assert is_refused(saver.get, "t")
         with acting_as("ann"):
             assert saver.get("t").state == {"n": 1}
@@ -764,19 +769,25 @@ def test_operations_on_threads_act_for_the_principal_of_their_config():
     inner = MemorySaver()
     saver = AccessControlledSaver(inner, policies.owner())
     app = make_app(saver, a=lambda state: {"x": interrupt(SECRET)})
-    config = RunnableConfig("t").with_principal("ann")
+    ann, bob = (RunnableConfig("t").with_principal(name) for name in ("ann", "bob"))
+
     assert is_refused(submit, saver, {"n": 1}, "t")
-    assert submit(saver, {"n": 1}, config).principal == "ann"
-    app.invoke(None, config)
+    assert submit(saver, {"n": 1}, ann).principal == "ann"
+    app.invoke(None, ann)
+
     assert is_refused(answer, saver, "t", 1)
-    assert is_refused(update, saver, RunnableConfig("t").with_principal("bob"), {"n": 1})
+    assert is_refused(update, saver, bob, {"n": 1})
     assert is_refused(fork, saver, "t", "t2")
-    update(saver, config, {"n": 2})
-    assert answer(saver, config, 7).payload == SECRET
-    assert fork(saver, config, "t2").config.principal == "ann"
-    assert app.resume(config)["x"] == 7
-    rollback(saver, config.with_check_point_id(inner.list("t")[-1].id))
-    assert {checkpoint.metadata["owner"] for thread in ("t", "t2") for checkpoint in inner.list(thread)} == {"ann"}
+
+    update(saver, ann, {"n": 2})
+    assert answer(saver, ann, 7).payload == SECRET
+    assert fork(saver, ann, "t2").config.principal == "ann"
+    assert app.resume(ann)["x"] == 7
+
+    first = inner.list("t")[-1]
+    rollback(saver, ann.with_check_point_id(first.id))
+    checkpoints = [*inner.list("t"), *inner.list("t2")]
+    assert {checkpoint.metadata["owner"] for checkpoint in checkpoints} == {"ann"}
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
@@ -787,11 +798,13 @@ def test_a_worker_serves_what_its_principal_may_use(concurrency):
     for name in ("ann", "bob"):
         with acting_as(name):
             submit(saver, {"n": 1}, f"{name}/1", graph_id="g")
+
     with acting_as("ann"):
         Worker(saver, {"g": app}, concurrency=concurrency).run(once=True)
+
     assert seen == ["ann"]
-    assert inner.summary("ann/1").latest.status == "finished"
-    assert inner.summary("bob/1").latest.status == "queued"
+    statuses = [inner.summary(thread).latest.status for thread in ("ann/1", "bob/1")]
+    assert statuses == ["finished", "queued"]
 
 
 @pytest.mark.parametrize(("operation", "may_roll_back"), [("put_writes", False), ("add_tags", True)])
@@ -823,12 +836,19 @@ def test_a_thread_belongs_to_the_one_who_put_first(owned):
         owned.put(RunnableConfig("t", checkpoint_ns="sub"), made({"n": 1}))
         assert owned.get("t").metadata == {"owner": "ann", "k": 1}
         assert sorted(info.checkpoint_ns for info in owned.search({"owner": "ann"})) == ["", "sub"]
-    for principal in ("bob", None, 1):
-        with acting_as(principal):
-            for operation in (owned.get, owned.delete, owned.release, owned.list, owned.history):
-                assert is_refused(operation, "t")
-            assert is_refused(owned.put, "t", made({"n": 2}))
-            assert owned.threads() == []
+
+
+@pytest.mark.parametrize("principal", ["bob", None, 1])
+def test_a_thread_is_refused_to_others_than_its_owner(owned, principal):
+    put_as("ann", owned, "t")
+    with acting_as(principal):
+        for operation in (owned.get, owned.delete, owned.release, owned.list, owned.history):
+            assert is_refused(operation, "t")
+        assert is_refused(owned.put, "t", made({"n": 2}))
+        assert owned.threads() == []
+
+
+def test_who_is_not_named_owns_no_thread(owned):
     assert is_refused(owned.put, "new", made({"n": 1}))
 
 
@@ -860,11 +880,14 @@ def test_a_thread_whose_key_was_destroyed_is_nobodys(tmp_path, caplog):
     cipher = SubjectKeys(keys, key_for=lambda thread, metadata: "old")
     with FileSystemSaver(tmp_path, fsync="never", cipher=cipher) as inner:
         put_as("ann", AccessControlledSaver(inner, policies.owner()), "t")
-    with FileSystemSaver(tmp_path, fsync="never", cipher={**keys, "old": DESTROYED}) as inner, acting_as("ann"):
+
+    destroyed = {**keys, "old": DESTROYED}
+    with FileSystemSaver(tmp_path, fsync="never", cipher=destroyed) as inner, acting_as("ann"):
         owned = AccessControlledSaver(inner, policies.owner())
         assert is_refused(owned.delete, "t")
         assert owned.threads() == []
         assert inner.threads() == ["t"]
+
     assert caplog.messages == [], "the policy does not fail"
 
 
@@ -896,11 +919,13 @@ def test_a_run_makes_a_thread_of_its_own(owned):
     app = make_app(owned, options={"durability": "async"}, a=Principals(), b=Principals())
     with acting_as("ann"):
         app.invoke({"n": 1}, "t")
-    assert {checkpoint.metadata["owner"] for checkpoint in owned.delegate.list("t")} == {"ann"}
     with acting_as("bob"):
         assert is_refused(app.invoke, {"n": 1}, "t")
     with acting_as("ann"), owned.run_lock("u"):
         owned.put("u", made({"n": 1}))
+
+    checkpoints = [*owned.delegate.list("t"), *owned.delegate.list("u")]
+    assert {checkpoint.metadata["owner"] for checkpoint in checkpoints} == {"ann"}
 
 
 def test_a_watch_of_all_does_not_tell_that_the_thread_of_another_was_deleted(owned):
@@ -924,15 +949,18 @@ def test_an_owner_policy_is_for_one_saver():
     assert repr(pickle.loads(pickle.dumps(policy))) == repr(policy) == "owner(key='tenant')"
 
 
-def test_prefixes():
+@pytest.mark.parametrize(
+    ("principal", "allowed"),
+    [("ann", ["a/1"]), ("bob", ["c/1"]), ("root", ["a/1", "c/1", "x"]), ("none", []), ("eve", []), (None, [])],
+)
+def test_prefixes(principal, allowed):
     policy = policies.prefix({"ann": "a/", "bob": ["b/", "c/"], "root": "", "none": []})
-    allowed = {
-        who: [thread for thread in ("a/1", "c/1", "x") if policy(who, "get", thread, "")]
-        for who in ("ann", "bob", "root", "none", "eve", None)
-    }
-    assert allowed == {"ann": ["a/1"], "bob": ["c/1"], "root": ["a/1", "c/1", "x"], "none": [], "eve": [], None: []}
+    assert [thread for thread in ("a/1", "c/1", "x") if policy(principal, "get", thread, "")] == allowed
+
+
+def test_prefixes_of_what_cannot_be_a_key_and_of_what_is_no_text():
     with acting_as(["not hashable"]):
-        assert is_refused(AccessControlledSaver(MemorySaver(), policy).get, "a/1")
+        assert is_refused(AccessControlledSaver(MemorySaver(), policies.prefix({"ann": "a/"})).get, "a/1")
     with pytest.raises(CheckpointerConfigurationError):
         policies.prefix({"ann": [1]})
 

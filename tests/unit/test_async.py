@@ -21,6 +21,7 @@ from savers import MemorySaver, SaverWrapper
 from tests.support.graphs import (
     CONFIG,
     LOG,
+    FlakyNode,
     fail_once,
     invoke,
     logged,
@@ -205,18 +206,11 @@ def test_cancelling_an_asynchronous_node_stops_before_it(saver):
 def test_cancelling_a_node_in_a_thread_waits_for_it_and_stores_its_step():
     saver = MemorySaver(lock_timeout=0)
     started, go_on = threading.Event(), threading.Event()
-    runs = []
-
-    def waits(state):
-        runs.append("b")
-        started.set()
-        assert go_on.wait(60)
-        return {"log": "b"}
+    b = FlakyNode("b", begun=started, after=go_on)
+    graph = make_chain(a=log_node("a"), b=b, c=log_node("c"))
 
     async def run():
-        compiled = make_chain(a=log_node("a"), b=waits, c=log_node("c")).compile(
-            checkpoint_saver=saver, checkpoint_interval=10
-        )
+        compiled = graph.compile(checkpoint_saver=saver, checkpoint_interval=10)
         task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
         await asyncio.to_thread(started.wait)
         for _ in range(2):
@@ -232,7 +226,7 @@ def test_cancelling_a_node_in_a_thread_waits_for_it_and_stores_its_step():
         return await compiled.ainvoke(None, CONFIG)
 
     assert asyncio.run(run())["log"] == ["a", "b", "c"]
-    assert runs == ["b"]
+    assert b.runs == ["b"]
 
 
 class Slow(MemorySaver):

@@ -40,22 +40,20 @@ from tests.support.graphs import (
     both,
     close_at,
     connect,
-    fail_once,
+    invoke_final as run,
     is_node,
+    leave_with_status,
     log_node,
     make_chain,
     make_graph,
+    make_map,
     payloads_of,
 )
-from tests.support.savers import SAVER_KINDS, contents, open_kind
-from tests.support.sweeps import ALL, in_turn
-from tests.support.workers import PATIENCE
+from tests.support.savers import contents, saver_fixture
+from tests.support.sweeps import ALL
+from tests.support.workers import PATIENCE, status_everywhere as status
 
-
-@pytest.fixture(params=in_turn(SAVER_KINDS, "saver"))
-def saver(request, tmp_path):
-    with open_kind(request.param, tmp_path) as saver:
-        yield saver
+saver = saver_fixture()
 
 
 @pytest.fixture
@@ -76,18 +74,6 @@ def quick(request, monkeypatch):
 @pytest.fixture
 def real_times():
     """The usual times."""
-
-
-def run(graph, given, config=CONFIG, *, how="sync"):
-    return graph.invoke_final(given, config) if how == "sync" else asyncio.run(graph.ainvoke_final(given, config))
-
-
-def status(saver, thread="t"):
-    config = RunnableConfig(thread)
-    summary = saver.summary(config)
-    newest = saver.history(config)[0]
-    (status,) = {summary.status, newest.status, saver.recent(config, limit=1)[0].status}
-    return status
 
 
 def in_thread(function, *arguments, **keywords):
@@ -131,19 +117,19 @@ def make_app(saver, options=None, **nodes):
 def test_it_ends_before_the_next_node(saver, options, how):
     a, events = Canceller(saver, reason="sold out"), []
     app = make_app(saver, {**options, "observers": [events.append]}, a=a, b="b")
+
     last = run(app, {}, how=how)
+
     assert a.results == [True]
     assert (last.node_id, last.reason()) == ("b", "sold out")
-    assert last.is_cancelled
-    assert not last.is_interrupted
+    assert (last.is_cancelled, last.is_interrupted) == (True, False)
     assert last.state["log"] == saver.get(CONFIG).state["log"] == ["a"]
-    assert last.state.interrupts == ()
-    assert status(saver) == "cancelled"
+    assert_nothing_waits(saver, app)
+
     cancellation = saver.summary(CONFIG).cancellation
     assert cancellation["reason"] == "sold out"
     assert datetime.now(UTC) - cancellation["at"] < timedelta(seconds=PATIENCE)
     assert [event.data["reason"] for event in events if event.type == "graph.cancel"] == ["sold out"]
-    assert not saver.interrupts("t")
 
 
 def test_with_everything_stored_at_the_exit_invoke_returns_the_state(saver):
@@ -229,13 +215,11 @@ def test_nested_graphs_and_forks_stop_as_one(saver, how):
     p, q = Canceller(saver, "p"), FlakyNode("q")
     child = make_chain(p=p, q=q).compile()
     app = make_graph(LOG, "j>END START>s,b s>j b>j", s=child).compile(checkpoint_saver=saver)
+
     assert run(app, {}, how=how).is_cancelled
-    assert q.runs == []
-    assert p.results == [True]
-    assert status(saver) == "cancelled"
-    assert not saver.interrupts("t")
-    last = run(app, None, how=how)
-    assert last.state["log"] == ["p", "q", "b", "j"]
+    assert (p.results, q.runs) == ([True], [])
+    assert_nothing_waits(saver, app)
+    assert run(app, None, how=how).state["log"] == ["p", "q", "b", "j"]
 
 
 @pytest.mark.parametrize("durability", ["sync", "exit"])
@@ -264,8 +248,7 @@ def test_the_items_that_have_not_begun(saver, how):
         done.append(item)
         return cancel_run(item)
 
-    graph = StateGraph(LOG).add_map_node("m", work, lambda state: range(9))
-    app = connect(graph, "START>m m>END").compile(checkpoint_saver=saver)
+    app = make_map(work, range(9)).compile(checkpoint_saver=saver)
     assert run(app, {}, RunnableConfig("t", max_concurrency=2), how=how).is_cancelled
     assert len(done) < 9
     assert run(app, None, how=how).state["log"] == ["m"] * 9
@@ -293,23 +276,7 @@ def test_what_asks_a_human_in_another_branch_waits_no_more(saver, how):
 
 def make_idle(saver, wanted):
     """Make a thread with a status, and return its graph."""
-
-    def ask(state):
-        interrupt("ok?")
-        return {"log": "asked"}
-
-    app = make_app(saver, a="a", ask=fail_once(log_node("asked")) if wanted == "failed" else ask)
-    if wanted == "queued":
-        app.submit({}, CONFIG)
-    elif wanted == "stalled":
-        close_at(app, is_node(START))
-    elif wanted == "failed":
-        with pytest.raises(NodeExecutionError):
-            app.invoke({}, CONFIG)
-    else:
-        app.invoke({}, CONFIG)
-        if wanted == "answered":
-            operations.answer(saver, "t", "yes")
+    app = leave_with_status(saver, wanted)
     assert status(saver) == wanted
     return app
 
@@ -318,20 +285,22 @@ def make_idle(saver, wanted):
 @pytest.mark.parametrize("wanted", ["queued", "stalled", "interrupted", "answered", "failed"])
 def test_it_is_cancelled_at_once(saver, wanted):
     app = make_idle(saver, wanted)
-    before = [(info.id, info.stopped) for info in saver.history(CONFIG)][1:]
+    before = [(info.id, info.stopped) for info in saver.history(CONFIG)]
+
     assert cancel(saver, "t", reason="no more")
-    assert status(saver) == "cancelled"
-    assert [(info.id, info.stopped) for info in saver.history(CONFIG)][1:] == before
-    assert saver.history(CONFIG)[0].stopped == "cancelled"
-    assert saver.summary(CONFIG).cancellation["reason"] == "no more"
-    assert not saver.interrupts("t")
+
+    (latest, _), *older = before
+    assert [(info.id, info.stopped) for info in saver.history(CONFIG)] == [(latest, "cancelled"), *older]
+    assert_nothing_waits(saver, app)
     assert saver.wait_for_resume("t", 0)
-    assert not cancel(saver, "t", reason="again")
-    assert saver.summary(CONFIG).cancellation["reason"] == "no more"
     with pytest.raises(CheckpointConflictError, match="no interrupt is pending"):
         operations.answer(saver, "t", "yes")
+
+    assert not cancel(saver, "t", reason="again")
+    assert saver.summary(CONFIG).cancellation["reason"] == "no more"
     if saver.lists_threads:
         assert Worker(saver, app, failed=True).run(once=True) == 0
+
     last = app.invoke_final(None, CONFIG)
     if last.is_interrupted:
         last = app.invoke_final(GraphResume("yes"), CONFIG)
@@ -530,9 +499,11 @@ def test_a_request_reaches_a_run_that_stores_meanwhile(saver, real_times, monkey
             done = pool.submit(app.invoke_final, {}, RunnableConfig("t", max_iterations=100))
             run.wait()
             run.advance(before)
+
             assert cancel(ScriptedSaver(saver).on("put_writes", partial(run.advance, late)), "t")
             asked_at = run.count
             run.let_go(20)
+
             assert done.result(PATIENCE).is_cancelled
             assert run.count - asked_at <= 5  # it looks each fifth of a second
             run.last, run.permits, run.arrived = None, threading.Semaphore(0), threading.Semaphore(0)
@@ -584,11 +555,7 @@ def test_the_question_of_a_nested_graph_waits_no_more(saver):
 @pytest.mark.parametrize("options", [{"release_thread": True}, {"preserve": False}])
 def test_a_run_that_finishes_and_leaves_no_thread(saver, monkeypatch, options):
     at_work, go_on = threading.Event(), threading.Event()
-
-    def a(state):
-        at_work.set()
-        assert go_on.wait(PATIENCE)
-
+    a = FlakyNode("a", begun=at_work, after=go_on)
     monkeypatch.setattr(operations, "_PATIENCE", PATIENCE)
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(make_app(saver, options, a=a).invoke_final, {}, CONFIG)

@@ -125,14 +125,16 @@ def canonical(value):
     if isinstance(value, (set, frozenset)):
         return f"{kind}{sorted(map(canonical, value))}"
     if isinstance(value, (tuple, list)):
-        return f"{kind}{[canonical(item) for item in value]}"
+        return f"{kind}{[*map(canonical, value)]}"
     if isinstance(value, dict):
-        return f"{kind}{[canonical(item) for item in value.items()]}"
+        return f"{kind}{[*map(canonical, value.items())]}"
     if is_dataclass(value):
-        given = {each.name: getattr(value, each.name) for each in fields(value) if hasattr(value, each.name)}
+        names = [each.name for each in fields(value) if hasattr(value, each.name)]
+        given = {name: getattr(value, name) for name in names}
         return f"{kind}{canonical(given)}"
     if isinstance(value, BaseModel):
-        return f"{kind}{canonical((dict(value), value.model_fields_set, value.__pydantic_private__))}"
+        parts = (dict(value), value.model_fields_set, value.__pydantic_private__)
+        return f"{kind}{canonical(parts)}"
     return f"{kind} {value!r}"
 
 
@@ -199,12 +201,6 @@ def test_a_flat_list_holds_what_msgpack_does_not(odd):
 def test_plain_data_is_plain_msgpack():
     value = {"a": [1, "x", None, True, 2.5, b"b"], 1: {"c": {}}}
     assert CODEC.pack(freeze(value)) == msgpack.packb(value) == CODEC.pack(value)
-
-
-@pytest.mark.parametrize("big", [2**63, -(2**63), 2**64 - 1, 2**64, -(2**63) - 1, 10**400, -(10**400), 255 << 64])
-def test_integers_of_any_size(big):
-    for value in (big, [big], {big: 1}, {"a": {"b": (big,)}}, {big}):
-        same(CODEC.unpack(CODEC.pack(freeze(value))), value)
 
 
 def test_equal_sets_give_equal_bytes():

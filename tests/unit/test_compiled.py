@@ -30,7 +30,8 @@ def test_an_unknown_thread(graph, saver):
 @pytest.mark.parametrize("options", [{}, {"checkpoint_saver": MemorySaver(), "checkpoint_interval": 0}])
 def test_without_a_saver(graph, options):
     compiled = graph.compile(**options)
-    for look in (compiled.state_of, compiled.get_state, compiled.get_state_history, compiled.last_state_of):
+    looks = (compiled.state_of, compiled.get_state, compiled.get_state_history, compiled.last_state_of)
+    for look in (*looks, lambda config: compiled.update_state(config, {})):
         with pytest.raises(CheckpointerConfigurationError):
             look(CONFIG)
 
@@ -42,15 +43,14 @@ def test_history_is_newest_first_and_each_snapshot_addresses_itself(graph, saver
     history = compiled.get_state_history(CONFIG)
 
     assert [(each.node, each.next) for each in history] == [("b", END), ("a", "b"), (START, "a")]
+    latest = compiled.last_state_of(history[-1].config)
+    assert latest.checkpoint_id == history[0].checkpoint_id
 
     for snapshot, checkpoint in zip(history, saver.list(CONFIG), strict=True):
         assert snapshot.config == CONFIG.replace(checkpoint_id=checkpoint.id, next_node=checkpoint.next_node_id)
         assert compiled.get_state(snapshot.config).checkpoint_id == checkpoint.id
-        assert snapshot.parent_id == checkpoint.parent_id
-        assert snapshot.created_at == checkpoint.created_at
+        assert (snapshot.parent_id, snapshot.created_at) == (checkpoint.parent_id, checkpoint.created_at)
         assert snapshot.metadata["k"] == 1
-
-    assert compiled.last_state_of(history[-1].config).checkpoint_id == history[0].checkpoint_id
 
 
 @pytest.mark.requirement("P15")
@@ -70,8 +70,8 @@ def test_every_method_takes_langgraphs_config(graph, saver):
 
 def test_the_options_of_a_compiled_graph(graph):
     compiled = graph.compile(CompileConfig(max_iterations=7), graph_id="g")
-    assert (compiled.compile_config.max_iterations, compiled.compileConfig().graph_id) == (7, "g")
-    compiled.setMaxIterations(9)
+    assert (compiled.compile_config.max_iterations, compiled.compile_config.graph_id) == (7, "g")
+    compiled.set_max_iterations(9)
     assert compiled.compile_config.max_iterations == 9
 
 

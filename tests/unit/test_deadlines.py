@@ -4,11 +4,10 @@ import asyncio
 import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from graphkit import GraphResume, RunnableConfig, StateGraph, interrupt, operations, sleep
+from graphkit import GraphResume, RunnableConfig, interrupt, operations, sleep
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointSerializationError,
@@ -19,23 +18,12 @@ from graphkit.errors import (
 )
 from graphkit.testing import ManualClock
 from savers import FileSystemSaver
-from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph, status_of
-from tests.support.savers import SAVER_KINDS, contents, open_kind
-from tests.support.sweeps import ALL, in_turn
+from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph, make_map, status_of
+from tests.support.savers import contents, saver_fixture
+from tests.support.sweeps import ALL
+from tests.support.times import HOUR, MOMENT, NOON
 
-NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
-HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def clock():
-    return ManualClock(NOON)
-
-
-@pytest.fixture(params=in_turn(SAVER_KINDS, "saver"))
-def saver(request, tmp_path):
-    with open_kind(request.param, tmp_path, lock_timeout=0) as saver:
-        yield saver
+saver = saver_fixture(lock_timeout=0)
 
 
 def asks(**terms):
@@ -55,13 +43,15 @@ def test_the_default_answers_when_the_deadline_has_passed(saver, clock, deadline
     app = make_chain(ask=asks(deadline=deadline, default="no"), b=log_node("b"))
     app = app.compile(checkpoint_saver=saver, clock=clock)
     (stop,) = app.invoke({}, CONFIG).interrupts
-    assert (stop.created_at, stop.deadline) == (NOON, NOON + HOUR)
     (pending,) = saver.interrupts("t")
-    assert pending.deadline == NOON + HOUR
-    clock.advance(HOUR - timedelta(microseconds=1))
+    assert stop.created_at == NOON
+    assert stop.deadline == pending.deadline == NOON + HOUR
+
+    clock.advance(HOUR - MOMENT)
     (again,) = app.invoke(None, CONFIG).interrupts
     assert again.deadline == NOON + HOUR  # asks again, with the deadline that it had
-    clock.advance(timedelta(microseconds=1))
+
+    clock.advance(MOMENT)
     assert status_of(saver) == "interrupted"
     assert app.invoke(None, CONFIG)["log"] == ["no", "b"]
 
@@ -156,72 +146,77 @@ def test_a_default_that_cannot_be_stored(tmp_path, clock):
 
 
 def test_the_record_says_who_answered(saver, clock):
-    events = []
+    events, stops = [], []
     question = asks(deadline=HOUR, default="no")
     app = make_chain(ask=question, again=question).compile(checkpoint_saver=saver, clock=clock, observers=events.append)
-    app.invoke({}, CONFIG)
-    first = app.get_state(CONFIG).config
-    app.invoke(GraphResume("yes"), CONFIG)
-    second = app.get_state(CONFIG).config
+    for given in ({}, GraphResume("yes")):
+        app.invoke(given, CONFIG)
+        stops.append(app.get_state(CONFIG).config)
     clock.advance(HOUR)
     app.invoke(None, CONFIG)
+
     assert [event.data["by"] for event in events if event.type == "interrupt.answered"] == ["human", "deadline"]
-    written = [*saver.get_writes(first).items(), *saver.get_writes(second).items()]
-    records = [value for key, value in written if key.startswith("resumed:")]
+    writes = [write for stop in stops for write in saver.get_writes(stop).items()]
+    records = [value for key, value in writes if key.startswith("resumed:")]
     assert records == [True, {"by": "deadline", "expired": False}]
 
 
 @pytest.mark.parametrize("embedded", [False, True])
 def test_a_deadline_in_a_nested_graph(saver, clock, embedded):
     inner = make_chain(ask=asks(deadline=HOUR, default="no"))
-    app = StateGraph(LOG).add_node("sub", inner.compile() if embedded else inner)
-    app = app.set_entry_point("sub").set_finish_point("sub").compile(checkpoint_saver=saver, clock=clock)
+    app = make_chain(sub=inner.compile() if embedded else inner).compile(checkpoint_saver=saver, clock=clock)
     app.invoke({}, CONFIG)
     assert [each.deadline for each in saver.interrupts("t")] == [NOON + HOUR]
+
     clock.advance(HOUR)
     before = contents(saver)
-    with pytest.raises(GraphRunnerError, match="too late"):
-        app.invoke(GraphResume("yes"), CONFIG)
-    with pytest.raises(CheckpointConflictError, match="too late"):
-        operations.answer(saver, "t", "yes", clock=clock)
+    for answer in (WAYS_TO_ANSWER["resume"], WAYS_TO_ANSWER["answer"]):
+        with pytest.raises((CheckpointConflictError, GraphRunnerError), match="too late"):
+            answer(app, saver, clock, None)
+
     assert contents(saver) == before
     assert app.invoke(None, CONFIG)["log"] == ["no"]
 
 
 def test_several_questions_with_deadlines(saver, clock):
-    nodes = {"a": asks(deadline=HOUR, default="a"), "b": asks(deadline=HOUR * 2, default="b"), "c": asks()}
-    graph = make_graph(LOG, "START>s s>a,b,c a>j b>j c>j j>END", **nodes)
+    later = 2 * HOUR
+    nodes = {"a": asks(deadline=HOUR, default="a"), "b": asks(deadline=later, default="b"), "c": asks()}
+    graph = make_graph(LOG, "START>a,b,c a>j b>j c>j j>END", **nodes)
     app = graph.compile(checkpoint_saver=saver, clock=clock)
     app.invoke({}, CONFIG)
+
     clock.advance(HOUR)
-    stops = {stop.deadline: stop.id for stop in app.invoke(None, CONFIG).interrupts}
-    assert stops.keys() == {NOON + HOUR * 2, None}
-    app.invoke(GraphResume({stops[None]: "c"}), CONFIG)
+    left = app.invoke(None, CONFIG).interrupts
+    assert {stop.deadline for stop in left} == {NOON + later, None}
+
+    (without,) = [stop.id for stop in left if stop.deadline is None]
+    app.invoke(GraphResume({without: "c"}), CONFIG)
     clock.advance(HOUR)
-    assert app.invoke(None, CONFIG)["log"] == ["s", "a", "b", "c", "j"]
+    assert app.invoke(None, CONFIG)["log"] == ["a", "b", "c", "j"]
 
 
 def test_a_map_answers_the_items_that_expire(saver, clock):
     def work(item):
         return {"log": interrupt(item, deadline=item * HOUR, default=item)}
 
-    app = StateGraph(LOG).add_map_node("m", work, lambda state: [1, 2, 3]).set_entry_point("m").set_finish_point("m")
-    app = app.compile(checkpoint_saver=saver, clock=clock)
+    app = make_map(work, [1, 2, 3]).compile(checkpoint_saver=saver, clock=clock)
     app.invoke({}, CONFIG)
     clock.advance(HOUR * 2)
-    assert [stop.payload for stop in app.invoke(None, CONFIG).interrupts] == [3]
-    app.invoke(GraphResume("three"), CONFIG)
-    assert app.get_state(CONFIG).state["log"] == [1, 2, "three"]
+
+    (left,) = app.invoke(None, CONFIG).interrupts
+    assert left.payload == 3
+    assert app.invoke(GraphResume("three"), CONFIG)["log"] == [1, 2, "three"]
 
 
 def test_a_past_checkpoint_asks_again_without_the_deadline_that_has_passed(saver, clock):
     app = ask(saver, clock, default="no")
-    config = app.get_state(CONFIG).config
+    past = app.get_state(CONFIG).config
     clock.advance(HOUR)
     app.invoke(None, CONFIG)
-    assert app.invoke(GraphResume("yes"), config)["log"] == ["yes"]
-    operations.fork(saver, config, "other", created_at=clock())
-    operations.answer(saver, "other", "maybe", clock=clock)
+    assert app.invoke(GraphResume("yes"), past)["log"] == ["yes"]
+
+    other = operations.fork(saver, past, "other", created_at=clock()).config
+    operations.answer(saver, other, "maybe", clock=clock)
     assert app.invoke(None, RunnableConfig("other"))["log"] == ["maybe"]
 
 
@@ -269,10 +264,11 @@ def test_exactly_one_of_a_late_human_and_the_deadline_wins(saver, sweep, terms, 
         for number in range(sweep.count(500, 10)):
             config, clock = RunnableConfig(f"t{number}"), ManualClock(NOON)
             app = ask(saver, clock, config=config, **terms)
-            clock.advance(HOUR - timedelta(microseconds=1))
-            accepted, *resumed = [pool.submit(answer, config, clock), *[pool.submit(resume, app, config) for _ in "ab"]]
+            clock.advance(HOUR - MOMENT)
+            accepted = pool.submit(answer, config, clock)
+            resumed = [pool.submit(resume, app, config) for _ in range(2)]
             barrier.wait()
-            clock.advance(timedelta(microseconds=1))
+            clock.advance(MOMENT)
             for each in resumed:
                 each.result(60)
             expected = without_answer if accepted.result(60) is None else ["human"]

@@ -80,21 +80,9 @@ def nested():
     ("type", "parts"),
     [
         (MERMAID, ["subgraph S", '_x("x")', 'subgraph _I["I"]', '__y("y")', "end", "end", "subgraph E", "end"]),
-        (
-            PLANTUML,
-            [
-                'package "S" as S {',
-                '"x" as _x',
-                'package "I" as _I {',
-                '"y" as __y',
-                "}",
-                "}",
-                'package "E" as E {',
-                "}",
-            ],
-        ),
+        (PLANTUML, ['package "S" as S {', '"x" as _x', 'package "I" as _I {', '"y" as __y', "}", "}", 'package "E" as E {', "}"]),
     ],
-)
+)  # fmt: skip
 def test_subgraphs_are_clusters_in_clusters(type, parts):
     text = "\n".join(lines(nested(), type))
     assert re.search(".*".join(map(re.escape, parts)), text, re.DOTALL)
@@ -238,20 +226,9 @@ def test_every_id_can_be_read_back_and_every_name_is_one_nodes(type, code):
 
 def test_no_name_begins_with_a_word_of_mermaids():
     words = [
-        "call",
-        "class",
-        "click",
-        "default",
-        "direction",
-        "end",
-        "flowchart",
-        "graph",
-        "href",
-        "interpolate",
-        "linkStyle",
-        "style",
-        "subgraph",
-    ]
+        "call", "class", "click", "default", "direction", "end", "flowchart", "graph", "href", "interpolate", "linkStyle",
+        "style", "subgraph",
+    ]  # fmt: skip
     ids = [*words, *[f"{word}s" for word in words], *map(str.upper, words), "_self", "_blank", "_parent", "_top"]
     names = re.findall(r'^(\w+)\("', "\n".join(lines(chain(*ids))), re.MULTILINE)
     assert len(names) == len(ids)

@@ -34,6 +34,7 @@ from savers import (
     policies,
 )
 from tests.support.erasure import MARKER, fill, find_files
+from tests.support.logs import flip_in_file
 from tests.support.savers import ListSaver
 
 pytestmark = pytest.mark.requirement("P73")
@@ -108,7 +109,9 @@ def saver(request, tmp_path):
 def test_nothing_of_an_erased_thread_is_left(saver, tmp_path):
     fill(saver)
     put(saver, "other")
+
     report = erase(saver, MARKER, full=True)
+
     assert (report.thread_id, report.ok, report.remaining, report.copies) == (MARKER, True, (), ())
     assert find_files(tmp_path) == []
     assert [*saver.threads(released=True)] == ["other"]
@@ -253,11 +256,14 @@ def test_who_may_not_delete_may_not_erase(tmp_path, ledger):
     for name in ("ann", "bob"):
         with acting_as(name):
             put(saver, f"{name}/1", "ann")
+
     with acting_as("bob"):
         with pytest.raises(AccessDeniedError) as caught:
             erase(saver, "ann/1", ledger=ledger)
-        assert caught.value.operation == "delete"
-        assert outcomes(erase_where(saver, {"user": "ann"}, ledger=ledger)) == {"bob/1": True}
+        reports = erase_where(saver, {"user": "ann"}, ledger=ledger)
+
+    assert caught.value.operation == "delete"
+    assert outcomes(reports) == {"bob/1": True}
     assert erase(saver, RunnableConfig("ann/1").with_principal("ann")).ok
     assert len((tmp_path / "ledger").read_bytes().split()) == 4, "the refused one is not recorded"
 
@@ -357,11 +363,13 @@ def test_a_changed_record_and_another_key_are_errors(ledger, tmp_path):
     ledger.record("t")
     whole = path.read_bytes()
     saver = restored(t=1)
+
     for position in range(1, len(whole) - 1, 5):
-        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        flip_in_file(path, position)
         with pytest.raises(CheckpointCorruptionError, match="damaged, or was written with another key"):
             ledger.apply(saver)
-    path.write_bytes(whole)
+        flip_in_file(path, position)
+
     with pytest.raises(CheckpointCorruptionError):
         ErasureLedger(path, key=bytes(32)).apply(saver)
     assert saver.threads() == ("t",)

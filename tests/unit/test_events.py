@@ -5,15 +5,7 @@ from functools import partial
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    GraphResume,
-    NodeExecutionError,
-    StateGraph,
-    interrupt,
-    operations,
-)
+from graphkit import END, START, GraphResume, NodeExecutionError, StateGraph, interrupt, operations
 from graphkit._plan.events import EVENTS
 from graphkit.compat.go_agents import branch_on, key_exists, process_chain
 from graphkit.recovery import recover
@@ -74,23 +66,21 @@ def test_a_run_from_start_to_end(how, recorder):
 @pytest.mark.requirement("G25")
 @both
 def test_a_crash_and_a_resume(how, recorder):
-    saver = MemorySaver()
-    graph = chain("a", b=fail_once(log_node("b"), ValueError("no"))).compile(
-        checkpoint_saver=saver, observers=[recorder]
-    )
+    saver, b = MemorySaver(), fail_once(log_node("b"), ValueError("no"))
+    graph = chain("a", b=b).compile(checkpoint_saver=saver, observers=[recorder])
     with pytest.raises(NodeExecutionError):
         invoke(graph, {}, how=how)
     completed, failed = recorder.events[-2:]
     assert (completed.level, failed.level) == ("warning", "error")
-    assert (completed.data["error"], completed.data["reason"]) == (True, "no")
+    assert completed.data.items() >= {"error": True, "reason": "no"}.items()
     assert "no" in failed.data["error"]
     assert recorder.take() == [*SAVED_START, *node("a"), "checkpoint.save a", *node("b"), "graph.fail b"]
 
     invoke(graph, None, how=how)
     load, resume = recorder.events[:2]
-    assert (resume.data["checkpoint_node"], resume.data["resume_node"]) == ("a", "b")
-    assert {event.thread_id for event in recorder.events} == {"t"}
     assert load.checkpoint_id == saver.list(CONFIG)[1].id
+    assert resume.data.items() >= {"checkpoint_node": "a", "resume_node": "b"}.items()
+    assert {event.thread_id for event in recorder.events} == {"t"}
     again = ["checkpoint.load a", "checkpoint.resume b", "graph.start b"]
     assert recorder.take() == [*again, *node("b"), "checkpoint.save b", "graph.complete __END__"]
 
@@ -110,12 +100,10 @@ def test_a_save_that_fails_is_not_told_as_one(recorder):
 def test_a_conditional_edge_and_a_loop(how, recorder):
     graph = make_graph(LOG, "START>a")
     graph.add_conditional_edges("a", lambda state: len(state["log"]), {1: "a", 2: END})
-    app = graph.compile(observers=[recorder])
-    invoke(app, {}, how=how)
+    invoke(graph.compile(observers=[recorder]), {}, how=how)
 
-    first, second = recorder.data_of("edge.evaluate")
-    assert (first["result"], first["target"]) == ("1", "a")
-    assert (second["result"], second["target"]) == ("2", END)
+    taken = [(data["result"], data["target"]) for data in recorder.data_of("edge.evaluate")]
+    assert taken == [("1", "a"), ("2", END)]
     (cycle,) = recorder.data_of("cycle.detected")
     assert cycle["visit_count"] == 2
     assert recorder.take() == ["graph.start a", *node("a"), "cycle.detected a", *node("a"), "graph.complete __END__"]
@@ -156,15 +144,15 @@ def test_a_fork(how, recorder):
     graph = make_graph(LOG, "START>b,c b>j c>j j>END")
     invoke(graph.compile(checkpoint_saver=MemorySaver(), observers=[recorder]), {}, how=how)
     fork = "__PARALLEL__(__START__)"
-    before = ["checkpoint.save __START__", f"graph.start {fork}", f"parallel.start {fork}"]
-    inside = [*node("b"), *node("c"), f"parallel.branch {fork}", f"parallel.branch {fork}"]
-    after = [f"parallel.complete {fork}", f"checkpoint.save {fork}", *node("j"), "checkpoint.save j"]
-
+    branch = f"parallel.branch {fork}"
     taken = recorder.take()
-    assert taken[:3] == before
-    assert sorted(taken[3:9]) == sorted(inside)
-    assert taken.index("node.start b") < taken.index("node.complete b")
-    assert taken[9:] == [*after, "graph.complete __END__"]
+    before, inside, after = taken[:3], taken[3:9], taken[9:]
+
+    assert before == ["checkpoint.save __START__", f"graph.start {fork}", f"parallel.start {fork}"]
+    assert sorted(inside) == sorted([*node("b"), *node("c"), branch, branch])
+    assert inside.index("node.start b") < inside.index("node.complete b")
+    saved = [f"parallel.complete {fork}", f"checkpoint.save {fork}"]
+    assert after == [*saved, *node("j"), "checkpoint.save j", "graph.complete __END__"]
 
 
 @both
@@ -172,16 +160,9 @@ def test_a_subgraph(how, recorder):
     graph = chain(s=chain("a").compile()).compile(checkpoint_saver=MemorySaver(), observers=[recorder])
     invoke(graph, {}, how=how)
     inside = [*SAVED_START, *node("a"), *SAVED_END]
-    before, after = node("s")
-    assert recorder.take() == [
-        "checkpoint.save __START__",
-        "graph.start s",
-        before,
-        *inside,
-        after,
-        "checkpoint.save s",
-        "graph.complete __END__",
-    ]
+    start, complete = node("s")
+    before = ["checkpoint.save __START__", "graph.start s", start]
+    assert recorder.take() == [*before, *inside, complete, "checkpoint.save s", "graph.complete __END__"]
 
 
 @both
@@ -193,14 +174,8 @@ def test_a_map_and_a_generator(how, recorder):
     graph = StateGraph(LOG).add_map_node("m", lambda n: {"log": n}, lambda state: range(2)).add_node("g", chunks)
     invoke(connect(graph, "START>m m>g g>END").compile(observers=[recorder]), {}, how=how)
     items = ["parallel.start m", "parallel.branch m", "parallel.branch m", "parallel.complete m"]
-    assert recorder.take() == [
-        "graph.start m",
-        "node.start m",
-        *items,
-        "node.complete m",
-        *node("g"),
-        "graph.complete __END__",
-    ]
+    start, complete = node("m")
+    assert recorder.take() == ["graph.start m", start, *items, complete, *node("g"), "graph.complete __END__"]
 
 
 def test_the_end_of_a_thread_that_is_not_kept(recorder):

@@ -31,6 +31,7 @@ from graphkit.errors import CheckpointerConfigurationError, GraphStateError, Nod
 from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import (
     CONFIG,
+    LOG,
     FlakyNode,
     at_checkpoint,
     close_at,
@@ -42,7 +43,7 @@ from tests.support.graphs import (
 )
 from tests.support.sweeps import ALL
 
-SCHEMA = {"log": Channels.appender_with_duplicate(), "sum": Channels.base(lambda a, b: a + b, lambda: 10)}
+SCHEMA = {**LOG, "sum": Channels.base(lambda a, b: a + b, lambda: 10)}
 CALLER = ContextVar("caller", default="unset")
 
 
@@ -120,17 +121,22 @@ def test_the_nearest_executor_counts(go, threads):
     assert logged(go(compiled, {}, CONFIG.replace(executor={START: threads["other"]}))) == ["other", "other", "third"]
 
 
-def test_an_executor_by_the_id_of_the_forking_node(go, threads):  # addParallelNodeExecutor
+@pytest.mark.parametrize(
+    ("more", "log"),
+    [
+        ({"m": "other"}, ["mine", "mine", "mine", "mine", "other"]),  # a nested fork runs where the one around it does
+        ({"b": "third"}, ["mine", "third", "third", "mine", "graphkit"]),
+    ],
+)
+def test_an_executor_by_the_id_of_the_forking_node(go, threads, more, log):  # addParallelNodeExecutor
     graph = make_graph(SCHEMA, "START>a a>b,c b>d,e", lambda name: where, a=lambda s: None)
     graph.add_map_node("m", where, lambda s: "x")
     app = connect(graph, "d>m e>m c>m m>END").compile()
-    config = RunnableConfig.builder().addParallelNodeExecutor("a", threads["mine"]).build()
+    config = RunnableConfig.builder()
+    for node_id, name in {"a": "mine", **more}.items():
+        config = config.addParallelNodeExecutor(node_id, threads[name])
 
-    more = RunnableConfig.builder(config).addParallelNodeExecutor("m", threads["other"]).build()
-    assert logged(go(app, {}, more)) == ["mine"] * 4 + ["other"]  # a nested fork runs where the one around it does
-
-    more = RunnableConfig.builder(config).addParallelNodeExecutor("b", threads["third"]).build()
-    assert logged(go(app, {}, more)) == ["mine", "third", "third", "mine", "graphkit"]
+    assert logged(go(app, {}, config.build())) == log
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ from typing import NamedTuple
 import pytest
 from pydantic import BaseModel
 
-from graphkit import HasVersions
 from graphkit.errors import CheckpointStorageError
 from graphkit.saver_kit import freeze
 from graphkit.testing import Call, ScriptedSaver, made, same
-from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
+from savers import MemorySaver, VersionedMemorySaver
 
 FULL = CheckpointStorageError("/disk", "write to", "No space left on device")
 
@@ -91,20 +90,11 @@ def test_a_method_that_does_not_exist_cannot_be_scripted():
         ScriptedSaver(MemorySaver()).fail("putt", FULL)
 
 
-def test_versions_if_the_delegate_has_them():
-    assert not isinstance(ScriptedSaver(MemorySaver()), HasVersions)
+def test_methods_of_versions_are_scripted_too():
     saver = ScriptedSaver(VersionedMemorySaver()).fail("tag", FULL)
-    assert isinstance(saver, HasVersions)
     with pytest.raises(CheckpointStorageError):
         saver.tag(None)
     assert saver.count("tag") == 1
-
-
-def test_it_is_durable_if_the_delegate_is(tmp_path):
-    files = FileSystemSaver(tmp_path)
-    assert ScriptedSaver(files).is_durable
-    assert not ScriptedSaver(MemorySaver()).is_durable
-    files.close()
 
 
 # --- what the contract compares with ----------------------------------------------------------------------------------

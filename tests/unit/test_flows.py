@@ -102,15 +102,21 @@ class Awaitable:
 
 
 @pytest.mark.requirement("G29")
-def test_a_predicate_is_no_coroutine():
-    for make in (not_, and_, or_, lambda p: branch_on((p, "x")), lambda p: process_conditional(p, yes)):
-        with pytest.raises(TypeError, match="later is asynchronous"):
-            make(later)
-    for hidden in (lambda state: later(state) or None, lambda state: Awaitable()):
-        with pytest.raises(GraphRunnerError, match="awaitable"):
-            not_(hidden)({})
+@pytest.mark.parametrize(
+    "make", [not_, and_, or_, lambda p: branch_on((p, "x")), lambda p: process_conditional(p, yes)]
+)
+def test_a_predicate_is_no_coroutine(make):
+    with pytest.raises(TypeError, match="later is asynchronous"):
+        make(later)
     with pytest.raises(TypeError):
-        not_(3)
+        make(3)
+
+
+@pytest.mark.requirement("G29")
+@pytest.mark.parametrize("hidden", [lambda state: later(state) or None, lambda state: Awaitable()])
+def test_what_a_predicate_returns_is_no_awaitable(hidden):
+    with pytest.raises(GraphRunnerError, match="awaitable"):
+        not_(hidden)({})
 
 
 # Branches
@@ -332,14 +338,10 @@ def test_results_come_in_the_order_of_the_items(function):
 
 @pytest.mark.requirement("G31")
 @pytest.mark.parametrize(("function", "how"), [(square, "sync"), (asquare, "async")])
-def test_in_a_graph(function, how):
+def test_in_a_graph_items_may_take_the_config(function, how):
     assert run(in_graph(process_parallel(function, "items", "squares")), {"items": [1, 2]}, how)["squares"] == [1, 4]
-
-
-@pytest.mark.requirement("G31")
-def test_items_may_take_the_config():
-    app = in_graph(process_parallel(lambda item, config: config.thread, "items", "to"))
-    assert app.invoke({"items": [1]}, CONFIG)["to"] == ["t"]
+    with_thread = in_graph(process_parallel(lambda item, config: config.thread, "items", "to"))
+    assert run(with_thread, {"items": [1]}, how)["to"] == ["t"]
 
 
 @pytest.mark.requirement("G31")

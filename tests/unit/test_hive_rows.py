@@ -4,15 +4,7 @@ from functools import partial
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    Channels,
-    Checkpoint,
-    RunnableConfig,
-    StateGraph,
-    interrupt,
-)
+from graphkit import END, START, Checkpoint, RunnableConfig, StateGraph
 from graphkit.errors import GraphRunnerError
 from savers import FileSystemSaver
 from tests.support.graphs import CONFIG, make_chain
@@ -43,27 +35,6 @@ def test_the_root_is_the_users_and_the_input_is_kept(tmp_path):
     assert first.state == {"n": 0, "question": "why?"}
     assert first.metadata["goal"] == "g-1"
     assert [path.name for path in tmp_path.iterdir()] == ["of"]
-
-
-@pytest.mark.requirement("H52")
-def test_excluded_keys_are_in_no_byte_of_the_store(tmp_path):
-    """`api_key`, `credentials`, `access_token`: nodes have them, the disk does not."""
-    secrets = ("api_key", "credentials", "access_token")
-    seen = []
-    graph = make_chain(
-        {key: Channels.transient() for key in secrets},
-        use=lambda state: seen.append([state[key] for key in secrets]),
-        ask=lambda state: {"answer": interrupt("?")},
-    )
-    saver = FileSystemSaver(tmp_path)
-    last = graph.compile(checkpoint_saver=saver).invoke_final(
-        {"api_key": "PRIVATE-1", "credentials": {"user": "PRIVATE-2"}, "access_token": b"PRIVATE-3", "n": 1}, CONFIG
-    )
-    assert seen == [["PRIVATE-1", {"user": "PRIVATE-2"}, b"PRIVATE-3"]]
-    assert dict(last.state) == {"n": 1}
-    files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
-    assert files
-    assert not [content for content in files if b"PRIVATE" in content]
 
 
 # --- one run as a whole -----------------------------------------------------------------------------------------------

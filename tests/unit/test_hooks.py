@@ -23,6 +23,7 @@ from tests.support.graphs import (
     CONFIG,
     LOG,
     both,
+    connect,
     invoke,
     make_chain,
     make_chain_of,
@@ -325,7 +326,6 @@ def test_a_hook_cannot_change_the_state_it_is_given(saver, kind):
     getattr(graph, f"add_{kind}_call_node_hook")(spoils)
     with pytest.raises(NodeExecutionError, match="read-only"):
         graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
-    assert graph.compile().compile_config is not None
     assert saver.get(CONFIG).state["log"] == []
 
 
@@ -370,26 +370,12 @@ def test_hooks_of_the_graph_inside_and_of_the_one_it_is_merged_into(saver, how):
 
 @both
 def test_in_branches_and_around_maps(saver, how):
-    graph = StateGraph(LOG).add_node("b", lambda state: {"log": "b"}).add_map_node("m", lambda n: {"log": n}, range_)
-    graph.add_node("j", lambda state: {"log": "j"}).add_edge("j", END)
-    for name in ("b", "m"):
-        graph.add_edge(START, name).add_edge(name, "j")
+    graph = make_graph(LOG, "START>b b>j j>END").add_map_node("m", lambda n: {"log": n}, lambda state: range(2))
+    connect(graph, "START>m m>j")
     graph.add_before_call_node_hook(of(how, lambda node_id, state, config: {"log": f"before {node_id}"}))
     graph.add_after_call_node_hook("m", of(how, lambda node_id, state, config, update: {"log": f"after {update}"}))
-    assert invoke(graph.compile(checkpoint_saver=saver), {}, how=how)["log"] == [
-        "before b",
-        "b",
-        "before m",
-        0,
-        1,
-        "after None",
-        "before j",
-        "j",
-    ]
-
-
-def range_(state):
-    return range(2)
+    log = invoke(graph.compile(checkpoint_saver=saver), {}, how=how)["log"]
+    assert log == ["before b", "b", "before m", 0, 1, "after None", "before j", "j"]
 
 
 def test_an_asynchronous_hook_in_a_synchronous_run(saver):
@@ -408,19 +394,22 @@ CALLS = {
     "call(state, config)": lambda call, state, config: call({**state, "n": 2}, RunnableConfig("other")),
     "by keyword": lambda call, state, config: call(config=RunnableConfig("other"), state={**state, "n": 2}),
 }
+
+
+def see(state, config):
+    return {"seen": (state["n"], config.thread_id)}
+
+
 SEEN = {"call()": (1, "t"), "call(state)": (2, "t"), "call(state, config)": (2, "other"), "by keyword": (2, "other")}
 
 
 @pytest.mark.parametrize("way", CALLS)
 @pytest.mark.parametrize("options", [{}, {"retry": RetryPolicy()}, {"timeout": 60}], ids=["bare", "retry", "timeout"])
 def test_a_wrap_hook_may_run_the_node_with_another_state_and_config(way, options):
-    def node(state, config):
-        return {"seen": (state["n"], config.thread_id)}
-
     def hook(node_id, state, config, call):
         return CALLS[way](call, state, config)
 
-    graph = StateGraph({}).add_node("a", node, **options).add_edge(START, "a").add_edge("a", END)
+    graph = StateGraph({}).add_node("a", see, **options).add_edge(START, "a").add_edge("a", END)
     graph.add_wrap_call_node_hook(hook).add_wrap_call_node_hook(lambda node_id, state, config, call: call())
 
     assert graph.compile().invoke({"n": 1}, RunnableConfig("t"))["seen"] == SEEN[way]
@@ -431,16 +420,11 @@ def test_an_asynchronous_wrap_hook_may_too(way):
     async def hook(node_id, state, config, call):
         return await CALLS[way](call, state, config)
 
-    for is_async in (True, False):
+    async def later(state, config):
+        return see(state, config)
 
-        def node(state, config):
-            return {"seen": (state["n"], config.thread_id)}
-
-        async def later(state, config, node=node):
-            return node(state, config)
-
-        graph = make_chain({}, a=later if is_async else node)
-        graph.add_wrap_call_node_hook(hook)
+    for node in (see, later):
+        graph = make_chain({}, a=node).add_wrap_call_node_hook(hook)
         assert asyncio.run(graph.compile().ainvoke({"n": 1}, RunnableConfig("t")))["seen"] == SEEN[way]
 
 

@@ -24,26 +24,25 @@ from graphkit import (
     StreamMode,
     interrupt,
 )
-from graphkit.errors import (
-    CheckpointSerializationError,
-    GraphRunnerError,
-    MaxIterationsError,
-)
+from graphkit.errors import CheckpointSerializationError, GraphRunnerError, MaxIterationsError
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
 from tests.support.graphs import (
     CONFIG,
+    LOG,
     Boom,
     ConcurrentCalls,
     at_checkpoint,
+    ids_of,
     logged,
     make_chain,
     make_graph,
     nodes_of,
     payloads_of,
+    stored,
 )
 from tests.support.sweeps import ALL
 
-SCHEMA = {"log": Channels.appender_with_duplicate(), "items": Channels.base(list)}
+SCHEMA = {**LOG, "items": Channels.base(list)}
 PATIENCE = 60
 QUICK = RetryPolicy(max_attempts=3, initial_delay=0.0, jitter=False)
 
@@ -66,10 +65,7 @@ def test_any_number_of_items(saver, go, count):
 
     assert nodes_of(outputs) == [START, "m", END]
     assert logged(outputs) == [2 * n for n in range(count)]
-    assert [(checkpoint.node_id, checkpoint.next_node_id) for checkpoint in saver.list(CONFIG)] == [
-        ("m", END),
-        (START, "m"),
-    ]
+    assert stored(saver) == [(START, "m"), ("m", END)]
 
 
 ITEMS = {
@@ -230,11 +226,8 @@ def test_a_map_counts_as_one_node(go):
 
 
 def test_updates_mode_has_the_update_of_a_map(saver, go):
-    outputs = go(
-        mapped(double, lambda state: [1]).compile(checkpoint_saver=saver),
-        {},
-        CONFIG.with_stream_mode(StreamMode.UPDATES),
-    )
+    graph = mapped(double, lambda state: [1]).compile(checkpoint_saver=saver)
+    outputs = go(graph, {}, CONFIG.with_stream_mode(StreamMode.UPDATES))
     assert outputs[1].update == {"m": {"log": 2}}
 
 
@@ -322,9 +315,8 @@ def test_idempotency_keys_of_items(saver, go):
 
 
 def test_a_map_visited_again_asks_for_its_items_again(saver, go):
-    graph = (
-        StateGraph(SCHEMA).add_map_node("m", double, lambda state: range(len(state["log"]) + 1)).add_edge(START, "m")
-    )
+    graph = StateGraph(SCHEMA).add_map_node("m", double, lambda state: range(len(state["log"]) + 1))
+    graph.add_edge(START, "m")
     graph.add_conditional_edges("m", lambda state: END if len(state["log"]) > 3 else "m")
     assert logged(go(graph.compile(checkpoint_saver=saver), {})) == [0, 0, 2, 0, 2, 4, 6]
 
@@ -385,14 +377,6 @@ def test_max_concurrency_starts_nothing_after_a_failure_and_repeats_nothing(save
     assert ran == [0, 1, 2, 2, 3, 4]
 
 
-def test_max_concurrency_with_items_that_wait_for_a_human(saver):
-    app = squares([0, 1, 2], lambda n: {"log": interrupt(n)}, max_concurrency=1).compile(checkpoint_saver=saver)
-    stop = app.invoke_final({}, CONFIG)
-    assert payloads_of(stop) == [0, 1, 2]
-    answers = {each.id: each.payload * 10 for each in stop.interrupts}
-    assert app.invoke(GraphResume(answers), CONFIG)["log"] == [0, 10, 20]
-
-
 @pytest.mark.parametrize("limit", [0, -1, 1.5, "2", True])
 def test_a_max_concurrency_that_is_refused(limit):
     with pytest.raises(GraphStateError, match="max_concurrency of node 'm'"):
@@ -400,7 +384,7 @@ def test_a_max_concurrency_that_is_refused(limit):
 
 
 FAULTS = {
-    "raises": (lambda n: 1 // (2 - n), "item 2 of node 'm' failed: ZeroDivisionError"),
+    "raises": (lambda n: {"log": 1 // (2 - n)}, "item 2 of node 'm' failed: ZeroDivisionError"),
     "returns no update": (lambda n: {} if n != 2 else 3, "item 2 of node 'm' returned int"),
     "goes somewhere": (lambda n: {} if n != 2 else Command("m"), "item 2 of node 'm' returned a Command that goes to 'm'"),
     "cannot be merged": (lambda n: {} if n != 2 else {"strict": "x"}, "the update of item 2 of 'm' cannot be merged"),
@@ -410,30 +394,11 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_failing_item_is_named_by_its_index(fault):
     action, words = FAULTS[fault]
-    if fault == "raises":
-        action = lambda n: {"log": 1 // (2 - n)}  # noqa: E731
     graph = StateGraph({**SCHEMA, "strict": Channels.base(lambda old, new: int(new))})
-
     graph.add_map_node("m", action, lambda state: range(4)).add_edge(START, "m").add_edge("m", END)
-
     with pytest.raises(GraphRunnerError, match=words) as failed:
         graph.compile().invoke({})
-
     assert failed.value.node_id == "m"
-
-
-def branches_of(events):
-    return [
-        (event.node_id, event.data["index"], event.data["total"]) for event in events if event.type == "parallel.branch"
-    ]
-
-
-def test_the_event_of_a_branch_has_its_index_and_the_total():
-    events = []
-    graph = make_graph({}, "START>a,b a>END b>END", a=lambda state: None, b=lambda state: None)
-    graph.compile(observers=[events.append]).invoke({})
-    fork = "__PARALLEL__(__START__)"
-    assert sorted(branches_of(events)) == [(fork, 0, 2), (fork, 1, 2)]
 
 
 # --- keys that more than one writes -----------------------------------------------------------------------------------
@@ -508,12 +473,10 @@ def test_each_finished_item_is_reported_to_the_stream():
 
     items = list(app.stream({"documents": DOCUMENTS}, stream_mode="custom"))
 
-    assert all(isinstance(item, MapProgress) for item in items)
-    assert sorted(item.index for item in items) == [0, 1, 2, 3]
-    assert [item.done for item in items] == [1, 2, 3, 4]
-    assert {item.node_id for item in items} == {"read"}
-    assert {item.total for item in items} == {4}
-    assert sorted(item.label for item in items)[2] == "document c"
+    assert {type(item) for item in items} == {MapProgress}
+    assert [(item.node_id, item.done, item.total) for item in items] == [("read", done, 4) for done in (1, 2, 3, 4)]
+    labels = {item.index: item.label for item in items}
+    assert labels == {index: f"document {document}" for index, document in enumerate(DOCUMENTS)}
 
 
 def test_progress_arrives_while_other_items_run():
@@ -524,9 +487,8 @@ def test_progress_arrives_while_other_items_run():
             if document != "a":
                 await asyncio.wait_for(seen.wait(), 20)
 
-        async for item in (
-            graph_of(wait_for_the_first).compile().astream({"documents": DOCUMENTS}, stream_mode="custom")
-        ):
+        app = graph_of(wait_for_the_first).compile()
+        async for item in app.astream({"documents": DOCUMENTS}, stream_mode="custom"):
             if item.index == 0:
                 seen.set()
         assert seen.is_set()
@@ -534,13 +496,22 @@ def test_progress_arrives_while_other_items_run():
     asyncio.run(main())
 
 
+def branches_of(events):
+    data = [event.data for event in events if event.type == "parallel.branch"]
+    return sorted((each["index"], each["total"], each.get("label")) for each in data)
+
+
 def test_observers_get_index_total_and_label():
     events = []
-    app = graph_of(read, label=str.upper).compile(observers=events.append)
-    app.invoke({"documents": ["a"]})
+    app = graph_of(lambda document: {}, label=str.upper).compile(observers=events.append)
+    app.invoke({"documents": ["a", "b"]})
+    assert branches_of(events) == [(0, 2, "A"), (1, 2, "B")]
 
-    (event,) = [event for event in events if event.type == "parallel.branch"]
-    assert (event.data["index"], event.data["total"], event.data["label"]) == (0, 1, "A")
+
+def test_observers_get_the_index_and_the_total_of_branches():
+    events = []
+    make_graph({}, "START>a,b a>END b>END", lambda name: lambda state: None).compile(observers=events.append).invoke({})
+    assert branches_of(events) == [(0, 2, None), (1, 2, None)]
 
 
 @pytest.mark.parametrize("make", [FileSystemSaver, lambda path: SqliteSaver(path / "db")])
@@ -551,9 +522,6 @@ def test_failures_are_handed_over_and_kept_and_the_others_finish(tmp_path, make)
     assert state["failed"] == [MapFailure(1, "b", "OSError: no b"), MapFailure(3, "d", "OSError: no d")]
     with make(tmp_path) as saver:
         assert saver.get("t").state["failed"] == state["failed"]
-
-
-def test_without_failures_the_list_is_empty():
     assert collecting(read).compile().invoke({"documents": ["a"]})["failed"] == []
 
 
@@ -609,8 +577,7 @@ def test_an_item_that_waits_does_not_run_again_while_others_are_answered():
         return {"read": [f"{document}: {interrupt(document)}"]}
 
     app = graph_of(action).compile(checkpointer=MemorySaver())
-    waiting = app.invoke({"documents": ["a", "b", "c"]}, "t").interrupts
-    ids = {interrupt.payload: interrupt.id for interrupt in waiting}
+    ids = ids_of(app.invoke({"documents": ["a", "b", "c"]}, "t"))
     assert sorted(ran) == ["a", "b", "c"]
 
     state = app.invoke(GraphResume({ids["a"]: "yes", ids["c"]: "no"}), "t")

@@ -1,20 +1,10 @@
-from dataclasses import dataclass
-
-import pytest
-
 from graphkit import Channels
-from graphkit.errors import CheckpointSerializationError
 from graphkit.testing import made
 from savers import MemorySaver, VersionedMemorySaver
 from tests.support.graphs import CONFIG, make_chain
 from tests.support.savers import PutRecorder
 
 SCHEMA = {"list": Channels.appender_with_duplicate()}
-
-
-@dataclass
-class Note:
-    text: str
 
 
 def run_nodes(*updates):
@@ -38,14 +28,6 @@ def test_a_plain_checkpoint_is_handed_out_as_it_is():
     saver.put(None, checkpoint)
     assert saver.get().state is checkpoint.state
     assert saver.list()[0] is saver.get()
-
-
-def test_an_unregistered_type_is_refused_until_it_is_registered():
-    saver = MemorySaver()
-    with pytest.raises(CheckpointSerializationError, match=r"notes\[0\]"):
-        saver.put(None, made({"notes": [Note("n")]}))
-    saver.registerTypes(Note)
-    saver.put(None, made({"notes": [Note("n")]}))
 
 
 def test_the_size_counts_versions():

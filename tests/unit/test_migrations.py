@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from graphkit import GraphResume, RunnableConfig, interrupt
+from graphkit import GraphResume, RunnableConfig
 from graphkit.errors import GraphRunnerError
 from savers import MemorySaver
-from tests.support.graphs import CONFIG, at_checkpoint, fail_once, make_chain
+from tests.support.graphs import CONFIG, asking, at_checkpoint, fail_once, log_node, make_chain
 
 INSIDE = RunnableConfig("t", checkpoint_ns="s")
 
@@ -24,24 +24,25 @@ class Migration:
         return {self.new if key == self.old else key: value for key, value in state.items()}
 
 
-def ask(state):
-    return {"log": interrupt("?")}
+ask = asking("?")
+
+
+def migrated(saver, graph, given, *migrations):
+    """Run a graph with an input before it has migrations; return it with them."""
+    graph.compile(checkpoint_saver=saver).invoke(given, CONFIG)
+    return graph.compile(checkpoint_saver=saver, migrations=[*migrations])
 
 
 @pytest.mark.requirement("H40")
 def test_a_resume_goes_on_in_the_new_shape(saver):
     graph = make_chain(a=ask, b=lambda state: {"log": state["third"]})
-    graph.compile(checkpoint_saver=saver).invoke({"first": 1}, CONFIG)
-    first = Migration("first", "second")
-    second = Migration("second", "third")
-
-    new = graph.compile(checkpoint_saver=saver, migrations=[first, second])
+    first, second = Migration("first", "second"), Migration("second", "third")
+    new = migrated(saver, graph, {"first": 1}, first, second)
 
     assert new.invoke(GraphResume("x"), CONFIG) == {"third": 1, "log": ["x", 1]}
     assert new.get_state(CONFIG).metadata["schema_version"] == 2
     assert new.invoke({}, CONFIG)["third"] == 1
-    assert first.calls == 1
-    assert second.calls == 1
+    assert (first.calls, second.calls) == (1, 1)
 
 
 def test_a_state_half_way_is_migrated_the_rest_of_the_way(saver):
@@ -54,16 +55,12 @@ def test_a_state_half_way_is_migrated_the_rest_of_the_way(saver):
 
 
 def test_input_on_an_old_thread_is_merged_in_the_new_shape(saver):
-    graph = make_chain(a=lambda state: {"log": "a"})
-    graph.compile(checkpoint_saver=saver).invoke({"old": 1}, CONFIG)
-    new = graph.compile(checkpoint_saver=saver, migrations=[Migration("old", "new")])
+    new = migrated(saver, make_chain(a=log_node("a")), {"old": 1}, Migration("old", "new"))
     assert asyncio.run(new.ainvoke({"new": 2}, CONFIG)) == {"new": 2, "log": ["a", "a"]}
 
 
 def test_histories_and_updates_see_the_new_shape_and_the_stored_past_stays(saver):
-    graph = make_chain(a=ask)
-    graph.compile(checkpoint_saver=saver).invoke({"old": 1}, CONFIG)
-    new = graph.compile(checkpoint_saver=saver, migrations=[Migration("old", "new")])
+    new = migrated(saver, make_chain(a=ask), {"old": 1}, Migration("old", "new"))
 
     assert [snapshot.values for snapshot in new.get_state_history(CONFIG)] == [{"new": 1, "log": []}]
     assert asyncio.run(new.aget_state(CONFIG)).values == {"new": 1, "log": []}
@@ -82,10 +79,8 @@ def test_histories_and_updates_see_the_new_shape_and_the_stored_past_stays(saver
 
 
 def test_an_old_checkpoint_among_new_ones(saver):
-    graph = make_chain(a=lambda state: {"log": "a"})
-    graph.compile(checkpoint_saver=saver).invoke({"old": 1}, CONFIG)
+    new = migrated(saver, make_chain(a=log_node("a")), {"old": 1}, Migration("old", "new"))
     first = saver.list(CONFIG)[-1]
-    new = graph.compile(checkpoint_saver=saver, migrations=[Migration("old", "new")])
     new.invoke({}, CONFIG)
     assert new.invoke(None, at_checkpoint(first)) == {"new": 1, "log": ["a"]}
     assert [snapshot.values.keys() for snapshot in new.get_state_history(CONFIG)] == [{"new", "log"}] * 5
@@ -126,25 +121,18 @@ def test_a_migration_that_fails_is_an_error_and_changes_nothing(saver):
 
 
 def test_what_a_migration_does_to_its_argument_changes_no_stored_state(saver):
-    graph = make_chain(a=ask)
-    graph.compile(checkpoint_saver=saver).invoke({"old": [1]}, CONFIG)
-
     def in_place(state):
         state["new"] = [*state.pop("old"), 2]
         return state
 
-    new = graph.compile(checkpoint_saver=saver, migrations=[in_place])
+    new = migrated(saver, make_chain(a=ask), {"old": [1]}, in_place)
     assert new.invoke(GraphResume("x"), CONFIG)["new"] == [1, 2]
     assert dict(saver.list(CONFIG)[-1].state) == {"old": [1], "log": []}
 
 
 def test_a_failure_after_a_migration_migrates_once(saver):
-
-    b = fail_once(lambda state: {"log": state["n"]})
-
-    graph = make_chain(a=ask, b=b)
-    graph.compile(checkpoint_saver=saver).invoke({"n": 1}, CONFIG)
-    new = graph.compile(checkpoint_saver=saver, migrations=[lambda state: {**state, "n": state["n"] + 1}])
+    graph = make_chain(a=ask, b=fail_once(lambda state: {"log": state["n"]}))
+    new = migrated(saver, graph, {"n": 1}, lambda state: {**state, "n": state["n"] + 1})
 
     with pytest.raises(GraphRunnerError):
         new.invoke(GraphResume("x"), CONFIG)
@@ -194,10 +182,7 @@ def test_an_update_of_a_subgraph_hands_on_what_a_migration_renamed(saver):
 
 def test_an_answer_that_was_recorded_before_is_merged_after():
     saver = MemorySaver()
-
-    a = fail_once(lambda state: {"log": dict(state).get("new")})
-
-    graph = make_chain(a=a)
+    graph = make_chain(a=fail_once(lambda state: {"log": dict(state).get("new")}))
     old = graph.compile(checkpoint_saver=saver, interrupt_before=["a"])
     old.invoke({"old": 1}, CONFIG)
     with pytest.raises(GraphRunnerError):

@@ -9,7 +9,7 @@ from graphkit import END, START, GraphResume, RetryPolicy, StateGraph, interrupt
 from graphkit.errors import CheckpointSerializationError, GraphRunnerError, NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, LOG, Killed, both, invoke, make_chain
+from tests.support.graphs import CONFIG, LOG, Killed, at_checkpoint, both, invoke, make_chain
 
 pytestmark = pytest.mark.sweep(1, of=("saver", "how"), in_turn=True)
 
@@ -122,18 +122,13 @@ def test_the_number_of_the_attempt_begins_with_one_again_after_a_resume(saver):
         if len(attempts) < 4:
             raise ValueError
 
-    graph = StateGraph(LOG).add_node("a", fail_thrice, retry=RetryPolicy(max_attempts=3, initial_delay=0, jitter=False))
-    app = graph.add_edge(START, "a").add_edge("a", END).compile(checkpoint_saver=saver)
+    retry = RetryPolicy(max_attempts=3, initial_delay=0, jitter=False)
+    app = make_chain(a=fail_thrice).compile(checkpoint_saver=saver, retry=retry)
     with pytest.raises(NodeExecutionError):
         app.invoke({}, CONFIG)
     app.invoke(None, CONFIG)
     assert [number for number, _ in attempts] == [1, 2, 3, 1]
     assert len({key for _, key in attempts}) == 1
-
-
-def test_outside_a_node_there_is_no_attempt():
-    with pytest.raises(GraphRunnerError):
-        _ = CONFIG.attempt
 
 
 @both
@@ -211,11 +206,9 @@ def test_any_result_that_can_be_stored(saver, result):
 
 
 def test_a_result_that_cannot_be_stored(tmp_path):
-    graph = make_chain(a=lambda state, config: config.once("k", object)).compile(
-        checkpoint_saver=FileSystemSaver(tmp_path)
-    )
+    graph = make_chain(a=lambda state, config: config.once("k", object))
     with pytest.raises(CheckpointSerializationError, match="once"):
-        graph.invoke({}, CONFIG)
+        graph.compile(checkpoint_saver=FileSystemSaver(tmp_path)).invoke({}, CONFIG)
     loop = []
     loop.append(loop)
     graph = make_chain(a=lambda state, config: config.once("k", lambda: loop)).compile(checkpoint_saver=MemorySaver())
@@ -230,13 +223,7 @@ def test_a_result_cannot_be_changed_afterwards(saver):
         make_chain(a=lambda state, config: config.once("k", lambda: [1]).append(2)).compile().invoke({})
     graph.invoke({}, CONFIG)
     mine.append(2)
-    assert [*saver.get_writes(saver_at(saver, START)).values()] == [[1]]
-
-
-def saver_at(saver, node_id):
-    return CONFIG.replace(
-        checkpoint_id=next(checkpoint.id for checkpoint in saver.list(CONFIG) if checkpoint.node_id == node_id)
-    )
+    assert [*saver.get_writes(at_checkpoint(saver.list(CONFIG)[-1])).values()] == [[1]]
 
 
 def test_an_effect_that_fails_is_not_recorded(saver):
@@ -310,6 +297,8 @@ def test_a_cancelled_run_waits_for_the_record_of_an_effect():
 def test_without_a_saver_and_outside_a_node():
     charge = Charge()
     assert make_chain(a=charge, b=charge).compile().invoke({})["log"] == [1, 2]
+    with pytest.raises(GraphRunnerError):
+        _ = CONFIG.attempt
     with pytest.raises(GraphRunnerError, match="inside a node"):
         CONFIG.once("k", charge.effect)
     with pytest.raises(GraphRunnerError, match="inside a node"):

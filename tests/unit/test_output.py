@@ -32,16 +32,13 @@ def test_node_outputs():
     assert [(each.is_start, each.is_end, each.is_subgraph) for each in (start, node, end)] == [
         (True, False, False), (False, False, True), (False, True, False)
     ]  # fmt: skip
-    assert (start.isSTART(), end.isEND(), node.isSubGraph()) == (True, True, True)
     assert repr(node) == "NodeOutput('a', AgentState({'x': 1}))"
     assert StreamingOutput("chunk", "a", STATE).chunk == "chunk"
 
 
 def test_a_command():
     command = Command("b", {"x": 1})
-    assert command.goto == "b"
-    assert command.gotoNode() == "b"
-    assert command.update == {"x": 1}
+    assert (command.goto, command.update) == ("b", {"x": 1})
     assert command == Command("b", {"x": 1})
     assert command != Command("b")
     assert hash(command) == hash(Command("b"))
@@ -62,11 +59,9 @@ def test_a_resume_distinguishes_none_from_no_value():
 def test_interruption_metadata():
     one = InterruptionMetadata.builder("a", STATE).addMetadata("k", [1]).putMetadata("l", 2).build()
 
-    assert (one.node_id, one.node, one.nodeId(), one.getNodeId()) == ("a",) * 4
-    assert one.when == "action"
+    assert (one.node_id, one.node, one.when) == ("a", "a", "action")
     assert one.metadata == {"k": [1], "l": 2}
-    assert one.payload is None
-    assert one.reason() is None
+    assert (one.payload, one.reason()) == (None, None)
     assert one.interrupts == (one,)
     assert isinstance(one, NodeOutput)
     assert InterruptionMetadata("a", STATE, metadata={"reason": "r"}).reason() == "r"
@@ -88,17 +83,10 @@ def test_a_snapshot():
         return ["w"]
 
     snapshot = StateSnapshot(checkpoint, RunnableConfig("t"), AgentState, waiting)
-    assert snapshot.node == "a"
-    assert snapshot.next == "b"
-    assert snapshot.is_end is False
-    assert snapshot.getNodeId() == "a"
-    assert snapshot.getNextNodeId() == "b"
-    assert snapshot.nextNodeId() == "b"
-    assert snapshot.checkpoint_id == snapshot.getCheckpointId() == snapshot.checkpointId() == checkpoint.id
-    assert snapshot.parent_id == "p"
-    assert snapshot.metadata == {"k": 1}
-    assert snapshot.created_at == checkpoint.created_at
-    assert snapshot.state == snapshot.getState() == {"x": [1]}
+    assert (snapshot.node, snapshot.next, snapshot.is_end) == ("a", "b", False)
+    assert (snapshot.checkpoint_id, snapshot.parent_id) == (checkpoint.id, "p")
+    assert (snapshot.metadata, snapshot.created_at) == ({"k": 1}, checkpoint.created_at)
+    assert snapshot.state == {"x": [1]}
     assert type(snapshot.values) is dict
     assert snapshot.config == RunnableConfig("t", checkpoint.id, next_node="b")
     assert asked == []

@@ -1,7 +1,6 @@
 """Histories with keys of their own: what destroying a key erases, and what it does not touch."""
 
 import errno
-import itertools
 import logging
 import os
 import pickle
@@ -10,15 +9,11 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
 
 import pytest
 
 from graphkit import (
-    END,
-    START,
     AccessDeniedError,
-    Checkpoint,
     CheckpointConflictError,
     CheckpointErasedError,
     CheckpointerConfigurationError,
@@ -26,7 +21,6 @@ from graphkit import (
     CheckpointStorageError,
     Command,
     RunnableConfig,
-    StateGraph,
     interrupt,
     operations,
 )
@@ -44,6 +38,7 @@ from savers import (
     acting_as,
 )
 from tests.support.disks import quiet
+from tests.support.graphs import make_chain
 from tests.support.logs import locate_log, read_key_id, read_records
 from tests.support.sealed import READS, made, view, write
 from tests.support.sweeps import in_turn
@@ -59,7 +54,11 @@ INNER = RunnableConfig("t", checkpoint_ns="inner")
 
 def by_subject(keys=KEYS, key_for=None):
     """A cipher that gives each subject the key of its name."""
-    return SubjectKeys(keys, key_for=key_for or (lambda _, metadata: metadata["subject"]))
+    return SubjectKeys(keys, key_for=key_for or choose_by_subject)
+
+
+def choose_by_subject(_, metadata):
+    return metadata["subject"]
 
 
 def about(subject, number=0, **state):
@@ -125,6 +124,15 @@ def store(request, tmp_path):
     yield open_again
     open_again.close()
     found.close()
+
+
+def put_released(saver, thread, subject):
+    """Put a thread with a nested graph, release it, and put it again."""
+    for is_last in (False, True):
+        put_some(saver, thread, subject)
+        saver.put(RunnableConfig(thread, checkpoint_ns="inner"), made(90))
+        if not is_last:
+            saver.release(thread)
 
 
 def states_of(report):
@@ -209,16 +217,14 @@ def test_a_history_without_a_subject_is_sealed_with_the_current_key(store):
 def test_an_existing_store_gets_keys_for_its_subjects_by_a_rotation(store, before):
     with store(before) as saver:
         for subject in ("ann", "bob"):
-            put_some(saver, subject, subject)
-            saver.put(RunnableConfig(subject, checkpoint_ns="inner"), made(90))
-            saver.release(RunnableConfig(subject))
-            put_some(saver, subject, subject)
-            saver.put(RunnableConfig(subject, checkpoint_ns="inner"), made(90))
+            put_released(saver, subject, subject)
         found = view(saver, RunnableConfig("bob"))
+
     with store(by_subject(key_for=lambda thread_id, _: thread_id)) as saver:
         assert len(saver.rotate().rewritten) == 8
         assert saver.rotate().rewritten == ()
         assert saver.own_key("ann") == saver.own_key("ann", version=1) == "ann"
+
     with store({"another": bytes(32), **BOB}) as saver:
         assert view(saver, RunnableConfig("bob")) == found
         assert len(saver.tag("bob", 1).checkpoints) == 6
@@ -276,35 +282,20 @@ def test_a_put_whose_key_cannot_be_chosen_is_refused_and_changes_nothing(store, 
 # Runs
 
 
-class Answers(TypedDict, total=False):
-    begun: bool
-    answer: str
-    again: str
-
-
 def test_a_run_with_a_nested_graph_has_one_key_whoever_resumes_it(store):
-    inner = StateGraph(Answers)
-    inner.add_node("ask", lambda _: {"answer": interrupt("well?")})
-    inner.add_edge(START, "ask")
-    inner.add_edge("ask", END)
-    outer = StateGraph(Answers)
-    outer.add_node("before", lambda _: {"begun": True})
-    outer.add_node("nested", inner.compile())
-    outer.add_node("again", lambda _: {"again": interrupt("again?")})
-    outer.add_edge(START, "before")
-    outer.add_edge("before", "nested")
-    outer.add_edge("nested", "again")
-    outer.add_edge("again", END)
-    config = RunnableConfig("t", metadata={"subject": "ann"})
+    inner = make_chain({}, ask=lambda _: {"answer": interrupt("well?")})
+    outer = make_chain({}, nested=inner.compile(), again=lambda _: {"again": interrupt("again?")})
     with store(by_subject()) as saver:
-        outer.compile(checkpointer=saver).invoke({}, config)
+        outer.compile(checkpointer=saver).invoke({}, RunnableConfig("t", metadata={"subject": "ann"}))
+
     with store(KEYS) as saver:
-        app = outer.compile(checkpointer=saver)
-        app.invoke(Command(resume="yes"), RunnableConfig("t"))
-        namespaces = saver.namespaces("t")
-        assert {saver.own_key(RunnableConfig("t", checkpoint_ns=name)) for name in namespaces} == {"ann"}
+        outer.compile(checkpointer=saver).invoke(Command(resume="yes"), T)
+        assert saver.namespaces("t") == ["", "nested"]
+        assert {saver.own_key(T.replace(checkpoint_ns=name)) for name in ("", "nested")} == {"ann"}
+
     with store({"another": bytes(32), **ANN}) as saver:
-        assert outer.compile(checkpointer=saver).invoke(Command(resume="done"), RunnableConfig("t"))["again"] == "done"
+        state = outer.compile(checkpointer=saver).invoke(Command(resume="done"), T)
+        assert state["again"] == "done"
 
 
 # Destroyed, missing and wrong keys
@@ -314,11 +305,7 @@ def test_a_run_with_a_nested_graph_has_one_key_whoever_resumes_it(store):
 def two_subjects(store):
     """Two threads, each with a key of its own; the one of ann has a version and a nested graph, too."""
     with store(by_subject()) as saver:
-        put_some(saver, "t", "ann")
-        saver.put(INNER, made(90))
-        saver.release(T)
-        put_some(saver, "t", "ann")
-        saver.put(INNER, made(90))
+        put_released(saver, "t", "ann")
         put_some(saver, "other", "bob")
     return store
 
@@ -472,11 +459,14 @@ def target(tmp_path):
 def test_a_copy_in_another_store_is_erased_with_the_same_key(two_subjects, target):
     with two_subjects(KEYS) as source, target(cipher=KEYS) as copied:
         copy_threads(source, copied)
-        assert copied.own_key("t") == copied.own_key(INNER) == copied.own_key("t", version=1) == "ann"
+        own_keys = {copied.own_key(config, version=version) for config, version in ((T, None), (T, 1), (INNER, None))}
+        assert own_keys == {"ann"}
         assert copied.own_key("other") == "bob"
         assert view(copied, T) == view(source, T)
-        source.put(T, about("bob", 40))
+
+        source.put(T, about("ann", 40))
         assert copy_threads(source, copied).checkpoints == 1
+
     with target(cipher=WITHOUT_ANN) as copied:
         assert len(copied.verify().erased) == 4
         assert len(copied.list("other")) == 6
@@ -502,28 +492,31 @@ def test_a_copy_with_another_key_is_not_continued(two_subjects, target):
 
 def test_copies_and_exports_of_all_pass_over_what_is_erased(two_subjects, target, caplog):
     with two_subjects(WITHOUT_ANN) as source, target(cipher=KEYS) as copied:
-        assert copy_threads(source, copied).threads == ["other"]
-        assert copied.threads() == ["other"]
-        assert [record.getMessage()[:21] for record in caplog.records] == ["thread 't' is passed "]
-        lines = list(export_threads(source, plaintext=True))
+        assert copy_threads(source, copied).threads == copied.threads() == ["other"]
+        (record,) = caplog.records
+        assert record.getMessage().startswith("thread 't' is passed ")
+        lines = export_threads(source, plaintext=True)
         assert sum('"thread"' in line for line in lines) == 1
+
         with pytest.raises(CheckpointErasedError):
             copy_threads(source, copied, ["t"])
         with pytest.raises(CheckpointErasedError):
             list(export_threads(source, ["t"], plaintext=True))
 
 
-def test_key_for_decides_about_what_comes_without_a_key(two_subjects, target, tmp_path):
-    """From a plain store, and from readable lines."""
+def test_key_for_decides_about_what_comes_from_readable_lines(two_subjects, target):
     with two_subjects(KEYS) as source, target(cipher=by_subject()) as copied:
-        assert len(import_threads(copied, export_threads(source, ["other"], plaintext=True)).threads) == 1
+        lines = export_threads(source, ["other"], plaintext=True)
+        assert len(import_threads(copied, lines).threads) == 1
         assert copied.own_key("other") == "bob"
+
+
+def test_key_for_decides_about_what_comes_from_a_plain_store(target, tmp_path):
     with FileSystemSaver(tmp_path / "plain", fsync="never") as plain, target(cipher=by_subject()) as copied:
-        put_some(plain, "plain", "ann")
-        plain.put(RunnableConfig("plain", checkpoint_ns="inner"), about("ann", 90))
+        put_some(plain, "t", "ann")
+        plain.put(INNER, about("ann", 90))
         copy_threads(plain, copied)
-        assert copied.own_key("plain") == "ann"
-        assert copied.own_key(RunnableConfig("plain", checkpoint_ns="inner")) == "ann"
+        assert copied.own_key(T) == copied.own_key(INNER) == "ann"
 
 
 # Files
@@ -550,10 +543,14 @@ def write_golden(root):
 def test_the_golden_directory_is_read_as_it_was_written(tmp_path):
     root = shutil.copytree(GOLDEN, tmp_path / "golden")
     write_golden(tmp_path / "new")
+
     with FileSystemSaver(root, cipher=KEYS) as saver, FileSystemSaver(tmp_path / "new", cipher=KEYS) as new:
         for config, version in ((T, None), (T, 1), (INNER, 1), (RunnableConfig("other"), None)):
-            assert view(saver, config, version) == view(new, config, version)
-            assert saver.own_key(config, version=version) == new.own_key(config, version=version)
+            old_key, new_key = (each.own_key(config, version=version) for each in (saver, new))
+            assert old_key == new_key
+            old_view, new_view = (view(each, config, version) for each in (saver, new))
+            assert old_view == new_view
+
         assert saver.rotate().rewritten == ()
         assert saver.verify().ok
 
@@ -561,20 +558,25 @@ def test_the_golden_directory_is_read_as_it_was_written(tmp_path):
 def test_every_record_of_a_log_has_its_own_key(files, tmp_path):
     with files(cipher=by_subject(key_for=lambda *_: "ann")) as saver:
         write(saver, T)
-        saver.put_writes(T.with_check_point_id(made(300).id), {"early": 1}, early=True)
+        later = T.with_check_point_id(made(300).id)
+        saver.put_writes(later, {"early": 1}, early=True)
+
     with files(cipher=KEYS) as saver:
         saver.prune("t", keep_last=3)
         saver.put(T, made(50))
-    records = read_records(locate_log(tmp_path / "store"))
-    assert {read_key_id(record.payload) for record in records[2:]} == {"\0own\0ann"}
+
+    _, _, *records = read_records(locate_log(tmp_path / "store"))
+    assert {read_key_id(record.payload) for record in records} == {"\0own\0ann"}
 
 
 def test_a_repair_keeps_the_key_even_if_the_beginning_of_the_log_is_lost(files, tmp_path):
     with files(cipher=by_subject()) as saver:
         put_some(saver, "t", "ann")
     path = locate_log(tmp_path / "store")
-    first = read_records(path)[2].offset
-    path.write_bytes(bytes(first) + path.read_bytes()[first:])
+    beginning = read_records(path)[2].offset
+    data = path.read_bytes()
+    path.write_bytes(bytes(beginning) + data[beginning:])
+
     with files(cipher=KEYS) as saver, quiet():
         assert saver.repair("t").ok
         assert saver.own_key("t") == "ann"
@@ -602,12 +604,8 @@ def test_a_rewrite_after_a_release_chooses_anew(files):
 # Ciphers
 
 
-def choose_by_subject(_, metadata):
-    return metadata["subject"]
-
-
 def test_the_opener_takes_key_for_along(files):
-    with files(cipher=SubjectKeys(KEYS, key_for=choose_by_subject)) as saver:
+    with files(cipher=by_subject()) as saver:
         opener = pickle.loads(pickle.dumps(saver.opener()))
     with opener() as saver:
         put_some(saver, "t", "ann")
@@ -696,8 +694,12 @@ def test_keys_that_are_added_through_a_link_at_the_same_time_are_all_kept(tmp_pa
     link = tmp_path / "link"
     link.symlink_to(path)
     names = [f"key{number}" for number in range(40)]
-    with ThreadPoolExecutor(8) as pool:  # each key by both names of the file
-        list(pool.map(lambda each: KeyFile(each[1]).add(each[0]), itertools.product(names, [path, link])))
+
+    with ThreadPoolExecutor(8) as pool:
+        added = [pool.submit(KeyFile(each).add, name) for name in names for each in (path, link)]
+    for each in added:
+        each.result()
+
     assert sorted(KeyFile(path).read()) == sorted(names)
 
 
@@ -781,11 +783,11 @@ def test_a_key_file_stays_as_it_is_if_its_owner_cannot_be_kept(tmp_path, monkeyp
 
 def test_a_checkpoint_of_an_open_saver_is_read_until_it_is_closed(files):
     """As docs/security.md says: the derived key is in memory."""
-    keys = dict(KEYS)
-    with files(cipher=lambda key_id: ("current", keys["current"]) if key_id is None else keys[key_id]) as saver:
-        saver.put(T, Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
-        keys["current"] = DESTROYED
-        assert saver.get(T).state["n"] == 1
+    current = [CURRENT["current"]]
+    with files(cipher=lambda key_id: ("current", current[-1]) if key_id is None else current[-1]) as saver:
+        saver.put(T, made(1))
+        current.append(DESTROYED)
+        assert saver.get(T).state["plain_n"] == 1
         saver.close()
         with pytest.raises(CheckpointErasedError):
             saver.get(T)

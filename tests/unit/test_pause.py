@@ -1,6 +1,5 @@
 """Stopping a run on request: at the next node boundary, everything saved, from anywhere."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -12,11 +11,19 @@ import pytest
 
 from graphkit import END, START, InterruptionMetadata, RunnableConfig, StateGraph
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, LOG, both, log_node, make_chain, make_graph, pending_ids, status_of
-
-
-def run(graph, given, config=CONFIG, *, how="sync"):
-    return graph.invoke_final(given, config) if how == "sync" else asyncio.run(graph.ainvoke_final(given, config))
+from tests.support.graphs import (
+    CONFIG,
+    LOG,
+    FlakyNode,
+    both,
+    invoke_final as run,
+    log_node,
+    make_chain,
+    make_graph,
+    make_map,
+    pending_ids,
+    status_of,
+)
 
 
 class Pauser:
@@ -41,11 +48,9 @@ def test_it_stops_before_the_next_node_and_goes_on_there(saver, options, how):
     last = run(graph, {}, how=how)
 
     assert isinstance(last, InterruptionMetadata)
-    assert last.node_id == "b"
-    assert last.when == "before"
+    assert (last.node_id, last.when, last.reason()) == ("b", "before", "pause")
     assert last.metadata == {"reason": "pause"}
     assert last.state["log"] == ["a"]
-    assert last.reason() == "pause"
     assert a.asked == [1]
     assert status_of(saver) == "interrupted"
     assert pending_ids(saver) == [last.id]
@@ -55,12 +60,7 @@ def test_it_stops_before_the_next_node_and_goes_on_there(saver, options, how):
 @pytest.mark.requirement("H41")
 def test_from_another_thread(saver):
     at_work, go_on = threading.Event(), threading.Event()
-
-    def a(state):
-        at_work.set()
-        assert go_on.wait(60)
-        return {"log": "a"}
-
+    a = FlakyNode("a", begun=at_work, after=go_on)
     graph = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver)
 
     with ThreadPoolExecutor(1) as pool:
@@ -116,8 +116,7 @@ def test_inside_a_branch_and_between_items(saver, how):
     assert run(compiled, {}, how=how).metadata == {"reason": "pause"}
     assert run(compiled, None, how=how).state["log"] == ["b", "c", "d"]
 
-    mapped = StateGraph(LOG).add_map_node("m", m, lambda state: range(3)).add_edge(START, "m").add_edge("m", END)
-    compiled = m.graph = mapped.compile(checkpoint_saver=saver)
+    compiled = m.graph = make_map(m, range(3)).compile(checkpoint_saver=saver)
 
     for _ in range(3):
         last = run(compiled, {} if not m.asked else None, RunnableConfig("u"), how=how)

@@ -31,7 +31,7 @@ from graphkit.errors import (
 from graphkit.recovery import arecover, last_good, recover
 from graphkit.testing import ManualClock
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
-from tests.support.graphs import make_chain, make_graph
+from tests.support.graphs import connect, invoke, make_chain, make_graph, make_map
 from tests.support.logs import flip_in_file, locate_log, read_records
 
 AT = RunnableConfig("t")
@@ -233,17 +233,16 @@ class Spoilt(SaverWrapper):
 def test_without_a_repair_the_history_is_walked_back_and_gone_on_from(k, list_saver, caplog):
     saver = Spoilt(list_saver)
     failed_at(saver, "d")
-    history = saver.history(AT)
-    saver.bad = {info.id for info in history[:k]}
-
-    good = history[k]
+    ids = [info.id for info in saver.history(AT)]
+    saver.bad = {*ids[:k]}
     calls = []
 
-    assert last_good(saver, AT).id == good.id
-    assert all(f"checkpoint {info.id} cannot be read" in caplog.text for info in history[:k])
+    assert last_good(saver, AT).id == ids[k]
+    for bad in saver.bad:
+        assert f"checkpoint {bad} cannot be read" in caplog.text
     assert recover(line(saver, calls), "t")["path"] == list("abcd")
     assert calls == list("abcd")[3 - k :]
-    assert {info.id for info in saver.history(AT)} > {info.id for info in history}, "nothing is taken away"
+    assert {info.id for info in saver.history(AT)} > {*ids}, "nothing is taken away"
 
 
 @pytest.mark.requirement("H45")
@@ -363,11 +362,8 @@ def test_save_and_restore(saver):
     assert manager.restore_from_checkpoint("run") == ({"at": "c"}, "c"), "no next node was named"
     assert manager.restore_from_checkpoint("run", first) == ({"at": "a/b"}, "a/b")
     checkpoint = manager.get_checkpoint("run", second)
-    assert checkpoint.id == second
-    assert checkpoint.parent_id == first
-    assert checkpoint.node_id == "c"
-    assert checkpoint.created_at == datetime(2026, 1, 1, tzinfo=UTC)
-    assert checkpoint.metadata["tokens"] == 1
+    assert (checkpoint.id, checkpoint.parent_id, checkpoint.node_id) == (second, first, "c")
+    assert (checkpoint.created_at, checkpoint.metadata["tokens"]) == (NEW_YEAR, 1)
     assert manager.get_checkpoint("run").id == second
     assert manager.get_checkpoint("run", "nowhere") is None
     assert manager.get_checkpoint("unknown") is None
@@ -526,27 +522,28 @@ class Broken(SaverWrapper):
 
 
 @pytest.mark.requirement("H10")
-def test_failing_is_loud_or_quiet(caplog):
-    calls = {
-        "save_checkpoint": lambda manager: manager.save_checkpoint("run", "a", {}),
-        "restore_from_checkpoint": lambda manager: manager.restore_from_checkpoint("run"),
-        "get_checkpoint": lambda manager: manager.get_checkpoint("run"),
-        "list_checkpoints": lambda manager: manager.list_checkpoints("run"),
-        "delete_checkpoints": lambda manager: manager.delete_checkpoints("run"),
-        "session_state": lambda manager: manager.session_state("run"),
-        "latest_clean": lambda manager: manager.latest_clean("run"),
-        "prune": lambda manager: manager.prune("run"),
-        "compare": lambda manager: manager.compare("run", "a", "b"),
-    }
-    nothing = [None, (None, None), None, [], 0, None, None, 0, ({}, {}, {}, ())]
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("save_checkpoint", None),
+        ("restore_from_checkpoint", (None, None)),
+        ("get_checkpoint", None),
+        ("list_checkpoints", []),
+        ("delete_checkpoints", 0),
+        ("session_state", None),
+        ("latest_clean", None),
+        ("prune", 0),
+        ("compare", ({}, {}, {}, ())),
+    ],
+)
+def test_failing_is_loud_or_quiet(caplog, name, expected):
     loud, quiet = (managing(Broken(MemorySaver()), max_age=timedelta(1), on_error=on) for on in ("raise", "warn"))
-    for (name, call), expected in zip(calls.items(), nothing, strict=True):
-        with pytest.raises(CheckpointStorageError):
-            call(loud)
-        caplog.clear()
-        assert call(quiet) == expected
-        assert f"{name} failed" in caplog.text
-        assert "No space left" in caplog.text
+    arguments = {"save_checkpoint": ("a", {}), "compare": ("a", "b")}.get(name, ())
+    with pytest.raises(CheckpointStorageError):
+        getattr(loud, name)("run", *arguments)
+    assert getattr(quiet, name)("run", *arguments) == expected
+    assert f"{name} failed" in caplog.text
+    assert "No space left" in caplog.text
 
 
 @pytest.mark.requirement("H8", "H47")
@@ -617,19 +614,20 @@ def test_the_engine_marks_what_is_clean(tmp_path):
             broken.clear()
             raise ConnectionError("once")
 
-    graph = (
-        StateGraph({}).add_node("a", lambda state: None).add_node("b", flaky, retry=RetryPolicy(initial_delay=0.001))
-    )
-    graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
+    def are_clean(thread):
+        return [info.metadata.get("clean", True) for info in saver.history(RunnableConfig(thread))]
+
     saver = FileSystemSaver(tmp_path)
-    graph.compile(checkpoint_saver=saver).invoke({}, RunnableConfig("t"))
-    assert [info.metadata.get("clean", True) for info in saver.history(RunnableConfig("t"))] == [False, True, True]
+    graph = make_chain({}, a=lambda state: None, b=flaky)
+    retrying = graph.compile(checkpoint_saver=saver, retry=RetryPolicy(initial_delay=0.001))
+    retrying.invoke({}, RunnableConfig("t"))
+    assert are_clean("t") == [False, True, True]
+
     broken.append(True)
-    app = make_chain({}, b=flaky).compile(checkpoint_saver=saver)
-    with pytest.raises(NodeExecutionError):
-        app.invoke({}, RunnableConfig("u"))
+    app = graph.compile(checkpoint_saver=saver)
+    fail(app, RunnableConfig("u"))
     app.resume("u")
-    assert [info.metadata.get("clean", True) for info in saver.history(RunnableConfig("u"))] == [False, True]
+    assert are_clean("u") == [False, True, True]
 
 
 # --- what a failed run reports ----------------------------------------------------------------------------------------
@@ -646,10 +644,6 @@ def check(state):
     return {"stock": ask_warehouse()}
 
 
-def graph_of(node):
-    return StateGraph({}).add_node("check", node).set_entry_point("check").set_finish_point("check")
-
-
 def notes_of(error):
     return " ".join(error.__notes__)
 
@@ -660,36 +654,29 @@ def fail(app, config=CONFIG):
     return caught.value
 
 
-def last_line(error):
-    return traceback.extract_tb(error.__traceback__)[-1].line
+async def acheck(state):
+    ask_warehouse()
 
 
-def test_the_traceback_ends_in_the_line_that_raised():
-    error = fail(graph_of(check).compile())
+FAILING = {
+    "a node": make_chain({}, check=check),
+    "an asynchronous node": make_chain({}, check=acheck),
+    "a branch": make_graph({}, "START>a,b a>END b>END", a=check, b=lambda state: {}),
+    "a map": make_map(check, [1], {}),
+}
 
-    assert last_line(error) == 'raise ConnectionError("the warehouse does not answer")'
-    assert isinstance(error.__cause__, ConnectionError)
 
-
-def test_the_traceback_in_async_runs_branches_and_maps():
-    async def acheck(state):
-        ask_warehouse()
-
+@pytest.mark.parametrize("where", FAILING)
+def test_the_traceback_ends_in_the_line_that_raised(where):
     with pytest.raises(NodeExecutionError) as caught:
-        asyncio.run(graph_of(acheck).compile().ainvoke({}))
-    assert last_line(caught.value).startswith("raise ConnectionError")
-
-    fork = make_graph({}, "START>a,b a>END b>END", a=check, b=lambda state: {})
-    assert last_line(fail(fork.compile())).startswith("raise ConnectionError")
-
-    items = StateGraph({}).add_map_node("map", check, lambda state: [1]).set_entry_point("map").set_finish_point("map")
-    assert last_line(fail(items.compile())).startswith("raise ConnectionError")
+        invoke(FAILING[where].compile(), {}, how="async" if where == "an asynchronous node" else "sync")
+    last = traceback.extract_tb(caught.value.__traceback__)[-1]
+    assert last.line == 'raise ConnectionError("the warehouse does not answer")'
+    assert isinstance(caught.value.__cause__, ConnectionError)
 
 
 def test_the_note_names_thread_node_step_and_the_way_on():
-    app = StateGraph({}).add_sequence([("first", lambda state: {}), check])
-    app = app.set_entry_point("first").set_finish_point("check").compile(checkpointer=MemorySaver())
-
+    app = make_chain({}, first=lambda state: {}, check=check).compile(checkpointer=MemorySaver())
     note = notes_of(fail(app))
 
     for part in ("'order-1'", "'check'", "step 2", "resume('order-1')"):
@@ -697,9 +684,8 @@ def test_the_note_names_thread_node_step_and_the_way_on():
 
 
 def test_the_node_of_a_nested_graph_is_named_by_its_whole_way_and_once():
-    middle = StateGraph({}).add_node("middle", graph_of(check).compile())
-    middle.set_entry_point("middle").set_finish_point("middle")
-    outer = StateGraph({}).add_node("outer", middle.compile()).set_entry_point("outer").set_finish_point("outer")
+    middle = make_chain({}, middle=make_chain({}, check=check).compile())
+    outer = make_chain({}, outer=middle.compile())
 
     error = fail(outer.compile(checkpointer=MemorySaver()))
 
@@ -708,7 +694,7 @@ def test_the_node_of_a_nested_graph_is_named_by_its_whole_way_and_once():
 
 
 def test_without_a_saver_there_is_no_thread_to_resume():
-    note = notes_of(fail(graph_of(check).compile()))
+    note = notes_of(fail(make_chain({}, check=check).compile()))
 
     assert "'check'" in note
     assert "resume" not in note
@@ -725,7 +711,7 @@ def test_other_errors_of_a_run_have_the_note_too():
 
 def test_the_store_keeps_the_cause_and_its_traceback():
     saver = MemorySaver()
-    fail(graph_of(check).compile(checkpointer=saver))
+    fail(make_chain({}, check=check).compile(checkpointer=saver))
 
     failure = saver.summary(CONFIG).failure
 
@@ -737,9 +723,8 @@ def test_the_store_keeps_the_cause_and_its_traceback():
 
 def test_the_traceback_of_another_process_is_kept(tmp_path):
     saver = FileSystemSaver(tmp_path)
-    graph = StateGraph({})
     with ProcessPoolExecutor(1) as executor:
-        graph.add_node("check", check, executor=executor).set_entry_point("check").set_finish_point("check")
+        graph = connect(StateGraph({}).add_node("check", check, executor=executor), "START>check check>END")
         fail(graph.compile(checkpointer=saver))
 
     assert "in ask_warehouse" in saver.summary(CONFIG).failure["traceback"]
@@ -754,7 +739,7 @@ def test_a_long_traceback_keeps_its_end():
         return descend(depth - 1) if depth % 2 else descend(depth - 1) + len("x" * 100 + "y" * 100 + "z" * 100)
 
     saver = MemorySaver()
-    fail(graph_of(lambda state: descend(100)).compile(checkpointer=saver))
+    fail(make_chain({}, check=lambda state: descend(100)).compile(checkpointer=saver))
 
     recorded = saver.summary(CONFIG).failure["traceback"]
     assert len(recorded) <= 8000

@@ -8,8 +8,10 @@ import pytest
 
 from graphkit import GraphResume, RunnableConfig, interrupt
 from graphkit.errors import NodeExecutionError
-from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import make_chain
+from savers import FileSystemSaver
+from tests.support.graphs import fail_once, make_chain
+from tests.support.savers import saver_fixture
+from tests.support.sweeps import ALL
 
 AT = RunnableConfig("t")
 
@@ -18,9 +20,7 @@ class State(TypedDict):
     n: int
 
 
-@pytest.fixture(params=["memory", "files"])
-def saver(request, tmp_path):
-    return MemorySaver() if request.param == "memory" else FileSystemSaver(tmp_path / "runs", fsync="never")
+saver = saver_fixture(["memory", "file"], most=ALL)
 
 
 line = partial(make_chain, State)
@@ -54,21 +54,10 @@ def test_the_first_checkpoint_after_an_answer_has_the_time_of_the_resume(saver):
 
 
 def test_after_a_failure_and_again_after_the_next_one(saver):
-    broken = {"a", "b"}
-
-    def fails(name):
-        def node(state):
-            if name in broken:
-                broken.remove(name)
-                raise ValueError(name)
-            return step(state)
-
-        return node
-
-    graph = line(start=step, a=fails("a"), b=fails("b"), c=step).compile(checkpoint_saver=saver)
-    for config in ({"n": 0}, None):
+    graph = line(start=step, a=fail_once(step), b=fail_once(step), c=step).compile(checkpoint_saver=saver)
+    for given in ({"n": 0}, None):
         with pytest.raises(NodeExecutionError):
-            graph.invoke(config, AT)
+            graph.invoke(given, AT)
     graph.invoke(None, AT)
     assert resumed(saver) == ["a", "b"]
 

@@ -1,42 +1,33 @@
 """Retention policies: what stays, which threads they choose, alerts, and files that are wrong."""
 
-import uuid
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from graphkit import END, CheckpointerConfigurationError, CheckpointStorageError, RunnableConfig
 from graphkit.retention import RetentionPolicy
-from savers import FileSystemSaver, MemorySaver, PostgresSaver
+from savers import FileSystemSaver, MemorySaver
+from tests.support.checkpoints import make_interrupt
 from tests.support.retention import fill, ids
-from tests.support.savers import SAVER_KINDS, ListingSaver, ListSaver, open_kind
+from tests.support.savers import SAVER_KINDS, ListingSaver, ListSaver, saver_fixture
+from tests.support.sweeps import ALL
 from tests.support.terminal import damage, graphkit
 
-
-@pytest.fixture(params=[*SAVER_KINDS, "postgres"])
-def saver(request, tmp_path):
-    if request.param != "postgres":
-        with open_kind(request.param, tmp_path, four_methods=ListingSaver) as saver:
-            yield saver
-        return
-    server = request.getfixturevalue("server")
-    schema = f"test {uuid.uuid4().hex}"
-    with PostgresSaver(server.connection_string, schema=schema) as saver:
-        yield saver
-    server.drop_schema(schema)
+saver = saver_fixture([*SAVER_KINDS, "postgres"], most=ALL, four_methods=ListingSaver)
 
 
 @pytest.mark.requirement("P59")
 def test_a_checkpoint_stays_if_any_rule_keeps_it(saver):
     fill(saver, "t", days=3)
     saver.add_tags(RunnableConfig("t", "c0"), "golden")
-    interrupt = {"node_id": "a", "when": "inside", "payload": 1, "created_at": datetime.now(UTC)}
-    saver.put_writes(RunnableConfig("t", "c1"), {"interrupt:1": interrupt})
+    saver.put_writes(RunnableConfig("t", "c1"), {"interrupt:1": make_interrupt()})
     policy = RetentionPolicy(keep_last=2, max_age="1d", keep_tags=["golden"])
     assert policy.apply(saver, dry_run=True).removed == 1
     assert len(ids(saver, "t")) == 5
+
     report = policy.apply(saver)
+
     assert (report.removed, report.pruned, report.threads) == (1, ("t",), 1)
     assert ids(saver, "t") == ["c4", "c3", "c1", "c0"]
     assert policy.apply(saver).removed == 0
@@ -145,14 +136,19 @@ def test_a_thread_that_a_run_holds_is_busy_where_prune_waits_for_runs():
 
 
 def test_a_thread_that_cannot_be_read_is_named_and_the_others_are_pruned(tmp_path):
-    with FileSystemSaver(tmp_path / "store", fsync="never") as saver:
+    store = tmp_path / "store"
+    with FileSystemSaver(store, fsync="never") as saver:
         for thread in ("damaged", "good", "plain"):
             fill(saver, thread)
-        damage(tmp_path / "store", "damaged", -200)
-    with FileSystemSaver(tmp_path / "store", fsync="never") as saver:
+        damage(store, "damaged", -200)
+
+    with FileSystemSaver(store, fsync="never") as saver:
         report = RetentionPolicy(keep_last=1, max_bytes_per_thread=10**6).apply(saver)
-        assert (report.pruned, [*report.failed], report.ok) == (("good", "plain"), ["damaged"], False)
-        assert "CheckpointCorruptionError" in report.failed["damaged"]
+
+    assert not report.ok
+    assert report.pruned == ("good", "plain")
+    assert report.failed.keys() == {"damaged"}
+    assert "CheckpointCorruptionError" in report.failed["damaged"]
 
 
 def test_a_policy_that_names_no_saver_is_refused():

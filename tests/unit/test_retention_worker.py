@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import uuid
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
 
@@ -12,15 +11,7 @@ from graphkit import CheckpointerConfigurationError, CheckpointStorageError, Run
 from graphkit._saver import retention_policy
 from graphkit.retention import RetentionPolicy
 from graphkit.worker import Worker
-from savers import (
-    AccessControlledSaver,
-    FileSystemSaver,
-    MemorySaver,
-    PostgresSaver,
-    SaverWrapper,
-    SqliteSaver,
-    acting_as,
-)
+from savers import AccessControlledSaver, MemorySaver, SaverWrapper, acting_as
 from tests.support.graphs import LOG, make_chain
 from tests.support.retention import fill, ids
 from tests.support.savers import SAVER_KINDS, ListingSaver, ListSaver, open_kind
@@ -43,6 +34,10 @@ class Passes(SaverWrapper):
         self.may_prune = threading.Event()
         self.may_prune.set()
         self.count = 0
+
+    def wait_for_passes(self, count):
+        for _ in range(count):
+            assert self.begun.acquire(timeout=PATIENCE)
 
     def threads(self, **options):
         if threading.current_thread().name == "graphkit-retention":
@@ -85,31 +80,24 @@ def test_a_run_begins_while_a_thread_is_pruned():
 @pytest.fixture(params=["file", "sqlite", "postgres"])
 def two_savers(request, tmp_path):
     """Two savers on one store, as two processes have them."""
-    options = {"base_directory": tmp_path / "store"}
-    if request.param == "sqlite":
-        options = {"db_file": tmp_path / "store.db"}
-    if request.param == "postgres":
-        server = request.getfixturevalue("server")
-        options = {"connection_string": server.connection_string, "schema": f"test {uuid.uuid4().hex}"}
-    kind = {"file": FileSystemSaver, "sqlite": SqliteSaver, "postgres": PostgresSaver}[request.param]
-    with kind(**options) as one, kind(**options) as other:
+    server = request.getfixturevalue("server") if request.param == "postgres" else None
+    with open_kind(request.param, tmp_path, server=server) as one, one.opener()() as other:
         yield [Passes(one), Passes(other)]
-    if request.param == "postgres":
-        server.drop_schema(options["schema"])
 
 
 def test_of_two_workers_one_applies_the_policy_and_the_other_takes_over(two_savers, monkeypatch):
     monkeypatch.setattr(retention_policy, "_PAUSE", 0.02)
-    savers = two_savers
-    workers = [Worker(saver, make_app(saver), policy=KEEP_TWO) for saver in savers]
-    fill(savers[0], "old")
+    first, second = two_savers
+    workers = [Worker(saver, make_app(saver), policy=KEEP_TWO) for saver in two_savers]
+    fill(first, "old")
+
     with serving(workers[0]):
-        assert all(savers[0].begun.acquire(timeout=PATIENCE) for _ in range(2))
+        first.wait_for_passes(2)
         with serving(workers[1]):
-            assert all(savers[0].begun.acquire(timeout=PATIENCE) for _ in range(5))
-            assert savers[1].count == 0
+            first.wait_for_passes(5)
+            assert second.count == 0
             workers[0].stop()
-            assert savers[1].begun.acquire(timeout=PATIENCE)
+            second.wait_for_passes(1)
 
 
 def test_an_error_is_logged_and_the_policy_is_applied_again(monkeypatch, caplog):
@@ -158,16 +146,24 @@ def test_ages_count_from_the_clock_of_the_worker():
     app = make_app(saver)
     assert Worker(app, policy=policy).run(once=True) == 0
     assert len(ids(saver, "old")) == 5
-    Worker(app, policy=policy, clock=lambda: datetime.now(UTC) + timedelta(days=2)).run(once=True)
+
+    later = datetime.now(UTC) + timedelta(days=2)
+    Worker(app, policy=policy, clock=lambda: later).run(once=True)
     assert ids(saver, "old") == ["c4"]
 
 
-def test_a_worker_stops_in_the_middle_of_a_pass():
+@pytest.fixture
+def held():
+    """A worker over three old threads, the first of which it may not prune yet; its saver."""
     saver = Passes(MemorySaver())
     for number in range(3):
         fill(saver, f"old {number}")
     saver.may_prune.clear()
-    worker = Worker(saver, make_app(saver), policy=KEEP_TWO)
+    return Worker(saver, make_app(saver), policy=KEEP_TWO), saver
+
+
+def test_a_worker_stops_in_the_middle_of_a_pass(held):
+    worker, saver = held
     with serving(worker):
         assert saver.pruning.wait(PATIENCE)
         worker.stop()
@@ -190,12 +186,8 @@ def test_the_policy_is_applied_as_the_principal_of_the_worker(caplog):
     assert ids(store, "old") == ["c4", "c3"]
 
 
-def test_with_once_a_worker_ends_when_the_policy_is_applied():
-    saver = Passes(MemorySaver())
-    for number in range(3):
-        fill(saver, f"old {number}")
-    saver.may_prune.clear()
-    worker = Worker(saver, make_app(saver), policy=KEEP_TWO)
+def test_with_once_a_worker_ends_when_the_policy_is_applied(held):
+    worker, saver = held
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(worker.run, once=True)
         assert saver.pruning.wait(PATIENCE)

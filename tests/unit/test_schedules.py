@@ -1,7 +1,6 @@
 """Schedules: when runs are due, that each is submitted once, and what a worker notices."""
 
 import threading
-import uuid
 from datetime import UTC, datetime, timedelta
 from queue import SimpleQueue
 from zoneinfo import ZoneInfo
@@ -20,9 +19,9 @@ from graphkit.errors import (
 )
 from graphkit.testing import ManualClock
 from graphkit.worker import Worker
-from savers import FileSystemSaver, MemorySaver, PostgresSaver, SaverWrapper, SqliteSaver
-from tests.support.graphs import LOG, make_chain
-from tests.support.sweeps import in_turn
+from savers import FileSystemSaver, MemorySaver, SaverWrapper
+from tests.support.graphs import LOG, log_node, make_chain
+from tests.support.savers import saver_fixture
 from tests.support.workers import PATIENCE, serving
 
 MONDAY = datetime(2026, 11, 30, 8, 30, tzinfo=UTC)
@@ -30,21 +29,7 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 ZURICH = "Europe/Zurich"
 
 
-@pytest.fixture(params=in_turn(["memory", "file", "sqlite", "postgres"], "saver"))
-def saver(request, tmp_path):
-    if request.param == "memory":
-        yield MemorySaver()
-    elif request.param == "file":
-        yield FileSystemSaver(tmp_path / "store", fsync="never")
-    elif request.param == "sqlite":
-        with SqliteSaver(tmp_path / "runs.db", fsync="never") as saver:
-            yield saver
-    else:
-        server = request.getfixturevalue("server")
-        schema = f"test {uuid.uuid4().hex}"
-        with PostgresSaver(server.connection_string, schema=schema) as saver:
-            yield saver
-        server.drop_schema(schema)
+saver = saver_fixture(["memory", "file", "sqlite", "postgres"])
 
 
 @pytest.fixture
@@ -63,8 +48,12 @@ def runs(saver):
     return sorted(info.metadata["due"] for info in latest if "due" in info.metadata)
 
 
-def serve(saver, app, clock, **options):
-    return Worker(saver, app, clock=clock, **options).run(once=True)
+def serve(saver, app, clock):
+    return Worker(saver, app, clock=clock).run(once=True)
+
+
+def status_of(saver, thread):
+    return saver.recent(RunnableConfig(thread), limit=1)[0].status
 
 
 def times(cron, zone, after, count):
@@ -98,15 +87,19 @@ def test_a_repeated_time_is_due_the_first_time_only():
 
 
 @pytest.mark.parametrize("cron", ["30 2 * * *", "*/15 * * * *", "0 3 * * 7", "0 0 29 2 *", "5 * 25 10 *"])
-def test_the_times_are_the_same_wherever_the_search_begins(cron):
-    for end in (datetime(2026, 10, 25, 1, 20, tzinfo=UTC), datetime(2027, 3, 28, 1, 5, tzinfo=UTC)):
-        begin = end - (5 if cron.startswith("*") else 500) * DAY
-        schedule = Schedule(name="x", cron=cron, input={}, timezone=ZURICH, created_at=begin)
-        found = [*iter_due_times(schedule, begin, end)]
-        assert schedule.find_unsubmitted(end, end) == found[-1:]
-        middle = end - timedelta(minutes=90)
-        expected = [due for due in found if due <= middle][-1:] + [due for due in found if due > middle]
-        assert schedule.find_unsubmitted(end, middle) == expected
+@pytest.mark.parametrize("end", ["2026-10-25T01:20:00+00:00", "2027-03-28T01:05:00+00:00"])
+def test_the_times_are_the_same_wherever_the_search_begins(cron, end):
+    end = datetime.fromisoformat(end)
+    days = 5 if cron.startswith("*") else 500
+    begin = end - days * DAY
+    schedule = Schedule(name="x", cron=cron, input={}, timezone=ZURICH, created_at=begin)
+    found = [*iter_due_times(schedule, begin, end)]
+    assert schedule.find_unsubmitted(end, end) == found[-1:]
+
+    middle = end - timedelta(minutes=90)
+    passed = [due for due in found if due <= middle]
+    left = [due for due in found if due > middle]
+    assert schedule.find_unsubmitted(end, middle) == passed[-1:] + left
 
 
 # What a worker submits
@@ -116,14 +109,16 @@ def test_the_times_are_the_same_wherever_the_search_begins(cron):
 def test_each_due_time_gets_a_thread_of_its_own(saver, app, clock):
     Worker(saver, app, clock=clock).schedule("report", "0 9 * * 1-5", {}, timezone=ZURICH)
     assert serve(saver, app, clock) == 0
-    clock.advance(23 * HOUR + HOUR / 2)  # 9:00 in Zurich
-    assert [serve(saver, app, clock), serve(saver, app, clock)] == [1, 0]
-    clock.advance(DAY)
-    assert [serve(saver, app, clock), serve(saver, app, clock)] == [1, 0]
+
+    for pause in (23.5 * HOUR, DAY):  # 9:00 in Zurich
+        clock.advance(pause)
+        assert serve(saver, app, clock) == 1
+        assert serve(saver, app, clock) == 0
+
     assert runs(saver) == ["2026-12-01T08:00:00+00:00", "2026-12-02T08:00:00+00:00"]
-    threads = {thread for thread in saver.threads() if not thread.startswith("graphkit:")}
-    assert threads == {"report-2026-12-01T08:00Z", "report-2026-12-02T08:00Z"}
-    assert {saver.recent(RunnableConfig(thread), limit=1)[0].status for thread in threads} == {"finished"}
+    threads = sorted(thread for thread in saver.threads() if not thread.startswith("graphkit:"))
+    assert threads == ["report-2026-12-01T08:00Z", "report-2026-12-02T08:00Z"]
+    assert {status_of(saver, thread) for thread in threads} == {"finished"}
     (schedule,) = schedules.find_all(saver)
     assert schedule.last_due == datetime(2026, 12, 2, 8, tzinfo=UTC)
 
@@ -165,15 +160,14 @@ def test_times_that_pass_while_a_worker_is_busy_are_all_submitted(clock, monkeyp
 
 
 def test_a_schedule_of_another_graph_is_submitted_for_its_worker(saver, clock):
-    def make(name):
-        return make_chain(LOG, a=lambda state: {"log": name}).compile(graph_id=name)
-
-    one, two = make("one"), make("two")
+    one, two = (make_chain(LOG, a=log_node(name)).compile(graph_id=name) for name in ("one", "two"))
     Worker(saver, {"two": two}, clock=clock).schedule("x", "0 9 * * *", {"log": "in"})
     clock.advance(DAY)
-    assert [serve(saver, one, clock), serve(saver, two, clock)] == [0, 1]
-    (thread,) = [thread for thread in saver.threads() if thread.startswith("x-")]
-    assert saver.get(RunnableConfig(thread)).state["log"] == ["in", "two"]
+
+    assert serve(saver, one, clock) == 0
+    assert serve(saver, two, clock) == 1
+
+    assert saver.get("x-2026-11-30T09:00Z").state["log"] == ["in", "two"]
 
 
 def test_a_serving_worker_notices_what_others_add_and_remove(saver, clock):
@@ -202,7 +196,7 @@ def test_a_run_that_was_submitted_but_not_recorded_is_not_submitted_again(saver,
         for _ in range(2):  # the second time it runs what it has submitted, if it has not yet
             serve(saver, app, clock)
     thread = "x-2026-11-30T09:00Z"
-    assert saver.recent(thread, limit=1)[0].status == "finished"
+    assert status_of(saver, thread) == "finished"
     if after == "release":
         saver.release(thread)
     else:
@@ -226,21 +220,31 @@ def test_many_due_times_leave_a_short_history(saver, app, clock):
 
 
 @pytest.mark.requirement("W14")
-def test_the_same_definition_changes_nothing_and_another_one_replaces_it(saver, app, clock):
+def test_the_same_definition_changes_nothing(saver, app, clock):
     first = schedules.add(saver, "x", "0 9 * * *", {"log": ["a"]}, created_at=clock())
     clock.advance(DAY)
     assert serve(saver, app, clock) == 1
+
     again = schedules.add(saver, "x", "0 9 * * *", {"log": ["a"]}, created_at=clock())
-    assert (again.created_at, again.last_due) == (first.created_at, datetime(2026, 11, 30, 9, tzinfo=UTC))
-    schedules.add(saver, "x", "0 * * * *", {"log": ["a"]}, created_at=clock())
+
+    assert again.created_at == first.created_at
+    assert again.last_due == datetime(2026, 11, 30, 9, tzinfo=UTC)
+
+
+@pytest.mark.requirement("W14")
+def test_another_definition_replaces_it_and_a_schedule_can_be_removed(saver, app, clock):
+    schedules.add(saver, "x", "0 9 * * *", {}, created_at=clock())
+    schedules.add(saver, "x", "0 10 * * *", {}, created_at=clock())
+    clock.advance(HOUR)
     assert serve(saver, app, clock) == 0
     clock.advance(HOUR)
     assert serve(saver, app, clock) == 1
+
     assert schedules.remove(saver, "x")
     assert not schedules.remove(saver, "x")
     clock.advance(DAY)
     assert serve(saver, app, clock) == 0
-    assert len(runs(saver)) == 2
+    assert len(runs(saver)) == 1
 
 
 def test_a_schedule_is_no_idle_thread_and_survives_a_prune(saver):

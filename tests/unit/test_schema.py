@@ -167,7 +167,7 @@ def test_a_state_factory_makes_what_nodes_see():
     graph = StateGraph({"n": Channels.base(operator.add, int)}, Mine).add_node("a", lambda s: seen.append(type(s)))
     final = graph.add_edge(START, "a").add_edge("a", END).compile().invoke({"n": 1})
     assert (seen, type(final)) == ([Mine], Mine)
-    assert graph.state_factory is graph.getStateFactory() is Mine
+    assert graph.state_factory is Mine
 
 
 def dict_of(data):
@@ -191,9 +191,7 @@ class Json(StateSerializer):
 def test_a_serializer():
     serializer = Json()
     assert StateGraph(serializer).state_serializer is serializer
-    graph = StateGraph({"n": Channels.base(operator.add, int)}, serializer)
-    assert graph.getStateSerializer() is serializer
-    assert list(graph.getChannels()) == ["n"]
+    assert StateGraph({"n": Channels.base(operator.add, int)}, serializer).state_serializer is serializer
     assert run(serializer, {"x": 1}, {"x": 2}) == {"x": 2}
     assert StateGraph({}).state_serializer is None
 

@@ -9,15 +9,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, strategies as st
 
-from graphkit import (
-    REMOVE,
-    RESET,
-    AgentState,
-    Channels,
-    MessagesState,
-    RemoveByHash,
-    ReplaceAllWith,
-)
+from graphkit import REMOVE, RESET, AgentState, Channels, MessagesState, RemoveByHash, ReplaceAllWith
 from graphkit._values.state import merge
 from graphkit.saver_kit import REMOVED, SET, Changes, FrozenDict, FrozenList, freeze
 
@@ -169,17 +161,9 @@ def test_changes_replayed_on_the_base_give_the_state(first, updates):
 
 def test_a_state_is_a_read_only_mapping():
     state = AgentState({"a": 1, "none": None})
-    assert state["a"] == 1
-    assert state.get("b") is None
-    assert state.get("b", 2) == 2
-    assert len(state) == 2
-    assert list(state) == ["a", "none"]
-    assert "a" in state
-    assert "b" not in state
-    assert state.value("a") == 1
-    assert state.value("none", 3) == 3
-    assert state.value("b") is None
-    assert state.value("b", 4) == 4
+    assert (state["a"], state.get("b"), state.get("b", 2)) == (1, None, 2)
+    assert [state.value("a"), state.value("none", 3), state.value("b"), state.value("b", 4)] == [1, 3, None, 4]
+    assert (len(state), list(state), "b" in state) == (2, ["a", "none"], False)
     assert state == {"a": 1, "none": None} == dict(state) == {**state}
     assert state == AgentState(state.data)
     assert state != {"a": 1}
@@ -222,13 +206,13 @@ def test_update_state_merges_as_a_run_would():
     state = AgentState({"log": ["a"]})
     assert AgentState.update_state(state, {"log": "b", "x": 1}, CHANNELS) == {"log": ["a", "b"], "x": 1}
     assert AgentState.update_state({"log": ["a"]}, None, CHANNELS) == {"log": ["a"]}
-    assert AgentState.updateState(state, {}, CHANNELS) is state.data
+    assert AgentState.update_state(state, {}, CHANNELS) is state.data
 
 
 def test_messages():
     empty, state = MessagesState(), MessagesState({"messages": ["a", "b"]})
     assert state.messages() == ["a", "b"]
-    assert (state.last_message(), state.lastMessage(), state.last_minus(1), state.lastMinus(0)) == ("b", "b", "a", "b")
+    assert (state.last_message(), state.last_minus(1), state.last_minus(0)) == ("b", "a", "b")
     assert (state.last_minus(2), state.last_minus(-1), empty.last_message()) == (None, None, None)
     with pytest.raises(KeyError, match="messages not found"):
         empty.messages()
@@ -267,11 +251,8 @@ class Message:
 
 def test_a_message_without_an_id_is_always_appended():
     assert messages_after("ok", "ok") == ["ok", "ok"]
-    assert messages_after({"text": "ok"}, [{"text": "ok"}, {"text": "ok", "id": None}]) == [
-        {"text": "ok"},
-        {"text": "ok"},
-        {"text": "ok", "id": None},
-    ]
+    text, nothing = {"text": "ok"}, {"text": "ok", "id": None}
+    assert messages_after(text, [text, nothing]) == [text, text, nothing]
     assert messages_after(Message(None, "ok"), Message(None, "ok")) == [Message(None, "ok")] * 2
 
 
@@ -285,12 +266,8 @@ def test_a_message_replaces_the_earlier_one_with_its_id_where_that_stands(make, 
 
 
 def test_ids_of_different_types_are_different_ids():
-    assert messages_after({"id": 1}, {"id": True}, {"id": "1"}, {"id": 1.0}) == [
-        {"id": 1},
-        {"id": True},
-        {"id": "1"},
-        {"id": 1.0},
-    ]
+    messages = [{"id": 1}, {"id": True}, {"id": "1"}, {"id": 1.0}]
+    assert messages_after(*messages) == messages
 
 
 def test_an_id_that_is_unhashable_or_a_method_does_no_harm():
@@ -324,8 +301,9 @@ def test_messages_are_removed_and_replaced_and_emptied_as_in_any_list():
 
 def test_a_list_from_another_channel_knows_nothing_of_ids():
     """What an appender remembers of its list must not be taken for the ids in it."""
-    data, _ = merge(FrozenDict(), {"log": [{"id": n} for n in range(60)]}, {"log": Channels.appender()})
-    data, _ = merge(data, {"log": [{"id": 60}]}, {"log": Channels.appender()})
+    data = FrozenDict()
+    for ids in (range(60), [60]):
+        data, _ = merge(data, {"log": [{"id": n} for n in ids]}, {"log": Channels.appender()})
     data, _ = merge(data, {"messages": ReplaceAllWith(data["log"])}, MessagesState.SCHEMA)
     data, _ = merge(data, {"messages": [{"id": 5, "n": 1}, {"id": 61}]}, MessagesState.SCHEMA)
     assert [message["id"] for message in data["messages"]] == list(range(62))

@@ -2,18 +2,13 @@
 
 import pytest
 
-from graphkit import END, START, GraphResume, RunnableConfig, StateGraph, interrupt, operations
+from graphkit import GraphResume, RunnableConfig, interrupt, operations
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver, SqliteSaver
-from tests.support.graphs import CONFIG, LOG, make_chain
-from tests.support.savers import open_kind
-from tests.support.sweeps import in_turn
+from tests.support.graphs import CONFIG, LOG, make_chain, make_graph
+from tests.support.savers import saver_fixture
 
-
-@pytest.fixture(params=in_turn(["memory", "file", "sqlite", "wrapped"], "saver", most=2))
-def saver(request, tmp_path):
-    with open_kind(request.param, tmp_path) as saver:
-        yield saver
+saver = saver_fixture(["memory", "file", "sqlite", "wrapped"], most=2)
 
 
 def chain(saver=None, /, *, before=(), after=(), **nodes):
@@ -37,21 +32,13 @@ def status(saver, config=CONFIG):
     return status
 
 
-def die(run):
-    """Run in a stream that is closed where a process would have died: without a word."""
-    stream = run()
-    next(stream)
-    stream.close()
-
-
 # Runs without interrupts
 
 
 @pytest.mark.requirement("W1")
 def test_a_run_is_running_while_its_lock_is_held(saver):
     seen = []
-    app = chain(saver, a=lambda: "a", b=lambda: seen.append(status(saver)))
-    app.invoke({}, CONFIG)
+    chain(saver, a=lambda: "a", b=lambda: seen.append(status(saver))).invoke({}, CONFIG)
     assert seen == ["running"]
     assert status(saver) == "finished"
 
@@ -166,13 +153,14 @@ def test_each_question_of_a_node_is_answered_anew(saver):
 
 
 def test_one_of_two_answers_is_not_all(saver):
-    graph = StateGraph(LOG)
-    for name in ("one", "two"):
-        graph.add_node(name, logs(lambda name=name: interrupt(name))).add_edge(START, name).add_edge(name, "join")
-    app = graph.add_node("join", lambda _: {}).add_edge("join", END).compile(checkpoint_saver=saver)
+    def make_node(name):
+        return logs(lambda: interrupt(name))
+
+    app = make_graph(LOG, "START>one,two one>END two>END", make_node).compile(checkpoint_saver=saver)
     app.invoke({}, CONFIG)
     for left in ("interrupted", "answered"):
-        operations.answer(saver, "t", "yes", interrupt=saver.interrupts("t")[0].id)
+        pending, *_ = saver.interrupts("t")
+        operations.answer(saver, "t", "yes", interrupt=pending.id)
         assert status(saver) == left
 
 

@@ -1,7 +1,5 @@
 """Timers and deadlines when the store fails, or the process dies, at any write: nothing is lost, and the run ends the same."""
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
 
 from graphkit import interrupt, sleep, wait_until
@@ -10,9 +8,8 @@ from graphkit.testing import ManualClock, ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver
 from tests.support.graphs import CONFIG, LOG, Killed, log_node, make_graph, status_of
+from tests.support.times import HOUR, NOON
 
-NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
-HOUR = timedelta(hours=1)
 ERROR = CheckpointStorageError("store", "write", "as scripted")
 
 

@@ -1,34 +1,22 @@
 """Workers and time: they take what is due when it is due, in order, once, and after a restart."""
 
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from time import monotonic, sleep as sleep_here
 
 import pytest
 
-from graphkit import RunnableConfig, StateGraph, interrupt, operations, sleep
-from graphkit.testing import ManualClock, ScriptedSaver
+from graphkit import RunnableConfig, interrupt, operations, sleep
+from graphkit.testing import ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
-from tests.support.graphs import LOG, Killed, log_node, make_chain, make_graph
-from tests.support.savers import SAVER_KINDS, ListingSaver, open_kind
-from tests.support.sweeps import in_turn
+from tests.support.graphs import LOG, Killed, asking, log_node, make_chain, make_graph, make_map
+from tests.support.savers import ListingSaver, saver_fixture
+from tests.support.times import HOUR, MOMENT, NOON
 from tests.support.workers import PATIENCE, log_of, serving, status, wait_for
 
-NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
-HOUR = timedelta(hours=1)
 T = RunnableConfig("t")
-
-
-@pytest.fixture
-def clock():
-    return ManualClock(NOON)
-
-
-@pytest.fixture(params=in_turn(SAVER_KINDS, "saver"))
-def saver(request, tmp_path):
-    with open_kind(request.param, tmp_path, four_methods=ListingSaver) as saver:
-        yield saver
+saver = saver_fixture(four_methods=ListingSaver)
 
 
 def nap(time):
@@ -44,10 +32,12 @@ def test_a_worker_takes_a_thread_when_it_is_due(saver, clock):
     worker = Worker(saver, app, clock=clock)
     app.submit({}, T)
     assert worker.run(once=True) == 1
-    clock.advance(HOUR - timedelta(microseconds=1))
+
+    clock.advance(HOUR - MOMENT)
     assert worker.run(once=True) == 1
     assert status(saver) == "sleeping"
-    clock.advance(timedelta(microseconds=1))
+
+    clock.advance(MOMENT)
     assert worker.run(once=True) == 2
     assert log_of(saver) == ["awake", "b"]
 
@@ -59,8 +49,7 @@ def test_timers_and_deadlines_of_nested_graphs(saver, clock, embedded):
         return {"log": interrupt("?", deadline=HOUR, default="no")}
 
     inner = make_chain(ask=ask)
-    graph = StateGraph(LOG).add_node("sub", inner.compile() if embedded else inner)
-    app = graph.set_entry_point("sub").set_finish_point("sub").compile(checkpoint_saver=saver, clock=clock)
+    app = make_chain(sub=inner.compile() if embedded else inner).compile(checkpoint_saver=saver, clock=clock)
     app.invoke({}, T)
     for wanted in ("sleeping", "interrupted", "finished"):
         worker = Worker(saver, app)
@@ -75,8 +64,7 @@ def test_items_that_sleep_differently(saver, clock):
         sleep(item * HOUR)
         return {"log": item}
 
-    graph = StateGraph(LOG).add_map_node("m", work, lambda state: [3, 1, 2]).set_entry_point("m").set_finish_point("m")
-    app = graph.compile(checkpoint_saver=saver, clock=clock)
+    app = make_map(work, [3, 1, 2]).compile(checkpoint_saver=saver, clock=clock)
     worker = Worker(saver, app)
     app.submit({}, T)
     for count in (1, 2, 3):
@@ -125,8 +113,7 @@ def test_due_threads_are_taken_in_the_order_of_their_times(saver, clock):
 
 
 def test_an_expired_question_fails_and_stays_failed(saver, clock):
-    app = make_chain(ask=lambda state: {"log": interrupt("?", deadline=HOUR)})
-    app = app.compile(checkpoint_saver=saver, clock=clock)
+    app = make_chain(ask=asking("?", deadline=HOUR)).compile(checkpoint_saver=saver, clock=clock)
     app.invoke({}, T)
     clock.advance(HOUR)
     for failed in (False, True):
@@ -173,8 +160,7 @@ def test_what_died_beside_a_sleeping_branch_goes_on_at_once(tmp_path, clock, kin
         if kind == "fork":
             graph = make_graph(LOG, "START>s s>nap,b b>j nap>j j>END", nap=nap(HOUR), b=die_once)
         else:
-            graph = StateGraph(LOG).add_map_node("m", work, lambda state: [0, 1], max_concurrency=1)
-            graph.set_entry_point("m").set_finish_point("m")
+            graph = make_map(work, [0, 1], max_concurrency=1)
         app = graph.compile(checkpoint_saver=store, clock=clock)
         with pytest.raises(Killed):
             app.invoke({}, T)
@@ -199,9 +185,7 @@ def reminders_of(events):
     ]
 
 
-def asks(state):
-    answer = interrupt("?", deadline=4 * HOUR, default="no", reminders=[2 * HOUR, HOUR, NOON + 3 * HOUR])
-    return {"log": answer}
+asks = asking("?", deadline=4 * HOUR, default="no", reminders=[2 * HOUR, HOUR, NOON + 3 * HOUR])
 
 
 @pytest.mark.requirement("W10")
@@ -246,13 +230,7 @@ def test_reminders_end_with_the_answer(saver, clock):
 def test_an_answer_to_one_question_leaves_the_reminder_of_another(saver, clock):
     events = []
 
-    def ask(state):
-        return {"log": interrupt("a?")}
-
-    def remind(state):
-        return {"log": interrupt("b?", reminders=[HOUR])}
-
-    app = make_graph(LOG, "START>s s>a,b a>j b>j j>END", a=ask, b=remind)
+    app = make_graph(LOG, "START>a,b a>END b>END", a=asking("a?"), b=asking("b?", reminders=[HOUR]))
     app = app.compile(checkpoint_saver=saver, clock=clock, observers=events.append)
     (first, _) = sorted(app.invoke({}, T).interrupts, key=lambda stop: stop.payload)
     worker = Worker(saver, app)
@@ -275,10 +253,7 @@ def test_reminders_that_no_worker_posted_in_time_come_together(saver, clock):
 
 def test_a_running_worker_posts_the_reminders_and_takes_the_deadline(saver):
     events = []
-
-    def ask(state):
-        return {"log": interrupt("?", deadline=0.3, default="no", reminders=[0.1, 0.2])}
-
+    ask = asking("?", deadline=0.3, default="no", reminders=[0.1, 0.2])
     app = make_chain(ask=ask).compile(checkpoint_saver=saver, observers=events.append)
     app.invoke({}, T)
     with serving(Worker(saver, app, interval=3600)):
@@ -302,11 +277,7 @@ def test_a_worker_that_dies_leaves_its_reminder_to_another(saver, clock):
 
 def test_one_of_two_workers_posts_a_reminder(saver, sweep):
     events = []
-
-    def ask(state):
-        return {"log": interrupt("?", reminders=[0.05])}
-
-    app = make_chain(ask=ask).compile(checkpoint_saver=saver, observers=events.append)
+    app = make_chain(ask=asking("?", reminders=[0.05])).compile(checkpoint_saver=saver, observers=events.append)
     threads = [f"t{number}" for number in range(sweep.count(200, 20))]
     workers = [Worker(saver, app, interval=0.02) for _ in range(2)]
     with serving(*workers):

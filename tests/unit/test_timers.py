@@ -1,6 +1,5 @@
 """Timers: a run sleeps, is resumed when it is due and not before, and no human sees it."""
 
-import asyncio
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -20,35 +19,24 @@ from graphkit import (
     wait_until,
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
-from graphkit.testing import ManualClock
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph
-from tests.support.savers import SAVER_KINDS, contents, open_kind
-from tests.support.sweeps import in_turn
+from tests.support.graphs import (
+    CONFIG,
+    LOG,
+    asking,
+    both,
+    invoke_final as run,
+    log_node,
+    make_chain,
+    make_graph,
+    make_map,
+)
+from tests.support.savers import contents, saver_fixture
+from tests.support.times import HOUR, MINUTE, MOMENT, NOON, WEEK
+from tests.support.workers import PATIENCE, status_everywhere as status
 
-NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
-HOUR = timedelta(hours=1)
 RETRY = RetryPolicy(max_attempts=2, initial_delay=0)
-WEEK = timedelta(weeks=1)
-PATIENCE = 60.0
-
-
-@pytest.fixture
-def clock():
-    return ManualClock(NOON)
-
-
-@pytest.fixture(params=in_turn(SAVER_KINDS, "saver", most=2))
-def saver(request, tmp_path):
-    with open_kind(request.param, tmp_path, lock_timeout=0) as saver:
-        yield saver
-
-
-def status(saver, thread="t"):
-    config = RunnableConfig(thread)
-    found = {saver.summary(config).status, saver.history(config)[0].status, saver.recent(config, limit=1)[0].status}
-    (status,) = found
-    return status
+saver = saver_fixture(most=2, lock_timeout=0)
 
 
 def nap(*times, then="awake"):
@@ -67,12 +55,6 @@ def nap(*times, then="awake"):
     return node
 
 
-def run(app, given, how="sync"):
-    if how == "async":
-        return asyncio.run(app.ainvoke_final(given, CONFIG))
-    return app.invoke_final(given, CONFIG)
-
-
 # One timer
 
 
@@ -83,22 +65,18 @@ def test_a_run_sleeps_until_its_timer_is_due(saver, clock, time):
     app = make_chain(a=log_node("a"), nap=node, b=log_node("b")).compile(checkpoint_saver=saver, clock=clock)
     stop = app.invoke_final({}, CONFIG)
     assert isinstance(stop, InterruptionMetadata)
-    assert stop.node == "nap"
-    assert stop.reason() == "timer"
-    assert stop.due == NOON + HOUR
+    assert (stop.node, stop.reason(), stop.due) == ("nap", "timer", NOON + HOUR)
     assert status(saver) == "sleeping"
 
     before = contents(saver)
-    clock.advance(HOUR - timedelta(microseconds=1))
+    clock.advance(HOUR - MOMENT)
     again = app.invoke_final(None, CONFIG)
-    assert again.node == "nap"
-    assert again.due == NOON + HOUR
+    assert (again.node, again.due, again.id) == ("nap", NOON + HOUR, stop.id)
     assert again.state["log"] == ["a"]
-    assert again.id == stop.id
     assert contents(saver) == before
     assert node.runs == ["nap"]
 
-    clock.advance(timedelta(microseconds=1))
+    clock.advance(MOMENT)
     assert status(saver) == "sleeping"
     assert app.resume("t")["log"] == ["a", "awake", "b"]
     assert node.runs == ["nap", "nap"]
@@ -108,15 +86,21 @@ def test_a_run_sleeps_until_its_timer_is_due(saver, clock, time):
 def test_no_human_sees_a_timer(saver, clock):
     app = make_chain(nap=nap(60)).compile(checkpoint_saver=saver, clock=clock)
     assert app.invoke({}, CONFIG).interrupts == ()
-    assert [*saver.interrupts("t"), *saver.summary(CONFIG).waiting] == []
-    assert app.get_state(CONFIG).interrupts == ()
+    assert_no_human_is_asked(saver, app)
     assert saver.wait_for_resume("t", 0)
     with pytest.raises(GraphRunnerError, match="nothing waits for an answer"):
         app.invoke(GraphResume("yes"), CONFIG)
     assert status(saver) == "sleeping"
 
 
-@pytest.mark.parametrize("how", ["sync", "async"])
+def assert_no_human_is_asked(saver, app):
+    assert status(saver) == "sleeping"
+    assert [*saver.interrupts("t")] == []
+    assert not saver.summary(CONFIG).waiting
+    assert app.get_state(CONFIG).interrupts == ()
+
+
+@both
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_sleeps_follow_each_other(clock, how, durability):
     saver = MemorySaver()
@@ -128,19 +112,20 @@ def test_sleeps_follow_each_other(clock, how, durability):
 
     node = nap(60, NOON + HOUR) if how == "sync" else anap
     app = make_chain(nap=node).compile(checkpoint_saver=saver, clock=clock, durability=durability)
-    assert run(app, {}, how).due == NOON + timedelta(minutes=1)
+    assert run(app, {}, how=how).due == NOON + MINUTE
     clock.advance(60)
-    assert run(app, None, how).due == NOON + HOUR
+    assert run(app, None, how=how).due == NOON + HOUR
     clock.advance(HOUR)
-    assert run(app, None, how).state["log"] == ["awake"]
+    assert run(app, None, how=how).state["log"] == ["awake"]
 
 
 def test_the_time_of_a_sleep_is_fixed_when_it_is_first_recorded(saver, clock):
     lengths = [60, 5, 900]
     app = make_chain(nap=lambda state: sleep(lengths.pop(0))).compile(checkpoint_saver=saver, clock=clock)
     app.invoke({}, CONFIG)
+
     clock.advance(30)
-    assert app.invoke_final(None, CONFIG).due == NOON + timedelta(minutes=1)
+    assert app.invoke_final(None, CONFIG).due == NOON + MINUTE
     clock.advance(30)
     assert app.invoke_final(None, CONFIG).is_end
     assert lengths == [900]
@@ -244,7 +229,7 @@ def test_retries_and_timeouts_know_what_has_passed(clock):
         return {"log": interrupt("?")}
 
     app = make_chain(node=node).compile(checkpoint_saver=MemorySaver(), clock=clock, timeout=60, retry=RETRY)
-    assert app.invoke_final({}, CONFIG).due == NOON + timedelta(minutes=1)
+    assert app.invoke_final({}, CONFIG).due == NOON + MINUTE
     clock.advance(60)
     app.invoke(None, CONFIG)
     assert app.invoke(GraphResume("yes"), CONFIG)["log"] == ["yes"]
@@ -259,7 +244,7 @@ def test_an_attempt_sleeps_although_the_one_before_did_not(clock):
 
     retry = RetryPolicy(max_attempts=3, initial_delay=0)
     app = make_chain(node=node).compile(checkpoint_saver=MemorySaver(), clock=clock, retry=retry)
-    assert app.invoke_final({}, CONFIG).due == NOON + timedelta(minutes=1)
+    assert app.invoke_final({}, CONFIG).due == NOON + MINUTE
     clock.advance(60)
     assert app.invoke(None, CONFIG)["log"] == [3]
 
@@ -269,28 +254,24 @@ def test_an_attempt_sleeps_although_the_one_before_did_not(clock):
 
 @pytest.mark.requirement("W7")
 def test_a_branch_sleeps_while_another_goes_on(saver, clock):
-    nodes = {"nap": nap(60), "b": log_node("b"), "c": log_node("c")}
-    app = make_graph(LOG, "START>s s>nap,b b>c c>j nap>j j>END", **nodes).compile(checkpoint_saver=saver, clock=clock)
-    assert app.invoke_final({}, CONFIG).due == NOON + timedelta(minutes=1)
+    graph = make_graph(LOG, "START>s s>nap,b b>c c>j nap>j j>END", nap=nap(60))
+    app = graph.compile(checkpoint_saver=saver, clock=clock)
+    assert app.invoke_final({}, CONFIG).due == NOON + MINUTE
     assert status(saver) == "sleeping"
+
     before = contents(saver)
     app.invoke(None, CONFIG)
     assert contents(saver) == before
+
     clock.advance(60)
     assert sorted(app.invoke(None, CONFIG)["log"]) == ["awake", "b", "c", "j", "s"]
 
 
 def test_a_branch_sleeps_while_another_asks(saver, clock):
-    asked = []
-
-    def ask(state):
-        asked.append(clock())
-        return {"log": interrupt("?")}
-
-    app = make_graph(LOG, "START>s s>nap,ask ask>c c>j nap>j j>END", nap=nap(60), ask=ask)
+    app = make_graph(LOG, "START>s s>nap,ask ask>c c>j nap>j j>END", nap=nap(60), ask=asking("?"))
     app = app.compile(checkpoint_saver=saver, clock=clock)
     stop = app.invoke_final({}, CONFIG)
-    assert (stop.payload, [each.due for each in stop.interrupts]) == ("?", [None, NOON + timedelta(minutes=1)])
+    assert (stop.payload, [each.due for each in stop.interrupts]) == ("?", [None, NOON + MINUTE])
     assert status(saver) == "interrupted"
     assert [each.payload for each in stop.state.interrupts] == ["?"]
     # What was answered goes on, and does not wait for the timer.
@@ -303,7 +284,7 @@ def test_a_branch_sleeps_while_another_asks(saver, clock):
 
 
 def test_a_timer_goes_on_while_a_human_is_asked(saver, clock):
-    app = make_graph(LOG, "START>s s>nap,ask ask>j nap>j j>END", nap=nap(60), ask=lambda state: {"log": interrupt("?")})
+    app = make_graph(LOG, "START>s s>nap,ask ask>j nap>j j>END", nap=nap(60), ask=asking("?"))
     app = app.compile(checkpoint_saver=saver, clock=clock)
     app.invoke({}, CONFIG)
     clock.advance(60)
@@ -313,7 +294,7 @@ def test_a_timer_goes_on_while_a_human_is_asked(saver, clock):
 
 
 @pytest.mark.requirement("W7")
-@pytest.mark.parametrize("how", ["sync", "async"])
+@both
 def test_items_of_a_map_sleep(saver, clock, how):
     runs = []
 
@@ -322,47 +303,44 @@ def test_items_of_a_map_sleep(saver, clock, how):
         sleep(item * 60)
         return {"log": item}
 
-    graph = StateGraph(LOG).add_map_node("m", work, lambda state: [0, 1, 2, 1])
-    app = graph.add_edge(START, "m").add_edge("m", END).compile(checkpoint_saver=saver, clock=clock)
-    stop = run(app, {}, how)
+    app = make_map(work, [0, 1, 2, 1]).compile(checkpoint_saver=saver, clock=clock)
+    stop = run(app, {}, how=how)
     assert sorted((each.due - NOON).seconds for each in stop.interrupts) == [60, 60, 120]
     clock.advance(60)
-    assert [each.due for each in run(app, None, how).interrupts] == [NOON + timedelta(minutes=2)]
+    assert [each.due for each in run(app, None, how=how).interrupts] == [NOON + 2 * MINUTE]
     assert status(saver) == "sleeping"
     before = contents(saver)
-    run(app, None, how)
+    run(app, None, how=how)
     assert contents(saver) == before
     clock.advance(60)
-    assert run(app, None, how).state["log"] == [0, 1, 2, 1]
+    assert run(app, None, how=how).state["log"] == [0, 1, 2, 1]
     assert sorted(runs) == [0, 1, 1, 1, 1, 2, 2]
 
 
 @pytest.mark.requirement("W7")
-@pytest.mark.parametrize("how", ["sync", "async"])
+@both
 @pytest.mark.parametrize("embedded", [False, True])
 def test_a_nested_graph_sleeps(saver, clock, how, embedded):
     inner = make_chain(x=log_node("x"), nap=nap(60), y=log_node("y"))
-    graph = StateGraph(LOG).add_node("a", log_node("a")).add_node("sub", inner.compile() if embedded else inner)
-    graph.add_node("b", log_node("b")).add_edge(START, "a").add_edge("a", "sub").add_edge("sub", "b").add_edge("b", END)
+    graph = make_chain(a=log_node("a"), sub=inner.compile() if embedded else inner, b=log_node("b"))
     app = graph.compile(checkpoint_saver=saver, clock=clock)
-    stop = run(app, {}, how)
-    assert stop.due == NOON + timedelta(minutes=1)
+
+    stop = run(app, {}, how=how)
+    assert stop.due == NOON + MINUTE
     assert stop.state.interrupts == ()
-    assert status(saver) == "sleeping"
-    assert [*saver.interrupts("t")] == []
-    assert app.get_state(CONFIG).interrupts == ()
+    assert_no_human_is_asked(saver, app)
+
     before = contents(saver)
-    assert run(app, None, how).due == stop.due
+    assert run(app, None, how=how).due == stop.due
     assert contents(saver) == before
+
     clock.advance(60)
-    assert run(app, None, how).state["log"] == ["a", "x", "awake", "y", "b"]
+    assert run(app, None, how=how).state["log"] == ["a", "x", "awake", "y", "b"]
     assert status(saver) == "finished"
 
 
 def test_a_nested_graph_sleeps_and_asks(saver, clock):
-    inner = make_graph(
-        LOG, "START>s s>nap,ask nap>j ask>j j>END", nap=nap(60), ask=lambda state: {"log": interrupt("?")}
-    )
+    inner = make_graph(LOG, "START>s s>nap,ask nap>j ask>j j>END", nap=nap(60), ask=asking("?"))
     app = make_chain(sub=inner.compile()).compile(checkpoint_saver=saver, clock=clock)
     stop = app.invoke_final({}, CONFIG)
     assert stop.payload == "?"
@@ -417,7 +395,7 @@ def test_update_state_leaves_a_run_asleep(saver, clock):
     app.invoke({}, CONFIG)
     app.update_state(CONFIG, {"log": "updated"})
     assert status(saver) == "sleeping"
-    assert app.invoke_final(None, CONFIG).due == NOON + timedelta(minutes=1)
+    assert app.invoke_final(None, CONFIG).due == NOON + MINUTE
     clock.advance(60)
     assert app.invoke(None, CONFIG)["log"] == ["a", "updated", "awake"]
 
@@ -427,16 +405,17 @@ def test_events_of_timers(clock):
     app = make_chain(nap=nap(60)).compile(checkpoint_saver=MemorySaver(), clock=clock, observers=events.append)
     app.invoke({}, CONFIG)
     (event,) = [event for event in events if event.type in {"timer.set", "interrupt.raised"}]
-    assert (event.type, event.node_id, event.data["due"]) == ("timer.set", "nap", NOON + timedelta(minutes=1))
+    assert (event.type, event.node_id, event.data["due"]) == ("timer.set", "nap", NOON + MINUTE)
 
 
 def test_a_watch_reports_timers(saver, clock):
     app = make_chain(nap=nap(60)).compile(checkpoint_saver=saver, clock=clock)
+    kinds = set()
     with saver.watch(CONFIG, interval=0.01) as changes:
         app.invoke({}, CONFIG)
-        seen = [changes.get(PATIENCE)]
-        while seen[-1].kind != "timer":
-            seen.append(changes.get(PATIENCE))
-    assert seen[-1].value["due"] == NOON + timedelta(minutes=1)
-    assert seen[-1].at == NOON
-    assert "interrupt" not in {change.kind for change in seen}
+        while (change := changes.get(PATIENCE)).kind != "timer":
+            kinds.add(change.kind)
+
+    assert change.value["due"] == NOON + MINUTE
+    assert change.at == NOON
+    assert "interrupt" not in kinds

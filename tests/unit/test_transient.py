@@ -5,7 +5,7 @@ from typing import Annotated, TypedDict
 
 import pytest
 
-from graphkit import END, START, Channels, Command, GraphResume, RunnableConfig, StateGraph, interrupt
+from graphkit import END, START, Channels, Checkpoint, Command, GraphResume, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
@@ -61,7 +61,7 @@ def watched(tmp_path):
     assert not [place for place in found.everything() if SECRET.encode() in place]
 
 
-@pytest.mark.requirement("G32")
+@pytest.mark.requirement("G32", "H52")
 @both
 def test_nodes_see_it_and_nothing_else_does(watched, how):
     seen = []
@@ -220,9 +220,8 @@ def test_no_saver_is_ever_given_it():
     compiled = graph.compile(checkpoint_saver=saver)
     compiled.invoke({"token": SECRET}, CONFIG)
     compiled.invoke(GraphResume("x", update={"token": SECRET}), CONFIG)
-    given = [argument for call in saver.calls if call.method.startswith("put") for argument in call.args]
 
-    states = [dict(each.state) for each in given if hasattr(each, "state")]
-
+    given = [call.args for call in saver.calls if call.method.startswith("put")]
+    states = [dict(checkpoint.state) for _, checkpoint in given if isinstance(checkpoint, Checkpoint)]
     assert len(states) > 3
     assert SECRET not in repr(states) + repr(given)

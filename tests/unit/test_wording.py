@@ -3,12 +3,9 @@
 import pytest
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from graphkit import Checkpoint, RunnableConfig
 from graphkit.cli.cells import describe_failure
 from graphkit.compat.go_agents import CheckpointConfig
 from graphkit.errors import CheckpointerConfigurationError
-from savers import FileSystemSaver
-from tests.support.terminal import graphkit
 
 
 class Inner(BaseModel):
@@ -28,22 +25,9 @@ class Outer(BaseModel):
         return self
 
 
-@pytest.fixture
-def show(tmp_path):
-    """Stores failures with these messages; returns the texts that the command line shows."""
-
-    def run(*messages):
-        with FileSystemSaver(tmp_path, fsync="never") as saver:
-            for number, message in enumerate(messages):
-                config = RunnableConfig(f"{number:05}")
-                saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={}))
-                saver.put_writes(config, {"failure": {"type": "Error", "message": message}})
-
-        rows = graphkit("threads", tmp_path, "--json", "--limit", str(len(messages))).json
-        texts = {row["thread"]: describe_failure(row["failure"]).removeprefix("Error: ") for row in rows}
-        return [text for _, text in sorted(texts.items())]
-
-    return run
+def show(message):
+    """The text that the command line shows of a failure with this message."""
+    return describe_failure({"type": "Error", "message": message}).removeprefix("Error: ")
 
 
 def error_of(**fields):
@@ -62,14 +46,14 @@ def error_of(**fields):
         ({"inner": {"n": 1}, "name": "worse"}, "Outer: never"),
     ],
 )  # fmt: skip
-def test_a_validation_error_in_one_line(fields, text, show):
-    (shown,) = show(f"the input cannot be merged: {error_of(**fields)}")
+def test_a_validation_error_in_one_line(fields, text):
+    shown = show(f"the input cannot be merged: {error_of(**fields)}")
     assert shown.startswith(f"the input cannot be merged: {text}")
 
 
-def test_other_text_stays_as_it_is(show):
-    texts = ["no such item", "1 validation error for X", "Value error: 1"]
-    assert show(*texts) == texts
+@pytest.mark.parametrize("text", ["no such item", "1 validation error for X", "Value error: 1"])
+def test_other_text_stays_as_it_is(text):
+    assert show(text) == text
 
 
 def test_a_configuration_names_the_field_and_what_is_wrong():

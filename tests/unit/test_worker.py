@@ -14,18 +14,14 @@ from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from savers._filesystem.layout import locate_thread
 from tests.support.disks import HookedIO
-from tests.support.graphs import LOG, make_chain
-from tests.support.savers import open_kind
-from tests.support.sweeps import in_turn
+from tests.support.graphs import LOG, invoke, make_chain
+from tests.support.savers import saver_fixture
 from tests.support.workers import PATIENCE, serving, status
 
 SOON = 0.01
 
 
-@pytest.fixture(params=in_turn(["memory", "file", "wrapped"], "saver"))
-def saver(request, tmp_path):
-    with open_kind(request.param, tmp_path) as saver:
-        yield saver
+saver = saver_fixture(["memory", "file", "wrapped"])
 
 
 def log_of(**nodes):
@@ -60,6 +56,7 @@ def test_an_answered_run_goes_on(saver):
     app.invoke({}, RunnableConfig("t"))
     assert Worker(app).run(once=True) == 0
     assert status(saver, "t") == "interrupted"
+
     answer(saver, "t", "yes")
     assert Worker(app).run(once=True) == 1
     assert log(app, "t") == ["a", "ask", "yes", "b"]
@@ -68,14 +65,15 @@ def test_an_answered_run_goes_on(saver):
 
 def test_a_run_stopped_before_a_node_goes_on_with_what_was_answered(saver):
     app = log_of(a=None, b=None).compile(checkpoint_saver=saver, interrupt_before=["b"])
-    for thread, value in (("given", {"log": "by hand"}), ("passed", None)):
+    for thread in ("given", "passed", "open"):
         app.invoke({}, RunnableConfig(thread))
-        answer(saver, thread, value)
-    app.invoke({}, RunnableConfig("open"))
+    answer(saver, "given", {"log": "by hand"})
+    answer(saver, "passed", None)
+
     assert Worker(app).run(once=True) == 2
-    assert log(app, "given") == ["a", "by hand", "b"]
-    assert log(app, "passed") == ["a", "b"]
-    assert log(app, "open") == ["a"]
+
+    logs = {thread: log(app, thread) for thread in ("given", "passed", "open")}
+    assert logs == {"given": ["a", "by hand", "b"], "passed": ["a", "b"], "open": ["a"]}
     assert status(saver, "open") == "interrupted"
 
 
@@ -118,6 +116,7 @@ def test_a_question_inside_an_embedded_graph(saver):
     app = make_chain(LOG, child=child).compile(checkpoint_saver=saver)
     app.invoke({}, RunnableConfig("t"))
     assert Worker(app).run(once=True) == 0
+
     answer(saver, "t", "yes")
     assert Worker(app).run(once=True) == 1
     assert log(app, "t") == ["ask", "yes", "after"]
@@ -137,9 +136,7 @@ def test_an_asynchronous_graph(saver):
         return {"log": interrupt("ok?")}
 
     app = make_chain(LOG, ask=node).compile(checkpoint_saver=saver)
-    import asyncio
-
-    asyncio.run(app.ainvoke({}, RunnableConfig("t")))
+    invoke(app, {}, how="async")
     answer(saver, "t", "yes")
     assert Worker(app).run(once=True) == 1
     assert log(app, "t") == ["yes"]
@@ -159,13 +156,15 @@ def test_outputs_are_handed_out(saver):
 def test_threads_of_other_graphs_are_left_alone_and_named_once(saver, caplog):
     mine = log_of(a=None, b=None).compile(checkpoint_saver=saver)
     other = log_of(a=None, b=None, c=None).compile(checkpoint_saver=saver)
-    for thread in ("one", "two"):
-        crash(other, thread, after="a")
-    crash(mine, "mine", after="a")
+    for app, thread in ((other, "one"), (other, "two"), (mine, "mine")):
+        crash(app, thread, after="a")
     saver.put(RunnableConfig("by hand"), Checkpoint(node_id="a", next_node_id="b", state={}))
+
     with caplog.at_level(logging.WARNING, "graphkit"):
         assert Worker(mine).run(once=True) == 1
-    assert [status(saver, each) for each in ("mine", "one", "two")] == ["finished", "stalled", "stalled"]
+
+    statuses = [status(saver, each) for each in ("mine", "one", "two")]
+    assert statuses == ["finished", "stalled", "stalled"]
     assert len(caplog.records) == 2  # the other graph, and none at all
     assert "another graph" in caplog.text
 
@@ -211,9 +210,8 @@ def test_failed_runs_are_taken_up_again_with_pauses_and_not_for_ever(saver):
     finally:
         logger.removeHandler(handler)
     assert len(tries) == 4
-    assert [part for one, part in zip(said, ("in 0.01 s", "in 0.02 s", "in 0.04 s", "leaves"), strict=True) if part in one] == [
-        "in 0.01 s", "in 0.02 s", "in 0.04 s", "leaves",
-    ]  # fmt: skip
+    for line, part in zip(said, ("in 0.01 s", "in 0.02 s", "in 0.04 s", "leaves"), strict=True):
+        assert part in line
 
 
 def test_a_run_that_succeeds_in_the_end(saver):
@@ -296,9 +294,12 @@ def test_a_worker_looks_again_when_the_run_of_another_has_ended(tmp_path):
         saver = TakenBefore(store)
         app = log_of(a=None, b=done.set).compile(checkpoint_saver=saver)
         crash(app, "t", after="a")
+
         with serving(Worker(app, interval=SOON)) as (served,):
             assert done.wait(PATIENCE)
-        assert (saver.left, served.result()) == (0, 1)
+
+        assert saver.left == 0
+        assert served.result() == 1
 
 
 # While it runs

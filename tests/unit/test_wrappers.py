@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from graphkit import BaseCheckpointSaver, Checkpoint, HasVersions, RunnableConfig
+from graphkit import BaseCheckpointSaver, HasVersions, RunnableConfig
 from graphkit.abc import (
     SupportsCompact,
     SupportsDeleteIdle,
@@ -98,13 +98,18 @@ def test_a_wrapper_has_the_optional_methods_of_its_delegate(wrap):
     assert [protocol for protocol in OPTIONAL if isinstance(wrap(MemorySaver()), protocol)] == []
     wrapper = wrap(Capable())
     assert [protocol for protocol in OPTIONAL if isinstance(wrapper, protocol)] == OPTIONAL
+    assert isinstance(wrapper, SupportsRemove)
     assert not isinstance(wrapper, HasVersions)
     assert type(wrapper) is type(wrap(Capable()))
 
 
 @pytest.mark.parametrize(
     ("kind", "contract"),
-    [(MemorySaver, BaseCheckpointSaver), (VersionedMemorySaver, HasVersions), *((Capable, each) for each in OPTIONAL)],
+    [
+        (MemorySaver, BaseCheckpointSaver),
+        (VersionedMemorySaver, HasVersions),
+        *((Capable, each) for each in [SupportsRemove, *OPTIONAL]),
+    ],
 )
 def test_every_method_is_forwarded(kind, contract):
     wrapper = SaverWrapper(kind())
@@ -118,16 +123,6 @@ def test_every_method_is_forwarded(kind, contract):
         snake = method.__name__  # a Java name is an alias, and is forwarded by the name of the method
         assert wrapper.delegate.called == [(snake, args, kwargs)]
         assert result == wrapper.delegate.called[0]
-
-
-@pytest.mark.parametrize("wrap", [SaverWrapper, ValidatingSaver, ScriptedSaver])
-def test_a_wrapper_removes_checkpoints_if_its_delegate_does(wrap):
-    saver = wrap(MemorySaver())
-    assert isinstance(saver, SupportsRemove)
-    config = RunnableConfig("t")
-    ids = [saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"n": n})).checkpoint_id for n in range(3)]
-    assert saver.remove(config, ids[:2]) == 2
-    assert [checkpoint.id for checkpoint in saver.list(config)] == ids[2:]
 
 
 @pytest.mark.parametrize("wrap", [SaverWrapper, ValidatingSaver, ScriptedSaver])

@@ -79,12 +79,14 @@ def test_a_reader_finds_what_the_writer_knows(log, seed, replaces):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_checkpoint_is_found_by_its_id_as_in_the_index(log, seed, replaces):
     ids = fill(log, seed, replaces=replaces)
-    known = dict(zip(ids, outline(log.history.load_index().checkpoints), strict=True))
+    index = log.history.load_index().checkpoints
+    known = dict(zip(ids, outline(index), strict=True))
     reader = open_again(log)
 
     for each in random.Random(seed).sample(ids, 12):
-        assert outline([reader.history.find(each)]) == [known[each]]
-        assert outline([open_again(log).history.find(each)]) == [known[each]]
+        for other in (reader, open_again(log)):
+            found = other.history.find(each)
+            assert outline([found]) == [known[each]]
 
     assert reader.history.find("unknown") is None
     assert reader.history.find(None).id == ids[-1]
@@ -155,32 +157,6 @@ def test_whether_an_id_is_new(log):
 
 
 # Early writes
-
-
-@pytest.mark.parametrize("between", [0, 3, 40])
-def test_early_writes_wait_for_their_checkpoint_wherever_it_comes(log, between):
-    put(log)
-    log.writer.put_early("late", {"a": b"\x01"})
-
-    for number in range(between):
-        put(log, n=number)
-    log.writer.put_early("late", {"a": b"\x02", "b": b"\x03"})
-    for each in (log, open_again(log)):
-        assert [waiting.id for waiting in each.history.scan.load_early()] == ["late"]
-    reader = open_again(log)
-    put(reader, id="late")
-    for each in (reader, open_again(reader)):
-        assert each.history.chains.read_writes(each.history.find("late")) == {"a": b"\x02", "b": b"\x03"}
-        assert not each.history.scan.load_early()
-
-
-def test_early_writes_before_the_first_checkpoint(log):
-    log.writer.put_early("first", {"a": b"\x01"})
-    reader = open_again(log)
-    assert reader.history.find(None) is None
-    assert [waiting.id for waiting in reader.history.scan.load_early()] == ["first"]
-    put(reader, id="first")
-    assert open_again(reader).history.find(None).writes.keys() == {"a"}
 
 
 @pytest.mark.parametrize("knows_all", [False, True])

@@ -147,42 +147,6 @@ def test_bytes_that_grow_cost_what_they_grow_by():
     assert open_again(log).load_state(log.history.find(None)) == {"grown": grown}
 
 
-def test_a_state_that_was_returned_does_not_change_when_others_are_read(filled):
-    log, states = filled
-    read = [log.packed.read(stored) for stored in log.history.load_index().checkpoints]
-    assert [unpack(packed) for packed in read] == states
-
-
-def test_states_are_decoded_forward_with_what_changed(filled):
-    log, states = filled
-    decoder = log.decoder.make_empty()
-    before = None
-
-    for stored, state in zip(log.history.load_index().checkpoints, states, strict=True):
-        ops = decoder.decode_next(log.packed.read(stored), stored.offset)
-        assert decoder.last == state
-        if before is not None:
-            changed = {name for name in {*before, *state} if before.get(name, ...) != state.get(name, ...)}
-            assert changed <= set(ops)
-            for name, op in ops.items():
-                if op >= 0:
-                    assert state[name][:op] == before[name]
-        before = state
-
-
-def test_a_list_that_grows_has_its_items_once():
-    log = new_log()
-
-    for number in range(40):
-        put(log, items=[{"id": n, "text": "x" * 50} for n in range(number)])
-
-    reader = open_again(log)
-    newest, *others = [reader.load_state(stored)["items"] for stored in reader.history.walk_back()]
-    for items in others[:10]:
-        assert items == newest[: len(items)]
-        assert items[3] is newest[3]
-
-
 @pytest.mark.parametrize("text", [BASE + "y", "y" + BASE, BASE[:250] + "y" + BASE[:250]])
 def test_a_wrong_checksum_of_a_value_is_damage(log, text, monkeypatch):
     put(log, text=BASE)

@@ -6,11 +6,10 @@ import pytest
 
 from graphkit import Checkpoint
 from graphkit._values.state import merge
-from graphkit.abc import StateSerializer
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError, CheckpointSerializationError
 from graphkit.saver_kit import Changes, Codec, FrozenDict, freeze
 from savers._log import writer
-from savers._log.frame import CHECKPOINT, DATA, HEADER_SIZE, KEY
+from savers._log.frame import CHECKPOINT, HEADER_SIZE, KEY
 from savers.log import MemoryLogBytes, StoredCheckpoint
 from tests.unit.savers_log.conftest import new_log, open_again, put
 
@@ -172,19 +171,6 @@ def refusing(monkeypatch):
     return new_log(Refusing())
 
 
-def test_a_state_longer_than_a_record_is_in_data_records_before_its_keyframe(refusing):
-    long = {f"k{n}": f"{n}" * 9000 for n in range(3)}
-    put(refusing, **long)
-    put(refusing, **long, n=1)
-
-    put(refusing, **{**long, "k0": "other" * 3000})
-
-    assert [frame.type for frame in frames_of(refusing)].count(DATA) >= 6
-    assert [dict(state) for state in states_of(refusing)] == [
-        long, {**long, "n": 1}, {**long, "k0": "other" * 3000},
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("left", range(4))
 def test_if_a_record_is_refused_none_of_a_put_stays(refusing, left):
     put(refusing, n=0)
@@ -248,24 +234,6 @@ def test_what_cannot_be_stored_is_refused_and_changes_nothing(refusing, what, is
     assert states_of(refusing)[-1] == {"n": 1}
 
 
-def test_writes_and_tags_that_fit_into_no_record_are_refused(refusing):
-    put(refusing, n=0)
-    stored = refusing.history.find(None)
-    before = bytes(refusing.frames.bytes.data)
-    for call in (
-        lambda: refusing.writer.put_writes(stored, {"k": bytes(6000)}),
-        lambda: refusing.writer.put_early("later", {"k": bytes(6000)}),
-        lambda: refusing.writer.put_tags(stored, ["x" * 6000], ()),
-    ):
-        with pytest.raises(CheckpointSerializationError, match="at most"):
-            call()
-        refusing.discard()
-        refusing.refresh()
-    assert refusing.frames.bytes.data == before
-    assert refusing.history.find(None).writes == {}
-    assert refusing.history.find(None).tags == ()
-
-
 # Replacing, pending writes, tags
 
 
@@ -299,31 +267,3 @@ def test_a_value_of_the_last_state_that_is_damaged_stops_the_put(log):
 
     put(reader, text="x" * 9000 + "y")
     assert states_of(log)[-1] == {"text": "x" * 9000 + "y"}
-
-
-class Text(StateSerializer):
-    def dumps(self, state):
-        return repr(dict(state)).encode()
-
-    def loads(self, data):
-        return {"text": data.decode()}
-
-
-def test_the_bytes_of_a_state_serializer_are_one_value():
-    log = new_log(serializer=Text())
-    for number in range(30):
-        put(log, items=[*range(number)])
-    reader = open_again(log)
-    texts = [reader.load_state(stored)["text"] for stored in reader.history.load_index().checkpoints]
-
-    assert texts == [
-        repr({"items": tuple(range(n))}).replace("(", "[").replace(",)", ")").replace(")", "]") for n in range(30)
-    ]
-    assert len(keyframes(log)) == 2
-
-
-def test_a_serializer_that_returns_no_bytes_is_refused():
-    log = new_log(serializer=Text())
-    log.writer._serializer.dumps = repr
-    with pytest.raises(CheckpointSerializationError, match="must return bytes"):
-        put(log, n=1)

@@ -7,9 +7,6 @@ import pytest
 
 from graphkit import RunnableConfig
 from graphkit.operations import submit
-from savers import FileSystemSaver, SqliteSaver
-from tests.support.command_process import program_starter
-from tests.support.sweeps import in_turn
 from tests.support.workers import PATIENCE, status
 
 PROGRAM = """
@@ -54,29 +51,6 @@ elif what == "submit and die":
 else:
     app.invoke(None, RunnableConfig("t"))
 """
-
-
-@pytest.fixture(params=in_turn(["file", "sqlite"], "kind"))
-def kind(request):
-    return request.param
-
-
-@pytest.fixture
-def path(tmp_path):
-    return str(tmp_path / "store")
-
-
-@pytest.fixture
-def saver(kind, path):
-    with {"file": FileSystemSaver, "sqlite": SqliteSaver}[kind](path, fsync="never") as saver:
-        yield saver
-
-
-@pytest.fixture
-def start(launcher, kind, path):
-    """Starts the program, and kills those that are left."""
-    with program_starter(launcher, PROGRAM, kind, path) as start:
-        yield start
 
 
 @pytest.mark.requirement("W2")

@@ -5,15 +5,11 @@ from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
-
 from graphkit import END, START, Channels, RunnableConfig, StateGraph, interrupt, operations, sleep
 from graphkit.errors import CheckpointConflictError, ThreadBusyError
-from savers import FileSystemSaver, SqliteSaver
-from tests.support.command_process import program_starter
-from tests.support.sweeps import in_turn
 from tests.support.workers import PATIENCE, log_of, status, wait_for
 
+READY = "ready"
 PROGRAM = """
 import os, signal, sys
 from graphkit import END, START, Channels, RunnableConfig, StateGraph, interrupt, sleep
@@ -51,22 +47,6 @@ else:
 """
 
 
-@pytest.fixture(params=in_turn(["file", "sqlite"], "kind"))
-def kind(request):
-    return request.param
-
-
-@pytest.fixture
-def path(tmp_path):
-    return str(tmp_path / "store")
-
-
-@pytest.fixture
-def saver(kind, path):
-    with {"file": FileSystemSaver, "sqlite": SqliteSaver}[kind](path, fsync="never") as saver:
-        yield saver
-
-
 def make_app(saver):
     """The graph of PROGRAM, whose nodes do nothing but stop."""
     graph = StateGraph({"log": Channels.appender_with_duplicate()})
@@ -77,13 +57,6 @@ def make_app(saver):
         "nap", lambda state: "ask" if "deadline" in state else "end", {"ask": "ask", "end": END}
     )
     return graph.compile(checkpoint_saver=saver)
-
-
-@pytest.fixture
-def start(launcher, kind, path):
-    """Starts the program, and kills those that are left."""
-    with program_starter(launcher, PROGRAM, kind, path, ready="ready") as start:
-        yield start
 
 
 def test_the_time_survives_the_process(saver, start):

@@ -8,9 +8,6 @@ import pytest
 from graphkit import RunnableConfig
 from graphkit.operations import cancel
 from graphkit.worker import Worker
-from savers import FileSystemSaver, SqliteSaver
-from tests.support.command_process import program_starter
-from tests.support.sweeps import in_turn
 from tests.support.workers import PATIENCE, status
 
 LOG = ["first", *range(1, 20)]
@@ -72,29 +69,6 @@ elif what.startswith("die"):
 else:
     app.invoke({}, RunnableConfig("t"))
 """
-
-
-@pytest.fixture(params=in_turn(["file", "sqlite"], "kind"))
-def kind(request):
-    return request.param
-
-
-@pytest.fixture
-def path(tmp_path):
-    return str(tmp_path / "store")
-
-
-@pytest.fixture
-def saver(kind, path):
-    with {"file": FileSystemSaver, "sqlite": SqliteSaver}[kind](path, fsync="never") as saver:
-        yield saver
-
-
-@pytest.fixture
-def start(launcher, kind, path):
-    """Starts the program, and kills those that are left."""
-    with program_starter(launcher, PROGRAM, kind, path) as start:
-        yield start
 
 
 @pytest.fixture

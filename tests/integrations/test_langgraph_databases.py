@@ -12,7 +12,7 @@ from graphkit import Checkpoint, CheckpointConflictError, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError
 from savers.langgraph import CheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, OTHERS, parametrize
-from tests.support.langgraph_checkpoints import put, thread, values_of
+from tests.support.langgraph_checkpoints import make_checkpoint, put, thread, values_of
 from tests.support.savers import ListSaver
 
 DAY = timedelta(days=1)
@@ -46,18 +46,24 @@ def test_writes_that_come_before_their_checkpoint(opener):
     saver.put_writes(own, [("__error__", "old")], "task 2")
     assert saver.get_tuple(thread()) is None
     assert list(saver.list(None)) == []
+
     saver.put_writes(own, [("__error__", "new")], "task 2")
     saver.put(thread(), checkpoint, {"step": -1}, {})
-    expected = [("task 1", "a", "first"), ("task 1", "b", 1), ("task 2", "__error__", "new")]
-    assert sorted(saver.get_tuple(thread()).pending_writes) == expected
-    assert sorted(saver.get_tuple(own).pending_writes) == expected
-    for query in ({}, {"limit": 1}):
-        ((found,), (from_all,)) = list(saver.list(thread(), **query)), list(saver.list(None, **query))
-        assert found.pending_writes == from_all.pending_writes == saver.get_tuple(own).pending_writes
+    stored = saver.get_tuple(own).pending_writes
+    assert sorted(stored) == [("task 1", "a", "first"), ("task 1", "b", 1), ("task 2", "__error__", "new")]
+    for found in (saver.get_tuple(thread()), *list_each_way(saver)):
+        assert found.pending_writes == stored
+
     saver.put_writes(own, [("c", 3)], "task 3")
     saver.put(thread(), checkpoint, {"step": -1}, {})  # replaces it
-    assert ("task 3", "c", 3) in saver.get_tuple(own).pending_writes
-    assert len(saver.get_tuple(own).pending_writes) == 4
+    assert sorted(saver.get_tuple(own).pending_writes) == sorted([*stored, ("task 3", "c", 3)])
+
+
+def list_each_way(saver):
+    """What listings of a history and of the whole store find, with a limit and without one."""
+    for config in (thread(), None):
+        for limit in (None, 1):
+            yield from saver.list(config, limit=limit)
 
 
 @parametrize(*DATABASES)
@@ -81,16 +87,20 @@ def test_a_thread_that_another_saver_has_deleted_is_begun_again(opener):
 
 @parametrize("file", *OTHERS)
 def test_what_runs_made_is_removed(opener):
+    """With the writes of a checkpoint, also those that came before it, and threads that have no other."""
     saver = opener.new()
     left = []
     for thread_id, runs in (("all of it", ["r", "s", "r"]), ("some of it", ["r", "kept", "s", "kept"])):
         config = thread(thread_id)
         for number, run in enumerate(runs):
-            config = put(saver, config, {"run_id": run}, n=number)
-            saver.put_writes(config, [("n", number)], "task")
+            made = make_checkpoint(version=f"{number}", metadata={"run_id": run}, n=number)
+            saver.put_writes(thread(thread_id, checkpoint_id=made[0]["id"]), [("n", number)], "early")
+            config = saver.put(config, *made)
+            saver.put_writes(config, [("n", number)], "late")
             if run == "kept":
-                left.insert(0, (config, {"n": number}, [("task", "n", number)]))
+                left.insert(0, (config, {"n": number}, [("early", "n", number), ("late", "n", number)]))
     saver.delete_for_runs(["r", "s", "unknown"])
+    saver.delete_for_runs([])
     assert [(one.config, values_of(one), one.pending_writes) for one in saver.list(None)] == left
     assert [*saver.store.threads()] == ["some of it"]
 
@@ -137,8 +147,11 @@ def test_a_saver_that_cannot_list_says_so():
     saver = CheckpointSaver(ListSaver())
     config = put(saver, thread(), n=1)
     assert [one.config for one in saver.list(thread())] == [config]
-    everywhere = {"configurable": {"thread_id": "t"}}
-    for call in (lambda: list(saver.list(None)), lambda: list(saver.list(everywhere)), lambda: saver.prune(["t"])):
+    for call in (
+        lambda: list(saver.list(None)),
+        lambda: list(saver.list({"configurable": {"thread_id": "t"}})),
+        lambda: saver.prune(["t"]),
+    ):
         with pytest.raises(CheckpointerConfigurationError, match="cannot list"):
             call()
     assert saver.get_tuple(thread()).config == config

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
@@ -21,7 +20,6 @@ from graphkit.saver_kit import freeze
 from savers.langgraph import FileSystemCheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.langgraph_graphs import Note
-from tests.integrations.test_langgraph_store import Rot
 from tests.support.langgraph_checkpoints import again, id_of, put, thread, thread_of, values_of
 
 
@@ -58,28 +56,25 @@ def test_a_ts_that_is_no_time_is_kept_and_the_put_is_dated_by_the_clock(saver, t
 
 def test_the_saver_is_a_context_manager_that_closes_its_files_at_the_end(tmp_path):
     opened = FileSystemCheckpointSaver(tmp_path, fsync="never")
+    app = graphs.loop(1).compile(checkpointer=opened)
     with opened as saver:
         assert saver is opened
         saver.setup()
-        app = graphs.loop(1).compile(checkpointer=saver)
         app.invoke({"n": 0}, thread())
         assert _open_logs(tmp_path)
     assert not _open_logs(tmp_path)
-    assert app.get_state(thread()).values["n"] == 1  # a later use opens it again
-    saver.store.close()
 
-
-def test_the_saver_is_an_async_context_manager_with_an_awaitable_setup(tmp_path):
-    async def run():
-        opened = FileSystemCheckpointSaver(tmp_path, fsync="never")
+    async def use_again():
         async with opened as saver:
             assert saver is opened
             await saver.setup()
-            await graphs.loop(1).compile(checkpointer=saver).ainvoke({"n": 0}, thread())
+            await app.ainvoke({"n": 0}, thread())
             assert _open_logs(tmp_path)
-        assert not _open_logs(tmp_path)
 
-    asyncio.run(run())
+    asyncio.run(use_again())
+    assert not _open_logs(tmp_path)
+    assert app.get_state(thread()).values["n"] == 1  # a later use opens it again
+    opened.store.close()
 
 
 def _open_logs(directory):
@@ -122,14 +117,15 @@ def test_a_value_error_of_the_serializer_is_still_one_and_names_the_channel(tmp_
 
 
 def test_tuples_in_metadata_become_lists_and_a_filter_finds_them_by_either(saver):
-    config = put(saver, None, {"pair": (1, 2), "nested": {"deep": [(1, (2,)), {"x": ()}]}, "step": 1}, a=1)
+    given = {"pair": (1, 2), "nested": {"deep": [(1, (2,)), {"x": ()}]}, "step": 1}
+    read = {"pair": [1, 2], "nested": {"deep": [[1, [2]], {"x": []}]}, "step": 1}
+    config = put(saver, None, given, a=1)
     put(saver, None, {"pair": [2, 1], "step": 2}, a=2)
-    nested = {"deep": [[1, [2]], {"x": []}]}
     for reader in (saver, again(saver)):
-        assert reader.get_tuple(config).metadata == {"pair": [1, 2], "nested": nested, "step": 1}
-        for wanted in ({"pair": (1, 2)}, {"pair": [1, 2]}, {"nested": nested}):
+        assert reader.get_tuple(config).metadata == read
+        for wanted in ({"pair": (1, 2)}, {"pair": [1, 2]}, {"nested": read["nested"]}):
             (found,) = reader.list(None, filter=wanted)
-            assert found.metadata["step"] == 1
+            assert found.config == config
         (info,) = reader.store.search({"pair": [1, 2]})
         assert info.id == id_of(config)
 
@@ -226,77 +222,75 @@ class Person(BaseModel):
     name: str
 
 
-VALUES = {"note": Note("n"), "color": Color.RED, "person": Person(name="ada"), "many": [{"deep": (Note("m"),)}]}
-READ = {**VALUES, "many": [{"deep": [Note("m")]}]}  # LangGraph's serializer reads tuples as lists
+PEOPLE = [Person(name="ada"), Person(name="bob"), Color.RED]
+PLAIN = [{"name": "ada"}, {"name": "bob"}, "red"]
 
 
-@pytest.mark.parametrize("serde", [None, "strict", "encrypted"])
-def test_the_types_that_are_given_come_back(tmp_path, serde):
-    strict = JsonPlusSerializer(allowed_msgpack_modules=None)
-    serde = {None: None, "strict": strict, "encrypted": EncryptedSerializer(Rot(), strict)}[serde]
-    saver = FileSystemCheckpointSaver(tmp_path, serde=serde, types=[Note, Color, Person], fsync="never")
-    config = put(saver, **VALUES)
-    saver.put_writes(config, [("note", Note("w"))], "task")
-    found = saver.get_tuple(config)
-    assert found.checkpoint["channel_values"] == READ
-    assert found.pending_writes == [("task", "note", Note("w"))]
-
-
-def test_types_that_cannot_be_allowed_are_refused(tmp_path):
-    class Own:
-        """A serializer of its own."""
-
-    for options in ({"types": ["Note"]}, {"types": [Note], "serde": Own()}):
-        with pytest.raises(CheckpointerConfigurationError):
-            FileSystemCheckpointSaver(tmp_path / "store", **options)
+@pytest.mark.parametrize(
+    "options", [{"types": ["Note"]}, {"types": [Note], "serde": object()}, {"on_blocked_type": "ignore"}]
+)
+def test_types_that_cannot_be_allowed_are_refused(tmp_path, options):
+    with pytest.raises(CheckpointerConfigurationError, match=next(iter(options))):
+        FileSystemCheckpointSaver(tmp_path / "store", **options)
     assert not (tmp_path / "store").exists()
 
 
-def test_a_type_that_a_strict_serializer_of_langgraph_blocks_is_an_error_instead_of_plain_data(tmp_path):
-    saver = FileSystemCheckpointSaver(tmp_path, fsync="never", serde=JsonPlusSerializer(allowed_msgpack_modules=None))
-    config = put(saver, fine=1, people=[Person(name="ada"), Person(name="bob"), Color.RED])
-    reads = [lambda: saver.get_tuple(config), lambda: list(saver.list(None)), lambda: asyncio.run(saver.aget(config))]
-    for read in reads:
+@pytest.fixture
+def strict(tmp_path):
+    """A checkpointer whose serializer of LangGraph blocks the types of the application."""
+    serde = JsonPlusSerializer(allowed_msgpack_modules=None)
+    with FileSystemCheckpointSaver(tmp_path, fsync="never", serde=serde) as saver:
+        yield saver
+
+
+def test_a_type_that_a_strict_serializer_of_langgraph_blocks_is_an_error_instead_of_plain_data(strict):
+    config = put(strict, fine=1, people=PEOPLE)
+    for read in (
+        lambda: strict.get_tuple(config),
+        lambda: list(strict.list(None)),
+        lambda: asyncio.run(strict.aget(config)),
+    ):
         with pytest.raises(
             CheckpointSerializationError, match=r"Person: add Person to types=.* add Color to"
         ) as caught:
             read()
         assert caught.value.path == "people"
         assert caught.value.type_name == f"{__name__}.Person, {__name__}.Color"
-        assert caught.value.raw == [{"name": "ada"}, {"name": "bob"}, "red"]
-    waiting = put(saver, thread("waiting"), fine=1)
-    saver.put_writes(waiting, [("color", Color.RED)], "task")
+        assert caught.value.raw == PLAIN
+    waiting = put(strict, thread("waiting"), fine=1)
+    strict.put_writes(waiting, [("color", Color.RED)], "task")
     with pytest.raises(CheckpointSerializationError) as caught:
-        saver.get_tuple(waiting)
+        strict.get_tuple(waiting)
     assert (caught.value.path, caught.value.raw) == ("color", "red")
+
+
+def test_blocked_types_are_read_as_plain_data_or_as_what_they_were_if_that_is_asked_for(strict, tmp_path):
+    config = put(strict, people=PEOPLE)
     plain = FileSystemCheckpointSaver(tmp_path, on_blocked_type="plain")
-    assert values_of(plain.get_tuple(config))["people"] == [{"name": "ada"}, {"name": "bob"}, "red"]
-    allowing = saver.with_allowlist([(__name__, "Person"), (__name__, "Color")])
-    assert values_of(allowing.get_tuple(config))["people"][2] is Color.RED
+    assert values_of(plain.get_tuple(config))["people"] == PLAIN
     permissive = FileSystemCheckpointSaver(tmp_path, serde=JsonPlusSerializer())
-    assert values_of(permissive.get_tuple(config))["people"][0] == Person(name="ada")
+    allowing = strict.with_allowlist([(__name__, "Person"), (__name__, "Color")])
+    for saver in (permissive, allowing):
+        assert values_of(saver.get_tuple(config))["people"] == PEOPLE
 
 
 @pytest.mark.parametrize("options", [{"serde": JsonPlusSerializer(allowed_msgpack_modules=None)}, {"types": [Person]}])
 def test_threads_that_read_at_once_see_only_their_own_blocked_types(tmp_path, options):
     saver = FileSystemCheckpointSaver(tmp_path, fsync="never", **options)
     plain = FileSystemCheckpointSaver(tmp_path, fsync="never", on_blocked_type="plain")
-    configs = {"bad": put(plain, thread("bad"), a=[Color.RED] * 500), "good": put(saver, thread("good"), a=[1] * 500)}
+    bad = put(plain, thread("bad"), a=[Color.RED] * 500)
+    good = put(saver, thread("good"), a=[1] * 500)
 
     def read(number):
-        if number % 3 == 0:
-            return saver.get_tuple(configs["good"]).checkpoint["channel_values"]["a"] == [1] * 500
-        if number % 3 == 1:
-            return plain.get_tuple(configs["bad"]).checkpoint["channel_values"]["a"] == ["red"] * 500
-        with pytest.raises(CheckpointSerializationError):
-            saver.get_tuple(configs["bad"])
+        match number % 3:
+            case 0:
+                assert values_of(saver.get_tuple(good))["a"] == [1] * 500
+            case 1:
+                assert values_of(plain.get_tuple(bad))["a"] == ["red"] * 500
+            case _:
+                with pytest.raises(CheckpointSerializationError):
+                    saver.get_tuple(bad)
         return True
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(read, range(60)))
-
-
-def test_an_unknown_value_of_on_blocked_type_is_refused(tmp_path):
-    with pytest.raises(CheckpointerConfigurationError, match="on_blocked_type"):
-        FileSystemCheckpointSaver(tmp_path / "store", on_blocked_type="ignore")
-    assert not (tmp_path / "store").exists()

@@ -1,7 +1,6 @@
 """From the databases of LangGraph's own savers to files or to our tables, and on from there."""
 
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command, Send
 
 from graphkit import CheckpointConflictError, CheckpointStorageError, StateGraph
-from graphkit.errors import CheckpointerConfigurationError
+from graphkit.errors import CheckpointerConfigurationError, MissingDependencyError
 from savers import FileSystemSaver, MemorySaver
 from savers.langgraph import (
     CheckpointSaver,
@@ -225,17 +224,21 @@ def test_a_database_of_before_task_paths_can_be_read(tmp_path):
         assert database.bring(tmp_path / "runs").ok
 
 
-def test_what_cannot_be_read_is_an_error(tmp_path):
-    with pytest.raises(CheckpointStorageError, match=r"cannot read .*none.db: there is no such file$"):
-        import_langgraph_sqlite(tmp_path / "none.db", tmp_path / "runs")
+def test_what_cannot_be_read_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "text.db").write_text("no database " * 100)
-    with pytest.raises(CheckpointStorageError, match="not a database; name the database of a SqliteSaver"):
-        import_langgraph_sqlite(tmp_path / "text.db", tmp_path / "runs")
     sqlite3.connect(tmp_path / "empty.db").execute("CREATE TABLE other (id)").connection.close()
-    with pytest.raises(CheckpointStorageError, match="no such table: checkpoints; name the database of a SqliteSaver"):
-        import_langgraph_sqlite(tmp_path / "empty.db", tmp_path / "runs")
+    for file, message in (
+        ("none.db", r"cannot read .*none.db: there is no such file$"),
+        ("text.db", "not a database; name the database of a SqliteSaver"),
+        ("empty.db", "no such table: checkpoints; name the database of a SqliteSaver"),
+    ):
+        with pytest.raises(CheckpointStorageError, match=message):
+            import_langgraph_sqlite(tmp_path / file, tmp_path / "runs")
     with pytest.raises(CheckpointStorageError):
         import_langgraph_postgres(f"host={tmp_path} user=nobody", tmp_path / "runs")
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingDependencyError, match="psycopg"):
+        import_langgraph_postgres("", tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 
 
@@ -254,29 +257,6 @@ def test_a_thread_of_graphkits_is_not_overwritten(tmp_path):
         graphs.loop().compile(checkpointer=database.saver).invoke({"n": 0}, thread("loop"))
         with pytest.raises(CheckpointConflictError):
             database.bring(tmp_path / "runs")
-
-
-def test_a_driver_that_is_missing_is_named():
-    code = (
-        "import sys; sys.modules['psycopg'] = None; import savers.langgraph as s;"
-        "s.import_langgraph_postgres('', '/nonexistent')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/tmp")
-    assert "psycopg" in done.stderr
-
-
-def test_the_command_reports_what_was_done(tmp_path):
-    with _sqlite(tmp_path) as database:
-        graphs.loop().compile(checkpointer=database.saver).invoke({"n": 0}, thread("loop"))
-        count = len(list(database.saver.list(None)))
-        names = (tmp_path / "langgraph.db", tmp_path / "runs")
-        done = graphkit("import-langgraph-sqlite", *names)
-        assert (done.code, done.out) == (0, f"imported {count} checkpoints to {tmp_path}/runs; 1 thread, verified\n")
-        again = graphkit("import", "langgraph-sqlite", *names, "--json")
-        assert again.json == {"threads": 1, "checkpoints": 0, "skipped": count, "problems": []}
-        database.execute("UPDATE checkpoints SET parent_checkpoint_id = 'other'")
-        problem = graphkit("import-langgraph-sqlite", *names)
-        assert (problem.code, "its parent differs" in problem.out) == (1, True)
 
 
 def test_an_imported_thread_that_waits_at_a_send_shows_the_node_that_comes_next(opening, tmp_path):
@@ -336,12 +316,19 @@ def test_a_database_is_moved_in_place(in_place):
 def test_the_commands_move_a_database_in_place(in_place):
     database, name, _ = in_place
     graphs.loop().compile(checkpointer=database.saver).invoke({"n": 0}, thread("loop"))
-    kind, _, place = name.partition(":")
     count = len(seen(database.saver))
+    kind, _, place = name.partition(":")
+
     done = graphkit("import", f"langgraph-{kind}", place, name)
     assert (done.code, done.out) == (0, f"imported {count} checkpoints to {name}; 1 thread, verified\n")
-    assert "imported 0 checkpoints" in graphkit("import", f"langgraph-{kind}", name, name).out
+    again = graphkit(f"import-langgraph-{kind}", name, name, "--json")
+    assert again.json == {"threads": 1, "checkpoints": 0, "skipped": count, "problems": []}
     assert "loop" in graphkit("threads", name).out
+
+    database.execute("UPDATE checkpoints SET parent_checkpoint_id = 'other'")
+    problem = graphkit("import", f"langgraph-{kind}", place, name)
+    assert problem.code == 1
+    assert "its parent differs" in problem.out
 
 
 def test_the_keys_of_a_directory_are_refused_with_a_saver(tmp_path):

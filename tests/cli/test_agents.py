@@ -10,7 +10,7 @@ import pytest
 from graphkit import ModelError
 from tests.agents import chat_server
 from tests.agents.chat_server import calls as tool_calls, text
-from tests.support.terminal import graphkit
+from tests.support.terminal import assert_refused, assert_shows, graphkit
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOP = '''
@@ -110,7 +110,7 @@ def test_the_help_of_the_group_lists_its_commands(words):
 
 def test_an_unknown_command_of_the_group_is_a_usage_error():
     done = graphkit("agents", "rn")
-    assert (done.code, "'run'" in done.err) == (2, True)
+    assert_refused(done, 2, "'run'")
 
 
 def test_the_schema_is_json():
@@ -146,7 +146,7 @@ def test_after_the_limit_the_next_message_goes_on():
     assert stopped.code == 4
     assert "has reached its max_iterations, 1," in stopped.err
     again = run("--thread", "bob", stdin="hello\n")
-    assert (again.code, "You said 'hello'." in again.out) == (0, True)
+    assert_shows(again, 0, "You said 'hello'.")
     assert "has reached its max_iterations, 1," in again.err
     assert calls() == ["model", "model"]
 
@@ -194,7 +194,7 @@ def test_without_a_checkpointer_nothing_is_kept():
 def test_a_wrong_thread_id_is_a_usage_error():
     for thread in ("", "a\nb", " "):
         done = run("--thread", thread, stdin="")
-        assert (done.code, "--thread: a thread id" in done.err) == (2, True)
+        assert_refused(done, 2, "--thread: a thread id")
 
 
 @pytest.mark.parametrize(

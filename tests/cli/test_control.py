@@ -5,7 +5,7 @@ import pytest
 from graphkit import RunnableConfig
 from graphkit.cli.resolve import load_app
 from savers import FileSystemSaver
-from tests.support.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago
+from tests.support.terminal import NOW, STOP, assert_refused, checkpoint, damage, graphkit, minutes_ago
 
 AT = RunnableConfig("order-17")
 
@@ -126,7 +126,7 @@ def test_an_update_that_makes_no_sense_changes_nothing(waiting):
     ):
         before = graphkit("history", waiting, "order-17", "--json").json
         done = graphkit("update", waiting, "order-17", *options)
-        assert (done.code, message in done.err) == (code, True)
+        assert_refused(done, code, message)
         assert graphkit("history", waiting, "order-17", "--json").json == before
 
 
@@ -173,7 +173,7 @@ def test_unknown_threads_have_near_matches(store):
         ("fork", ["n"]),
     ):
         done = graphkit(command, store, "ordr-17", *rest)
-        assert (done.code, "did you mean order-17" in done.err) == (11, True)
+        assert_refused(done, 11, "did you mean order-17")
 
 
 NESTED = """

@@ -15,7 +15,7 @@ from graphkit import START, BaseCheckpointSaver, RunnableConfig, registry
 from graphkit.cli.commands import COMMANDS
 from graphkit.errors import MissingDependencyError
 from savers import FileSystemSaver
-from tests.support.terminal import SHOP, checkpoint, damage, graphkit
+from tests.support.terminal import SHOP, assert_refused, checkpoint, damage, graphkit
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAPHKIT = [sys.executable, "-W", "error", "-m", "graphkit"]
@@ -247,7 +247,7 @@ def test_no_directory_for_a_graph(tmp_path, shop):
     for command in ("resume", "update", "show", "fork"):
         rest = {"update": ["--set", "a=1"], "fork": ["new"]}.get(command, [])
         done = graphkit(command, tmp_path / "runs", "t", *rest, "--app", shop)
-        assert (done.code, "there is no directory" in done.err) == (18, True)
+        assert_refused(done, 18, "there is no directory")
         assert not (tmp_path / "runs").exists()
 
 
@@ -256,14 +256,14 @@ def test_no_checkpoint_directory(tmp_path):
     (tmp_path / "photos" / "a.jpg").touch()
     for command in COMMANDS_OF_A_DIRECTORY:
         done = graphkit(command, tmp_path / "photos")
-        assert (done.code, "not a checkpoint directory: it has no graphkit.store" in done.err) == (13, True)
+        assert_refused(done, 13, "not a checkpoint directory: it has no graphkit.store")
         assert [path.name for path in (tmp_path / "photos").iterdir()] == ["a.jpg"]
 
 
 def test_a_file_is_no_directory(tmp_path):
     (tmp_path / "file").touch()
     done = graphkit("threads", tmp_path / "file")
-    assert (done.code, "is a file; name the directory" in done.err) == (18, True)
+    assert_refused(done, 18, "is a file; name the directory")
 
 
 def test_a_store_that_lost_its_marker_is_still_one(store):
@@ -274,7 +274,7 @@ def test_a_store_that_lost_its_marker_is_still_one(store):
 def test_a_store_of_a_newer_version(store):
     (store / "graphkit.store").write_text('{"format": 99}')
     done = graphkit("threads", store)
-    assert (done.code, "update it" in done.err) == (13, True)
+    assert_refused(done, 13, "update it")
 
 
 def test_a_thread_is_named_whole_or_by_its_beginning(store):
@@ -287,7 +287,7 @@ def test_a_thread_is_named_whole_or_by_its_beginning(store):
         ("zebra", 11, "see graphkit threads"),
     ):
         done = graphkit("show", store, typed)
-        assert (done.code, message in done.err) == (code, True)
+        assert_refused(done, code, message)
 
 
 def test_a_damaged_thread_is_no_unknown_one(store):

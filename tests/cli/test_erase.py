@@ -7,7 +7,7 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from savers import SqliteSaver
 from tests.support.erasure import find_files
-from tests.support.terminal import damage, graphkit
+from tests.support.terminal import assert_refused, assert_shows, damage, graphkit
 
 pytestmark = pytest.mark.requirement("P73")
 
@@ -36,19 +36,19 @@ def test_what_it_needs(store, tmp_path):
         (("--ledger", tmp_path / "ledger"), "--ledger-key"),
     ):
         done = graphkit("erase", store, *arguments)
-        assert (done.code, message in done.err) == (2, True), done.err
+        assert_refused(done, 2, message)
     done = graphkit("erase", store, "--ledger", tmp_path / "ledger", "--ledger-key", tmp_path / "none", "--yes")
-    assert (done.code, "the key of the ledger cannot be read" in done.err) == (18, True)
+    assert_refused(done, 18, "the key of the ledger cannot be read")
     assert len(graphkit("threads", store, "--json").json) == 3
 
 
 def test_copies_and_what_is_left_are_listed(store):
     graphkit("fork", store, "order-17", "copied")
     done = graphkit("erase", store, "--thread", "order-17", "--yes")
-    assert (done.code, "these have checkpoints of it, and are not erased: copied" in done.out) == (0, True), done.out
+    assert_shows(done, 0, "these have checkpoints of it, and are not erased: copied")
     damage(store, "order-18")
     done = graphkit("erase", store, "--thread", "copied", "--yes")
-    assert (done.code, "order-18 may be a copy of it, and cannot be read" in done.out) == (1, True), done.out
+    assert_shows(done, 1, "order-18 may be a copy of it, and cannot be read")
 
 
 def test_a_person_is_erased_from_a_database_and_again_from_its_backup(tmp_path):
@@ -68,7 +68,7 @@ def test_a_person_is_erased_from_a_database_and_again_from_its_backup(tmp_path):
 
     name = f"sqlite:{tmp_path / 'backup.db'}"
     asked = graphkit("erase", name, *ledger, terminal=True, stdin="n\n")
-    assert (asked.code, "erase what" in asked.err) == (1, True)
+    assert_refused(asked, 1, "erase what")
     done = graphkit("erase", name, "--yes", *ledger)
     assert (done.code, done.out) == (0, "erased 2 threads of 2\n")
     assert [row["thread"] for row in graphkit("threads", name, "--json").json] == ["c"]

@@ -11,7 +11,7 @@ from graphkit import END, START, RunnableConfig
 from graphkit.cli.stores import with_placeholder_types
 from graphkit.errors import CheckpointSerializationError
 from savers import FileSystemSaver
-from tests.support.terminal import NOW, STOP, checkpoint, graphkit
+from tests.support.terminal import NOW, STOP, assert_refused, checkpoint, graphkit
 
 
 @pytest.mark.requirement("H44")
@@ -51,9 +51,9 @@ def test_show_an_older_checkpoint_by_either_end_of_its_id(store):
     for typed in ("0001", "000000000001", "00000000-0000-7000-8000-000000000001"):
         assert graphkit("show", store, "order-17", "--checkpoint", typed, "--json").json["node"] == START
     several = graphkit("show", store, "order-17", "--checkpoint", "00000000")
-    assert (several.code, "2 checkpoints match 00000000" in several.err) == (2, True)
+    assert_refused(several, 2, "2 checkpoints match 00000000")
     unknown = graphkit("show", store, "order-17", "-c", "0003")
-    assert (unknown.code, "has no checkpoint 0003" in unknown.err) == (11, True)
+    assert_refused(unknown, 11, "has no checkpoint 0003")
     assert graphkit("show", store, "order-17", "-c", "2").code == 11  # too short to mean anything
 
 

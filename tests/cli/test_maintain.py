@@ -12,7 +12,7 @@ import pytest
 from graphkit import RunnableConfig
 from graphkit.cli.cells import format_bytes
 from savers import FileSystemSaver, MemorySaver
-from tests.support.terminal import checkpoint, damage, graphkit, minutes_ago
+from tests.support.terminal import assert_refused, assert_shows, checkpoint, damage, graphkit, minutes_ago
 
 
 def files(store):
@@ -119,7 +119,7 @@ def test_a_torn_end_loses_nothing_that_was_acknowledged(store):
     (path,) = store.glob("t-order-18-*/log")
     path.write_bytes(path.read_bytes()[:-5])
     verified = graphkit("verify", store)
-    assert (verified.code, "sets a torn end aside" in verified.out) == (0, True)
+    assert_shows(verified, 0, "sets a torn end aside")
     would = graphkit("repair", store, "--dry-run")
     done = graphkit("repair", store)
     assert would.lines[0] == "order-18: would keep 2 checkpoints, would lose nothing"
@@ -281,7 +281,7 @@ def test_an_idle_thread_that_waits_for_a_human_stays_unless_it_is_asked_for(idle
 
 def test_idle_threads_in_a_script(idle, saver):
     done = graphkit("prune", idle, "--idle", "30min")
-    assert (done.code, "pass --yes" in done.err) == (2, True)
+    assert_refused(done, 2, "pass --yes")
     assert graphkit("prune", idle, "--idle", "soon", "--yes").code == 2
     assert graphkit("prune", idle, "nowhere", "--idle", "1s", "--yes").code == 11
     would = graphkit("prune", idle, "--idle", "30min", "--interrupted", "--dry-run", "--json").json
@@ -318,7 +318,7 @@ def test_a_thread_in_use_again_stays(idle, saver):
 def test_idle_excludes_the_options_that_select_checkpoints(idle):
     for options in (["--keep-last", "1"], ["--older-than", "1d"], ["--keep-tag", "golden"]):
         done = graphkit("prune", idle, "--idle", "1s", "--yes", *options)
-        assert (done.code, "whole threads" in done.err) == (2, True)
+        assert_refused(done, 2, "whole threads")
         assert len(threads(idle)) == 3
 
 
@@ -334,13 +334,13 @@ def test_delete_asks(store):
 
 def test_nobody_can_be_asked(store):
     done = graphkit("delete", store, "order-17")
-    assert (done.code, "pass --yes" in done.err) == (2, True)
+    assert_refused(done, 2, "pass --yes")
     assert graphkit("delete", store, "order-17", "--yes", "--json").json["deleted"] is True
 
 
 def test_what_is_deleted_is_typed_whole(store):
     done = graphkit("delete", store, "import", "--yes")
-    assert (done.code, "type the whole id of the thread to delete: import-a" in done.err) == (2, True)
+    assert_refused(done, 2, "type the whole id of the thread to delete: import-a")
     assert len(graphkit("threads", store, "--json").json) == 3
 
 

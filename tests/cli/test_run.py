@@ -7,7 +7,7 @@ import pytest
 
 from graphkit import RunnableConfig
 from graphkit.cli.resolve import load_app
-from tests.support.terminal import damage, graphkit
+from tests.support.terminal import assert_refused, assert_shows, damage, graphkit
 
 INPUT = '{"item": "lamp"}'
 
@@ -48,7 +48,7 @@ def test_what_starts_a_run(tmp_path, shop):
     graphkit("run", store, "--app", shop, "-t", "t", "--input", "-", "--meta", "user=anna", stdin=INPUT)
     assert graphkit("threads", store, "--meta", "user=anna", "--json").json[0]["thread"] == "t"
     limited = run(store, "--max-iterations", "1", thread="u")
-    assert (limited.code, "max_iterations" in limited.err) == (4, True)
+    assert_refused(limited, 4, "max_iterations")
 
 
 @pytest.mark.parametrize("app", ["shop:graph", "shop:made", "shop:app"])
@@ -68,7 +68,7 @@ def test_what_is_no_app(tmp_path, shop):
         ("shop:number", "shop:number is of type int; name a graph, or a function that returns one"),
     ):
         done = run(tmp_path / "runs", app=app)
-        assert (done.code, message in done.err) == (2, True)
+        assert_refused(done, 2, message)
         assert not (tmp_path / "runs").exists()
 
 
@@ -112,7 +112,7 @@ def test_an_app_with_a_saver_of_its_own(shop, write_module):
     assert graphkit("threads", "own", "--json").json[0]["thread"] == "t"
     assert graphkit("resume", "t", "--app", "kept:app", "--value", "1").lines[-1] == "t finished after 2 steps"
     without = graphkit("resume", "t", "--app", "shop:app")
-    assert (without.code, "name a checkpoint directory" in without.err) == (2, True)
+    assert_refused(without, 2, "name a checkpoint directory")
 
 
 def test_the_directory_may_stand_in_the_environment(tmp_path, shop):
@@ -131,9 +131,9 @@ def test_bad_input(tmp_path, shop):
         (deep, "--input is not JSON"),
     ):
         done = run(tmp_path / "runs", given=given)
-        assert (done.code, message in done.err) == (2, True)
+        assert_refused(done, 2, message)
     done = run(tmp_path / "runs", "--meta", f"key={deep}")
-    assert (done.code, "--meta: the value of key is nested too deeply" in done.err) == (2, True)
+    assert_refused(done, 2, "--meta: the value of key is nested too deeply")
 
 
 def test_a_failing_node_is_one_sentence(tmp_path, shop):
@@ -203,7 +203,7 @@ def test_resuming_what_nobody_asks(tmp_path, shop):
     again = graphkit("resume", tmp_path / "runs", "t", "--app", shop)
     assert again.out == "t finished after 0 steps\n"
     answered = graphkit("resume", tmp_path / "runs", "t", "--app", shop, "--value", "1")
-    assert (answered.code, "nothing waits for an answer" in answered.err) == (4, True)
+    assert_refused(answered, 4, "nothing waits for an answer")
     assert graphkit("resume", tmp_path / "runs", "x", "--app", shop).code == 11
 
 
@@ -327,7 +327,7 @@ def test_a_stored_failure_is_shown_without_the_words_of_pydantic(fussy):
     reason = "Order: count:"  # a line of watch has no room for more
     for command in (["threads"], ["show", "t"], ["watch", "t", "--limit", "2"]):
         done = graphkit(command[0], fussy, *command[1:])
-        assert (done.code, reason in done.out) == (0, True)
+        assert_shows(done, 0, reason)
         assert not any(word in done.out for word in LIBRARY_WORDS)
     assert "failed      NodeExecutionError in reserve: the update of" in graphkit("show", fussy, "t").out
 

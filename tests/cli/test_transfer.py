@@ -21,7 +21,7 @@ from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
 from tests.support.odd import odd
 from tests.support.sweeps import examples
-from tests.support.terminal import NOW, checkpoint, damage, graphkit
+from tests.support.terminal import NOW, assert_refused, checkpoint, damage, graphkit
 from tests.support.threads import TYPES, assert_same, everything, exact
 
 
@@ -382,7 +382,7 @@ def test_one_thread_through_a_pipe_under_another_name(store, tmp_path, saver):
     assert done.code == 0
     assert_same(saver, FileSystemSaver(tmp_path / "b"), "order-17", "order-99")
     several = graphkit("import", tmp_path / "c", "-", "--as", "x", stdin=graphkit("export", store).out)
-    assert (several.code, "has several" in several.err) == (2, True)
+    assert_refused(several, 2, "has several")
 
 
 def test_the_raw_form(store, tmp_path):
@@ -396,7 +396,7 @@ def test_types_of_a_graph(tmp_path, shop):
     graphkit("run", tmp_path / "a", "--app", shop, "-t", "t", "--input", '{"item": "lamp"}')
     graphkit("resume", tmp_path / "a", "t", "--app", shop, "--value", "1")
     refused = graphkit("export", tmp_path / "a")  # a stand-in would not be what is stored
-    assert (refused.code, "here --app MODULE:OBJECT registers the types" in refused.err) == (14, True)
+    assert_refused(refused, 14, "here --app MODULE:OBJECT registers the types")
     lines = graphkit("export", tmp_path / "a", "--app", shop).out
     assert graphkit("import", tmp_path / "b", "-", "--app", shop, stdin=lines).code == 0
 

@@ -10,7 +10,7 @@ import pytest
 from graphkit import END, Checkpoint, RunnableConfig, operations
 from savers import FileSystemSaver
 from tests.support.command_process import CommandProcess
-from tests.support.terminal import NOW, checkpoint, damage, graphkit, minutes_ago
+from tests.support.terminal import NOW, assert_refused, checkpoint, damage, graphkit, minutes_ago
 
 STOP = {"node_id": "ask", "when": "inside", "payload": {"question": "ok?"}, "metadata": {}, "created_at": 1}
 AT = RunnableConfig("order-17")
@@ -101,7 +101,7 @@ def test_from_a_checkpoint_on(store):
     done = graphkit("watch", store, "order-17", "--checkpoint", "00000001", "--limit", 1)
     assert [told(line) for line in done.lines] == [f"{'order-17':24} reserve -> approve"]
     wrong = graphkit("watch", store, "--checkpoint", "00000001")
-    assert (wrong.code, "name the thread too" in wrong.err) == (2, True)
+    assert_refused(wrong, 2, "name the thread too")
 
 
 def test_a_table_at_a_terminal(store):
@@ -192,7 +192,7 @@ def test_the_table_shows_the_status_of_now(store, saver):
 def test_bad_input(store, tmp_path):
     assert graphkit("watch", tmp_path / "none").code == 18
     unknown = graphkit("watch", store, "order-71")
-    assert (unknown.code, "order-17" in unknown.err) == (11, True)
+    assert_refused(unknown, 11, "order-17")
     (tmp_path / "plain").mkdir()
     assert graphkit("watch", tmp_path / "plain").code == 13
 

@@ -23,7 +23,7 @@ from savers.langgraph import (
     export_langgraph_sqlite,
     import_langgraph_sqlite,
 )
-from tests.support.terminal import graphkit
+from tests.support.terminal import assert_refused, graphkit
 
 KEYS = {"2026": bytes(range(32))}
 SECRET = "my number is 4000 0012"
@@ -239,7 +239,7 @@ def test_the_command_takes_the_keys_and_must_be_asked(sealed, tmp_path, key_file
     database = tmp_path / "target.sqlite"
     for options, code, message in ((["--key-file", key_file], 18, "--plaintext"), (["--plaintext"], 21, "'2026'")):
         refused = graphkit("export-langgraph-sqlite", sealed, database, *options)
-        assert (refused.code, message in refused.err) == (code, True)
+        assert_refused(refused, code, message)
         assert not database.exists()
     keys = str(key_file)
     done = graphkit("export-langgraph-sqlite", sealed, database, "--plaintext", "--thread", "an", GRAPHKIT_KEYS=keys)

@@ -10,7 +10,7 @@ import pytest
 from graphkit import ModelError
 from tests.agents import chat_server
 from tests.agents.chat_server import calls as tool_calls, text
-from tests.support.terminal import assert_refused, assert_shows, graphkit
+from tests.support.terminal import assert_refused, assert_shows, graphkit, read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOP = '''
@@ -120,7 +120,7 @@ def test_the_schema_is_json():
 def test_a_valid_file_is_checked_without_a_store():
     done = graphkit("agents", "check", "shop.yaml")
     assert (done.code, done.out) == (0, "shop.yaml is valid: agent shop, 1 step (llm)\n")
-    assert graphkit("agents", "check", "shop.yaml", "--json").json["checkpointer"] == "file"
+    assert read_json("agents", "check", "shop.yaml")["checkpointer"] == "file"
 
 
 @pytest.mark.parametrize("command", ["check", "run"])
@@ -158,7 +158,7 @@ def test_other_commands_take_an_agent_as_the_app(command, monkeypatch):
     assert "cancel_order" in run("--thread", "bob", stdin="cancel it\n").err
     assert graphkit("answer", "runs", "bob", "--value", "true").code == 0
     assert graphkit(*command, "--app", "shop_app:agent").code == 0
-    assert graphkit("threads", "runs", "--json").json[0]["status"] == "finished"
+    assert read_json("threads", "runs")[0]["status"] == "finished"
     assert calls() == ["model", "cancel 3", "model"]
 
 

@@ -11,7 +11,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.registry import get_saver
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, SqliteSaver
-from tests.support.terminal import assert_refused, damage, graphkit
+from tests.support.terminal import assert_refused, damage, graphkit, read_json
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_an_operator_changes_a_database(database, tmp_path):
     assert out("export", database, "order-18", "--output", tmp_path / "one.jsonl").startswith("exported 1 thread")
     assert out("delete", database, "order-18", "--yes").startswith("deleted order-18, ")
     assert out("import", database, tmp_path / "one.jsonl").endswith("verified\n")
-    assert graphkit("history", database, "new", "--json").json[0]["source"] == "fork"
+    assert read_json("history", database, "new")[0]["source"] == "fork"
 
 
 def test_a_graph_runs_on_a_database(empty, shop):
@@ -102,7 +102,7 @@ def test_a_graph_runs_on_a_database(empty, shop):
     assert done.code == 0
     assert graphkit("answer", empty, "t", "--value", '"yes"').code == 0
     assert "resumed 1 run" in graphkit("worker", empty, "--app", shop, "--once").out
-    assert graphkit("threads", empty, "--json").json[0]["status"] == "finished"
+    assert read_json("threads", empty)[0]["status"] == "finished"
 
 
 def test_what_a_database_cannot_do_says_what_to_do(database):
@@ -137,12 +137,12 @@ def test_a_connection_string_names_the_schema(own_database, connection, store):
     assert graphkit("copy", store, "--to", name).code == 0
     with get_saver("postgres", path=own_database, schema=schema) as saver:
         assert sorted(saver.threads()) == ["import-a", "order-17", "order-18"]
-    assert len(graphkit("threads", name, "--json").json) == 3
+    assert len(read_json("threads", name)) == 3
     assert graphkit("threads", f"postgres:{own_database}").code == 13
     # Another schema of the same database is another store.
     assert graphkit("copy", name, "--to", f"postgres:{own_database}").code == 0
     assert graphkit("delete", name, "order-17", "--yes").code == 0
-    assert len(graphkit("threads", f"postgres:{own_database}", "--json").json) == 3
+    assert len(read_json("threads", f"postgres:{own_database}")) == 3
 
 
 def test_an_empty_name_of_a_schema_is_an_error(own_database):

@@ -15,7 +15,7 @@ from graphkit import START, BaseCheckpointSaver, RunnableConfig, registry
 from graphkit.cli.commands import COMMANDS
 from graphkit.errors import MissingDependencyError
 from savers import FileSystemSaver
-from tests.support.terminal import SHOP, assert_refused, checkpoint, damage, graphkit
+from tests.support.terminal import SHOP, assert_refused, checkpoint, damage, graphkit, read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAPHKIT = [sys.executable, "-W", "error", "-m", "graphkit"]
@@ -87,15 +87,20 @@ for words in command_lines:
 
 @pytest.mark.parametrize("package", ["click", "rich"])
 def test_without_the_extra_a_command_names_it_and_help_and_version_work(package):
-    lines = [["--version"], ["threads", "runs"], ["show", "--help"], ["--debug"], ["--help"], ["-h"], []]
-    command = [sys.executable, "-c", WITHOUT, json.dumps([package, *lines])]
+    commands = [["threads", "runs"], ["show", "--help"], ["--debug"]]
+    helps = [["--help"], ["-h"], []]
+    command = [sys.executable, "-c", WITHOUT, json.dumps([package, ["--version"], *commands, *helps])]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    version, *commands_and_helps = map(json.loads, done.stdout.splitlines())
-    assert (version[0], version[1].split()[0], version[2]) == (0, "graphkit", "")
+    version, *others = map(json.loads, done.stdout.splitlines())
+    assert version[0] == 0
+    assert version[1].startswith("graphkit ")
+
     advice = str(MissingDependencyError(package, "cli"))
-    assert commands_and_helps[:3] == [[MissingDependencyError.exit_code, "", f"graphkit: {advice}\n"]] * 3
-    for code, out, err in commands_and_helps[3:]:
-        assert (code, err, advice in out) == (0, "", True)
+    refused = [MissingDependencyError.exit_code, "", f"graphkit: {advice}\n"]
+    assert others[:3] == [refused] * 3
+    for code, out, err in others[3:]:
+        assert (code, err) == (0, "")
+        assert advice in out
         assert all(f"\n  {name} " in out for name in COMMANDS)
 
 
@@ -268,7 +273,7 @@ def test_a_file_is_no_directory(tmp_path):
 
 def test_a_store_that_lost_its_marker_is_still_one(store):
     (store / "graphkit.store").unlink()
-    assert len(graphkit("threads", store, "--json").json) == 3
+    assert len(read_json("threads", store)) == 3
 
 
 def test_a_store_of_a_newer_version(store):
@@ -333,7 +338,7 @@ def test_debug_shows_where_it_happened(store):
 
 
 def test_other_kinds_of_store(tmp_path):
-    assert graphkit("threads", f"disk:{tmp_path}", "--json").json == []
+    assert read_json("threads", f"disk:{tmp_path}") == []
     assert graphkit("threads", "memory:").code == 18  # it takes no path
     assert graphkit("threads", "redis:x").code == 18
 
@@ -346,8 +351,8 @@ def test_a_directory_that_another_process_writes_to(tmp_path, launcher):
     with launcher.start(*go_on, cwd=tmp_path) as running:
         assert running.stdout.readline().split()[:2] == ["1", "approve"]
         # It is inside `ship` now, and holds the thread.
-        assert graphkit("threads", tmp_path / "runs", "--json").json[0]["node"] == "approve"
-        assert len(graphkit("history", tmp_path / "runs", "t", "--json").json) == 3
+        assert read_json("threads", tmp_path / "runs")[0]["node"] == "approve"
+        assert len(read_json("history", tmp_path / "runs", "t")) == 3
         assert graphkit("verify", tmp_path / "runs").code == 0
         running.communicate("\n")
     assert running.returncode == 0

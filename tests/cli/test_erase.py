@@ -7,7 +7,7 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from savers import SqliteSaver
 from tests.support.erasure import find_files
-from tests.support.terminal import assert_refused, assert_shows, damage, graphkit
+from tests.support.terminal import assert_refused, assert_shows, damage, graphkit, read_json
 
 pytestmark = pytest.mark.requirement("P73")
 
@@ -39,7 +39,7 @@ def test_what_it_needs(store, tmp_path):
         assert_refused(done, 2, message)
     done = graphkit("erase", store, "--ledger", tmp_path / "ledger", "--ledger-key", tmp_path / "none", "--yes")
     assert_refused(done, 18, "the key of the ledger cannot be read")
-    assert len(graphkit("threads", store, "--json").json) == 3
+    assert len(read_json("threads", store)) == 3
 
 
 def test_copies_and_what_is_left_are_listed(store):
@@ -71,7 +71,7 @@ def test_a_person_is_erased_from_a_database_and_again_from_its_backup(tmp_path):
     assert_refused(asked, 1, "erase what")
     done = graphkit("erase", name, "--yes", *ledger)
     assert (done.code, done.out) == (0, "erased 2 threads of 2\n")
-    assert [row["thread"] for row in graphkit("threads", name, "--json").json] == ["c"]
+    assert [row["thread"] for row in read_json("threads", name)] == ["c"]
 
 
 def test_only_what_the_question_named_is_erased(store, saver):

@@ -7,7 +7,7 @@ import pytest
 
 from graphkit import RunnableConfig
 from graphkit.cli.resolve import load_app
-from tests.support.terminal import assert_refused, assert_shows, damage, graphkit
+from tests.support.terminal import assert_refused, assert_shows, damage, graphkit, read_json
 
 INPUT = '{"item": "lamp"}'
 
@@ -46,7 +46,7 @@ def test_a_run_as_lines_of_json(tmp_path, shop):
 def test_what_starts_a_run(tmp_path, shop):
     store = tmp_path / "runs"
     graphkit("run", store, "--app", shop, "-t", "t", "--input", "-", "--meta", "user=anna", stdin=INPUT)
-    assert graphkit("threads", store, "--meta", "user=anna", "--json").json[0]["thread"] == "t"
+    assert read_json("threads", store, "--meta", "user=anna")[0]["thread"] == "t"
     limited = run(store, "--max-iterations", "1", thread="u")
     assert_refused(limited, 4, "max_iterations")
 
@@ -109,7 +109,7 @@ def test_an_app_with_a_saver_of_its_own(shop, write_module):
     saver = "from savers import FileSystemSaver\nsaver = FileSystemSaver('own')\n"
     write_module("kept", f"import shop\n{saver}app = shop.graph.compile(checkpoint_saver=saver)\n")
     assert graphkit("run", "--app", "kept:app", "--thread", "t", "--input", INPUT).code == 0
-    assert graphkit("threads", "own", "--json").json[0]["thread"] == "t"
+    assert read_json("threads", "own")[0]["thread"] == "t"
     assert graphkit("resume", "t", "--app", "kept:app", "--value", "1").lines[-1] == "t finished after 2 steps"
     without = graphkit("resume", "t", "--app", "shop:app")
     assert_refused(without, 2, "name a checkpoint directory")
@@ -119,7 +119,7 @@ def test_the_directory_may_stand_in_the_environment(tmp_path, shop):
     run(tmp_path / "runs")
     done = graphkit("answer", "t", "--value", '"yes"', GRAPHKIT_DIR=str(tmp_path / "runs"))
     assert done.code == 0
-    assert graphkit("show", "t", "--json", GRAPHKIT_DIR=str(tmp_path / "runs")).json["recorded"] != {}
+    assert read_json("show", "t", GRAPHKIT_DIR=str(tmp_path / "runs"))["recorded"] != {}
     assert graphkit("show", "t").code == 2
 
 
@@ -142,7 +142,7 @@ def test_a_failing_node_is_one_sentence(tmp_path, shop):
     assert done.err.count("\n") == 1
     assert "no such item" in done.err
     assert "Traceback" not in done.err
-    assert graphkit("threads", tmp_path / "runs", "--json").json[0]["status"] == "failed"
+    assert read_json("threads", tmp_path / "runs")[0]["status"] == "failed"
     debug = run(tmp_path / "runs", "--debug", thread="u", given='{"item": "ghost"}')
     assert "ValueError: no such item" in debug.err
     assert "Traceback" in debug.err
@@ -157,24 +157,24 @@ def test_resume_from_a_checkpoint_with_other_values(tmp_path, shop):
     store = tmp_path / "runs"
     run(store)
     graphkit("resume", store, "t", "--app", shop, "--value", '"yes"', "--set", "city=Bern")
-    before = graphkit("history", store, "t", "--json").json
+    before = read_json("history", store, "t")
     approved = next(row for row in before if row["node"] == "approve")
     done = graphkit("resume", store, "t", "--app", shop, "--checkpoint", approved["id"][-8:], "--set", "city=Thun")
     assert done.code == 0
     assert log_of(store)[-1] == "shipped to Thun"
     # The checkpoint that it went on from, and all others, are as they were.
-    assert graphkit("history", store, "t", "--json").json[-len(before) :] == [{**row, "status": None} for row in before]
+    assert read_json("history", store, "t")[-len(before) :] == [{**row, "status": None} for row in before]
 
 
 @pytest.mark.requirement("H46")
 def test_a_graph_without_the_stored_node(tmp_path, shop):
     store = tmp_path / "runs"
     run(store)
-    before = graphkit("history", store, "t", "--json").json
+    before = read_json("history", store, "t")
     done = graphkit("resume", store, "t", "--app", "shop:changed", "--value", '"yes"')
     assert done.code == 4
     assert "the stored next node 'approve' is not a node of this graph" in done.err
-    assert graphkit("history", store, "t", "--json").json == before
+    assert read_json("history", store, "t") == before
     # An earlier checkpoint that fits is a way on.
     first = before[-1]["id"]
     assert graphkit("resume", store, "t", "--app", "shop:changed", "--checkpoint", first).code == 0
@@ -240,7 +240,7 @@ def test_sigterm_stops_at_the_node_boundary(tmp_path, launcher):
         out, _ = process.communicate("\n")
     assert process.returncode == 0
     assert out.splitlines()[-1] == "t stopped after 1 step and waits before b: pause"
-    assert graphkit("show", tmp_path / "runs", "t", "--json").json["state"] == {"n": 1}
+    assert read_json("show", tmp_path / "runs", "t")["state"] == {"n": 1}
 
 
 LOUD = """

@@ -8,7 +8,7 @@ from graphkit.cli.stores import StoreName, find_passwords, hide_passwords, parse
 from graphkit.errors import CheckpointStorageError
 from graphkit.registry import _SAVERS, register_saver
 from savers import FileSystemSaver, MemorySaver
-from tests.support.terminal import assert_refused, checkpoint, graphkit
+from tests.support.terminal import assert_refused, checkpoint, graphkit, read_json
 
 KINDS = ["file", "sqlite", "postgres"]
 SECRET = "s3cret-word"
@@ -78,8 +78,8 @@ def test_commands_take_databases(databases, tmp_path):
     file = tmp_path / "runs.db"
     file.write_bytes(b"")
     for name in (f"sqlite:{file}", "postgres:postgresql://anna@host/db", "postgresql://anna@host/db"):
-        assert [row["thread"] for row in graphkit("threads", name, "--json").json] == ["t"]
-        assert [row["thread"] for row in graphkit("threads", "--json", GRAPHKIT_DIR=name).json] == ["t"]
+        assert [row["thread"] for row in read_json("threads", name)] == ["t"]
+        assert [row["thread"] for row in read_json("threads", GRAPHKIT_DIR=name)] == ["t"]
     assert [*dict.fromkeys(databases)] == [("sqlite", str(file)), ("postgres", "postgresql://anna@host/db")]
 
 

@@ -64,25 +64,37 @@ def test_the_lines_are_readable_and_as_long_as_what_changed(source):
     assert lines[3]["metadata"]["when"]["text"] == str(NOW)
 
 
+def released(saver, namespace=""):
+    """The checkpoints of the first version of the thread."""
+    return saver.tag(RunnableConfig("t", checkpoint_ns=namespace), 1).checkpoints
+
+
+@pytest.fixture
+def versions(source):
+    """The lines of a thread with two versions and a third history."""
+    here = RunnableConfig("t")
+    source.release(here)
+    source.put(here, checkpoint(7, START, "a", {"new": 1}))
+    source.release(here)
+    source.put(here, checkpoint(8, START, "a", {"newer": 1}))
+    return list(export_threads(source, types=TYPES))
+
+
 @pytest.mark.requirement("P54")
-def test_released_histories_come_along(tmp_path, source):
-    source.release(RunnableConfig("t"))
-    source.put(RunnableConfig("t"), checkpoint(7, START, "a", {"new": 1}))
-    source.release(RunnableConfig("t"))
-    source.put(RunnableConfig("t"), checkpoint(8, START, "a", {"newer": 1}))
-    lines = list(export_threads(source, types=TYPES))
+def test_released_histories_come_along(tmp_path, source, versions):
     for target in (FileSystemSaver(tmp_path / "b", fsync="never"), VersionedMemorySaver()):
-        assert import_threads(target, lines, types=TYPES).checkpoints == 7
+        assert import_threads(target, versions, types=TYPES).checkpoints == 7
         assert list(target.versions_by_thread_id("t")) == [1, 2]
-        assert [exact(one) for one in target.tag(RunnableConfig("t"), 1).checkpoints] == [
-            exact(one) for one in source.tag(RunnableConfig("t"), 1).checkpoints
-        ]
-        nested = RunnableConfig("t", checkpoint_ns="sub")
-        assert [one.state for one in target.tag(nested, 1).checkpoints] == [{"inside": (1,)}]
+        assert [exact(one) for one in released(target)] == [exact(one) for one in released(source)]
+        assert [one.state for one in released(target, "sub")] == [{"inside": (1,)}]
         assert_same(source, target)
-        assert import_threads(target, lines, types=TYPES).skipped == 7
+        assert import_threads(target, versions, types=TYPES).skipped == 7
+
+
+def test_a_saver_without_versions_takes_none(source, versions):
+    kept = MemorySaver()
     with pytest.raises(CheckpointerConfigurationError, match="keeps no versions"):
-        import_threads(kept := MemorySaver(), lines, types=TYPES)
+        import_threads(kept, versions, types=TYPES)
     assert list(kept.threads()) == []
     assert import_threads(kept, export_threads(source, types=TYPES, versions=False)).checkpoints == 1
 
@@ -114,10 +126,9 @@ def test_only_a_list_that_goes_on_exactly_is_told_by_what_it_grew_by():
     lines = list(export_threads(source))
     import_threads(target, lines)
     assert_same(source, target)
-    changes = [json.loads(line)["state"] for line in lines if '"state"' in line]
-    told = ["extend" if "extend" in change else "set" if "set" in change else "same" for change in changes]
-    assert [number for number, word in enumerate(told) if word == "extend"] == [1, 10]
-    assert [number for number, word in enumerate(told) if word == "same"] == [3]
+    changes = [line["state"] for line in read(lines) if "state" in line]
+    assert [number for number, change in enumerate(changes) if "extend" in change] == [1, 10]
+    assert [number for number, change in enumerate(changes) if not change.keys() & {"extend", "set"}] == [3]
 
 
 @pytest.mark.sweep(5)
@@ -172,43 +183,59 @@ def test_types_must_be_known(source):
         list(export_threads(source, ["x"]))
 
 
+NO_EXPORTS = [
+    (lambda _: [], "line 1: this is not an export"),
+    (lambda _: ["{}"], "not an export of graphkit"),
+    (lambda _: ['{"graphkit": "threads", "format": 2}'], "reads up to 1"),
+    (lambda lines: [lines[0], *lines[2:]], "line 2: expected a thread"),
+    (lambda lines: [*lines[:3], "nonsense", *lines[3:]], "line 4: not JSON"),
+    (lambda lines: [*lines[:3], "[" * 100_000, *lines[3:]], "line 4: not JSON"),
+    (lambda lines: [*lines[:3], "[1]", *lines[3:]], "line 4: not an object"),
+    (lambda lines: [*lines[:2], '{"ns": ""}', *lines[3:]], "line 3: malformed"),
+    (lambda lines: [*lines[:3], *lines[4:]], "were changed"),
+    (lambda lines: [line.replace('"one"', '"two"') for line in lines], "were changed"),
+]
+
+
 def test_files_that_are_no_such_files(source):
-    for change, message in (
-        (lambda _: [], "line 1: this is not an export"),
-        (lambda _: ["{}"], "not an export of graphkit"),
-        (lambda _: ['{"graphkit": "threads", "format": 2}'], "reads up to 1"),
-        (lambda lines: [lines[0], *lines[2:]], "line 2: expected a thread"),
-        (lambda lines: [*lines[:3], "nonsense", *lines[3:]], "line 4: not JSON"),
-        (lambda lines: [*lines[:3], "[" * 100_000, *lines[3:]], "line 4: not JSON"),
-        (lambda lines: [*lines[:3], "[1]", *lines[3:]], "line 4: not an object"),
-        (lambda lines: [*lines[:2], '{"ns": ""}', *lines[3:]], "line 3: malformed"),
-        (lambda lines: [*lines[:3], *lines[4:]], "were changed"),
-        (lambda lines: [line.replace('"one"', '"two"') for line in lines], "were changed"),
-    ):
+    lines = list(export_threads(source, types=TYPES))
+    for change, message in NO_EXPORTS:
         with pytest.raises(CheckpointFormatError, match=message):
-            import_threads(MemorySaver(), change(list(export_threads(source, types=TYPES))), types=TYPES)
+            import_threads(MemorySaver(), change(lines), types=TYPES)
+
+
+def make_odd(dice, whole):
+    """Return the objects of an export, one of which is changed, and the number of that one."""
+    at = dice.randrange(len(whole))
+    return [*whole[:at], jsonable(odd(dice, whole[at])), *whole[at + 1 :]], at
+
+
+def written(lines):
+    return [json.dumps(line) + "\n" for line in lines]
+
+
+def read(lines):
+    return [json.loads(line) for line in lines]
 
 
 @pytest.mark.sweep(5)
 @pytest.mark.parametrize("seed", range(20))
 def test_lines_that_make_no_sense_are_refused_as_such(source, seed):
     dice = random.Random(seed)
-    whole = [json.loads(line) for line in export_threads(source, types=TYPES)]
+    whole = read(export_threads(source, types=TYPES))
     for _ in range(10):
-        lines = [*whole]
-        at = dice.randrange(len(whole))
-        lines[at] = jsonable(odd(dice, lines[at]))
-        written = [json.dumps(line) + "\n" for line in lines]
+        lines, at = make_odd(dice, whole)
         if at != len(lines) - 1:  # the sum is right, as if a bug had written the file
-            digest = blake2b("".join(written[2:-1]).encode(), digest_size=16).hexdigest()
-            written[-1] = json.dumps({**lines[-1], "end": digest})
+            threads = "".join(written(lines[2:-1]))
+            digest = blake2b(threads.encode(), digest_size=16).hexdigest()
+            lines[-1] = {**lines[-1], "end": digest}
         target = dice.choice([MemorySaver, VersionedMemorySaver])()
         try:
-            (thread,) = import_threads(target, written, types=TYPES).threads
+            (thread,) = import_threads(target, written(lines), types=TYPES).threads
         except CheckpointerError:
             continue
-        again = export_threads(target, [thread], types=TYPES)
-        assert [json.loads(line) for line in again][2:-1] == [json.loads(line) for line in written][2:-1]
+        again = read(export_threads(target, [thread], types=TYPES))
+        assert again[2:-1] == lines[2:-1]
 
 
 @pytest.mark.sweep(5)
@@ -217,14 +244,12 @@ def test_logs_that_make_no_sense_are_refused_as_such(tmp_path, seed):
     dice = random.Random(seed)
     saver = FileSystemSaver(tmp_path / "from", fsync="never")
     saver.put(RunnableConfig("t"), checkpoint(1, "n", "m", {"x": "y" * 50}))
-    whole = [json.loads(line) for line in export_threads(saver, format="logs")]
+    whole = read(export_threads(saver, format="logs"))
     for number in range(10):
-        lines = [*whole]
-        at = dice.randrange(len(whole))
-        lines[at] = jsonable(odd(dice, lines[at]))
+        lines, _ = make_odd(dice, whole)
         target = FileSystemSaver(tmp_path / str(number), fsync="never")
         try:
-            (thread,) = import_threads(target, [json.dumps(line) + "\n" for line in lines], format="logs").threads
+            (thread,) = import_threads(target, written(lines), format="logs").threads
         except CheckpointerError:
             assert target.verify().ok
             continue

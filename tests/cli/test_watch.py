@@ -10,7 +10,7 @@ import pytest
 from graphkit import END, Checkpoint, RunnableConfig, operations
 from savers import FileSystemSaver
 from tests.support.command_process import CommandProcess
-from tests.support.terminal import NOW, assert_refused, checkpoint, damage, graphkit, minutes_ago
+from tests.support.terminal import NOW, assert_refused, checkpoint, damage, graphkit, minutes_ago, read_json
 
 STOP = {"node_id": "ask", "when": "inside", "payload": {"question": "ok?"}, "metadata": {}, "created_at": 1}
 AT = RunnableConfig("order-17")
@@ -70,16 +70,18 @@ def test_json_has_all_fields(store):
     assert (second["kind"], second["id"], second["value"]["node_id"]) == ("interrupt", "q-1", "approve")
 
 
+def times(store, thread):
+    return [line[:8] for line in graphkit("watch", store, thread, "--limit", 2).lines]
+
+
 def test_a_change_has_the_time_at_which_it_was_stored(store, saver):
     failure = {"node_id": "read", "type": "E", "message": "no", "at": minutes_ago(7)}
     saver.put_writes(RunnableConfig("import-a"), {"failure": failure})
-    asked = graphkit("watch", store, "order-17", "--limit", 2)
-    assert [line[:8] for line in asked.lines] == ["11:02:00", "11:02:00"]
-    failed = graphkit("watch", store, "import-a", "--limit", 2)
-    assert [line[:8] for line in failed.lines] == ["11:21:00", "11:53:00"]
-    *_, row = map(json.loads, graphkit("watch", store, "import-a", "--limit", 2, "--json").lines)
-    assert row["kind"] == "failure"
-    assert row["time"] == "2026-11-20T11:53:00+00:00"
+    assert times(store, "order-17") == ["11:02:00", "11:02:00"]
+    assert times(store, "import-a") == ["11:21:00", "11:53:00"]
+    _, last = graphkit("watch", store, "import-a", "--limit", 2, "--json").lines
+    row = json.loads(last)
+    assert (row["kind"], row["time"]) == ("failure", "2026-11-20T11:53:00+00:00")
 
 
 def test_an_answer_has_the_time_of_the_last_write_to_its_log(store, saver):
@@ -163,7 +165,7 @@ def test_a_stream_that_was_closed_is_told_from_a_death(store, watch, launcher, h
         f"{'import-a':24} __START__ -> a",
         f"{'import-a':24} {said}",
     ]
-    assert graphkit("threads", store, "--json").json[0]["status"] == "stalled"
+    assert read_json("threads", store)[0]["status"] == "stalled"
 
 
 def test_an_answer_is_not_the_death_of_a_process(store, watch, launcher):
@@ -178,7 +180,7 @@ def test_an_answer_is_not_the_death_of_a_process(store, watch, launcher):
     assert idle["kind"] == "idle"
     assert idle["status"] == "answered"
     assert idle["told"] is None
-    assert graphkit("threads", store, "--status", "answered", "--json").json[0]["thread"] == "order-17"
+    assert read_json("threads", store, "--status", "answered")[0]["thread"] == "order-17"
 
 
 def test_the_table_shows_the_status_of_now(store, saver):

@@ -10,7 +10,7 @@ from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
 from savers.langgraph import EntriesReport, FileSystemCache, FileSystemStore
 from tests.support.langgraph import HEADER_SIZE, FileIO
-from tests.support.terminal import assert_shows, graphkit
+from tests.support.terminal import assert_shows, graphkit, read_json
 
 KINDS = {"langgraph-store": "item", "langgraph-cache": "cached value"}
 COUNT = 4
@@ -62,7 +62,7 @@ def test_verify_counts_the_entries(runs):
     done = graphkit("verify", runs)
     assert done.out.startswith("1 thread, 1 checkpoint, 4 items, 4 cached values, ")
     assert done.out.endswith(": no problems\n")
-    data = graphkit("verify", runs, "--json").json
+    data = read_json("verify", runs)
     assert data["items"] == COUNT
     assert data["cached_values"] == COUNT
     assert data["ok"] is True
@@ -80,7 +80,7 @@ def test_damage_is_reported_and_repaired(runs, kind):
     assert done.lines[0].split()[0] == "FILE"
     assert done.lines[1].split()[:2] == [f"{kind}/log", "damaged"]
     assert "1 problem; see `graphkit repair`" in done.out
-    data = graphkit("verify", runs, "--json").json
+    data = read_json("verify", runs)
     assert data["ok"] is False
     assert data["checkpoints"] == 1
     (problem,) = data["problems"]
@@ -120,7 +120,7 @@ def test_both_are_repaired_beside_a_damaged_thread(runs):
     data = bytearray(path.read_bytes())
     data[-30] ^= 1
     path.write_bytes(data)
-    assert [row["thread"] for row in graphkit("verify", runs, "--json").json["problems"]] == ["order-17", None, None]
+    assert [row["thread"] for row in read_json("verify", runs)["problems"]] == ["order-17", None, None]
     done = graphkit("repair", runs, "--json")
     assert [thread["thread"] for thread in done.json["threads"]] == ["order-17"]
     rows = done.json["entry_logs"]
@@ -166,7 +166,7 @@ def test_a_log_of_another_kind_or_of_a_newer_format_is_left_alone(runs):
     header[8] += 1
     store.write_bytes(header + crc32(header).to_bytes(4, "little"))
     before = files(runs)
-    problems = graphkit("verify", runs, "--json").json["problems"]
+    problems = read_json("verify", runs)["problems"]
     assert [problem["state"] for problem in problems] == ["newer", "foreign"]
     done = graphkit("repair", runs)
     assert done.code == 12

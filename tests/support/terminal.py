@@ -58,6 +58,11 @@ def graphkit(*args, terminal=False, width=100, colour=False, stdin="", now=NOW, 
     return Done(code, out.getvalue(), err.getvalue())
 
 
+def read_json(*args, **environment):
+    """Run a command line in this process; return what it shows with --json."""
+    return graphkit(*args, "--json", **environment).json
+
+
 def assert_refused(done, code, *words):
     """Check that a command ended with this code, and that its error output has each of the words."""
     assert done.code == code, done.err

@@ -71,14 +71,13 @@ def expect(root, states, config=CONFIG, **options):
         report = saver.verify()
         assert report.ok, report.problems
         listed = saver.list(config)[::-1]
+        assert {checkpoint.id: dict(checkpoint.state) for checkpoint in listed} == states
         assert [checkpoint.id for checkpoint in listed] == list(states)
-        assert [dict(checkpoint.state) for checkpoint in listed] == list(states.values())
         for name, state in states.items():
-            found = saver.get(config.with_check_point_id(name))
-            assert dict(found.state) == state
+            assert dict(saver.get(config.with_check_point_id(name)).state) == state
         assert saver.get(config).id == listed[-1].id
-    records = read_records(locate_log(root, config.thread))
-    assert max(len(record.payload) for record in records) <= LIMIT
+    lengths = [len(record.payload) for record in read_records(locate_log(root, config.thread))]
+    assert max(lengths) <= LIMIT
 
 
 def by_id(states):
@@ -187,13 +186,14 @@ def test_repair_without_a_record_of_data_loses_only_what_needs_it(tmp_path):
     states = by_id(written(tmp_path))
     path = locate_log(tmp_path)
     lost = next(record for record in read_records(path) if record.type == DATA)
-    path.write_bytes(replace_bytes(path.read_bytes(), lost.offset + 1000, os.urandom(200)))
+    garbled = replace_bytes(path.read_bytes(), lost.offset + 1000, os.urandom(200))
+    path.write_bytes(garbled)
     with open_saver(tmp_path) as saver:
         assert not saver.verify().ok
-        kept = saver.repair("t").files[0].kept
-        assert kept == len(saver.list(CONFIG)) >= 1
-        for one in saver.list(CONFIG):
-            assert dict(one.state) == states[one.id]
+        (file,) = saver.repair("t").files
+        left = {one.id: dict(one.state) for one in saver.list(CONFIG)}
+        assert file.kept == len(left) >= 1
+        assert left.items() <= states.items()
         assert saver.verify().ok
 
 

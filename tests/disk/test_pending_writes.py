@@ -31,17 +31,22 @@ def test_info_is_the_line_of_the_history(saver, opener):
 
 
 def test_a_checkpoint_that_is_to_be_unique_is_replaced_if_it_is_there(saver, opener):
+    def made(id):
+        return Checkpoint(id=id, node_id="new", next_node_id="x", state={"n": 1})
+
+    def ids():
+        return [info.id for info in opener().history(at())]
+
+    new = made("c1")
     saver.put_writes(at("c1"), {"w": 1})
-    new = Checkpoint(id="c1", node_id="new", next_node_id="x", state={"n": 1})
     saver.put(at(), new, unique=True)
-    opener().put(at(), Checkpoint(id="c4", node_id="new", next_node_id="x", state={}), unique=True)
+    opener().put(at(), made("c4"), unique=True)
+    assert ids() == ["c4", "c3", "c2", "c1", "c0"]
+    assert opener().get(at("c1")) == new
+    assert opener().get_writes(at("c1")) == {"w": 1}
     opener().put(RunnableConfig("empty"), new, unique=True)
-    fresh = opener()
-    assert [info.id for info in fresh.history(at())] == ["c4", "c3", "c2", "c1", "c0"]
-    assert fresh.get(at("c1")) == new
-    assert fresh.get_writes(at("c1")) == {"w": 1}
     saver.put(at(), new)
-    assert len(opener().history(at())) == 6
+    assert len(ids()) == 6
 
 
 def test_what_is_to_be_kept_stays_and_the_rest_is_replaced(saver, opener):

@@ -226,13 +226,14 @@ def test_a_watch_reports_everything_whenever_it_looks(saver, seed):
 
 def test_a_thread_that_was_deleted_and_created_again_before_the_watch_looked(saver, config):
     saver.put(config, make_checkpoint(1))
+    path = locate_log(saver.base_directory)
     # While the old log is open, the new one cannot get its inode.
-    with locate_log(saver.base_directory).open("rb"), saver.watch(config, interval=NEVER) as watch:
+    with path.open("rb"), saver.watch(config, interval=NEVER) as watch:
         saver.delete(config)
         saver.put(config, make_checkpoint(2))
-        new = saver.put(config, make_checkpoint(3)).checkpoint_id
-        found = [one for one in until(watch, to(new)) if one.kind != "idle"]
-        assert [one.kind for one in found] == ["delete", "checkpoint", "checkpoint"]
+        newest = saver.put(config, make_checkpoint(3))
+        kinds = [change.kind for change in until(watch, to(newest.checkpoint_id))]
+    assert [kind for kind in kinds if kind != "idle"] == ["delete", "checkpoint", "checkpoint"]
 
 
 @pytest.mark.parametrize("latest", [False, True])
@@ -261,16 +262,18 @@ def test_a_tail_that_was_cut_short_is_passed_over(saver, config):
 
 
 def test_a_damaged_log_is_named_and_the_others_are_followed(saver, caplog):
-    bad = RunnableConfig("bad")
+    caplog.set_level(logging.WARNING, "graphkit")
     good = RunnableConfig("good")
-    for config in (bad, good):
-        saver.put(config, make_checkpoint(1))
+    for thread in ("bad", "good"):
+        saver.put(RunnableConfig(thread), make_checkpoint(1))
     path = locate_log(saver.base_directory, "bad")
     flip_in_file(path, path.stat().st_size - 10)
-    with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(latest=True, interval=NEVER) as watch:
+    with saver.watch(latest=True, interval=NEVER) as watch:
         assert watch.get(PATIENCE).thread_id == "good"
-        until(watch, to(saver.put(good, make_checkpoint(2)).checkpoint_id))
-        assert [record.levelname for record in caplog.records if str(path) in record.getMessage()] == ["WARNING"]
+        newest = saver.put(good, make_checkpoint(2))
+        until(watch, to(newest.checkpoint_id))
+        (record,) = [record for record in caplog.records if str(path) in record.getMessage()]
+        assert record.levelname == "WARNING"
         saver.repair("bad")
         until(watch, lambda change: change.thread_id == "bad")
 

@@ -22,15 +22,16 @@ DAY = timedelta(days=1)
 def test_an_index_finds_metadata_of_each_way_to_put(opener):
     """Also of the usual put, whose record no other code makes."""
     saver = opener.new()
+    find = saver.store.catalogue.list_heads
     config = thread()
     for number in range(30):
         config = put(saver, config, {"run_id": str(number)}, n=number)
     for number in range(30):
-        heads = saver.store.catalogue.list_heads({"run_id": str(number)})
-        assert [head.thread_id for head in heads] == ["t"], number
-    assert saver.store.catalogue.list_heads({"run_id": "30"}) == []
-    found = [one.checkpoint["channel_values"]["n"] for one in saver.list(None, filter={"run_id": "17"})]
-    assert found == [17]
+        (head,) = find({"run_id": str(number)})
+        assert head.thread_id == "t"
+    assert find({"run_id": "30"}) == []
+    (found,) = saver.list(None, filter={"run_id": "17"})
+    assert values_of(found) == {"n": 17}
 
 
 # Writes
@@ -89,20 +90,28 @@ def test_a_thread_that_another_saver_has_deleted_is_begun_again(opener):
 def test_what_runs_made_is_removed(opener):
     """With the writes of a checkpoint, also those that came before it, and threads that have no other."""
     saver = opener.new()
-    left = []
-    for thread_id, runs in (("all of it", ["r", "s", "r"]), ("some of it", ["r", "kept", "s", "kept"])):
-        config = thread(thread_id)
-        for number, run in enumerate(runs):
-            made = make_checkpoint(version=f"{number}", metadata={"run_id": run}, n=number)
-            saver.put_writes(thread(thread_id, checkpoint_id=made[0]["id"]), [("n", number)], "early")
-            config = saver.put(config, *made)
-            saver.put_writes(config, [("n", number)], "late")
-            if run == "kept":
-                left.insert(0, (config, {"n": number}, [("early", "n", number), ("late", "n", number)]))
+    put_runs(saver, "all of it", ["r", "s", "r"])
+    puts = put_runs(saver, "some of it", ["r", "kept", "s", "kept"])
     saver.delete_for_runs(["r", "s", "unknown"])
     saver.delete_for_runs([])
-    assert [(one.config, values_of(one), one.pending_writes) for one in saver.list(None)] == left
+    newest, older = saver.list(None)
+    for found, number in ((newest, 3), (older, 1)):
+        assert found.config == puts[number]
+        assert values_of(found) == {"n": number}
+        assert found.pending_writes == [("early", "n", number), ("late", "n", number)]
     assert [*saver.store.threads()] == ["some of it"]
+
+
+def put_runs(saver, thread_id, runs):
+    """Put checkpoints of runs with writes, which come before the checkpoint and after it; return their configs."""
+    configs = [thread(thread_id)]
+    for number, run in enumerate(runs):
+        made = make_checkpoint(version=f"{number}", metadata={"run_id": run}, n=number)
+        own = thread(thread_id, checkpoint_id=made[0]["id"])
+        saver.put_writes(own, [("n", number)], "early")
+        configs.append(saver.put(configs[-1], *made))
+        saver.put_writes(own, [("n", number)], "late")
+    return configs[1:]
 
 
 @parametrize(*OTHERS)

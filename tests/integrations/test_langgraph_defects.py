@@ -104,26 +104,30 @@ def test_a_value_error_of_the_serializer_is_still_one_and_names_the_channel(tmp_
     for store in (lambda: put(saver, a="bad"), lambda: saver.put_writes(config, [("a", "bad")], "task")):
         with pytest.raises(ValueError, match="the key is too short") as caught:
             store()
-        assert isinstance(caught.value, CheckpointSerializationError)
-        assert caught.value.path == "a"
-        assert isinstance(caught.value.__cause__, ValueError)
-        again = pickle.loads(pickle.dumps(caught.value))
-        assert type(again) is type(caught.value)
-        assert str(again) == str(caught.value)
-    assert [found.pending_writes for found in saver.list(None)] == [[]]
+        error = caught.value
+        assert isinstance(error, CheckpointSerializationError)
+        assert error.path == "a"
+        assert isinstance(error.__cause__, ValueError)
+        copied = pickle.loads(pickle.dumps(error))
+        assert type(copied) is type(error)
+        assert str(copied) == str(error)
+    (found,) = saver.list(None)
+    assert found.pending_writes == []
 
 
 # Metadata
 
 
+GIVEN = {"pair": (1, 2), "nested": {"deep": [(1, (2,)), {"x": ()}]}, "step": 1}
+READ = {"pair": [1, 2], "nested": {"deep": [[1, [2]], {"x": []}]}, "step": 1}
+
+
 def test_tuples_in_metadata_become_lists_and_a_filter_finds_them_by_either(saver):
-    given = {"pair": (1, 2), "nested": {"deep": [(1, (2,)), {"x": ()}]}, "step": 1}
-    read = {"pair": [1, 2], "nested": {"deep": [[1, [2]], {"x": []}]}, "step": 1}
-    config = put(saver, None, given, a=1)
+    config = put(saver, None, GIVEN, a=1)
     put(saver, None, {"pair": [2, 1], "step": 2}, a=2)
     for reader in (saver, again(saver)):
-        assert reader.get_tuple(config).metadata == read
-        for wanted in ({"pair": (1, 2)}, {"pair": [1, 2]}, {"nested": read["nested"]}):
+        assert reader.get_tuple(config).metadata == READ
+        for wanted in ({"pair": (1, 2)}, {"pair": [1, 2]}, {"nested": READ["nested"]}):
             (found,) = reader.list(None, filter=wanted)
             assert found.config == config
         (info,) = reader.store.search({"pair": [1, 2]})
@@ -173,42 +177,48 @@ def calling(calls, *, checkpointer=None):
     return graph
 
 
-def thread_only(thread_id="t"):
-    """The config of a whole thread, whose namespaces LangGraph chooses."""
-    return {"configurable": {"thread_id": thread_id}}
+WHOLE_THREAD = {"configurable": {"thread_id": "t"}}
+"""The config of a thread whose namespaces LangGraph chooses."""
 
 
-def namespaces(saver, thread_id="t"):
-    return {one.config["configurable"]["checkpoint_ns"] for one in saver.list(thread_only(thread_id))}
+def namespaces(saver):
+    return {one.config["configurable"]["checkpoint_ns"] for one in saver.list(WHOLE_THREAD)}
 
 
 def test_keep_latest_removes_the_subgraph_calls_that_started_from_a_removed_checkpoint(saver):
     app = calling(3).compile(checkpointer=saver)
-    app.invoke({"n": 0}, thread_only())
+    app.invoke({"n": 0}, WHOLE_THREAD)
     assert len(namespaces(saver)) == 4
-    before = app.get_state(thread_only())
+    before = app.get_state(WHOLE_THREAD)
     saver.prune(["t"])
-    assert [one.config for one in saver.list(thread_only())] == [before.config]
+    (left,) = saver.list(WHOLE_THREAD)
+    assert left.config == before.config
     for one in (saver, again(saver)):
         assert namespaces(one) == {""}
         assert set(one.store.namespaces("t")) - {"#early:"} == {""}
-        assert app.get_state(thread_only()).values == before.values
-    assert app.invoke(Command(resume="yes"), thread_only())["log"][-1] == "yes"
+    assert app.get_state(WHOLE_THREAD).values == before.values
+    assert app.invoke(Command(resume="yes"), WHOLE_THREAD)["log"][-1] == "yes"
     assert saver.store.verify().ok
 
 
-def test_keep_latest_keeps_the_call_that_waits_and_the_subgraph_with_a_memory_of_its_own(saver):
-    waiting = graphs.nested().compile(checkpointer=saver)
-    waiting.invoke({"log": []}, thread_only("waiting"))
-    remembering = calling(2, checkpointer=True).compile(checkpointer=saver)
-    remembering.invoke({"n": 0}, thread_only("remembering"))
-    before = {name: namespaces(saver, name) for name in ("waiting", "remembering")}
-    assert len(before["waiting"]) == 3
-    assert before["remembering"] == {"", "inner"}
-    saver.prune(["waiting", "remembering"])
-    assert {name: namespaces(saver, name) for name in before} == before
-    assert len(list(saver.list(None))) == 5
-    assert "asked yes" in str(waiting.invoke(Command(resume="yes"), thread_only("waiting")))
+def test_keep_latest_keeps_the_call_that_waits(saver):
+    app = graphs.nested().compile(checkpointer=saver)
+    app.invoke({"log": []}, WHOLE_THREAD)
+    before = namespaces(saver)
+    assert len(before) == 3
+    saver.prune(["t"])
+    assert namespaces(saver) == before
+    assert len(list(saver.list(None))) == 3
+    assert "asked yes" in str(app.invoke(Command(resume="yes"), WHOLE_THREAD))
+
+
+def test_keep_latest_keeps_the_subgraph_with_a_memory_of_its_own(saver):
+    app = calling(2, checkpointer=True).compile(checkpointer=saver)
+    app.invoke({"n": 0}, WHOLE_THREAD)
+    assert namespaces(saver) == {"", "inner"}
+    saver.prune(["t"])
+    assert namespaces(saver) == {"", "inner"}
+    assert len(list(saver.list(None))) == 2
 
 
 # Types of the application

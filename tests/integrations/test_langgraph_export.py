@@ -32,7 +32,7 @@ from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.langgraph_graphs import Note, notes
 from tests.integrations.test_langgraph_import import fill, seen, thread
 from tests.integrations.test_langgraph_store import Rot
-from tests.support.langgraph_checkpoints import make_checkpoint, thread_of
+from tests.support.langgraph_checkpoints import thread_of
 from tests.support.terminal import graphkit
 
 CONFIG = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
@@ -138,14 +138,16 @@ def test_no_object_of_the_application_is_made(runs, file, monkeypatch):
         assert found.values["note"] == Note("new")
 
 
+KINDS = [None, b"bytes", bytearray(b"array"), {(1, 2): 3}, float("nan"), {1, 2}, 2**63, "", [None] * 9]
+
+
 def test_every_kind_of_value_is_moved(tmp_path, file):
-    kinds = [None, b"bytes", bytearray(b"array"), {(1, 2): 3}, float("nan"), {1, 2}, 2**63, "", [None] * 9]
-    values = {str(number): value for number, value in enumerate(kinds)}
-    checkpoint, metadata, versions = make_checkpoint()
+    values = {str(number): value for number, value in enumerate(KINDS)}
+    checkpoint = empty_checkpoint()
     checkpoint["channel_values"] = values
     checkpoint["channel_versions"] = versions = {**dict.fromkeys(values, "1"), "empty": "2"}
     saver = open_store(tmp_path / "runs")
-    stored = saver.put(CONFIG, checkpoint, metadata, versions)
+    stored = saver.put(CONFIG, checkpoint, {"source": "loop"}, versions)
     saver.put_writes(stored, [*values.items()], "task", "path")
     assert export_langgraph_sqlite(tmp_path / "runs", file).ok
     assert import_langgraph_sqlite(file, tmp_path / "again").ok
@@ -350,15 +352,18 @@ def test_an_encrypted_store_becomes_an_encrypted_database(tmp_path, file):
     assert seen(open_store(tmp_path / "again", serde)) == seen(source)
 
 
-def test_a_serializer_that_is_missing_is_asked_for(tmp_path, runs, file):
+def test_a_serializer_that_is_missing_is_asked_for(tmp_path, file):
+    sealed = tmp_path / "sealed"
     serde = EncryptedSerializer(Rot(), PERMISSIVE)
-    graphs.loop().compile(checkpointer=open_store(tmp_path / "sealed", serde)).invoke({"n": 0}, thread("loop"))
+    saver = open_store(sealed, serde)
+    graphs.loop().compile(checkpointer=saver).invoke({"n": 0}, thread("loop"))
     with pytest.raises(CheckpointerConfigurationError, match=r"of the store.*\+rot.*serde="):
-        export_langgraph_sqlite(tmp_path / "sealed", file)
+        export_langgraph_sqlite(sealed, file)
     assert content(file) == [[], []]
-    export_langgraph_sqlite(tmp_path / "sealed", file, serde=serde)
+
+    export_langgraph_sqlite(sealed, file, serde=serde)
     plain = open_store(tmp_path / "plain")
-    for one in open_store(tmp_path / "sealed", serde).list(thread("loop")):
+    for one in saver.list(thread("loop")):
         plain.put({"configurable": {"thread_id": "loop", "checkpoint_ns": ""}}, one.checkpoint, one.metadata, {})
     with pytest.raises(CheckpointerConfigurationError, match=r"of the database.*\+rot.*serde="):
         export_langgraph_sqlite(tmp_path / "plain", file)

@@ -79,35 +79,33 @@ def plain(saver, config, filter=None, before=None, limit=None):
 
 def fill(saver, seed, threads=("t", "A thread/with: another name", "u"), count=40):
     """Put checkpoints with every kind of write, while the clock goes back and on."""
-    randomness = random.Random(seed)
-    configs = [thread(thread_id, ns) for thread_id in threads for ns in ("", "sub", "sub|x:y")]
-    last = {}
-    messages = {}
-    ids = []
+    dice = random.Random(seed)
+    histories = [(thread_id, ns) for thread_id in threads for ns in ("", "sub", "sub|x:y")]
+    latest = {}
+    messages = {history: [] for history in histories}
+    puts = []
     clock = START
     for step in range(count):
-        number = randomness.randrange(len(configs))
-        clock += timedelta(seconds=randomness.choice((1, 1, 5, 0, -7, -60)))
-        messages.setdefault(number, []).append("m" * randomness.randrange(300))
-        config = last.get(number, configs[number])
-        values = {"messages": list(messages[number]), "n": step}
-        replaced = None
-        if randomness.random() < 0.15 and number in last:
-            replaced = last[number]["configurable"]["checkpoint_id"]
-        new_id = replaced or make_id(clock)
-        names = configs[number]["configurable"]
-        target = thread(names["thread_id"], names["checkpoint_ns"], checkpoint_id=new_id)
-        if randomness.random() < 0.3:
-            saver.put_writes(target, [("n", step), ("early", [1])], "task", "path")
+        history = histories[dice.randrange(len(histories))]
+        clock += timedelta(seconds=dice.choice((1, 1, 5, 0, -7, -60)))
+        messages[history].append("m" * dice.randrange(300))
+        values = {"messages": list(messages[history]), "n": step}
         metadata = {"source": "loop", "step": step % 4, "parents": {}, "list": [step % 3]}
-        last[number] = put_at(saver, config, clock, new_id, metadata, **values)
-        if randomness.random() < 0.3:
-            saver.put_writes(last[number], [("n", "late"), ("__error__", "x")], f"task{step}")
-        if randomness.random() < 0.2:
-            saver.put_writes(random.Random(step).choice(list(last.values())), [("later", step)], f"to{step}")
-        ids.append(last[number])
+        config = latest.get(history, thread(*history))
+        replaces = dice.random() < 0.15 and history in latest
+        new_id = id_of(config) if replaces else make_id(clock)
+        if dice.random() < 0.3:
+            own = thread(*history, checkpoint_id=new_id)
+            saver.put_writes(own, [("n", step), ("early", [1])], "task", "path")
+        latest[history] = put_at(saver, config, clock, new_id, metadata, **values)
+        if dice.random() < 0.3:
+            saver.put_writes(latest[history], [("n", "late"), ("__error__", "x")], f"task{step}")
+        if dice.random() < 0.2:
+            other = random.Random(step).choice(list(latest.values()))
+            saver.put_writes(other, [("later", step)], f"to{step}")
+        puts.append(latest[history])
     saver.store.put(RunnableConfig("graphkit's own"), Checkpoint(node_id="a", next_node_id=None, state={"a": 1}))
-    return ids
+    return puts
 
 
 WHOLE_THREAD = {"configurable": {"thread_id": "t"}}
@@ -124,13 +122,15 @@ def test_every_combination_of_arguments(opener, seed):
     elsewhere = thread(checkpoint_id=make_id(START + timedelta(seconds=20)))
     configs = (None, WHOLE_THREAD, thread("u", "sub"), thread("absent"), ids[7])
     befores = (None, ids[len(ids) // 2], ids[0], elsewhere)
-    for config, wanted, before in itertools.product(configs, FILTERS, befores):
-        expected = plain(warm, config, wanted, before)
-        query = {"config": config, "filter": wanted, "before": before}
+    for query in itertools.product(configs, FILTERS, befores):
+        expected = plain(warm, *query)
         for limit in (None, 0, 3, 1 << 80):
-            assert list(warm.list(**query, limit=limit)) == expected[:limit]
-        fresh = opener.reopen(saver)
-        assert list(fresh.list(**query, limit=3)) == expected[:3]
+            assert list_all(warm, *query, limit) == expected[:limit]
+        assert list_all(opener.reopen(saver), *query, 3) == expected[:3]
+
+
+def list_all(saver, config, wanted, before, limit):
+    return list(saver.list(config, filter=wanted, before=before, limit=limit))
 
 
 @pytest.mark.parametrize("limit", [-1, 1.5, "2"])
@@ -269,14 +269,13 @@ CHANGES = {
 @pytest.mark.parametrize("limit", [None, 6])
 def test_what_changes_while_the_iterator_waits(saver, changing, config, limit):
     ids = fill(saver, 11)
-    reader = again(saver)
-    order = plain(again(saver), config, None, None, limit)
-    listing = reader.list(config, limit=limit)
-    found = [next(listing), next(listing)]
-    assert found == order[:2]
+    first, second, *rest = plain(again(saver), config, None, None, limit)
+    listing = again(saver).list(config, limit=limit)
+    assert next(listing) == first
+    assert next(listing) == second
     CHANGES[changing](again(saver), ids)
-    one_by_one = [again(saver).get_tuple(one.config) for one in order[2:]]
-    assert list(listing) == [one for one in one_by_one if one is not None]
+    left = (again(saver).get_tuple(one.config) for one in rest)
+    assert list(listing) == [one for one in left if one is not None]
 
 
 def path_of(saver, thread_id, ns=""):
@@ -315,12 +314,12 @@ def test_an_unfinished_delete_and_an_incomplete_log(saver):
 
 def test_only_the_values_of_checkpoints_that_a_filter_accepts_are_restored(saver):
     for number in range(6):
+        user = str(number % 3)
         for step in range(3):
-            metadata = {"source": "loop", "step": step, "user": str(number % 3)}
-            put(saver, thread(f"t{number}"), metadata, n=[number, step])
+            put(saver, thread(f"t{number}"), {"step": step, "user": user}, n=[number, step])
     restored = []
     reader = again(saver, serde=Listening(lambda: restored.append(1)))
-    found = reader.list(None, filter={"user": "1", "step": 2})
-    values = [(thread_of(one.config), values_of(one)) for one in found]
-    assert values == [("t4", {"n": [4, 2]}), ("t1", {"n": [1, 2]})]
+    newest, oldest = reader.list(None, filter={"user": "1", "step": 2})
+    assert (thread_of(newest.config), values_of(newest)) == ("t4", {"n": [4, 2]})
+    assert (thread_of(oldest.config), values_of(oldest)) == ("t1", {"n": [1, 2]})
     assert len(restored) == 4, "of each, the value of the channel and the other fields"

@@ -239,15 +239,17 @@ class Order:
 
 
 def test_types_of_the_application_are_shown_by_their_fields(tmp_path):
-    with FileSystemCheckpointSaver(tmp_path / "runs", types=[Order]) as saver:
+    path = tmp_path / "runs"
+    with FileSystemCheckpointSaver(path, types=[Order]) as saver:
         app = graph_of(ask=lambda: interrupt(Order("lamp"))).compile(checkpointer=saver)
         app.invoke({"log": [Order("cup")]}, CONFIG)
-    command = [sys.executable, "-m", "graphkit", "show", str(tmp_path / "runs"), "t", "--json"]
+    command = [sys.executable, "-m", "graphkit", "show", str(path), "t", "--json"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stderr == ""
     shown = json.loads(done.stdout)
     assert shown["state"] == {"log": [{"item": "cup"}]}
-    assert [one["payload"] for one in shown["waiting"]] == [{"item": "lamp"}]
-    assert done.stderr == ""
+    (waiting,) = shown["waiting"]
+    assert waiting["payload"] == {"item": "lamp"}
 
 
 WITHOUT_LANGGRAPH = """

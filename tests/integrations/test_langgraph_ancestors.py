@@ -32,22 +32,28 @@ def fill(saver, count=60, seed=1):
     ids = [put_next(saver, None, {"a": [0], "b": [0]})]
     for number in range(1, count):
         for task in range(dice.randrange(3)):
-            writes = [(dice.choice("ab"), [number, task]), ("other", number)]
+            channel = dice.choice("ab")
+            writes = [(channel, [number, task]), ("other", number)]
             saver.put_writes(at(ids[-1]), writes, f"task {task}", "path")
         values = {name: [number] for name in "ab" if dice.random() < 0.05}
         continues = dice.random() < 0.9
         parent = ids[-1] if continues else dice.choice(ids)
-        ids.append(put_next(saver, parent, values))
+        made = put_next(saver, parent, values)
+        ids.append(made)
     return ids
+
+
+def read_history(saver, checkpoint_id, channels=CHANNELS):
+    return saver.get_delta_channel_history(config=at(checkpoint_id), channels=channels)
 
 
 def check(saver, ids):
     for checkpoint_id in (ids[-1], ids[len(ids) // 2], ids[1], ids[0], None):
-        config = at(checkpoint_id)
-        found = saver.get_delta_channel_history(config=config, channels=CHANNELS)
+        found = read_history(saver, checkpoint_id)
         other = again(saver)
-        assert found == other.get_delta_channel_history(config=config, channels=CHANNELS)
-        assert found == BaseCheckpointSaver.get_delta_channel_history(other, config=config, channels=CHANNELS)
+        assert found == read_history(other, checkpoint_id)
+        walked = BaseCheckpointSaver.get_delta_channel_history(other, config=at(checkpoint_id), channels=CHANNELS)
+        assert found == walked
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -58,11 +64,11 @@ def test_as_langgraphs_own_walk(saver, seed):
 def test_what_is_remembered_is_right_after_the_log_changed(saver):
     ids = fill(saver)
     check(saver, ids)
-    parent = id_of(saver.get_tuple(at(ids[-1])).parent_config)
-    saver.put_writes(at(parent), [("a", "late")], "late task")
+    parent = saver.get_tuple(at(ids[-1])).parent_config
+    saver.put_writes(parent, [("a", "late")], "late task")
     check(saver, ids)
-    late = saver.get_delta_channel_history(config=at(ids[-1]), channels=["a"])["a"]["writes"][-1]
-    assert late == ("late task", "a", "late")
+    last = read_history(saver, ids[-1], ["a"])["a"]["writes"][-1]
+    assert last == ("late task", "a", "late")
     put_next(saver, ids[-4], {"a": ["replaced"]}, checkpoint_id=ids[-3])
     check(saver, ids)
     saver.store.compact()
@@ -73,30 +79,32 @@ def test_what_is_remembered_is_right_after_the_log_changed(saver):
 
 def test_a_log_that_is_rewritten_during_a_walk(saver):
     ids = fill(saver)
-    expected = saver.get_delta_channel_history(config=at(ids[-1]), channels=CHANNELS)
+    expected = read_history(saver, ids[-1])
     other = again(saver)
     restored = []
 
     def rewrite_at_first():
         restored.append(1)
         if len(restored) in {1, 3}:
-            other.store.remove(RunnableConfig("t"), [put_next(other, ids[-1], {})])
+            new = put_next(other, ids[-1], {})
+            other.store.remove(RunnableConfig("t"), [new])
 
     reader = again(saver, serde=Listening(rewrite_at_first))
-    assert reader.get_delta_channel_history(config=at(ids[-1]), channels=CHANNELS) == expected
+    assert read_history(reader, ids[-1]) == expected
     assert len(restored) > 3
 
 
 def test_only_the_writes_and_values_of_the_wanted_channels_are_restored(saver):
     ids = [put_next(saver, None, {"a": [0], "b": [0]})]
     for number in range(50):
-        saver.put_writes(at(ids[-1]), [("a", number), ("b", number)], "task")
-        ids.append(put_next(saver, ids[-1], {}))
+        newest = ids[-1]
+        saver.put_writes(at(newest), [("a", number), ("b", number)], "task")
+        ids.append(put_next(saver, newest, {}))
     restored = []
     reader = again(saver, serde=Listening(lambda: restored.append(1)))
     for checkpoint_id in ids[-5:]:
         restored.clear()
-        found = reader.get_delta_channel_history(config=at(checkpoint_id), channels=["a"])["a"]
+        found = read_history(reader, checkpoint_id, ["a"])["a"]
         assert found["seed"] == [0]
         assert len(restored) == len(found["writes"]) + 1
 
@@ -104,4 +112,4 @@ def test_only_the_writes_and_values_of_the_wanted_channels_are_restored(saver):
 def test_a_history_of_graphkit_is_refused(saver):
     config = saver.store.put(RunnableConfig("t"), Checkpoint(node_id="n", next_node_id="m", state={}))
     with pytest.raises(CheckpointConflictError):
-        saver.get_delta_channel_history(config=at(config.checkpoint_id), channels=["a"])
+        read_history(saver, config.checkpoint_id)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
@@ -164,15 +163,13 @@ def test_metadata_that_contain_themselves_are_refused(saver):
 
 def calling(calls, *, checkpointer=None):
     """A graph whose node calls a subgraph `calls` times, and then waits."""
-    inner = StateGraph(graphs.Log)
-    inner.add_node("first", lambda _: {"log": ["first"]})
-    inner.add_node("second", lambda state: {"log": ["second"], "n": state["n"] + 1})
-    inner.add_edge(START, "first")
-    inner.add_edge("first", "second")
-    graph = StateGraph(graphs.Log)
-    graph.add_node("inner", inner.compile(checkpointer=checkpointer))
+    inner = graphs.chain(
+        graphs.Log,
+        first=lambda _: {"log": ["first"]},
+        second=lambda state: {"log": ["second"], "n": state["n"] + 1},
+    )
+    graph = graphs.chain(graphs.Log, inner=inner.compile(checkpointer=checkpointer))
     graph.add_node("ask", lambda _: {"log": [interrupt("go on?")]})
-    graph.add_edge(START, "inner")
     graph.add_conditional_edges("inner", lambda state: "inner" if state["n"] < calls else "ask", ["inner", "ask"])
     return graph
 

@@ -94,11 +94,11 @@ def test_only_what_changed_is_stored(saver):
     saver.serde.stored.clear()
     before = saver.store.size("t")
     for n in range(1, 11):
+        old = saver.get_tuple(config).checkpoint["channel_versions"]
+        new = {"n": saver.get_next_version(old["n"], None)}
         checkpoint = empty_checkpoint()
-        versions = saver.get_tuple(config).checkpoint["channel_versions"]
         checkpoint["channel_values"] = {"big": big, "n": n}
-        checkpoint["channel_versions"] = {**versions, "n": saver.get_next_version(versions["n"], None)}
-        new = {"n": checkpoint["channel_versions"]["n"]}
+        checkpoint["channel_versions"] = {**old, **new}
         config = saver.put(config, checkpoint, {"source": "loop", "step": n}, new)
     assert big not in saver.serde.stored
     assert saver.store.size("t") - before < 10_000

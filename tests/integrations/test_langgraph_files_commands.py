@@ -10,6 +10,7 @@ from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
 from savers.langgraph import EntriesReport, FileSystemCache, FileSystemStore
 from tests.support.langgraph import HEADER_SIZE, FileIO
+from tests.support.logs import flip_in_file
 from tests.support.terminal import assert_shows, graphkit, read_json
 
 KINDS = {"langgraph-store": "item", "langgraph-cache": "cached value"}
@@ -20,14 +21,14 @@ COUNT = 4
 def runs(tmp_path):
     """A directory with a thread, four items and four cached values."""
     root = tmp_path / "runs"
+    checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"n": 1})
     with FileSystemSaver(root, fsync="never") as saver:
-        saver.put(RunnableConfig("order-17"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
-    with FileSystemStore(root, fsync="never") as store:
+        saver.put(RunnableConfig("order-17"), checkpoint)
+    with FileSystemStore(root, fsync="never") as store, FileSystemCache(root, fsync="never") as cache:
         for n in range(COUNT):
-            store.put(("users",), f"k{n}", {"n": n, "text": f"{n}" * 50})
-    with FileSystemCache(root, fsync="never") as cache:
-        for n in range(COUNT):
-            cache.set({(("users",), f"k{n}"): (f"{n}" * 50, None)})
+            text = f"{n}" * 50
+            store.put(("users",), f"k{n}", {"n": n, "text": text})
+            cache.set({(("users",), f"k{n}"): (text, None)})
     return root
 
 
@@ -117,17 +118,17 @@ def test_both_are_repaired_beside_a_damaged_thread(runs):
     for kind in KINDS:
         damage(runs, kind)
     (path,) = runs.glob("t-order-17-*/log")
-    data = bytearray(path.read_bytes())
-    data[-30] ^= 1
-    path.write_bytes(data)
-    assert [row["thread"] for row in read_json("verify", runs)["problems"]] == ["order-17", None, None]
-    done = graphkit("repair", runs, "--json")
-    assert [thread["thread"] for thread in done.json["threads"]] == ["order-17"]
-    rows = done.json["entry_logs"]
-    assert [(row["path"], row["state"], row["kept"], row["refused"]) for row in rows] == [
-        (f"{kind}/log", "damaged", COUNT - 1, "") for kind in KINDS
-    ]
-    assert all((runs / row["set_aside"]).exists() and row["lost_bytes"] > 50 for row in rows)
+    flip_in_file(path, path.stat().st_size - 30, 1)
+    problems = read_json("verify", runs)["problems"]
+    assert [row["thread"] for row in problems] == ["order-17", None, None]
+
+    done = read_json("repair", runs)
+    assert [row["thread"] for row in done["threads"]] == ["order-17"]
+    for kind, row in zip(KINDS, done["entry_logs"], strict=True):
+        assert (row["path"], row["state"]) == (f"{kind}/log", "damaged")
+        assert (row["kept"], row["refused"]) == (COUNT - 1, "")
+        assert row["lost_bytes"] > 50
+        assert (runs / row["set_aside"]).exists()
     assert graphkit("verify", runs).code == 0
 
 

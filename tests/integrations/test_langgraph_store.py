@@ -83,35 +83,40 @@ for n in range(60):
 
 
 def test_two_processes_on_one_thread_lose_nothing(saver, launcher):
-    for process in [launcher.start("-c", APPEND, saver.store.base_directory, who) for who in "xy"]:
+    processes = [launcher.start("-c", APPEND, saver.store.base_directory, who) for who in "xy"]
+    for process in processes:
         with process:
             assert process.wait(60) == 0
-    numbers = [*reversed(range(60))]
-    writes = [[("task", "n", n)] if n % 3 < 2 else [] for n in numbers]
     for who in "xy":
-        own = list(saver.list(CONFIG, filter={"who": who}))
-        assert [values_of(one)["n"] for one in own] == numbers
-        assert [one.pending_writes for one in own] == writes
+        own = [*saver.list(CONFIG, filter={"who": who})]
+        assert len(own) == 60
+        for n, found in enumerate(reversed(own)):
+            assert values_of(found) == {"n": n}
+            assert found.pending_writes == ([("task", "n", n)] if n % 3 < 2 else [])
     assert saver.store.verify().ok
 
 
 # Reading
 
 
+def put_versions(saver, config, values, versions, new=None):
+    """Put a checkpoint whose channels have these versions; return what is read of it."""
+    checkpoint = {**empty_checkpoint(), "channel_values": values, "channel_versions": versions}
+    return saver.get_tuple(saver.put(config, checkpoint, {}, new or {}))
+
+
 def test_a_channel_is_found_by_its_version_wherever_it_was_stored(saver):
     big = ["x" * 100] * 10
     versions = {"big": "1.5"}
-    checkpoint = {**empty_checkpoint(), "channel_values": {"big": big}, "channel_versions": versions}
-    first = saver.put(thread(), checkpoint, {}, versions)
+    first = put_versions(saver, thread(), {"big": big}, versions, new=versions).config
     for n in range(3):
         put(saver, n=n)
     for config in (first, thread()):  # from its parent; from a history that somebody has gone on with
-        again_ = {**empty_checkpoint(), "channel_values": {}, "channel_versions": versions}
-        assert values_of(saver.get_tuple(saver.put(config, again_, {}, {}))) == {"big": big}
-    given = {**empty_checkpoint(), "channel_values": {"big": "given"}, "channel_versions": {"big": "9.5"}}
-    assert values_of(saver.get_tuple(saver.put(first, given, {}, {}))) == {"big": "given"}
-    without = {**empty_checkpoint(), "channel_values": {}, "channel_versions": {"big": "2.5", "empty": "1"}}
-    found = saver.get_tuple(saver.put(first, without, {}, {"big": "2.5"}))
+        found = put_versions(saver, config, {}, versions)
+        assert values_of(found) == {"big": big}
+    found = put_versions(saver, first, {"big": "given"}, {"big": "9.5"})
+    assert values_of(found) == {"big": "given"}
+    found = put_versions(saver, first, {}, {"big": "2.5", "empty": "1"}, new={"big": "2.5"})
     assert values_of(found) == {}
     assert found.checkpoint["channel_versions"] == {"big": "2.5", "empty": "1"}
 
@@ -138,15 +143,14 @@ class Rot:
 def test_every_kind_of_value_comes_back_after_others(saver, encrypted):
     if encrypted:
         saver.serde = EncryptedSerializer(Rot(), saver.serde)
+    expected = []
     config = None
-    pairs = [*itertools.product(VALUES, VALUES)][::5]
-    for old, new in pairs:
-        put(saver, config, value=old, same="same")
-        config = put(saver, config, value=new, same="same")
-    fresh = again(saver)
-    fresh.serde = saver.serde
-    found = [values_of(one)["value"] for one in fresh.list(CONFIG)]
-    expected = [value for pair in pairs for value in pair][::-1]
+    for pair in [*itertools.product(VALUES, VALUES)][::5]:
+        for value in pair:
+            config = put(saver, config, value=value, same="same")
+            expected.append(value)
+    found = [values_of(one)["value"] for one in again(saver, serde=saver.serde).list(CONFIG)]
+    found.reverse()
     assert found == expected
     assert [type(value) for value in found] == [type(value) for value in expected]
 
@@ -172,8 +176,8 @@ def test_hostile_ids_of_threads_and_namespaces_come_back(saver, name, tmp_path):
     (listed,) = saver.list(None)
     assert listed.config["configurable"]["checkpoint_ns"] == text
     saver.delete_thread(name)
-    assert [path.name for path in tmp_path.iterdir()] == ["store"]
     assert list(saver.list(None)) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
 # Removing

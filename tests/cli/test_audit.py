@@ -127,9 +127,10 @@ class Size(enum.Enum):
 
 def test_a_store_with_values_of_types_that_are_not_registered_is_compared(tmp_path):
     store = FileSystemSaver(tmp_path / "store", fsync="never", types=[Size])
+    small = made({"size": Size.SMALL})
     with AuditLog(tmp_path / "log") as log:
         audited = AuditedSaver(store, log)
-        audited.put("t", made({"size": Size.SMALL}))
+        audited.put("t", small)
         audited.put_writes("t", {"answer": Size.SMALL})
     verify = ["audit", "verify", tmp_path / "log", "--store", tmp_path / "store"]
     assert graphkit(*verify).code == 0

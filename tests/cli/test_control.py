@@ -78,12 +78,13 @@ def test_bad_json_changes_nothing(waiting):
 
 def test_one_of_several_questions(saver, store):
     here = RunnableConfig("order-17", "00000000-0000-7000-8000-000000000002")
-    saver.put_writes(here, {"interrupt:q-2": {**STOP, "payload": "Wrap?", "created_at": minutes_ago(57)}})
-    several = graphkit("answer", store, "order-17", "--value", "1")
-    assert several.code == 2
-    assert "q-1 (inside approve: Ship lamp?), q-2 (inside approve: Wrap?)" in several.err
-    assert graphkit("answer", store, "order-17", "--value", "1", "--interrupt", "q-3").code == 11
-    assert graphkit("answer", store, "order-17", "--value", "1", "--interrupt", "-2").code == 0
+    wrap = {**STOP, "payload": "Wrap?", "created_at": minutes_ago(57)}
+    saver.put_writes(here, {"interrupt:q-2": wrap})
+    answer = ["answer", store, "order-17", "--value", "1"]
+    both = "q-1 (inside approve: Ship lamp?), q-2 (inside approve: Wrap?)"
+    assert_refused(graphkit(*answer), 2, both)
+    assert graphkit(*answer, "--interrupt", "q-3").code == 11
+    assert graphkit(*answer, "--interrupt", "-2").code == 0
     assert saver.get_writes(here)["answer:q-2"] == 1
     assert [row["id"] for row in read_json("interrupts", store)] == ["q-1"]
 

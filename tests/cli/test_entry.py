@@ -85,13 +85,23 @@ for words in command_lines:
 """
 
 
-@pytest.mark.parametrize("package", ["click", "rich"])
-def test_without_the_extra_a_command_names_it_and_help_and_version_work(package):
+@pytest.fixture(params=["click", "rich"])
+def without(request):
+    """Runs command lines in a process without a package; returns its name and, of each, the code and both outputs."""
+
+    def run(*command_lines):
+        command = [sys.executable, "-c", WITHOUT, json.dumps([request.param, *command_lines])]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return request.param, run
+
+
+def test_without_the_extra_a_command_names_it_and_help_and_version_work(without):
+    package, run = without
     commands = [["threads", "runs"], ["show", "--help"], ["--debug"]]
     helps = [["--help"], ["-h"], []]
-    command = [sys.executable, "-c", WITHOUT, json.dumps([package, ["--version"], *commands, *helps])]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    version, *others = map(json.loads, done.stdout.splitlines())
+    version, *others = run(["--version"], *commands, *helps)
     assert version[0] == 0
     assert version[1].startswith("graphkit ")
 
@@ -167,15 +177,17 @@ def test_completion_of_what_is_not_there(tmp_path, fork):
 
 def test_an_output_that_lacks_letters_has_them_escaped(tmp_path, fork):
     text = "naïve \U0001f600 → …"
-    FileSystemSaver(tmp_path / "runs").put(RunnableConfig("t"), checkpoint(1, START, "a", {"text": text}))
+    store, again = tmp_path / "runs", tmp_path / "again"
+    FileSystemSaver(store).put(RunnableConfig("t"), checkpoint(1, START, "a", {"text": text}))
     ascii_only = {"PYTHONIOENCODING": "ascii"}
-    done = fork("show", tmp_path / "runs", "t", "--key", "text", **ascii_only)
-    assert (done.returncode, done.stdout) == (0, "na\\u00efve \\ud83d\\ude00 \\u2192 \\u2026\n")
+    done = fork("show", store, "t", "--key", "text", **ascii_only)
+    assert done.returncode == 0
+    assert done.stdout == "na\\u00efve \\ud83d\\ude00 \\u2192 \\u2026\n"
     # A file of threads is UTF-8 everywhere.
-    lines = fork("export", tmp_path / "runs", **ascii_only).stdout
+    lines = fork("export", store, **ascii_only).stdout
     assert text in lines
-    assert fork("import", tmp_path / "again", "-", stdin=lines, **ascii_only).returncode == 0
-    assert FileSystemSaver(tmp_path / "again").get(RunnableConfig("t")).state == {"text": text}
+    assert fork("import", again, "-", stdin=lines, **ascii_only).returncode == 0
+    assert FileSystemSaver(again).get(RunnableConfig("t")).state == {"text": text}
 
 
 def test_an_input_that_is_no_text(tmp_path, shop):
@@ -194,17 +206,19 @@ def test_values_so_deep_that_they_can_just_be_stored_can_be_shown(tmp_path, fork
     value = 1
     for _ in range(200):
         value = [{"k": value}]
-    saver = FileSystemSaver(tmp_path / "runs")
-    saver.put(RunnableConfig("t"), checkpoint(1, START, "a", {}))
-    saver.put(RunnableConfig("t"), checkpoint(2, "a", "b", {"x": value}, 1))
-    shown = fork("show", tmp_path / "runs", "t", "--json")
+    store, again = tmp_path / "runs", tmp_path / "again"
+    t = RunnableConfig("t")
+    saver = FileSystemSaver(store)
+    saver.put(t, checkpoint(1, START, "a", {}))
+    saver.put(t, checkpoint(2, "a", "b", {"x": value}, 1))
+    shown = fork("show", store, "t", "--json")
     assert shown.returncode == 0
     assert json.loads(shown.stdout)["state"] == {"x": value}
     for command in ("show", "diff"):
-        assert fork(command, tmp_path / "runs", "t").returncode == 0
-    exported = fork("export", tmp_path / "runs").stdout
-    assert fork("import", tmp_path / "again", "-", stdin=exported).returncode == 0
-    assert FileSystemSaver(tmp_path / "again").get(RunnableConfig("t")).state == {"x": value}
+        assert fork(command, store, "t").returncode == 0
+    exported = fork("export", store).stdout
+    assert fork("import", again, "-", stdin=exported).returncode == 0
+    assert FileSystemSaver(again).get(t).state == {"x": value}
 
 
 class Odd(BaseCheckpointSaver):
@@ -344,16 +358,18 @@ def test_other_kinds_of_store(tmp_path):
 
 
 def test_a_directory_that_another_process_writes_to(tmp_path, launcher):
+    store = tmp_path / "runs"
     (tmp_path / "shop.py").write_text(SHOP.replace("def ship(state):", "def ship(state):\n    input()"))
-    options = ["runs", "--app", "shop:app", "-t", "t", "--input", '{"item": "lamp"}']
-    assert launcher.run("-m", "graphkit", "run", *options, cwd=tmp_path).returncode == 0
+    run = ["-m", "graphkit", "run", "runs", "--app", "shop:app", "-t", "t", "--input", '{"item": "lamp"}']
+    assert launcher.run(*run, cwd=tmp_path).returncode == 0
     go_on = ["-m", "graphkit", "resume", "runs", "t", "--app", "shop:app", "--value", "1"]
     with launcher.start(*go_on, cwd=tmp_path) as running:
         assert running.stdout.readline().split()[:2] == ["1", "approve"]
         # It is inside `ship` now, and holds the thread.
-        assert read_json("threads", tmp_path / "runs")[0]["node"] == "approve"
-        assert len(read_json("history", tmp_path / "runs", "t")) == 3
-        assert graphkit("verify", tmp_path / "runs").code == 0
+        (row,) = read_json("threads", store)
+        assert row["node"] == "approve"
+        assert len(read_json("history", store, "t")) == 3
+        assert graphkit("verify", store).code == 0
         running.communicate("\n")
     assert running.returncode == 0
 

@@ -51,27 +51,31 @@ def test_copies_and_what_is_left_are_listed(store):
     assert_shows(done, 1, "order-18 may be a copy of it, and cannot be read")
 
 
-def test_a_person_is_erased_from_a_database_and_again_from_its_backup(tmp_path):
+@pytest.fixture
+def ledger(tmp_path):
+    """The options that name a ledger."""
+    (tmp_path / "key").write_bytes(bytes(32))
+    return ["--ledger", tmp_path / "ledger", "--ledger-key", tmp_path / "key"]
+
+
+def test_a_person_is_erased_from_a_database_and_again_from_its_backup(tmp_path, ledger):
     path = tmp_path / "runs.db"
+    name, backup = f"sqlite:{path}", f"sqlite:{tmp_path / 'backup.db'}"
     with SqliteSaver(path) as saver:
         for thread, user in (("a", "ann"), ("b", "ann"), ("c", "bob")):
             checkpoint = Checkpoint(node_id="n", next_node_id="m", state={"x": 1}, metadata={"user": user})
             saver.put(RunnableConfig(thread), checkpoint)
     shutil.copy(path, tmp_path / "backup.db")
-    (tmp_path / "key").write_bytes(bytes(32))
-    ledger = ("--ledger", tmp_path / "ledger", "--ledger-key", tmp_path / "key")
-    would = graphkit("erase", f"sqlite:{path}", "--where", "user=ann", "--dry-run", "--json")
-    assert would.json == {"threads": ["a", "b"], "stores": [], "dry_run": True}
-    done = graphkit("erase", f"sqlite:{path}", "--where", "user=ann", "--yes", *ledger)
-    assert (done.code, done.out) == (0, "erased 2 threads of 2\n")
-    assert graphkit("erase", f"sqlite:{path}", "--where", "user=ann", "--yes").out == "no thread was found\n"
 
-    name = f"sqlite:{tmp_path / 'backup.db'}"
-    asked = graphkit("erase", name, *ledger, terminal=True, stdin="n\n")
+    erase = ["erase", name, "--where", "user=ann"]
+    assert read_json(*erase, "--dry-run") == {"threads": ["a", "b"], "stores": [], "dry_run": True}
+    assert_shows(graphkit(*erase, "--yes", *ledger), 0, "erased 2 threads of 2\n")
+    assert graphkit(*erase, "--yes").out == "no thread was found\n"
+
+    asked = graphkit("erase", backup, *ledger, terminal=True, stdin="n\n")
     assert_refused(asked, 1, "erase what")
-    done = graphkit("erase", name, "--yes", *ledger)
-    assert (done.code, done.out) == (0, "erased 2 threads of 2\n")
-    assert [row["thread"] for row in read_json("threads", name)] == ["c"]
+    assert_shows(graphkit("erase", backup, "--yes", *ledger), 0, "erased 2 threads of 2\n")
+    assert [row["thread"] for row in read_json("threads", backup)] == ["c"]
 
 
 def test_only_what_the_question_named_is_erased(store, saver):

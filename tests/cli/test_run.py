@@ -155,15 +155,16 @@ def test_a_failing_node_is_one_sentence(tmp_path, shop):
 @pytest.mark.requirement("G36", "H42", "H43")
 def test_resume_from_a_checkpoint_with_other_values(tmp_path, shop):
     store = tmp_path / "runs"
+    resume = ["resume", store, "t", "--app", shop]
     run(store)
-    graphkit("resume", store, "t", "--app", shop, "--value", '"yes"', "--set", "city=Bern")
+    graphkit(*resume, "--value", '"yes"', "--set", "city=Bern")
     before = read_json("history", store, "t")
-    approved = next(row for row in before if row["node"] == "approve")
-    done = graphkit("resume", store, "t", "--app", shop, "--checkpoint", approved["id"][-8:], "--set", "city=Thun")
-    assert done.code == 0
+    approved = next(row["id"] for row in before if row["node"] == "approve")
+    assert graphkit(*resume, "--checkpoint", approved[-8:], "--set", "city=Thun").code == 0
     assert log_of(store)[-1] == "shipped to Thun"
     # The checkpoint that it went on from, and all others, are as they were.
-    assert read_json("history", store, "t")[-len(before) :] == [{**row, "status": None} for row in before]
+    after = read_json("history", store, "t")
+    assert after[-len(before) :] == [{**row, "status": None} for row in before]
 
 
 @pytest.mark.requirement("H46")

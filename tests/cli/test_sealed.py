@@ -94,14 +94,17 @@ def test_verify_without_keys(store):
 
 @pytest.mark.parametrize("kind", ["", "sqlite:"])
 def test_a_copy_to_any_store_is_sealed_with_the_keys(store, keys, tmp_path, kind):
-    target = f"{kind}{tmp_path / 'copy'}"
-    assert graphkit("copy", store, "--to", target, "--key-file", keys).code == 0
-    assert SECRET in graphkit("show", target, "order-17", GRAPHKIT_KEYS=str(keys)).out
-    assert_refused(graphkit("show", target, "order-17"), 21, "--key-file names the keys")
-    copied = [path for path in tmp_path.rglob("*") if path.is_file() and "copy" in str(path.relative_to(tmp_path))]
+    target = tmp_path / "target" / "copy"
+    target.parent.mkdir()
+    name = f"{kind}{target}"
+    copy = ["copy", store, "--to", name, "--key-file", keys]
+    assert graphkit(*copy).code == 0
+    assert SECRET in graphkit("show", name, "order-17", GRAPHKIT_KEYS=str(keys)).out
+    assert_refused(graphkit("show", name, "order-17"), 21, "--key-file names the keys")
+    copied = [path.read_bytes() for path in target.parent.rglob("*") if path.is_file()]
     assert copied
-    assert not any(SECRET.encode() in path.read_bytes() for path in copied)
-    assert graphkit("copy", store, "--to", target, "--key-file", keys, "--plaintext").code == 21
+    assert not any(SECRET.encode() in data for data in copied)
+    assert graphkit(*copy, "--plaintext").code == 21
 
 
 def test_a_copy_is_plain_when_that_is_asked_for(store, keys, tmp_path):
@@ -229,21 +232,24 @@ def test_an_erased_thread_hides_nothing_and_can_be_deleted(erased, keys, tmp_pat
     for command in (["compact"], ["prune", "--keep-last", "1"], ["prune", "--keep-last", "1", "--dry-run"]):
         assert erased(*command).code == 0, command
     assert erased("prune", "order-17", "--keep-last", "1").code == 28
-    assert_refused(erased("copy", "--to", f"sqlite:{tmp_path / 'again.db'}"), 0, "passed over")
+    again = f"sqlite:{tmp_path / 'again.db'}"
+    assert_refused(erased("copy", "--to", again), 0, "passed over")
     assert erased("delete", "order-17", "--yes").code == 0
     assert erased("threads", "--json").json == []
     copied = f"sqlite:{tmp_path / 'copied.db'}"
-    assert SECRET in graphkit("show", copied, "order-17", "--key-file", keys).out
+    shown = graphkit("show", copied, "order-17", "--key-file", keys)
+    assert SECRET in shown.out
 
 
 @pytest.mark.requirement("P73")
 def test_a_copy_keeps_the_key_of_its_subject(tmp_path, keys):
     KeyFile(keys).add("anna")
-    cipher = SubjectKeys(keys, key_for=lambda *_: "anna")
-    fill(FileSystemSaver(tmp_path / "runs", fsync="never", cipher=cipher))
-    given = ("--key-file", keys)
+    source = tmp_path / "runs"
     copied = tmp_path / "copied"
-    assert graphkit("copy", tmp_path / "runs", "--to", copied, *given).code == 0
+    cipher = SubjectKeys(keys, key_for=lambda *_: "anna")
+    fill(FileSystemSaver(source, fsync="never", cipher=cipher))
+    given = ("--key-file", keys)
+    assert graphkit("copy", source, "--to", copied, *given).code == 0
     assert graphkit("fork", copied, "order-17", "forked", *given).code == 0
     KeyFile(keys).destroy("anna")
     assert read_json("verify", copied, *given)["erased"] == 3

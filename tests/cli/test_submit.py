@@ -3,13 +3,14 @@
 import json
 import signal
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
 from graphkit import RunnableConfig
 from savers import FileSystemSaver
 from tests.support.command_process import CommandProcess
-from tests.support.terminal import assert_refused, graphkit, read_json
+from tests.support.terminal import assert_refused, assert_shows, graphkit, read_json
 
 INPUT = '{"item": "lamp"}'
 FLOW = """
@@ -39,26 +40,27 @@ def submit(store, *options, app="shop:app"):
 def test_a_submitted_run_waits_for_a_worker(tmp_path, shop):
     store = tmp_path / "runs"
     assert submit(store, "-t", "t", "--meta", "user=anna").out == "t is queued\n"
-    assert read_json("threads", store, "--status", "queued")[0]["metadata"]["user"] == "anna"
+    (row,) = read_json("threads", store, "--status", "queued")
+    assert row["metadata"]["user"] == "anna"
     assert read_json("show", store, "t")["status"] == "queued"
     assert read_json("stats", store)["statuses"] == {"queued": 1}
-    assert graphkit("watch", store, "t", "--limit", "1").lines[0].split()[1:] == ["t", "queued"]
-    refused = submit(store, "-t", "t")
-    assert refused.code == 17
-    assert "its run is queued" in refused.err
-    done = graphkit("worker", store, "--app", shop, "--once")
-    assert done.out.endswith("resumed 1 run\n")
-    assert read_json("threads", store)[0]["status"] == "interrupted"
+    watched = graphkit("watch", store, "t", "--limit", "1")
+    assert watched.lines[0].split()[1:] == ["t", "queued"]
+    assert_refused(submit(store, "-t", "t"), 17, "its run is queued")
+    assert_shows(graphkit("worker", store, "--app", shop, "--once"), 0, "resumed 1 run\n")
+    (row,) = read_json("threads", store)
+    assert row["status"] == "interrupted"
 
 
 def test_a_time_and_a_key(tmp_path, shop):
     store = tmp_path / "runs"
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     at = tomorrow.isoformat(timespec="seconds")
-    first = submit(store, "--key", "order-17", "--at", at, "--json").json
+    submit_order = partial(submit, store, "--key", "order-17", "--json")
+    first = submit_order("--at", at).json
     thread = first["thread"]
     assert first == {**first, "status": "queued", "at": at, "key": "order-17"}
-    again = submit(store, "--key", "order-17", "--json").json
+    again = submit_order().json
     assert again == {**again, "thread": thread, "at": at}
     assert f"not before {at}" in graphkit("threads", store).out
     assert graphkit("worker", store, "--app", shop, "--once").out == "resumed 0 runs\n"

@@ -114,20 +114,21 @@ def test_no_threads_is_said_beside_the_output(store, tmp_path):
 
 
 def test_a_terminal_gets_a_page_and_a_pipe_all(tmp_path):
-    saver = FileSystemSaver(tmp_path / "many", fsync="never")
-    for number in range(101):
-        saver.put(RunnableConfig(f"t{number:03d}"), checkpoint(1, START, "a", {}))
-    paged = graphkit("threads", tmp_path / "many", terminal=True)
-    assert len(paged.lines) == 102
-    assert paged.err == "only the first 100 threads; --all or --limit shows more\n"
-    assert len(graphkit("threads", tmp_path / "many", "--all", terminal=True).lines) == 103
-    assert len(graphkit("threads", tmp_path / "many").lines) == 102
-    by_age = graphkit("threads", tmp_path / "many", "--sort", "age", terminal=True)
-    assert len(by_age.lines) == 102
-    assert by_age.err == paged.err
-    limited = graphkit("threads", tmp_path / "many", "--limit", 100, terminal=True)
-    assert len(limited.lines) == 102
-    assert limited.err == ""
+    store = tmp_path / "many"
+    with FileSystemSaver(store, fsync="never") as saver:
+        for number in range(101):
+            saver.put(RunnableConfig(f"t{number:03d}"), checkpoint(1, START, "a", {}))
+
+    def show(*options, terminal=True):
+        done = graphkit("threads", store, *options, terminal=terminal)
+        return len(done.lines), done.err
+
+    only = "only the first 100 threads; --all or --limit shows more\n"
+    assert show() == (102, only)
+    assert show("--sort", "age") == (102, only)
+    assert show("--limit", 100) == (102, "")
+    assert show("--all")[0] == 103
+    assert show(terminal=False)[0] == 102
 
 
 def test_a_damaged_thread_is_listed_among_the_good_ones(store):
@@ -154,13 +155,15 @@ def test_a_thread_that_cannot_even_be_named_is_warned_of(store):
 
 
 def test_ids_that_a_terminal_would_obey_are_escaped(tmp_path):
-    saver = FileSystemSaver(tmp_path / "odd", fsync="never")
-    saver.put(RunnableConfig("a\x1b[31m\nb"), checkpoint(1, "n\x07", "x", {"k\x1b": "v\x1b"}))
-    saver.put(RunnableConfig(""), checkpoint(1, START, "x", {}))
-    done = graphkit("threads", tmp_path / "odd")
+    store = tmp_path / "odd"
+    with FileSystemSaver(store, fsync="never") as saver:
+        saver.put(RunnableConfig("a\x1b[31m\nb"), checkpoint(1, "n\x07", "x", {"k\x1b": "v\x1b"}))
+        saver.put(RunnableConfig(""), checkpoint(1, START, "x", {}))
+    done = graphkit("threads", store)
     assert "\x1b" not in done.out
-    assert [line.split()[0] for line in done.lines[1:]] == ["''", r"a\x1b[31m\nb"]
-    shown = graphkit("show", tmp_path / "odd", r"a\x1b[31m\nb")
+    names = [line.split()[0] for line in done.lines[1:]]
+    assert names == ["''", r"a\x1b[31m\nb"]
+    shown = graphkit("show", store, names[1])
     assert shown.code == 0
     assert "\x1b" not in shown.out
 
@@ -198,11 +201,12 @@ def test_only_clean_checkpoints(saver, store):
     at = RunnableConfig("order-18")
     saver.put(at, checkpoint(14, "again", "x", {}, 13, clean=False))
     here = saver.put(at, checkpoint(15, "fails", "x", {}, 14))
-    saver.put_writes(here, {"failure": {"node_id": "x", "type": "ValueError", "message": "no", "at": NOW}})
-    assert [row["node"] for row in read_json("history", store, "order-18", "--clean")] == ["pack", START]
-    assert read_json("threads", store, "--status", "failed")[0]["failure"] == {
-        "node_id": "x", "type": "ValueError", "message": "no", "cause": None,
-    }  # fmt: skip
+    failure = {"node_id": "x", "type": "ValueError", "message": "no"}
+    saver.put_writes(here, {"failure": {**failure, "at": NOW}})
+    rows = read_json("history", store, "order-18", "--clean")
+    assert [row["node"] for row in rows] == ["pack", START]
+    (row,) = read_json("threads", store, "--status", "failed")
+    assert row["failure"] == {**failure, "cause": None}
 
 
 def test_search_in_all_threads(store):
@@ -258,21 +262,28 @@ def took(store, thread):
     return [row["seconds"] for row in read_json("history", store, thread)]
 
 
-def test_what_is_not_the_time_of_a_node(saver, store):
+def test_the_time_until_an_answer_is_not_that_of_a_node(saver, store):
     at = RunnableConfig("order-17")
     saver.put_writes(at, {"answer:q-1": True})
     saver.put(at, checkpoint(50, "approve", "ship", {}, 2))
-    assert took(store, "order-17") == [None, 60.0, None], "a human was waited for"
+    assert took(store, "order-17") == [None, 60.0, None]
     assert read_json("stats", store, "order-17")["slowest_node"] == "reserve (1 min 0 s)"
-    saver.put(RunnableConfig("order-18"), checkpoint(50, START, "pack", {}, 13, source="input"))
-    saver.put(RunnableConfig("order-18"), checkpoint(51, "pack", "pack", {}, 50, source="update"))
-    assert took(store, "order-18") == [None, None, 120.0, None], "no run, and an update"
-    here = RunnableConfig("import-a")
-    saver.put_writes(here, {"failure": {"node_id": "read", "type": "E", "message": "no", "at": NOW}})
-    saver.put_writes(here, {"failure": None})  # the run went on
-    saver.put(here, checkpoint(50, "read", "write", {}, 21))
-    saver.put(here, checkpoint(49, "write", "x", {}, 50))
-    assert took(store, "import-a") == [None, None, None], "a failure, and a clock that was set back"
+
+
+def test_the_time_between_runs_and_until_an_update_is_not_that_of_a_node(saver, store):
+    at = RunnableConfig("order-18")
+    saver.put(at, checkpoint(50, START, "pack", {}, 13, source="input"))
+    saver.put(at, checkpoint(51, "pack", "pack", {}, 50, source="update"))
+    assert took(store, "order-18") == [None, None, 120.0, None]
+
+
+def test_after_a_failure_and_a_clock_that_was_set_back_no_time_is_known(saver, store):
+    at = RunnableConfig("import-a")
+    saver.put_writes(at, {"failure": {"node_id": "read", "type": "E", "message": "no", "at": NOW}})
+    saver.put_writes(at, {"failure": None})  # the run went on
+    saver.put(at, checkpoint(50, "read", "write", {}, 21))
+    saver.put(at, checkpoint(49, "write", "x", {}, 50))
+    assert took(store, "import-a") == [None, None, None]
 
 
 def test_the_time_of_a_node_that_was_resumed_begins_with_the_resume(saver, store):
@@ -294,13 +305,12 @@ def test_a_rate_wants_a_minute_of_history(tmp_path, seconds, rate):
 
 def test_a_thread_was_updated_when_it_asked_or_failed(saver, store):
     asks = {**STOP, "created_at": minutes_ago(5)}
+    fails = {"node_id": "read", "type": "E", "message": "no", "at": minutes_ago(3)}
     saver.put_writes(RunnableConfig("order-17"), {"interrupt:q-2": asks})
-    failure = {"node_id": "read", "type": "E", "message": "no", "at": minutes_ago(3)}
-    saver.put_writes(RunnableConfig("import-a"), {"failure": failure})
+    saver.put_writes(RunnableConfig("import-a"), {"failure": fails})
     rows = read_json("threads", store, "--sort", "age")
-    assert [(row["thread"], row["updated"][11:16]) for row in rows] == [
-        ("import-a", "11:57"), ("order-17", "11:55"), ("order-18", "11:13"),
-    ]  # fmt: skip
+    assert [row["thread"] for row in rows] == ["import-a", "order-17", "order-18"]
+    assert [row["updated"][11:16] for row in rows] == ["11:57", "11:55", "11:13"]
 
 
 @pytest.mark.requirement("P60")
@@ -376,29 +386,34 @@ def test_a_limit_that_no_list_has_is_a_usage_error(store, command, number):
     assert "--limit" in done.err
 
 
-@pytest.mark.parametrize("kind", ["file", "sqlite"])
-def test_stats_and_verify_count_the_same_checkpoints(tmp_path, kind):
-    """Those of nested graphs and of released histories, too."""
+@pytest.fixture(params=["file", "sqlite"])
+def counted(request, tmp_path):
+    """The name of a store with nested graphs and released histories."""
     path = tmp_path / "runs"
-    name, saver = (str(path), FileSystemSaver(path)) if kind == "file" else (f"sqlite:{path}", SqliteSaver(path))
-    with saver:
-        nested = StateGraph({}).add_node("b", lambda _: {}).add_edge(START, "b").add_edge("b", END).compile()
-        graph = StateGraph({}).add_node("sub", nested).add_edge(START, "sub").add_edge("sub", END)
+    nested = StateGraph({}).add_node("b", lambda _: {}).add_edge(START, "b").add_edge("b", END).compile()
+    graph = StateGraph({}).add_node("sub", nested).add_edge(START, "sub").add_edge("sub", END)
+    with FileSystemSaver(path) if request.param == "file" else SqliteSaver(path) as saver:
         app = graph.compile(checkpoint_saver=saver)
         for thread in ("live", "again", "gone"):
             app.invoke({}, RunnableConfig(thread))
         for thread in ("again", "gone"):
             saver.release(RunnableConfig(thread))
         app.invoke({}, RunnableConfig("again"))
-        saver.put(RunnableConfig("part", checkpoint_ns="x"), Checkpoint(node_id="a", next_node_id="b", state={}))
-    counted = read_json("stats", name)
-    assert counted["checkpoints"] == read_json("verify", name)["checkpoints"] == 17
-    assert counted["threads"] == 3
-    assert counted["released"] == 8
-    assert counted["statuses"] == {"finished": 2, "stalled": 1}
-    assert read_json("stats", name, "again")["checkpoints"] == 8
-    assert "of them released         8" in graphkit("stats", name).out
-    assert read_json("stats", name, "live")["released"] is None
+        part = Checkpoint(node_id="a", next_node_id="b", state={})
+        saver.put(RunnableConfig("part", checkpoint_ns="x"), part)
+    return str(path) if request.param == "file" else f"sqlite:{path}"
+
+
+def test_stats_and_verify_count_the_same_checkpoints(counted):
+    """Those of nested graphs and of released histories, too."""
+    stats = read_json("stats", counted)
+    assert stats["checkpoints"] == read_json("verify", counted)["checkpoints"] == 17
+    assert stats["threads"] == 3
+    assert stats["released"] == 8
+    assert stats["statuses"] == {"finished": 2, "stalled": 1}
+    assert read_json("stats", counted, "again")["checkpoints"] == 8
+    assert "of them released         8" in graphkit("stats", counted).out
+    assert read_json("stats", counted, "live")["released"] is None
 
 
 def test_a_history_that_has_branched_is_a_tree(saver, store):

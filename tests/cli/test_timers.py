@@ -57,17 +57,20 @@ def test_a_thread_that_sleeps(store):
     until = datetime.fromisoformat(row["progress"].removeprefix("sleeps until "))
     assert timedelta(hours=23) < until - began < timedelta(hours=25)
     shown = read_json("show", store, "t")
-    assert shown["status"] == "sleeping"
-    assert shown["progress"] == row["progress"]
-    assert shown["waiting"] == []
+    assert shown == {**shown, "status": "sleeping", "progress": row["progress"], "waiting": []}
     assert read_json("stats", store)["statuses"] == {"sleeping": 1}
     assert read_json("interrupts", store) == []
-    assert graphkit("prune", store, "--idle", "0s", "--interrupted", "--yes").out == "no thread is idle for 0s\n"
+    watched = graphkit("watch", store, "t", "--limit", "2")
+    assert "sleeps until " in watched.lines[1]
+
+
+def test_nothing_wakes_it_before_its_time(store):
+    run(store, "nap")
+    pruned = graphkit("prune", store, "--idle", "0s", "--interrupted", "--yes")
+    assert pruned.out == "no thread is idle for 0s\n"
     assert graphkit("worker", store, "--app", "naps:app", "--once").out == "resumed 0 runs\n"
-    early = graphkit("resume", store, "t", "--app", "naps:app", "--json")
-    assert early.json["status"] == "sleeping"
+    assert read_json("resume", store, "t", "--app", "naps:app")["status"] == "sleeping"
     assert graphkit("wait", store, "t", "--timeout", "0.1").code == 124
-    assert "sleeps until " in graphkit("watch", store, "t", "--limit", "2").lines[1]
 
 
 def test_a_worker_wakes_it(store):

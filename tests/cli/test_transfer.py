@@ -324,18 +324,6 @@ def test_the_logs_come_along_byte_by_byte(tmp_path, source):
         assert path.stat().st_mode & 0o777 == mode
 
 
-@pytest.mark.sweep(3)
-@pytest.mark.parametrize("cut", [1, 2, 3, 4, 5, 6])
-def test_an_import_of_logs_that_was_cut_short_goes_on(tmp_path, source, cut):
-    lines = list(export_threads(source, format="logs"))
-    target = FileSystemSaver(tmp_path / "b", fsync="never", types=TYPES)
-    if cut > 1:
-        with pytest.raises(CheckpointFormatError, match="cut short"):
-            import_threads(target, lines[:cut], format="logs")
-    assert import_threads(target, lines, format="logs").threads == ["t"]
-    assert logs_of(tmp_path / "b") == logs_of(tmp_path / "source")
-
-
 def test_logs_do_not_overwrite(tmp_path, source):
     target = FileSystemSaver(tmp_path / "b", fsync="never")
     target.put(RunnableConfig("t"), checkpoint(1, START, "a", {}))

@@ -319,19 +319,22 @@ def test_a_released_history_is_never_shorter_in_silence(opener, config):
         saver.close()
 
 
-def test_a_newer_log_is_reported_and_left_alone(damaged):
-    of_another_format = with_format(damaged.whole, 3)
-    with_unknown_type = damaged.whole + pack_next(damaged.path, 9, b"\xc0")
-    with_unknown_flag = damaged.whole + pack_next(damaged.path, CHECKPOINT, b"\x90", flags=0x40)
-    for data in (of_another_format, with_unknown_type, with_unknown_flag):
-        damaged.write(data)
-        saver = damaged.opener()
-        assert [file.state for file in saver.verify().problems] == ["newer"]
-        assert not saver.repair().changed
-        for use, *arguments in ((saver.get,), (saver.list,), (saver.put, step(9, {"n": 9}))):
-            with pytest.raises(CheckpointFormatError, match=r"format 3|newer"):
-                use(damaged.config, *arguments)
-        assert damaged.path.read_bytes() == data
+@pytest.mark.parametrize("newer", ["format", "type", "flag"])
+def test_a_newer_log_is_reported_and_left_alone(damaged, newer):
+    data = {
+        "format": with_format(damaged.whole, 3),
+        "type": damaged.whole + pack_next(damaged.path, 9, b"\xc0"),
+        "flag": damaged.whole + pack_next(damaged.path, CHECKPOINT, b"\x90", flags=0x40),
+    }[newer]
+    damaged.write(data)
+    saver = damaged.opener()
+    (file,) = saver.verify().problems
+    assert file.state == "newer"
+    assert not saver.repair().changed
+    for use, *arguments in ((saver.get,), (saver.list,), (saver.put, step(9, {"n": 9}))):
+        with pytest.raises(CheckpointFormatError, match=r"format 3|newer"):
+            use(damaged.config, *arguments)
+    assert damaged.path.read_bytes() == data
 
 
 def test_an_unknown_record_that_may_be_skipped_is_skipped(damaged):
@@ -468,7 +471,8 @@ def test_a_log_whose_creation_never_finished_is_created_again(opener, config):
     path = locate_log(saver.base_directory)
     whole = path.read_bytes()
     beginning = read_records(path)[0].end
-    for left in (b"", whole[:1], whole[:63], whole[:64], whole[: beginning - 1], bytes(beginning), bytes(4096)):
+    cut_short = [whole[:length] for length in (0, 1, 63, 64, beginning - 1)]
+    for left in (*cut_short, bytes(beginning), bytes(4096)):
         path.write_bytes(left)
         assert opener().list(config) == []
         opener().put(config, step(5, {"n": 5}))

@@ -198,8 +198,9 @@ class Kind(Enum):
 
 
 def test_metadata_of_a_type_that_is_not_registered_are_no_damage(tmp_path):
+    checkpoint = Checkpoint(node_id="a", next_node_id="b", state={}, metadata={"kind": Kind.X})
     with FileSystemSaver(tmp_path, fsync="never", types=[Kind]) as saver:
-        saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={}, metadata={"kind": Kind.X}))
+        saver.put(CONFIG, checkpoint)
     with FileSystemSaver(tmp_path, fsync="never") as saver:
         for read in (saver.list, saver.history, saver.get, partial(last_good, saver)):
             with pytest.raises(CheckpointSerializationError, match="its type is not registered"):

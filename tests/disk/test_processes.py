@@ -161,13 +161,14 @@ def test_eight_processes_on_one_thread_and_eight_on_their_own(fsync, launcher, t
         return [{"who": who, "n": n, "items": ["x"] * n} for n in range(24, -1, -1)]
 
     with FileSystemSaver(tmp_path / "store") as saver:
-        assert sorted(saver.threads()) == sorted(["shared", *own])
-        history = saver.list(RunnableConfig("shared"))
-        assert len(history) == 200
-        assert len({checkpoint.id for checkpoint in history}) == 200
-        states = [dict(checkpoint.state) for checkpoint in history]
+        assert set(saver.threads()) == {"shared", *own}
+        shared = saver.list(RunnableConfig("shared"))
+        assert len({checkpoint.id for checkpoint in shared}) == 200
+        states = [dict(checkpoint.state) for checkpoint in shared]
+        assert len(states) == 200
         for who in range(8):
-            assert [state for state in states if state["who"] == who] == expected(who)
+            mine = [state for state in states if state["who"] == who]
+            assert mine == expected(who)
         for who, thread in enumerate(own, 8):
             assert list_states(saver, RunnableConfig(thread)) == expected(who)
 
@@ -179,10 +180,8 @@ def test_whatever_a_reader_sees_beside_writers_was_put(launcher, tmp_path):
         started = workers(launcher, str(tmp_path / "store"), "never", ["t"] * 3, 60)
         seen = []
         while any(worker.poll() is None for worker in started):
-            found = [
-                (checkpoint.state["who"], checkpoint.state["n"], len(checkpoint.state["items"]))
-                for checkpoint in reversed(reader.list(RunnableConfig("t")))
-            ]
+            states = list_states(reader, RunnableConfig("t"))[::-1]
+            found = [(state["who"], state["n"], len(state["items"])) for state in states]
             assert found[: len(seen)] == seen, "what was there stays, in its order"
             seen = found
             for who in range(3):

@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict, UserDict
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from zlib import crc32
 
@@ -415,14 +416,13 @@ def test_a_query_finds_the_nearest_items_also_after_reopening(open_store):
     memory = put_texts(InMemoryStore(index=INDEX))
     expected = {"ab": 1, "both": 1, "a": 0.5**0.5, "zero": 0, "none": None}
     for reader in (store, open_store(index=INDEX), memory):
-        found = reader.search(("a",), query="ab")
+        search = partial(reader.search, ("a",), query="ab")
+        found = search()
         assert set(keys_of(found)[:2]) == {"ab", "both"}
         scores = {item.key: item.score for item in found}
         assert scores == pytest.approx(expected, abs=1e-6)
-        filtered = reader.search(("a",), query="ab", filter={"kind": 1})
-        assert keys_of(filtered) == ["ab", "a"]
-        rest = reader.search(("a",), query="ab", limit=2, offset=2)
-        assert keys_of(rest) == ["a", "zero"]
+        assert keys_of(search(filter={"kind": 1})) == ["ab", "a"]
+        assert keys_of(search(limit=2, offset=2)) == ["a", "zero"]
 
 
 @pytest.mark.usefixtures("arithmetic")
@@ -471,16 +471,19 @@ for n in range(300):
 
 def test_processes_put_at_once_while_the_log_is_rewritten(tmp_path, open_store, launcher):
     store = open_store()
-    processes = [launcher.start("-c", WRITER, tmp_path / "data", name) for name in ("x", "y")]
+    folder = tmp_path / "data"
+    processes = [launcher.start("-c", WRITER, folder, name) for name in ("x", "y")]
+    text = "x" * 300
     for n in range(300):
-        store.put(("a", "z"), f"k{n % 100}", {"n": n, "text": "x" * 300})
+        store.put(("a", "z"), f"k{n % 100}", {"n": n, "text": text})
     for process in processes:
         with process:
             assert process.wait(60) == 0
+    newest_of_each = sorted([*range(200, 300)] * 3)
     for one in (store, open_store()):
-        numbers = [item.value["n"] for item in one.search((), limit=1000)]
-        assert sorted(numbers) == sorted([*range(200, 300)] * 3)
-    log = tmp_path / "data" / "langgraph-store" / "log"
+        items = one.search((), limit=1000)
+        assert sorted(item.value["n"] for item in items) == newest_of_each
+    log = folder / "langgraph-store" / "log"
     assert log.stat().st_size < 900 * 400 * 0.8
 
 
@@ -625,7 +628,8 @@ def read_records(data):
 
 def test_the_log_of_a_store_is_as_the_specification_says(golden):
     data = (golden / "langgraph-store" / "log").read_bytes()
-    assert data[40:56] == hashlib.blake2b(b"langgraph-store").digest()[:16]
+    name_hash = hashlib.blake2b(b"langgraph-store").digest()
+    assert data[40:56] == name_hash[:16]
     types, payloads = zip(*read_records(data), strict=True)
     assert types == (1, 1, 5, 5, 5, 5, 5)
     assert payloads[:2] == ({"entries": "langgraph-store"},) * 2
@@ -633,12 +637,15 @@ def test_the_log_of_a_store_is_as_the_specification_says(golden):
     created = 1_800_000_000_000_000
     updated = created + 60_000_000
     value = msgpack.packb({"city": "Aachen", "text": "aab"})
-    assert content == value + struct.pack("<3f", 2, 1, 0)
+    vector = struct.pack("<3f", 2, 1, 0)
+    assert content == value + vector
     times = [created, updated, None, None]
     sizes = [len(value), len(content), crc32(content)]
-    assert put == [0, ["users", "ann"], "home", *times, [["text", 3]], *sizes]
+    vectors = [["text", 3]]
+    assert put == [0, ["users", "ann"], "home", *times, vectors, *sizes]
     assert delete == [1, ["users", "cid"], "home"]
-    assert payloads[6] == [[2, ["users", "bob"], "home", updated + 90 * 60_000_000], b""]
+    expires = updated + 90 * 60_000_000
+    assert payloads[6] == [[2, ["users", "bob"], "home", expires], b""]
 
 
 @pytest.mark.parametrize(

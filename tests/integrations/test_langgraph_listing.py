@@ -57,7 +57,8 @@ def plain(saver, config, filter=None, before=None, limit=None):
     ranks = {}
     for thread_id in threads:
         for namespace in store.namespaces(thread_id):
-            if namespace.startswith("#early:") or names.get("checkpoint_ns") not in {None, namespace}:
+            wanted = names.get("checkpoint_ns", namespace)
+            if namespace.startswith("#early:") or namespace != wanted:
                 continue
             infos = store.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
             # Among the histories, a checkpoint has the place of the lowest id from the newest one to it.
@@ -65,12 +66,16 @@ def plain(saver, config, filter=None, before=None, limit=None):
             ranks.update(zip(map(id, infos), lowest, strict=True))
             infos = [info for info in infos if info.metadata.get(MADE_BY)]
             infos = infos_before(infos, before)
-            selected.append([info for info in infos if names.get("checkpoint_id") in {None, info.id}])
+            if wanted_id := names.get("checkpoint_id"):
+                infos = [info for info in infos if info.id == wanted_id]
+            selected.append(infos)
     merged = merge(*selected, key=lambda info: ranks[id(info)], reverse=True)
-    wanted = (filter or {}).items()
-    matching = (info for info in merged if all(info.metadata.get(key) == value for key, value in wanted))
+    terms = (filter or {}).items()
+    matching = (info for info in merged if all(info.metadata.get(key) == value for key, value in terms))
+    if limit is not None:
+        matching = islice(matching, min(limit, sys.maxsize))
     found = []
-    for info in islice(matching, None if limit is None else min(limit, sys.maxsize)):
+    for info in matching:
         one = saver.get_tuple(thread(info.thread_id, info.checkpoint_ns, checkpoint_id=info.id))
         if one is not None:
             found.append(one)
@@ -86,8 +91,9 @@ def fill(saver, seed, threads=("t", "A thread/with: another name", "u"), count=4
     puts = []
     clock = START
     for step in range(count):
-        history = histories[dice.randrange(len(histories))]
-        clock += timedelta(seconds=dice.choice((1, 1, 5, 0, -7, -60)))
+        history = dice.choice(histories)
+        seconds = dice.choice((1, 1, 5, 0, -7, -60))
+        clock += timedelta(seconds=seconds)
         messages[history].append("m" * dice.randrange(300))
         values = {"messages": list(messages[history]), "n": step}
         metadata = {"source": "loop", "step": step % 4, "parents": {}, "list": [step % 3]}
@@ -96,15 +102,18 @@ def fill(saver, seed, threads=("t", "A thread/with: another name", "u"), count=4
         new_id = id_of(config) if replaces else make_id(clock)
         if dice.random() < 0.3:
             own = thread(*history, checkpoint_id=new_id)
-            saver.put_writes(own, [("n", step), ("early", [1])], "task", "path")
+            early = [("n", step), ("early", [1])]
+            saver.put_writes(own, early, "task", "path")
         latest[history] = put_at(saver, config, clock, new_id, metadata, **values)
         if dice.random() < 0.3:
-            saver.put_writes(latest[history], [("n", "late"), ("__error__", "x")], f"task{step}")
+            late = [("n", "late"), ("__error__", "x")]
+            saver.put_writes(latest[history], late, f"task{step}")
         if dice.random() < 0.2:
             other = random.Random(step).choice(list(latest.values()))
             saver.put_writes(other, [("later", step)], f"to{step}")
         puts.append(latest[history])
-    saver.store.put(RunnableConfig("graphkit's own"), Checkpoint(node_id="a", next_node_id=None, state={"a": 1}))
+    own = Checkpoint(node_id="a", next_node_id=None, state={"a": 1})
+    saver.store.put(RunnableConfig("graphkit's own"), own)
     return puts
 
 
@@ -118,15 +127,18 @@ FILTERS = ({}, {"step": 2}, {"list": [1], "source": "loop"}, {"step": "none"})
 def test_every_combination_of_arguments(opener, seed):
     saver = opener.new()
     warm = opener.reopen(saver)
-    ids = fill(saver, seed, count=40 if opener.kind == "file" else 20)
-    elsewhere = thread(checkpoint_id=make_id(START + timedelta(seconds=20)))
+    count = 40 if opener.kind == "file" else 20
+    ids = fill(saver, seed, count=count)
+    of_no_checkpoint = make_id(START + timedelta(seconds=20))
+    elsewhere = thread(checkpoint_id=of_no_checkpoint)
     configs = (None, WHOLE_THREAD, thread("u", "sub"), thread("absent"), ids[7])
-    befores = (None, ids[len(ids) // 2], ids[0], elsewhere)
+    befores = (None, ids[count // 2], ids[0], elsewhere)
     for query in itertools.product(configs, FILTERS, befores):
         expected = plain(warm, *query)
         for limit in (None, 0, 3, 1 << 80):
             assert list_all(warm, *query, limit) == expected[:limit]
-        assert list_all(opener.reopen(saver), *query, 3) == expected[:3]
+        fresh = opener.reopen(saver)
+        assert list_all(fresh, *query, 3) == expected[:3]
 
 
 def list_all(saver, config, wanted, before, limit):
@@ -273,9 +285,10 @@ def test_what_changes_while_the_iterator_waits(saver, changing, config, limit):
     listing = again(saver).list(config, limit=limit)
     assert next(listing) == first
     assert next(listing) == second
-    CHANGES[changing](again(saver), ids)
+    change = CHANGES[changing]
+    change(again(saver), ids)
     left = (again(saver).get_tuple(one.config) for one in rest)
-    assert list(listing) == [one for one in left if one is not None]
+    assert list(listing) == [one for one in left if one]
 
 
 def path_of(saver, thread_id, ns=""):
@@ -320,6 +333,8 @@ def test_only_the_values_of_checkpoints_that_a_filter_accepts_are_restored(saver
     restored = []
     reader = again(saver, serde=Listening(lambda: restored.append(1)))
     newest, oldest = reader.list(None, filter={"user": "1", "step": 2})
-    assert (thread_of(newest.config), values_of(newest)) == ("t4", {"n": [4, 2]})
-    assert (thread_of(oldest.config), values_of(oldest)) == ("t1", {"n": [1, 2]})
+    assert thread_of(newest.config) == "t4"
+    assert values_of(newest) == {"n": [4, 2]}
+    assert thread_of(oldest.config) == "t1"
+    assert values_of(oldest) == {"n": [1, 2]}
     assert len(restored) == 4, "of each, the value of the channel and the other fields"

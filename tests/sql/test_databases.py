@@ -138,12 +138,16 @@ def test_tables_of_which_one_is_missing_are_refused(database, open_database):
 
 
 def test_every_id_is_a_key_of_its_own(database):
-    ids = [*HOSTILE_IDS, "\x1a", "\x1a0000", "\0", "\ud800\udc00", "\U00010000", "\u20ac" * 300]
+    escapes = ["\x1a", "\x1a0000", "\0"]
+    surrogates = ["\ud800\udc00", "\U00010000"]
+    ids = [*HOSTILE_IDS, *escapes, *surrogates, "\u20ac" * 300]
     for text in ids:
         add_history(database, encode_text(text))
-    keys = [key for (key,) in database.read(f"SELECT thread FROM {database.names.histories}")]
+    rows = database.read(f"SELECT thread FROM {database.names.histories}")
+    keys = [key for (key,) in rows]
     assert len(set(keys)) == len(ids)
-    assert all(len(key.encode()) <= MOST_BYTES for key in keys)
+    longest = max(len(key.encode()) for key in keys)
+    assert longest <= MOST_BYTES
     decoded = [decode_text(key) for key in keys if not is_cut(key)]
     assert sorted(decoded) == sorted(text for text in ids if len(text) < 300)
 

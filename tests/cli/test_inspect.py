@@ -180,22 +180,25 @@ def test_a_path_with_a_loop(tmp_path):
 
 
 def test_the_graph_with_the_path_taken(tmp_path, shop):
-    graphkit("run", tmp_path / "runs", "--app", shop, "--thread", "t", "--input", '{"item": "lamp"}')
-    done = graphkit("graph", tmp_path / "runs", "t", "--app", shop)
+    store = tmp_path / "runs"
+    graphkit("run", store, "--app", shop, "--thread", "t", "--input", '{"item": "lamp"}')
+    graph = ["graph", store, "t", "--app", shop]
+    done = graphkit(*graph)
     assert "\treserve:::reserve --> approve:::approve" in done.lines
     assert "class __START__,reserve passed;" in done.out
-    data = read_json("graph", tmp_path / "runs", "t", "--app", shop)
+    data = read_json(*graph)
     assert data["path"] == [START, "reserve"]
     assert len(data["fingerprint"]) == 16
     assert done.err == ""
-    changed = graphkit("graph", tmp_path / "runs", "t", "--app", "shop:changed")
+    changed = graphkit("graph", store, "t", "--app", "shop:changed")
     assert "the graph has changed" in changed.err
     assert graphkit("graph", "--app", shop).out.startswith("---\ntitle: Graph Diagram")
-    assert graphkit("graph", tmp_path / "runs").code == 2
-    drawn = graphkit("graph", tmp_path / "runs", "t", "--app", shop, terminal=True).out
+    assert graphkit("graph", store).code == 2
+    drawn = graphkit(*graph, terminal=True).out
     assert "┃ ▶ approve ┃" in drawn
-    assert drawn == graphkit("graph", tmp_path / "runs", "t", "--app", shop, "--format", "text").out
-    assert "┃ ▶ approve ┃" in graphkit("graph", tmp_path / "runs", "t", terminal=True).out  # the path alone
+    assert graphkit(*graph, "--format", "text").out == drawn
+    path_alone = graphkit("graph", store, "t", terminal=True)
+    assert "┃ ▶ approve ┃" in path_alone.out
 
 
 def test_an_older_line_is_the_path_to_its_end(saver, store):

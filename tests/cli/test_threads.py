@@ -199,7 +199,8 @@ def test_history_is_chosen(store):
 @pytest.mark.requirement("H44")
 def test_only_clean_checkpoints(saver, store):
     at = RunnableConfig("order-18")
-    saver.put(at, checkpoint(14, "again", "x", {}, 13, clean=False))
+    unclean = checkpoint(14, "again", "x", {}, 13, clean=False)
+    saver.put(at, unclean)
     here = saver.put(at, checkpoint(15, "fails", "x", {}, 14))
     failure = {"node_id": "x", "type": "ValueError", "message": "no"}
     saver.put_writes(here, {"failure": {**failure, "at": NOW}})

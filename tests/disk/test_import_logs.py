@@ -56,7 +56,8 @@ def test_the_log_of_the_root_takes_its_place_last(lines, opener, tmp_path):
         with pytest.raises(CheckpointFormatError, match="cut short"):
             import_threads(target, lines[:cut], format="logs")
         assert target.get(X) is None
-        assert import_threads(target, lines, format="logs").threads == ["x"]
+        report = import_threads(target, lines, format="logs")
+        assert report.threads == ["x"]
         assert target.get(X).state["n"] == 2
         assert [*export_threads(target, format="logs")] == [*export_threads(old, format="logs")]
 

@@ -71,11 +71,11 @@ def expect(root, states, config=CONFIG, **options):
         report = saver.verify()
         assert report.ok, report.problems
         listed = saver.list(config)[::-1]
-        assert list_ids(saver, config)[::-1] == list(states)
+        assert [checkpoint.id for checkpoint in listed] == list(states)
         assert states_of(listed) == list(states.values())
         for name, state in states.items():
-            found = saver.get(config.with_check_point_id(name))
-            assert dict(found.state) == state
+            at = config.with_check_point_id(name)
+            assert dict(saver.get(at).state) == state
         assert saver.get(config).id == listed[-1].id
     for record in read_records(locate_log(root, config.thread)):
         assert len(record.payload) <= LIMIT

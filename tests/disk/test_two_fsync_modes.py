@@ -56,10 +56,12 @@ class Rebooting(Crashes):
                 expect_each(view(one, [thread], [namespace]), here)
                 self._expect_alike(one, config)
             saver.put(config, made(number))
-            expect_each(view(saver, [thread], [namespace]), [grown(one, thread, namespace, number) for one in here])
+            longer = [grown(one, thread, namespace, number) for one in here]
+            expect_each(view(saver, [thread], [namespace]), longer)
             self._expect_alike(saver, config)
             self._expect_early_or_none(saver, views, thread, namespace)
-        assert not [file for file in saver.verify().problems if file.state == "damaged"]
+        problems = saver.verify().problems
+        assert "damaged" not in {file.state for file in problems}
         self.boot[0] = 1
 
     @staticmethod

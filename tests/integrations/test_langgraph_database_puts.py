@@ -72,7 +72,8 @@ def test_a_usual_put_on_sqlite_is_one_statement(tmp_path, monkeypatch):
     assert inserts + keyframes == 40 - MOST_NUMBERS - 2
     assert len(counter.statements) == inserts + 2 * keyframes
     for step in (0, MOST_NUMBERS - 1, MOST_NUMBERS, 39):
-        assert [found.metadata["step"] for found in saver.list(None, filter={"step": step})] == [step]
+        (found,) = saver.list(None, filter={"step": step})
+        assert found.metadata["step"] == step
 
 
 @pytest.mark.parametrize("values", [{"n": 99}, {"n": 99, "new": 1}])
@@ -103,10 +104,11 @@ def test_writes_of_an_old_checkpoint_are_not_taken_for_early_ones(opener):
     assert saver.get_tuple(thread()) is not None
     saver.put_writes(old, [("n", "second")], "task")
     saver.put_writes(old, [("n", "other")], "other task")
-    assert saver.get_tuple(old).pending_writes == [("other task", "n", "other"), ("task", "n", "first")]
+    found = saver.get_tuple(old).pending_writes
+    assert found == [("other task", "n", "other"), ("task", "n", "first")]
     history = saver.store.catalogue.shared_log("t", "").history
-    waiting = [early.id for early in history.scan.load_early()]
-    assert id_of(old) not in waiting
+    waiting = history.scan.load_early()
+    assert id_of(old) not in [early.id for early in waiting]
 
 
 @parametrize(*DATABASES)

@@ -51,13 +51,15 @@ def test_writes_that_come_before_their_checkpoint(opener):
     saver.put_writes(own, [("__error__", "new")], "task 2")
     saver.put(thread(), checkpoint, {"step": -1}, {})
     stored = saver.get_tuple(own).pending_writes
-    assert sorted(stored) == [("task 1", "a", "first"), ("task 1", "b", 1), ("task 2", "__error__", "new")]
+    of_the_first = [("task 1", "a", "first"), ("task 1", "b", 1)]
+    assert sorted(stored) == [*of_the_first, ("task 2", "__error__", "new")]
     for found in (saver.get_tuple(thread()), *list_each_way(saver)):
         assert found.pending_writes == stored
 
     saver.put_writes(own, [("c", 3)], "task 3")
     saver.put(thread(), checkpoint, {"step": -1}, {})  # replaces it
-    assert sorted(saver.get_tuple(own).pending_writes) == sorted([*stored, ("task 3", "c", 3)])
+    found = saver.get_tuple(own).pending_writes
+    assert sorted(found) == sorted([*stored, ("task 3", "c", 3)])
 
 
 def list_each_way(saver):
@@ -94,8 +96,7 @@ def test_what_runs_made_is_removed(opener):
     puts = put_runs(saver, "some of it", ["r", "kept", "s", "kept"])
     saver.delete_for_runs(["r", "s", "unknown"])
     saver.delete_for_runs([])
-    newest, older = saver.list(None)
-    for found, number in ((newest, 3), (older, 1)):
+    for found, number in zip(saver.list(None), (3, 1), strict=True):
         assert found.config == puts[number]
         assert values_of(found) == {"n": number}
         assert found.pending_writes == [("early", "n", number), ("late", "n", number)]
@@ -108,9 +109,11 @@ def put_runs(saver, thread_id, runs):
     for number, run in enumerate(runs):
         made = make_checkpoint(version=f"{number}", metadata={"run_id": run}, n=number)
         own = thread(thread_id, checkpoint_id=made[0]["id"])
-        saver.put_writes(own, [("n", number)], "early")
-        configs.append(saver.put(configs[-1], *made))
-        saver.put_writes(own, [("n", number)], "late")
+        writes = [("n", number)]
+        saver.put_writes(own, writes, "early")
+        stored = saver.put(configs[-1], *made)
+        configs.append(stored)
+        saver.put_writes(own, writes, "late")
     return configs[1:]
 
 

@@ -126,10 +126,12 @@ def test_tuples_in_metadata_become_lists_and_a_filter_finds_them_by_either(saver
     put(saver, None, {"pair": [2, 1], "step": 2}, a=2)
     for reader in (saver, again(saver)):
         assert reader.get_tuple(config).metadata == READ
-        for wanted in ({"pair": (1, 2)}, {"pair": [1, 2]}, {"nested": READ["nested"]}):
+        as_tuple = {"pair": (1, 2)}
+        as_list = {"pair": [1, 2]}
+        for wanted in (as_tuple, as_list, {"nested": READ["nested"]}):
             (found,) = reader.list(None, filter=wanted)
             assert found.config == config
-        (info,) = reader.store.search({"pair": [1, 2]})
+        (info,) = reader.store.search(as_list)
         assert info.id == id_of(config)
 
 

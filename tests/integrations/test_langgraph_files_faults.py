@@ -65,7 +65,9 @@ def test_a_put_that_was_cut_at_any_byte_is_as_if_it_had_never_been(tmp_path, sto
     before = view(store)
     after = {**before, (("b",), "next"): {"n": 4}}
     length = log.stat().st_size
-    store.batch([PutOp(("a",), "two", {"n": 3, "text": "y" * 700}), PutOp(("b",), "three", {"n": 3})])
+    replaced = PutOp(("a",), "two", {"n": 3, "text": "y" * 700})
+    added = PutOp(("b",), "three", {"n": 3})
+    store.batch([replaced, added])
     data = log.read_bytes()
     for cut in sweep.some(range(length, len(data)), 60):
         with open_copy(tmp_path, data[:cut]) as torn:
@@ -388,7 +390,8 @@ def test_a_cache_survives_power_loss_too(sweep):
     views = [{}]
     for n in range(12):
         fs.note("begin", n)
-        cache.set({keys[n % 4]: ("x" * 200 + str(n), None)})
+        value = "x" * 200 + str(n)
+        cache.set({keys[n % 4]: (value, None)})
         fs.note("ack", n)
         views.append(cache.get(keys))
     states = 0

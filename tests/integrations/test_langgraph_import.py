@@ -130,11 +130,12 @@ def permissive(directory):
 def test_everything_is_there_and_the_same(database, tmp_path):
     fill(database.saver)
     steps = []
-    report = database.bring(tmp_path / "runs", progress=lambda *step: steps.append(step))
+    runs = tmp_path / "runs"
+    report = database.bring(runs, progress=lambda *step: steps.append(step))
     count = len(list(database.saver.list(None)))
     assert (report.ok, report.problems) == (True, ())
     assert (report.threads, report.checkpoints, report.skipped) == (6, count, 0)
-    ours = permissive(tmp_path / "runs")
+    ours = permissive(runs)
     done, total, threads = zip(*steps, strict=True)
     assert done == tuple(range(1, count + 1))
     assert set(total) == {count}
@@ -201,9 +202,11 @@ def test_sends_of_an_old_format_are_found_at_the_parent(own_database, tmp_path):
     with _postgres(own_database) as database:
         saver = database.saver
         config = {"configurable": {"thread_id": "old", "checkpoint_ns": ""}}
-        first = saver.put(config, {**empty_checkpoint(), "v": 3}, {}, {})
+        parent = {**empty_checkpoint(), "v": 3}
+        first = saver.put(config, parent, {}, {})
         saver.put_writes(first, [("__pregel_tasks", send)], "task")
-        saver.put(first, {**empty_checkpoint(), "v": 3}, {}, {})
+        child = {**empty_checkpoint(), "v": 3}
+        saver.put(first, child, {}, {})
         expected = saver.get_tuple(thread("old")).checkpoint
         assert database.bring(tmp_path / "runs").ok
     found = FileSystemCheckpointSaver(tmp_path / "runs").get_tuple(thread("old")).checkpoint

@@ -221,8 +221,9 @@ def test_event_loops_and_threads_use_one_saver_at_once(saver):
     async def converse(name):
         for value in range(puts):
             checkpoint, metadata, versions = make(value)
+            values = checkpoint["channel_values"]
             if value == 2:
-                checkpoint["channel_values"] |= {"large": [f"{name} {n}" for n in range(9000)]}
+                values["large"] = [f"{name} {n}" for n in range(9000)]
             config = await saver.aput(thread(name), checkpoint, metadata, versions)
             await saver.aput_writes(config, [("a", value)], "task")
             found = await saver.aget_tuple(thread(name))

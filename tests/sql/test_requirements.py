@@ -43,8 +43,11 @@ def options(request, tmp_path):
 def test_a_graph_runs_and_continues_on_each_store_from_json_alone(kind, options):
     checkpoint = {"store": kind, "interval": 1, "preserve": True, "options": options(kind)}
     text = json.dumps({"checkpoint": checkpoint})
-    graph = StateGraph({}).add_node("add", lambda state: {"n": state.get("n", 0) + 1})
-    graph.add_edge(START, "add").add_edge("add", END)
+
+    def add(state):
+        return {"n": state.get("n", 0) + 1}
+
+    graph = StateGraph({}).add_node("add", add).add_edge(START, "add").add_edge("add", END)
     for expected in (1, 2):
         config = GraphConfig.from_json(text)
         app = graph.compile(**config.compile_options())

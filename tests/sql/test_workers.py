@@ -1,5 +1,6 @@
 """Workers in several processes on one schema of PostgreSQL: each run is claimed once, and none is lost."""
 
+import itertools
 import signal
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -62,7 +63,8 @@ def test_four_workers_serve_many_runs_and_each_step_once(open_postgres_saver, st
     answering = [start("answer", threads[first::2]) for first in range(2)]
     wait_until(saver, threads, "finished")
     assert [process.wait(PATIENCE) for process in answering] == [0, 0]
-    assert read_work(tmp_path) == {(thread, step): 1 for thread in threads for step in ("draft", "publish")}
+    each_step = itertools.product(threads, ("draft", "publish"))
+    assert read_work(tmp_path) == dict.fromkeys(each_step, 1)
     for thread in threads:
         assert read_log(saver, thread) == ["draft", "yes", "publish"]
 

@@ -54,10 +54,6 @@ def make_id():
     return "order-17"
 
 
-async def take_order_later(state):
-    return {"order": "lamp"}
-
-
 not_callable = "text"
 scripted = ScriptedModel([])
 

@@ -483,13 +483,14 @@ def test_a_synchronous_run_with_asynchronous_parts_names_arun(build, where):
 @pytest.mark.requirement("P43")
 def test_a_nested_agent_stores_its_history_in_its_own_saver(run, tmp_path):
     own = FileSystemSaver(tmp_path / "inner")
-    inner = AgentBuilder().with_chat(echo, name="think").with_checkpointer(own).build()
-    builder = AgentBuilder().with_step("expert", inner).with_chat(echo, name="sum_up")
+    inner = AgentBuilder().with_chat(echo, name="think").with_checkpointer(own)
+    builder = AgentBuilder().with_step("expert", inner.build()).with_chat(echo, name="sum_up")
     saver = FileSystemSaver(tmp_path / "outer")
     agent = builder.with_checkpointer(saver).build()
     state = run(agent, "hello", "t")
     assert contents(state, "assistant") == ["1: hello", "2: 1: hello"]
-    assert [snapshot.node for snapshot in agent.get_state_history("t")] == ["sum_up", "expert", START]
+    history = agent.get_state_history("t")
+    assert [snapshot.node for snapshot in history] == ["sum_up", "expert", START]
     nested = RunnableConfig("t", checkpoint_ns="expert")
     assert own.get(nested).node_id == "think"
     assert saver.get(nested) is None

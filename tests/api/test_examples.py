@@ -46,17 +46,17 @@ def fresh_folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_every_example_is_short_explained_and_tested():
-    files = [Path(__file__), *(ROOT / "tests" / "integrations").glob("test_*.py")]
-    tests = "".join(path.read_text(encoding="utf-8") for path in files)
-    for path in EXAMPLES:
-        text = path.read_text(encoding="utf-8")
-        assert not path.name[0].isdigit() or len(text.splitlines()) <= 92, path
-        top = ast.get_docstring(ast.parse(text))
-        assert re.search(r"^Shows: ", top, re.MULTILINE), path
-        assert re.search(rf"^Run:   python examples/{path.name}", top, re.MULTILINE), path
-        assert "rints " in top, path
-        assert f'"{path.name}"' in tests, path
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_is_short_explained_and_tested(path):
+    text = path.read_text(encoding="utf-8")
+    if path.name[0].isdigit():
+        assert len(text.splitlines()) <= 92
+    top = ast.get_docstring(ast.parse(text))
+    assert re.search(r"^Shows: ", top, re.MULTILINE)
+    assert re.search(rf"^Run:   python examples/{path.name}", top, re.MULTILINE)
+    assert "rints " in top
+    tests = [Path(__file__), *(ROOT / "tests" / "integrations").glob("test_*.py")]
+    assert any(f'"{path.name}"' in test.read_text(encoding="utf-8") for test in tests)
 
 
 REPORT = """\
@@ -169,25 +169,23 @@ def test_long_job(run):
 def test_long_job_is_killed_and_goes_on(run, start):
     options = ["--limit", "60000", "--piece", "1000"]
     config = RunnableConfig(thread_id="primes below 60000")
-    counted = []
+    last = 0
     for pieces in (1, 4, 2, 7):
         with start("04_long_job.py", *options) as process:
-            lines = [process.stdout.readline() for _ in range(pieces + bool(counted))]
+            lines = [process.stdout.readline() for _ in range(pieces + bool(last))]
             process.kill()
             lines += process.stdout.readlines()
         assert process.returncode == -signal.SIGKILL
-        if counted:
-            assert lines.pop(0) == f"going on at {counted[-1]}\n"
-        # The last stored piece may have been killed before it was printed.
-        below = FileSystemSaver("runs/checkpoints").get(config).state["below"]
+        if last:
+            assert lines.pop(0) == f"going on at {last}\n"
         printed = [int(line.split()[-1]) for line in lines if line.endswith("000\n")]
-        first = counted[-1] + 1000 if counted else 1000
-        assert printed == list(range(first, first + 1000 * len(printed), 1000))
-        assert below - printed[-1] in {0, 1000}
-        counted += [*printed, below]
+        assert printed == [last + 1000 * number for number in range(1, len(printed) + 1)]
+        # The last stored piece may have been killed before it was printed.
+        last = FileSystemSaver("runs/checkpoints").get(config).state["below"]
+        assert last - printed[-1] in {0, 1000}
     assert run("04_long_job.py", *options).splitlines()[-1] == "6057 primes below 60000"
-    history = FileSystemSaver("runs/checkpoints").list(config)
-    assert [checkpoint.state["below"] for checkpoint in reversed(history)] == list(range(0, 61_000, 1000))
+    history = FileSystemSaver("runs/checkpoints").replay(config)
+    assert [checkpoint.state["below"] for checkpoint in history] == list(range(0, 61_000, 1000))
 
 
 @pytest.mark.requirement("L16", "P16")
@@ -264,14 +262,18 @@ def test_data_pipeline_fails_once_and_goes_on_in_another_process(run, start, fre
 
 
 def test_parallel_research_keeps_the_order_of_the_edges(run):
-    lines = run("07_parallel_research.py").splitlines()
-    assert [line.split(":")[0] for line in lines[:4]] == ["history", "physics", "travel", "travel"]
-    notes = [f"{title} ({shelf})" for shelf, title in (line.split(": ") for line in lines[:4])]
-    assert lines[4].strip() == "; ".join(notes)
+    *found, last = run("07_parallel_research.py").splitlines()[:5]
+    found = [line.split(": ") for line in found]
+    assert [shelf for shelf, _ in found] == ["history", "physics", "travel", "travel"]
+    notes = [f"{title} ({shelf})" for shelf, title in found]
+    assert last.strip() == "; ".join(notes)
+    assert "nothing found" in run("07_parallel_research.py", "zeppelin")
+
+
+def test_parallel_research_draws_its_way(run):
     drawn = run("07_parallel_research.py", "rail", "--draw")
     assert "flowchart TD" in drawn
     assert re.search(r"read:::read -->\|3\| answer", drawn)
-    assert "nothing found" in run("07_parallel_research.py", "zeppelin")
 
 
 @pytest.mark.parametrize(("answer", "outcome"), [("yes", "approved"), ("no", "refused")])

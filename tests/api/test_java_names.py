@@ -170,15 +170,21 @@ def test_a_getter_gives_the_attribute(thing, getters):
 TESTED_APART = {("BaseCheckpointSaver", "threadId"), ("RunnableConfig", "customDispatcher")}
 
 
+def java_names():
+    """Yield each class with Java names, and each of its names of more than one word."""
+    for cls in java_classes():
+        for name, value in vars(cls).items():
+            is_one_word = name == name.lower() or name.isupper()
+            if not (name.startswith("_") or is_one_word or inspect.isclass(value)):
+                yield cls, name
+
+
 def test_every_java_name_is_an_alias_or_a_tested_getter():
     aliases = {java for _, _, java in PAIRS}
     getters = {(cls, getter) for thing, names in GETTERS for cls in type(thing).__mro__ for getter in names}
-    for cls in java_classes():
-        for name in vars(cls):
-            if name.startswith("_") or name == name.lower() or name.isupper() or inspect.isclass(vars(cls)[name]):
-                continue
-            known = name in aliases or (cls, name) in getters
-            assert known or (cls.__name__, name) in TESTED_APART, f"{cls.__name__}.{name}"
+    for cls, name in java_names():
+        if name not in aliases and (cls, name) not in getters:
+            assert (cls.__name__, name) in TESTED_APART, f"{cls.__name__}.{name}"
 
 
 def test_a_name_is_an_attribute_or_a_method_never_both():
@@ -272,16 +278,20 @@ def test_a_builder_builds_what_keywords_make(cls, fields, values):
     assert cls.builder(built).build() == built
 
 
-def test_the_other_builder_methods():
-    several = CompileConfig.builder().interruptBefore("a", "b").interruptAfter("c", "d").recursionLimit(5).build()
-    assert several == CompileConfig(interrupt_before=["a", "b"], interrupt_after=["c", "d"], max_iterations=5)
-    collected = CompileConfig.builder().interruptsBefore({"a"}).interruptsAfter(["b"]).build()
-    assert collected == CompileConfig(interrupt_before=["a"], interrupt_after=["b"])
-    assert RunnableConfig.builder().recursionLimit(5).build() == RunnableConfig(max_iterations=5)
-    both = RunnableConfig.builder().addParallelNodeExecutor("a", POOL).addParallelNodeExecutor("b", POOL).build()
-    assert both.executor == {"a": POOL, "b": POOL}
-    first = RunnableConfig.builder().addMetadata("a", 1).build()
-    second = RunnableConfig.builder(first).putMetadata("b", 2).build()
+def test_the_other_builder_methods_of_a_compile_config():
+    several = CompileConfig.builder().interruptBefore("a", "b").interruptAfter("c", "d").recursionLimit(5)
+    assert several.build() == CompileConfig(interrupt_before=["a", "b"], interrupt_after=["c", "d"], max_iterations=5)
+    collected = CompileConfig.builder().interruptsBefore({"a"}).interruptsAfter(["b"])
+    assert collected.build() == CompileConfig(interrupt_before=["a"], interrupt_after=["b"])
+
+
+def test_the_other_builder_methods_of_a_runnable_config():
+    builder = RunnableConfig.builder
+    assert builder().recursionLimit(5).build() == RunnableConfig(max_iterations=5)
+    both = builder().addParallelNodeExecutor("a", POOL).addParallelNodeExecutor("b", POOL)
+    assert both.build().executor == {"a": POOL, "b": POOL}
+    first = builder().addMetadata("a", 1).build()
+    second = builder(first).putMetadata("b", 2).build()
     assert dict(first.metadata) == {"a": 1}
     assert dict(second.metadata) == {"a": 1, "b": 2}
 

@@ -5,7 +5,7 @@ import pytest
 from graphkit import operations
 from savers import FileSystemSaver
 from tests.support.command_process import CommandProcess
-from tests.support.terminal import graphkit
+from tests.support.terminal import assert_shows, graphkit, read_json
 
 INPUT = '{"item": "lamp"}'
 FLOW = """
@@ -33,26 +33,30 @@ def store(tmp_path, shop):
     return tmp_path / "runs"
 
 
-def test_a_thread_that_waits_is_cancelled_at_once(store, shop):
+def test_a_thread_that_waits_is_cancelled_at_once(store):
     assert graphkit("cancel", store, "t", "--reason", "sold out").out == "t is cancelled\n"
-    assert graphkit("cancel", store, "t", "--json").json == {"thread": "t", "status": "cancelled", "accepted": False}
+    assert read_json("cancel", store, "t") == {"thread": "t", "status": "cancelled", "accepted": False}
     assert graphkit("cancel", store, "t").out == "t is cancelled: nothing to stop\n"
-    (row,) = graphkit("threads", store, "--status", "cancelled", "--json").json
-    assert (row["status"], row["reason"], row["waiting"]) == ("cancelled", "sold out", None)
-    assert "sold out" in graphkit("threads", store).out
-    shown = graphkit("show", store, "t", "--json").json
-    assert (shown["status"], shown["reason"], shown["waiting"]) == ("cancelled", "sold out", [])
-    assert "sold out" in graphkit("show", store, "t").out
-    assert graphkit("history", store, "t", "--json").json[0]["status"] == "cancelled"
-    assert graphkit("stats", store, "--json").json["statuses"] == {"cancelled": 1}
-    assert graphkit("interrupts", store, "--json").json == []
-    waited = graphkit("wait", store, "t", "--until", "interrupted")
-    assert (waited.out, waited.code) == ("t is cancelled\n", 6)
-    assert graphkit("worker", store, "--app", shop, "--once").out.endswith("resumed 0 runs\n")
+
+
+def test_every_command_says_that_a_thread_was_cancelled_and_why(store, shop):
+    graphkit("cancel", store, "t", "--reason", "sold out")
+    (row,) = read_json("threads", store, "--status", "cancelled")
+    shown = read_json("show", store, "t")
+    for found in (row, shown):
+        assert (found["status"], found["reason"]) == ("cancelled", "sold out")
+        assert not found["waiting"]
+    assert_shows(graphkit("threads", store), 0, "sold out")
+    assert_shows(graphkit("show", store, "t"), 0, "sold out")
+    assert read_json("history", store, "t")[0]["status"] == "cancelled"
+    assert read_json("stats", store)["statuses"] == {"cancelled": 1}
+    assert read_json("interrupts", store) == []
+    assert_shows(graphkit("wait", store, "t", "--until", "interrupted"), 6, "t is cancelled\n")
+    assert_shows(graphkit("worker", store, "--app", shop, "--once"), 0, "resumed 0 runs\n")
 
 
 def test_a_watch_says_why(store):
-    latest = graphkit("history", store, "t", "--json").json[0]["id"]
+    latest = read_json("history", store, "t")[0]["id"]
     graphkit("cancel", store, "t", "--reason", "sold out")
     lines = graphkit("watch", store, "t", "--checkpoint", latest, "--limit", "2").lines
     assert [line.partition(" t ")[2].strip() for line in lines][-1] == "cancelled: sold out"

@@ -78,14 +78,21 @@ def test_the_commands_that_hive_only_promised_are_there():
 def test_the_options_of_a_command_are_those_of_its_section(name):
     text = section(name)
     for param in own(COMMANDS[name]):
-        words = [param.metavar] if param.param_type_name == "argument" else [*param.opts, *param.secondary_opts]
-        for word in words:
+        for word in words_of(param):
             assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text), word
         assert param.help, param.name
     known = {word for param in COMMANDS[name].params for word in (*param.opts, *param.secondary_opts)}
     for line in text.splitlines():
         if line.startswith("- `-"):
-            assert set(re.findall(r"`(--?[a-z-]+)`", line.partition(":")[0])) <= known
+            described = re.findall(r"`(--?[a-z-]+)`", line.partition(":")[0])
+            assert set(described) <= known
+
+
+def words_of(param):
+    """How a parameter is typed."""
+    if param.param_type_name == "argument":
+        return [param.metavar]
+    return [*param.opts, *param.secondary_opts]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -109,13 +116,11 @@ def test_each_command_that_a_page_shows_parses():
 
 def test_every_exit_code_of_an_error_is_in_the_table():
     table = re.search(r"\| exit code.*?\n\n", PAGE, re.DOTALL)[0]
-    documented = {
-        int(number) for row in table.strip().splitlines()[2:] for number in re.findall(r"\d+", row.split("|")[1])
-    }
-    classes = [
-        thing for thing in vars(errors).values() if isinstance(thing, type) and issubclass(thing, errors.GraphKitError)
-    ]
-    assert {thing.exit_code for thing in classes} | {0, 2, 5, 6, 70, 124, 130} == documented
+    first_cells = [row.split("|")[1] for row in table.strip().splitlines()[2:]]
+    documented = {int(number) for cell in first_cells for number in re.findall(r"\d+", cell)}
+    classes = [thing for thing in vars(errors).values() if isinstance(thing, type)]
+    codes = {one.exit_code for one in classes if issubclass(one, errors.GraphKitError)}
+    assert codes | {0, 2, 5, 6, 70, 124, 130} == documented
 
 
 def test_what_all_have_is_on_the_page():

@@ -15,7 +15,7 @@ from graphkit import START, BaseCheckpointSaver, RunnableConfig, registry
 from graphkit.cli.commands import COMMANDS
 from graphkit.errors import MissingDependencyError
 from savers import FileSystemSaver
-from tests.support.terminal import SHOP, checkpoint, damage, graphkit
+from tests.support.terminal import SHOP, assert_refused, checkpoint, damage, graphkit, read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAPHKIT = [sys.executable, "-W", "error", "-m", "graphkit"]
@@ -85,17 +85,32 @@ for words in command_lines:
 """
 
 
-@pytest.mark.parametrize("package", ["click", "rich"])
-def test_without_the_extra_a_command_names_it_and_help_and_version_work(package):
-    lines = [["--version"], ["threads", "runs"], ["show", "--help"], ["--debug"], ["--help"], ["-h"], []]
-    command = [sys.executable, "-c", WITHOUT, json.dumps([package, *lines])]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    version, *commands_and_helps = map(json.loads, done.stdout.splitlines())
-    assert (version[0], version[1].split()[0], version[2]) == (0, "graphkit", "")
+@pytest.fixture(params=["click", "rich"])
+def without(request):
+    """Runs command lines in a process without a package; returns its name and, of each, the code and both outputs."""
+
+    def run(*command_lines):
+        command = [sys.executable, "-c", WITHOUT, json.dumps([request.param, *command_lines])]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return request.param, run
+
+
+def test_without_the_extra_a_command_names_it_and_help_and_version_work(without):
+    package, run = without
+    commands = [["threads", "runs"], ["show", "--help"], ["--debug"]]
+    helps = [["--help"], ["-h"], []]
+    version, *others = run(["--version"], *commands, *helps)
+    assert version[0] == 0
+    assert version[1].startswith("graphkit ")
+
     advice = str(MissingDependencyError(package, "cli"))
-    assert commands_and_helps[:3] == [[MissingDependencyError.exit_code, "", f"graphkit: {advice}\n"]] * 3
-    for code, out, err in commands_and_helps[3:]:
-        assert (code, err, advice in out) == (0, "", True)
+    refused = [MissingDependencyError.exit_code, "", f"graphkit: {advice}\n"]
+    assert others[:3] == [refused] * 3
+    for code, out, err in others[3:]:
+        assert (code, err) == (0, "")
+        assert advice in out
         assert all(f"\n  {name} " in out for name in COMMANDS)
 
 
@@ -162,15 +177,17 @@ def test_completion_of_what_is_not_there(tmp_path, fork):
 
 def test_an_output_that_lacks_letters_has_them_escaped(tmp_path, fork):
     text = "naïve \U0001f600 → …"
-    FileSystemSaver(tmp_path / "runs").put(RunnableConfig("t"), checkpoint(1, START, "a", {"text": text}))
+    store, again = tmp_path / "runs", tmp_path / "again"
+    FileSystemSaver(store).put(RunnableConfig("t"), checkpoint(1, START, "a", {"text": text}))
     ascii_only = {"PYTHONIOENCODING": "ascii"}
-    done = fork("show", tmp_path / "runs", "t", "--key", "text", **ascii_only)
-    assert (done.returncode, done.stdout) == (0, "na\\u00efve \\ud83d\\ude00 \\u2192 \\u2026\n")
+    done = fork("show", store, "t", "--key", "text", **ascii_only)
+    assert done.returncode == 0
+    assert done.stdout == "na\\u00efve \\ud83d\\ude00 \\u2192 \\u2026\n"
     # A file of threads is UTF-8 everywhere.
-    lines = fork("export", tmp_path / "runs", **ascii_only).stdout
+    lines = fork("export", store, **ascii_only).stdout
     assert text in lines
-    assert fork("import", tmp_path / "again", "-", stdin=lines, **ascii_only).returncode == 0
-    assert FileSystemSaver(tmp_path / "again").get(RunnableConfig("t")).state == {"text": text}
+    assert fork("import", again, "-", stdin=lines, **ascii_only).returncode == 0
+    assert FileSystemSaver(again).get(RunnableConfig("t")).state == {"text": text}
 
 
 def test_an_input_that_is_no_text(tmp_path, shop):
@@ -189,17 +206,19 @@ def test_values_so_deep_that_they_can_just_be_stored_can_be_shown(tmp_path, fork
     value = 1
     for _ in range(200):
         value = [{"k": value}]
-    saver = FileSystemSaver(tmp_path / "runs")
-    saver.put(RunnableConfig("t"), checkpoint(1, START, "a", {}))
-    saver.put(RunnableConfig("t"), checkpoint(2, "a", "b", {"x": value}, 1))
-    shown = fork("show", tmp_path / "runs", "t", "--json")
+    store, again = tmp_path / "runs", tmp_path / "again"
+    t = RunnableConfig("t")
+    saver = FileSystemSaver(store)
+    saver.put(t, checkpoint(1, START, "a", {}))
+    saver.put(t, checkpoint(2, "a", "b", {"x": value}, 1))
+    shown = fork("show", store, "t", "--json")
     assert shown.returncode == 0
     assert json.loads(shown.stdout)["state"] == {"x": value}
     for command in ("show", "diff"):
-        assert fork(command, tmp_path / "runs", "t").returncode == 0
-    exported = fork("export", tmp_path / "runs").stdout
-    assert fork("import", tmp_path / "again", "-", stdin=exported).returncode == 0
-    assert FileSystemSaver(tmp_path / "again").get(RunnableConfig("t")).state == {"x": value}
+        assert fork(command, store, "t").returncode == 0
+    exported = fork("export", store).stdout
+    assert fork("import", again, "-", stdin=exported).returncode == 0
+    assert FileSystemSaver(again).get(t).state == {"x": value}
 
 
 class Odd(BaseCheckpointSaver):
@@ -247,7 +266,7 @@ def test_no_directory_for_a_graph(tmp_path, shop):
     for command in ("resume", "update", "show", "fork"):
         rest = {"update": ["--set", "a=1"], "fork": ["new"]}.get(command, [])
         done = graphkit(command, tmp_path / "runs", "t", *rest, "--app", shop)
-        assert (done.code, "there is no directory" in done.err) == (18, True)
+        assert_refused(done, 18, "there is no directory")
         assert not (tmp_path / "runs").exists()
 
 
@@ -256,25 +275,25 @@ def test_no_checkpoint_directory(tmp_path):
     (tmp_path / "photos" / "a.jpg").touch()
     for command in COMMANDS_OF_A_DIRECTORY:
         done = graphkit(command, tmp_path / "photos")
-        assert (done.code, "not a checkpoint directory: it has no graphkit.store" in done.err) == (13, True)
+        assert_refused(done, 13, "not a checkpoint directory: it has no graphkit.store")
         assert [path.name for path in (tmp_path / "photos").iterdir()] == ["a.jpg"]
 
 
 def test_a_file_is_no_directory(tmp_path):
     (tmp_path / "file").touch()
     done = graphkit("threads", tmp_path / "file")
-    assert (done.code, "is a file; name the directory" in done.err) == (18, True)
+    assert_refused(done, 18, "is a file; name the directory")
 
 
 def test_a_store_that_lost_its_marker_is_still_one(store):
     (store / "graphkit.store").unlink()
-    assert len(graphkit("threads", store, "--json").json) == 3
+    assert len(read_json("threads", store)) == 3
 
 
 def test_a_store_of_a_newer_version(store):
     (store / "graphkit.store").write_text('{"format": 99}')
     done = graphkit("threads", store)
-    assert (done.code, "update it" in done.err) == (13, True)
+    assert_refused(done, 13, "update it")
 
 
 def test_a_thread_is_named_whole_or_by_its_beginning(store):
@@ -287,7 +306,7 @@ def test_a_thread_is_named_whole_or_by_its_beginning(store):
         ("zebra", 11, "see graphkit threads"),
     ):
         done = graphkit("show", store, typed)
-        assert (done.code, message in done.err) == (code, True)
+        assert_refused(done, code, message)
 
 
 def test_a_damaged_thread_is_no_unknown_one(store):
@@ -333,22 +352,24 @@ def test_debug_shows_where_it_happened(store):
 
 
 def test_other_kinds_of_store(tmp_path):
-    assert graphkit("threads", f"disk:{tmp_path}", "--json").json == []
+    assert read_json("threads", f"disk:{tmp_path}") == []
     assert graphkit("threads", "memory:").code == 18  # it takes no path
     assert graphkit("threads", "redis:x").code == 18
 
 
 def test_a_directory_that_another_process_writes_to(tmp_path, launcher):
+    store = tmp_path / "runs"
     (tmp_path / "shop.py").write_text(SHOP.replace("def ship(state):", "def ship(state):\n    input()"))
-    options = ["runs", "--app", "shop:app", "-t", "t", "--input", '{"item": "lamp"}']
-    assert launcher.run("-m", "graphkit", "run", *options, cwd=tmp_path).returncode == 0
+    run = ["-m", "graphkit", "run", "runs", "--app", "shop:app", "-t", "t", "--input", '{"item": "lamp"}']
+    assert launcher.run(*run, cwd=tmp_path).returncode == 0
     go_on = ["-m", "graphkit", "resume", "runs", "t", "--app", "shop:app", "--value", "1"]
     with launcher.start(*go_on, cwd=tmp_path) as running:
         assert running.stdout.readline().split()[:2] == ["1", "approve"]
         # It is inside `ship` now, and holds the thread.
-        assert graphkit("threads", tmp_path / "runs", "--json").json[0]["node"] == "approve"
-        assert len(graphkit("history", tmp_path / "runs", "t", "--json").json) == 3
-        assert graphkit("verify", tmp_path / "runs").code == 0
+        (row,) = read_json("threads", store)
+        assert row["node"] == "approve"
+        assert len(read_json("history", store, "t")) == 3
+        assert graphkit("verify", store).code == 0
         running.communicate("\n")
     assert running.returncode == 0
 

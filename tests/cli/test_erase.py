@@ -7,7 +7,7 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from savers import SqliteSaver
 from tests.support.erasure import find_files
-from tests.support.terminal import damage, graphkit
+from tests.support.terminal import assert_refused, assert_shows, damage, graphkit, read_json
 
 pytestmark = pytest.mark.requirement("P73")
 
@@ -36,42 +36,46 @@ def test_what_it_needs(store, tmp_path):
         (("--ledger", tmp_path / "ledger"), "--ledger-key"),
     ):
         done = graphkit("erase", store, *arguments)
-        assert (done.code, message in done.err) == (2, True), done.err
+        assert_refused(done, 2, message)
     done = graphkit("erase", store, "--ledger", tmp_path / "ledger", "--ledger-key", tmp_path / "none", "--yes")
-    assert (done.code, "the key of the ledger cannot be read" in done.err) == (18, True)
-    assert len(graphkit("threads", store, "--json").json) == 3
+    assert_refused(done, 18, "the key of the ledger cannot be read")
+    assert len(read_json("threads", store)) == 3
 
 
 def test_copies_and_what_is_left_are_listed(store):
     graphkit("fork", store, "order-17", "copied")
     done = graphkit("erase", store, "--thread", "order-17", "--yes")
-    assert (done.code, "these have checkpoints of it, and are not erased: copied" in done.out) == (0, True), done.out
+    assert_shows(done, 0, "these have checkpoints of it, and are not erased: copied")
     damage(store, "order-18")
     done = graphkit("erase", store, "--thread", "copied", "--yes")
-    assert (done.code, "order-18 may be a copy of it, and cannot be read" in done.out) == (1, True), done.out
+    assert_shows(done, 1, "order-18 may be a copy of it, and cannot be read")
 
 
-def test_a_person_is_erased_from_a_database_and_again_from_its_backup(tmp_path):
+@pytest.fixture
+def ledger(tmp_path):
+    """The options that name a ledger."""
+    (tmp_path / "key").write_bytes(bytes(32))
+    return ["--ledger", tmp_path / "ledger", "--ledger-key", tmp_path / "key"]
+
+
+def test_a_person_is_erased_from_a_database_and_again_from_its_backup(tmp_path, ledger):
     path = tmp_path / "runs.db"
+    name, backup = f"sqlite:{path}", f"sqlite:{tmp_path / 'backup.db'}"
     with SqliteSaver(path) as saver:
         for thread, user in (("a", "ann"), ("b", "ann"), ("c", "bob")):
             checkpoint = Checkpoint(node_id="n", next_node_id="m", state={"x": 1}, metadata={"user": user})
             saver.put(RunnableConfig(thread), checkpoint)
     shutil.copy(path, tmp_path / "backup.db")
-    (tmp_path / "key").write_bytes(bytes(32))
-    ledger = ("--ledger", tmp_path / "ledger", "--ledger-key", tmp_path / "key")
-    would = graphkit("erase", f"sqlite:{path}", "--where", "user=ann", "--dry-run", "--json")
-    assert would.json == {"threads": ["a", "b"], "stores": [], "dry_run": True}
-    done = graphkit("erase", f"sqlite:{path}", "--where", "user=ann", "--yes", *ledger)
-    assert (done.code, done.out) == (0, "erased 2 threads of 2\n")
-    assert graphkit("erase", f"sqlite:{path}", "--where", "user=ann", "--yes").out == "no thread was found\n"
 
-    name = f"sqlite:{tmp_path / 'backup.db'}"
-    asked = graphkit("erase", name, *ledger, terminal=True, stdin="n\n")
-    assert (asked.code, "erase what" in asked.err) == (1, True)
-    done = graphkit("erase", name, "--yes", *ledger)
-    assert (done.code, done.out) == (0, "erased 2 threads of 2\n")
-    assert [row["thread"] for row in graphkit("threads", name, "--json").json] == ["c"]
+    erase = ["erase", name, "--where", "user=ann"]
+    assert read_json(*erase, "--dry-run") == {"threads": ["a", "b"], "stores": [], "dry_run": True}
+    assert_shows(graphkit(*erase, "--yes", *ledger), 0, "erased 2 threads of 2\n")
+    assert graphkit(*erase, "--yes").out == "no thread was found\n"
+
+    asked = graphkit("erase", backup, *ledger, terminal=True, stdin="n\n")
+    assert_refused(asked, 1, "erase what")
+    assert_shows(graphkit("erase", backup, "--yes", *ledger), 0, "erased 2 threads of 2\n")
+    assert [row["thread"] for row in read_json("threads", backup)] == ["c"]
 
 
 def test_only_what_the_question_named_is_erased(store, saver):

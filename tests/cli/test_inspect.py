@@ -11,7 +11,7 @@ from graphkit import END, START, RunnableConfig
 from graphkit.cli.stores import with_placeholder_types
 from graphkit.errors import CheckpointSerializationError
 from savers import FileSystemSaver
-from tests.support.terminal import NOW, STOP, checkpoint, graphkit
+from tests.support.terminal import NOW, STOP, assert_refused, checkpoint, graphkit, read_json
 
 
 @pytest.mark.requirement("H44")
@@ -34,7 +34,7 @@ def test_show(store):  # get checkpoint
 
 
 def test_show_as_json(store):
-    data = graphkit("show", store, "order-17", "--json").json
+    data = read_json("show", store, "order-17")
     assert data["state"] == {"item": "lamp", "log": ["reserved"]}
     assert data["waiting"] == [
         {
@@ -49,17 +49,17 @@ def test_show_as_json(store):
 @pytest.mark.requirement("G36")
 def test_show_an_older_checkpoint_by_either_end_of_its_id(store):
     for typed in ("0001", "000000000001", "00000000-0000-7000-8000-000000000001"):
-        assert graphkit("show", store, "order-17", "--checkpoint", typed, "--json").json["node"] == START
+        assert read_json("show", store, "order-17", "--checkpoint", typed)["node"] == START
     several = graphkit("show", store, "order-17", "--checkpoint", "00000000")
-    assert (several.code, "2 checkpoints match 00000000" in several.err) == (2, True)
+    assert_refused(several, 2, "2 checkpoints match 00000000")
     unknown = graphkit("show", store, "order-17", "-c", "0003")
-    assert (unknown.code, "has no checkpoint 0003" in unknown.err) == (11, True)
+    assert_refused(unknown, 11, "has no checkpoint 0003")
     assert graphkit("show", store, "order-17", "-c", "2").code == 11  # too short to mean anything
 
 
 @pytest.mark.requirement("H44")
 def test_the_keys_without_their_values(store):  # session state without memory values
-    data = graphkit("show", store, "order-17", "--keys", "--json").json
+    data = read_json("show", store, "order-17", "--keys")
     assert data["state"] == {"item": "str", "log": "FrozenList"}
 
 
@@ -82,7 +82,7 @@ def test_one_key(deep):
         ("a.b[0]", 1),
         ("empty", []),
     ):
-        assert graphkit("show", deep, "t", "--key", key, "--json").json == expected
+        assert read_json("show", deep, "t", "--key", key) == expected
 
 
 def test_no_such_key(deep):
@@ -120,7 +120,7 @@ def test_diff(store):  # compare two
 
 @pytest.mark.requirement("H44")
 def test_diff_as_json(store):  # added, removed and changed keys, new nodes in path
-    assert graphkit("diff", store, "order-18", "--json").json == {
+    assert read_json("diff", store, "order-18") == {
         "from": "00000000-0000-7000-8000-000000000011",
         "to": "00000000-0000-7000-8000-000000000013",
         "nodes": ["pack"],
@@ -158,7 +158,7 @@ def test_what_a_difference_looks_like(tmp_path, old, new, expected):
 
 @pytest.mark.requirement("H44")
 def test_long_values_are_cut_in_json_too(tmp_path):  # values cut at 500 characters
-    data = graphkit("diff", two(tmp_path, {"t": "a"}, {"t": "x" * 600}), "t", "--json").json
+    data = read_json("diff", two(tmp_path, {"t": "a"}, {"t": "x" * 600}), "t")
     assert len(data["differences"][0]["new"]) == 501
 
 
@@ -180,39 +180,43 @@ def test_a_path_with_a_loop(tmp_path):
 
 
 def test_the_graph_with_the_path_taken(tmp_path, shop):
-    graphkit("run", tmp_path / "runs", "--app", shop, "--thread", "t", "--input", '{"item": "lamp"}')
-    done = graphkit("graph", tmp_path / "runs", "t", "--app", shop)
+    store = tmp_path / "runs"
+    graphkit("run", store, "--app", shop, "--thread", "t", "--input", '{"item": "lamp"}')
+    graph = ["graph", store, "t", "--app", shop]
+    done = graphkit(*graph)
     assert "\treserve:::reserve --> approve:::approve" in done.lines
     assert "class __START__,reserve passed;" in done.out
-    data = graphkit("graph", tmp_path / "runs", "t", "--app", shop, "--json").json
+    data = read_json(*graph)
     assert data["path"] == [START, "reserve"]
     assert len(data["fingerprint"]) == 16
     assert done.err == ""
-    changed = graphkit("graph", tmp_path / "runs", "t", "--app", "shop:changed")
+    changed = graphkit("graph", store, "t", "--app", "shop:changed")
     assert "the graph has changed" in changed.err
     assert graphkit("graph", "--app", shop).out.startswith("---\ntitle: Graph Diagram")
-    assert graphkit("graph", tmp_path / "runs").code == 2
-    drawn = graphkit("graph", tmp_path / "runs", "t", "--app", shop, terminal=True).out
+    assert graphkit("graph", store).code == 2
+    drawn = graphkit(*graph, terminal=True).out
     assert "┃ ▶ approve ┃" in drawn
-    assert drawn == graphkit("graph", tmp_path / "runs", "t", "--app", shop, "--format", "text").out
-    assert "┃ ▶ approve ┃" in graphkit("graph", tmp_path / "runs", "t", terminal=True).out  # the path alone
+    assert graphkit(*graph, "--format", "text").out == drawn
+    path_alone = graphkit("graph", store, "t", terminal=True)
+    assert "┃ ▶ approve ┃" in path_alone.out
 
 
 def test_an_older_line_is_the_path_to_its_end(saver, store):
     saver.put(RunnableConfig("order-18"), checkpoint(14, "pack", "more", {}, 11))
-    assert graphkit("graph", store, "order-18", "--json").json["path"] == [START, "pack"]
-    assert graphkit("graph", store, "order-18", "-c", "0013", "--json").json["path"] == [START, "pack", END]
+    assert read_json("graph", store, "order-18")["path"] == [START, "pack"]
+    assert read_json("graph", store, "order-18", "-c", "0013")["path"] == [START, "pack", END]
 
 
 def test_types_of_a_graph(tmp_path, shop):
-    graphkit("run", tmp_path / "runs", "--app", shop, "--thread", "t", "--input", '{"item": "lamp", "city": "Bern"}')
-    graphkit("resume", tmp_path / "runs", "t", "--app", shop, "--value", '"yes"')
+    store = tmp_path / "runs"
+    given = '{"item": "lamp", "city": "Bern"}'
+    graphkit("run", store, "--app", shop, "--thread", "t", "--input", given)
+    graphkit("resume", store, "t", "--app", shop, "--value", '"yes"')
     for options in ([], ["--app", shop]):
-        assert graphkit("show", tmp_path / "runs", "t", *options, "--key", "place", "--json").json == {"city": "Bern"}
-        assert graphkit("show", tmp_path / "runs", "t", *options, "--key", "place.city", "--json").json == "Bern"
-    assert graphkit("diff", tmp_path / "runs", "t").lines[-2] == '+ place: {"city": "Bern"}'
-    refused = graphkit("copy", tmp_path / "runs", "t", "u")  # needs no types: it moves bytes
-    assert refused.code == 0
+        assert read_json("show", store, "t", *options, "--key", "place") == {"city": "Bern"}
+        assert read_json("show", store, "t", *options, "--key", "place.city") == "Bern"
+    assert graphkit("diff", store, "t").lines[-2] == '+ place: {"city": "Bern"}'
+    assert graphkit("copy", store, "t", "u").code == 0, "it moves bytes"
 
 
 class Colour(enum.Enum):
@@ -247,22 +251,29 @@ STRANGE = {
 }  # fmt: skip
 
 
+SHOWN = {
+    "colours": ["RED", "BLUE", "RED"], "rights": 3, "pair": {"a": 1, "b": {"x": 2, "y": None}},
+    "points": [{"x": 1, "y": None}, {"x": {"a": 1, "b": "RED"}, "y": "y"}],
+    "model": {"model_name": "m", "inner": {"x": 3, "y": None}},
+}  # fmt: skip
+
+
 def test_types_that_nobody_here_knows_are_shown_by_their_fields(tmp_path):
-    saver = FileSystemSaver(tmp_path / "strange", fsync="never", types=[Colour, Rights, Pair, Point, Model])
+    store = tmp_path / "strange"
+    saver = FileSystemSaver(store, fsync="never", types=[Colour, Rights, Pair, Point, Model])
     here = saver.put(RunnableConfig("t"), checkpoint(1, "n", "m", STRANGE))
-    saver.put_writes(here, {"interrupt:q": {**STOP, "payload": Point(1), "created_at": NOW}})
-    assert graphkit("show", tmp_path / "strange", "t", "--json").json["state"] == {
-        "colours": ["RED", "BLUE", "RED"], "rights": 3, "pair": {"a": 1, "b": {"x": 2, "y": None}},
-        "points": [{"x": 1, "y": None}, {"x": {"a": 1, "b": "RED"}, "y": "y"}],
-        "model": {"model_name": "m", "inner": {"x": 3, "y": None}},
-    }  # fmt: skip
-    assert graphkit("interrupts", tmp_path / "strange", "--json").json[0]["payload"] == {"x": 1, "y": None}
-    assert graphkit("threads", tmp_path / "strange", "--json").json[0]["waiting"] == {"x": 1, "y": None}
+    question = {**STOP, "payload": Point(1), "created_at": NOW}
+    saver.put_writes(here, {"interrupt:q": question})
+    assert read_json("show", store, "t")["state"] == SHOWN
+    (waiting,) = read_json("interrupts", store)
+    assert waiting["payload"] == {"x": 1, "y": None}
+    (row,) = read_json("threads", store)
+    assert row["waiting"] == {"x": 1, "y": None}
 
 
 def test_what_is_recorded_for_the_resume_is_shown(store):
     graphkit("answer", store, "order-17", "--value", "[1]")
-    data = graphkit("show", store, "order-17", "--json").json
+    data = read_json("show", store, "order-17")
     assert (data["recorded"], data["waiting"]) == ({"answer:q-1": [1]}, [])
 
 

@@ -12,7 +12,7 @@ import pytest
 from graphkit import RunnableConfig
 from graphkit.cli.cells import format_bytes
 from savers import FileSystemSaver, MemorySaver
-from tests.support.terminal import checkpoint, damage, graphkit, minutes_ago
+from tests.support.terminal import assert_refused, assert_shows, checkpoint, damage, graphkit, minutes_ago, read_json
 
 
 def files(store):
@@ -22,7 +22,7 @@ def files(store):
 def test_verify(store):
     done = graphkit("verify", store)
     assert done.out == "3 threads, 5 checkpoints, 1.6 kB: no problems\n"
-    assert graphkit("verify", store, "--json").json == {
+    assert read_json("verify", store) == {
         "threads": 3, "checkpoints": 5, "items": 0, "cached_values": 0, "size": 1582, "erased": 0, "ok": True,
         "problems": [],
     }  # fmt: skip
@@ -37,7 +37,7 @@ def test_verify_finds_damage(store):
     assert done.lines[0].split() == ["FILE", "STATE", "AT", "BYTE", "READABLE", "REASON"]
     assert "damaged" in done.lines[1]
     assert done.lines[2] == "3 threads, 5 checkpoints, 1.6 kB: 1 problem; see `graphkit repair`"
-    (problem,) = graphkit("verify", store, "--json").json["problems"]
+    (problem,) = read_json("verify", store)["problems"]
     assert problem["thread"] == "order-18"
     assert problem["state"] == "damaged"
     assert problem["checkpoints"] == 2
@@ -80,14 +80,14 @@ def test_repair_says_what_is_kept_what_is_lost_and_where_the_copy_is(store):
 def test_repair_of_a_store_that_is_well(store):
     assert graphkit("repair", store).out == "nothing was damaged\n"
     assert graphkit("repair", store, "--dry-run").out == "nothing is damaged\n"
-    data = graphkit("repair", store, "--json").json
+    data = read_json("repair", store)
     assert data == {"dry_run": False, "threads": [], "finished": [], "removed": [], "marker": None, "entry_logs": []}
 
 
 def test_repair_as_json(store):
     damage(store, "order-18", offset=-100)
-    would = graphkit("repair", store, "--dry-run", "--json").json
-    done = graphkit("repair", store, "--json").json
+    would = read_json("repair", store, "--dry-run")
+    done = read_json("repair", store)
     assert would == {**done, "dry_run": True}
     (thread,) = done["threads"]
     assert thread["thread"] == "order-18"
@@ -119,7 +119,7 @@ def test_a_torn_end_loses_nothing_that_was_acknowledged(store):
     (path,) = store.glob("t-order-18-*/log")
     path.write_bytes(path.read_bytes()[:-5])
     verified = graphkit("verify", store)
-    assert (verified.code, "sets a torn end aside" in verified.out) == (0, True)
+    assert_shows(verified, 0, "sets a torn end aside")
     would = graphkit("repair", store, "--dry-run")
     done = graphkit("repair", store)
     assert would.lines[0] == "order-18: would keep 2 checkpoints, would lose nothing"
@@ -154,7 +154,7 @@ def test_many_losses_are_cut_for_people_only(store, saver):
     would = graphkit("repair", store, "--dry-run")
     assert len(would.lines) < 20
     assert "more; --json lists all" in would.out
-    (thread,) = graphkit("repair", store, "--dry-run", "--json").json["threads"]
+    (thread,) = read_json("repair", store, "--dry-run")["threads"]
     assert len(thread["files"][0]["lost"]) > 10
 
 
@@ -197,10 +197,10 @@ def test_compact(saver, store):
         saver.put(at, checkpoint(2, "reserve", "approve", {"text": f"{number} " * 200}, 1))
     saver.close()
     size = saver.size()
-    would = graphkit("compact", store, "--dry-run", "--json").json
+    would = read_json("compact", store, "--dry-run")
     assert graphkit("compact", store, "--dry-run").out.startswith("would free ")
     assert would["size"] == size == saver.size()
-    freed = graphkit("compact", store, "--json").json["freed"]
+    freed = read_json("compact", store)["freed"]
     assert 0 < freed == size - saver.size() == would["freed"]
     assert graphkit("compact", store, "order-17").out == "freed 0 B\n"
 
@@ -210,13 +210,16 @@ def test_prune(saver, store):
     for number in range(3, 10):
         saver.put(RunnableConfig("order-17"), checkpoint(number, "x", "y", {}, number - 1))
     saver.add_tags(RunnableConfig("order-17", "00000000-0000-7000-8000-000000000004"), "keep")
-    options = ["order-17", "--keep-last", "2", "--keep-tag", "keep"]
-    assert graphkit("prune", store, *options, "--dry-run").out == "would remove 5 checkpoints of 1 thread\n"
-    assert len(graphkit("history", store, "order-17", "--json").json) == 9
-    assert graphkit("prune", store, *options).out == "removed 5 checkpoints of 1 thread\n"
-    rows = graphkit("history", store, "order-17", "--json").json
-    assert [row["id"][-1] for row in rows] == ["9", "8", "4", "2"]  # what is tagged and what waits stays
-    assert graphkit("prune", store, "order-17", "--keep-last", "1", "--interrupted", "--json").json["removed"] == 3
+
+    def left():
+        return [row["id"][-1] for row in read_json("history", store, "order-17")]
+
+    prune = ["prune", store, "order-17", "--keep-last", "2", "--keep-tag", "keep"]
+    assert graphkit(*prune, "--dry-run").out == "would remove 5 checkpoints of 1 thread\n"
+    assert len(left()) == 9
+    assert graphkit(*prune).out == "removed 5 checkpoints of 1 thread\n"
+    assert left() == ["9", "8", "4", "2"]  # what is tagged and what waits stays
+    assert read_json("prune", store, "order-17", "--keep-last", "1", "--interrupted")["removed"] == 3
 
 
 def test_prune_by_age(store):
@@ -242,7 +245,7 @@ def idle(store):
 
 
 def threads(store):
-    return [row["thread"] for row in graphkit("threads", store, "--json").json]
+    return [row["thread"] for row in read_json("threads", store)]
 
 
 def test_idle_threads_are_deleted_whole_after_a_question(idle):
@@ -281,18 +284,18 @@ def test_an_idle_thread_that_waits_for_a_human_stays_unless_it_is_asked_for(idle
 
 def test_idle_threads_in_a_script(idle, saver):
     done = graphkit("prune", idle, "--idle", "30min")
-    assert (done.code, "pass --yes" in done.err) == (2, True)
+    assert_refused(done, 2, "pass --yes")
     assert graphkit("prune", idle, "--idle", "soon", "--yes").code == 2
     assert graphkit("prune", idle, "nowhere", "--idle", "1s", "--yes").code == 11
-    would = graphkit("prune", idle, "--idle", "30min", "--interrupted", "--dry-run", "--json").json
+    would = read_json("prune", idle, "--idle", "30min", "--interrupted", "--dry-run")
     assert would == {
         "deleted": ["order-17", "order-18"],
         "waiting": ["order-17"],
         "size": saver.size("order-17") + saver.size("order-18"),
         "dry_run": True,
     }
-    assert graphkit("prune", idle, "order-18", "--idle", "30min", "--yes", "--json").json["deleted"] == ["order-18"]
-    assert graphkit("prune", idle, "import-a", "--idle", "30min", "--yes", "--json").json["deleted"] == []
+    assert read_json("prune", idle, "order-18", "--idle", "30min", "--yes")["deleted"] == ["order-18"]
+    assert read_json("prune", idle, "import-a", "--idle", "30min", "--yes")["deleted"] == []
     assert threads(idle) == ["import-a", "order-17"]
 
 
@@ -318,7 +321,7 @@ def test_a_thread_in_use_again_stays(idle, saver):
 def test_idle_excludes_the_options_that_select_checkpoints(idle):
     for options in (["--keep-last", "1"], ["--older-than", "1d"], ["--keep-tag", "golden"]):
         done = graphkit("prune", idle, "--idle", "1s", "--yes", *options)
-        assert (done.code, "whole threads" in done.err) == (2, True)
+        assert_refused(done, 2, "whole threads")
         assert len(threads(idle)) == 3
 
 
@@ -329,19 +332,19 @@ def test_delete_asks(store):
     assert (no.code, no.out) == (1, "nothing was deleted\n")
     assert no.err == "delete order-17, 662 B, for good? [y/N] "
     assert graphkit("delete", store, "order-17", terminal=True, stdin="y\n").out == "deleted order-17, 662 B\n"
-    assert [row["thread"] for row in graphkit("threads", store, "--json").json] == ["import-a", "order-18"]
+    assert [row["thread"] for row in read_json("threads", store)] == ["import-a", "order-18"]
 
 
 def test_nobody_can_be_asked(store):
     done = graphkit("delete", store, "order-17")
-    assert (done.code, "pass --yes" in done.err) == (2, True)
-    assert graphkit("delete", store, "order-17", "--yes", "--json").json["deleted"] is True
+    assert_refused(done, 2, "pass --yes")
+    assert read_json("delete", store, "order-17", "--yes")["deleted"] is True
 
 
 def test_what_is_deleted_is_typed_whole(store):
     done = graphkit("delete", store, "import", "--yes")
-    assert (done.code, "type the whole id of the thread to delete: import-a" in done.err) == (2, True)
-    assert len(graphkit("threads", store, "--json").json) == 3
+    assert_refused(done, 2, "type the whole id of the thread to delete: import-a")
+    assert len(read_json("threads", store)) == 3
 
 
 def test_release(store):

@@ -2,7 +2,7 @@
 
 from graphkit import schedules
 from savers import FileSystemSaver
-from tests.support.terminal import graphkit
+from tests.support.terminal import graphkit, read_json
 
 CRON = "0 9 * * 1-5"
 
@@ -15,14 +15,14 @@ def test_a_schedule_is_added_listed_and_removed(tmp_path):
     store = tmp_path / "runs"
     added = add(store, "--input", '{"kind": "daily"}', "--timezone", "Europe/Zurich", "--graph-id", "g")
     assert (added.code, added.out.startswith("report is due next at 2026-11-23 ")) == (0, True)
-    (row,) = graphkit("schedule", "list", store, "--json").json
+    (row,) = read_json("schedule", "list", store)
     assert row == {
         "name": "report", "cron": CRON, "timezone": "Europe/Zurich", "graph_id": "g", "input": {"kind": "daily"},
         "next_due": "2026-11-23T08:00:00+00:00", "last_due": None, "created_at": "2026-11-20T12:00:00+00:00",
     }  # fmt: skip
     assert "report" in graphkit("schedule", "list", store).out
     assert graphkit("schedule", "remove", store, "report").out == "removed report\n"
-    assert graphkit("schedule", "list", store, "--json").json == []
+    assert read_json("schedule", "list", store) == []
 
 
 def test_an_unknown_schedule_is_not_found_and_the_known_ones_are_named(tmp_path):
@@ -45,8 +45,8 @@ def test_an_unknown_schedule_is_not_found_and_the_known_ones_are_named(tmp_path)
 def test_a_schedule_is_not_among_the_threads(tmp_path):
     store = tmp_path / "runs"
     add(store)
-    assert graphkit("threads", store, "--json").json == []
-    assert graphkit("stats", store, "--json").json["threads"] == 0
+    assert read_json("threads", store) == []
+    assert read_json("stats", store)["threads"] == 0
     assert graphkit("prune", store, "--idle", "0s", "--yes").out == "no thread is idle for 0s\n"
     assert graphkit("copy", store, "--to", tmp_path / "copy").code == 0
     with FileSystemSaver(tmp_path / "copy") as saver:

@@ -11,7 +11,7 @@ from graphkit import CheckpointerConfigurationError, RunnableConfig
 from graphkit.compat.go_agents import CheckpointConfig
 from graphkit.transfer import export_threads
 from savers import FileSystemSaver, KeyFile, PostgresSaver, SqliteSaver, SubjectKeys
-from tests.support.terminal import checkpoint, graphkit
+from tests.support.terminal import assert_refused, assert_shows, checkpoint, graphkit, read_json
 
 SECRET = "lamp for Anna"
 OLD, NEW = bytes(range(32)), bytes(32)
@@ -64,7 +64,7 @@ def store(request, tmp_path, keys):
 def test_the_option_and_the_environment_give_the_keys(store, keys):
     assert SECRET in graphkit("show", store, "order-17", "--key-file", keys).out
     assert SECRET in graphkit("show", store, "order-17", GRAPHKIT_KEYS=str(keys)).out
-    assert len(graphkit("history", store, "order-17", "--key-file", keys, "--json").json) == 3
+    assert len(read_json("history", store, "order-17", "--key-file", keys)) == 3
 
 
 def test_without_keys_a_command_names_the_key_and_shows_nothing(store):
@@ -78,31 +78,36 @@ def test_without_keys_a_command_names_the_key_and_shows_nothing(store):
 
 
 def test_a_thread_whose_key_is_missing_is_listed_as_sealed(store, keys):
-    rows = graphkit("threads", store, "--status", "sealed", "--json").json
+    rows = read_json("threads", store, "--status", "sealed")
     assert [(row["thread"], row["status"]) for row in rows] == [("order-17", "sealed")]
     assert "needs the key '2025'" in rows[0]["problem"]
-    assert graphkit("stats", store, "--json").json["statuses"] == {"sealed": 1}
-    assert graphkit("stats", store, "--key-file", keys, "--json").json["statuses"] == {"stalled": 1}
+    assert read_json("stats", store)["statuses"] == {"sealed": 1}
+    assert read_json("stats", store, "--key-file", keys)["statuses"] == {"stalled": 1}
 
 
 def test_verify_without_keys(store):
     done = graphkit("verify", store)
     assert done.code == 21
     assert "the checksums are right; give the keys to check the rest: --key-file names them" in done.out
-    assert {row["state"] for row in graphkit("verify", store, "--json").json["problems"]} == {"sealed"}
+    assert {row["state"] for row in read_json("verify", store)["problems"]} == {"sealed"}
 
 
-def test_a_copy_to_any_store_is_sealed_with_the_keys(store, keys, tmp_path):
-    for number, target in enumerate((tmp_path / "copy", f"sqlite:{tmp_path / 'copy.db'}")):
-        assert graphkit("copy", store, "--to", target, "--key-file", keys).code == 0, number
-        assert SECRET in graphkit("show", target, "order-17", GRAPHKIT_KEYS=str(keys)).out
-        done = graphkit("show", target, "order-17")
-        assert (done.code, "--key-file names the keys" in done.err) == (21, True)
-    copied = [path for path in tmp_path.rglob("copy*") if path.is_file()] + list((tmp_path / "copy").rglob("log"))
+@pytest.mark.parametrize("kind", ["", "sqlite:"])
+def test_a_copy_to_any_store_is_sealed_with_the_keys(store, keys, tmp_path, kind):
+    target = tmp_path / "target" / "copy"
+    target.parent.mkdir()
+    name = f"{kind}{target}"
+    copy = ["copy", store, "--to", name, "--key-file", keys]
+    assert graphkit(*copy).code == 0
+    assert SECRET in graphkit("show", name, "order-17", GRAPHKIT_KEYS=str(keys)).out
+    assert_refused(graphkit("show", name, "order-17"), 21, "--key-file names the keys")
+    copied = [path.read_bytes() for path in target.parent.rglob("*") if path.is_file()]
     assert copied
-    assert not any(SECRET.encode() in path.read_bytes() for path in copied)
-    done = graphkit("copy", store, "--to", f"sqlite:{tmp_path / 'copy.db'}", "--key-file", keys, "--plaintext")
-    assert done.code == 21
+    assert not any(SECRET.encode() in data for data in copied)
+    assert graphkit(*copy, "--plaintext").code == 21
+
+
+def test_a_copy_is_plain_when_that_is_asked_for(store, keys, tmp_path):
     plain = f"sqlite:{tmp_path / 'plain.db'}"
     assert graphkit("copy", store, "--to", plain, "--key-file", keys, "--plaintext").code == 0
     assert SECRET in graphkit("show", plain, "order-17").out
@@ -128,7 +133,7 @@ def test_rotate(sealed, keys):
     done = graphkit("rotate", sealed, "--key-file", keys)
     assert done.out.startswith("sealed 2 logs with the current key; these still hold bytes as they were")
     assert done.out.endswith("torn-1-9.bin\n")
-    assert graphkit("rotate", sealed, "order-18", "--key-file", keys, "--json").json == {
+    assert read_json("rotate", sealed, "order-18", "--key-file", keys) == {
         "rewritten": [],
         "set_aside": [],
         "erased": [],
@@ -196,48 +201,58 @@ def test_a_repeated_key_id_and_a_missing_file_are_errors(sealed, keys, tmp_path)
     keys.write_text(line + line, encoding="utf-8")
     assert "repeats the key id 'a'" in graphkit("threads", sealed, "--key-file", keys).err
     done = graphkit("threads", sealed, "--key-file", tmp_path / "nothing")
-    assert (done.code, "cannot be read" in done.err) == (18, True)
+    assert_refused(done, 18, "cannot be read")
 
 
-def test_an_erased_thread_is_named_and_hides_nothing(store, keys, tmp_path):
-    old = keys.read_text(encoding="utf-8")
-    keys.write_text(f"2026 {b64encode(NEW).decode()}\n{old}", encoding="utf-8")
+@pytest.fixture
+def erased(store, keys, tmp_path):
+    """Runs commands on a store whose old key was destroyed after a copy, `copied.db`, was sealed with the new one."""
+    keys.write_text(f"2026 {b64encode(NEW).decode()}\n{keys.read_text()}", encoding="utf-8")
     given = ("--key-file", keys)
-    copied = f"sqlite:{tmp_path / 'copied.db'}"
-    assert graphkit("copy", store, "--to", copied, *given).code == 0  # sealed with the new key
+    assert graphkit("copy", store, "--to", f"sqlite:{tmp_path / 'copied.db'}", *given).code == 0
     KeyFile(keys).destroy("2025")
-    rows = graphkit("threads", store, *given, "--status", "erased", "--json").json
-    assert [(row["thread"], row["problem"]) for row in rows] == [("order-17", "its key '2025' was destroyed")]
-    done = graphkit("show", store, "order-17", *given)
-    assert (done.code, "the key was destroyed" in done.err, "--key-file" in done.err) == (28, True, False)
-    done = graphkit("verify", store, *given)
-    assert (done.code, "2 logs erased: no problems" in done.out) == (0, True)
-    found = graphkit("verify", store, *given, "--json").json
+    return lambda name, *words: graphkit(name, store, *words, *given)
+
+
+def test_an_erased_thread_is_named(erased):
+    (row,) = erased("threads", "--status", "erased", "--json").json
+    assert (row["thread"], row["problem"]) == ("order-17", "its key '2025' was destroyed")
+    shown = erased("show", "order-17")
+    assert_refused(shown, 28, "the key was destroyed")
+    assert "--key-file" not in shown.err
+    assert_shows(erased("verify"), 0, "2 logs erased: no problems")
+    found = erased("verify", "--json").json
     assert (found["ok"], found["erased"]) == (True, 2)
-    assert graphkit("stats", store, *given, "--json").json["statuses"] == {"erased": 1}
-    assert graphkit("rotate", store, *given, "--json").json["erased"] != []
-    assert "2 logs stayed, because their keys were destroyed" in graphkit("rotate", store, *given).out
+    assert erased("stats", "--json").json["statuses"] == {"erased": 1}
+    assert erased("rotate", "--json").json["erased"] != []
+    assert_shows(erased("rotate"), 0, "2 logs stayed, because their keys were destroyed")
+
+
+def test_an_erased_thread_hides_nothing_and_can_be_deleted(erased, keys, tmp_path):
     for command in (["compact"], ["prune", "--keep-last", "1"], ["prune", "--keep-last", "1", "--dry-run"]):
-        assert graphkit(command[0], store, *command[1:], *given).code == 0, command
-    assert graphkit("prune", store, "order-17", "--keep-last", "1", *given).code == 28
-    done = graphkit("copy", store, "--to", f"sqlite:{tmp_path / 'again.db'}", *given)
-    assert (done.code, "passed over" in done.err) == (0, True)
-    assert graphkit("delete", store, "order-17", "--yes", *given).code == 0
-    assert graphkit("threads", store, *given, "--json").json == []
-    assert SECRET in graphkit("show", copied, "order-17", *given).out
+        assert erased(*command).code == 0, command
+    assert erased("prune", "order-17", "--keep-last", "1").code == 28
+    again = f"sqlite:{tmp_path / 'again.db'}"
+    assert_refused(erased("copy", "--to", again), 0, "passed over")
+    assert erased("delete", "order-17", "--yes").code == 0
+    assert erased("threads", "--json").json == []
+    copied = f"sqlite:{tmp_path / 'copied.db'}"
+    shown = graphkit("show", copied, "order-17", "--key-file", keys)
+    assert SECRET in shown.out
 
 
 @pytest.mark.requirement("P73")
 def test_a_copy_keeps_the_key_of_its_subject(tmp_path, keys):
     KeyFile(keys).add("anna")
-    cipher = SubjectKeys(keys, key_for=lambda *_: "anna")
-    fill(FileSystemSaver(tmp_path / "runs", fsync="never", cipher=cipher))
-    given = ("--key-file", keys)
+    source = tmp_path / "runs"
     copied = tmp_path / "copied"
-    assert graphkit("copy", tmp_path / "runs", "--to", copied, *given).code == 0
+    cipher = SubjectKeys(keys, key_for=lambda *_: "anna")
+    fill(FileSystemSaver(source, fsync="never", cipher=cipher))
+    given = ("--key-file", keys)
+    assert graphkit("copy", source, "--to", copied, *given).code == 0
     assert graphkit("fork", copied, "order-17", "forked", *given).code == 0
     KeyFile(keys).destroy("anna")
-    assert graphkit("verify", copied, *given, "--json").json["erased"] == 3
+    assert read_json("verify", copied, *given)["erased"] == 3
 
 
 @pytest.mark.parametrize("way", ["option", "environment"])

@@ -8,7 +8,7 @@ from graphkit.cli.stores import StoreName, find_passwords, hide_passwords, parse
 from graphkit.errors import CheckpointStorageError
 from graphkit.registry import _SAVERS, register_saver
 from savers import FileSystemSaver, MemorySaver
-from tests.support.terminal import checkpoint, graphkit
+from tests.support.terminal import assert_refused, checkpoint, graphkit, read_json
 
 KINDS = ["file", "sqlite", "postgres"]
 SECRET = "s3cret-word"
@@ -78,8 +78,8 @@ def test_commands_take_databases(databases, tmp_path):
     file = tmp_path / "runs.db"
     file.write_bytes(b"")
     for name in (f"sqlite:{file}", "postgres:postgresql://anna@host/db", "postgresql://anna@host/db"):
-        assert [row["thread"] for row in graphkit("threads", name, "--json").json] == ["t"]
-        assert [row["thread"] for row in graphkit("threads", "--json", GRAPHKIT_DIR=name).json] == ["t"]
+        assert [row["thread"] for row in read_json("threads", name)] == ["t"]
+        assert [row["thread"] for row in read_json("threads", GRAPHKIT_DIR=name)] == ["t"]
     assert [*dict.fromkeys(databases)] == [("sqlite", str(file)), ("postgres", "postgresql://anna@host/db")]
 
 
@@ -99,7 +99,7 @@ def test_a_misspelt_kind_and_a_database_without_its_kind_are_explained(databases
     assert (done.code, done.err.endswith("did you mean sqlite:?\n")) == (18, True)
     (tmp_path / "runs.db").write_bytes(b"SQLite format 3\0...")
     done = graphkit("threads", tmp_path / "runs.db")
-    assert (done.code, f"type sqlite:{tmp_path / 'runs.db'}" in done.err) == (18, True)
+    assert_refused(done, 18, f"type sqlite:{tmp_path / 'runs.db'}")
 
 
 def test_a_misspelt_kind_makes_no_directory(databases, store, tmp_path, monkeypatch):
@@ -107,7 +107,7 @@ def test_a_misspelt_kind_makes_no_directory(databases, store, tmp_path, monkeypa
         monkeypatch.chdir(tmp_path)
         before = sorted(tmp_path.iterdir())
         done = graphkit("copy", store, "--to", name)
-        assert (done.code, "did you mean" in done.err) == (18, True)
+        assert_refused(done, 18, "did you mean")
         assert sorted(tmp_path.iterdir()) == before
 
 
@@ -116,7 +116,7 @@ def test_a_database_whose_saver_is_not_installed_is_an_error(monkeypatch, store,
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(_SAVERS, "_defaults", lambda: {"file": FileSystemSaver})
         done = graphkit("copy", store, "--to", f"{kind}:x")
-        assert (done.code, f"unknown saver '{kind}'" in done.err) == (18, True)
+        assert_refused(done, 18, f"unknown saver '{kind}'")
         assert not (tmp_path / f"{kind}:x").exists()
 
 

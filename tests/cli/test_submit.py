@@ -3,13 +3,14 @@
 import json
 import signal
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
 from graphkit import RunnableConfig
 from savers import FileSystemSaver
 from tests.support.command_process import CommandProcess
-from tests.support.terminal import graphkit
+from tests.support.terminal import assert_refused, assert_shows, graphkit, read_json
 
 INPUT = '{"item": "lamp"}'
 FLOW = """
@@ -39,32 +40,33 @@ def submit(store, *options, app="shop:app"):
 def test_a_submitted_run_waits_for_a_worker(tmp_path, shop):
     store = tmp_path / "runs"
     assert submit(store, "-t", "t", "--meta", "user=anna").out == "t is queued\n"
-    assert graphkit("threads", store, "--status", "queued", "--json").json[0]["metadata"]["user"] == "anna"
-    assert graphkit("show", store, "t", "--json").json["status"] == "queued"
-    assert graphkit("stats", store, "--json").json["statuses"] == {"queued": 1}
-    assert graphkit("watch", store, "t", "--limit", "1").lines[0].split()[1:] == ["t", "queued"]
-    refused = submit(store, "-t", "t")
-    assert refused.code == 17
-    assert "its run is queued" in refused.err
-    done = graphkit("worker", store, "--app", shop, "--once")
-    assert done.out.endswith("resumed 1 run\n")
-    assert graphkit("threads", store, "--json").json[0]["status"] == "interrupted"
+    (row,) = read_json("threads", store, "--status", "queued")
+    assert row["metadata"]["user"] == "anna"
+    assert read_json("show", store, "t")["status"] == "queued"
+    assert read_json("stats", store)["statuses"] == {"queued": 1}
+    watched = graphkit("watch", store, "t", "--limit", "1")
+    assert watched.lines[0].split()[1:] == ["t", "queued"]
+    assert_refused(submit(store, "-t", "t"), 17, "its run is queued")
+    assert_shows(graphkit("worker", store, "--app", shop, "--once"), 0, "resumed 1 run\n")
+    (row,) = read_json("threads", store)
+    assert row["status"] == "interrupted"
 
 
 def test_a_time_and_a_key(tmp_path, shop):
     store = tmp_path / "runs"
-    at = (datetime.now(UTC) + timedelta(days=1)).isoformat(timespec="seconds")
-    first = submit(store, "--key", "order-17", "--at", at, "--json").json
-    assert (first["status"], first["at"], first["key"]) == ("queued", at, "order-17")
-    again = submit(store, "--key", "order-17", "--json").json
-    assert (again["thread"], again["at"]) == (first["thread"], at)
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    at = tomorrow.isoformat(timespec="seconds")
+    submit_order = partial(submit, store, "--key", "order-17", "--json")
+    first = submit_order("--at", at).json
+    thread = first["thread"]
+    assert first == {**first, "status": "queued", "at": at, "key": "order-17"}
+    again = submit_order().json
+    assert again == {**again, "thread": thread, "at": at}
     assert f"not before {at}" in graphkit("threads", store).out
     assert graphkit("worker", store, "--app", shop, "--once").out == "resumed 0 runs\n"
-    early = graphkit("resume", store, first["thread"], "--app", shop)
-    assert early.lines[-1] == f"{first['thread']} is queued: its time has not come"
-    bad = submit(store, "--at", "tomorrow")
-    assert bad.code == 2
-    assert "--at: tomorrow is not a time" in bad.err
+    early = graphkit("resume", store, thread, "--app", shop)
+    assert early.lines[-1] == f"{thread} is queued: its time has not come"
+    assert_refused(submit(store, "--at", "tomorrow"), 2, "--at: tomorrow is not a time")
 
 
 def test_a_queued_thread_is_not_idle(tmp_path, shop):
@@ -73,7 +75,7 @@ def test_a_queued_thread_is_not_idle(tmp_path, shop):
     with FileSystemSaver(store) as saver:
         assert [*saver.delete_idle(idle_since=datetime.now(UTC) + timedelta(days=1), dry_run=True)] == ["t"]
     assert graphkit("prune", store, "--idle", "0s", "--interrupted", "--yes").out == "no thread is idle for 0s\n"
-    assert graphkit("threads", store, "--json").json[0]["status"] == "queued"
+    assert read_json("threads", store)[0]["status"] == "queued"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -8,7 +8,7 @@ import pytest
 from graphkit import END, START, BaseCheckpointSaver, Checkpoint, RunnableConfig, StateGraph
 from graphkit.cli.values import UsageError, parse_age
 from savers import FileSystemSaver, SqliteSaver
-from tests.support.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago
+from tests.support.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago, read_json
 
 
 def test_threads_in_a_pipe(store):
@@ -35,16 +35,20 @@ def test_threads_at_a_terminal_of_80_columns(store):
 
 def test_a_long_question_is_cut_after_all_else(store, saver):
     here = saver.put(RunnableConfig("long"), checkpoint(30, "a", "b", {}))
-    saver.put_writes(here, {"interrupt:q-2": {**STOP, "payload": "Is " + "very " * 30 + "long?", "created_at": NOW}})
-    lines = graphkit("threads", store, terminal=True, width=80).lines
-    assert lines[1].split() == ["THREAD", "STATUS", "NODE", "NEXT", "UPDATED", "WAITING", "FOR"]
-    assert all(len(line) <= 80 for line in lines)
-    assert "Is very very very very" in lines[2]
-    wide = graphkit("threads", store, terminal=True, width=160).lines
-    assert "SIZE" in wide[1]
-    assert len(wide[2]) == 160
-    (row,) = [line for line in graphkit("threads", store).lines if line.startswith("order-18")]
-    assert row.endswith("Z")  # not padded to the long question
+    question = "Is " + "very " * 30 + "long?"
+    saver.put_writes(here, {"interrupt:q-2": {**STOP, "payload": question, "created_at": NOW}})
+
+    _, titles, row, *_ = narrow = graphkit("threads", store, terminal=True, width=80).lines
+    assert titles.split() == ["THREAD", "STATUS", "NODE", "NEXT", "UPDATED", "WAITING", "FOR"]
+    assert all(len(line) <= 80 for line in narrow)
+    assert "Is very very very very" in row
+
+    _, titles, row, *_ = graphkit("threads", store, terminal=True, width=160).lines
+    assert "SIZE" in titles
+    assert len(row) == 160
+
+    (other,) = [line for line in graphkit("threads", store).lines if line.startswith("order-18")]
+    assert other.endswith("Z")  # not padded to the long question
 
 
 def test_colours_of_a_table(store):
@@ -62,7 +66,7 @@ def test_a_large_store_is_listed_by_id_so_that_only_a_page_is_read(store, monkey
 
 
 def test_threads_as_json(store):
-    first, row, last = graphkit("threads", store, "--json").json
+    first, row, last = read_json("threads", store)
     done = graphkit("threads", store, "--json", terminal=True)
     assert done.out.startswith('[\n  {\n    "thread": "import-a",'), "indented at a terminal"
     assert done.json == [first, row, last]
@@ -101,7 +105,7 @@ def test_threads_are_chosen_and_sorted(store):
         (["--limit", "1", "--offset", "1"], ["order-17"]),
         (["--sort", "age", "--limit", "1", "--offset", "1"], ["order-18"]),
     ):
-        assert [row["thread"] for row in graphkit("threads", store, "--json", *options).json] == expected
+        assert [row["thread"] for row in read_json("threads", store, *options)] == expected
 
 
 def test_no_threads_is_said_beside_the_output(store, tmp_path):
@@ -110,20 +114,21 @@ def test_no_threads_is_said_beside_the_output(store, tmp_path):
 
 
 def test_a_terminal_gets_a_page_and_a_pipe_all(tmp_path):
-    saver = FileSystemSaver(tmp_path / "many", fsync="never")
-    for number in range(101):
-        saver.put(RunnableConfig(f"t{number:03d}"), checkpoint(1, START, "a", {}))
-    paged = graphkit("threads", tmp_path / "many", terminal=True)
-    assert len(paged.lines) == 102
-    assert paged.err == "only the first 100 threads; --all or --limit shows more\n"
-    assert len(graphkit("threads", tmp_path / "many", "--all", terminal=True).lines) == 103
-    assert len(graphkit("threads", tmp_path / "many").lines) == 102
-    by_age = graphkit("threads", tmp_path / "many", "--sort", "age", terminal=True)
-    assert len(by_age.lines) == 102
-    assert by_age.err == paged.err
-    limited = graphkit("threads", tmp_path / "many", "--limit", 100, terminal=True)
-    assert len(limited.lines) == 102
-    assert limited.err == ""
+    store = tmp_path / "many"
+    with FileSystemSaver(store, fsync="never") as saver:
+        for number in range(101):
+            saver.put(RunnableConfig(f"t{number:03d}"), checkpoint(1, START, "a", {}))
+
+    def show(*options, terminal=True):
+        done = graphkit("threads", store, *options, terminal=terminal)
+        return len(done.lines), done.err
+
+    only = "only the first 100 threads; --all or --limit shows more\n"
+    assert show() == (102, only)
+    assert show("--sort", "age") == (102, only)
+    assert show("--limit", 100) == (102, "")
+    assert show("--all")[0] == 103
+    assert show(terminal=False)[0] == 102
 
 
 def test_a_damaged_thread_is_listed_among_the_good_ones(store):
@@ -132,14 +137,14 @@ def test_a_damaged_thread_is_listed_among_the_good_ones(store):
     status = {row["thread"]: row["status"] for row in done.json}
     assert status == {"import-a": "stalled", "order-17": "interrupted", "order-18": "damaged"}
     assert "is damaged at byte" in done.json[2]["problem"]
-    assert [row["thread"] for row in graphkit("threads", store, "--status", "damaged", "--json").json] == ["order-18"]
+    assert [row["thread"] for row in read_json("threads", store, "--status", "damaged")] == ["order-18"]
     assert graphkit("threads", store, "--newer", "1d").code == 0
 
 
 def test_a_thread_that_cannot_even_be_named_is_warned_of(store):
     FileSystemSaver(store).put(RunnableConfig("Order / 19"), checkpoint(1, START, "a", {}))
     damage(store, "order-19", offset=8)
-    named = {row["thread"]: row["status"] for row in graphkit("threads", store, "--json").json}
+    named = {row["thread"]: row["status"] for row in read_json("threads", store)}
     assert named["Order / 19"] == "damaged"  # a META record has the id
     (log,) = store.glob("t-order-19-*/log")
     log.write_bytes(log.read_bytes()[:64].ljust(600, b"?"))
@@ -150,13 +155,15 @@ def test_a_thread_that_cannot_even_be_named_is_warned_of(store):
 
 
 def test_ids_that_a_terminal_would_obey_are_escaped(tmp_path):
-    saver = FileSystemSaver(tmp_path / "odd", fsync="never")
-    saver.put(RunnableConfig("a\x1b[31m\nb"), checkpoint(1, "n\x07", "x", {"k\x1b": "v\x1b"}))
-    saver.put(RunnableConfig(""), checkpoint(1, START, "x", {}))
-    done = graphkit("threads", tmp_path / "odd")
+    store = tmp_path / "odd"
+    with FileSystemSaver(store, fsync="never") as saver:
+        saver.put(RunnableConfig("a\x1b[31m\nb"), checkpoint(1, "n\x07", "x", {"k\x1b": "v\x1b"}))
+        saver.put(RunnableConfig(""), checkpoint(1, START, "x", {}))
+    done = graphkit("threads", store)
     assert "\x1b" not in done.out
-    assert [line.split()[0] for line in done.lines[1:]] == ["''", r"a\x1b[31m\nb"]
-    shown = graphkit("show", tmp_path / "odd", r"a\x1b[31m\nb")
+    names = [line.split()[0] for line in done.lines[1:]]
+    assert names == ["''", r"a\x1b[31m\nb"]
+    shown = graphkit("show", store, names[1])
     assert shown.code == 0
     assert "\x1b" not in shown.out
 
@@ -172,7 +179,7 @@ def test_history_in_a_pipe(store):  # several checkpoints per run, with their ti
 
 @pytest.mark.requirement("P90")
 def test_history_as_rows(store):  # a timing and a size per checkpoint, exported as rows
-    first, second = graphkit("history", store, "order-18", "--json").json
+    first, second = read_json("history", store, "order-18")
     assert (first["seconds"], first["size"], first["tags"]) == (120.0, 122, ["golden"])
     assert (second["seconds"], second["parent"], second["metadata"]["user"]) == (None, None, "bert")
 
@@ -186,19 +193,21 @@ def test_history_is_chosen(store):
         (["--node", "pack"], ["pack"]),
         (["--clean"], ["pack", START]),
     ):
-        assert [row["node"] for row in graphkit("history", store, "order-18", "--json", *options).json] == expected
+        assert [row["node"] for row in read_json("history", store, "order-18", *options)] == expected
 
 
 @pytest.mark.requirement("H44")
 def test_only_clean_checkpoints(saver, store):
     at = RunnableConfig("order-18")
-    saver.put(at, checkpoint(14, "again", "x", {}, 13, clean=False))
+    unclean = checkpoint(14, "again", "x", {}, 13, clean=False)
+    saver.put(at, unclean)
     here = saver.put(at, checkpoint(15, "fails", "x", {}, 14))
-    saver.put_writes(here, {"failure": {"node_id": "x", "type": "ValueError", "message": "no", "at": NOW}})
-    assert [row["node"] for row in graphkit("history", store, "order-18", "--clean", "--json").json] == ["pack", START]
-    assert graphkit("threads", store, "--status", "failed", "--json").json[0]["failure"] == {
-        "node_id": "x", "type": "ValueError", "message": "no", "cause": None,
-    }  # fmt: skip
+    failure = {"node_id": "x", "type": "ValueError", "message": "no"}
+    saver.put_writes(here, {"failure": {**failure, "at": NOW}})
+    rows = read_json("history", store, "order-18", "--clean")
+    assert [row["node"] for row in rows] == ["pack", START]
+    (row,) = read_json("threads", store, "--status", "failed")
+    assert row["failure"] == {**failure, "cause": None}
 
 
 def test_search_in_all_threads(store):
@@ -207,11 +216,9 @@ def test_search_in_all_threads(store):
         "order-18  00000000-0000-7000-8000-000000000013  pack     __END__  finished     2026-11-20T11:13:00Z\n"
         "order-17  00000000-0000-7000-8000-000000000002  reserve  approve  interrupted  2026-11-20T11:02:00Z\n"
     )
-    assert [row["thread"] for row in graphkit("search", store, "step=1", "--limit", "1", "--json").json] == ["order-18"]
-    assert [row["node"] for row in graphkit("search", store, "user=bert", "step=0", "--json").json] == [START]
-    assert [row["node"] for row in graphkit("search", store, "run_id=run-1", "--thread", "import", "--json").json] == [
-        START
-    ]
+    assert [row["thread"] for row in read_json("search", store, "step=1", "--limit", "1")] == ["order-18"]
+    assert [row["node"] for row in read_json("search", store, "user=bert", "step=0")] == [START]
+    assert [row["node"] for row in read_json("search", store, "run_id=run-1", "--thread", "import")] == [START]
     assert graphkit("search", store, "user=nobody").err == "no checkpoint has this metadata\n"
 
 
@@ -219,7 +226,7 @@ def test_search_in_all_threads(store):
 def test_search_reads_no_state(store, monkeypatch):
     decoded = []
     monkeypatch.setattr("savers._log.log.Log.load_state", lambda *_: decoded.append(1) or {})
-    assert len(graphkit("search", store, "step=1", "--json").json) == 2
+    assert len(read_json("search", store, "step=1")) == 2
     assert decoded == []
     FileSystemSaver(store).get(RunnableConfig("order-17"))
     assert decoded == [1]  # so it would have been seen
@@ -253,24 +260,31 @@ def test_stats_of_a_store(store):
 
 def took(store, thread):
     """How long each step of a thread took, newest first."""
-    return [row["seconds"] for row in graphkit("history", store, thread, "--json").json]
+    return [row["seconds"] for row in read_json("history", store, thread)]
 
 
-def test_what_is_not_the_time_of_a_node(saver, store):
+def test_the_time_until_an_answer_is_not_that_of_a_node(saver, store):
     at = RunnableConfig("order-17")
     saver.put_writes(at, {"answer:q-1": True})
     saver.put(at, checkpoint(50, "approve", "ship", {}, 2))
-    assert took(store, "order-17") == [None, 60.0, None], "a human was waited for"
-    assert graphkit("stats", store, "order-17", "--json").json["slowest_node"] == "reserve (1 min 0 s)"
-    saver.put(RunnableConfig("order-18"), checkpoint(50, START, "pack", {}, 13, source="input"))
-    saver.put(RunnableConfig("order-18"), checkpoint(51, "pack", "pack", {}, 50, source="update"))
-    assert took(store, "order-18") == [None, None, 120.0, None], "no run, and an update"
-    here = RunnableConfig("import-a")
-    saver.put_writes(here, {"failure": {"node_id": "read", "type": "E", "message": "no", "at": NOW}})
-    saver.put_writes(here, {"failure": None})  # the run went on
-    saver.put(here, checkpoint(50, "read", "write", {}, 21))
-    saver.put(here, checkpoint(49, "write", "x", {}, 50))
-    assert took(store, "import-a") == [None, None, None], "a failure, and a clock that was set back"
+    assert took(store, "order-17") == [None, 60.0, None]
+    assert read_json("stats", store, "order-17")["slowest_node"] == "reserve (1 min 0 s)"
+
+
+def test_the_time_between_runs_and_until_an_update_is_not_that_of_a_node(saver, store):
+    at = RunnableConfig("order-18")
+    saver.put(at, checkpoint(50, START, "pack", {}, 13, source="input"))
+    saver.put(at, checkpoint(51, "pack", "pack", {}, 50, source="update"))
+    assert took(store, "order-18") == [None, None, 120.0, None]
+
+
+def test_after_a_failure_and_a_clock_that_was_set_back_no_time_is_known(saver, store):
+    at = RunnableConfig("import-a")
+    saver.put_writes(at, {"failure": {"node_id": "read", "type": "E", "message": "no", "at": NOW}})
+    saver.put_writes(at, {"failure": None})  # the run went on
+    saver.put(at, checkpoint(50, "read", "write", {}, 21))
+    saver.put(at, checkpoint(49, "write", "x", {}, 50))
+    assert took(store, "import-a") == [None, None, None]
 
 
 def test_the_time_of_a_node_that_was_resumed_begins_with_the_resume(saver, store):
@@ -286,27 +300,26 @@ def test_a_rate_wants_a_minute_of_history(tmp_path, seconds, rate):
     first = saver.put(t, checkpoint(1, START, "a", {}, source="input"))
     later = Checkpoint.builder(saver.get(first)).id("2").createdAt(minutes_ago(59) + timedelta(seconds=seconds))
     saver.put(t, later.build())
-    assert graphkit("stats", tmp_path / "new", "--json").json["per_hour"] == rate
+    assert read_json("stats", tmp_path / "new")["per_hour"] == rate
     assert ("per hour" in graphkit("stats", tmp_path / "new").out) == (rate is not None)
 
 
 def test_a_thread_was_updated_when_it_asked_or_failed(saver, store):
     asks = {**STOP, "created_at": minutes_ago(5)}
+    fails = {"node_id": "read", "type": "E", "message": "no", "at": minutes_ago(3)}
     saver.put_writes(RunnableConfig("order-17"), {"interrupt:q-2": asks})
-    failure = {"node_id": "read", "type": "E", "message": "no", "at": minutes_ago(3)}
-    saver.put_writes(RunnableConfig("import-a"), {"failure": failure})
-    rows = graphkit("threads", store, "--sort", "age", "--json").json
-    assert [(row["thread"], row["updated"][11:16]) for row in rows] == [
-        ("import-a", "11:57"), ("order-17", "11:55"), ("order-18", "11:13"),
-    ]  # fmt: skip
+    saver.put_writes(RunnableConfig("import-a"), {"failure": fails})
+    rows = read_json("threads", store, "--sort", "age")
+    assert [row["thread"] for row in rows] == ["import-a", "order-17", "order-18"]
+    assert [row["updated"][11:16] for row in rows] == ["11:57", "11:55", "11:13"]
 
 
 @pytest.mark.requirement("P60")
 def test_the_size_of_a_store_and_of_a_thread_is_that_of_its_files(store):
     files = {path: path.stat().st_size for path in store.rglob("*") if path.is_file()}
-    assert graphkit("stats", store, "--json").json["size"] == sum(files.values())
+    assert read_json("stats", store)["size"] == sum(files.values())
     of_one = sum(size for path, size in files.items() if path.parent.name.startswith("t-order-17-"))
-    assert graphkit("stats", store, "order-17", "--json").json["size"] == of_one
+    assert read_json("stats", store, "order-17")["size"] == of_one
 
 
 @pytest.mark.requirement("G38")
@@ -315,14 +328,14 @@ def test_how_resumes_end(saver, store):  # resume success rate
         here = saver.put(RunnableConfig(thread), checkpoint(1, "a", following, {}, clean=False))
         if thread == "bad":
             saver.put_writes(here, {"failure": {"node_id": "x", "type": "E", "message": "no", "at": NOW}})
-    stats = graphkit("stats", store, "--json").json
+    stats = read_json("stats", store)
     assert (stats["resumed_after_failure"], stats["resume_success_rate"]) == (3, 0.5)
     assert stats["statuses"] == {"failed": 1, "finished": 2, "stalled": 2, "interrupted": 1}
 
 
 def test_stats_of_a_store_with_damage(store):
     damage(store, "order-17")
-    assert graphkit("stats", store, "--json").json["statuses"] == {"stalled": 1, "damaged": 1, "finished": 1}
+    assert read_json("stats", store)["statuses"] == {"stalled": 1, "damaged": 1, "finished": 1}
 
 
 def test_a_saver_that_cannot_tell_sizes_tells_the_rest(monkeypatch):
@@ -334,7 +347,7 @@ def test_a_saver_that_cannot_tell_sizes_tells_the_rest(monkeypatch):
     monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: kept)
     done = graphkit("threads", "memory:", "--json")
     assert (done.json[0]["thread"], done.json[0]["size"]) == ("m", None)
-    assert graphkit("stats", "memory:", "--json").json["size"] is None
+    assert read_json("stats", "memory:")["size"] is None
 
 
 def test_an_age():
@@ -374,29 +387,34 @@ def test_a_limit_that_no_list_has_is_a_usage_error(store, command, number):
     assert "--limit" in done.err
 
 
-@pytest.mark.parametrize("kind", ["file", "sqlite"])
-def test_stats_and_verify_count_the_same_checkpoints(tmp_path, kind):
-    """Those of nested graphs and of released histories, too."""
+@pytest.fixture(params=["file", "sqlite"])
+def counted(request, tmp_path):
+    """The name of a store with nested graphs and released histories."""
     path = tmp_path / "runs"
-    name, saver = (str(path), FileSystemSaver(path)) if kind == "file" else (f"sqlite:{path}", SqliteSaver(path))
-    with saver:
-        nested = StateGraph({}).add_node("b", lambda _: {}).add_edge(START, "b").add_edge("b", END).compile()
-        graph = StateGraph({}).add_node("sub", nested).add_edge(START, "sub").add_edge("sub", END)
+    nested = StateGraph({}).add_node("b", lambda _: {}).add_edge(START, "b").add_edge("b", END).compile()
+    graph = StateGraph({}).add_node("sub", nested).add_edge(START, "sub").add_edge("sub", END)
+    with FileSystemSaver(path) if request.param == "file" else SqliteSaver(path) as saver:
         app = graph.compile(checkpoint_saver=saver)
         for thread in ("live", "again", "gone"):
             app.invoke({}, RunnableConfig(thread))
         for thread in ("again", "gone"):
             saver.release(RunnableConfig(thread))
         app.invoke({}, RunnableConfig("again"))
-        saver.put(RunnableConfig("part", checkpoint_ns="x"), Checkpoint(node_id="a", next_node_id="b", state={}))
-    counted = graphkit("stats", name, "--json").json
-    assert counted["checkpoints"] == graphkit("verify", name, "--json").json["checkpoints"] == 17
-    assert counted["threads"] == 3
-    assert counted["released"] == 8
-    assert counted["statuses"] == {"finished": 2, "stalled": 1}
-    assert graphkit("stats", name, "again", "--json").json["checkpoints"] == 8
-    assert "of them released         8" in graphkit("stats", name).out
-    assert graphkit("stats", name, "live", "--json").json["released"] is None
+        part = Checkpoint(node_id="a", next_node_id="b", state={})
+        saver.put(RunnableConfig("part", checkpoint_ns="x"), part)
+    return str(path) if request.param == "file" else f"sqlite:{path}"
+
+
+def test_stats_and_verify_count_the_same_checkpoints(counted):
+    """Those of nested graphs and of released histories, too."""
+    stats = read_json("stats", counted)
+    assert stats["checkpoints"] == read_json("verify", counted)["checkpoints"] == 17
+    assert stats["threads"] == 3
+    assert stats["released"] == 8
+    assert stats["statuses"] == {"finished": 2, "stalled": 1}
+    assert read_json("stats", counted, "again")["checkpoints"] == 8
+    assert "of them released         8" in graphkit("stats", counted).out
+    assert read_json("stats", counted, "live")["released"] is None
 
 
 def test_a_history_that_has_branched_is_a_tree(saver, store):
@@ -404,17 +422,18 @@ def test_a_history_that_has_branched_is_a_tree(saver, store):
     saver.put(at, checkpoint(14, "weigh", "ship", {}, 11, clean=False))
     saver.put(at, checkpoint(15, "ship", END, {}, 14))
     saver.put(at, checkpoint(16, "pack", "ship", {}, 11))
-    lines = graphkit("history", store, "order-18", terminal=True, width=120).lines
-    assert [line[:5] for line in lines[2:]] == ["●    ", "│ ●  ", "│ ●  ", "│ │ ●", "○─┴─╯"]
-    # A line leads to the nearest ancestor that is shown, and on to what a limit leaves out.
-    lines = graphkit("history", store, "order-18", "--clean", terminal=True, width=120).lines
-    assert [line[:5] for line in lines[2:]] == ["●    ", "│ ●  ", "│ │ ●", "○─┴─╯"]
-    lines = graphkit("history", store, "order-18", "--limit", "2", terminal=True, width=120).lines
-    assert [line[:5] for line in lines[2:]] == ["●    ", "│ ●  "]
 
-    rows = graphkit("history", store, "order-18", "--json").json
+    def draw(*options):
+        lines = graphkit("history", store, "order-18", *options, terminal=True, width=120).lines
+        return [line[:5] for line in lines[2:]]
+
+    assert draw() == ["●    ", "│ ●  ", "│ ●  ", "│ │ ●", "○─┴─╯"]
+    # A line leads to the nearest ancestor that is shown, and on to what a limit leaves out.
+    assert draw("--clean") == ["●    ", "│ ●  ", "│ │ ●", "○─┴─╯"]
+    assert draw("--limit", "2") == ["●    ", "│ ●  "]
+    rows = read_json("history", store, "order-18")
     assert [row["step"] for row in rows] == [1, 2, 1, 1, 0]
-    assert graphkit("history", store, "order-18", "--limit", "2", "--json").json == rows[:2]
+    assert read_json("history", store, "order-18", "--limit", "2") == rows[:2]
     assert "○" not in graphkit("history", store, "order-18").out
 
 

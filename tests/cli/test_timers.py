@@ -33,6 +33,10 @@ def graphkit(*args, **options):
     return terminal.graphkit(*args, now=datetime.now(UTC), **options)
 
 
+def read_json(*args):
+    return terminal.read_json(*args, now=datetime.now(UTC))
+
+
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     (tmp_path / "naps.py").write_text(FLOW)
@@ -49,21 +53,24 @@ def run(store, what, seconds=3600):
 def test_a_thread_that_sleeps(store):
     began = datetime.now(UTC)
     assert "waits in step until " in run(store, "nap").out
-    (row,) = graphkit("threads", store, "--status", "sleeping", "--json").json
+    (row,) = read_json("threads", store, "--status", "sleeping")
     until = datetime.fromisoformat(row["progress"].removeprefix("sleeps until "))
     assert timedelta(hours=23) < until - began < timedelta(hours=25)
-    shown = graphkit("show", store, "t", "--json").json
-    assert shown["status"] == "sleeping"
-    assert shown["progress"] == row["progress"]
-    assert shown["waiting"] == []
-    assert graphkit("stats", store, "--json").json["statuses"] == {"sleeping": 1}
-    assert graphkit("interrupts", store, "--json").json == []
-    assert graphkit("prune", store, "--idle", "0s", "--interrupted", "--yes").out == "no thread is idle for 0s\n"
+    shown = read_json("show", store, "t")
+    assert shown == {**shown, "status": "sleeping", "progress": row["progress"], "waiting": []}
+    assert read_json("stats", store)["statuses"] == {"sleeping": 1}
+    assert read_json("interrupts", store) == []
+    watched = graphkit("watch", store, "t", "--limit", "2")
+    assert "sleeps until " in watched.lines[1]
+
+
+def test_nothing_wakes_it_before_its_time(store):
+    run(store, "nap")
+    pruned = graphkit("prune", store, "--idle", "0s", "--interrupted", "--yes")
+    assert pruned.out == "no thread is idle for 0s\n"
     assert graphkit("worker", store, "--app", "naps:app", "--once").out == "resumed 0 runs\n"
-    early = graphkit("resume", store, "t", "--app", "naps:app", "--json")
-    assert early.json["status"] == "sleeping"
+    assert read_json("resume", store, "t", "--app", "naps:app")["status"] == "sleeping"
     assert graphkit("wait", store, "t", "--timeout", "0.1").code == 124
-    assert "sleeps until " in graphkit("watch", store, "t", "--limit", "2").lines[1]
 
 
 def test_a_worker_wakes_it(store):
@@ -73,16 +80,16 @@ def test_a_worker_wakes_it(store):
     while datetime.now(UTC) < until:
         pass
     assert graphkit("worker", store, "--app", "naps:app", "--once").out.endswith("resumed 1 run\n")
-    assert graphkit("show", store, "t", "--json").json["state"]["answer"] == "awake"
+    assert read_json("show", store, "t")["state"]["answer"] == "awake"
 
 
 def test_an_interrupt_with_a_deadline(store):
     assert "pay?" in run(store, "default").out
-    (row,) = graphkit("interrupts", store, "--json").json
+    (row,) = read_json("interrupts", store)
     left = datetime.fromisoformat(row["deadline"]) - datetime.fromisoformat(row["since"])
     assert timedelta(hours=1) - left < timedelta(seconds=5)
     assert "DEADLINE" in graphkit("interrupts", store, terminal=True).out
-    assert graphkit("answer", store, "t", "--text", "yes", "--json").json["deadline"] == row["deadline"]
+    assert read_json("answer", store, "t", "--text", "yes")["deadline"] == row["deadline"]
 
 
 @pytest.mark.parametrize("what", ["default", "ask"])
@@ -95,7 +102,7 @@ def test_an_answer_that_is_too_late(store, what):
     assert late.code == 4
     assert "the answer is too late" in late.err
     graphkit("worker", store, "--app", "naps:app", "--once")
-    shown = graphkit("show", store, "t", "--json").json
+    shown = read_json("show", store, "t")
     if what == "default":
         assert shown["state"]["answer"] == "no"
     else:

@@ -19,7 +19,7 @@ from savers import FileSystemSaver, SaverWrapper
 from savers._filesystem import layout
 from tests.support.command_process import PATIENCE, CommandProcess
 from tests.support.retention import fill, ids
-from tests.support.terminal import damage, graphkit as run_command
+from tests.support.terminal import assert_refused, damage, graphkit as run_command
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
 
@@ -360,4 +360,4 @@ def test_a_worker_applies_the_policy_of_a_file(shop, tmp_path):
         assert ids(saver, "old") == ["c4", "c3"]
         (tmp_path / "policy.yaml").write_text("keep_lats: 2\n")
         refused = run_command(*command, tmp_path / "policy.yaml")
-        assert (refused.code, "did you mean 'keep_last'" in refused.err) == (18, True)
+        assert_refused(refused, 18, "did you mean 'keep_last'")

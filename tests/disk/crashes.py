@@ -186,16 +186,19 @@ class Run:
         self.oracle = VersionedMemorySaver()
         self.early = dict(before.get(EARLY, {}))
         assert {**view(self.saver), EARLY: self.early} == before
-        for one in reversed(self.saver.list(config_of())):
-            self.oracle.put(config_of(), one)
-            at = config_of().with_check_point_id(one.id)
-            self.oracle.add_tags(config_of(), *self.saver.tags_of(at))
+        config = config_of()
+        for one in reversed(self.saver.list(config)):
+            self.oracle.put(config, one)
+            at = config.with_check_point_id(one.id)
+            tags = self.saver.tags_of(at)
+            self.oracle.add_tags(config, *tags)
             if writes := self.saver.get_writes(at):
                 self.oracle.put_writes(at, writes)
         self.views.append(self.expected())
         assert self.views[-1] == before
-        self.fs.note("begin", len(self.views) - 1)
-        self.fs.note("ack", len(self.views) - 1)
+        step = len(self.views) - 1
+        self.fs.note("begin", step)
+        self.fs.note("ack", step)
 
     def put(self, number, thread="t", namespace="", saver=None, id=None, is_next=False, **state):
         config = config_of(thread, namespace)
@@ -325,8 +328,12 @@ def copy(run):
     for number in range(3):
         run.put(number, items=["x"] * number)
     run.put(3, namespace="inner", text="y" * 600)
-    # Interrupted, some of the copy's namespaces may be there, and the root says that it is incomplete.
-    half = lambda _, after: {**after, "u": {key: one for key, one in after["u"].items() if key[0]}}  # noqa: E731
+
+    def half(_, after):
+        """Interrupted, some of the copy's namespaces may be there, and the root says that it is incomplete."""
+        inner = {key: one for key, one in after["u"].items() if key[0]}
+        return {**after, "u": inner}
+
     run.do(lambda saver: saver.copy("t", "u"), half=half)
     run.put(4, thread="u", items=["x"] * 4)
     run.put(5)
@@ -659,12 +666,17 @@ class Crashes:
         if self.waits:
             disk.apply(op)
             return
-        trees = [(cut, disk.current({op[1]: (op[2], op[3][:cut])})) for cut in cuts(op, rng, 4)]
+        trees = []
+        for cut in cuts(op, rng, 4):
+            _, number, offset, data = op
+            trees.append((cut, disk.current({number: (offset, data[:cut])})))
         disk.apply(op)
+        trees.append(("all of it", disk.current()))
         check = partial(self.check, rng=rng, deep=False)
-        for what, tree in [*trees, ("all of it", disk.current())]:
+        views = progress.select(run.views)
+        for what, tree in trees:
             self.states += 1
-            self._examine(run, point, what, check, tree, progress.select(run.views))
+            self._examine(run, point, what, check, tree, views)
 
     def _examine(self, run, point, what, check, tree, views):
         try:
@@ -696,11 +708,13 @@ class Crashes:
 
     def _expect_early_or_none(self, saver, views, thread, namespace):
         """A checkpoint that comes after a power loss has the writes that waited for it at one of these moments."""
+        config = config_of(thread, namespace)
         for number, key in enumerate(self._awaited(saver, views), 950):
-            if key[:2] != (thread, namespace):
+            *place, checkpoint_id = key
+            if place != [thread, namespace]:
                 continue
-            saver.put(config_of(thread, namespace), made(number, key[2]))
-            found = dict(saver.get_writes(config_of(thread, namespace)))
+            saver.put(config, made(number, checkpoint_id))
+            found = dict(saver.get_writes(config))
             allowed = [one.get(EARLY, {}).get(key, {}) for one in views]
             if found not in allowed:
                 raise Lost(f"{key} has the writes {found}; may be {allowed}")

@@ -12,6 +12,7 @@ An fsync that failed proves nothing: what was written before it may never reach 
 
 import errno
 import itertools
+import math
 import os
 import stat
 import threading
@@ -374,9 +375,9 @@ class _File:
         for k, (offset, data) in enumerate(self.changes):
             if data:
                 old = self.moments[k]
-                tears = range(1, len(data))
-                for cut in tears if len(tears) <= many else rng.sample(tears, many):
-                    torn = old[:offset].ljust(offset, b"\0") + data[:cut] + old[offset + cut :]
+                for cut in few_of(range(1, len(data)), many, rng):
+                    before = old[:offset].ljust(offset, b"\0")
+                    torn = before + data[:cut] + old[offset + cut :]
                     yield f"first {k} and {cut} bytes of {len(data)}", torn
         for k in range(1, last + 1):
             yield from self._scattered(k, rng, many)
@@ -394,15 +395,12 @@ class _File:
                 continue
             yield f"size of {k}, nothing else", self._mixed(now, unit, k, {})
             patterns = [dict.fromkeys(dirty[:n], k) for n in range(1, len(dirty))]
-            patterns += [
-                {**dict.fromkeys(dirty, k), one: moment}
-                for one in dirty
-                for moment in range(self._floor(one * unit, k), k)
-            ]
+            whole = dict.fromkeys(dirty, k)
+            for one in dirty:
+                earlier = range(self._floor(one * unit, k), k)
+                patterns += [{**whole, one: moment} for moment in earlier]
             patterns += [{n: rng.randint(self._floor(n * unit, k), k) for n in dirty} for _ in range(many)]
-            if len(patterns) > many:
-                patterns = rng.sample(patterns, many)
-            for kept in patterns:
+            for kept in few_of(patterns, many, rng):
                 yield f"size of {k}, {unit}-byte sectors {kept}", self._mixed(now, unit, k, kept)
         # The size reaches the disk within the last block only.
         edge = len(now) // BLOCK * BLOCK
@@ -455,9 +453,14 @@ class _Directory:
         yield "all", self.after(self.changes)
         for k in range(1, count):
             yield f"first {k}", self.after(self.changes[:k])
-        subsets = range(1, 2**count - 1)
-        for bits in subsets if len(subsets) <= many else rng.sample(subsets, many):
-            yield f"changes {bits:b}", self.after([one for n, one in enumerate(self.changes) if bits >> n & 1])
+        for bits in few_of(range(1, 2**count - 1), many, rng):
+            chosen = [one for n, one in enumerate(self.changes) if bits >> n & 1]
+            yield f"changes {bits:b}", self.after(chosen)
+
+
+def few_of(things, many, rng):
+    """All of them if they are few, a sample otherwise."""
+    return things if len(things) <= many else rng.sample(things, many)
 
 
 def distinct(variants):
@@ -498,11 +501,11 @@ class Disk:
         kind, number, *rest = op
         if kind in {"create", "mkdir"}:
             self._things[number] = _File() if kind == "create" else _Directory()
-            self._things[rest[0]].changes.append(("link", rest[1], number, None))
-        elif kind in {"link", "unlink"}:
-            self._things[rest[0]].changes.append((kind, rest[1], number, None))
-        elif kind == "rename":
-            self._things[rest[0]].changes.append(("rename", rest[1], number, rest[2]))
+            kind = "link"
+        if kind in {"link", "unlink", "rename"}:
+            directory, name, *new = rest
+            change = kind, name, number, new[0] if new else None
+            self._things[directory].changes.append(change)
         elif kind in {"write", "truncate"}:
             getattr(self._things[number], kind)(*rest)
         elif kind in {"sync", "sync dir"}:
@@ -540,18 +543,14 @@ class Disk:
     def states(self, rng, limit, many=12):
         """Legal contents of the disk as (description, tree): all if they are few, at most `limit` otherwise."""
         dirty = {number: distinct(thing.variants(rng, many)) for number, thing in self._things.items() if thing.changes}
-        total = 1
-        for variants in dirty.values():
-            total *= len(variants)
-        if total <= limit:
-            picks = itertools.product(*dirty.values())
+        each = dirty.values()
+        if math.prod(map(len, each)) <= limit:
+            picks = itertools.product(*each)
         else:
-            extremes = [
-                tuple(variants[0] for variants in dirty.values()),
-                tuple(variants[min(1, len(variants) - 1)] for variants in dirty.values()),
-            ]
-            drawn = (tuple(rng.choice(variants) for variants in dirty.values()) for _ in range(limit - 2))
-            picks = itertools.chain(extremes, drawn)
+            none_of_all = tuple(variants[0] for variants in each)
+            all_of_all = tuple(variants[:2][-1] for variants in each)
+            drawn = (tuple(map(rng.choice, each)) for _ in range(limit - 2))
+            picks = itertools.chain([none_of_all, all_of_all], drawn)
         for pick in picks:
             choices = dict(zip(dirty, pick, strict=True))
             yield {number: choice[0] for number, choice in choices.items()}, self._tree(choices)

@@ -170,7 +170,10 @@ def test_a_value_that_names_the_same_bytes_again_and_again(tmp_path, forge, time
 def test_many_keys_that_name_the_same_bytes(tmp_path, forge):
     value = b"v" * 3000
     entry = [STR, 3000, 3000, zlib.crc32(value), 0, 3000 + TRAILER_SIZE, 3000]
-    forge([], [part for n in range(20_000) for part in (f"k{n}", entry)], b"")
+    table = []
+    for number in range(20_000):
+        table += [f"k{number}", entry]
+    forge([], table, b"")
     with FileSystemSaver(tmp_path, fsync="never") as saver:
         for reading in (lambda: saver.get(CONFIG), lambda: dict(saver.list(CONFIG)[0].state)):
             with pytest.raises(CheckpointCorruptionError):

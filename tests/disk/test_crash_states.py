@@ -97,11 +97,14 @@ def test_the_simulated_disk_forgets_what_was_not_synced_and_only_that():
 def test_the_simulated_disk_loses_single_sectors():
     fs, _ = written(700, 500)
     found = {tree["f"] for tree in possible(fs)}
-    whole = b"\1" * 700 + b"\2" * 500
-    assert whole in found
-    assert bytes(512) + whole[512:] in found
-    assert whole[:512] + bytes(512) + whole[1024:] in found
-    assert whole[:700] + bytes(500) in found, "each sector as it was after the first write"
+    first, second = b"\1", b"\2"
+    for name, content in {
+        "all of it": first * 700 + second * 500,
+        "without the first sector": bytes(512) + first * 188 + second * 500,
+        "without the second sector": first * 512 + bytes(512) + second * 176,
+        "each sector as it was after the first write": first * 700 + bytes(500),
+    }.items():
+        assert content in found, name
     assert all(len(one) <= 1200 for one in found)
 
 

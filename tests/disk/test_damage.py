@@ -110,33 +110,46 @@ class Damaged:
 @pytest.mark.requirement("promise 2", "L8", "P53")
 def test_cut_at_every_offset_all_complete_checkpoints_are_kept_and_the_rest_is_set_aside(damaged, sweep, caplog):
     """Readers see what is complete, and change nothing. The next writer sets the rest aside, or a repair."""
+    caplog.set_level(logging.WARNING, "graphkit")
     boundaries = {frame.end for frame in damaged.frames}
     cuts = range(len(damaged.whole))
     for number, cut in enumerate(sorted({*sweep.some(cuts, 50), *boundaries.intersection(cuts)})):
         damaged.write(damaged.whole[:cut])
-        with damaged.opener() as saver, caplog.at_level(logging.WARNING, "graphkit"):
-            report = saver.verify("t")
-            # A log cut exactly between two records is a shorter log; nothing in it can tell.
-            assert report.ok == (cut in boundaries), cut
-            assert not cut or [file.state for file in report.problems] == ["torn"] * (cut not in boundaries)
-            complete = sum(frame.type == CHECKPOINT and frame.end <= cut for frame in damaged.frames)
-            assert damaged.read(saver) == damaged.order[:complete], cut
-            latest = saver.get(damaged.config)
-            summary = saver.summary(damaged.config)
-            assert [latest and latest.id] == (damaged.order[:complete] or [None])[-1:]
-            assert (summary and summary.checkpoints) == (complete or None)
-            assert damaged.path.read_bytes() == damaged.whole[:cut], "readers never repair"
-            end = max((end for end in boundaries if end <= cut), default=0)
+        # A log cut exactly between two records is a shorter log; nothing in it can tell.
+        is_torn = cut not in boundaries
+        whole_records = max((end for end in boundaries if end <= cut), default=0)
+        with damaged.opener() as saver:
+            complete = expect_beginning(saver, damaged, cut, is_torn=is_torn)
             if number % 2:
                 _, kept = damaged.repaired()
-                assert kept == damaged.order[:complete], cut
+                assert kept == complete, cut
             else:
                 caplog.clear()
                 saver.put(damaged.config, step(9, {"n": 9}))
-                assert list_ids(damaged.opener(), damaged.config)[:0:-1] == damaged.order[:complete]
-                assert ("set aside" in caplog.text) is (cut not in boundaries and end > 0)
-            if end or number % 2:
-                assert damaged.aside() == damaged.whole[end:cut], cut
+                assert list_ids(damaged.opener(), damaged.config)[:0:-1] == complete
+                assert ("set aside" in caplog.text) is (is_torn and whole_records > 0)
+            if whole_records or number % 2:
+                assert damaged.aside() == damaged.whole[whole_records:cut], cut
+
+
+def expect_beginning(saver, damaged, cut, *, is_torn):
+    """Check that readers see the checkpoints that a cut has left whole, and change nothing; return their ids."""
+    report = saver.verify("t")
+    assert report.ok is not is_torn, cut
+    if cut:
+        assert [file.state for file in report.problems] == ["torn"] * is_torn
+    count = sum(frame.type == CHECKPOINT and frame.end <= cut for frame in damaged.frames)
+    complete = damaged.order[:count]
+    assert damaged.read(saver) == complete, cut
+    latest = saver.get(damaged.config)
+    summary = saver.summary(damaged.config)
+    if complete:
+        assert latest.id == complete[-1]
+        assert summary.checkpoints == count
+    else:
+        assert latest is summary is None
+    assert damaged.path.read_bytes() == damaged.whole[:cut], "readers never repair"
+    return complete
 
 
 def test_a_summary_reports_damage_wherever_the_history_does(damaged, sweep):
@@ -239,18 +252,21 @@ def test_after_damage_at_the_end_repair_lands_on_the_last_good_one_and_says_so(d
     for frame in damaged.frames[-2:]:
         bad[frame.offset + 40] ^= 3  # two bits: one alone is corrected
     damaged.write(bad)
+    begin = damaged.frames[-2].offset
     saver = damaged.opener()
-    with pytest.raises(CheckpointCorruptionError) as caught:
+    with pytest.raises(CheckpointCorruptionError, match="checksum") as caught:
         saver.get(damaged.config)
-    assert (caught.value.path, caught.value.offset) == (str(damaged.path), damaged.frames[-2].offset)
-    assert "checksum" in caught.value.reason
+    assert (caught.value.path, caught.value.offset) == (str(damaged.path), begin)
     assert damaged.path.read_bytes() == bad, "nothing is repaired by reading"
+
     report = saver.repair("t")
     assert saver.get(damaged.config).id == damaged.order[1]
-    assert [lost.offset for lost in report.lost] == [damaged.frames[-2].offset]
-    assert report.files[0].kept == 2
-    assert not report.files[0].before.offset > damaged.frames[-2].offset
-    assert (damaged.path.parent.parent / report.files[0].set_aside).read_bytes() == bad
+    assert [lost.offset for lost in report.lost] == [begin]
+    (file,) = report.files
+    assert file.kept == 2
+    assert file.before.offset <= begin
+    root = damaged.path.parent.parent
+    assert (root / file.set_aside).read_bytes() == bad
 
 
 @pytest.mark.parametrize("thread", ["t", "Not Plain! " * 8])
@@ -303,18 +319,22 @@ def test_a_released_history_is_never_shorter_in_silence(opener, config):
         saver.close()
 
 
-def test_a_newer_log_is_reported_and_left_alone(damaged):
-    unknown = pack_next(damaged.path, 9, b"\xc0")
-    flags = pack_next(damaged.path, CHECKPOINT, b"\x90", flags=0x40)
-    for data in (with_format(damaged.whole, 3), damaged.whole + unknown, damaged.whole + flags):
-        damaged.write(data)
-        saver = damaged.opener()
-        assert [file.state for file in saver.verify().problems] == ["newer"]
-        assert not saver.repair().changed
-        for use in (saver.get, saver.list, lambda config, saver=saver: saver.put(config, step(9, {"n": 9}))):
-            with pytest.raises(CheckpointFormatError, match=r"format 3|newer"):
-                use(damaged.config)
-        assert damaged.path.read_bytes() == data
+@pytest.mark.parametrize("newer", ["format", "type", "flag"])
+def test_a_newer_log_is_reported_and_left_alone(damaged, newer):
+    data = {
+        "format": with_format(damaged.whole, 3),
+        "type": damaged.whole + pack_next(damaged.path, 9, b"\xc0"),
+        "flag": damaged.whole + pack_next(damaged.path, CHECKPOINT, b"\x90", flags=0x40),
+    }[newer]
+    damaged.write(data)
+    saver = damaged.opener()
+    (file,) = saver.verify().problems
+    assert file.state == "newer"
+    assert not saver.repair().changed
+    for use, *arguments in ((saver.get,), (saver.list,), (saver.put, step(9, {"n": 9}))):
+        with pytest.raises(CheckpointFormatError, match=r"format 3|newer"):
+            use(damaged.config, *arguments)
+    assert damaged.path.read_bytes() == data
 
 
 def test_an_unknown_record_that_may_be_skipped_is_skipped(damaged):
@@ -354,14 +374,19 @@ def test_progress_is_reported_in_bytes_and_ends_at_all_of_them(opener, config):
     for n in range(5):
         saver.put(config.replace(thread_id=f"t{n}"), step(n, {"n": n}))
     steps = []
-    report = saver.verify(progress=lambda *what: steps.append(what))
+
+    def note(*step):
+        steps.append(step)
+
+    report = saver.verify(progress=note)
+    done, total, paths = zip(*steps, strict=True)
     assert len(steps) == 5
-    assert [done for done, _, _ in steps] == sorted(done for done, _, _ in steps)
-    assert {total for _, total, _ in steps} == {report.size}
-    assert steps[-1][0] == report.size
-    assert all(path.endswith("log") and path.startswith("t-") for _, _, path in steps)
-    steps.clear()
-    saver.repair(progress=lambda *what: steps.append(what))
+    assert list(done) == sorted(done)
+    assert done[-1] == report.size
+    assert set(total) == {report.size}
+    assert all(path.endswith("log") and path.startswith("t-") for path in paths)
+
+    saver.repair(progress=note)
     assert steps[-1][:2] == (report.size, report.size)
 
 
@@ -446,7 +471,8 @@ def test_a_log_whose_creation_never_finished_is_created_again(opener, config):
     path = locate_log(saver.base_directory)
     whole = path.read_bytes()
     beginning = read_records(path)[0].end
-    for left in (b"", whole[:1], whole[:63], whole[:64], whole[: beginning - 1], bytes(beginning), bytes(4096)):
+    cut_short = [whole[:length] for length in (0, 1, 63, 64, beginning - 1)]
+    for left in (*cut_short, bytes(beginning), bytes(4096)):
         path.write_bytes(left)
         assert opener().list(config) == []
         opener().put(config, step(5, {"n": 5}))

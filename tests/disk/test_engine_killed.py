@@ -129,24 +129,26 @@ def finished(directory):
 def outcome(directory):
     """The final state, and the way there."""
     saver = FileSystemSaver(directory / "runs")
-    history = [(checkpoint.node_id, checkpoint.next_node_id) for checkpoint in saver.list(THREAD)]
-    inner = [
-        (checkpoint.node_id, checkpoint.next_node_id)
-        for checkpoint in saver.list(RunnableConfig("t", checkpoint_ns="inner"))
-    ]
-    return dict(saver.get(THREAD).state), history, inner
+
+    def steps(config):
+        return [(checkpoint.node_id, checkpoint.next_node_id) for checkpoint in saver.list(config)]
+
+    return dict(saver.get(THREAD).state), steps(THREAD), steps(RunnableConfig("t", checkpoint_ns="inner"))
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory, run):
     directory = tmp_path_factory.mktemp("undisturbed")
     calls = run(directory)
-    assert set(Counter(logged(directory)).values()) == {1}
-    state, history, inner = outcome(directory)
-    assert state["sum"] == 1000 + 2 * (5 * 1 + 10 + 1 + 100)
+    done = Counter(logged(directory))
+    assert set(done.values()) == {1}
+    undisturbed = outcome(directory)
+    state = undisturbed[0]
+    of_a_round = 5 * 1 + 10 + 1 + 100
+    assert state["sum"] == 1000 + 2 * of_a_round
     assert state["log"][:5] == ["begins0", "left0", "further0", "right0", "paid0"]
     assert len(state["log"]) == 16
-    return directory, (state, history, inner), calls
+    return done.keys(), undisturbed, calls
 
 
 FEWEST_CALLS = 26
@@ -156,7 +158,7 @@ FEWEST_CALLS = 26
 @pytest.mark.requirement("H13", "G38")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_every_call_that_stores(tmp_path, run, reference, when, sweep):
-    directory, undisturbed, calls = reference
+    work, undisturbed, calls = reference
     assert calls >= FEWEST_CALLS, "each node, branch, question, answer and effect is stored by a call of its own"
     for call in sweep.some(range(1, calls + 1), 5):
         place = tmp_path / str(call)
@@ -167,6 +169,6 @@ def test_killed_at_every_call_that_stores(tmp_path, run, reference, when, sweep)
         assert run(place) is not None
         assert outcome(place) == undisturbed, f"killed {when} call {call}"
         lines = Counter(logged(place))
-        assert lines.keys() == Counter(logged(directory)).keys()
+        assert lines.keys() == work
         assert {line for line in done if lines[line] > 1} == set(), f"killed {when} call {call}"
         assert max(lines.values()) <= 2

@@ -121,8 +121,9 @@ def sampled(path, many=2):
         return dice.sample(bits, 15 * many)
     chosen = dice.sample(bits[: 64 * 8], 6 * many)
     for frame in read_records(path):
-        parts = (frame.offset, frame.offset + FRAME_SIZE, frame.end - TRAILER_SIZE, frame.end)
-        for start, end in itertools.pairwise(parts):
+        payload = frame.offset + FRAME_SIZE
+        trailer = frame.end - TRAILER_SIZE
+        for start, end in itertools.pairwise((frame.offset, payload, trailer, frame.end)):
             chosen += dice.sample(bits[start * 8 : end * 8], many)
     return chosen
 

@@ -139,18 +139,22 @@ class Racing(FileIO):
         return data
 
 
+def ranges_in(frame):
+    """Ranges of a record: between the borders of its sectors, its own, and some bytes inside it."""
+    first = -(-frame.offset // SECTOR) * SECTOR
+    borders = {*range(first, frame.end, SECTOR), frame.offset, frame.end}
+    return itertools.combinations(sorted({*borders, frame.end - 3, frame.offset + 11}), 2)
+
+
 def test_a_reader_that_reads_in_the_middle_of_a_write_finds_no_damage(tmp_path):
     saver = FileSystemSaver(tmp_path, compression=None)
     for number in range(4):
         saver.put(CONFIG, made(number, text=f"{number}" * 1300))
     path = locate_log(tmp_path)
     assert zeros_of(path)
-    frames = read_records(path)
     seen = set()
-    for frame in frames[-2:]:
-        boundaries = [*range(-(-frame.offset // SECTOR) * SECTOR, frame.end, SECTOR), frame.offset, frame.end]
-        cuts = itertools.combinations(sorted({*boundaries, frame.end - 3, frame.offset + 11}), 2)
-        for (start, end), times in itertools.product(cuts, (1, 2, 3)):
+    for frame in read_records(path)[-2:]:
+        for (start, end), times in itertools.product(ranges_in(frame), (1, 2, 3)):
             reader = FileSystemSaver(tmp_path, io=Racing(start, end, times))
             found = numbers(reader)
             assert found in ([0, 1], [0, 1, 2], [0, 1, 2, 3]), (start, end, times)

@@ -49,9 +49,12 @@ def make_id(kind, number, randomness):
 
 @pytest.mark.parametrize("kind", ["grows", "falls", "jumps", "version 4", "no version"])
 def test_in_any_order_of_ids(kind, tmp_path, scans):
-    randomness = random.Random(kind)
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    ids = [put(saver, n, make_id(kind, n, randomness), text="t" * randomness.randrange(2000)) for n in range(400)]
+    dice = random.Random(kind)
+    ids = []
+    with FileSystemSaver(tmp_path, fsync="never") as saver:
+        for number in range(400):
+            made = make_id(kind, number, dice)
+            ids.append(put(saver, number, made, text="t" * dice.randrange(2000)))
     for number in (0, 1, 57, 398, 399):
         reader = FileSystemSaver(tmp_path)
         assert reader.get(name(ids[number])).state["n"] == number

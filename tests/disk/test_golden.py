@@ -56,9 +56,11 @@ def fields(checkpoint):
 def test_every_field_of_every_checkpoint_is_as_it_was(saver, expected):
     for (thread, namespace, version), history in expected.items():
         config = RunnableConfig(thread, checkpoint_ns=namespace)
-        listed = saver.list(config) if version is None else saver.tag(config, version).checkpoints
-        found = [fields(checkpoint) for checkpoint in reversed(listed)]
-        assert found == [fields(checkpoint) for checkpoint in history], config
+        newest_first = saver.list(config) if version is None else saver.tag(config, version).checkpoints
+        assert [*map(fields, reversed(newest_first))] == [*map(fields, history)], config
+
+
+def test_its_threads_namespaces_and_versions_are_listed(saver, expected):
     assert set(saver.threads(released=True)) == {thread for thread, _, _ in expected}
     assert list(saver.namespaces("plain")) == ["", "sub/Graph"]
     assert list(saver.versions_by_thread_id("released")) == [1, 2]
@@ -85,12 +87,13 @@ def test_verify_finds_it_well(saver, expected):
 
 def test_it_can_be_written_to(saver):
     config = RunnableConfig("plain")
-    before = fields(saver.get(config))
-    saver.put(config, make.checkpoint(99, {"items": [*saver.get(config).state["items"], "more"]}))
+    latest = saver.get(config)
+    more = [*latest.state["items"], "more"]
+    saver.put(config, make.checkpoint(99, {"items": more}))
     saver.prune("plain", keep_last=20)
-    history = saver.list(config)
-    assert fields(history[1]) == before
-    assert history[0].state["items"][-1] == "more"
+    newest, before, *_ = saver.list(config)
+    assert fields(before) == fields(latest)
+    assert newest.state["items"] == more
     assert saver.verify().ok
 
 

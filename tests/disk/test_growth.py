@@ -84,9 +84,9 @@ def test_a_small_change_deep_inside_is_a_small_record(opener, config):
     saver = opener()
     nested = {f"key {k}": {"values": [*range(10)], "name": f"name {k}"} for k in range(200)}
     for n in range(20):
-        nested = {**nested, "key 77": {"values": [n], "name": "changed"}}
-        saver.put(config, make_checkpoint(1, nested=nested))
-    last = read_records(locate_log(saver.base_directory))[-1]
+        nested["key 77"] = {"values": [n], "name": "changed"}
+        saver.put(config, make_checkpoint(1, nested=dict(nested)))
+    *_, last = read_records(locate_log(saver.base_directory))
     assert last.size < 200
     found = opener().get(config).state["nested"]
     assert found == nested

@@ -5,12 +5,8 @@ import pytest
 from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, StateSerializer
 from savers import FileSystemSaver
 from savers.log import Log
-from tests.support.checkpoints import list_ids, make_checkpoint
-from tests.support.logs import (
-    CHECKPOINT,
-    locate_log,
-    read_records,
-)
+from tests.support.checkpoints import make_checkpoint, make_interrupt
+from tests.support.logs import locate_log, read_checkpoints
 
 
 def test_a_listed_checkpoint_stays_readable_wherever_its_bytes_go(opener, config):
@@ -83,13 +79,12 @@ def test_a_state_serializer_of_the_users_own(tmp_path, config):
 def test_interrupts_and_listings_decode_no_state(opener, config, monkeypatch):
     saver = opener()
     placed = saver.put(config, make_checkpoint(0))
-    stop = {"node_id": "n0", "when": "inside", "payload": {"ask": 1}, "metadata": {}, "created_at": None}
-    saver.put_writes(placed, {"interrupt:a": stop})
-
+    saver.put_writes(placed, {"interrupt:a": make_interrupt(payload={"ask": 1})})
     monkeypatch.setattr(Log, "load_state", None)
     reader = opener()
-    assert [waiting.payload for waiting in reader.interrupts()] == [{"ask": 1}]
-    assert [info.status for info in reader.history(config)] == ["interrupted"]
-    frame = next(record for record in read_records(locate_log(saver.base_directory)) if record.type == CHECKPOINT)
-    assert [info.size for info in reader.history(config)] == [frame.size]
-    assert list_ids(reader, config) == [placed.checkpoint_id]
+    (waiting,) = reader.interrupts()
+    assert waiting.payload == {"ask": 1}
+    (info,) = reader.history(config)
+    assert (info.id, info.status) == (placed.checkpoint_id, "interrupted")
+    (record,) = read_checkpoints(locate_log(saver.base_directory))
+    assert info.size == record.size

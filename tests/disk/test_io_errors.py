@@ -193,17 +193,19 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM
 
 def expect_stored(root, run, *, is_killed=False):
     """What a program says that it has stored is there, and the next put works; return what it says."""
+    assert "Traceback" not in run.stderr
     lines = [line.split() for line in run.stdout.splitlines()]
     stored = [int(line[1]) for line in lines if line[0] == "stored"]
     assert stored
-    assert "Traceback" not in run.stderr
+    expected = [*reversed(stored), 100]
     found = list_numbers(FileSystemSaver(root), config_of())
     if is_killed:
         assert run.returncode != 0
-        assert found in ([*reversed(stored), 100], [stored[-1] + 1, *reversed(stored), 100])
+        assert found in (expected, [stored[-1] + 1, *expected])
     else:
         assert run.returncode == 0, run.stderr
-        assert found == [int(n) for n in lines[-1][1:]] == [*reversed(stored), 100]
+        assert found == expected
+        assert lines[-1] == ["there", *map(str, expected)]
     saver = FileSystemSaver(root)
     saver.put(config_of(), made(101))
     assert list_numbers(saver, config_of()) == [101, *found]

@@ -21,32 +21,43 @@ def files_below(root):
     return [path for path in root.rglob("*") if not path.is_dir()]
 
 
-@pytest.mark.requirement("promise 5", "behaviour 19", "L8", "H8")
-def test_any_string_is_a_thread_a_namespace_and_a_node_and_comes_back(opener, tmp_path):
+@pytest.fixture
+def hostile(opener):
+    """Another saver on a store with a thread of each hostile name, and a namespace and nodes of that name."""
     saver = opener()
     for number, name in enumerate(HOSTILE):
+        one = Checkpoint(node_id=name, next_node_id=name, state={"n": number})
         for namespace in ("", name):
-            one = Checkpoint(node_id=name, next_node_id=name, state={"n": number})
             saver.put(RunnableConfig(name, checkpoint_ns=namespace), one)
-    reader = opener()
-    assert sorted(reader.threads()) == sorted(HOSTILE)
+    return opener()
+
+
+@pytest.mark.requirement("promise 5", "behaviour 19", "L8", "H8")
+def test_any_string_is_a_thread_a_namespace_and_a_node_and_comes_back(hostile, opener):
+    assert sorted(hostile.threads()) == sorted(HOSTILE)
     for number, name in enumerate(HOSTILE):
-        found = reader.get(RunnableConfig(name, checkpoint_ns=name))
-        assert (found.state["n"], found.node_id, found.next_node_id) == (number, name, name)
-        assert len(reader.list(RunnableConfig(name))) == 1 + (not name)
-    assert reader.verify().ok
+        found = hostile.get(RunnableConfig(name, checkpoint_ns=name))
+        assert found.state["n"] == number
+        assert found.node_id == found.next_node_id == name
+        assert len(hostile.list(RunnableConfig(name))) == 1 + (not name)
+    assert hostile.verify().ok
+    for name in HOSTILE:
+        released = hostile.release(RunnableConfig(name))
+        assert released.checkpoints[0].node_id == name
+    assert sorted(opener().threads(released=True)) == sorted(HOSTILE)
+    assert hostile.verify().ok
+    for name in HOSTILE:
+        assert hostile.delete(name)
+    assert [*hostile.threads(released=True)] == []
+
+
+@pytest.mark.requirement("promise 5", "L8")
+def test_each_has_a_directory_of_its_own_below_the_root_with_a_short_plain_name(hostile, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["store"], "nothing leaves the root"
-    names = [path.name for path in (tmp_path / "store").glob("t-*")]
+    names = [path.name for path in Path(hostile.base_directory).glob("t-*")]
     assert len(names) == len({name.lower() for name in names}) == len(HOSTILE)
     assert max(map(len, names)) <= 67
     assert all(name.isascii() and name.islower() for name in names)
-    for thread in HOSTILE:
-        assert reader.release(RunnableConfig(thread)).checkpoints[0].node_id == thread
-    assert sorted(opener().threads(released=True)) == sorted(HOSTILE)
-    assert reader.verify().ok
-    for thread in HOSTILE:
-        assert reader.delete(thread)
-    assert [*reader.threads(released=True)] == []
 
 
 def test_the_directory_is_laid_out_as_specified(opener, tmp_path, config):
@@ -103,21 +114,24 @@ def test_the_header_is_as_specified(opener, config):
     assert struct.unpack_from("<IB", data, third.end - 5) == (third.size, 0x4B)
 
 
+def modes(paths):
+    return {stat.S_IMODE(path.stat().st_mode) for path in paths}
+
+
 @pytest.mark.requirement("promise 5", "P71")
 def test_modes_do_not_depend_on_the_umask(odd_umask, opener, config, tmp_path):
-    saver = opener(tmp_path / "deep" / "store")
+    root = tmp_path / "deep" / "store"
+    saver = opener(root)
     saver.put(config, make_checkpoint(0))
     saver.put(config.replace(checkpoint_ns="inner"), make_checkpoint(0))
     saver.release(config)
     saver.put(config, make_checkpoint(0))
-    path = locate_log(saver.base_directory)
+    path = locate_log(root)
     path.write_bytes(path.read_bytes() + b"torn")
-    opener(tmp_path / "deep" / "store").put(config, make_checkpoint(1))
+    opener(root).put(config, make_checkpoint(1))
     saver.prune(config, keep_last=1)
-    modes = {stat.S_IMODE(path.stat().st_mode) for path in files_below(tmp_path)}
-    assert modes == {0o600}
-    directories = [path for path in tmp_path.rglob("*") if path.is_dir()]
-    assert {stat.S_IMODE(directory.stat().st_mode) for directory in directories} == {0o700}
+    assert modes(files_below(tmp_path)) == {0o600}
+    assert modes(path for path in tmp_path.rglob("*") if path.is_dir()) == {0o700}
 
 
 @pytest.mark.requirement("L6")
@@ -182,16 +196,16 @@ def test_on_a_file_system_that_ignores_case_ids_stay_apart(fs):
 
 @pytest.mark.requirement("H7")
 def test_a_run_has_a_directory_of_its_own_and_no_pointer_says_which_checkpoint_is_its_latest(opener, tmp_path):
+    root, moved = tmp_path / "store", tmp_path / "elsewhere"
     saver = opener()
     for run in ("first", "second"):
         for number in range(3):
             saver.put(RunnableConfig(run), make_checkpoint(number))
-    directories = [path for path in (tmp_path / "store").iterdir() if path.name.startswith("t-")]
-    assert sorted(path.name.split("-")[1] for path in directories) == ["first", "second"]
-    shutil.rmtree(next(path for path in directories if path.name.startswith("t-first")))
-    moved = tmp_path / "elsewhere"
-    shutil.copytree(tmp_path / "store", moved)
-    for place in (tmp_path / "store", moved):
+    (first,) = root.glob("t-first-*")
+    assert len([*root.glob("t-*")]) == 2
+    shutil.rmtree(first)
+    shutil.copytree(root, moved)
+    for place in (root, moved):
         fresh = opener(place)
         assert list(fresh.threads()) == ["second"]
         assert fresh.get(RunnableConfig("second")).node_id == "n2"

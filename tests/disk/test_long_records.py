@@ -72,13 +72,17 @@ def expect(root, states, config=CONFIG, **options):
         assert report.ok, report.problems
         listed = saver.list(config)[::-1]
         assert [checkpoint.id for checkpoint in listed] == list(states)
-        assert [dict(checkpoint.state) for checkpoint in listed] == list(states.values())
+        assert states_of(listed) == list(states.values())
         for name, state in states.items():
-            found = saver.get(config.with_check_point_id(name))
-            assert dict(found.state) == state
+            at = config.with_check_point_id(name)
+            assert dict(saver.get(at).state) == state
         assert saver.get(config).id == listed[-1].id
-    records = read_records(locate_log(root, config.thread))
-    assert max(len(record.payload) for record in records) <= LIMIT
+    for record in read_records(locate_log(root, config.thread)):
+        assert len(record.payload) <= LIMIT
+
+
+def states_of(checkpoints):
+    return [dict(checkpoint.state) for checkpoint in checkpoints]
 
 
 def by_id(states):
@@ -157,10 +161,11 @@ def test_copy_and_release_keep_all(tmp_path):
     with open_saver(tmp_path) as saver:
         saver.copy("t", "u")
         released = saver.release(CONFIG)
-        assert [dict(checkpoint.state) for checkpoint in reversed(released.checkpoints)] == states
+        assert states_of(released.checkpoints) == states[::-1]
     expect(tmp_path, by_id(states), RunnableConfig("u"))
     with open_saver(tmp_path) as saver:
-        assert [dict(checkpoint.state) for checkpoint in reversed(saver.tag(CONFIG, 1).checkpoints)] == states
+        released = saver.tag(CONFIG, 1)
+        assert states_of(released.checkpoints) == states[::-1]
 
 
 def test_repair_corrects_a_flipped_bit_in_each_record(tmp_path):
@@ -186,13 +191,15 @@ def test_repair_corrects_a_flipped_bit_in_each_record(tmp_path):
 def test_repair_without_a_record_of_data_loses_only_what_needs_it(tmp_path):
     states = by_id(written(tmp_path))
     path = locate_log(tmp_path)
-    lost = next(record for record in read_records(path) if record.type == DATA)
-    path.write_bytes(replace_bytes(path.read_bytes(), lost.offset + 1000, os.urandom(200)))
+    offset = next(record.offset for record in read_records(path) if record.type == DATA)
+    garbled = replace_bytes(path.read_bytes(), offset + 1000, os.urandom(200))
+    path.write_bytes(garbled)
     with open_saver(tmp_path) as saver:
         assert not saver.verify().ok
-        kept = saver.repair("t").files[0].kept
-        assert kept == len(saver.list(CONFIG)) >= 1
-        for one in saver.list(CONFIG):
+        (file,) = saver.repair("t").files
+        left = saver.list(CONFIG)
+        assert file.kept == len(left) >= 1
+        for one in left:
             assert dict(one.state) == states[one.id]
         assert saver.verify().ok
 

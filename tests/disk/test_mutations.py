@@ -363,22 +363,24 @@ def found_by_id():
     """The newest of two checkpoints with one id, none that was replaced, and none that only holds the bytes."""
     fs = SimFS()
 
-    def fresh():
-        return open_saver(fs)
+    def get(checkpoint_id):
+        found = open_saver(fs).get(at(checkpoint_id))
+        return found and found.state["n"]
 
     at = config_of().with_check_point_id
-    saver = fresh()
+    saver = open_saver(fs)
     twice, wanted, absent = (str(uuid.UUID(int=number << 64, version=4)) for number in (1, 2, 3))
     saver.put(config_of(), made(0, twice))
-    saver.put(config_of(), made(1, wanted, lure=b"\x96\xc4\x10" + uuid.UUID(absent).bytes))
+    lure = b"\x96\xc4\x10" + uuid.UUID(absent).bytes
+    saver.put(config_of(), made(1, wanted, lure=lure))
     for number in range(2, 40):
         saver.put(config_of(), made(number, twice if number == 20 else None))
-    assert fresh().get(at(twice)).state["n"] == 20
-    assert fresh().get(at(wanted)).state["n"] == 1
-    assert fresh().get(at(absent)) is None
+    assert get(twice) == 20
+    assert get(wanted) == 1
+    assert get(absent) is None
     saver.put(at(wanted), made(50))
-    assert fresh().get(at(wanted)) is None
-    assert fresh().get(at(made(50).id)).state["n"] == 50
+    assert get(wanted) is None
+    assert get(made(50).id) == 50
 
 
 def states(*names):

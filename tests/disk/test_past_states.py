@@ -54,18 +54,18 @@ def plain(monkeypatch):
 @pytest.mark.sweep(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_in_any_order_and_while_the_log_grows(seed, tmp_path, plain):
-    randomness = random.Random(seed)
+    dice = random.Random(seed)
     ids = []
     writer = FileSystemSaver(tmp_path, fsync="never")
     reader = FileSystemSaver(tmp_path, fsync="never")
-    state = fill(writer, randomness, 120, {}, ids)
-    for round_number in range(3):
-        order = {0: list(reversed(ids)), 1: list(ids), 2: randomness.sample(ids, len(ids))}[round_number]
-        for checkpoint_id in order[:60]:
+    state = fill(writer, dice, 120, {}, ids)
+    for arrange in (reversed, list, lambda ids: dice.sample(ids, len(ids))):
+        for checkpoint_id in [*arrange(ids)][:60]:
             expected = plain(tmp_path, checkpoint_id)
             assert reader.get(name(checkpoint_id)).state == expected
-            assert list(writer.get(name(checkpoint_id)).state.items()) == list(expected.items())
-        state = fill(writer, randomness, 10, state, ids)
+            found = writer.get(name(checkpoint_id)).state
+            assert list(found.items()) == list(expected.items())
+        state = fill(writer, dice, 10, state, ids)
 
 
 def grow(saver, count, make_item):
@@ -174,11 +174,11 @@ def outline(saver, ids):
 @pytest.mark.parametrize("follows", NEXT)
 @pytest.mark.parametrize("end", END)
 def test_whatever_follows_a_past_state(tmp_path, ids, end, follows):
-    END[end](FileSystemSaver(tmp_path / "store", fsync="never"), ids)
+    store = tmp_path / "store"
+    END[end](FileSystemSaver(store, fsync="never"), ids)
     results = []
     for is_first in (True, False):
-        directory = tmp_path / f"copy {is_first}"
-        shutil.copytree(tmp_path / "store", directory)
+        directory = shutil.copytree(store, tmp_path / f"copy {is_first}")
         saver = FileSystemSaver(directory, fsync="never")
         if is_first:
             assert saver.get(name(ids[7])).state["n"] == 7
@@ -186,7 +186,9 @@ def test_whatever_follows_a_past_state(tmp_path, ids, end, follows):
         found = NEXT[follows](saver, ids)
         if follows.startswith("put") or follows == "release":
             found = None  # it has a time of its own
-        saver.put_writes(name(ids[-1]), {"after": 1}) if follows != "release" else None
-        results.append((found, outline(saver, ids), outline(FileSystemSaver(directory), ids)))
-        assert results[-1][1] == results[-1][2]
+        if follows != "release":
+            saver.put_writes(name(ids[-1]), {"after": 1})
+        left = outline(saver, ids)
+        assert left == outline(FileSystemSaver(directory), ids)
+        results.append((found, left))
     assert results[0] == results[1]

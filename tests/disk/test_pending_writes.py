@@ -31,17 +31,22 @@ def test_info_is_the_line_of_the_history(saver, opener):
 
 
 def test_a_checkpoint_that_is_to_be_unique_is_replaced_if_it_is_there(saver, opener):
+    def made(id):
+        return Checkpoint(id=id, node_id="new", next_node_id="x", state={"n": 1})
+
+    def ids():
+        return [info.id for info in opener().history(at())]
+
+    new = made("c1")
     saver.put_writes(at("c1"), {"w": 1})
-    new = Checkpoint(id="c1", node_id="new", next_node_id="x", state={"n": 1})
     saver.put(at(), new, unique=True)
-    opener().put(at(), Checkpoint(id="c4", node_id="new", next_node_id="x", state={}), unique=True)
+    opener().put(at(), made("c4"), unique=True)
+    assert ids() == ["c4", "c3", "c2", "c1", "c0"]
+    assert opener().get(at("c1")) == new
+    assert opener().get_writes(at("c1")) == {"w": 1}
     opener().put(RunnableConfig("empty"), new, unique=True)
-    fresh = opener()
-    assert [info.id for info in fresh.history(at())] == ["c4", "c3", "c2", "c1", "c0"]
-    assert fresh.get(at("c1")) == new
-    assert fresh.get_writes(at("c1")) == {"w": 1}
     saver.put(at(), new)
-    assert len(opener().history(at())) == 6
+    assert len(ids()) == 6
 
 
 def test_what_is_to_be_kept_stays_and_the_rest_is_replaced(saver, opener):
@@ -77,15 +82,16 @@ def test_of_two_processes_that_write_for_a_checkpoint_to_come_one_is_first(tmp_p
 
 
 def test_removing_leaves_the_others_as_they_are(saver, opener):
-    saver.put_writes(at("c2"), {"w": 1})
-    saver.add_tags(at("c2"), "kept")
-    before = saver.get(at("c2"))
+    kept = at("c2")
+    saver.put_writes(kept, {"w": 1})
+    saver.add_tags(kept, "kept")
+    before = saver.get(kept)
     assert saver.remove(at(), ["c0", "c1", "c3", "unknown"]) == 3
     fresh = opener()
-    assert [info.id for info in fresh.history(at())] == ["c2"]
+    assert fresh.list(at()) == [before]
     assert fresh.get(at()) == before
-    assert fresh.get_writes(at("c2")) == {"w": 1}
-    assert fresh.tags_of(at("c2")) == ("kept",)
+    assert fresh.get_writes(kept) == {"w": 1}
+    assert fresh.tags_of(kept) == ("kept",)
     assert saver.remove(at(), ["c0"]) == 0
     assert saver.remove(at(), []) == 0
     assert fresh.verify().ok

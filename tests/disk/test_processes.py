@@ -10,7 +10,7 @@ import pytest
 
 from graphkit import RunnableConfig, ThreadBusyError
 from savers import FileSystemSaver
-from tests.support.checkpoints import list_numbers, list_states, make_checkpoint
+from tests.support.checkpoints import list_ids, list_numbers, list_states, make_checkpoint
 from tests.support.disks import HOOKED, HookedIO, count_open_files
 from tests.support.forked import run_in_child
 from tests.support.logs import limit_descriptors
@@ -144,6 +144,10 @@ def workers(launcher, root, fsync, threads, count):
     return started
 
 
+def state_of(who, n):
+    return {"who": who, "n": n, "items": ["x"] * n}
+
+
 def finished(started):
     for worker in started:
         assert worker.communicate()[0] == ""
@@ -158,16 +162,17 @@ def test_eight_processes_on_one_thread_and_eight_on_their_own(fsync, launcher, t
     finished(workers(launcher, str(tmp_path / "store"), fsync, ["shared"] * 8 + own, 25))
 
     def expected(who):
-        return [{"who": who, "n": n, "items": ["x"] * n} for n in range(24, -1, -1)]
+        return [state_of(who, n) for n in reversed(range(25))]
 
     with FileSystemSaver(tmp_path / "store") as saver:
-        assert sorted(saver.threads()) == sorted(["shared", *own])
-        history = saver.list(RunnableConfig("shared"))
-        assert len(history) == 200
-        assert len({checkpoint.id for checkpoint in history}) == 200
-        states = [dict(checkpoint.state) for checkpoint in history]
+        assert set(saver.threads()) == {"shared", *own}
+        shared = RunnableConfig("shared")
+        assert len(set(list_ids(saver, shared))) == 200
+        states = list_states(saver, shared)
+        assert len(states) == 200
         for who in range(8):
-            assert [state for state in states if state["who"] == who] == expected(who)
+            mine = [state for state in states if state["who"] == who]
+            assert mine == expected(who)
         for who, thread in enumerate(own, 8):
             assert list_states(saver, RunnableConfig(thread)) == expected(who)
 
@@ -175,21 +180,20 @@ def test_eight_processes_on_one_thread_and_eight_on_their_own(fsync, launcher, t
 @pytest.mark.requirement("L9")
 def test_whatever_a_reader_sees_beside_writers_was_put(launcher, tmp_path):
     """Each reading shows the history as it was at a moment, and never goes back."""
-    with FileSystemSaver(tmp_path / "store") as reader:
-        started = workers(launcher, str(tmp_path / "store"), "never", ["t"] * 3, 60)
+    store = tmp_path / "store"
+    config = RunnableConfig("t")
+    with FileSystemSaver(store) as reader:
+        started = workers(launcher, str(store), "never", ["t"] * 3, 60)
         seen = []
         while any(worker.poll() is None for worker in started):
-            found = [
-                (checkpoint.state["who"], checkpoint.state["n"], len(checkpoint.state["items"]))
-                for checkpoint in reversed(reader.list(RunnableConfig("t")))
-            ]
+            found = list_states(reader, config)[::-1]
             assert found[: len(seen)] == seen, "what was there stays, in its order"
             seen = found
             for who in range(3):
-                mine = [(n, length) for writer, n, length in found if writer == who]
-                assert mine == [(n, n) for n in range(len(mine))]
+                mine = [state for state in found if state["who"] == who]
+                assert mine == [state_of(who, n) for n in range(len(mine))]
         finished(started)
-        assert len(reader.list(RunnableConfig("t"))) == 180
+        assert len(reader.list(config)) == 180
 
 
 @pytest.mark.requirement("P86")

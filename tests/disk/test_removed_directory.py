@@ -140,10 +140,11 @@ def test_one_state_may_be_larger_than_the_cache(opener, monkeypatch):
     for number in range(4):
         saver.put(T, make_checkpoint(number, text="x" * 5000 + str(number)))
     assert list_numbers(saver, T) == [3, 2, 1, 0]
-    saver.put_writes(T.with_check_point_id(saver.list(T)[2].id), {"key": 1})
+    older = T.with_check_point_id(saver.list(T)[2].id)
+    saver.put_writes(older, {"key": 1})
     saver.add_tags(T, "tag")
     assert saver.tags_of(T) == ("tag",)
-    assert saver.get_writes(T.with_check_point_id(saver.list(T)[2].id)) == {"key": 1}
+    assert saver.get_writes(older) == {"key": 1}
 
 
 # Descriptors

@@ -226,13 +226,14 @@ def test_a_watch_reports_everything_whenever_it_looks(saver, seed):
 
 def test_a_thread_that_was_deleted_and_created_again_before_the_watch_looked(saver, config):
     saver.put(config, make_checkpoint(1))
+    path = locate_log(saver.base_directory)
     # While the old log is open, the new one cannot get its inode.
-    with locate_log(saver.base_directory).open("rb"), saver.watch(config, interval=NEVER) as watch:
+    with path.open("rb"), saver.watch(config, interval=NEVER) as watch:
         saver.delete(config)
         saver.put(config, make_checkpoint(2))
-        new = saver.put(config, make_checkpoint(3)).checkpoint_id
-        found = [one for one in until(watch, to(new)) if one.kind != "idle"]
-        assert [one.kind for one in found] == ["delete", "checkpoint", "checkpoint"]
+        newest = saver.put(config, make_checkpoint(3))
+        kinds = [change.kind for change in until(watch, to(newest.checkpoint_id))]
+    assert [kind for kind in kinds if kind != "idle"] == ["delete", "checkpoint", "checkpoint"]
 
 
 @pytest.mark.parametrize("latest", [False, True])
@@ -249,28 +250,32 @@ def test_a_tail_that_was_cut_short_is_passed_over(saver, config):
     saver.put(config, make_checkpoint(1))
     path = locate_log(saver.base_directory)
     with saver.watch(config, interval=NEVER) as watch:
-        put = saver.put(config, make_checkpoint(2))
-        until(watch, to(put.checkpoint_id))
+
+        def follow(config, number):
+            put = saver.put(config, make_checkpoint(number))
+            return until(watch, to(put.checkpoint_id))
+
+        follow(config, 2)
         with path.open("ab") as file:
             file.write(path.read_bytes()[64:84])
-        put = saver.put(config.replace(checkpoint_ns="other"), make_checkpoint(0))
-        until(watch, to(put.checkpoint_id))
-        put = saver.put(config, make_checkpoint(3))
-        found = until(watch, to(put.checkpoint_id))
+        follow(config.replace(checkpoint_ns="other"), 0)
+        found = follow(config, 3)
         assert found[-1].checkpoint.node_id == "n3"
 
 
 def test_a_damaged_log_is_named_and_the_others_are_followed(saver, caplog):
-    bad = RunnableConfig("bad")
+    caplog.set_level(logging.WARNING, "graphkit")
     good = RunnableConfig("good")
-    for config in (bad, good):
-        saver.put(config, make_checkpoint(1))
+    for thread in ("bad", "good"):
+        saver.put(RunnableConfig(thread), make_checkpoint(1))
     path = locate_log(saver.base_directory, "bad")
     flip_in_file(path, path.stat().st_size - 10)
-    with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(latest=True, interval=NEVER) as watch:
+    with saver.watch(latest=True, interval=NEVER) as watch:
         assert watch.get(PATIENCE).thread_id == "good"
-        until(watch, to(saver.put(good, make_checkpoint(2)).checkpoint_id))
-        assert [record.levelname for record in caplog.records if str(path) in record.getMessage()] == ["WARNING"]
+        newest = saver.put(good, make_checkpoint(2))
+        until(watch, to(newest.checkpoint_id))
+        (record,) = [record for record in caplog.records if str(path) in record.getMessage()]
+        assert record.levelname == "WARNING"
         saver.repair("bad")
         until(watch, lambda change: change.thread_id == "bad")
 
@@ -331,7 +336,8 @@ def test_no_link_is_followed_out_of_the_store(saver, opener, config, caplog, tmp
     Path(saver.base_directory, outside.name).symlink_to(outside)
     saver.put(RunnableConfig("mine"), make_checkpoint(2))
     with saver.watch(latest=True, interval=NEVER) as watch:
-        assert [one.thread_id for one in until(watch, lambda one: one.thread_id == "mine")] == ["mine"]
+        (change,) = until(watch, lambda change: change.thread_id == "mine")
+        assert change.thread_id == "mine"
         until_quiet(watch)
     assert "symbolic link" in caplog.text
 
@@ -421,12 +427,14 @@ def test_descriptors_of_a_watch_are_bounded(saver):
 
 @pytest.mark.parametrize("size", [0, 20])
 def test_a_log_that_is_being_created_is_no_warning(saver, caplog, size):
-    saver.put(RunnableConfig("known"), make_checkpoint(0))
-    thread = RunnableConfig("A thread whose name does not say its id")
-    directory = Path(saver.base_directory, saver._store.locate(thread.thread, "").path)
-    with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(interval=0.01) as watch:
+    caplog.set_level(logging.WARNING, "graphkit")
+    known = RunnableConfig("known")
+    saver.put(known, make_checkpoint(0))
+    place = saver._store.locate("A thread whose name does not say its id", "")
+    directory = Path(saver.base_directory, place.path)
+    with saver.watch(interval=0.01) as watch:
         directory.mkdir()
         (directory / "log").write_bytes(bytes(size))
-        saver.put(RunnableConfig("known"), last := make_checkpoint(1))
-        until(watch, to(last.id))
-        assert caplog.records == []
+        newest = saver.put(known, make_checkpoint(1))
+        until(watch, to(newest.checkpoint_id))
+    assert caplog.records == []

@@ -15,13 +15,22 @@ class Log(TypedDict):
     n: int
 
 
+def chain(state, **nodes):
+    """Nodes that run one after another."""
+    graph = StateGraph(state)
+    for before, (name, node) in zip([START, *nodes], nodes.items(), strict=False):
+        graph.add_node(name, node)
+        graph.add_edge(before, name)
+    return graph
+
+
 def loop(turns=3, state=Log):
     """Two nodes, round and round."""
-    graph = StateGraph(state)
-    graph.add_node("a", lambda state: {"log": [f"a{state['n']}"], "n": state["n"] + 1})
-    graph.add_node("b", lambda state: {"log": [f"b{state['n']}"]})
-    graph.add_edge(START, "a")
-    graph.add_edge("a", "b")
+    graph = chain(
+        state,
+        a=lambda state: {"log": [f"a{state['n']}"], "n": state["n"] + 1},
+        b=lambda state: {"log": [f"b{state['n']}"]},
+    )
     graph.add_conditional_edges("b", lambda state: "a" if state["n"] < turns else END, ["a", END])
     return graph
 
@@ -65,12 +74,11 @@ def parallel(failures=None):
 
 def mapped():
     """One node for each item, by Send."""
-    graph = StateGraph(Log)
-    graph.add_node("split", lambda _: {"log": ["split"]})
+    graph = chain(Log, split=lambda _: {"log": ["split"]})
     graph.add_node("one", lambda item: {"log": [f"one{item['n']}"]})
     graph.add_node("all", lambda state: {"n": len(state["log"])})
-    graph.add_edge(START, "split")
-    graph.add_conditional_edges("split", lambda _: [Send("one", {"n": n}) for n in (3, 1, 2)], ["one"])
+    sends = [Send("one", {"n": n}) for n in (3, 1, 2)]
+    graph.add_conditional_edges("split", lambda _: sends, ["one"])
     graph.add_edge("one", "all")
     return graph
 
@@ -78,25 +86,12 @@ def mapped():
 def nested():
     """Two subgraphs, one in the other; the inner one asks."""
 
-    def asks(state):
+    def ask(state):
         return {"log": ["asked " + interrupt({"at": state["log"][-1]})]}
 
-    inner = StateGraph(Log)
-    inner.add_node("first", lambda _: {"log": ["first"]})
-    inner.add_node("ask", asks)
-    inner.add_edge(START, "first")
-    inner.add_edge("first", "ask")
-    middle = StateGraph(Log)
-    middle.add_node("before", lambda _: {"log": ["before"]})
-    middle.add_node("inner", inner.compile())
-    middle.add_edge(START, "before")
-    middle.add_edge("before", "inner")
-    outer = StateGraph(Log)
-    outer.add_node("middle", middle.compile())
-    outer.add_node("after", lambda state: {"n": len(state["log"])})
-    outer.add_edge(START, "middle")
-    outer.add_edge("middle", "after")
-    return outer
+    inner = chain(Log, first=lambda _: {"log": ["first"]}, ask=ask).compile()
+    middle = chain(Log, before=lambda _: {"log": ["before"]}, inner=inner).compile()
+    return chain(Log, middle=middle, after=lambda state: {"n": len(state["log"])})
 
 
 class Chat(TypedDict):
@@ -115,12 +110,7 @@ def chat():
         forgotten = [RemoveMessage(first.id)] if len(state["messages"]) > 4 else []
         return {"messages": [*forgotten, AIMessage(last.content + "!", id=last.id)]}
 
-    graph = StateGraph(Chat)
-    graph.add_node("answer", answer)
-    graph.add_node("tidy", tidy)
-    graph.add_edge(START, "answer")
-    graph.add_edge("answer", "tidy")
-    return graph
+    return chain(Chat, answer=answer, tidy=tidy)
 
 
 def said(n):
@@ -139,7 +129,4 @@ class Notes(TypedDict):
 
 
 def notes():
-    graph = StateGraph(Notes)
-    graph.add_node("write", lambda state: {"note": Note("new"), "more": [Note("one")]})
-    graph.add_edge(START, "write")
-    return graph
+    return chain(Notes, write=lambda state: {"note": Note("new"), "more": [Note("one")]})

@@ -249,12 +249,16 @@ def test_the_journey_of_a_file_is_approved_in_another_process(run_file, tmp_path
         assert len(server.requests) == 3
 
 
-def test_the_research_of_a_file_sums_up(run_file, tmp_path):
-    def read(request):
-        number = sum(message["role"] == "tool" for message in request["messages"]) + 1
-        return chat_server.calls(("read_chapter", {"number": number})) if number < 4 else chat_server.text("done")
+def read_three(request):
+    """Answer as a model that reads three chapters, one after another."""
+    read = sum(message["role"] == "tool" for message in request["messages"])
+    if read == 3:
+        return chat_server.text("done")
+    return chat_server.calls(("read_chapter", {"number": read + 1}))
 
-    with chat_server.start(read) as server:
+
+def test_the_research_of_a_file_sums_up(run_file, tmp_path):
+    with chat_server.start(read_three) as server:
         assert "done" in run_file(tmp_path, "research.yaml", server, given="Read it\n")
         assert len(server.requests) == 4
     with SqliteSaver(tmp_path / "runs" / "research.db") as saver:

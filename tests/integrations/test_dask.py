@@ -100,9 +100,11 @@ def test_branches_run_on_the_workers(executor, store, tmp_path):
 def test_a_worker_that_dies_costs_nothing_that_was_recorded(executor, store, tmp_path):
     """The cluster runs its branch again, elsewhere; once finds what the dead one had recorded."""
     names = ["a", "b", "c", "d"]
-    nodes = {name: branch(name, dies=name == "b") for name in names}
+    nodes = {name: branch(name) for name in names}
+    nodes["b"] = branch("b", dies=True)
     graph = fork_of(nodes).compile(checkpoint_saver=store, executor=executor)
-    log = graph.invoke({"folder": str(tmp_path)}, CONFIG)["log"]
+    given = {"folder": str(tmp_path)}
+    log = graph.invoke(given, CONFIG)["log"]
     assert (tmp_path / "died").exists()
     assert [word.split()[0] for word in log] == names
     assert effects(tmp_path, names) == ["x"] * 4

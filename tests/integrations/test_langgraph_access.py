@@ -44,17 +44,19 @@ def test_it_keeps_its_deltas(make_saver, make_policy):
 
 def test_the_principal_is_never_stored(make_saver):
     saver = make_saver("a")
+    own = config("t", "ann-id")
     checkpointer = CheckpointSaver(AccessControlledSaver(saver, policies.prefix({"ann-id": "t"})))
     app = compile_graph(checkpointer, rounds=2)
-    app.invoke({"items": []}, config("t", "ann-id"))
-    for found in checkpointer.list(config("t", "ann-id")):
+    app.invoke({"items": []}, own)
+    for found in checkpointer.list(own):
         assert "ann-id" not in repr(found.metadata)
         assert found.config["configurable"]["principal"] == "ann-id"
     for info in saver.history("t"):
         assert "ann-id" not in repr(info)
-    snapshot = app.get_state(config("t", "ann-id"))
+    snapshot = app.get_state(own)
     assert app.get_state(snapshot.config).values == snapshot.values
-    assert app.get_state(app.update_state(snapshot.config, {"items": ["x"]})).values["items"][-1] == "x"
+    updated = app.update_state(snapshot.config, {"items": ["x"]})
+    assert app.get_state(updated).values["items"][-1] == "x"
 
 
 def test_it_asks_under_the_names_of_the_contract(make_saver):

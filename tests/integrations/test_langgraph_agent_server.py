@@ -1,8 +1,6 @@
 """`savers.langgraph.checkpointer`, as LangGraph's Agent Server opens it."""
 
 import asyncio
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 from graphkit import CheckpointerConfigurationError
 from savers.langgraph import FileSystemCheckpointSaver, checkpointer
 from tests.integrations import langgraph_graphs as graphs
+from tests.support.langgraph_checkpoints import put, thread
 
 THREAD = {"configurable": {"thread_id": "t"}}
 
@@ -32,14 +31,15 @@ def test_a_server_finds_it_by_its_dotted_path():
 
 
 def test_it_opens_the_directory_of_the_variable_and_closes_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("GRAPHKIT_DIR", str(tmp_path / "runs"))
+    runs = tmp_path / "runs"
+    monkeypatch.setenv("GRAPHKIT_DIR", str(runs))
     saver, ids = asyncio.run(run())
     assert isinstance(saver, FileSystemCheckpointSaver)
-    assert saver.store.base_directory == str(tmp_path / "runs")
+    assert saver.store.base_directory == str(runs)
     open_files = {link.resolve() for link in Path("/proc/self/fd").iterdir()}
     assert not [file for file in open_files if tmp_path in file.parents]
-    again = FileSystemCheckpointSaver(tmp_path / "runs")
-    assert [info.id for info in again.store.history(THREAD)] == ids
+    history = FileSystemCheckpointSaver(runs).store.history(THREAD)
+    assert [info.id for info in history] == ids
     assert len(ids) > 5
 
 
@@ -68,25 +68,11 @@ def test_another_kind_of_store_is_refused(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_without_langgraph_it_names_the_extra():
-    code = (
-        "import sys, asyncio; sys.modules['langgraph.checkpoint.base'] = None; import savers.langgraph as s\n"
-        "async def run():\n"
-        "    async with s.checkpointer(): pass\n"
-        "asyncio.run(run())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "MissingDependencyError" in done.stderr
-    assert "langgraph" in done.stderr
-
-
 @pytest.mark.parametrize("strategy", ["delete", "delete_all"])
-def test_the_servers_word_for_deleting_is_understood_too(tmp_path, strategy):
+def test_the_servers_word_for_deleting_is_understood_too(saver, strategy):
     """langgraph-api 0.16 calls `aprune(ids, strategy="delete_all")`."""
-    saver = FileSystemCheckpointSaver(tmp_path, fsync="never")
     for name in "ab":
-        graphs.loop().compile(checkpointer=saver).invoke({"log": [], "n": 0}, {"configurable": {"thread_id": name}})
+        put(saver, thread(name), n=1)
     asyncio.run(saver.aprune(["a"], strategy=strategy))
     assert saver.store.threads() == ["b"]
     with pytest.raises(ValueError, match="everything"):

@@ -40,14 +40,20 @@ def test_a_put_and_early_writes_are_one_round_trip(opener, monkeypatch):
     saver = opener.new()
     assert saver.get_tuple(thread()) is None
     counter = StatementCounter(saver.store, monkeypatch)
+
+    def count(call, *arguments, **values):
+        return counter.count(partial(call, *arguments, **values))
+
     # That there is no history is known.
-    assert counter.count(lambda: put(saver, thread(), n=1)) == 1
+    assert count(put, saver, thread(), n=1) == 1
     config = put_many(saver, 3)[-1]
-    assert counter.count(lambda: put(saver, config, n=7)) == 1
+    assert count(put, saver, config, n=7) == 1
     config = saver.get_tuple(thread()).config
-    assert counter.count(lambda: put(saver, config, n=8, m=1)) == 1
-    for checkpoint_id in (ABSENT, id_of(saver.get_tuple(thread()).config)):
-        assert counter.count(partial(saver.put_writes, thread(checkpoint_id=checkpoint_id), [("n", 1)], "task")) == 1
+    assert count(put, saver, config, n=8, m=1) == 1
+    latest = id_of(saver.get_tuple(thread()).config)
+    for checkpoint_id in (ABSENT, latest):
+        own = thread(checkpoint_id=checkpoint_id)
+        assert count(saver.put_writes, own, [("n", 1)], "task") == 1
 
 
 def test_a_usual_put_on_sqlite_is_one_statement(tmp_path, monkeypatch):
@@ -66,40 +72,43 @@ def test_a_usual_put_on_sqlite_is_one_statement(tmp_path, monkeypatch):
     assert inserts + keyframes == 40 - MOST_NUMBERS - 2
     assert len(counter.statements) == inserts + 2 * keyframes
     for step in (0, MOST_NUMBERS - 1, MOST_NUMBERS, 39):
-        assert [found.metadata["step"] for found in saver.list(None, filter={"step": step})] == [step]
+        (found,) = saver.list(None, filter={"step": step})
+        assert found.metadata["step"] == step
 
 
+@pytest.mark.parametrize("values", [{"n": 99}, {"n": 99, "new": 1}])
 @parametrize(*DATABASES)
-def test_an_old_id_is_replaced_although_the_writer_does_not_know_it(opener, tmp_path):
+def test_an_old_id_is_replaced_although_the_writer_does_not_know_it(opener, tmp_path, values):
     """The writer has read the end of the history, and does not ask for the id before it puts."""
-    outcomes = []
-    for values in ({"n": 99}, {"n": 99, "new": 1}):
-        saver = opener.new()
-        files = FileSystemCheckpointSaver(tmp_path / f"{len(values)}", fsync="never")
-        configs = put_many(saver, 30)
-        put_many(files, 30, [id_of(config) for config in configs])
-        again = opener.reopen(saver)
-        for one in (again, files):
-            assert id_of(one.get_tuple(thread()).config) == id_of(configs[-1])
-            put(one, configs[-1], id=id_of(configs[3]), **values)
-            put(one, configs[3], id=ABSENT, **values)
-        outcomes.append(seen(again) == seen(files) and seen(again))
-        assert again.store.verify().ok
-    assert [len(outcome) for outcome in outcomes] == [31, 31]
+    saver = opener.new()
+    files = FileSystemCheckpointSaver(tmp_path / "files", fsync="never")
+    configs = put_many(saver, 30)
+    old, newest = configs[3], configs[-1]
+    put_many(files, 30, [id_of(config) for config in configs])
+    writer = opener.reopen(saver)
+    for one in (writer, files):
+        assert one.get_tuple(thread()).config == newest
+        put(one, newest, id=id_of(old), **values)
+        put(one, old, id=ABSENT, **values)
+    assert seen(writer) == seen(files)
+    assert len(seen(writer)) == 31
+    assert writer.store.verify().ok
 
 
 @parametrize(*DATABASES)
 def test_writes_of_an_old_checkpoint_are_not_taken_for_early_ones(opener):
     saver = opener.new()
-    configs = put_many(saver, 30)
-    saver.put_writes(configs[3], [("n", "first")], "task")
+    old = put_many(saver, 30)[3]
+    saver.put_writes(old, [("n", "first")], "task")
     saver.store.catalogue.logs.close()
     assert saver.get_tuple(thread()) is not None
-    saver.put_writes(configs[3], [("n", "second")], "task")
-    saver.put_writes(configs[3], [("n", "other")], "other task")
-    assert saver.get_tuple(configs[3]).pending_writes == [("other task", "n", "other"), ("task", "n", "first")]
-    waiting = saver.store.catalogue.shared_log("t", "").history.scan.load_early()
-    assert id_of(configs[3]) not in [early.id for early in waiting]
+    saver.put_writes(old, [("n", "second")], "task")
+    saver.put_writes(old, [("n", "other")], "other task")
+    found = saver.get_tuple(old).pending_writes
+    assert found == [("other task", "n", "other"), ("task", "n", "first")]
+    history = saver.store.catalogue.shared_log("t", "").history
+    waiting = history.scan.load_early()
+    assert id_of(old) not in [early.id for early in waiting]
 
 
 @parametrize(*DATABASES)

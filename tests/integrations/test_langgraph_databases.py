@@ -12,7 +12,7 @@ from graphkit import Checkpoint, CheckpointConflictError, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError
 from savers.langgraph import CheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, OTHERS, parametrize
-from tests.support.langgraph_checkpoints import put, thread, values_of
+from tests.support.langgraph_checkpoints import make_checkpoint, put, thread, values_of
 from tests.support.savers import ListSaver
 
 DAY = timedelta(days=1)
@@ -22,15 +22,16 @@ DAY = timedelta(days=1)
 def test_an_index_finds_metadata_of_each_way_to_put(opener):
     """Also of the usual put, whose record no other code makes."""
     saver = opener.new()
+    find = saver.store.catalogue.list_heads
     config = thread()
     for number in range(30):
         config = put(saver, config, {"run_id": str(number)}, n=number)
     for number in range(30):
-        heads = saver.store.catalogue.list_heads({"run_id": str(number)})
-        assert [head.thread_id for head in heads] == ["t"], number
-    assert saver.store.catalogue.list_heads({"run_id": "30"}) == []
-    found = [one.checkpoint["channel_values"]["n"] for one in saver.list(None, filter={"run_id": "17"})]
-    assert found == [17]
+        (head,) = find({"run_id": str(number)})
+        assert head.thread_id == "t"
+    assert find({"run_id": "30"}) == []
+    (found,) = saver.list(None, filter={"run_id": "17"})
+    assert values_of(found) == {"n": 17}
 
 
 # Writes
@@ -46,18 +47,26 @@ def test_writes_that_come_before_their_checkpoint(opener):
     saver.put_writes(own, [("__error__", "old")], "task 2")
     assert saver.get_tuple(thread()) is None
     assert list(saver.list(None)) == []
+
     saver.put_writes(own, [("__error__", "new")], "task 2")
     saver.put(thread(), checkpoint, {"step": -1}, {})
-    expected = [("task 1", "a", "first"), ("task 1", "b", 1), ("task 2", "__error__", "new")]
-    assert sorted(saver.get_tuple(thread()).pending_writes) == expected
-    assert sorted(saver.get_tuple(own).pending_writes) == expected
-    for query in ({}, {"limit": 1}):
-        ((found,), (from_all,)) = list(saver.list(thread(), **query)), list(saver.list(None, **query))
-        assert found.pending_writes == from_all.pending_writes == saver.get_tuple(own).pending_writes
+    stored = saver.get_tuple(own).pending_writes
+    of_the_first = [("task 1", "a", "first"), ("task 1", "b", 1)]
+    assert sorted(stored) == [*of_the_first, ("task 2", "__error__", "new")]
+    for found in (saver.get_tuple(thread()), *list_each_way(saver)):
+        assert found.pending_writes == stored
+
     saver.put_writes(own, [("c", 3)], "task 3")
     saver.put(thread(), checkpoint, {"step": -1}, {})  # replaces it
-    assert ("task 3", "c", 3) in saver.get_tuple(own).pending_writes
-    assert len(saver.get_tuple(own).pending_writes) == 4
+    found = saver.get_tuple(own).pending_writes
+    assert sorted(found) == sorted([*stored, ("task 3", "c", 3)])
+
+
+def list_each_way(saver):
+    """What listings of a history and of the whole store find, with a limit and without one."""
+    for config in (thread(), None):
+        for limit in (None, 1):
+            yield from saver.list(config, limit=limit)
 
 
 @parametrize(*DATABASES)
@@ -81,18 +90,31 @@ def test_a_thread_that_another_saver_has_deleted_is_begun_again(opener):
 
 @parametrize("file", *OTHERS)
 def test_what_runs_made_is_removed(opener):
+    """With the writes of a checkpoint, also those that came before it, and threads that have no other."""
     saver = opener.new()
-    left = []
-    for thread_id, runs in (("all of it", ["r", "s", "r"]), ("some of it", ["r", "kept", "s", "kept"])):
-        config = thread(thread_id)
-        for number, run in enumerate(runs):
-            config = put(saver, config, {"run_id": run}, n=number)
-            saver.put_writes(config, [("n", number)], "task")
-            if run == "kept":
-                left.insert(0, (config, {"n": number}, [("task", "n", number)]))
+    put_runs(saver, "all of it", ["r", "s", "r"])
+    puts = put_runs(saver, "some of it", ["r", "kept", "s", "kept"])
     saver.delete_for_runs(["r", "s", "unknown"])
-    assert [(one.config, values_of(one), one.pending_writes) for one in saver.list(None)] == left
+    saver.delete_for_runs([])
+    for found, number in zip(saver.list(None), (3, 1), strict=True):
+        assert found.config == puts[number]
+        assert values_of(found) == {"n": number}
+        assert found.pending_writes == [("early", "n", number), ("late", "n", number)]
     assert [*saver.store.threads()] == ["some of it"]
+
+
+def put_runs(saver, thread_id, runs):
+    """Put checkpoints of runs with writes, which come before the checkpoint and after it; return their configs."""
+    configs = [thread(thread_id)]
+    for number, run in enumerate(runs):
+        made = make_checkpoint(version=f"{number}", metadata={"run_id": run}, n=number)
+        own = thread(thread_id, checkpoint_id=made[0]["id"])
+        writes = [("n", number)]
+        saver.put_writes(own, writes, "early")
+        stored = saver.put(configs[-1], *made)
+        configs.append(stored)
+        saver.put_writes(own, writes, "late")
+    return configs[1:]
 
 
 @parametrize(*OTHERS)
@@ -124,21 +146,25 @@ def test_idle_threads_are_deleted(opener):
 @parametrize("MemorySaver", "ListingSaver")
 def test_a_long_history_without_a_log_is_read_as_far_as_it_is_needed(opener):
     saver = opener.new()
-    configs = [thread()]
+    config = thread()
     for number in range(60):
-        configs.append(put(saver, configs[-1], {"step": number}, n=number))
+        config = put(saver, config, {"step": number}, n=number)
     (found,) = saver.list(None, filter={"step": 2}, limit=1)
-    assert found.config == configs[3]
+    assert values_of(found) == {"n": 2}
     orphan = put(saver, thread(checkpoint_id="absent"), n=1)
-    assert saver.get_delta_channel_history(config=orphan, channels=["n"]) == {"n": {"writes": []}}
+    history = saver.get_delta_channel_history(config=orphan, channels=["n"])
+    assert history == {"n": {"writes": []}}
 
 
 def test_a_saver_that_cannot_list_says_so():
     saver = CheckpointSaver(ListSaver())
     config = put(saver, thread(), n=1)
     assert [one.config for one in saver.list(thread())] == [config]
-    everywhere = {"configurable": {"thread_id": "t"}}
-    for call in (lambda: list(saver.list(None)), lambda: list(saver.list(everywhere)), lambda: saver.prune(["t"])):
+    for call in (
+        lambda: list(saver.list(None)),
+        lambda: list(saver.list({"configurable": {"thread_id": "t"}})),
+        lambda: saver.prune(["t"]),
+    ):
         with pytest.raises(CheckpointerConfigurationError, match="cannot list"):
             call()
     assert saver.get_tuple(thread()).config == config

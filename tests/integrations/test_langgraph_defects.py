@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
@@ -21,7 +19,6 @@ from graphkit.saver_kit import freeze
 from savers.langgraph import FileSystemCheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.langgraph_graphs import Note
-from tests.integrations.test_langgraph_store import Rot
 from tests.support.langgraph_checkpoints import again, id_of, put, thread, thread_of, values_of
 
 
@@ -58,28 +55,25 @@ def test_a_ts_that_is_no_time_is_kept_and_the_put_is_dated_by_the_clock(saver, t
 
 def test_the_saver_is_a_context_manager_that_closes_its_files_at_the_end(tmp_path):
     opened = FileSystemCheckpointSaver(tmp_path, fsync="never")
+    app = graphs.loop(1).compile(checkpointer=opened)
     with opened as saver:
         assert saver is opened
         saver.setup()
-        app = graphs.loop(1).compile(checkpointer=saver)
         app.invoke({"n": 0}, thread())
         assert _open_logs(tmp_path)
     assert not _open_logs(tmp_path)
-    assert app.get_state(thread()).values["n"] == 1  # a later use opens it again
-    saver.store.close()
 
-
-def test_the_saver_is_an_async_context_manager_with_an_awaitable_setup(tmp_path):
-    async def run():
-        opened = FileSystemCheckpointSaver(tmp_path, fsync="never")
+    async def use_again():
         async with opened as saver:
             assert saver is opened
             await saver.setup()
-            await graphs.loop(1).compile(checkpointer=saver).ainvoke({"n": 0}, thread())
+            await app.ainvoke({"n": 0}, thread())
             assert _open_logs(tmp_path)
-        assert not _open_logs(tmp_path)
 
-    asyncio.run(run())
+    asyncio.run(use_again())
+    assert not _open_logs(tmp_path)
+    assert app.get_state(thread()).values["n"] == 1  # a later use opens it again
+    opened.store.close()
 
 
 def _open_logs(directory):
@@ -109,28 +103,35 @@ def test_a_value_error_of_the_serializer_is_still_one_and_names_the_channel(tmp_
     for store in (lambda: put(saver, a="bad"), lambda: saver.put_writes(config, [("a", "bad")], "task")):
         with pytest.raises(ValueError, match="the key is too short") as caught:
             store()
-        assert isinstance(caught.value, CheckpointSerializationError)
-        assert caught.value.path == "a"
-        assert isinstance(caught.value.__cause__, ValueError)
-        again = pickle.loads(pickle.dumps(caught.value))
-        assert type(again) is type(caught.value)
-        assert str(again) == str(caught.value)
-    assert [found.pending_writes for found in saver.list(None)] == [[]]
+        error = caught.value
+        assert isinstance(error, CheckpointSerializationError)
+        assert error.path == "a"
+        assert isinstance(error.__cause__, ValueError)
+        copied = pickle.loads(pickle.dumps(error))
+        assert type(copied) is type(error)
+        assert str(copied) == str(error)
+    (found,) = saver.list(None)
+    assert found.pending_writes == []
 
 
 # Metadata
 
 
+GIVEN = {"pair": (1, 2), "nested": {"deep": [(1, (2,)), {"x": ()}]}, "step": 1}
+READ = {"pair": [1, 2], "nested": {"deep": [[1, [2]], {"x": []}]}, "step": 1}
+
+
 def test_tuples_in_metadata_become_lists_and_a_filter_finds_them_by_either(saver):
-    config = put(saver, None, {"pair": (1, 2), "nested": {"deep": [(1, (2,)), {"x": ()}]}, "step": 1}, a=1)
+    config = put(saver, None, GIVEN, a=1)
     put(saver, None, {"pair": [2, 1], "step": 2}, a=2)
-    nested = {"deep": [[1, [2]], {"x": []}]}
     for reader in (saver, again(saver)):
-        assert reader.get_tuple(config).metadata == {"pair": [1, 2], "nested": nested, "step": 1}
-        for wanted in ({"pair": (1, 2)}, {"pair": [1, 2]}, {"nested": nested}):
+        assert reader.get_tuple(config).metadata == READ
+        as_tuple = {"pair": (1, 2)}
+        as_list = {"pair": [1, 2]}
+        for wanted in (as_tuple, as_list, {"nested": READ["nested"]}):
             (found,) = reader.list(None, filter=wanted)
-            assert found.metadata["step"] == 1
-        (info,) = reader.store.search({"pair": [1, 2]})
+            assert found.config == config
+        (info,) = reader.store.search(as_list)
         assert info.id == id_of(config)
 
 
@@ -164,55 +165,59 @@ def test_metadata_that_contain_themselves_are_refused(saver):
 
 def calling(calls, *, checkpointer=None):
     """A graph whose node calls a subgraph `calls` times, and then waits."""
-    inner = StateGraph(graphs.Log)
-    inner.add_node("first", lambda _: {"log": ["first"]})
-    inner.add_node("second", lambda state: {"log": ["second"], "n": state["n"] + 1})
-    inner.add_edge(START, "first")
-    inner.add_edge("first", "second")
-    graph = StateGraph(graphs.Log)
-    graph.add_node("inner", inner.compile(checkpointer=checkpointer))
+    inner = graphs.chain(
+        graphs.Log,
+        first=lambda _: {"log": ["first"]},
+        second=lambda state: {"log": ["second"], "n": state["n"] + 1},
+    )
+    graph = graphs.chain(graphs.Log, inner=inner.compile(checkpointer=checkpointer))
     graph.add_node("ask", lambda _: {"log": [interrupt("go on?")]})
-    graph.add_edge(START, "inner")
     graph.add_conditional_edges("inner", lambda state: "inner" if state["n"] < calls else "ask", ["inner", "ask"])
     return graph
 
 
-def thread_only(thread_id="t"):
-    """The config of a whole thread, whose namespaces LangGraph chooses."""
-    return {"configurable": {"thread_id": thread_id}}
+WHOLE_THREAD = {"configurable": {"thread_id": "t"}}
+"""The config of a thread whose namespaces LangGraph chooses."""
 
 
-def namespaces(saver, thread_id="t"):
-    return {one.config["configurable"]["checkpoint_ns"] for one in saver.list(thread_only(thread_id))}
+def namespaces(saver):
+    return {one.config["configurable"]["checkpoint_ns"] for one in saver.list(WHOLE_THREAD)}
 
 
 def test_keep_latest_removes_the_subgraph_calls_that_started_from_a_removed_checkpoint(saver):
     app = calling(3).compile(checkpointer=saver)
-    app.invoke({"n": 0}, thread_only())
+    app.invoke({"n": 0}, WHOLE_THREAD)
     assert len(namespaces(saver)) == 4
-    before = app.get_state(thread_only())
+    before = app.get_state(WHOLE_THREAD)
     saver.prune(["t"])
-    assert [one.config for one in saver.list(thread_only())] == [before.config]
+    (left,) = saver.list(WHOLE_THREAD)
+    assert left.config == before.config
     for one in (saver, again(saver)):
         assert namespaces(one) == {""}
         assert set(one.store.namespaces("t")) - {"#early:"} == {""}
-        assert app.get_state(thread_only()).values == before.values
-    assert app.invoke(Command(resume="yes"), thread_only())["log"][-1] == "yes"
+    assert app.get_state(WHOLE_THREAD).values == before.values
+    assert app.invoke(Command(resume="yes"), WHOLE_THREAD)["log"][-1] == "yes"
     assert saver.store.verify().ok
 
 
-def test_keep_latest_keeps_the_call_that_waits_and_the_subgraph_with_a_memory_of_its_own(saver):
-    waiting = graphs.nested().compile(checkpointer=saver)
-    waiting.invoke({"log": []}, thread_only("waiting"))
-    remembering = calling(2, checkpointer=True).compile(checkpointer=saver)
-    remembering.invoke({"n": 0}, thread_only("remembering"))
-    before = {name: namespaces(saver, name) for name in ("waiting", "remembering")}
-    assert len(before["waiting"]) == 3
-    assert before["remembering"] == {"", "inner"}
-    saver.prune(["waiting", "remembering"])
-    assert {name: namespaces(saver, name) for name in before} == before
-    assert len(list(saver.list(None))) == 5
-    assert "asked yes" in str(waiting.invoke(Command(resume="yes"), thread_only("waiting")))
+def test_keep_latest_keeps_the_call_that_waits(saver):
+    app = graphs.nested().compile(checkpointer=saver)
+    app.invoke({"log": []}, WHOLE_THREAD)
+    before = namespaces(saver)
+    assert len(before) == 3
+    saver.prune(["t"])
+    assert namespaces(saver) == before
+    assert len(list(saver.list(None))) == 3
+    assert "asked yes" in str(app.invoke(Command(resume="yes"), WHOLE_THREAD))
+
+
+def test_keep_latest_keeps_the_subgraph_with_a_memory_of_its_own(saver):
+    app = calling(2, checkpointer=True).compile(checkpointer=saver)
+    app.invoke({"n": 0}, WHOLE_THREAD)
+    assert namespaces(saver) == {"", "inner"}
+    saver.prune(["t"])
+    assert namespaces(saver) == {"", "inner"}
+    assert len(list(saver.list(None))) == 2
 
 
 # Types of the application
@@ -226,77 +231,75 @@ class Person(BaseModel):
     name: str
 
 
-VALUES = {"note": Note("n"), "color": Color.RED, "person": Person(name="ada"), "many": [{"deep": (Note("m"),)}]}
-READ = {**VALUES, "many": [{"deep": [Note("m")]}]}  # LangGraph's serializer reads tuples as lists
+PEOPLE = [Person(name="ada"), Person(name="bob"), Color.RED]
+PLAIN = [{"name": "ada"}, {"name": "bob"}, "red"]
 
 
-@pytest.mark.parametrize("serde", [None, "strict", "encrypted"])
-def test_the_types_that_are_given_come_back(tmp_path, serde):
-    strict = JsonPlusSerializer(allowed_msgpack_modules=None)
-    serde = {None: None, "strict": strict, "encrypted": EncryptedSerializer(Rot(), strict)}[serde]
-    saver = FileSystemCheckpointSaver(tmp_path, serde=serde, types=[Note, Color, Person], fsync="never")
-    config = put(saver, **VALUES)
-    saver.put_writes(config, [("note", Note("w"))], "task")
-    found = saver.get_tuple(config)
-    assert found.checkpoint["channel_values"] == READ
-    assert found.pending_writes == [("task", "note", Note("w"))]
-
-
-def test_types_that_cannot_be_allowed_are_refused(tmp_path):
-    class Own:
-        """A serializer of its own."""
-
-    for options in ({"types": ["Note"]}, {"types": [Note], "serde": Own()}):
-        with pytest.raises(CheckpointerConfigurationError):
-            FileSystemCheckpointSaver(tmp_path / "store", **options)
+@pytest.mark.parametrize(
+    "options", [{"types": ["Note"]}, {"types": [Note], "serde": object()}, {"on_blocked_type": "ignore"}]
+)
+def test_types_that_cannot_be_allowed_are_refused(tmp_path, options):
+    with pytest.raises(CheckpointerConfigurationError, match=next(iter(options))):
+        FileSystemCheckpointSaver(tmp_path / "store", **options)
     assert not (tmp_path / "store").exists()
 
 
-def test_a_type_that_a_strict_serializer_of_langgraph_blocks_is_an_error_instead_of_plain_data(tmp_path):
-    saver = FileSystemCheckpointSaver(tmp_path, fsync="never", serde=JsonPlusSerializer(allowed_msgpack_modules=None))
-    config = put(saver, fine=1, people=[Person(name="ada"), Person(name="bob"), Color.RED])
-    reads = [lambda: saver.get_tuple(config), lambda: list(saver.list(None)), lambda: asyncio.run(saver.aget(config))]
-    for read in reads:
+@pytest.fixture
+def strict(tmp_path):
+    """A checkpointer whose serializer of LangGraph blocks the types of the application."""
+    serde = JsonPlusSerializer(allowed_msgpack_modules=None)
+    with FileSystemCheckpointSaver(tmp_path, fsync="never", serde=serde) as saver:
+        yield saver
+
+
+def test_a_type_that_a_strict_serializer_of_langgraph_blocks_is_an_error_instead_of_plain_data(strict):
+    config = put(strict, fine=1, people=PEOPLE)
+    for read in (
+        lambda: strict.get_tuple(config),
+        lambda: list(strict.list(None)),
+        lambda: asyncio.run(strict.aget(config)),
+    ):
         with pytest.raises(
             CheckpointSerializationError, match=r"Person: add Person to types=.* add Color to"
         ) as caught:
             read()
         assert caught.value.path == "people"
         assert caught.value.type_name == f"{__name__}.Person, {__name__}.Color"
-        assert caught.value.raw == [{"name": "ada"}, {"name": "bob"}, "red"]
-    waiting = put(saver, thread("waiting"), fine=1)
-    saver.put_writes(waiting, [("color", Color.RED)], "task")
+        assert caught.value.raw == PLAIN
+    waiting = put(strict, thread("waiting"), fine=1)
+    strict.put_writes(waiting, [("color", Color.RED)], "task")
     with pytest.raises(CheckpointSerializationError) as caught:
-        saver.get_tuple(waiting)
+        strict.get_tuple(waiting)
     assert (caught.value.path, caught.value.raw) == ("color", "red")
+
+
+def test_blocked_types_are_read_as_plain_data_or_as_what_they_were_if_that_is_asked_for(strict, tmp_path):
+    config = put(strict, people=PEOPLE)
     plain = FileSystemCheckpointSaver(tmp_path, on_blocked_type="plain")
-    assert values_of(plain.get_tuple(config))["people"] == [{"name": "ada"}, {"name": "bob"}, "red"]
-    allowing = saver.with_allowlist([(__name__, "Person"), (__name__, "Color")])
-    assert values_of(allowing.get_tuple(config))["people"][2] is Color.RED
+    assert values_of(plain.get_tuple(config))["people"] == PLAIN
     permissive = FileSystemCheckpointSaver(tmp_path, serde=JsonPlusSerializer())
-    assert values_of(permissive.get_tuple(config))["people"][0] == Person(name="ada")
+    allowing = strict.with_allowlist([(__name__, "Person"), (__name__, "Color")])
+    for saver in (permissive, allowing):
+        assert values_of(saver.get_tuple(config))["people"] == PEOPLE
 
 
 @pytest.mark.parametrize("options", [{"serde": JsonPlusSerializer(allowed_msgpack_modules=None)}, {"types": [Person]}])
 def test_threads_that_read_at_once_see_only_their_own_blocked_types(tmp_path, options):
     saver = FileSystemCheckpointSaver(tmp_path, fsync="never", **options)
     plain = FileSystemCheckpointSaver(tmp_path, fsync="never", on_blocked_type="plain")
-    configs = {"bad": put(plain, thread("bad"), a=[Color.RED] * 500), "good": put(saver, thread("good"), a=[1] * 500)}
+    bad = put(plain, thread("bad"), a=[Color.RED] * 500)
+    good = put(saver, thread("good"), a=[1] * 500)
 
     def read(number):
-        if number % 3 == 0:
-            return saver.get_tuple(configs["good"]).checkpoint["channel_values"]["a"] == [1] * 500
-        if number % 3 == 1:
-            return plain.get_tuple(configs["bad"]).checkpoint["channel_values"]["a"] == ["red"] * 500
-        with pytest.raises(CheckpointSerializationError):
-            saver.get_tuple(configs["bad"])
+        match number % 3:
+            case 0:
+                assert values_of(saver.get_tuple(good))["a"] == [1] * 500
+            case 1:
+                assert values_of(plain.get_tuple(bad))["a"] == ["red"] * 500
+            case _:
+                with pytest.raises(CheckpointSerializationError):
+                    saver.get_tuple(bad)
         return True
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(read, range(60)))
-
-
-def test_an_unknown_value_of_on_blocked_type_is_refused(tmp_path):
-    with pytest.raises(CheckpointerConfigurationError, match="on_blocked_type"):
-        FileSystemCheckpointSaver(tmp_path / "store", on_blocked_type="ignore")
-    assert not (tmp_path / "store").exists()

@@ -7,52 +7,50 @@ import pytest
 
 pytest.importorskip("langgraph")
 
-from langgraph.checkpoint.base import empty_checkpoint
-
 from graphkit import RunnableConfig
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from savers.langgraph import CheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, parametrize
+from tests.support.langgraph_checkpoints import id_of, make_checkpoint, thread
 
 
-def thread(namespace="", checkpoint_id=None):
-    return {"configurable": {"thread_id": "t", "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}}
-
-
-def put(saver, namespace="", early=None):
-    """Put two checkpoints, the first of which may have a write that came before it; return their ids."""
+def put_two(saver, namespace="", early=None):
+    """Put two checkpoints, each of which may have a write that came before it; return their ids."""
+    config = thread(namespace=namespace)
     ids = []
     for n in range(2):
-        checkpoint = empty_checkpoint()
-        checkpoint |= {"channel_values": {"n": n}, "channel_versions": {"n": f"{n:04}"}}
+        made = make_checkpoint(version=f"{n:04}", metadata={"step": n}, n=n)
+        ids.append(made[0]["id"])
         if early is not None:
-            saver.put_writes(thread(namespace, checkpoint["id"]), [("n", early + n)], "task")
-        parent = ids[-1] if ids else None
-        saver.put(thread(namespace, parent), checkpoint, {"step": n}, checkpoint["channel_versions"])
-        ids.append(checkpoint["id"])
+            saver.put_writes(at(ids[-1], namespace), [("n", early + n)], "task")
+        config = saver.put(config, *made)
     return ids
+
+
+def at(checkpoint_id, namespace=""):
+    return thread(namespace=namespace, checkpoint_id=checkpoint_id)
 
 
 def put_through_wrapper(saver, namespace=""):
     """Put through a saver around the one of the store, which hides the log; return the ids."""
-    return put(CheckpointSaver(SaverWrapper(saver.store)), namespace, early=7)
+    return put_two(CheckpointSaver(SaverWrapper(saver.store)), namespace, early=7)
 
 
 def copy_from_memory(saver, namespace=""):
     """Put to a MemorySaver, and copy its threads to the store; return the ids."""
     memory = MemorySaver()
-    ids = put(CheckpointSaver(memory), namespace, early=7)
+    ids = put_two(CheckpointSaver(memory), namespace, early=7)
     copy_threads(memory, saver.store)
     return ids
 
 
 READS = {
-    "latest": lambda saver, ids, namespace: saver.get_tuple(thread(namespace)),
-    "past": lambda saver, ids, namespace: saver.get_tuple(thread(namespace, ids[0])),
-    "latest by its id": lambda saver, ids, namespace: saver.get_tuple(thread(namespace, ids[1])),
-    "list": lambda saver, ids, namespace: next(saver.list(thread(namespace))),
-    "list with a limit": lambda saver, ids, namespace: next(saver.list(thread(namespace), limit=1)),
+    "latest": lambda saver, ids, namespace: saver.get_tuple(thread(namespace=namespace)),
+    "past": lambda saver, ids, namespace: saver.get_tuple(at(ids[0], namespace)),
+    "latest by its id": lambda saver, ids, namespace: saver.get_tuple(at(ids[1], namespace)),
+    "list": lambda saver, ids, namespace: next(saver.list(thread(namespace=namespace))),
+    "list with a limit": lambda saver, ids, namespace: next(saver.list(thread(namespace=namespace), limit=1)),
     "list all": lambda saver, ids, namespace: next(saver.list(None, limit=1)),
     "list all with a filter": lambda saver, ids, namespace: next(saver.list(None, filter={"step": 1}, limit=1)),
 }
@@ -76,8 +74,8 @@ def test_the_namespace_of_early_writes_is_not_listed(opener):
     assert "#early:" in saver.store.namespaces("t")
     for config in (None, {"configurable": {"thread_id": "t"}}):
         for limit in (None, 5):
-            listed = [one.config["configurable"]["checkpoint_id"] for one in saver.list(config, limit=limit)]
-            assert listed == ids[::-1]
+            listed = saver.list(config, limit=limit)
+            assert [id_of(one.config) for one in listed] == ids[::-1]
 
 
 # What a prune leaves of them
@@ -97,7 +95,7 @@ def put_and_die(saver):
             return super().put_writes(config, writes, **options)
 
     with pytest.raises(Died):
-        put(CheckpointSaver(Dying(saver.store)), early=7)
+        put_two(CheckpointSaver(Dying(saver.store)), early=7)
     return saver.store.history("t")[0].id
 
 
@@ -118,24 +116,24 @@ def list_early(saver):
 def test_a_prune_keeps_the_early_writes_of_an_old_checkpoint_that_it_keeps(without_log):
     store = without_log.store
     old = put_and_die(without_log)
-    ids = put(without_log, early=8)
+    ids = put_two(without_log, early=8)
     store.add_tags(RunnableConfig("t", old), "golden")
     assert store.prune("t", keep_last=1, keep_tags=["golden"]) == 1
-    assert without_log.get_tuple(thread(checkpoint_id=old)).pending_writes == [("task", "n", 7)]
-    assert without_log.get_tuple(thread(checkpoint_id=ids[1])).pending_writes == [("task", "n", 9)]
+    assert without_log.get_tuple(at(old)).pending_writes == [("task", "n", 7)]
+    assert without_log.get_tuple(at(ids[1])).pending_writes == [("task", "n", 9)]
 
 
 def test_a_prune_removes_the_early_writes_of_what_it_removes(without_log):
-    put(without_log, early=7)
-    ids = put(without_log, early=8)
+    put_two(without_log, early=7)
+    ids = put_two(without_log, early=8)
     assert len(list_early(without_log)) == 4
     assert without_log.store.prune("t", keep_last=1) == 3
     assert list_early(without_log) == ids[1:]
 
 
 def test_a_prune_keeps_the_writes_of_a_checkpoint_that_is_still_to_come(without_log):
-    put(without_log, early=7)
+    put_two(without_log, early=7)
     for number in range(2):
-        without_log.put_writes(thread(checkpoint_id=f"later {number}"), [("n", number)], "task")
+        without_log.put_writes(at(f"later {number}"), [("n", number)], "task")
     without_log.store.prune("t", keep_last=1)
     assert {"later 0", "later 1"} < {*list_early(without_log)}

@@ -2,7 +2,6 @@
 
 import shutil
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing, contextmanager
 
@@ -21,6 +20,7 @@ from graphkit import (
     CheckpointStorageError,
     RunnableConfig,
 )
+from graphkit.errors import MissingDependencyError
 from savers import FileSystemSaver
 from savers.langgraph import (
     FileSystemCheckpointSaver,
@@ -32,6 +32,7 @@ from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.langgraph_graphs import Note, notes
 from tests.integrations.test_langgraph_import import fill, seen, thread
 from tests.integrations.test_langgraph_store import Rot
+from tests.support.langgraph_checkpoints import thread_of
 from tests.support.terminal import graphkit
 
 CONFIG = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
@@ -137,19 +138,22 @@ def test_no_object_of_the_application_is_made(runs, file, monkeypatch):
         assert found.values["note"] == Note("new")
 
 
+KINDS = [None, b"bytes", bytearray(b"array"), {(1, 2): 3}, float("nan"), {1, 2}, 2**63, "", [None] * 9]
+
+
 def test_every_kind_of_value_is_moved(tmp_path, file):
-    values = [None, b"bytes", bytearray(b"array"), {(1, 2): 3}, float("nan"), {1, 2}, 2**63, "", [None] * 9]
-    given = {str(number): value for number, value in enumerate(values)}
-    versions = {**dict.fromkeys(given, "1"), "empty": "2"}
+    values = {str(number): value for number, value in enumerate(KINDS)}
+    checkpoint = empty_checkpoint()
+    checkpoint["channel_values"] = values
+    checkpoint["channel_versions"] = versions = {**dict.fromkeys(values, "1"), "empty": "2"}
     saver = open_store(tmp_path / "runs")
-    checkpoint = {**empty_checkpoint(), "channel_values": given, "channel_versions": versions}
     stored = saver.put(CONFIG, checkpoint, {"source": "loop"}, versions)
-    saver.put_writes(stored, [*given.items()], "task", "path")
+    saver.put_writes(stored, [*values.items()], "task", "path")
     assert export_langgraph_sqlite(tmp_path / "runs", file).ok
     assert import_langgraph_sqlite(file, tmp_path / "again").ok
     with database(file) as target:
-        ((found),) = target.list(None)
-        assert repr(found.pending_writes) == repr(saver.get_tuple(CONFIG).pending_writes)
+        (found,) = target.list(None)
+    assert repr(found.pending_writes) == repr(saver.get_tuple(CONFIG).pending_writes)
 
 
 def test_a_write_keeps_its_index_where_the_one_before_it_was_a_special_one(tmp_path, file):
@@ -167,9 +171,9 @@ def test_a_write_keeps_its_index_where_the_one_before_it_was_a_special_one(tmp_p
 def test_only_the_threads_that_are_named(runs, file):
     report = export_langgraph_sqlite(runs, file, threads=["loop", "nested"])
     assert (report.ok, report.threads) == (True, 2)
+    expected = [one for one in seen(open_store(runs)) if thread_of(one[0]) in {"loop", "nested"}]
     with database(file) as saver:
-        assert {one.config["configurable"]["thread_id"] for one in saver.list(None)} == {"loop", "nested"}
-        assert seen(saver) == [one for one in seen(open_store(runs)) if one[0]["configurable"]["thread_id"] in {"loop", "nested"}]  # fmt: skip
+        assert seen(saver) == expected
 
 
 def test_runs_of_graphkits_own_are_left_out_and_named(runs, file):
@@ -348,15 +352,18 @@ def test_an_encrypted_store_becomes_an_encrypted_database(tmp_path, file):
     assert seen(open_store(tmp_path / "again", serde)) == seen(source)
 
 
-def test_a_serializer_that_is_missing_is_asked_for(tmp_path, runs, file):
+def test_a_serializer_that_is_missing_is_asked_for(tmp_path, file):
+    sealed = tmp_path / "sealed"
     serde = EncryptedSerializer(Rot(), PERMISSIVE)
-    graphs.loop().compile(checkpointer=open_store(tmp_path / "sealed", serde)).invoke({"n": 0}, thread("loop"))
+    saver = open_store(sealed, serde)
+    graphs.loop().compile(checkpointer=saver).invoke({"n": 0}, thread("loop"))
     with pytest.raises(CheckpointerConfigurationError, match=r"of the store.*\+rot.*serde="):
-        export_langgraph_sqlite(tmp_path / "sealed", file)
+        export_langgraph_sqlite(sealed, file)
     assert content(file) == [[], []]
-    export_langgraph_sqlite(tmp_path / "sealed", file, serde=serde)
+
+    export_langgraph_sqlite(sealed, file, serde=serde)
     plain = open_store(tmp_path / "plain")
-    for one in open_store(tmp_path / "sealed", serde).list(thread("loop")):
+    for one in saver.list(thread("loop")):
         plain.put({"configurable": {"thread_id": "loop", "checkpoint_ns": ""}}, one.checkpoint, one.metadata, {})
     with pytest.raises(CheckpointerConfigurationError, match=r"of the database.*\+rot.*serde="):
         export_langgraph_sqlite(tmp_path / "plain", file)
@@ -389,14 +396,12 @@ def test_a_file_that_is_no_database_is_left_as_it_is(runs, tmp_path):
         export_langgraph_sqlite(runs, tmp_path / "other.db")
 
 
-def test_a_package_that_is_missing_is_named(runs, file):
-    code = (
-        "import sys; sys.modules['langgraph.checkpoint.sqlite'] = None; import savers.langgraph as s\n"
-        "s.export_langgraph_sqlite(*sys.argv[1:])"
-    )
-    done = subprocess.run([sys.executable, "-c", code, runs, file], capture_output=True, text=True, check=False)
-    assert "MissingDependencyError: langgraph-checkpoint-sqlite" in done.stderr
-    assert "graphkit-durable[langgraph-sqlite]" in done.stderr
+def test_a_package_that_is_missing_is_named(runs, file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "langgraph.checkpoint.sqlite", None)
+    with pytest.raises(
+        MissingDependencyError, match=r"langgraph-checkpoint-sqlite.*graphkit-durable\[langgraph-sqlite\]"
+    ):
+        export_langgraph_sqlite(runs, file)
     assert not file.exists()
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
@@ -20,7 +21,7 @@ class Counting(JsonPlusSerializer):
         return super().dumps_typed(obj)
 
 
-def values_of(saver, config):
+def written(saver, config):
     return [value for _, _, value in saver.get_tuple(config).pending_writes]
 
 
@@ -31,22 +32,7 @@ def test_writes_come_in_order(saver):
         config = put(saver, config, a=number)
         for path, task in tasks:
             saver.put_writes(config, [("a", path + task + "0"), ("a", path + task + "1")], task, path)
-        assert values_of(saver, config) == ["z0", "z1", "~ab0", "~ab1", "~ba0", "~ba1"]
-
-
-def test_special_writes_are_replaced(saver):
-    config = put(saver, a=1)
-    for channel in ("__error__", "__interrupt__", "__resume__", "__scheduled__"):
-        saver.put_writes(config, [(channel, "old")], "task")
-        saver.put_writes(config, [(channel, "new")], "task")
-    assert values_of(saver, config) == ["new"] * 4
-
-
-def test_special_writes_have_places_of_their_own(saver):
-    config = put(saver, a=1)
-    saver.put_writes(config, [("a", "result")], "task")
-    saver.put_writes(config, [("__error__", "wrong")], "task")
-    assert values_of(saver, config) == ["wrong", "result"]
+        assert written(saver, config) == ["z0", "z1", "~ab0", "~ab1", "~ba0", "~ba1"]
 
 
 def test_versions_of_two_branches_differ(saver):
@@ -57,11 +43,23 @@ def test_versions_of_two_branches_differ(saver):
     assert saver.get_next_version(41, None) > "00000000000000000000000000000041"
 
 
-def test_of_ordinary_writes_the_first_stays(saver):
+SPECIAL = ("__error__", "__interrupt__", "__resume__", "__scheduled__")
+
+
+@pytest.mark.parametrize(
+    ("puts", "expected"),
+    [
+        ([[("a", "first")], [("a", "again"), ("b", "more")]], ["first", "more"]),
+        ([[("a", "result")], [("__error__", "wrong")]], ["wrong", "result"]),
+        ([[(channel, value)] for channel in SPECIAL for value in ("old", "new")], ["new"] * 4),
+    ],
+    ids=["the first of ordinary ones stays", "special ones have places of their own", "special ones are replaced"],
+)
+def test_writes_of_one_task(saver, puts, expected):
     config = put(saver, a=1)
-    saver.put_writes(config, [("a", "first")], "task")
-    saver.put_writes(config, [("a", "again"), ("b", "more")], "task")
-    assert values_of(saver, config) == ["first", "more"]
+    for writes in puts:
+        saver.put_writes(config, writes, "task")
+    assert written(saver, config) == expected
 
 
 def test_a_copy_has_its_parents(saver):
@@ -70,11 +68,13 @@ def test_a_copy_has_its_parents(saver):
         configs.append(put(saver, configs[-1], a=n))
     saver.put_writes(configs[1], [("delta", "d")], "task")
     saver.copy_thread("t", "copy")
-    ids = [id_of(config) for config in reversed(configs)]
+
+    newest_first = [id_of(config) for config in reversed(configs)]
     found = list(saver.list({"configurable": {"thread_id": "copy"}}))
-    assert [id_of(one.config) for one in found] == ids
-    parents = [one.parent_config and id_of(one.parent_config) for one in found]
-    assert parents == [*ids[1:], None]
+    assert [id_of(one.config) for one in found] == newest_first
+    assert [id_of(one.parent_config) for one in found[:-1]] == newest_first[1:]
+    assert found[-1].parent_config is None
+
     history = saver.get_delta_channel_history(config=thread("copy"), channels=["delta"])
     assert history == {"delta": {"writes": [("task", "delta", "d")]}}
 
@@ -82,8 +82,9 @@ def test_a_copy_has_its_parents(saver):
 def test_what_a_checkpoint_has_beside_its_channels_stays(saver):
     checkpoint = empty_checkpoint()
     checkpoint.update(updated_channels=["a", "b"], versions_seen={"n": {"a": "1"}}, newer="field")
+    given = dict(checkpoint)
     config = saver.put(thread(), checkpoint, {}, {})
-    assert saver.get_tuple(config).checkpoint == {key: value for key, value in checkpoint.items()}  # noqa: C416
+    assert saver.get_tuple(config).checkpoint == given
 
 
 def test_only_what_changed_is_stored(saver):
@@ -93,11 +94,11 @@ def test_only_what_changed_is_stored(saver):
     saver.serde.stored.clear()
     before = saver.store.size("t")
     for n in range(1, 11):
+        old = saver.get_tuple(config).checkpoint["channel_versions"]
+        new = {"n": saver.get_next_version(old["n"], None)}
         checkpoint = empty_checkpoint()
-        versions = saver.get_tuple(config).checkpoint["channel_versions"]
         checkpoint["channel_values"] = {"big": big, "n": n}
-        checkpoint["channel_versions"] = {**versions, "n": saver.get_next_version(versions["n"], None)}
-        new = {"n": checkpoint["channel_versions"]["n"]}
+        checkpoint["channel_versions"] = {**old, **new}
         config = saver.put(config, checkpoint, {"source": "loop", "step": n}, new)
     assert big not in saver.serde.stored
     assert saver.store.size("t") - before < 10_000

@@ -10,7 +10,8 @@ from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
 from savers.langgraph import EntriesReport, FileSystemCache, FileSystemStore
 from tests.support.langgraph import HEADER_SIZE, FileIO
-from tests.support.terminal import graphkit
+from tests.support.logs import flip_in_file
+from tests.support.terminal import assert_shows, graphkit, read_json
 
 KINDS = {"langgraph-store": "item", "langgraph-cache": "cached value"}
 COUNT = 4
@@ -20,14 +21,14 @@ COUNT = 4
 def runs(tmp_path):
     """A directory with a thread, four items and four cached values."""
     root = tmp_path / "runs"
+    checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"n": 1})
     with FileSystemSaver(root, fsync="never") as saver:
-        saver.put(RunnableConfig("order-17"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
-    with FileSystemStore(root, fsync="never") as store:
+        saver.put(RunnableConfig("order-17"), checkpoint)
+    with FileSystemStore(root, fsync="never") as store, FileSystemCache(root, fsync="never") as cache:
         for n in range(COUNT):
-            store.put(("users",), f"k{n}", {"n": n, "text": f"{n}" * 50})
-    with FileSystemCache(root, fsync="never") as cache:
-        for n in range(COUNT):
-            cache.set({(("users",), f"k{n}"): (f"{n}" * 50, None)})
+            text = f"{n}" * 50
+            store.put(("users",), f"k{n}", {"n": n, "text": text})
+            cache.set({(("users",), f"k{n}"): (text, None)})
     return root
 
 
@@ -62,7 +63,7 @@ def test_verify_counts_the_entries(runs):
     done = graphkit("verify", runs)
     assert done.out.startswith("1 thread, 1 checkpoint, 4 items, 4 cached values, ")
     assert done.out.endswith(": no problems\n")
-    data = graphkit("verify", runs, "--json").json
+    data = read_json("verify", runs)
     assert data["items"] == COUNT
     assert data["cached_values"] == COUNT
     assert data["ok"] is True
@@ -80,7 +81,7 @@ def test_damage_is_reported_and_repaired(runs, kind):
     assert done.lines[0].split()[0] == "FILE"
     assert done.lines[1].split()[:2] == [f"{kind}/log", "damaged"]
     assert "1 problem; see `graphkit repair`" in done.out
-    data = graphkit("verify", runs, "--json").json
+    data = read_json("verify", runs)
     assert data["ok"] is False
     assert data["checkpoints"] == 1
     (problem,) = data["problems"]
@@ -117,17 +118,17 @@ def test_both_are_repaired_beside_a_damaged_thread(runs):
     for kind in KINDS:
         damage(runs, kind)
     (path,) = runs.glob("t-order-17-*/log")
-    data = bytearray(path.read_bytes())
-    data[-30] ^= 1
-    path.write_bytes(data)
-    assert [row["thread"] for row in graphkit("verify", runs, "--json").json["problems"]] == ["order-17", None, None]
-    done = graphkit("repair", runs, "--json")
-    assert [thread["thread"] for thread in done.json["threads"]] == ["order-17"]
-    rows = done.json["entry_logs"]
-    assert [(row["path"], row["state"], row["kept"], row["refused"]) for row in rows] == [
-        (f"{kind}/log", "damaged", COUNT - 1, "") for kind in KINDS
-    ]
-    assert all((runs / row["set_aside"]).exists() and row["lost_bytes"] > 50 for row in rows)
+    flip_in_file(path, path.stat().st_size - 30, 1)
+    problems = read_json("verify", runs)["problems"]
+    assert [row["thread"] for row in problems] == ["order-17", None, None]
+
+    done = read_json("repair", runs)
+    assert [row["thread"] for row in done["threads"]] == ["order-17"]
+    for kind, row in zip(KINDS, done["entry_logs"], strict=True):
+        assert (row["path"], row["state"]) == (f"{kind}/log", "damaged")
+        assert (row["kept"], row["refused"]) == (COUNT - 1, "")
+        assert row["lost_bytes"] > 50
+        assert (runs / row["set_aside"]).exists()
     assert graphkit("verify", runs).code == 0
 
 
@@ -166,7 +167,7 @@ def test_a_log_of_another_kind_or_of_a_newer_format_is_left_alone(runs):
     header[8] += 1
     store.write_bytes(header + crc32(header).to_bytes(4, "little"))
     before = files(runs)
-    problems = graphkit("verify", runs, "--json").json["problems"]
+    problems = read_json("verify", runs)["problems"]
     assert [problem["state"] for problem in problems] == ["newer", "foreign"]
     done = graphkit("repair", runs)
     assert done.code == 12
@@ -178,7 +179,7 @@ def test_a_log_of_another_kind_or_of_a_newer_format_is_left_alone(runs):
 def test_a_log_whose_creation_did_not_finish_is_no_error(runs, content):
     (runs / "langgraph-store" / "log").write_bytes(content)
     done = graphkit("verify", runs)
-    assert (done.code, "0 items" in done.out) == (0, True)
+    assert_shows(done, 0, "0 items")
     assert graphkit("repair", runs).code == 0
 
 

@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict, UserDict
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from zlib import crc32
 
@@ -18,6 +19,7 @@ import pytest
 from langgraph.graph import END, START, StateGraph
 from langgraph.store.base import GetOp, InvalidNamespaceError, PutOp
 from langgraph.store.memory import InMemoryStore
+from langgraph.types import CachePolicy
 from typing_extensions import TypedDict
 
 from graphkit.errors import (
@@ -267,26 +269,33 @@ def test_invalid_namespaces_are_refused(store, namespace):
     assert store.search(()) == []
 
 
-def test_puts_of_one_tick_are_one_record_and_one_that_fails_fails_alone(store, tmp_path):
+@pytest.mark.parametrize("is_there", [False, True])
+def test_of_puts_of_one_tick_one_that_fails_fails_alone(store, is_there):
+    if is_there:
+        store.put(("a",), "k1", {"n": 0})
+
     async def use():
         puts = [store.aput(("a",), f"k{n}", {"n": n}) for n in range(20)]
         wrong = [store.aput(("a",), "wrong \ud800", {}), store.aput(("a",), "wrong", {"x": {1}})]
         return await asyncio.gather(*puts, *wrong, store.aget(("a",), "k1"), return_exceptions=True)
 
-    for is_there in (False, True):
-        *done, one, two, found = asyncio.run(use())
-        assert done == [None] * 20
-        assert isinstance(one, CheckpointSerializationError)
-        assert isinstance(two, CheckpointSerializationError)
-        assert (found is not None) is is_there, "reads come before puts"
+    *done, one, two, found = asyncio.run(use())
+    assert done == [None] * 20
+    assert isinstance(one, CheckpointSerializationError)
+    assert isinstance(two, CheckpointSerializationError)
+    assert (found is not None) is is_there, "reads come before puts"
     assert len(store.search((), limit=100)) == 20
 
-    async def use_well():
+
+def test_puts_of_one_tick_are_one_record(store, tmp_path):
+    async def use():
         await asyncio.gather(*(store.aput(("b",), f"k{n}", {"n": n}) for n in range(20)))
 
-    data = (tmp_path / "data" / "langgraph-store" / "log").read_bytes()
-    asyncio.run(use_well())
-    more = (tmp_path / "data" / "langgraph-store" / "log").read_bytes()[len(data) :]
+    log = tmp_path / "data" / "langgraph-store" / "log"
+    store.put(("a",), "k", {})
+    before = len(log.read_bytes())
+    asyncio.run(use())
+    more = log.read_bytes()[before:]
     assert more.count(b"\xc1\xf5G2") == 1
 
 
@@ -397,26 +406,28 @@ def arithmetic(request, monkeypatch):
         monkeypatch.setitem(sys.modules, "numpy", None)
 
 
+def put_texts(store):
+    store.put(("a",), "a", {"text": "aaaa", "kind": 1})
+    store.put(("a",), "ab", {"text": "aabb", "kind": 1})
+    store.put(("a",), "both", {"text": "c", "other": "ab"}, index=["text", "other"])
+    store.put(("a",), "none", {"text": "a"}, index=False)
+    store.put(("a",), "zero", {"text": "xyz"})
+    return store
+
+
 @pytest.mark.usefixtures("arithmetic")
 def test_a_query_finds_the_nearest_items_also_after_reopening(open_store):
-    store = open_store(index=INDEX)
-    memory = InMemoryStore(index=INDEX)
-    for one in (store, memory):
-        one.put(("a",), "a", {"text": "aaaa", "kind": 1})
-        one.put(("a",), "ab", {"text": "aabb", "kind": 1})
-        one.put(("a",), "both", {"text": "c", "other": "ab"}, index=["text", "other"])
-        one.put(("a",), "none", {"text": "a"}, index=False)
-        one.put(("a",), "zero", {"text": "xyz"})
+    store = put_texts(open_store(index=INDEX))
+    memory = put_texts(InMemoryStore(index=INDEX))
     expected = {"ab": 1, "both": 1, "a": 0.5**0.5, "zero": 0, "none": None}
     for reader in (store, open_store(index=INDEX), memory):
-        found = reader.search(("a",), query="ab")
+        search = partial(reader.search, ("a",), query="ab")
+        found = search()
         assert set(keys_of(found)[:2]) == {"ab", "both"}
         scores = {item.key: item.score for item in found}
         assert scores == pytest.approx(expected, abs=1e-6)
-        filtered = reader.search(("a",), query="ab", filter={"kind": 1})
-        assert keys_of(filtered) == ["ab", "a"]
-        rest = reader.search(("a",), query="ab", limit=2, offset=2)
-        assert keys_of(rest) == ["a", "zero"]
+        assert keys_of(search(filter={"kind": 1})) == ["ab", "a"]
+        assert keys_of(search(limit=2, offset=2)) == ["a", "zero"]
 
 
 @pytest.mark.usefixtures("arithmetic")
@@ -465,17 +476,20 @@ for n in range(300):
 
 def test_processes_put_at_once_while_the_log_is_rewritten(tmp_path, open_store, launcher):
     store = open_store()
-    processes = [launcher.start("-c", WRITER, tmp_path / "data", name) for name in ("x", "y")]
+    folder = tmp_path / "data"
+    processes = [launcher.start("-c", WRITER, folder, name) for name in ("x", "y")]
+    text = "x" * 300
     for n in range(300):
-        store.put(("a", "z"), f"k{n % 100}", {"n": n, "text": "x" * 300})
+        store.put(("a", "z"), f"k{n % 100}", {"n": n, "text": text})
     for process in processes:
         with process:
             assert process.wait(60) == 0
+    newest_of_each = sorted([*range(200, 300)] * 3)
     for one in (store, open_store()):
-        found = one.search((), limit=1000)
-        assert len(found) == 300
-        assert {item.value["n"] for item in found} == set(range(200, 300))
-    assert (tmp_path / "data" / "langgraph-store" / "log").stat().st_size < 900 * 400 * 0.8
+        items = one.search((), limit=1000)
+        assert sorted(item.value["n"] for item in items) == newest_of_each
+    log = folder / "langgraph-store" / "log"
+    assert log.stat().st_size < 900 * 400 * 0.8
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -503,8 +517,6 @@ class State(TypedDict):
 
 
 def test_saver_store_and_cache_share_a_directory(tmp_path):
-    from langgraph.types import CachePolicy
-
     calls = []
 
     def remember(state, *, store):
@@ -526,16 +538,14 @@ def test_saver_store_and_cache_share_a_directory(tmp_path):
         assert calls == [1], "the second run took the result from the cache"
         assert store.get(("memories",), "1").value == {"n": 1}
         assert sorted(saver.store.threads()) == ["one", "two"]
-        report = saver.store.verify()
-        assert report.ok
+        assert saver.store.verify().ok
         assert saver.store.repair() is not None
         saver.prune(["one"], strategy="delete")
         saver.store.compact()
         assert list(saver.store.threads()) == ["two"]
         assert store.get(("memories",), "1").value == {"n": 1}
-        assert {path.name for path in tmp_path.iterdir() if not path.name.startswith("t-")} == {
-            "graphkit.store", "locks", "langgraph-store", "langgraph-cache",
-        }  # fmt: skip
+    names = {path.name for path in tmp_path.iterdir() if not path.name.startswith("t-")}
+    assert names == {"graphkit.store", "locks", "langgraph-store", "langgraph-cache"}
 
 
 # Options and errors
@@ -586,51 +596,61 @@ def golden(tmp_path):
     return shutil.copytree(Path(__file__).parent / "golden" / "langgraph_1", tmp_path / "golden")
 
 
-def test_what_the_first_version_wrote_is_read(golden, clock):
+def test_the_items_that_the_first_version_wrote_are_read(golden, clock):
     clock.advance(minutes=1)
     with FileSystemStore(golden, index=INDEX, clock=clock) as store:
         ann = store.get(("users", "ann"), "home")
         assert ann.value == {"city": "Aachen", "text": "aab"}
         assert ann.created_at.timestamp() == 1_800_000_000
         assert ann.updated_at.timestamp() == 1_800_000_060
-        assert [item.key for item in store.search((), query="b", limit=1)] == ["home"]
+        assert keys_of(store.search((), query="b", limit=1)) == ["home"]
         assert store.search((), query="aab")[0].score == pytest.approx(1)
         assert store.list_namespaces() == [("users", "ann"), ("users", "bob")]
         clock.advance(minutes=89.9)
         assert store.sweep_ttl() == 0
         clock.advance(minutes=0.2)
         assert store.sweep_ttl() == 1, "a read at minute 1 postponed the expiry"
+
+
+def test_the_cached_values_that_the_first_version_wrote_are_read(golden, clock):
+    gone, key, other = (("graph", "node"), "gone"), (("graph", "node"), "key"), (("graph", "other"), "key")
     with FileSystemCache(golden, clock=clock) as cache:
-        keys = [(("graph", "node"), "gone"), (("graph", "node"), "key"), (("graph", "other"), "key")]
-        assert cache.get(keys) == {keys[2]: b"bytes"}
-        clock.seconds = 1_800_000_060
-        assert cache.get(keys) == {keys[1]: {"channel": [1, "two"]}, keys[2]: b"bytes"}
+        clock.advance(minutes=1)
+        assert cache.get([gone, key, other]) == {key: {"channel": [1, "two"]}, other: b"bytes"}
+        clock.advance(minutes=90.1)
+        assert cache.get([gone, key, other]) == {other: b"bytes"}
 
 
-def test_the_log_of_a_store_is_as_the_specification_says(golden):
-    """Reads the log by docs/format.md alone."""
-    data = (golden / "langgraph-store" / "log").read_bytes()
-    assert data[40:56] == hashlib.blake2b(b"langgraph-store").digest()[:16]
-    types = []
-    payloads = []
+def read_records(data):
+    """Yield the type and the payload of each record of a log, by docs/format.md alone."""
     offset = 64
     while offset < len(data):
         length = int.from_bytes(data[offset + 4 : offset + 8], "little")
-        types.append(data[offset + 39])
-        payloads.append(msgpack.unpackb(data[offset + 40 : offset + 40 + length]))
+        begin = offset + 40
+        yield data[begin - 1], msgpack.unpackb(data[begin : begin + length])
         offset += length + 45
-    assert types == [1, 1, 5, 5, 5, 5, 5]
-    assert payloads[:2] == [{"entries": "langgraph-store"}] * 2
+
+
+def test_the_log_of_a_store_is_as_the_specification_says(golden):
+    data = (golden / "langgraph-store" / "log").read_bytes()
+    name_hash = hashlib.blake2b(b"langgraph-store").digest()
+    assert data[40:56] == name_hash[:16]
+    types, payloads = zip(*read_records(data), strict=True)
+    assert types == (1, 1, 5, 5, 5, 5, 5)
+    assert payloads[:2] == ({"entries": "langgraph-store"},) * 2
     put, delete, content = payloads[5]
     created = 1_800_000_000_000_000
     updated = created + 60_000_000
     value = msgpack.packb({"city": "Aachen", "text": "aab"})
-    assert content == value + struct.pack("<3f", 2, 1, 0)
+    vector = struct.pack("<3f", 2, 1, 0)
+    assert content == value + vector
     times = [created, updated, None, None]
     sizes = [len(value), len(content), crc32(content)]
-    assert put == [0, ["users", "ann"], "home", *times, [["text", 3]], *sizes]
+    vectors = [["text", 3]]
+    assert put == [0, ["users", "ann"], "home", *times, vectors, *sizes]
     assert delete == [1, ["users", "cid"], "home"]
-    assert payloads[6] == [[2, ["users", "bob"], "home", updated + 90 * 60_000_000], b""]
+    expires = updated + 90 * 60_000_000
+    assert payloads[6] == [[2, ["users", "bob"], "home", expires], b""]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """From the databases of LangGraph's own savers to files or to our tables, and on from there."""
 
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command, Send
 
 from graphkit import CheckpointConflictError, CheckpointStorageError, StateGraph
-from graphkit.errors import CheckpointerConfigurationError
+from graphkit.errors import CheckpointerConfigurationError, MissingDependencyError
 from savers import FileSystemSaver, MemorySaver
 from savers.langgraph import (
     CheckpointSaver,
@@ -131,16 +130,16 @@ def permissive(directory):
 def test_everything_is_there_and_the_same(database, tmp_path):
     fill(database.saver)
     steps = []
-    report = database.bring(tmp_path / "runs", progress=lambda *step: steps.append(step))
-    assert report.ok
-    assert report.problems == ()
-    assert report.threads == 6
-    assert report.skipped == 0
-    assert report.checkpoints == len(list(database.saver.list(None)))
-    assert [step[:2] for step in steps] == [(n, len(steps)) for n in range(1, len(steps) + 1)]
-    assert len(steps) == report.checkpoints
-    ours = permissive(tmp_path / "runs")
-    assert {thread for _, _, thread in steps} == set(ours.store.threads())
+    runs = tmp_path / "runs"
+    report = database.bring(runs, progress=lambda *step: steps.append(step))
+    count = len(list(database.saver.list(None)))
+    assert (report.ok, report.problems) == (True, ())
+    assert (report.threads, report.checkpoints, report.skipped) == (6, count, 0)
+    ours = permissive(runs)
+    done, total, threads = zip(*steps, strict=True)
+    assert done == tuple(range(1, count + 1))
+    assert set(total) == {count}
+    assert set(threads) == set(ours.store.threads())
     database.saver.serde = ours.serde
     assert seen(ours) == seen(database.saver)
     assert ours.store.verify().ok
@@ -155,8 +154,10 @@ def test_what_differs_when_it_is_read_back_is_reported(database, tmp_path):
     database.execute(f"UPDATE {table} SET task_id = 'x' || task_id WHERE thread_id = 'failed'")
     report = database.bring(tmp_path / "runs")
     assert not report.ok
+    for problem in report.problems:
+        differs = "parent" if "'loop'" in problem else "writes"
+        assert problem.rsplit(" ", 2)[1] == differs
     assert {problem.split("'")[1] for problem in report.problems} == {"loop", "failed"}
-    assert {problem.rsplit(" ", 2)[1] for problem in report.problems} == {"parent", "writes"}
 
 
 def test_damage_of_the_store_is_reported(tmp_path):
@@ -169,43 +170,48 @@ def test_damage_of_the_store_is_reported(tmp_path):
 
 
 def test_encrypted_values_stay_encrypted(opening, tmp_path):
+    runs = tmp_path / "runs"
     serde = EncryptedSerializer(Rot(), JsonPlusSerializer(allowed_msgpack_modules=None))
+    ours = FileSystemCheckpointSaver(runs, serde=serde, types=[Note])
+
+    def ids():
+        return {info.id for info in ours.store.history(thread("loop"))}
+
     with opening(serde) as database:
         app = graphs.loop().compile(checkpointer=database.saver)
         app.invoke({"n": 0}, thread("loop"))
         notes().compile(checkpointer=database.saver).invoke({"note": Note("old")}, thread("notes"))
-        first = database.bring(tmp_path / "runs", serde=serde)
-        assert first.ok is True
-        assert first.problems == ()
-        assert first.skipped == 0
-        again = database.bring(tmp_path / "runs", serde=serde)
-        assert again.ok is True
-        assert again.checkpoints == 0
-        assert again.skipped == first.checkpoints
-        ours = FileSystemCheckpointSaver(tmp_path / "runs", serde=serde, types=[Note])
+        first = database.bring(runs, serde=serde)
+        assert (first.ok, first.problems, first.skipped) == (True, (), 0)
+        again = database.bring(runs, serde=serde)
+        assert (again.ok, again.checkpoints, again.skipped) == (True, 0, first.checkpoints)
+
         assert ours.get_tuple(thread("notes")).checkpoint["channel_values"]["note"] == Note("new")
         loop = {"configurable": {"thread_id": "loop", "checkpoint_ns": ""}}
         assert [one.checkpoint for one in ours.list(loop)] == [one.checkpoint for one in database.saver.list(loop)]
+
+        before = ids()
         database.execute("DELETE FROM checkpoints")
         app.invoke({"n": 1}, thread("loop"))
-        before = {info.id for info in ours.store.history(thread("loop"))}
-        assert database.bring(tmp_path / "runs", serde=serde).checkpoints
-        assert {info.id for info in ours.store.history(thread("loop"))} > before
+        assert database.bring(runs, serde=serde).checkpoints
+        assert ids() > before
 
 
 def test_sends_of_an_old_format_are_found_at_the_parent(own_database, tmp_path):
+    send = Send("node", {"a": 1})
     with _postgres(own_database) as database:
-        first = {**empty_checkpoint(), "v": 3}
-        second = {**empty_checkpoint(), "v": 3}
-        config = database.saver.put({"configurable": {"thread_id": "old", "checkpoint_ns": ""}}, first, {}, {})
-        database.saver.put_writes(config, [("__pregel_tasks", Send("node", {"a": 1}))], "task")
-        database.saver.put(config, second, {}, {})
+        saver = database.saver
+        config = {"configurable": {"thread_id": "old", "checkpoint_ns": ""}}
+        parent = {**empty_checkpoint(), "v": 3}
+        first = saver.put(config, parent, {}, {})
+        saver.put_writes(first, [("__pregel_tasks", send)], "task")
+        child = {**empty_checkpoint(), "v": 3}
+        saver.put(first, child, {}, {})
+        expected = saver.get_tuple(thread("old")).checkpoint
         assert database.bring(tmp_path / "runs").ok
-        found = FileSystemCheckpointSaver(tmp_path / "runs").get_tuple(thread("old"))
-        assert found.checkpoint["channel_values"] == {"__pregel_tasks": [Send("node", {"a": 1})]}
-        assert found.checkpoint == database.saver.get_tuple(thread("old")).checkpoint | {
-            "channel_versions": found.checkpoint["channel_versions"]
-        }
+    found = FileSystemCheckpointSaver(tmp_path / "runs").get_tuple(thread("old")).checkpoint
+    assert found["channel_values"] == {"__pregel_tasks": [send]}
+    assert found == expected | {"channel_versions": found["channel_versions"]}
 
 
 def test_an_import_through_a_pooler_of_transactions_leaves_no_prepared_statement(server, own_database, tmp_path):
@@ -225,17 +231,21 @@ def test_a_database_of_before_task_paths_can_be_read(tmp_path):
         assert database.bring(tmp_path / "runs").ok
 
 
-def test_what_cannot_be_read_is_an_error(tmp_path):
-    with pytest.raises(CheckpointStorageError, match=r"cannot read .*none.db: there is no such file$"):
-        import_langgraph_sqlite(tmp_path / "none.db", tmp_path / "runs")
+def test_what_cannot_be_read_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "text.db").write_text("no database " * 100)
-    with pytest.raises(CheckpointStorageError, match="not a database; name the database of a SqliteSaver"):
-        import_langgraph_sqlite(tmp_path / "text.db", tmp_path / "runs")
     sqlite3.connect(tmp_path / "empty.db").execute("CREATE TABLE other (id)").connection.close()
-    with pytest.raises(CheckpointStorageError, match="no such table: checkpoints; name the database of a SqliteSaver"):
-        import_langgraph_sqlite(tmp_path / "empty.db", tmp_path / "runs")
+    for file, message in (
+        ("none.db", r"cannot read .*none.db: there is no such file$"),
+        ("text.db", "not a database; name the database of a SqliteSaver"),
+        ("empty.db", "no such table: checkpoints; name the database of a SqliteSaver"),
+    ):
+        with pytest.raises(CheckpointStorageError, match=message):
+            import_langgraph_sqlite(tmp_path / file, tmp_path / "runs")
     with pytest.raises(CheckpointStorageError):
         import_langgraph_postgres(f"host={tmp_path} user=nobody", tmp_path / "runs")
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingDependencyError, match="psycopg"):
+        import_langgraph_postgres("", tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 
 
@@ -256,42 +266,22 @@ def test_a_thread_of_graphkits_is_not_overwritten(tmp_path):
             database.bring(tmp_path / "runs")
 
 
-def test_a_driver_that_is_missing_is_named():
-    code = (
-        "import sys; sys.modules['psycopg'] = None; import savers.langgraph as s;"
-        "s.import_langgraph_postgres('', '/nonexistent')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/tmp")
-    assert "psycopg" in done.stderr
-
-
-def test_the_command_reports_what_was_done(tmp_path):
-    with _sqlite(tmp_path) as database:
-        graphs.loop().compile(checkpointer=database.saver).invoke({"n": 0}, thread("loop"))
-        count = len(list(database.saver.list(None)))
-        names = (tmp_path / "langgraph.db", tmp_path / "runs")
-        done = graphkit("import-langgraph-sqlite", *names)
-        assert (done.code, done.out) == (0, f"imported {count} checkpoints to {tmp_path}/runs; 1 thread, verified\n")
-        again = graphkit("import", "langgraph-sqlite", *names, "--json")
-        assert again.json == {"threads": 1, "checkpoints": 0, "skipped": count, "problems": []}
-        database.execute("UPDATE checkpoints SET parent_checkpoint_id = 'other'")
-        problem = graphkit("import-langgraph-sqlite", *names)
-        assert (problem.code, "its parent differs" in problem.out) == (1, True)
-
-
 def test_an_imported_thread_that_waits_at_a_send_shows_the_node_that_comes_next(opening, tmp_path):
+    def wait_at_a_send(saver):
+        app = graphs.mapped().compile(checkpointer=saver, interrupt_before=["one"])
+        app.invoke({"log": []}, thread("t"))
+
+    def steps(store):
+        return [(info.node_id, info.next_node_id, info.status) for info in store.history(thread("t"))]
+
     with opening() as database:
-        graph = graphs.mapped()
-        graph.compile(checkpointer=database.saver, interrupt_before=["one"]).invoke({"log": []}, thread("t"))
+        wait_at_a_send(database.saver)
         assert database.bring(tmp_path / "store").ok
     live = FileSystemCheckpointSaver(tmp_path / "live", fsync="never")
-    graphs.mapped().compile(checkpointer=live, interrupt_before=["one"]).invoke({"log": []}, thread("t"))
-    steps = [
-        [(info.node_id, info.next_node_id, info.status) for info in store.history(thread("t"))]
-        for store in (FileSystemSaver(tmp_path / "store"), live.store)
-    ]
-    assert steps[0] == steps[1]
-    assert steps[0][0] == ("split", "langgraph:one", "running")
+    wait_at_a_send(live)
+    imported = steps(FileSystemSaver(tmp_path / "store"))
+    assert imported == steps(live.store)
+    assert imported[0] == ("split", "langgraph:one", "running")
 
 
 # Into a database
@@ -336,12 +326,19 @@ def test_a_database_is_moved_in_place(in_place):
 def test_the_commands_move_a_database_in_place(in_place):
     database, name, _ = in_place
     graphs.loop().compile(checkpointer=database.saver).invoke({"n": 0}, thread("loop"))
-    kind, _, place = name.partition(":")
     count = len(seen(database.saver))
+    kind, _, place = name.partition(":")
+
     done = graphkit("import", f"langgraph-{kind}", place, name)
     assert (done.code, done.out) == (0, f"imported {count} checkpoints to {name}; 1 thread, verified\n")
-    assert "imported 0 checkpoints" in graphkit("import", f"langgraph-{kind}", name, name).out
+    again = graphkit(f"import-langgraph-{kind}", name, name, "--json")
+    assert again.json == {"threads": 1, "checkpoints": 0, "skipped": count, "problems": []}
     assert "loop" in graphkit("threads", name).out
+
+    database.execute("UPDATE checkpoints SET parent_checkpoint_id = 'other'")
+    problem = graphkit("import", f"langgraph-{kind}", place, name)
+    assert problem.code == 1
+    assert "its parent differs" in problem.out
 
 
 def test_the_keys_of_a_directory_are_refused_with_a_saver(tmp_path):

@@ -6,13 +6,13 @@ import pytest
 
 pytest.importorskip("langgraph")
 
-from langgraph.graph import END as LANGGRAPH_END, START as LANGGRAPH_START, StateGraph
 from langgraph.types import Command, interrupt
 
 from graphkit import CheckpointConflictError, RunnableConfig
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, MemorySaver, SqliteSaver
 from savers.langgraph import CheckpointSaver
+from tests.integrations.langgraph_graphs import chain
 from tests.support.threads import assert_same
 
 T = {"configurable": {"thread_id": "t"}}
@@ -33,13 +33,8 @@ def make_graph(saver, effects):
         effects.append("count")
         return {"n": state["n"] + 1}
 
-    def ask(state):
-        return {"n": interrupt("go on?")}
-
-    inner = StateGraph(State).add_node("count", count)
-    inner.add_edge(LANGGRAPH_START, "count").add_edge("count", LANGGRAPH_END)
-    graph = StateGraph(State).add_node("inner", inner.compile(checkpointer=True)).add_node("ask", ask)
-    graph.add_edge(LANGGRAPH_START, "inner").add_edge("inner", "ask").add_edge("ask", LANGGRAPH_END)
+    inner = chain(State, count=count).compile(checkpointer=True)
+    graph = chain(State, inner=inner, ask=lambda _: {"n": interrupt("go on?")})
     return graph.compile(checkpointer=CheckpointSaver(saver))
 
 

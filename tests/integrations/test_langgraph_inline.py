@@ -14,12 +14,12 @@ import pytest
 
 pytest.importorskip("langgraph")
 
-from langgraph.checkpoint.base import empty_checkpoint
 
 from savers.langgraph import FileSystemCheckpointSaver, SqliteCheckpointSaver
 from tests.support.langgraph import SMALL_STATE_OF_FILES, SMALL_STATE_OF_ROWS, WorkerCalls, find_write_lock
+from tests.support.langgraph_checkpoints import make_checkpoint, thread
 
-CONFIG = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+CONFIG = thread()
 
 
 @pytest.fixture
@@ -120,15 +120,13 @@ async def warm(saver, hops):
     """Open the log, and read it once."""
     for n in range(2):
         await step(saver, CONFIG, n)
-    hops.clear()
-    hops.has_any.clear()
+    hops.forget()
 
 
 async def step(saver, config, value):
-    checkpoint = empty_checkpoint()
-    version = saver.get_next_version(None, None)
-    checkpoint["channel_values"], checkpoint["channel_versions"] = {"a": value}, {"a": version}
-    config = await saver.aput(config, checkpoint, {"source": "loop"}, {"a": version})
+    """Put a checkpoint and a write of it, and read it."""
+    made = make_checkpoint(version=saver.get_next_version(None, None), a=value)
+    config = await saver.aput(config, *made)
     await saver.aput_writes(config, [("a", 1)], "task")
     return await saver.aget_tuple(config)
 

@@ -11,17 +11,13 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from langgraph.checkpoint.base import empty_checkpoint
-from langgraph.checkpoint.base.id import uuid6
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from graphkit.errors import CheckpointFormatError
-from savers.langgraph import FileSystemCheckpointSaver
 from savers.langgraph.histories import LogHistories
 from tests.integrations.langgraph_stores import DATABASES, parametrize
 from tests.support.langgraph import set_listed_directories
-from tests.support.langgraph_checkpoints import again, id_of, thread, thread_of, values_of
+from tests.support.langgraph_checkpoints import Listening, again, id_of, put, thread, thread_of, values_of
 
 MADE_BY = "graphkit:made_by"
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -37,13 +33,9 @@ def make_id(created):
     return str(made) if number % 5 else f"{made} no UUID"
 
 
-def put(saver, config, created=None, id=None, metadata=None, **values):
-    checkpoint = empty_checkpoint()
-    checkpoint["id"] = id or (make_id(created) if created else str(uuid6()))
-    checkpoint["ts"] = (created or datetime.now(UTC)).isoformat()
-    checkpoint["channel_values"] = values
-    checkpoint["channel_versions"] = {name: saver.get_next_version(None, None) for name in values}
-    return saver.put(config, checkpoint, metadata or {"source": "loop", "step": 0}, checkpoint["channel_versions"])
+def put_at(saver, config, created, id=None, metadata=None, **values):
+    """Put a checkpoint that was made at a time."""
+    return put(saver, config, metadata, id=id or make_id(created), ts=created.isoformat(), **values)
 
 
 def infos_before(infos, before):
@@ -65,7 +57,8 @@ def plain(saver, config, filter=None, before=None, limit=None):
     ranks = {}
     for thread_id in threads:
         for namespace in store.namespaces(thread_id):
-            if namespace.startswith("#early:") or names.get("checkpoint_ns") not in {None, namespace}:
+            wanted = names.get("checkpoint_ns", namespace)
+            if namespace.startswith("#early:") or namespace != wanted:
                 continue
             infos = store.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
             # Among the histories, a checkpoint has the place of the lowest id from the newest one to it.
@@ -73,12 +66,16 @@ def plain(saver, config, filter=None, before=None, limit=None):
             ranks.update(zip(map(id, infos), lowest, strict=True))
             infos = [info for info in infos if info.metadata.get(MADE_BY)]
             infos = infos_before(infos, before)
-            selected.append([info for info in infos if names.get("checkpoint_id") in {None, info.id}])
+            if wanted_id := names.get("checkpoint_id"):
+                infos = [info for info in infos if info.id == wanted_id]
+            selected.append(infos)
     merged = merge(*selected, key=lambda info: ranks[id(info)], reverse=True)
-    wanted = (filter or {}).items()
-    matching = (info for info in merged if all(info.metadata.get(key) == value for key, value in wanted))
+    terms = (filter or {}).items()
+    matching = (info for info in merged if all(info.metadata.get(key) == value for key, value in terms))
+    if limit is not None:
+        matching = islice(matching, min(limit, sys.maxsize))
     found = []
-    for info in islice(matching, None if limit is None else min(limit, sys.maxsize)):
+    for info in matching:
         one = saver.get_tuple(thread(info.thread_id, info.checkpoint_ns, checkpoint_id=info.id))
         if one is not None:
             found.append(one)
@@ -87,37 +84,40 @@ def plain(saver, config, filter=None, before=None, limit=None):
 
 def fill(saver, seed, threads=("t", "A thread/with: another name", "u"), count=40):
     """Put checkpoints with every kind of write, while the clock goes back and on."""
-    randomness = random.Random(seed)
-    configs = [thread(thread_id, ns) for thread_id in threads for ns in ("", "sub", "sub|x:y")]
-    last = {}
-    messages = {}
-    ids = []
+    dice = random.Random(seed)
+    histories = [(thread_id, ns) for thread_id in threads for ns in ("", "sub", "sub|x:y")]
+    latest = {}
+    messages = {history: [] for history in histories}
+    puts = []
     clock = START
     for step in range(count):
-        number = randomness.randrange(len(configs))
-        clock += timedelta(seconds=randomness.choice((1, 1, 5, 0, -7, -60)))
-        messages.setdefault(number, []).append("m" * randomness.randrange(300))
-        config = last.get(number, configs[number])
-        values = {"messages": list(messages[number]), "n": step}
-        replaced = None
-        if randomness.random() < 0.15 and number in last:
-            replaced = last[number]["configurable"]["checkpoint_id"]
-        new_id = replaced or make_id(clock)
-        names = configs[number]["configurable"]
-        target = thread(names["thread_id"], names["checkpoint_ns"], checkpoint_id=new_id)
-        if randomness.random() < 0.3:
-            saver.put_writes(target, [("n", step), ("early", [1])], "task", "path")
+        history = dice.choice(histories)
+        seconds = dice.choice((1, 1, 5, 0, -7, -60))
+        clock += timedelta(seconds=seconds)
+        messages[history].append("m" * dice.randrange(300))
+        values = {"messages": list(messages[history]), "n": step}
         metadata = {"source": "loop", "step": step % 4, "parents": {}, "list": [step % 3]}
-        last[number] = put(saver, config, clock, new_id, metadata, **values)
-        if randomness.random() < 0.3:
-            saver.put_writes(last[number], [("n", "late"), ("__error__", "x")], f"task{step}")
-        if randomness.random() < 0.2:
-            saver.put_writes(random.Random(step).choice(list(last.values())), [("later", step)], f"to{step}")
-        ids.append(last[number])
-    saver.store.put(RunnableConfig("graphkit's own"), Checkpoint(node_id="a", next_node_id=None, state={"a": 1}))
-    return ids
+        config = latest.get(history, thread(*history))
+        replaces = dice.random() < 0.15 and history in latest
+        new_id = id_of(config) if replaces else make_id(clock)
+        if dice.random() < 0.3:
+            own = thread(*history, checkpoint_id=new_id)
+            early = [("n", step), ("early", [1])]
+            saver.put_writes(own, early, "task", "path")
+        latest[history] = put_at(saver, config, clock, new_id, metadata, **values)
+        if dice.random() < 0.3:
+            late = [("n", "late"), ("__error__", "x")]
+            saver.put_writes(latest[history], late, f"task{step}")
+        if dice.random() < 0.2:
+            other = random.Random(step).choice(list(latest.values()))
+            saver.put_writes(other, [("later", step)], f"to{step}")
+        puts.append(latest[history])
+    own = Checkpoint(node_id="a", next_node_id=None, state={"a": 1})
+    saver.store.put(RunnableConfig("graphkit's own"), own)
+    return puts
 
 
+WHOLE_THREAD = {"configurable": {"thread_id": "t"}}
 FILTERS = ({}, {"step": 2}, {"list": [1], "source": "loop"}, {"step": "none"})
 
 
@@ -126,18 +126,23 @@ FILTERS = ({}, {"step": 2}, {"list": [1], "source": "loop"}, {"step": "none"})
 @parametrize("file", *DATABASES, "ListingSaver")
 def test_every_combination_of_arguments(opener, seed):
     saver = opener.new()
-    ids = fill(saver, seed, count=40 if opener.kind == "file" else 20)
-    elsewhere = thread(checkpoint_id=make_id(START + timedelta(seconds=20)))
-    befores = (None, ids[len(ids) // 2], ids[0], elsewhere)
-    whole_thread = {"configurable": {"thread_id": "t"}}
-    configs = (None, whole_thread, thread("u", "sub"), thread("absent"), ids[7])
-    limits = (None, 0, 3, 1 << 80)
     warm = opener.reopen(saver)
-    for config, wanted, before in itertools.product(configs, FILTERS, befores):
-        expected = plain(warm, config, wanted, before)
-        for limit in limits:
-            for reader in [warm, opener.reopen(saver)] if limit == 3 else [warm]:
-                assert list(reader.list(config, filter=wanted, before=before, limit=limit)) == expected[:limit]
+    count = 40 if opener.kind == "file" else 20
+    ids = fill(saver, seed, count=count)
+    of_no_checkpoint = make_id(START + timedelta(seconds=20))
+    elsewhere = thread(checkpoint_id=of_no_checkpoint)
+    configs = (None, WHOLE_THREAD, thread("u", "sub"), thread("absent"), ids[7])
+    befores = (None, ids[count // 2], ids[0], elsewhere)
+    for query in itertools.product(configs, FILTERS, befores):
+        expected = plain(warm, *query)
+        for limit in (None, 0, 3, 1 << 80):
+            assert list_all(warm, *query, limit) == expected[:limit]
+        fresh = opener.reopen(saver)
+        assert list_all(fresh, *query, 3) == expected[:3]
+
+
+def list_all(saver, config, wanted, before, limit):
+    return list(saver.list(config, filter=wanted, before=before, limit=limit))
 
 
 @pytest.mark.parametrize("limit", [-1, 1.5, "2"])
@@ -169,7 +174,7 @@ def test_what_other_objects_have_changed_since_is_seen(opener, seed):
             case 3 if is_file and path_of(saver, thread_id).exists():
                 os.utime(path_of(saver, thread_id), (randomness.randrange(2**31),) * 2)
             case _:
-                put(saver, thread(thread_id, randomness.choice(("", "sub"))), made, n=step)
+                put_at(saver, thread(thread_id, randomness.choice(("", "sub"))), made, n=step)
         query = {
             "limit": randomness.choice((1, 3, 20)),
             "before": randomness.choice((None, None, ids[step])),
@@ -200,28 +205,15 @@ def before_each_history(monkeypatch, call):
     monkeypatch.setattr(LogHistories, "select", call_and_select)
 
 
-def test_with_a_limit_only_the_ends_of_the_other_logs_are_read(saver, monkeypatch):
-    for number in range(30):
-        config = put(saver, thread(f"t{number}", "sub" if number == 7 else ""), START + timedelta(seconds=number), n=0)
-        saver.put_writes(config, [("n", 1)], "task")
-    expected = plain(saver, None, limit=2)
-    selected = []
-    before_each_history(monkeypatch, lambda history: selected.append(history.thread))
-    for reader in (saver, again(saver)):
-        selected.clear()
-        assert list(reader.list(None, limit=2)) == expected
-        assert selected == ["t29", "t28"]
-
-
 def test_a_log_that_is_written_after_the_logs_were_listed_is_in_its_place(saver, monkeypatch):
     for number in range(5):
-        put(saver, thread(f"t{number}"), START + timedelta(seconds=number), n=number)
+        put_at(saver, thread(f"t{number}"), START + timedelta(seconds=number), n=number)
     other = again(saver)
     changes = iter([START + timedelta(seconds=100)])
 
     def change(_):
         for made in changes:
-            put(other, thread("t3"), made, n="new")
+            put_at(other, thread("t3"), made, n="new")
 
     before_each_history(monkeypatch, change)
     found = list(again(saver).list(None, limit=3))
@@ -232,7 +224,7 @@ def test_a_log_that_is_written_after_the_logs_were_listed_is_in_its_place(saver,
 @pytest.mark.parametrize("limit", [None, 3])
 def test_a_thread_that_is_deleted_after_the_logs_were_listed(saver, monkeypatch, limit):
     for number in range(5):
-        put(saver, thread(f"t{number}"), START + timedelta(seconds=number), n=number)
+        put_at(saver, thread(f"t{number}"), START + timedelta(seconds=number), n=number)
     before_each_history(monkeypatch, lambda _: again(saver).delete_thread("t3"))
     found = [thread_of(one.config) for one in again(saver).list(None, limit=limit)]
     assert found == ["t4", "t2", "t1", "t0"][:limit]
@@ -257,7 +249,7 @@ def write_to_each(saver, ids):
 def replace_each(saver, ids):
     for config in ids:
         names = config["configurable"]
-        put(saver, thread(names["thread_id"], names["checkpoint_ns"]), START, id_of(config), n="new")
+        put_at(saver, thread(names["thread_id"], names["checkpoint_ns"]), START, id_of(config), n="new")
 
 
 def remove_threads(saver, _):
@@ -267,12 +259,12 @@ def remove_threads(saver, _):
 
 def begin_again(saver, ids):
     saver.delete_thread("t")
-    put(saver, thread("t"), START, n=1)
-    put(saver, thread("t"), START, id_of(ids[3]), n="same id")
+    put_at(saver, thread("t"), START, n=1)
+    put_at(saver, thread("t"), START, id_of(ids[3]), n="same id")
 
 
 CHANGES = {
-    "put": lambda saver, ids: put(saver, ids[-1], START, n=1),
+    "put": lambda saver, ids: put_at(saver, ids[-1], START, n=1),
     "writes": write_to_each,
     "replace": replace_each,
     "remove": remove_threads,
@@ -285,25 +277,25 @@ CHANGES = {
 
 @pytest.mark.sweep(2, of=("config", "limit"), in_turn=True)
 @pytest.mark.parametrize("changing", CHANGES)
-@pytest.mark.parametrize("config", [None, {"configurable": {"thread_id": "t"}}, thread("u")], ids=str)
+@pytest.mark.parametrize("config", [None, WHOLE_THREAD, thread("u")], ids=str)
 @pytest.mark.parametrize("limit", [None, 6])
 def test_what_changes_while_the_iterator_waits(saver, changing, config, limit):
     ids = fill(saver, 11)
-    reader = again(saver)
-    order = plain(again(saver), config, None, None, limit)
-    listing = reader.list(config, limit=limit)
-    found = [next(listing), next(listing)]
-    assert found == order[:2]
-    CHANGES[changing](again(saver), ids)
-    one_by_one = [again(saver).get_tuple(one.config) for one in order[2:]]
-    assert list(listing) == [one for one in one_by_one if one is not None]
+    first, second, *rest = plain(again(saver), config, None, None, limit)
+    listing = again(saver).list(config, limit=limit)
+    assert next(listing) == first
+    assert next(listing) == second
+    change = CHANGES[changing]
+    change(again(saver), ids)
+    left = (again(saver).get_tuple(one.config) for one in rest)
+    assert list(listing) == [one for one in left if one]
 
 
 def path_of(saver, thread_id, ns=""):
     return Path(saver.store._store.locate(thread_id, ns).live_log)
 
 
-@pytest.mark.parametrize("config", [None, thread("t"), {"configurable": {"thread_id": "t"}}], ids=str)
+@pytest.mark.parametrize("config", [None, thread("t"), WHOLE_THREAD], ids=str)
 def test_a_damaged_thread_is_an_error(saver, config):
     fill(saver, 1)
     path = path_of(saver, "t")
@@ -333,26 +325,16 @@ def test_an_unfinished_delete_and_an_incomplete_log(saver):
         assert list(again(saver).list(None, limit=limit)) == plain(again(saver), None, limit=limit)
 
 
-class Counting(JsonPlusSerializer):
-    """LangGraph's serializer, and how many values it has restored."""
-
-    count = 0
-
-    def loads_typed(self, data):
-        self.count += 1
-        return super().loads_typed(data)
-
-
 def test_only_the_values_of_checkpoints_that_a_filter_accepts_are_restored(saver):
     for number in range(6):
+        user = str(number % 3)
         for step in range(3):
-            metadata = {"source": "loop", "step": step, "user": str(number % 3)}
-            put(saver, thread(f"t{number}"), metadata=metadata, n=[number, step])
-    serde = Counting(allowed_msgpack_modules=None)
-    reader = FileSystemCheckpointSaver(saver.store.base_directory, fsync="never", serde=serde)
-    found = list(reader.list(None, filter={"user": "1", "step": 2}))
-    assert [(thread_of(one.config), values_of(one)) for one in found] == [
-        ("t4", {"n": [4, 2]}),
-        ("t1", {"n": [1, 2]}),
-    ]
-    assert serde.count == 4, "of each, the value of the channel and the other fields"
+            put(saver, thread(f"t{number}"), {"step": step, "user": user}, n=[number, step])
+    restored = []
+    reader = again(saver, serde=Listening(lambda: restored.append(1)))
+    newest, oldest = reader.list(None, filter={"user": "1", "step": 2})
+    assert thread_of(newest.config) == "t4"
+    assert values_of(newest) == {"n": [4, 2]}
+    assert thread_of(oldest.config) == "t1"
+    assert values_of(oldest) == {"n": [1, 2]}
+    assert len(restored) == 4, "of each, the value of the channel and the other fields"

@@ -7,24 +7,20 @@ import pytest
 
 pytest.importorskip("langgraph")
 
-from langgraph.checkpoint.base import empty_checkpoint
-
 from graphkit import Checkpoint, RunnableConfig
 from savers.langgraph.histories import LogHistories
 from tests.integrations.langgraph_stores import DATABASES, parametrize
+from tests.support.langgraph_checkpoints import id_of, put, thread, thread_of
 
 LIMITS = (0, 1, 3, 16, 17, 40, 1 << 70)
 FILTERS = [{}, {"group": 3}, {"step": 7}, {"missing": None}]
 
 
-def put(saver, thread_id, namespace="", parent=None, id=None, n=0):
+def put_one(saver, thread_id, namespace="", parent=None, id=None, n=0):
     """Put a checkpoint; return its id."""
-    checkpoint = empty_checkpoint()
-    checkpoint |= {"channel_values": {"n": n}, "channel_versions": {"n": f"{n:04}"}}
-    checkpoint["id"] = id or checkpoint["id"]
-    config = {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": parent}}
-    saver.put(config, checkpoint, {"source": "loop", "step": n, "group": n % 5, "list": [n % 3]}, {"n": f"{n:04}"})
-    return checkpoint["id"]
+    metadata = {"source": "loop", "step": n, "group": n % 5, "list": [n % 3]}
+    config = thread(thread_id, namespace, parent)
+    return id_of(put(saver, config, metadata, id=id, n=n))
 
 
 def fill(saver, threads, *, make_id=lambda _: None, seed=5):
@@ -34,7 +30,7 @@ def fill(saver, threads, *, make_id=lambda _: None, seed=5):
     for n in range(4 * threads):
         owner = f"thread {dice.randrange(threads)}", dice.choice(["", "", "", "sub:1"])
         known = ids.setdefault(owner, [])
-        known.append(put(saver, *owner, known[-1] if known else None, make_id(dice), n))
+        known.append(put_one(saver, *owner, known[-1] if known else None, make_id(dice), n))
     return ids
 
 
@@ -54,12 +50,13 @@ def list_selected_from(saver, monkeypatch, **query):
     """The threads of the histories that a listing looks at."""
     threads = []
     select = LogHistories.select
+
+    def note_and_select(histories, history, *rest):
+        threads.append(history.thread)
+        return select(histories, history, *rest)
+
     with monkeypatch.context() as patch:
-        patch.setattr(
-            LogHistories,
-            "select",
-            lambda self, history, *rest: threads.append(history.thread) or select(self, history, *rest),
-        )
+        patch.setattr(LogHistories, "select", note_and_select)
         show(saver, **query)
     return threads
 
@@ -78,12 +75,12 @@ def after_first_read(saver, monkeypatch, change):
     monkeypatch.setattr(database, "read", reading)
 
 
-@parametrize(*DATABASES)
+@parametrize("file", *DATABASES)
 def test_few_histories_are_looked_at(opener, monkeypatch):
     saver = opener.new()
     for number in range(60):
-        first = put(saver, f"thread {number}")
-        put(saver, f"thread {number}", parent=first, n=1)
+        first = put_one(saver, f"thread {number}")
+        put_one(saver, f"thread {number}", parent=first, n=1)
     newest = [f"thread {number}" for number in range(59, -1, -1)]
 
     def select(**query):
@@ -95,13 +92,17 @@ def test_few_histories_are_looked_at(opener, monkeypatch):
     assert select(limit=0) == []
 
 
+MATCHING = [({"step": 4}, 9), ({"step": 4, "group": 4}, 9), ({"step": 4, "group": 1}, 0)]
+"""Filters, and how many of 90 histories each finds."""
+
+
 @parametrize(*DATABASES)
 def test_a_filter_leaves_histories_out_by_the_index(opener, monkeypatch):
     saver = opener.new()
     for number in range(90):
-        put(saver, f"thread {number}", n=number % 10)
-    for wanted, count in [({"step": 4}, 9), ({"step": 4, "group": 4}, 9), ({"step": 4, "group": 1}, 0)]:
-        for reader in (saver, opener.reopen(saver)):
+        put_one(saver, f"thread {number}", n=number % 10)
+    for reader in (saver, opener.reopen(saver)):
+        for wanted, count in MATCHING:
             assert len(list_selected_from(reader, monkeypatch, filter=wanted)) == count
             assert len(list_selected_from(reader, monkeypatch, limit=3, filter=wanted)) == min(count, 3)
     # Each may have such metadata, and few do: then all are looked at.
@@ -124,11 +125,11 @@ def test_other_ids_than_uuids(opener):
 @parametrize(*DATABASES)
 def test_copies_that_are_not_looked_at_come_before_a_later_thread(opener):
     saver = opener.new()
-    first = put(saver, "the last one")
+    first = put_one(saver, "the last one")
     for number in range(20):
         saver.copy_thread("the last one", f"copy {number:02}")
-    put(saver, "the last one", parent=first, n=1)
-    found = [config["configurable"]["thread_id"] for config, *_ in show(saver, limit=2)]
+    put_one(saver, "the last one", parent=first, n=1)
+    found = [thread_of(config) for config, *_ in show(saver, limit=2)]
     assert found == ["the last one", "copy 00"]
     check(saver)
 
@@ -149,14 +150,14 @@ def test_threads_of_graphkit_are_newer(opener, beginning):
 def test_a_history_that_changes_meanwhile(opener, monkeypatch):
     saver = opener.new()
     for number in range(30):
-        put(saver, f"thread {number}")
+        put_one(saver, f"thread {number}")
     other = opener.reopen(saver)
 
     def change():
         other.delete_thread("thread 28")
         other.prune(["thread 27"])
-        put(other, "thread 26", n=1)
+        put_one(other, "thread 26", n=1)
 
     after_first_read(saver, monkeypatch, change)
-    found = [one.config["configurable"]["thread_id"] for one in saver.list(None, limit=5)]
+    found = [thread_of(one.config) for one in saver.list(None, limit=5)]
     assert found == [f"thread {number}" for number in (26, 29, 27, 26, 25)]

@@ -10,10 +10,9 @@ from graphkit.errors import CheckpointCorruptionError
 from graphkit.saver_kit import Codec, FrozenDict
 from savers._delta import BIN, LIST, STR, pack_header
 from savers._log.stored_checkpoint import StoredCheckpoint
-from savers.langgraph import FileSystemCheckpointSaver
 from savers.langgraph.decoding import take_ancestor, take_apart
 from savers.langgraph.histories import FoundCheckpoint
-from tests.support.langgraph_checkpoints import put
+from tests.support.langgraph_checkpoints import again, put
 
 HISTORY = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
 
@@ -23,25 +22,29 @@ def test_versions_of_types_that_no_saver_of_langgraph_makes(saver, version):
     config = HISTORY
     puts = []
     for number, versions in enumerate(({"a": version}, {"a": 1})):
-        seen = {"node": {"a": version}}
-        checkpoint = {**empty_checkpoint(), "channel_versions": versions, "versions_seen": seen}
+        checkpoint = empty_checkpoint()
         checkpoint["channel_values"] = {"a": number}
+        checkpoint["channel_versions"] = versions
+        checkpoint["versions_seen"] = {"node": {"a": version}}
         config = saver.put(config, checkpoint, {"source": "loop", "step": number, "parents": {}}, versions)
-        puts.insert(0, (config, checkpoint))
-    with FileSystemCheckpointSaver(saver.store.base_directory) as other:
-        assert [(one.config, one.checkpoint) for one in other.list(HISTORY)] == puts
-        assert [other.get_tuple(config).checkpoint for config, _ in puts] == [checkpoint for _, checkpoint in puts]
+        puts.append((config, checkpoint))
+    with again(saver) as other:
+        for found, (config, checkpoint) in zip(other.list(HISTORY), reversed(puts), strict=True):
+            assert found.config == config
+            assert found.checkpoint == checkpoint
+            assert other.get_tuple(config).checkpoint == checkpoint
 
 
 def test_checkpoints_of_a_history_share_nothing_that_can_be_changed(saver):
     config = HISTORY
     for _ in range(3):
         config = put(saver, config, {"parents": {}}, a=[1, {"b": [2]}])
-    for one in saver.list(HISTORY):
-        assert one.checkpoint["channel_values"] == {"a": [1, {"b": [2]}]}
-        one.checkpoint["channel_values"]["a"][1]["b"].clear()
-        one.checkpoint["channel_versions"].clear()
-        one.metadata["parents"]["x"] = 1
+    for found in saver.list(HISTORY):
+        values = found.checkpoint["channel_values"]
+        assert values == {"a": [1, {"b": [2]}]}
+        values["a"][1]["b"].clear()
+        found.checkpoint["channel_versions"].clear()
+        found.metadata["parents"]["x"] = 1
 
 
 # What is no checkpoint of LangGraph

@@ -9,7 +9,6 @@ from typing import Annotated, TypedDict
 
 import pytest
 from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
@@ -23,7 +22,8 @@ from savers.langgraph import (
     export_langgraph_sqlite,
     import_langgraph_sqlite,
 )
-from tests.support.terminal import graphkit
+from tests.integrations.langgraph_graphs import chain
+from tests.support.terminal import assert_refused, assert_shows, graphkit
 
 KEYS = {"2026": bytes(range(32))}
 SECRET = "my number is 4000 0012"
@@ -39,17 +39,17 @@ def compiled(saver):
         answer = interrupt(f"may I answer that {SECRET}?")
         return {"messages": [("ai", f"{answer}: {SECRET}")]}
 
-    graph = StateGraph(State)
-    graph.add_node("reply", reply)
-    graph.add_edge(START, "reply")
-    graph.add_edge("reply", END)
-    return graph.compile(checkpointer=saver)
+    return chain(State, reply=reply).compile(checkpointer=saver)
 
 
-def talk(app, count=3):
+def talk(app, count=3, **options):
     for number in range(count):
-        app.invoke({"messages": [("user", f"{number}: {SECRET}")]}, CONFIG)
-        app.invoke(Command(resume=f"yes {number}"), CONFIG)
+        app.invoke({"messages": [("user", f"{number}: {SECRET}")]}, CONFIG, **options)
+        app.invoke(Command(resume=f"yes {number}"), CONFIG, **options)
+    return texts(app)
+
+
+def texts(app):
     return [message.content for message in app.get_state(CONFIG).values["messages"]]
 
 
@@ -68,24 +68,27 @@ def opener(request, tmp_path):
     return partial(PostgresCheckpointSaver, server.connection_string, schema=f"sealed {uuid.uuid4().hex}")
 
 
+def lengths(app):
+    """How many messages each checkpoint of the history has."""
+    return [len(one.values.get("messages", ())) for one in app.get_state_history(CONFIG)]
+
+
 @pytest.mark.sweep(1, of="durability", in_turn=True)
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_a_graph_with_interrupts_runs_on_a_sealed_store(opener, tmp_path, durability):
     with opener(cipher=KEYS) as saver:
         app = compiled(saver)
-        for number in range(3):
-            app.invoke({"messages": [("user", f"{number}: {SECRET}")]}, CONFIG, durability=durability)
-            app.invoke(Command(resume=f"yes {number}"), CONFIG, durability=durability)
-        messages = app.get_state(CONFIG).values["messages"]
-        history = [len(one.values.get("messages", ())) for one in app.get_state_history(CONFIG)]
-    assert [message.content for message in messages][-1] == f"yes 2: {SECRET}"
+        messages = talk(app, durability=durability)
+        history = lengths(app)
+    assert messages[-1] == f"yes 2: {SECRET}"
     assert SECRET.encode() not in stored(tmp_path)
     with opener(cipher=KEYS) as saver:
         app = compiled(saver)
-        assert app.get_state(CONFIG).values["messages"] == messages
-        ids = [one.checkpoint["id"] for one in saver.list(CONFIG, filter={"source": "loop"})]
-        assert [one.checkpoint["id"] for one in saver.list(None, filter={"source": "loop"})] == ids != []
-        assert [len(one.values.get("messages", ())) for one in app.get_state_history(CONFIG)] == history
+        assert texts(app) == messages
+        assert lengths(app) == history
+        of_the_thread = [one.config for one in saver.list(CONFIG, filter={"source": "loop"})]
+        of_all = [one.config for one in saver.list(None, filter={"source": "loop"})]
+        assert of_all == of_the_thread != []
     with opener() as saver:
         with pytest.raises(CheckpointKeyError, match="'2026'"):
             saver.get_tuple(CONFIG)
@@ -97,30 +100,33 @@ def config_of(user, thread=None):
     return {"configurable": {"thread_id": thread or user, "user_id": user}}
 
 
+def threads_in(saver, **query):
+    return {one.config["configurable"]["thread_id"] for one in saver.list(None, **query)}
+
+
 @pytest.mark.requirement("P73")
 @pytest.mark.sweep(1, of="durability", in_turn=True)
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_each_user_has_a_key_that_can_be_destroyed(opener, durability):
     keys = {**KEYS, "anna": bytes(32), "ben": bytes(range(1, 33))}
-    cipher = SubjectKeys(keys, key_for=lambda _, metadata: metadata["user_id"])
-    with opener(cipher=cipher) as saver:
+    with opener(cipher=of_the_user(keys)) as saver:
         app = compiled(saver)
         for user in ("anna", "ben"):
             app.invoke({"messages": [("user", SECRET)]}, config_of(user), durability=durability)
             app.invoke(Command(resume="yes"), config_of(user), durability=durability)
         saver.copy_thread("anna", "copied")
         assert [saver.store.own_key(thread) for thread in ("anna", "ben", "copied")] == ["anna", "ben", "anna"]
-    with opener(cipher={**keys, "anna": DESTROYED}) as saver:
+    destroyed = {**keys, "anna": DESTROYED}
+    with opener(cipher=destroyed) as saver:
         for thread in ("anna", "copied"):
             with pytest.raises(CheckpointErasedError):
                 saver.get_tuple(config_of("anna", thread))
             with pytest.raises(CheckpointErasedError):
                 list(saver.list(config_of("anna", thread)))
-        assert {one.config["configurable"]["thread_id"] for one in saver.list(None)} == {"ben"}
-        assert {one.config["configurable"]["thread_id"] for one in saver.list(None, limit=50)} == {"ben"}
+        assert threads_in(saver) == threads_in(saver, limit=50) == {"ben"}
         saver.delete_for_runs(["no such run"])
         saver.delete_thread("copied")
-    with opener(cipher={**keys, "anna": DESTROYED}, ttl=timedelta(milliseconds=1)) as saver:
+    with opener(cipher=destroyed, ttl=timedelta(milliseconds=1)) as saver:
         while "ben" in saver.store.threads():
             saver.sweep_ttl()
         assert saver.store.threads() == ["anna"]  # nobody knows whether it was LangGraph's
@@ -134,12 +140,13 @@ def test_a_history_that_begins_with_writes_has_the_key_of_its_user(opener, tmp_p
     cipher = of_the_user({"anna": bytes(32)})
     config = config_of("anna")
     config["configurable"] |= {"checkpoint_ns": "", "checkpoint_id": str(uuid.UUID(int=7))}
-    through_the_contract = ValidatingSaver(FileSystemSaver(tmp_path / "contract", cipher=cipher))
-    for make in (partial(opener, cipher=cipher), partial(CheckpointSaver, through_the_contract)):
-        with make() as saver:
+    contract = ValidatingSaver(FileSystemSaver(tmp_path / "contract", cipher=cipher))
+    for saver in (opener(cipher=cipher), CheckpointSaver(contract)):
+        with saver:
             saver.put_writes(config, [("messages", SECRET)], "task")
             (namespace,) = saver.store.namespaces("anna") or [""]  # of early writes, where there is no log
-            assert saver.store.own_key(RunnableConfig("anna", checkpoint_ns=namespace)) == "anna"
+            history = RunnableConfig("anna", checkpoint_ns=namespace)
+            assert saver.store.own_key(history) == "anna"
 
 
 def test_an_import_gives_each_user_a_key(tmp_path):
@@ -153,19 +160,19 @@ def test_an_import_gives_each_user_a_key(tmp_path):
 
 
 def test_an_import_is_sealed_with_the_keys_and_refused_without(tmp_path, key_file):
-    with SqliteSaver.from_conn_string(str(tmp_path / "old.sqlite")) as old:
+    source = tmp_path / "old.sqlite"
+    runs = tmp_path / "runs"
+    with SqliteSaver.from_conn_string(str(source)) as old:
         messages = talk(compiled(old))
-    done = graphkit("import", "langgraph-sqlite", tmp_path / "old.sqlite", tmp_path / "runs", "--key-file", key_file)
-    assert done.code == 0
-    assert done.out.endswith("verified\n")
-    assert SECRET.encode() not in stored(tmp_path / "runs")
-    with FileSystemCheckpointSaver(tmp_path / "runs", cipher=key_file) as saver:
-        found = compiled(saver).get_state(CONFIG).values["messages"]
-        assert [message.content for message in found] == messages
+    done = graphkit("import", "langgraph-sqlite", source, runs, "--key-file", key_file)
+    assert_shows(done, 0, "verified\n")
+    assert SECRET.encode() not in stored(runs)
+    with FileSystemCheckpointSaver(runs, cipher=key_file) as saver:
+        assert texts(compiled(saver)) == messages
         saver.delete_thread("anna")
     with pytest.raises(CheckpointKeyError, match="open the store with `cipher`"):
-        import_langgraph_sqlite(tmp_path / "old.sqlite", tmp_path / "runs")
-    assert import_langgraph_sqlite(tmp_path / "old.sqlite", tmp_path / "runs", cipher=KEYS).ok
+        import_langgraph_sqlite(source, runs)
+    assert import_langgraph_sqlite(source, runs, cipher=KEYS).ok
 
 
 # Exports
@@ -207,14 +214,14 @@ def test_a_sealed_store_is_exported_when_plaintext_is_asked_for(sealed, database
         SqliteSaver.from_conn_string(str(database)) as target,
         FileSystemCheckpointSaver(sealed, cipher=KEYS) as source,
     ):
-        expected = compiled(source).get_state(CONFIG)
-        assert compiled(target).get_state(CONFIG).values == expected.values
+        messages = texts(compiled(source))
+        assert texts(compiled(target)) == messages
         assert [one.checkpoint for one in target.list(CONFIG)] == [one.checkpoint for one in source.list(CONFIG)]
     assert SECRET.encode() in bytes_of(database)
     assert SECRET.encode() not in stored(sealed)
     assert import_langgraph_sqlite(database, tmp_path / "again", cipher=KEYS).ok
     with FileSystemCheckpointSaver(tmp_path / "again", cipher=KEYS) as saver:
-        assert compiled(saver).get_state(CONFIG).values == expected.values
+        assert texts(compiled(saver)) == messages
 
 
 @pytest.mark.parametrize(
@@ -237,10 +244,9 @@ def test_without_the_request_or_the_key_nothing_is_exported(sealed, database, op
 
 def test_the_command_takes_the_keys_and_must_be_asked(sealed, tmp_path, key_file):
     database = tmp_path / "target.sqlite"
-    for options, code, message in ((["--key-file", key_file], 18, "--plaintext"), (["--plaintext"], 21, "'2026'")):
-        refused = graphkit("export-langgraph-sqlite", sealed, database, *options)
-        assert (refused.code, message in refused.err) == (code, True)
-        assert not database.exists()
-    keys = str(key_file)
-    done = graphkit("export-langgraph-sqlite", sealed, database, "--plaintext", "--thread", "an", GRAPHKIT_KEYS=keys)
-    assert (done.code, done.out.endswith("1 thread, verified\n")) == (0, True)
+    export = ["export-langgraph-sqlite", sealed, database]
+    assert_refused(graphkit(*export, "--key-file", key_file), 18, "--plaintext")
+    assert_refused(graphkit(*export, "--plaintext"), 21, "'2026'")
+    assert not database.exists()
+    done = graphkit(*export, "--plaintext", "--thread", "an", GRAPHKIT_KEYS=str(key_file))
+    assert_shows(done, 0, "1 thread, verified\n")

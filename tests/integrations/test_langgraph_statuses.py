@@ -18,7 +18,7 @@ from graphkit.errors import CheckpointConflictError
 from savers import FileSystemSaver, MemorySaver, SqliteSaver
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver, import_langgraph_sqlite
 from tests.integrations.test_langgraph_store import Rot
-from tests.support.terminal import graphkit
+from tests.support.terminal import graphkit, read_json
 
 T = RunnableConfig("t")
 CONFIG = {"configurable": {"thread_id": "t"}}
@@ -211,7 +211,7 @@ def runs(tmp_path):
 
 def test_the_commands_show_it(runs):
     def read(*command):
-        return graphkit(*command, "--json").json
+        return read_json(*command)
 
     (row,) = read("interrupts", runs)
     assert row["thread"] == "t"
@@ -239,15 +239,17 @@ class Order:
 
 
 def test_types_of_the_application_are_shown_by_their_fields(tmp_path):
-    with FileSystemCheckpointSaver(tmp_path / "runs", types=[Order]) as saver:
+    path = tmp_path / "runs"
+    with FileSystemCheckpointSaver(path, types=[Order]) as saver:
         app = graph_of(ask=lambda: interrupt(Order("lamp"))).compile(checkpointer=saver)
         app.invoke({"log": [Order("cup")]}, CONFIG)
-    command = [sys.executable, "-m", "graphkit", "show", str(tmp_path / "runs"), "t", "--json"]
+    command = [sys.executable, "-m", "graphkit", "show", str(path), "t", "--json"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stderr == ""
     shown = json.loads(done.stdout)
     assert shown["state"] == {"log": [{"item": "cup"}]}
-    assert [one["payload"] for one in shown["waiting"]] == [{"item": "lamp"}]
-    assert done.stderr == ""
+    (waiting,) = shown["waiting"]
+    assert waiting["payload"] == {"item": "lamp"}
 
 
 WITHOUT_LANGGRAPH = """
@@ -280,6 +282,6 @@ def test_what_langgraph_has_encrypted_is_not_shown_as_bytes(tmp_path):
     serde = EncryptedSerializer(Rot())
     with FileSystemCheckpointSaver(tmp_path / "runs", serde=serde) as saver:
         graph_of(ask=lambda: interrupt("secret")).compile(checkpointer=saver).invoke({"log": []}, CONFIG)
-    (row,) = graphkit("interrupts", tmp_path / "runs", "--json").json
+    (row,) = read_json("interrupts", tmp_path / "runs")
     assert row["payload"] == "not readable here: LangGraph's serializer wrote it as msgpack+rot"
     assert "is encrypted by LangGraph's serializer" in graphkit("show", tmp_path / "runs", "t").out

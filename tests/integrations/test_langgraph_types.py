@@ -11,7 +11,7 @@ import types
 import uuid
 import zoneinfo
 from collections import deque, namedtuple
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag, IntEnum, IntFlag
@@ -179,33 +179,39 @@ def assert_same(found, expected):
     assert describe(found) == describe(expected)
 
 
-def describe(value):  # noqa: PLR0911 - a case per kind
-    if isinstance(value, Enum):
-        return type(value), value
-    if isinstance(value, BaseModel) and type(value).__module__ == __name__:
-        parts = (value.__dict__, value.__pydantic_fields_set__, value.__pydantic_extra__, value.__pydantic_private__)
-        return type(value), [describe(part) for part in parts]
-    if isinstance(value, dict):
-        return {key: describe(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple, deque)) and not isinstance(value, Point | Outer.Inner):
-        return [describe(part) for part in value]
-    if isinstance(value, tuple):
-        return type(value), [describe(part) for part in value]
-    if hasattr(value, "__dataclass_fields__"):
-        names = [name for name in value.__dataclass_fields__ if hasattr(value, name)]
-        return type(value), {name: describe(getattr(value, name)) for name in names}
-    return type(value), value
+def describe(value):
+    match value:
+        case Enum():
+            parts = value
+        case Full() | Person() | Names() | Mine():
+            beside = (value.__pydantic_fields_set__, value.__pydantic_extra__, value.__pydantic_private__)
+            parts = [describe(part) for part in (value.__dict__, *beside)]
+        case dict():
+            return {key: describe(part) for key, part in value.items()}
+        case Point() | Outer.Inner():
+            parts = [describe(part) for part in value]
+        case list() | tuple() | deque():
+            return [describe(part) for part in value]
+        case _ if is_dataclass(value):
+            names = [one.name for one in fields(value) if hasattr(value, one.name)]
+            parts = {name: describe(getattr(value, name)) for name in names}
+        case _:
+            parts = value
+    return type(value), parts
 
 
 @parametrize("file", *OTHERS)
 def test_the_classes_of_the_application_are_read_as_they_were(opener):
     saver = opener.open("store")
     config = put(saver, **MADE)
-    saver.put_writes(config, list(MADE.items()), "task")
-    asyncio.run(saver.aput_writes(config, list(MADE.items()), "another"))
-    readers = [saver, opener.open("store")] if opener.kind in {"file", *DATABASES} else [saver]
-    for reader in readers:
-        for found in (reader.get_tuple(config), *reader.list(THREAD), asyncio.run(reader.aget_tuple(config))):
+    writes = list(MADE.items())
+    saver.put_writes(config, writes, "task")
+    asyncio.run(saver.aput_writes(config, writes, "another"))
+    keeps_nothing = opener.kind not in {"file", *DATABASES}
+    for reader in (saver, saver if keeps_nothing else opener.open("store")):
+        by_id = reader.get_tuple(config)
+        awaited = asyncio.run(reader.aget_tuple(config))
+        for found in (by_id, awaited, *reader.list(THREAD)):
             assert_same(found.checkpoint["channel_values"], MADE)
             assert len(found.pending_writes) == 2 * len(MADE)
             for _, channel, value in found.pending_writes:
@@ -436,15 +442,16 @@ def test_a_list_that_contains_itself_is_refused(saver):
 
 
 def test_types_are_made_by_their_constructors(tmp_path):
-    client = Client(name="a")
     types = [Derived, Client, SecretStr, Fancy, Box[int]]
     saver = FileSystemCheckpointSaver(tmp_path, fsync="never", types=types)
+    client = Client(name="a")
     box = Box[int](item=1)
-    put(saver, derived=Derived("a"), client=client, secret=SecretStr("s"), fancy=Fancy.ONE, box=box)
+    secret = SecretStr("s")
+    put(saver, derived=Derived("a"), client=client, secret=secret, fancy=Fancy.ONE, box=box)
     found = get(saver)
     assert found["derived"].derived == "aa"
     assert found["client"]._client is not client._client
-    assert found["secret"] == SecretStr("s")
+    assert found["secret"] == secret
     assert found["fancy"] is Fancy.ONE
     assert found["box"] == box
 
@@ -465,15 +472,17 @@ def test_types_make_the_list_strict(tmp_path):
     assert get(strict) == {"note": dated}
 
 
+KINDS = [Color, Level, Mode, Bits, Note, Slotted, Counted, Point, Outer.Inner, Person, Full, Names, Mine]
+
+
 def test_types_read_what_was_stored_without_them(tmp_path):
-    classes = [Color, Level, Mode, Bits, Note, Slotted, Counted, Point, Outer.Inner, Person, Full, Names, Mine]
     put(FileSystemCheckpointSaver(tmp_path, fsync="never"), **MADE)
     plain = get(FileSystemCheckpointSaver(tmp_path, on_blocked_type="plain"))
     assert plain["dataclasses"][0] == {"text": "a", "tags": [{"text": "b", "tags": []}]}
     assert plain["namedtuples"][1] == {"color": "green"}
     for options in ({}, {"on_blocked_type": "plain"}):
-        found = get(FileSystemCheckpointSaver(tmp_path, types=classes, **options))
-        assert_same(found, MADE)
+        reader = FileSystemCheckpointSaver(tmp_path, types=KINDS, **options)
+        assert_same(get(reader), MADE)
 
 
 def make_local():
@@ -489,14 +498,15 @@ def make_local():
 
 def test_a_class_in_a_function_is_read_as_plain_data_and_a_warning_says_so(tmp_path, saver, caplog):
     local, model = make_local()
+    value = model(local=local("a"))
     for _ in range(2):
-        put(saver, value=model(local=local("a")))
-    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(messages) == 2, "one for each class"
-    assert "make_local.<locals>.Model is defined in a function" in messages[0]
+        put(saver, value=value)
+    warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warned) == 2, "one for each class"
+    assert "make_local.<locals>.Model is defined in a function" in warned[0]
     assert get(saver) == {"value": {"local": {"text": "a"}}}
     listed = FileSystemCheckpointSaver(tmp_path / "store", types=[local, model])
-    assert get(listed) == {"value": model(local=local("a"))}
+    assert get(listed) == {"value": value}
 
 
 # What a hostile store could try ---------------------------------------------------------------------------------------

@@ -8,10 +8,9 @@ import pytest
 
 pytest.importorskip("langgraph")
 
-from langgraph.checkpoint.base import empty_checkpoint
-
 from savers.langgraph import SqliteCheckpointSaver, thread_calls
 from tests.support.langgraph import WorkerCalls
+from tests.support.langgraph_checkpoints import make_checkpoint, thread
 
 
 @pytest.fixture
@@ -65,11 +64,6 @@ class Holder:
         await self.end()
 
 
-def forget(hops):
-    hops.clear()
-    hops.has_put.clear()
-
-
 def connection_lock(saver):
     return saver.store._database._connections.lock
 
@@ -78,19 +72,12 @@ def log_lock(saver):
     return saver.store.catalogue.shared_log("t0", "").mutex
 
 
-def config_of(thread):
-    return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+def make(value):
+    return make_checkpoint(version=f"{value + 1:032}.0", a=value)
 
 
-def make_checkpoint(value):
-    checkpoint = empty_checkpoint()
-    version = f"{value + 1:032}.0"
-    checkpoint["channel_values"], checkpoint["channel_versions"] = {"a": value}, {"a": version}
-    return checkpoint, {"source": "loop"}, {"a": version}
-
-
-async def aput(saver, thread, value=0):
-    return await saver.aput(config_of(thread), *make_checkpoint(value))
+async def aput(saver, name, value=0):
+    return await saver.aput(thread(name), *make(value))
 
 
 async def start(*calls):
@@ -101,17 +88,17 @@ async def start(*calls):
     return tasks
 
 
-def list_values(saver, thread):
-    return [found.checkpoint["channel_values"]["a"] for found in saver.list(config_of(thread))]
+def list_values(saver, name):
+    return [found.checkpoint["channel_values"]["a"] for found in saver.list(thread(name))]
 
 
 @pytest.mark.parametrize("find_lock", [connection_lock, log_lock])
 def test_a_call_that_finds_a_lock_in_use_waits_in_the_event_loop(saver, hops, find_lock):
     async def run():
         await aput(saver, "t0")
-        forget(hops)
+        hops.forget()
         async with Holder(saver, find_lock(saver)) as holder:
-            tasks = await start(aput(saver, "t0", 1), saver.aget_tuple(config_of("t0")))
+            tasks = await start(aput(saver, "t0", 1), saver.aget_tuple(thread("t0")))
             assert not any(task.done() for task in tasks)
             await holder.end()
             _, found = await asyncio.gather(*tasks)
@@ -122,16 +109,16 @@ def test_a_call_that_finds_a_lock_in_use_waits_in_the_event_loop(saver, hops, fi
 
 
 def test_the_first_calls_of_new_threads_run_in_the_event_loop(saver, hops):
-    async def converse(thread):
-        assert await saver.aget_tuple(config_of(thread)) is None
-        config = await aput(saver, thread)
+    async def converse(name):
+        assert await saver.aget_tuple(thread(name)) is None
+        config = await aput(saver, name)
         await saver.aput_writes(config, [("a", 1)], "task")
-        assert (await saver.aget_tuple(config_of(thread))).pending_writes == [("task", "a", 1)]
+        assert (await saver.aget_tuple(thread(name))).pending_writes == [("task", "a", 1)]
 
     async def run():
         # The first use opens the file.
-        await saver.aget_tuple(config_of("unknown"))
-        forget(hops)
+        await saver.aget_tuple(thread("unknown"))
+        hops.forget()
         await asyncio.gather(*(converse(f"t{n}") for n in range(20)))
 
     asyncio.run(run())
@@ -144,12 +131,12 @@ def test_a_history_that_a_new_object_has_not_opened_is_opened_in_a_thread(saver,
     async def run():
         await aput(saver, "t0", 5)
         with SqliteCheckpointSaver(tmp_path / "test.db", fsync="never") as other:
-            await other.aget_tuple(config_of("unknown"))
-            forget(hops)
+            await other.aget_tuple(thread("unknown"))
+            hops.forget()
             if appends:
                 await aput(other, "t0", 6)
             else:
-                assert (await other.aget_tuple(config_of("t0"))).checkpoint["channel_values"] == {"a": 5}
+                assert (await other.aget_tuple(thread("t0"))).checkpoint["channel_values"] == {"a": 5}
 
     asyncio.run(run())
     assert hops == ["put" if appends else "get_tuple"]
@@ -161,7 +148,7 @@ def test_a_call_that_has_waited_for_long_goes_to_a_thread(saver, hops, monkeypat
 
     async def run():
         await aput(saver, "t0")
-        forget(hops)
+        hops.forget()
         async with Holder(saver, connection_lock(saver)) as holder:
             task = asyncio.create_task(aput(saver, "t0", 1))
             await hops.has_put.wait()
@@ -176,10 +163,10 @@ def test_a_call_that_has_waited_for_long_goes_to_a_thread(saver, hops, monkeypat
 def test_a_read_does_not_wait_for_a_put_that_waits_for_the_disk(hops, tmp_path):
     async def run(saver):
         await aput(saver, "t0")
-        forget(hops)
+        hops.forget()
         async with Holder(saver, connection_lock(saver)):
             # The lock is in use until the block ends.
-            found = await saver.aget_tuple(config_of("t0"))
+            found = await saver.aget_tuple(thread("t0"))
         assert found.checkpoint["channel_values"] == {"a": 0}
 
     with SqliteCheckpointSaver(tmp_path / "test.db", fsync="always") as saver:
@@ -190,9 +177,9 @@ def test_a_read_does_not_wait_for_a_put_that_waits_for_the_disk(hops, tmp_path):
 @pytest.mark.parametrize("is_woken", [False, True])
 def test_a_call_that_is_cancelled_while_it_waits_writes_nothing_and_lets_the_next_go_on(saver, hops, is_woken):
     async def run():
-        for thread in "t0", "t1":
-            await aput(saver, thread)
-        forget(hops)
+        for name in "t0", "t1":
+            await aput(saver, name)
+        hops.forget()
         async with Holder(saver, connection_lock(saver)) as holder:
             cancelled, following = await start(*(aput(saver, f"t{n}", 1) for n in range(2)))
             await holder.release()
@@ -214,10 +201,10 @@ def test_a_call_that_is_cancelled_while_it_waits_writes_nothing_and_lets_the_nex
 def test_an_error_of_a_call_that_has_waited_reaches_its_caller_and_the_next_goes_on(saver, hops):
     async def run():
         await aput(saver, "t0")
-        checkpoint, metadata, versions = make_checkpoint(1)
+        checkpoint, metadata, versions = make(1)
         checkpoint["channel_values"] = {"a": threading.Lock()}
         async with Holder(saver, connection_lock(saver)) as holder:
-            tasks = await start(saver.aput(config_of("t0"), checkpoint, metadata, versions), aput(saver, "t0", 2))
+            tasks = await start(saver.aput(thread("t0"), checkpoint, metadata, versions), aput(saver, "t0", 2))
             await holder.end()
             with pytest.raises(TypeError, match="a"):
                 await tasks[0]
@@ -231,14 +218,15 @@ def test_event_loops_and_threads_use_one_saver_at_once(saver):
     """Each puts to histories of its own; some states are too large for the event loop."""
     loops, tasks, puts = 3, 8, 6
 
-    async def converse(thread):
+    async def converse(name):
         for value in range(puts):
-            checkpoint, metadata, versions = make_checkpoint(value)
+            checkpoint, metadata, versions = make(value)
+            values = checkpoint["channel_values"]
             if value == 2:
-                checkpoint["channel_values"] |= {"large": [f"{thread} {n}" for n in range(9000)]}
-            config = await saver.aput(config_of(thread), checkpoint, metadata, versions)
+                values["large"] = [f"{name} {n}" for n in range(9000)]
+            config = await saver.aput(thread(name), checkpoint, metadata, versions)
             await saver.aput_writes(config, [("a", value)], "task")
-            found = await saver.aget_tuple(config_of(thread))
+            found = await saver.aget_tuple(thread(name))
             assert found.checkpoint["channel_values"]["a"] == value
             assert found.pending_writes == [("task", "a", value)]
 
@@ -247,8 +235,8 @@ def test_event_loops_and_threads_use_one_saver_at_once(saver):
 
     def run_without_loop(name):
         for value in range(puts * tasks):
-            saver.put(config_of(name), *make_checkpoint(value))
-            assert saver.get_tuple(config_of(name)).checkpoint["channel_values"] == {"a": value}
+            saver.put(thread(name), *make(value))
+            assert saver.get_tuple(thread(name)).checkpoint["channel_values"] == {"a": value}
 
     with ThreadPoolExecutor(loops + 1) as pool:
         running = [pool.submit(asyncio.run, run(f"loop{n}")) for n in range(loops)]

@@ -53,20 +53,30 @@ def kill_somewhere(launcher, dice, runs, lines):
 
 def check_store(runs):
     """The person is gone, the others are whole, the audit log agrees with the store, and the backup is unreadable."""
+    data = runs / "data"
     keys = KeyFile(runs / "safe" / "keys")
-    with FileSystemSaver(runs / "data" / "checkpoints", cipher=keys) as store:
+    with FileSystemSaver(data / "checkpoints", cipher=keys) as store:
         assert store.verify().ok
-        assert {*store.threads()} == WHOLE | {"acme/erasure-of-17"}
-        assert {store.summary(thread).status for thread in store.threads()} == {"finished"}
-        assert [len(store.get(thread).state["notes"]) for thread in sorted(WHOLE)] == [3] * len(WHOLE)
-        assert store.own_key("globex/1") == "globex-17", "the same number of another tenant"
-        log = AuditLog(runs / "data" / "audit")
-        assert log.verify(store, public_key=(runs / "safe" / "public.key").read_bytes()).problems == ()
+        check_threads(store)
+        public_key = (runs / "safe" / "public.key").read_bytes()
+        report = AuditLog(data / "audit").verify(store, public_key=public_key)
+        assert report.problems == ()
     assert find_files(runs, NAME) == []
-    assert find_files(runs / "data" / "checkpoints", KEY_ID) == []
-    assert find_files(runs / "backup" / "checkpoints", KEY_ID) != []
-    with FileSystemSaver(runs / "backup" / "checkpoints", cipher=keys) as backup, pytest.raises(CheckpointErasedError):
-        backup.get("acme/1")
+    assert find_files(data / "checkpoints", KEY_ID) == []
+    backup = runs / "backup" / "checkpoints"
+    assert find_files(backup, KEY_ID) != []
+    with FileSystemSaver(backup, cipher=keys) as saver, pytest.raises(CheckpointErasedError):
+        saver.get("acme/1")
+
+
+def check_threads(store):
+    """The threads of the others are there, and each has all of its notes."""
+    threads = store.threads()
+    assert {*threads} == WHOLE | {"acme/erasure-of-17"}
+    assert {store.summary(thread).status for thread in threads} == {"finished"}
+    for thread in WHOLE:
+        assert len(store.get(thread).state["notes"]) == 3
+    assert store.own_key("globex/1") == "globex-17", "the same number of another tenant"
 
 
 def test_it_tells_its_story(tmp_path):

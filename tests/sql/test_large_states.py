@@ -9,6 +9,7 @@ from savers import PostgresSaver
 from tests.support.databases import PostgresSession, RowLogBytes, limit_part, limit_statement
 
 T = RunnableConfig("t")
+COPY = RunnableConfig("copy")
 RECORD = 1 << 16
 """A long record in these tests, in place of 1 MB or 750 MB."""
 STATEMENT = 3 * RECORD
@@ -19,21 +20,38 @@ def count_bytes(values):
     return sum(len(value) for value in values if isinstance(value, bytes))
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_long_value_is_in_rows_of_its_own_and_a_long_change_is_not(kind, request, monkeypatch):
+@pytest.fixture(params=["sqlite", "postgres"])
+def open_kind(request):
+    """Opens savers of one kind on one store."""
+    return request.getfixturevalue(f"{request.param}_opener")
+
+
+def put(saver, state):
+    saver.put(T, Checkpoint(node_id="a", next_node_id="b", state=state))
+
+
+def states_of(saver, config=T):
+    return [checkpoint.state for checkpoint in saver.list(config)]
+
+
+def lengths_of_records(saver):
+    """How many long records each row but the first has room for."""
+    records = saver._database.names.records
+    frames = saver._database.read(f"SELECT length(frame) FROM {records} WHERE position > 0 ORDER BY position")
+    return [round(length / RECORD) for (length,) in frames]
+
+
+def test_a_long_value_is_in_rows_of_its_own_and_a_long_change_is_not(open_kind, monkeypatch):
     monkeypatch.setattr(RowLogBytes, "max_part", 4 * RECORD)
-    open_saver = request.getfixturevalue(f"{kind}_opener")
     text = "".join(f"{number:08}" for number in range(11 * RECORD // 8))
-    with open_saver(compression=None) as saver:
-        for more in ("", "x" * (5 * RECORD)):
-            saver.put(T, Checkpoint(node_id="a", next_node_id="b", state={"text": text + more}))
-        frames = saver._database.read(
-            f"SELECT length(frame) FROM {saver._database.names.records} WHERE position > 0 ORDER BY position"
-        )
-        assert [round(length / RECORD) for (length,) in frames] == [4, 4, 3, 0, 5]
-    with open_saver() as saver:
-        assert [len(checkpoint.state["text"]) for checkpoint in saver.list(T)] == [16 * RECORD, 11 * RECORD]
-        assert saver.get(T).state["text"] == text + more
+    longer = text + "x" * (5 * RECORD)
+    with open_kind(compression=None) as saver:
+        put(saver, {"text": text})
+        put(saver, {"text": longer})
+        assert lengths_of_records(saver) == [4, 4, 3, 0, 5]
+    with open_kind() as saver:
+        assert [checkpoint.state["text"] for checkpoint in saver.list(T)] == [longer, text]
+        assert saver.get(T).state["text"] == longer
         assert saver.verify().ok
 
 
@@ -51,32 +69,29 @@ def test_no_statement_on_postgresql_has_more_bytes_than_the_server_accepts(serve
     with PostgresSaver(server.connection_string, schema=schema, compression=None) as saver:
         states = [{"bytes": os.urandom(records * RECORD)} for records in (1, 2, 5)]
         for state in states:
-            saver.put(T, Checkpoint(node_id="a", next_node_id="b", state=state))
+            put(saver, state)
         assert 0 < max(sent) < STATEMENT
-        assert [checkpoint.state for checkpoint in saver.list(T)] == states[::-1]
+        assert states_of(saver) == states[::-1]
         assert saver.verify().ok
     with PostgresSaver(server.connection_string, schema=schema) as saver:
-        assert [checkpoint.state for checkpoint in saver.list(T)] == states[::-1]
+        assert states_of(saver) == states[::-1]
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_rewrite_reads_what_its_transaction_has_inserted(kind, request, monkeypatch):
+def test_a_rewrite_reads_what_its_transaction_has_inserted(open_kind, monkeypatch):
     limit_part(monkeypatch, RECORD)
-    open_saver = request.getfixturevalue(f"{kind}_opener")
     # Each keyframe names the one before it, for the items that it does not repeat.
-    states = [
-        {"items": ["y" * 2 * RECORD] * count, "bytes": os.urandom(size * RECORD)}
-        for count, size in [(1, 1), (1, 5), (3, 9), (4, 9), (4, 13), (4, 13), (2, 12)]
-    ]
-    with open_saver(compression=None) as saver:
+    states = []
+    for count, size in [(1, 1), (1, 5), (3, 9), (4, 9), (4, 13), (4, 13), (2, 12)]:
+        states.append({"items": ["y" * 2 * RECORD] * count, "bytes": os.urandom(size * RECORD)})
+    with open_kind(compression=None) as saver:
         for state in states:
-            saver.put(T, Checkpoint(node_id="a", next_node_id="b", state=state))
-        saver.copy(T, RunnableConfig("copy"))
+            put(saver, state)
+        saver.copy(T, COPY)
         saver.compact("copy")
         assert saver.prune("copy", keep_last=5) == 2
-    with open_saver() as saver:
-        assert [checkpoint.state for checkpoint in saver.list(T)] == states[::-1]
-        assert [checkpoint.state for checkpoint in saver.list(RunnableConfig("copy"))] == states[:1:-1]
+    with open_kind() as saver:
+        assert states_of(saver) == states[::-1]
+        assert states_of(saver, COPY) == states[:1:-1]
         assert saver.verify().ok
 
 
@@ -88,16 +103,15 @@ def test_a_rewrite_reads_keyframes_that_it_has_not_inserted_yet(open_saver):
     # Each keyframe names the one before it, and all of them are in one part.
     items = [f"{number:04}" * 400 for number in range(300)]
     states = [{"items": items[:count]} for count in range(300)]
-    copy = RunnableConfig("copy")
     with open_saver() as saver:
         for state in states:
-            saver.put(T, Checkpoint(node_id="a", next_node_id="b", state=state))
+            put(saver, state)
         latest = T.with_check_point_id(saver.get(T).id)
         saver.put(latest, Checkpoint(node_id="a", next_node_id="b", state=states[-1]))
         assert saver.size("t") < PART
-        saver.copy(T, copy)
+        saver.copy(T, COPY)
         assert saver.compact("t") > 0
         assert saver.prune("copy", keep_last=200) == 100
     with open_saver() as saver:
-        assert [checkpoint.state for checkpoint in saver.list(T)] == states[::-1]
-        assert [checkpoint.state for checkpoint in saver.list(copy)] == states[:99:-1]
+        assert states_of(saver) == states[::-1]
+        assert states_of(saver, COPY) == states[:99:-1]

@@ -54,26 +54,28 @@ def read_all(saver):
     return log
 
 
-def change_at_random(saver, randomness, ids, number):
+def change_at_random(saver, dice, ids, number):
     """Do something to the history that appends one record or a few."""
-    kind = randomness.choice(["put"] * 5 + ["write", "write", "early", "tag", "old write", "replace"])
-    if kind == "put" or not ids:
-        state = {"n": number, "text": "x" * randomness.randrange(300), f"key {number % 7}": [number]}
-        metadata = randomness.choice([{}, {"step": number}])
-        checkpoint = Checkpoint(node_id="a", next_node_id="b", state=state, metadata=metadata)
-        saver.put(CONFIG, checkpoint)
-        ids.append(checkpoint.id)
-    elif kind == "write":
-        saver.put_writes(CONFIG.with_check_point_id(ids[-1]), {f"w{number}": number})
-    elif kind == "early":
-        saver.put_writes(CONFIG.with_check_point_id(f"later-{number}"), {"e": number}, early=True)
-    elif kind == "tag":
-        saver.add_tags(CONFIG.with_check_point_id(ids[-1]), f"tag {number}")
-    elif kind == "old write":
-        saver.put_writes(CONFIG.with_check_point_id(randomness.choice(ids)), {"late": number})
-    else:
-        old = Checkpoint(id=randomness.choice(ids), node_id="c", next_node_id="d", state={"replaced": number})
-        saver.put(CONFIG.with_check_point_id(old.id), old)
+    kind = dice.choice(["put"] * 5 + ["write", "write", "early", "tag", "old write", "replace"])
+    at = CONFIG.with_check_point_id
+    match kind if ids else "put":
+        case "put":
+            state = {"n": number, "text": "x" * dice.randrange(300), f"key {number % 7}": [number]}
+            metadata = dice.choice([{}, {"step": number}])
+            checkpoint = Checkpoint(node_id="a", next_node_id="b", state=state, metadata=metadata)
+            saver.put(CONFIG, checkpoint)
+            ids.append(checkpoint.id)
+        case "write":
+            saver.put_writes(at(ids[-1]), {f"w{number}": number})
+        case "early":
+            saver.put_writes(at(f"later-{number}"), {"e": number}, early=True)
+        case "tag":
+            saver.add_tags(at(ids[-1]), f"tag {number}")
+        case "old write":
+            saver.put_writes(at(dice.choice(ids)), {"late": number})
+        case "replace":
+            old = Checkpoint(id=dice.choice(ids), node_id="c", next_node_id="d", state={"replaced": number})
+            saver.put(at(old.id), old)
 
 
 @pytest.mark.sweep(1, of="seed", in_turn=True)

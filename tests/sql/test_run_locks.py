@@ -6,6 +6,7 @@ import shutil
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -164,10 +165,15 @@ def wait_until(condition):
 def test_a_lease_is_renewed_while_the_lock_is_held(open_postgres):
     database = open_postgres(lease=2)
     other = open_postgres(lease=2)
+
+    def is_renewed(thread, then):
+        return expires(database, thread) > then
+
     with database.run_locks.hold("t", 0), database.run_locks.hold("u", 0):
         for _ in range(2):
-            then = expires(database), expires(database, "u")
-            wait_until(lambda then=then: expires(database) > then[0] and expires(database, "u") > then[1])
+            then = {thread: expires(database, thread) for thread in ("t", "u")}
+            for thread, time in then.items():
+                wait_until(partial(is_renewed, thread, time))
         with pytest.raises(ThreadBusyError), other.run_locks.hold("t", 0):
             pass
     assert expires(database) is None

@@ -148,17 +148,20 @@ def test_a_plain_history_is_sealed_by_the_next_append(append, is_open, open_save
 
 def test_a_search_finds_plain_and_sealed_histories(open_saver):
     plain = open_saver()
+    sealed = open_saver(cipher=NEW)
+
+    def threads_with(step):
+        return [info.thread_id for info in sealed.search({"plain_step": step})]
+
     for thread in ("a", "b"):
         plain.put(RunnableConfig(thread), made(1))
-    sealed = open_saver(cipher=NEW)
     sealed.put(RunnableConfig("c"), made(1))
     sealed.put(RunnableConfig("c"), made(2))
     sealed.put(RunnableConfig("d"), made(2))
-    found = sealed.search({"plain_step": "plain1"})
-    assert [info.thread_id for info in found] == ["a", "b", "c"]
-    assert [info.thread_id for info in sealed.search({"plain_step": "plain2"})] == ["c", "d"]
+    assert threads_with("plain1") == ["a", "b", "c"]
+    assert threads_with("plain2") == ["c", "d"]
     sealed.rotate("a")
-    assert [info.thread_id for info in sealed.search({"plain_step": "plain1"})] == ["a", "b", "c"]
+    assert threads_with("plain1") == ["a", "b", "c"]
 
 
 # Keys

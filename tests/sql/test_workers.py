@@ -1,5 +1,6 @@
 """Workers in several processes on one schema of PostgreSQL: each run is claimed once, and none is lost."""
 
+import itertools
 import signal
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -62,10 +63,8 @@ def test_four_workers_serve_many_runs_and_each_step_once(open_postgres_saver, st
     answering = [start("answer", threads[first::2]) for first in range(2)]
     wait_until(saver, threads, "finished")
     assert [process.wait(PATIENCE) for process in answering] == [0, 0]
-    work = [line.split() for line in (tmp_path / "work").read_text().splitlines()]
-    assert Counter(tuple(line[:2]) for line in work) == {
-        (thread, step): 1 for thread in threads for step in ("draft", "publish")
-    }
+    each_step = itertools.product(threads, ("draft", "publish"))
+    assert read_work(tmp_path) == dict.fromkeys(each_step, 1)
     for thread in threads:
         assert read_log(saver, thread) == ["draft", "yes", "publish"]
 
@@ -98,15 +97,23 @@ def test_the_run_of_a_worker_that_is_gone_is_taken_over(open_postgres_saver, sta
     assert saver.get(RunnableConfig("t")).next_node_id == END
 
 
+def read_work(folder):
+    """How often each thread did each step."""
+    lines = (folder / "work").read_text().splitlines()
+    return Counter(tuple(line.split()[:2]) for line in lines)
+
+
 def test_submitted_runs_begin_once(open_postgres_saver, start, tmp_path):
     saver = open_postgres_saver()
     for _ in range(3):
         start("serve", str(tmp_path), None)
-    threads = [submit(saver, {"log": "in"}, f"t{number:02}").thread for number in range(20)]
+    threads = [f"t{number:02}" for number in range(20)]
+    for thread in threads:
+        submit(saver, {"log": "in"}, thread)
     wait_until(saver, threads, "interrupted")
-    drafts = Counter(line.split()[0] for line in (tmp_path / "work").read_text().splitlines())
-    assert drafts == dict.fromkeys(threads, 1)
-    assert {saver.history(RunnableConfig(thread))[-1].stopped for thread in threads} == {"queued"}
+    assert read_work(tmp_path) == {(thread, "draft"): 1 for thread in threads}
+    for thread in threads:
+        assert saver.history(RunnableConfig(thread))[-1].stopped == "queued"
 
 
 def test_two_submits_with_a_key_at_once_are_one(open_postgres_saver):

@@ -101,13 +101,20 @@ class _Tracer:
 def _unguarded(code):
     """The offsets in a function at which it does nothing, ends an `except` block, or begins to leave a `with` block by `__exit__(None, None, None)`."""
     instructions = list(dis.get_instructions(code))
-    offsets = {instruction.offset for instruction in instructions if instruction.opname in {"NOP", "POP_EXCEPT"}}
+    offsets = {one.offset for one in instructions if one.opname in {"NOP", "POP_EXCEPT"}}
     for number in range(len(instructions) - 2):
-        if all(each.opname == "LOAD_CONST" and each.argval is None for each in instructions[number : number + 3]):
-            offsets.add(instructions[number].offset)
-            if number and instructions[number - 1].opname == "SWAP":  # below the value that is returned
-                offsets.add(instructions[number - 1].offset)
+        three = instructions[number : number + 3]
+        if not all(map(_loads_none, three)):
+            continue
+        offsets.add(three[0].offset)
+        before = instructions[number - 1]
+        if number and before.opname == "SWAP":  # below the value that is returned
+            offsets.add(before.offset)
     return offsets
+
+
+def _loads_none(instruction):
+    return instruction.opname == "LOAD_CONST" and instruction.argval is None
 
 
 @contextmanager

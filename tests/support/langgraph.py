@@ -59,6 +59,12 @@ class WorkerCalls(list):
         self.has_put = asyncio.Event()
         monkeypatch.setattr(thread_calls, "run_in_thread", self._run_in_thread)
 
+    def forget(self):
+        """Begin again, as if nothing had run in a thread."""
+        self.clear()
+        self.has_any.clear()
+        self.has_put.clear()
+
     async def _run_in_thread(self, call):
         self.append(getattr(call, "func", call).__name__)
         self.has_any.set()

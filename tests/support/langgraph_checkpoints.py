@@ -1,6 +1,7 @@
 """Checkpoints of LangGraph, for tests that put some."""
 
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from savers.langgraph import FileSystemCheckpointSaver
 
@@ -13,13 +14,23 @@ def thread(thread_id="t", namespace="", checkpoint_id=None):
     return {"configurable": names}
 
 
-def put(saver, config=None, metadata=None, *, id=None, **values):
-    """Put a checkpoint with these channels after the one that the config names; return its config."""
+def make_checkpoint(*, id=None, ts=None, version="1", metadata=None, **values):
+    """Return what a put takes after its config: a checkpoint with these channels, its metadata and its new versions."""
     checkpoint = empty_checkpoint()
     checkpoint["id"] = id or checkpoint["id"]
-    versions = dict.fromkeys(values, saver.get_next_version(None, None))
+    checkpoint["ts"] = ts or checkpoint["ts"]
+    versions = dict.fromkeys(values, version)
     checkpoint |= {"channel_values": values, "channel_versions": versions}
-    return saver.put(config or thread(), checkpoint, metadata or {"source": "loop", "step": 0}, versions)
+    return checkpoint, metadata or {"source": "loop", "step": 0}, versions
+
+
+def put(saver, config=None, metadata=None, **values):
+    """Put a checkpoint with these channels after the one that the config names; return its config.
+
+    The id and the time are those that `make_checkpoint` takes.
+    """
+    version = saver.get_next_version(None, None)
+    return saver.put(config or thread(), *make_checkpoint(version=version, metadata=metadata, **values))
 
 
 def thread_of(config):
@@ -37,6 +48,18 @@ def values_of(found):
     return found.checkpoint["channel_values"]
 
 
-def again(saver):
+def again(saver, **options):
     """Return another checkpointer on the files of one, which has read nothing yet."""
-    return FileSystemCheckpointSaver(saver.store.base_directory, fsync="never")
+    return FileSystemCheckpointSaver(saver.store.base_directory, fsync="never", **options)
+
+
+class Listening(JsonPlusSerializer):
+    """LangGraph's serializer, which calls a function before it restores a value."""
+
+    def __init__(self, listen):
+        super().__init__(allowed_msgpack_modules=None)
+        self._listen = listen
+
+    def loads_typed(self, data):
+        self._listen()
+        return super().loads_typed(data)

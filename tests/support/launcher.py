@@ -225,9 +225,10 @@ def start():
     """Start the process; it ends with the block, or with the tests."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     here.settimeout(120)
-    command = [sys.executable, "-W", "error", "-c", PROGRAM, str(there.fileno())]
+    number = there.fileno()
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, str(number)]
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
-    with here, subprocess.Popen(command, pass_fds=[there.fileno()], env=environment, cwd=ROOT) as process:
+    with here, subprocess.Popen(command, pass_fds=[number], env=environment, cwd=ROOT) as process:
         there.close()
         yield Launcher(here)
         here.close()

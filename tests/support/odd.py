@@ -8,7 +8,8 @@ ODD = (
 def odd(dice, value):
     """The same with one thing in it replaced, left out, doubled or put elsewhere."""
     if isinstance(value, list) and value and dice.random() < 0.85:
-        value, at = list(value), dice.randrange(len(value))
+        value = list(value)
+        at = dice.randrange(len(value))
         what = dice.random()
         if what < 0.6:
             value[at] = odd(dice, value[at])
@@ -24,8 +25,11 @@ def odd(dice, value):
         key = dice.choice(list(value))
         return {**value, key: odd(dice, value[key])}
     if isinstance(value, int) and not isinstance(value, bool) and dice.random() < 0.5:
-        return max(-(1 << 63), min(value + dice.choice([-1, 1, 100, -100]), (1 << 64) - 1))
+        other = value + dice.choice([-1, 1, 100, -100])
+        return max(-(1 << 63), min(other, (1 << 64) - 1))
     if isinstance(value, bytes) and value and dice.random() < 0.5:
         at = dice.randrange(len(value))
-        return dice.choice([value[:at], value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :], value + b"\0"])
+        flipped = bytearray(value)
+        flipped[at] ^= 1
+        return dice.choice([value[:at], bytes(flipped), value + b"\0"])
     return dice.choice(ODD)

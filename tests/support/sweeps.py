@@ -73,13 +73,16 @@ def sampled_items(items):
         if mark is not None:
             of = mark.kwargs.get("of")
             in_turn = mark.kwargs.get("in_turn", False)
-            _, _, group = groups.setdefault(_group_of(item, of), (mark.args, in_turn, []))
+            key = _group_of(item, of)
+            _, _, group = groups.setdefault(key, (mark.args, in_turn, []))
             group.append(item)
     left_out = set()
     numbers = defaultdict(itertools.count)
     for (test, _), (args, in_turn, group) in groups.items():
-        first = _first_in_turn(test, next(numbers[test]), len(group)) if in_turn else 0
-        left_out |= {*group}.difference(spread(group[first:] + group[:first], *args))
+        number = next(numbers[test])
+        first = _first_in_turn(test, number, len(group)) if in_turn else 0
+        turned = group[first:] + group[:first]
+        left_out |= {*group}.difference(spread(turned, *args))
     return [item for item in items if item not in left_out]
 
 
@@ -102,6 +105,6 @@ def _group_of(item, of):
         return test, ()
     swept = {of} if isinstance(of, str) else {*of}
     params = item.callspec.params if hasattr(item, "callspec") else {}
-    others = {name: value for name, value in params.items() if name not in swept}
     # By identity: a value need not have a hash. pytest numbers each case, not each value of a parameter.
-    return test, tuple((name, id(value)) for name, value in others.items())
+    others = tuple((name, id(value)) for name, value in params.items() if name not in swept)
+    return test, others

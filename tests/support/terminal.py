@@ -58,6 +58,25 @@ def graphkit(*args, terminal=False, width=100, colour=False, stdin="", now=NOW, 
     return Done(code, out.getvalue(), err.getvalue())
 
 
+def read_json(*args, **environment):
+    """Run a command line in this process; return what it shows with --json."""
+    return graphkit(*args, "--json", **environment).json
+
+
+def assert_refused(done, code, *words):
+    """Check that a command ended with this code, and that its error output has each of the words."""
+    assert done.code == code, done.err
+    for word in words:
+        assert word in done.err
+
+
+def assert_shows(done, code, *words):
+    """Check that a command ended with this code, and that its output has each of the words."""
+    assert done.code == code, done.err
+    for word in words:
+        assert word in done.out
+
+
 def minutes_ago(minutes):
     return NOW - timedelta(minutes=minutes)
 

@@ -61,13 +61,16 @@ def everything(saver):
     """A thread with all that can be there."""
     at = RunnableConfig("t")
     inner = RunnableConfig("t", checkpoint_ns="sub")
-    saver.put(at, checkpoint(1, START, "a", {"log": ["one"], "gone": 1, "n": 1}))
+    first = {"log": ["one"], "gone": 1, "n": 1}
+    saver.put(at, checkpoint(1, START, "a", first))
     saver.put(inner, checkpoint(5, "x", "y", {"inside": (1,)}))
-    here = saver.put(at, checkpoint(2, "a", "b", {"log": ["one", "two"], "n": True}, 1, when=NOW))
+    second = {"log": ["one", "two"], "n": True}
+    here = saver.put(at, checkpoint(2, "a", "b", second, 1, when=NOW))
     stop = {"node_id": "b", "when": "inside", "payload": (1,), "metadata": {}, "created_at": NOW}
     saver.put_writes(here, {"interrupt:q": stop, "answer:q": (1, 2)})
     saver.add_tags(here, "golden", "kept")
-    saver.put(at, checkpoint(3, "b", None, {"n": 1.0, "log": ["two"]}, 2))
+    third = {"n": 1.0, "log": ["two"]}
+    saver.put(at, checkpoint(3, "b", None, third, 2))
     saver.put(at, checkpoint(4, "c", END, EVERYTHING, 3))
     return saver
 
@@ -79,7 +82,7 @@ def assert_same(one, two, thread="t", other="t"):
         there = RunnableConfig(other, checkpoint_ns=namespace)
         first = one.list(at)
         second = two.list(there)
-        assert [exact(checkpoint) for checkpoint in first] == [exact(checkpoint) for checkpoint in second]
+        assert [*map(exact, first)] == [*map(exact, second)]
         for info in first:
             here = at.with_check_point_id(info.id)
             place = there.with_check_point_id(info.id)

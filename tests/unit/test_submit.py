@@ -22,7 +22,6 @@ from graphkit import (
     interrupt,
     operations,
 )
-from graphkit._engine.history import RunHistory
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -491,7 +490,7 @@ def test_a_worker_does_not_read_a_run_again_that_is_not_due(store, monkeypatch):
 
 
 @pytest.mark.requirement("W4")
-def test_threads_are_taken_in_the_order_in_which_they_became_due(store, monkeypatch):
+def test_threads_are_taken_in_the_order_in_which_they_became_due(store):
     taken = []
     app = make_chain(LOG, a=lambda state, config: taken.append(config.thread)).compile(checkpoint_saver=store)
     start = now() + timedelta(hours=1)
@@ -499,10 +498,7 @@ def test_threads_are_taken_in_the_order_in_which_they_became_due(store, monkeypa
         submit(store, {}, thread, at=start + timedelta(seconds=seconds))
     submit(store, {}, "now")
 
-    later = start + LATER
-    monkeypatch.setattr(graphkit.worker, "_now", lambda: later)
-    monkeypatch.setattr(RunHistory, "now", lambda self: later)
-    assert Worker(store, app).run(once=True) == 5
+    assert Worker(store, app, clock=lambda: start + LATER).run(once=True) == 5
     assert taken == ["now", "c", "d", "a", "b"]
 
 

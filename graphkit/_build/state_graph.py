@@ -5,10 +5,24 @@ Ports langgraph4j's StateGraph and MessagesStateGraph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import dataclasses
+import typing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NoReturn,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from graphkit._build.compile import build_topology, check_subgraph
 from graphkit._compiled import CompiledGraph
@@ -16,32 +30,25 @@ from graphkit._diagram import GraphRepresentation, draw
 from graphkit._options import check_count, check_executor, check_seconds
 from graphkit._plan.compile_config import CompileConfig, CompileOptions, parse_options
 from graphkit._plan.retry import RetryPolicy
-from graphkit._plan.schema import StateSchema
+from graphkit._plan.schema import (
+    DataclassSchema,
+    StateSchema,
+    find_application_types,
+    is_pydantic_model,
+    read_channels,
+)
 from graphkit._plan.topology import Call, Condition, GraphDefinition, Hook, HookKind, Node, StateItems, parse_node_id
 from graphkit._public_names import JavaNames
-from graphkit._records.config import END, START
+from graphkit._records.config import END, START, RunnableConfig
+from graphkit._records.output import Command
 from graphkit._values.channels import Channel
+from graphkit._values.frozen import private_copy
 from graphkit._values.state import AgentState, MessagesState, StateSerializer, StateT
 from graphkit._wording import name_type, suggest
 from graphkit.errors import GraphStateError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
-
-import dataclasses
-import typing
-from collections.abc import AsyncIterator, Awaitable, Iterator
-from typing import Protocol, TypeAlias, TypeVar
-
-from graphkit._plan.schema import (
-    DataclassSchema,
-    find_application_types,
-    is_pydantic_model,
-    read_channels,
-)
-from graphkit._records.config import RunnableConfig
-from graphkit._records.output import Command
-from graphkit._values.frozen import private_copy
 
 # The functions of a graph as type checkers see them: the actions of nodes, and the conditions of edges. The
 # names are those of langgraph4j's interfaces. Each function may be synchronous or asynchronous. It may take

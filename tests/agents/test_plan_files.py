@@ -40,9 +40,9 @@ steps:
 
 
 def answer_by_memory(request):
-    """Say the name that the user has told, if any."""
-    told = [message["content"][5:] for message in request["messages"] if message["content"].startswith("I am ")]
-    return Reply({"role": "assistant", "content": f"You are {told[-1]}." if told else "Who are you?"})
+    """Say the name that the user has given, if any."""
+    names = [message["content"][5:] for message in request["messages"] if message["content"].startswith("I am ")]
+    return Reply({"role": "assistant", "content": f"You are {names[-1]}." if names else "Who are you?"})
 
 
 @pytest.fixture

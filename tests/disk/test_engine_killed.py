@@ -46,7 +46,7 @@ FileSystemSaver.put_writes = deadly(FileSystemSaver.put_writes)
 def did(what, state):
     os.write(log, f"{what} {state['round']}\\n".encode())
 
-def says(name):
+def make_node(name):
     def node(state):
         did(name, state)
         return {"log": [f"{name}{state['round']}"], "sum": 1}
@@ -70,12 +70,12 @@ schema = {
     "log": Channels.appender_with_duplicate(),
     "sum": Channels.base(lambda old, new: old + new, lambda: 1000),
 }
-child = StateGraph(schema).add_node("first", says("first")).add_node("asks", asks)
+child = StateGraph(schema).add_node("first", make_node("first")).add_node("asks", asks)
 child.add_edge(START, "first").add_edge("first", "asks").add_edge("asks", END)
-graph = StateGraph(schema).add_node("begins", says("begins"))
+graph = StateGraph(schema).add_node("begins", make_node("begins"))
 for name in ("left", "further", "right"):
-    graph.add_node(name, says(name))
-graph.add_node("pays", pays).add_node("joins", says("joins")).add_node("inner", child.compile()).add_node("counts", counts)
+    graph.add_node(name, make_node(name))
+graph.add_node("pays", pays).add_node("joins", make_node("joins")).add_node("inner", child.compile()).add_node("counts", counts)
 graph.add_edge(START, "begins").add_edge("begins", "left").add_edge("begins", "right").add_edge("begins", "pays")
 graph.add_edge("left", "further").add_edge("further", "joins").add_edge("right", "joins").add_edge("pays", "joins")
 graph.add_edge("joins", "inner").add_edge("inner", "counts")

@@ -691,7 +691,7 @@ def test_the_defaults_are_those_of_java():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "error", "says"),
+    ("wrong", "error", "reason"),
     [
         ({"max_attempts": 0}, ValueError, "max_attempts must be at least 1"),
         ({"max_attempts": 2.5}, TypeError, "max_attempts must be an int"),
@@ -710,8 +710,8 @@ def test_the_defaults_are_those_of_java():
         ({"retry_on": GraphInterrupt}, TypeError, "GraphInterrupt"),
     ],
 )
-def test_what_is_refused(wrong, error, says):
-    with pytest.raises(error, match=says):
+def test_what_is_refused(wrong, error, reason):
+    with pytest.raises(error, match=reason):
         RetryPolicy(**wrong)
 
 

@@ -94,7 +94,7 @@ def test_merge_can_switch_off():
 
 @pytest.mark.requirement("G12")
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "reason"),
     [
         ("x", "not JSON"),
         ("[]", "must be a mapping"),
@@ -107,8 +107,8 @@ def test_merge_can_switch_off():
         ('{"checkpoint": 1}', "checkpoint"),
     ],
 )
-def test_what_is_wrong_is_named(text, says):
-    with pytest.raises(CheckpointerConfigurationError, match=says):
+def test_what_is_wrong_is_named(text, reason):
+    with pytest.raises(CheckpointerConfigurationError, match=reason):
         GraphConfig.from_json(text)
 
 

@@ -107,11 +107,11 @@ class EventType(NamedTuple):
     """A row of the table of event types."""
 
     level: Level
-    says: str
+    description: str
     """What happened, and the keys of `data`."""
 
 
-_SAYS: Final = {
+_DESCRIPTIONS: Final = {
     Level.VERBOSE: {
         "state.create": "A run has its first state, or a State was created: keys, or run_id.",
         "state.clone": "A State was copied: run_id.",
@@ -160,7 +160,11 @@ _SAYS: Final = {
     },
 }
 EVENTS: Final[Mapping[str, EventType]] = MappingProxyType(
-    {name: EventType(level, says) for level, names in _SAYS.items() for name, says in names.items()}
+    {
+        name: EventType(level, description)
+        for level, names in _DESCRIPTIONS.items()
+        for name, description in names.items()
+    }
 )
 """Every type of event that graphkit posts, with its usual level and its meaning."""
 

@@ -146,9 +146,9 @@ def test_a_failing_node_is_one_sentence(tmp_path, shop):
     debug = run(tmp_path / "runs", "--debug", thread="u", given='{"item": "ghost"}')
     assert "ValueError: no such item" in debug.err
     assert "Traceback" in debug.err
-    # Once mended, it goes on.
-    mended = graphkit("resume", tmp_path / "runs", "t", "--app", shop, "--set", "item=lamp")
-    assert mended.code == 0
+    # Once its cause is gone, it goes on.
+    resumed = graphkit("resume", tmp_path / "runs", "t", "--app", shop, "--set", "item=lamp")
+    assert resumed.code == 0
     assert log_of(tmp_path / "runs") == ["reserved lamp"]
 
 

@@ -118,7 +118,7 @@ LISTS = [
 ]
 
 
-def test_only_a_list_that_goes_on_exactly_is_told_by_what_it_grew_by():
+def test_only_a_list_that_goes_on_exactly_is_exported_as_what_it_grew_by():
     source = MemorySaver()
     target = MemorySaver()
     for number, value in enumerate(LISTS):
@@ -126,8 +126,8 @@ def test_only_a_list_that_goes_on_exactly_is_told_by_what_it_grew_by():
     lines = list(export_threads(source))
     import_threads(target, lines)
     assert_same(source, target)
-    told = [next(iter(line["state"]), "same") for line in read(lines) if "state" in line]
-    for number, word in enumerate(told):
+    kinds = [next(iter(line["state"]), "same") for line in read(lines) if "state" in line]
+    for number, word in enumerate(kinds):
         expected = {1: "extend", 3: "same", 10: "extend"}.get(number, "set")
         assert word == expected, number
 
@@ -273,11 +273,11 @@ def test_what_python_alone_takes_for_json_is_refused(source):
             import_threads(MemorySaver(), lines, types=TYPES)
 
 
-def test_progress_is_told(source):
-    told = []
-    lines = list(export_threads(source, types=TYPES, progress=lambda *args: told.append(args)))
-    import_threads(MemorySaver(), lines, types=TYPES, progress=lambda *args: told.append(args))
-    assert told == [(1, 1, "t"), (1, 0, "t")]
+def test_progress_is_reported(source):
+    reported = []
+    lines = list(export_threads(source, types=TYPES, progress=lambda *args: reported.append(args)))
+    import_threads(MemorySaver(), lines, types=TYPES, progress=lambda *args: reported.append(args))
+    assert reported == [(1, 1, "t"), (1, 0, "t")]
 
 
 VALUES = st.recursive(
@@ -333,7 +333,7 @@ def test_logs_do_not_overwrite(tmp_path, source):
     assert logs_of(tmp_path / "b") == before
 
 
-def test_damage_comes_along_and_is_told(tmp_path, source):
+def test_damage_comes_along_and_is_reported(tmp_path, source):
     damage(tmp_path / "source", "t")
     target = FileSystemSaver(tmp_path / "b", fsync="never")
     with pytest.raises(CheckpointCorruptionError):

@@ -20,7 +20,7 @@ def step(node, following, **metadata):
     return Checkpoint(node_id=node, next_node_id=following, state={"n": 1}, metadata=metadata)
 
 
-def told(line):
+def read_text(line):
     """A line without its time."""
     return line[10:]
 
@@ -34,13 +34,13 @@ class Watching(CommandProcess):
 
 @pytest.fixture
 def watch(store, launcher):
-    """Starts a `graphkit watch` in a process of its own, which looks once an hour: what it tells is told by an event."""
+    """Starts a `graphkit watch` in a process of its own, which looks once an hour: what it prints comes from an event."""
     return lambda *options: Watching(launcher, "watch", store, "--interval", "3600", *options)
 
 
 def test_a_line_per_step_of_another_process(watch, saver):
     watching = watch("order-17", "--limit", "8")
-    first, second = (told(watching.process.stdout.readline()) for _ in range(2))
+    first, second = (read_text(watching.process.stdout.readline()) for _ in range(2))
     assert first.split() == ["order-17", "reserve", "->", "approve"]
     assert second == f"{'order-17':24} waits inside approve: Ship lamp?\n"
 
@@ -51,7 +51,7 @@ def test_a_line_per_step_of_another_process(watch, saver):
     saver.put_writes(AT, {"failure": {"node_id": "ship", "type": "ValueError", "message": "no van", "at": 1}})
     saver.release(AT)
     saver.put(AT, step("again", END))
-    found = [told(line) for line in watching.lines()]
+    found = [read_text(line) for line in watching.lines()]
     for what in ('answered: {"yes": true}', "approve -> ship", "failed in ship: ValueError: no van", "released"):
         assert f"{'order-17':24} {what}" in found
     assert f"{'order-17[sub]':24} inner -> ?" in found
@@ -64,7 +64,7 @@ def test_json_has_all_fields(store):
     assert first == {
         "kind": "checkpoint", "thread": "order-17", "ns": "", "checkpoint": "00000000-0000-7000-8000-000000000002",
         "node": "reserve", "next": "approve", "status": "interrupted", "step": 1, "time": "2026-11-20T11:02:00+00:00",
-        "id": None, "value": None, "told": None,
+        "id": None, "value": None, "text": None,
     }  # fmt: skip
     assert (second["kind"], second["id"], second["value"]["node_id"]) == ("interrupt", "q-1", "approve")
 
@@ -89,7 +89,7 @@ def test_an_answer_has_the_time_of_the_last_write_to_its_log(store, saver):
     an_hour_ago = minutes_ago(60)
     os.utime(path, (an_hour_ago.timestamp(),) * 2)
     *_, line = graphkit("watch", store, "order-17", "--limit", 3).lines
-    assert (line[:8], told(line)) == ("11:00:00", f"{'order-17':24} answered: true")
+    assert (line[:8], read_text(line)) == ("11:00:00", f"{'order-17':24} answered: true")
 
 
 def test_what_says_no_time_was_noticed_now(store, saver):
@@ -100,7 +100,7 @@ def test_what_says_no_time_was_noticed_now(store, saver):
 
 def test_from_a_checkpoint_on(store):
     done = graphkit("watch", store, "order-17", "--checkpoint", "00000001", "--limit", 1)
-    assert [told(line) for line in done.lines] == [f"{'order-17':24} reserve -> approve"]
+    assert [read_text(line) for line in done.lines] == [f"{'order-17':24} reserve -> approve"]
     wrong = graphkit("watch", store, "--checkpoint", "00000001")
     assert_refused(wrong, 2, "name the thread too")
 
@@ -139,7 +139,7 @@ def test_a_run_whose_process_has_died_is_told(store, watch, launcher):
     watching = watch("import-a", "--limit", "2")
     watching.process.stdout.readline()
     launcher.run("-c", code)
-    assert [told(line) for line in watching.lines()] == [f"{'import-a':24} its process has died"]
+    assert [read_text(line) for line in watching.lines()] == [f"{'import-a':24} its process has died"]
 
 
 CLOSE = """
@@ -164,7 +164,7 @@ def test_a_stream_that_was_closed_is_told_from_a_death(store, watch, launcher, h
     watching = watch("import-a", "--limit", "3")
     watching.process.stdout.readline()
     launcher.run("-c", CLOSE, store, how)
-    assert [told(line) for line in watching.lines()] == [
+    assert [read_text(line) for line in watching.lines()] == [
         f"{'import-a':24} __START__ -> a",
         f"{'import-a':24} {said}",
     ]
@@ -179,10 +179,10 @@ def test_an_answer_is_not_the_death_of_a_process(store, watch, launcher):
     answered, idle = map(json.loads, watching.lines())
     assert answered["kind"] == "answer"
     assert answered["status"] == "answered"
-    assert answered["told"] == "answered: 1"
+    assert answered["text"] == "answered: 1"
     assert idle["kind"] == "idle"
     assert idle["status"] == "answered"
-    assert idle["told"] is None
+    assert idle["text"] is None
     assert read_json("threads", store, "--status", "answered")[0]["thread"] == "order-17"
 
 

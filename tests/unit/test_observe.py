@@ -91,7 +91,7 @@ def test_the_table_names_every_event_of_the_other_systems():
     own = """graph.cancel graph.fail checkpoint.fail checkpoint.delete interrupt.raised interrupt.answered
     interrupt.reminder timer.set model.retry parallel.branch parallel.overwrite retry.attempt retry.exhausted"""
     assert set(EVENTS) == {*go.split(), *own.split()}
-    assert all(line.level in Level and line.says.endswith(".") for line in EVENTS.values())
+    assert all(line.level in Level and line.description.endswith(".") for line in EVENTS.values())
     assert EVENTS["node.state"].level == "verbose"
     with pytest.raises(TypeError):
         EVENTS["x"] = None
@@ -359,4 +359,4 @@ def test_metrics_refuse_sizes_of_a_saver_without_them(list_saver):
 def test_the_documentation_has_the_table():
     page = (Path(__file__).resolve().parents[2] / "docs" / "from-other-systems.md").read_text(encoding="utf-8")
     for name, line in EVENTS.items():
-        assert f"| `{name}` | {line.level} | {line.says} |\n" in page
+        assert f"| `{name}` | {line.level} | {line.description} |\n" in page

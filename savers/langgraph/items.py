@@ -151,16 +151,16 @@ def check_filter(filter: Mapping[Any, Any]) -> None:
 
 
 def make_test(filter: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
-    """Return the test that the value of an item must pass; see `matches`."""
+    """Return the test that the value of an item must pass; see `_has_all`."""
     if len(filter) == 1:
         ((key, expected),) = filter.items()
         if "." not in key and not isinstance(expected, (Mapping, list, tuple)):
             # The usual filter, in 0.1 us instead of 0.8.
             return lambda value: bool(value.get(key) == expected)
-    return lambda value: matches(value, filter)
+    return lambda value: _has_all(value, filter)
 
 
-def matches(value: Mapping[str, Any], filter: Mapping[str, Any]) -> bool:
+def _has_all(value: Mapping[str, Any], filter: Mapping[str, Any]) -> bool:
     """Return whether the value of an item has what a filter asks for.
 
     A key that the value does not have counts as None. If the value has no key "a.b", the filter
@@ -184,7 +184,7 @@ def _is_match(found: Any, expected: Any) -> bool:
     if isinstance(expected, Mapping):
         if _is_comparison(expected):
             return all(_compare(found, name, value) for name, value in expected.items())
-        return isinstance(found, Mapping) and matches(found, expected)
+        return isinstance(found, Mapping) and _has_all(found, expected)
     if isinstance(expected, (list, tuple)):
         return isinstance(found, list) and len(found) == len(expected) and all(map(_is_match, found, expected))
     return bool(found == expected)

@@ -166,18 +166,13 @@ def _has_all(value: Mapping[str, Any], filter: Mapping[str, Any]) -> bool:
     A key that the value does not have counts as None. If the value has no key "a.b", the filter
     means the key "b" of the mapping at "a".
     """
-    return all(_is_match(_look_up(value, key), expected) for key, expected in filter.items())
-
-
-def _look_up(value: Mapping[str, Any], key: str) -> Any:
-    if key in value or "." not in key:
-        return value.get(key)
-    found: Any = value
-    for part in key.split("."):
-        if not isinstance(found, Mapping):
-            return None
-        found = found.get(part)
-    return found
+    for key, expected in filter.items():
+        found: Any = value
+        for part in [key] if key in value else key.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        if not _is_match(found, expected):
+            return False
+    return True
 
 
 def _is_match(found: Any, expected: Any) -> bool:

@@ -185,8 +185,3 @@ def restore(parts: Parts, deserializer: Deserializer) -> tuple[dict[str, Any], l
         "versions_seen": parts.seen,
     }
     return checkpoint, [(write.task_id, write.channel, next(restored)) for write in parts.writes]
-
-
-def restore_write(write: Write, deserializer: Deserializer) -> PendingWrite:
-    """Return a write as LangGraph wants it. Raises the same errors."""
-    return write.task_id, write.channel, deserializer.deserialize(write.type, write.data, write.channel)

@@ -89,24 +89,12 @@ def serialize_checkpoint(
     """
     values = checkpoint["channel_values"]
     versions = checkpoint["channel_versions"]
-    rest = {**checkpoint}
-    for field in _SEPARATE_FIELDS:
-        rest.pop(field, None)
-    # Without a call of `serialize` for each value: this is part of each step.
-    dumps = serde.dumps_typed
+    rest = {name: value for name, value in checkpoint.items() if name not in _SEPARATE_FIELDS}
+    serialized_rest = serialize(serde, rest, REST)
     serialized: dict[str, tuple[str, bytes]] = {}
-    path = REST
-    value: Any = rest
-    try:
-        type_name, data = dumps(rest)
-        serialized_rest = type_name, bytes(data)
-        for path in new_versions:
-            if path in values and path in versions:
-                value = values[path]
-                type_name, data = dumps(value)
-                serialized[path] = type_name, bytes(data)
-    except (TypeError, ValueError) as error:
-        raise make_refusal(path, value, error) from error
+    for name in new_versions:
+        if name in values and name in versions:
+            serialized[name] = serialize(serde, values[name], name)
     return SerializedCheckpoint(serialized, serialized_rest)
 
 
@@ -375,27 +363,27 @@ def encode_writes(
     Raises:
         CheckpointSerializationError: a value cannot be stored. Nothing was changed.
     """
-    # This is part of each step: no Write is made.
-    packed: dict[str, bytes] = {}
-    keep: list[str] = []
+    encoded: list[Write] = []
     for position, (channel, value) in enumerate(writes):
         type_name, data = serialize(serde, value, channel)
         idx = WRITES_IDX_MAP.get(channel, position)
-        key = f"{WRITE}{idx}:{task_id}"
-        fields = (task_path, task_id, idx, channel, type_name, data)
-        if len(data) < _LONG:
-            packed[key] = _CODEC.pack_flat(fields, key)
+        encoded.append(Write(task_path, task_id, idx, channel, type_name, data))
+    return pack_writes(encoded)
+
+
+def pack_writes(writes: Iterable[Write]) -> TaskWrites:
+    """Return writes as they are stored."""
+    packed: dict[str, bytes] = {}
+    keep: list[str] = []
+    for write in writes:
+        key = write.key
+        if len(write.data) < _LONG:
+            packed[key] = _CODEC.pack_flat(write, key)
         else:
-            packed[key] = _CODEC.pack(FrozenList(fields), key)
-        if idx >= 0:
+            packed[key] = _CODEC.pack(FrozenList(write), key)
+        if write.is_ordinary:
             keep.append(key)
     return TaskWrites(packed, keep)
-
-
-def pack_writes(writes: Sequence[Write]) -> TaskWrites:
-    """Return whole writes as they are stored."""
-    packed = {write.key: _CODEC.pack(FrozenList(write), write.key) for write in writes}
-    return TaskWrites(packed, [write.key for write in writes if write.is_ordinary])
 
 
 def sort_writes(writes: Iterable[Write]) -> list[Write]:

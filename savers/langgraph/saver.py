@@ -33,7 +33,7 @@ from savers._log.catalogue import Head
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers._threads import InUseError
 from savers.langgraph.contract_histories import ContractHistories
-from savers.langgraph.decoding import Ancestor, Parts, restore, restore_write, take_ancestor, take_apart
+from savers.langgraph.decoding import Ancestor, Parts, restore, take_ancestor, take_apart
 from savers.langgraph.encoding import (
     Write,
     compare_with_last,
@@ -403,7 +403,8 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
         for ancestor in self._iter_ancestors(parse_config(config), get_checkpoint_id(config), missing):
             for write in reversed(ancestor.writes):
                 if write.channel in missing:
-                    histories[write.channel]["writes"].append(restore_write(write, deserializer))
+                    value = deserializer.deserialize(write.type, write.data, write.channel)
+                    histories[write.channel]["writes"].append((write.task_id, write.channel, value))
             for name, typed in ancestor.values.items():
                 histories[name]["seed"] = deserializer.deserialize(*typed, name)
         for channel_history in histories.values():

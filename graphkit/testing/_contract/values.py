@@ -77,11 +77,7 @@ class ValueTests(ContractTests):
 
         self.assert_history(saver, CONFIG, [*trunk, first, second, back])
 
-        expected = {
-            "list": [0, 1, "b", "c"],
-            "fixed": None,
-            "last": 1,
-        }
+        expected = {"list": [0, 1, "b", "c"], "fixed": None, "last": 1}
         check.state(saver, config_of(second), expected)
 
     def test_a_state_derived_from_a_loaded_checkpoint_or_another_thread(self) -> None:

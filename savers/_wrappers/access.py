@@ -160,9 +160,21 @@ class _Guard:
         ]
 
     def filter(
-        self, operation: str, principal: Any, found: Iterable[_Result], place: Callable[[_Result], tuple[str, str]]
+        self,
+        operation: str,
+        config: RunnableConfig | None,
+        found: Iterable[_Result],
+        place: Callable[[_Result], tuple[str, str]],
     ) -> list[_Result]:
-        """Return the items of a listing that the principal may see; `place` returns thread id and namespace."""
+        """Return the items of a listing that the principal of a call may see.
+
+        Args:
+            operation: the method that lists them.
+            config: that of the call, if it has one.
+            found: the items.
+            place: returns the thread id and the namespace of an item.
+        """
+        principal = get_principal(config)
         answers: dict[tuple[str, str], bool] = {}
         allowed: list[_Result] = []
         for each in found:
@@ -398,17 +410,17 @@ class AccessControlledSaver(SaverWrapper):
 
     def threads(self, *, released: bool = False) -> Sequence[str]:
         found = self.delegate.threads(released=released)
-        return self._guard.filter("threads", get_principal(), found, lambda thread_id: (thread_id, ""))
+        return self._guard.filter("threads", None, found, lambda thread_id: (thread_id, ""))
 
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
         config = self._guard.require("namespaces", thread)
         found = self.delegate.namespaces(config)
-        return self._guard.filter("namespaces", get_principal(config), found, lambda name: (config.thread, name))
+        return self._guard.filter("namespaces", config, found, lambda name: (config.thread, name))
 
     def search(
         self, metadata: Mapping[str, Any], *, thread_id: ThreadLike = None, limit: int | None = None
     ) -> Sequence[CheckpointInfo]:
-        principal = get_principal(None if thread_id is None else RunnableConfig.of(thread_id))
+        config = None if thread_id is None else RunnableConfig.of(thread_id)
         wanted = None if limit is None else check_limit(limit)
 
         def search(thread: ThreadLike) -> Sequence[CheckpointInfo]:
@@ -416,16 +428,15 @@ class AccessControlledSaver(SaverWrapper):
 
         while True:
             found = self._guard.read("search", thread_id, search)
-            allowed = self._guard.filter("search", principal, found, _get_place)
-            is_all = wanted is None or len(found) < wanted
-            if is_all or len(allowed) >= limit:  # type: ignore[operator]
+            allowed = self._guard.filter("search", config, found, _get_place)
+            if limit is None or wanted is None or len(found) < wanted or len(allowed) >= limit:
                 return allowed[:limit]
-            wanted *= _GROWTH  # type: ignore[operator]
+            wanted *= _GROWTH
 
     def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
-        principal = get_principal(None if thread_id is None else RunnableConfig.of(thread_id))
+        config = None if thread_id is None else RunnableConfig.of(thread_id)
         found = self._guard.read("interrupts", thread_id, self.delegate.interrupts)
-        return self._guard.filter("interrupts", principal, found, _get_place)
+        return self._guard.filter("interrupts", config, found, _get_place)
 
     def summary(self, config: ConfigLike = None) -> HistorySummary | None:
         config = self._guard.require("summary", config)
@@ -433,7 +444,7 @@ class AccessControlledSaver(SaverWrapper):
         if summary is None:
             return None
         # Those of nested graphs are in namespaces of their own.
-        waiting = self._guard.filter("summary", get_principal(config), summary.waiting, _get_place)
+        waiting = self._guard.filter("summary", config, summary.waiting, _get_place)
         return summary._replace(waiting=tuple(waiting))
 
     def size(self, thread: ThreadLike = None) -> int:
@@ -536,9 +547,7 @@ class _GuardedVersions(_Guarded, HasVersions):
     def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
         config = self._guard.require("version_namespaces", thread)
         found = self.delegate.version_namespaces(config, version)
-        return self._guard.filter(
-            "version_namespaces", get_principal(config), found, lambda name: (config.thread, name)
-        )
+        return self._guard.filter("version_namespaces", config, found, lambda name: (config.thread, name))
 
 
 def _join(kind: type[_Result], reports: Sequence[Any], *names: str, **fields: Any) -> _Result:
@@ -641,7 +650,7 @@ class _GuardedLogs(LogsOfDelegate, _Guarded):
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
         heads = self.delegate.list_heads(metadata, with_newest=with_newest)
-        return self._guard.filter("list", get_principal(), heads, lambda head: (head.thread_id, head.namespace))
+        return self._guard.filter("list", None, heads, lambda head: (head.thread_id, head.namespace))
 
 
 class _MarkingWriter(WriterWrapper):

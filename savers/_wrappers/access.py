@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import partial, wraps
 from itertools import chain
 from logging import getLogger
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, final
 
 from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, WaitingInterrupt
@@ -459,16 +459,32 @@ class AccessControlledSaver(SaverWrapper):
 
         With `until`, only threads that it may see are waited for.
         """
+        delegate = self.delegate
         config = None if thread is None else self._guard.require("watch", thread)
         is_allowed = partial(self._guard.is_allowed, get_principal(config), "watch")
+
+        def list_visible() -> list[str]:
+            return [thread_id for thread_id in delegate.threads() if is_allowed(thread_id, "")]
+
         end = None
         if until is not None:
-            visible: Any = _VisibleThreads(self.delegate, is_allowed)
+            # Of the saver, an end reads the threads that are waited for, and their statuses.
+            visible: Any = SimpleNamespace(threads=list_visible, recent=delegate.recent)
             end = WatchEnd(visible, config, until)
-        watch = self.delegate.watch(config, latest=latest, interval=interval)
-        thread_ids = self.delegate.threads(released=True) if config is None else [config.thread]
-        known = [(each, namespace) for each in thread_ids for namespace in {"", *self.delegate.namespaces(each)}]
-        watch.report_only(_VisibleChanges(is_allowed, known))
+        watch = delegate.watch(config, latest=latest, interval=interval)
+        thread_ids = delegate.threads(released=True) if config is None else [config.thread]
+        known = [(each, namespace) for each in thread_ids for namespace in {"", *delegate.namespaces(each)}]
+        # The last answer about each history. When a history has ended, only this says whether the principal knew
+        # of it: a policy that reads the store finds nothing any more.
+        answers = {history: is_allowed(*history) for history in known}
+
+        def is_visible(change: Change) -> bool:
+            history = (change.thread_id, change.checkpoint_ns)
+            if change.kind not in {"delete", "idle", "release"}:
+                answers[history] = is_allowed(*history)
+            return answers.get(history, False)
+
+        watch.report_only(is_visible)
         if end is not None:
             watch.end_at(end)
         return watch
@@ -496,40 +512,6 @@ def _get_place(found: CheckpointInfo | WaitingInterrupt) -> tuple[str, str]:
 
 def _mark(checkpoint: Checkpoint, mark: Mapping[str, Any]) -> Checkpoint:
     return checkpoint.with_metadata(freeze({**checkpoint.metadata, **mark}))
-
-
-class _VisibleThreads:
-    """The threads that a watch waits for: those that its principal may see."""
-
-    def __init__(self, saver: BaseCheckpointSaver, is_allowed: Callable[[str, str], bool]) -> None:
-        self._saver = saver
-        self._is_allowed = is_allowed
-        self.recent = saver.recent
-
-    def threads(self) -> Sequence[str]:
-        return [thread_id for thread_id in self._saver.threads() if self._is_allowed(thread_id, "")]
-
-
-class _VisibleChanges:
-    """Decides which changes a watch reports to its principal."""
-
-    def __init__(self, is_allowed: Callable[[str, str], bool], known: Iterable[tuple[str, str]]) -> None:
-        """Begin a watch.
-
-        Args:
-            is_allowed: asks the policy about a thread id and a namespace.
-            known: the histories that exist.
-        """
-        self._is_allowed = is_allowed
-        self._answers = {history: is_allowed(*history) for history in known}
-        """The last answer about each history. When a history has ended, only this says whether the
-        principal knew of it: a policy that reads the store finds nothing any more."""
-
-    def __call__(self, change: Change) -> bool:
-        history = (change.thread_id, change.checkpoint_ns)
-        if change.kind not in {"delete", "idle", "release"}:
-            self._answers[history] = self._is_allowed(*history)
-        return self._answers.get(history, False)
 
 
 # Capabilities

@@ -20,7 +20,6 @@ damage are exported, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from logging import getLogger
 from typing import Final, NamedTuple
 
@@ -61,6 +60,8 @@ id."""
 
 
 _LOGGER: Final = getLogger("graphkit")
+_PASSED_OVER: Final = "thread %.80r is passed over: %s"
+"""The warning about one of all threads whose key was destroyed. A thread that is named raises the error."""
 _OF_ONE_THREAD: Final = (
     AccessDeniedError,
     CheckpointConflictError,
@@ -177,25 +178,18 @@ def copy_threads(
             # Runs of many threads must not be waited for one after the other.
             lock_timeout = 0.0 if failed.has_waited else None
             copier = ThreadCopier(source, target, thread_id, versions=versions)
-            with _pass_over_erased(thread_id, is_one_of_all=threads is None):
+            try:
                 if not copier.copy(counts, lock_timeout):
                     skipped.append(thread_id)
                 copied.append(thread_id)
+            except CheckpointErasedError as error:
+                if threads is not None:
+                    raise
+                _LOGGER.warning(_PASSED_OVER, thread_id, error)
         if progress is not None:
             progress(done, len(chosen), thread_id)
     failed.raise_if_any()
     return Copied(threads=copied, skipped_threads=skipped, **vars(counts))
-
-
-@contextmanager
-def _pass_over_erased(thread_id: str, *, is_one_of_all: bool) -> Iterator[None]:
-    """Log a warning instead of raising the error of one of all threads, because its key was destroyed."""
-    try:
-        yield
-    except CheckpointErasedError as error:
-        if not is_one_of_all:
-            raise
-        _LOGGER.warning("thread %.80r is passed over: %s", thread_id, error)
 
 
 # Export
@@ -253,11 +247,12 @@ def export_threads(
         if format == "logs":
             yield from export_log_lines(saver, thread_id)
         else:
-            is_erased = True
-            with _pass_over_erased(thread_id, is_one_of_all=threads is None):
+            try:
                 refuse_incomplete(saver, thread_id)
-                is_erased = False
-            if is_erased:
+            except CheckpointErasedError as error:
+                if threads is not None:
+                    raise
+                _LOGGER.warning(_PASSED_OVER, thread_id, error)
                 continue
             yield format_line({"thread": thread_id})
             reader = ThreadReader(saver, thread_id, JsonValueCodec(types))

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from operator import attrgetter
@@ -31,14 +32,14 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
 
 
+@dataclass(kw_only=True)
 class _Action:
     """A function to call at some of the calls of a method."""
 
-    def __init__(self, run: Callable[[], object], skip: int, times: int | None, *, late: bool) -> None:
-        self.run = run
-        self.skip = skip
-        self.times = times
-        self.late = late
+    run: Callable[[], object]
+    skip: int
+    times: int | None
+    late: bool
 
     def count_call(self) -> bool:
         """Count a call of the method; return whether the action applies to it."""
@@ -152,7 +153,7 @@ class ScriptedSaver(BaseCheckpointSaver):
         if method not in _CONTRACT:
             raise ValueError(f"savers have no method {method!r}")
         with self._lock:
-            self._actions.setdefault(method, []).append(_Action(act, skip, times, late=late))
+            self._actions.setdefault(method, []).append(_Action(run=act, skip=skip, times=times, late=late))
         return self
 
     def fail(

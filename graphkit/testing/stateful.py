@@ -99,21 +99,13 @@ def _make_state(state: dict[str, Any], growing: list[Any] | None) -> dict[str, A
     return state if growing is None else {**state, "list": growing}
 
 
-states = st.builds(
-    _make_state,
-    st.dictionaries(names, values, max_size=4),
-    st.none() | items,
-)
+states = st.builds(_make_state, st.dictionaries(names, values, max_size=4), st.none() | items)
 
 # --- pending writes ---------------------------------------------------------------------------------------------------
 
 _plain_writes = st.dictionaries(st.sampled_from(("w", "x")), values, max_size=2)
 _interrupt_writes = st.sampled_from(
-    (
-        {"interrupt:i": INTERRUPT},
-        {"answer:i": None},
-        {"interrupt:i": INTERRUPT, "answer:i": 1},
-    )
+    ({"interrupt:i": INTERRUPT}, {"answer:i": None}, {"interrupt:i": INTERRUPT, "answer:i": 1})
 )
 writes = _plain_writes | _interrupt_writes
 

@@ -173,16 +173,6 @@ class Thread:
         for history in self.histories.values():
             history.loosen()
 
-    def add_to_released(self, namespace: str, put: Entry) -> None:
-        """Note that a checkpoint may be in what a release has taken at the same time."""
-        for histories in self.released:
-            slots = histories.setdefault(namespace, Slots())
-            slots.store(put["checkpoint_id"], put.get("digest"), is_certain=False)
-
-    def copy_checkpoints(self) -> dict[str, Slots]:
-        """Return the checkpoints of all histories, by namespace."""
-        return {namespace: deepcopy(history.checkpoints) for namespace, history in self.histories.items()}
-
 
 @final
 class _Operation:
@@ -365,7 +355,10 @@ class ExpectedStore:
         if operation.name == "put":
             self._put(history, operation, is_certain=is_certain, must_exist=must_exist)
             if operation.is_raced_by_removal:
-                thread.add_to_released(operation.namespace, operation.fields)
+                # It may be in what a release has taken at the same time.
+                for histories in thread.released:
+                    slots = histories.setdefault(operation.namespace, Slots())
+                    slots.store(operation.fields["checkpoint_id"], operation.fields.get("digest"), is_certain=False)
             return
         checkpoint_id = operation.fields.get("checkpoint_id") or _ANY
         self._record(history, checkpoint_id, operation, is_certain=is_certain, must_exist=must_exist)
@@ -438,7 +431,7 @@ class ExpectedStore:
 
     def _release(self, operation: _Operation, version: int | None, *, is_certain: bool) -> None:
         thread = self.thread(operation.thread_id or "")
-        released = thread.copy_checkpoints()
+        released = {namespace: deepcopy(history.checkpoints) for namespace, history in thread.histories.items()}
         if not is_certain:
             for slots in released.values():
                 slots.remove(list(slots), is_certain=False)

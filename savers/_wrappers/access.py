@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import partial, wraps
 from itertools import chain
 from logging import getLogger
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, final
 
 from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, WaitingInterrupt
@@ -160,9 +160,21 @@ class _Guard:
         ]
 
     def filter(
-        self, operation: str, principal: Any, found: Iterable[_Result], place: Callable[[_Result], tuple[str, str]]
+        self,
+        operation: str,
+        config: RunnableConfig | None,
+        found: Iterable[_Result],
+        place: Callable[[_Result], tuple[str, str]],
     ) -> list[_Result]:
-        """Return the items of a listing that the principal may see; `place` returns thread id and namespace."""
+        """Return the items of a listing that the principal of a call may see.
+
+        Args:
+            operation: the method that lists them.
+            config: that of the call, if it has one.
+            found: the items.
+            place: returns the thread id and the namespace of an item.
+        """
+        principal = get_principal(config)
         answers: dict[tuple[str, str], bool] = {}
         allowed: list[_Result] = []
         for each in found:
@@ -398,17 +410,17 @@ class AccessControlledSaver(SaverWrapper):
 
     def threads(self, *, released: bool = False) -> Sequence[str]:
         found = self.delegate.threads(released=released)
-        return self._guard.filter("threads", get_principal(), found, lambda thread_id: (thread_id, ""))
+        return self._guard.filter("threads", None, found, lambda thread_id: (thread_id, ""))
 
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
         config = self._guard.require("namespaces", thread)
         found = self.delegate.namespaces(config)
-        return self._guard.filter("namespaces", get_principal(config), found, lambda name: (config.thread, name))
+        return self._guard.filter("namespaces", config, found, lambda name: (config.thread, name))
 
     def search(
         self, metadata: Mapping[str, Any], *, thread_id: ThreadLike = None, limit: int | None = None
     ) -> Sequence[CheckpointInfo]:
-        principal = get_principal(None if thread_id is None else RunnableConfig.of(thread_id))
+        config = None if thread_id is None else RunnableConfig.of(thread_id)
         wanted = None if limit is None else check_limit(limit)
 
         def search(thread: ThreadLike) -> Sequence[CheckpointInfo]:
@@ -416,16 +428,15 @@ class AccessControlledSaver(SaverWrapper):
 
         while True:
             found = self._guard.read("search", thread_id, search)
-            allowed = self._guard.filter("search", principal, found, _get_place)
-            is_all = wanted is None or len(found) < wanted
-            if is_all or len(allowed) >= limit:  # type: ignore[operator]
+            allowed = self._guard.filter("search", config, found, _get_place)
+            if limit is None or wanted is None or len(found) < wanted or len(allowed) >= limit:
                 return allowed[:limit]
-            wanted *= _GROWTH  # type: ignore[operator]
+            wanted *= _GROWTH
 
     def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
-        principal = get_principal(None if thread_id is None else RunnableConfig.of(thread_id))
+        config = None if thread_id is None else RunnableConfig.of(thread_id)
         found = self._guard.read("interrupts", thread_id, self.delegate.interrupts)
-        return self._guard.filter("interrupts", principal, found, _get_place)
+        return self._guard.filter("interrupts", config, found, _get_place)
 
     def summary(self, config: ConfigLike = None) -> HistorySummary | None:
         config = self._guard.require("summary", config)
@@ -433,7 +444,7 @@ class AccessControlledSaver(SaverWrapper):
         if summary is None:
             return None
         # Those of nested graphs are in namespaces of their own.
-        waiting = self._guard.filter("summary", get_principal(config), summary.waiting, _get_place)
+        waiting = self._guard.filter("summary", config, summary.waiting, _get_place)
         return summary._replace(waiting=tuple(waiting))
 
     def size(self, thread: ThreadLike = None) -> int:
@@ -448,16 +459,32 @@ class AccessControlledSaver(SaverWrapper):
 
         With `until`, only threads that it may see are waited for.
         """
+        delegate = self.delegate
         config = None if thread is None else self._guard.require("watch", thread)
         is_allowed = partial(self._guard.is_allowed, get_principal(config), "watch")
+
+        def list_visible() -> list[str]:
+            return [thread_id for thread_id in delegate.threads() if is_allowed(thread_id, "")]
+
         end = None
         if until is not None:
-            visible: Any = _VisibleThreads(self.delegate, is_allowed)
+            # Of the saver, an end reads the threads that are waited for, and their statuses.
+            visible: Any = SimpleNamespace(threads=list_visible, recent=delegate.recent)
             end = WatchEnd(visible, config, until)
-        watch = self.delegate.watch(config, latest=latest, interval=interval)
-        thread_ids = self.delegate.threads(released=True) if config is None else [config.thread]
-        known = [(each, namespace) for each in thread_ids for namespace in {"", *self.delegate.namespaces(each)}]
-        watch.report_only(_VisibleChanges(is_allowed, known))
+        watch = delegate.watch(config, latest=latest, interval=interval)
+        thread_ids = delegate.threads(released=True) if config is None else [config.thread]
+        known = [(each, namespace) for each in thread_ids for namespace in {"", *delegate.namespaces(each)}]
+        # The last answer about each history. When a history has ended, only this says whether the principal knew
+        # of it: a policy that reads the store finds nothing any more.
+        answers = {history: is_allowed(*history) for history in known}
+
+        def is_visible(change: Change) -> bool:
+            history = (change.thread_id, change.checkpoint_ns)
+            if change.kind not in {"delete", "idle", "release"}:
+                answers[history] = is_allowed(*history)
+            return answers.get(history, False)
+
+        watch.report_only(is_visible)
         if end is not None:
             watch.end_at(end)
         return watch
@@ -487,40 +514,6 @@ def _mark(checkpoint: Checkpoint, mark: Mapping[str, Any]) -> Checkpoint:
     return checkpoint.with_metadata(freeze({**checkpoint.metadata, **mark}))
 
 
-class _VisibleThreads:
-    """The threads that a watch waits for: those that its principal may see."""
-
-    def __init__(self, saver: BaseCheckpointSaver, is_allowed: Callable[[str, str], bool]) -> None:
-        self._saver = saver
-        self._is_allowed = is_allowed
-        self.recent = saver.recent
-
-    def threads(self) -> Sequence[str]:
-        return [thread_id for thread_id in self._saver.threads() if self._is_allowed(thread_id, "")]
-
-
-class _VisibleChanges:
-    """Decides which changes a watch reports to its principal."""
-
-    def __init__(self, is_allowed: Callable[[str, str], bool], known: Iterable[tuple[str, str]]) -> None:
-        """Begin a watch.
-
-        Args:
-            is_allowed: asks the policy about a thread id and a namespace.
-            known: the histories that exist.
-        """
-        self._is_allowed = is_allowed
-        self._answers = {history: is_allowed(*history) for history in known}
-        """The last answer about each history. When a history has ended, only this says whether the
-        principal knew of it: a policy that reads the store finds nothing any more."""
-
-    def __call__(self, change: Change) -> bool:
-        history = (change.thread_id, change.checkpoint_ns)
-        if change.kind not in {"delete", "idle", "release"}:
-            self._answers[history] = self._is_allowed(*history)
-        return self._answers.get(history, False)
-
-
 # Capabilities
 
 
@@ -536,9 +529,7 @@ class _GuardedVersions(_Guarded, HasVersions):
     def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
         config = self._guard.require("version_namespaces", thread)
         found = self.delegate.version_namespaces(config, version)
-        return self._guard.filter(
-            "version_namespaces", get_principal(config), found, lambda name: (config.thread, name)
-        )
+        return self._guard.filter("version_namespaces", config, found, lambda name: (config.thread, name))
 
 
 def _join(kind: type[_Result], reports: Sequence[Any], *names: str, **fields: Any) -> _Result:
@@ -641,7 +632,7 @@ class _GuardedLogs(LogsOfDelegate, _Guarded):
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
         heads = self.delegate.list_heads(metadata, with_newest=with_newest)
-        return self._guard.filter("list", get_principal(), heads, lambda head: (head.thread_id, head.namespace))
+        return self._guard.filter("list", None, heads, lambda head: (head.thread_id, head.namespace))
 
 
 class _MarkingWriter(WriterWrapper):

@@ -42,6 +42,7 @@ from savers import (
 )
 from tests.support.disks import FileIO
 from tests.support.graphs import log_node, make_chain
+from tests.support.savers import ListSaver
 from tests.unit.test_access import ASYNC, FREE, OPERATIONS, call
 
 pytest.importorskip("cryptography")
@@ -281,6 +282,15 @@ def test_a_prune_whose_result_cannot_be_read_is_no_finding(tmp_path, log):
     assert log.verify(store).problems == ()
     store.put(CONFIG, made({"n": 9}))
     assert not log.verify(store).ok
+
+
+def test_a_prune_of_threads_that_cannot_be_listed_does_not_say_what_it_removed(log):
+    saver = AuditedSaver(ListSaver(), log)
+    with pytest.raises(CheckpointerConfigurationError):
+        saver.prune(keep_last=1)
+    (record,) = log.records()
+    assert record.result == "failed"
+    assert "removed" not in record.details
 
 
 def test_a_type_that_is_not_registered_is_no_problem_of_the_store(tmp_path, log):

@@ -93,12 +93,7 @@ class MaintenanceTests(ContractTests):
 
         for number in all_numbers:
             is_odd = number % 2
-            metadata = {
-                "user": "u",
-                "n": number,
-                "none": None,
-                "deep": {"a": [is_odd]},
-            }
+            metadata = {"user": "u", "n": number, "none": None, "deep": {"a": [is_odd]}}
             put_state(saver, {"n": number}, metadata=metadata)
 
         put_state(saver, {"n": 6}, OTHER, metadata={"user": "v", "n": 6})
@@ -151,13 +146,7 @@ class MaintenanceTests(ContractTests):
 
     def test_an_invalid_limit_raises(self) -> None:
         saver = self.open()
-        invalid_limits: tuple[Any, ...] = (
-            -1,
-            -sys.maxsize - 2,
-            1.5,
-            float("inf"),
-            "2",
-        )
+        invalid_limits: tuple[Any, ...] = (-1, -sys.maxsize - 2, 1.5, float("inf"), "2")
 
         for limit in invalid_limits:
             for thread_id in self._list_searched(saver):

@@ -77,11 +77,7 @@ class ValueTests(ContractTests):
 
         self.assert_history(saver, CONFIG, [*trunk, first, second, back])
 
-        expected = {
-            "list": [0, 1, "b", "c"],
-            "fixed": None,
-            "last": 1,
-        }
+        expected = {"list": [0, 1, "b", "c"], "fixed": None, "last": 1}
         check.state(saver, config_of(second), expected)
 
     def test_a_state_derived_from_a_loaded_checkpoint_or_another_thread(self) -> None:
@@ -237,13 +233,8 @@ class IsolationTests(ContractTests):
 
     def test_mutating_a_loaded_checkpoint_does_not_change_the_store(self) -> None:
         saver = self.open("isolates_values")
-        state = {
-            "items": [1, {"k": [2]}],
-            "note": Note("n"),
-            "notes": [Note("o"), (Note("p"),)],
-        }
         # The derived checkpoint has a frozen state, as in a run.
-        derived = derive(made(state), {}, metadata={"note": Note("m")})
+        derived = derive(made(_make_state_of_notes()), {}, metadata={"note": Note("m")})
         put_state(
             saver,
             derived.state,
@@ -312,17 +303,20 @@ def assert_metadata(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None
     check.same(found, expected, "metadata")
 
 
-def _mutate_after_check(saver: BaseCheckpointSaver, loaded: Checkpoint) -> None:
-    """Assert that nothing that was put has changed; then mutate everything that was read."""
-    expected_state = {
+def _make_state_of_notes() -> dict[str, Any]:
+    return {
         "items": [1, {"k": [2]}],
         "note": Note("n"),
         "notes": [Note("o"), (Note("p"),)],
     }
+
+
+def _mutate_after_check(saver: BaseCheckpointSaver, loaded: Checkpoint) -> None:
+    """Assert that nothing that was put has changed; then mutate everything that was read."""
     writes = saver.get_writes(CONFIG)
     metadata = saver.history(CONFIG)[0].metadata
 
-    check.same(loaded.state, expected_state)
+    check.same(loaded.state, _make_state_of_notes())
     assert_metadata(loaded, {"note": Note("m")})
     check.same(writes, {"note": Note("w")})
     check.same(metadata, {"note": Note("m")})

@@ -265,10 +265,7 @@ class WatchTests(ContractTests):
         put_state(saver, {"n": 0})
         check.same(saver.wait_for_resume("t"), True)
 
-        interrupts = {
-            "interrupt:i": make_interrupt("x"),
-            "interrupt:j": make_interrupt("y"),
-        }
+        interrupts = {"interrupt:i": make_interrupt("x"), "interrupt:j": make_interrupt("y")}
         saver.put_writes(CONFIG, interrupts)
         _assert_waiting(saver, 0)
 

@@ -10,7 +10,7 @@ from functools import partial
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, final
 
-from graphkit import Checkpoint, HistorySummary, RunnableConfig, Tag
+from graphkit import HistorySummary, RunnableConfig, Tag
 from graphkit.abc import Watch
 from graphkit.errors import (
     CheckpointConflictError,
@@ -278,10 +278,8 @@ class SqlSaver(LogSaver[RowLogBytes]):
         thread_id = RunnableConfig.of(config).thread
         with self._exclude_runs(thread_id):
             root = self._store.shared_log(thread_id, "")
-            checkpoints: Sequence[Checkpoint] = []
-            with root.mutex, self._explained(root):
-                if root.refresh():
-                    checkpoints = self._list_checkpoints(root)
+            with root.mutex:
+                checkpoints = self.list(RunnableConfig(thread_id))
                 version = self._release(thread_id)
                 root.close()
         return Tag(thread_id, checkpoints, version)

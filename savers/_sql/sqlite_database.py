@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from types import TracebackType
 from typing import Any, Final
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
@@ -441,12 +440,7 @@ class _MainLock:
         if not self._mutex.acquire(timeout=self._timeout):
             raise make_busy_error(self._path, "write", self._timeout)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self._mutex.release()
         except BaseException:

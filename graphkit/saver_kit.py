@@ -26,7 +26,7 @@ from graphkit._saver.incomplete import (
     check_copy,
     copy_thread,
     find_copied_key,
-    read_history,
+    remove_by_rewriting,
 )
 from graphkit._saver.langgraph_writes import EARLY_WRITES, LANGGRAPH, MADE_BY, WRITE as LANGGRAPH_WRITE
 from graphkit._saver.retention import Retention, RetentionOptions
@@ -122,7 +122,7 @@ __all__ = [
     "kind_of",
     "make_checkpoint_info",
     "private_copy",
-    "read_history",
+    "remove_by_rewriting",
     "resolve_thread_id",
     "run_in_thread",
     "set_public_module",

@@ -22,11 +22,8 @@ from graphkit._records.config import (
 )
 from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
 from graphkit._saver.incomplete import (
-    IncomingThread,
-    StoredCheckpoint,
     copy_thread,
-    is_thread_incomplete,
-    read_history,
+    remove_by_rewriting,
 )
 from graphkit._saver.langgraph_writes import EARLY_WRITES, is_langgraph, waiting_interrupts as langgraph_interrupts
 from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_writes
@@ -49,7 +46,6 @@ from graphkit._saver.writes import (
     find_failure,
     find_waiting_interrupts,
     follow_namespaces,
-    is_fork,
     nested_namespaces,
     subgraph_interrupts,
     subgraph_timers,
@@ -517,44 +513,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
         An incomplete thread is left alone.
         """
-        # The run lock keeps a run from putting between `list` and `release`, and the other lock keeps writers from
-        # recording pending writes and tags. A crash between releasing and putting back loses the thread: it is
-        # incomplete.
-        with self.run_lock(config), lock_for_rewrite(self.run_lock_key(config)):
-            removable = {info.id for info in retention.select_removable(self.history(config))}
-            if not removable or is_thread_incomplete(self, config.thread):
-                return 0
-            # All histories that `release` would end, each oldest first.
-            histories: dict[str, Sequence[StoredCheckpoint]] = {}
-            for namespace in self.namespaces(config.thread):
-                history = [*read_history(self, RunnableConfig(config.thread, checkpoint_ns=namespace))]
-                if not self.lists_namespaces and is_fork(history[-1].checkpoint.next_node_id):
-                    raise CheckpointerConfigurationError(
-                        f"{type(self).__name__} cannot prune a thread whose run stands before a fork: the branches "
-                        f"may have histories that namespaces() does not find. Let the run go past the fork, or "
-                        f"override namespaces() or prune()"
-                    )
-                for stored in history:
-                    _ = stored.checkpoint.state  # some savers decode a state on first use, and cannot after the release
-                histories[namespace] = history
-            self.release(config)
-            # The `release` of this saver may end one namespace only.
-            ended: list[str] = []
-            for namespace in histories:
-                latest = self.get(config.replace(checkpoint_ns=namespace))
-                if latest is None:
-                    ended.append(namespace)
-            oldest = histories[min(ended)][0].checkpoint
-            incoming = IncomingThread(self, config.thread, config.thread, extends=True)
-            incoming.begin(ended, oldest.state)
-            for namespace in ended:
-                is_pruned = namespace == config.checkpoint_ns
-                for stored in histories[namespace]:
-                    if is_pruned and stored.checkpoint.id in removable:
-                        continue
-                    incoming.put(namespace, stored)
-            incoming.finish()
-            return len(removable)
+        return remove_by_rewriting(self, config, retention.select_removable)
 
     def register_types(self, *types: type) -> None:
         """Allow values of these application types to be restored from the store.

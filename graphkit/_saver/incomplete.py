@@ -16,7 +16,7 @@ with other ways.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
 
@@ -24,10 +24,16 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.capabilities import SupportsCompact, SupportsFlush, SupportsOwnKeys, check_rights
+from graphkit._saver.run_lock import lock_for_rewrite
 from graphkit._saver.status import public_metadata
-from graphkit._saver.writes import INCOMPLETE, is_incomplete, well_formed_writes
+from graphkit._saver.writes import INCOMPLETE, is_fork, is_incomplete, well_formed_writes
 from graphkit._values.frozen import FrozenDict, freeze
-from graphkit.errors import CheckpointConflictError, CheckpointerError, CheckpointNotFoundError
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointerConfigurationError,
+    CheckpointerError,
+    CheckpointNotFoundError,
+)
 
 if TYPE_CHECKING:
     from graphkit._saver.base import BaseCheckpointSaver
@@ -485,6 +491,65 @@ def fill_new_thread(
         except CheckpointerError as second:
             error.add_note(f"thread {thread_id!r} stays, and is incomplete: {second}")
         raise
+
+
+def remove_by_rewriting(
+    saver: BaseCheckpointSaver,
+    config: RunnableConfig,
+    select: Callable[[Sequence[CheckpointInfo]], Iterable[CheckpointInfo]],
+) -> int:
+    """Remove checkpoints of one history: release the thread, and put back what stays.
+
+    Args:
+        saver: any saver; one that keeps versions has the history as it was in a version afterwards.
+        config: the thread and the namespace. An incomplete thread is left alone.
+        select: returns those to remove, from all of the history, newest first.
+
+    Returns:
+        How many were removed.
+
+    Raises:
+        CheckpointerConfigurationError: `namespaces` may not find the histories of the branches that the run
+            stands before. Nothing was changed.
+    """
+    # The run lock keeps a run from putting between `list` and `release`, and the other lock keeps writers from
+    # recording pending writes and tags. A crash between releasing and putting back loses the thread: it is
+    # incomplete.
+    with saver.run_lock(config), lock_for_rewrite(saver.run_lock_key(config)):
+        removable = {info.id for info in select(saver.history(config))}
+        if not removable or is_thread_incomplete(saver, config.thread):
+            return 0
+        # All histories that `release` would end, each oldest first.
+        histories: dict[str, list[StoredCheckpoint]] = {}
+        for namespace in saver.namespaces(config.thread):
+            history = [*read_history(saver, RunnableConfig(config.thread, checkpoint_ns=namespace))]
+            if not saver.lists_namespaces and is_fork(history[-1].checkpoint.next_node_id):
+                raise CheckpointerConfigurationError(
+                    f"{type(saver).__name__} cannot prune a thread whose run stands before a fork: the branches "
+                    f"may have histories that namespaces() does not find. Let the run go past the fork, or "
+                    f"override namespaces() or prune()"
+                )
+            for stored in history:
+                _ = stored.checkpoint.state  # some savers decode a state on first use, and cannot after the release
+            histories[namespace] = history
+        saver.release(config)
+        kept: dict[str, list[StoredCheckpoint]] = {}
+        for namespace, history in histories.items():
+            if saver.get(config.replace(checkpoint_ns=namespace)) is not None:
+                continue  # the `release` of this saver ends one namespace only
+            gone = removable if namespace == config.checkpoint_ns else ()
+            left = [stored for stored in history if stored.checkpoint.id not in gone]
+            if left:
+                kept[namespace] = left
+        if kept:
+            oldest = kept[min(kept)][0].checkpoint
+            incoming = IncomingThread(saver, config.thread, config.thread, extends=True)
+            incoming.begin([*kept], oldest.state)
+            for namespace, history in kept.items():
+                for stored in history:
+                    incoming.put(namespace, stored)
+            incoming.finish()
+        return len(removable)
 
 
 def read_history(saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterator[StoredCheckpoint]:

@@ -27,7 +27,7 @@ from graphkit.saver_kit import (
     FrozenDict,
     freeze,
     make_checkpoint_info,
-    read_history,
+    remove_by_rewriting,
 )
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph.encoding import Successor, TaskWrites, Write
@@ -209,37 +209,23 @@ class ContractHistories(Histories):
             CheckpointerConfigurationError: the saver is no `SupportsRemove` and keeps versions, so that what
                 is removed would stay in a version. Nothing was changed.
         """
-        for config in (history, _make_early_config(history)):
-            if isinstance(self.saver, SupportsRemove):
-                self.saver.remove(config, ids)
-            else:
-                self._remove_by_rewriting(config, frozenset(ids))
-
-    def _remove_by_rewriting(self, history: RunnableConfig, ids: frozenset[str]) -> None:
-        """Release the thread, and put back what stays, as `prune` does by default."""
         saver = self.saver
-        if not any(info.id in ids for info in saver.history(history)):
-            return
-        if isinstance(saver, HasVersions):
-            raise CheckpointerConfigurationError(
-                f"{type(saver).__name__} cannot remove single checkpoints: it keeps them in a version; use the saver"
-                " that it wraps, or `prune` of the saver"
-            )
-        with _lock_thread(saver, history), saver.run_lock(history):
-            # `release` ends all namespaces of the thread, so all of them are put back. They are read
-            # before it. A crash in between loses the thread, as with `prune` of such a saver.
-            root = RunnableConfig(history.thread)
-            configs = [root.replace(checkpoint_ns=namespace) for namespace in saver.namespaces(history.thread)]
-            found: list[tuple[RunnableConfig, Any]] = []
-            for config in configs:
-                for stored in read_history(saver, config):
-                    # A listing may load a state at its first use, which is too late after the release.
-                    loaded = stored.checkpoint.with_state(stored.checkpoint.state)
-                    found.append((config, stored._replace(checkpoint=loaded)))
-            saver.release(root)
-            for config, stored in found:
-                if config != history or stored.checkpoint.id not in ids:
-                    stored.put(saver, config)
+        removable = frozenset(ids)
+
+        def select(infos: Sequence[CheckpointInfo]) -> Sequence[CheckpointInfo]:
+            return [info for info in infos if info.id in removable]
+
+        for config in (history, _make_early_config(history)):
+            if isinstance(saver, SupportsRemove):
+                saver.remove(config, ids)
+                continue
+            if isinstance(saver, HasVersions) and select(saver.history(config)):
+                raise CheckpointerConfigurationError(
+                    f"{type(saver).__name__} cannot remove single checkpoints: it keeps them in a version; use the"
+                    " saver that it wraps, or `prune` of the saver"
+                )
+            with _lock_thread(saver, config):
+                remove_by_rewriting(saver, config, select)
 
     def delete_idle(self, thread_id: str, *, idle_since: datetime, dry_run: bool = False) -> bool:
         """As in Histories. The times of the latest checkpoints decide: a saver does not say when it wrote."""

@@ -9,6 +9,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from graphkit import (
+    START,
     Checkpoint,
     CheckpointConflictError,
     GraphRunnerError,
@@ -19,6 +20,7 @@ from savers import MemorySaver, SaverWrapper
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
 from tests.support.langgraph_checkpoints import again, put, thread, values_of
+from tests.support.savers import ListingSaver
 
 CONFIG = {"configurable": {"thread_id": "t"}}
 
@@ -210,6 +212,32 @@ def test_a_saver_that_cannot_remove_gets_back_the_states_that_it_would_load_late
     saver.delete_for_runs(["r"])
     assert [one.config for one in saver.list(thread())] == [last]
     assert values_of(saver.get_tuple(last)) == {"a": 2}
+
+
+class DiesAfterRelease(ListingSaver):
+    """Has no `remove`. The process dies when a checkpoint is to be put back."""
+
+    released = False
+
+    def release(self, config=None):
+        self.released = True
+        return super().release(config)
+
+    def put(self, config, checkpoint):
+        if self.released and checkpoint.node_id != START:
+            raise KeyboardInterrupt
+        return super().put(config, checkpoint)
+
+
+def test_a_death_while_checkpoints_are_removed_leaves_a_thread_that_is_incomplete():
+    store = DiesAfterRelease()
+    saver = CheckpointSaver(store)
+    first = put(saver, thread(), {"run_id": "r"}, a=1)
+    put(saver, first, {"run_id": "s"}, a=2)
+    with pytest.raises(KeyboardInterrupt):
+        saver.delete_for_runs(["r"])
+    (left,) = store.history(CONFIG)
+    assert left.status == "incomplete"
 
 
 def test_what_cannot_be_is_refused(saver):

@@ -91,9 +91,10 @@ def test_the_states_of_a_listing_share_the_items_of_a_growing_list(tmp_path):
     newest = listed[0].state["items"]
     for number, checkpoint in enumerate(listed[:30]):
         items = checkpoint.state["items"]
-        assert len(items) == 40 - number
+        length = 40 - number
+        assert len(items) == length
         assert type(items) is type(newest)
-        assert items == newest[: 40 - number]
+        assert items == newest[:length]
         assert items[3] is newest[3]
         assert items.kind == newest.kind
 

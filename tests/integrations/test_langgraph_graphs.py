@@ -215,7 +215,8 @@ def test_an_allowlist_and_a_copy_share_the_store(tmp_path):
 def test_what_is_left_of_a_thread_with_delta_channels_can_still_be_read(frequency, left, tmp_path):
     saver = FileSystemCheckpointSaver(tmp_path, fsync="never")
     app = graphs.delta(frequency, turns=6).compile(checkpointer=saver)
-    values = app.invoke({"n": 0, "log": ["in"]}, CONFIG, durability="sync")
+    given = {"n": 0, "log": ["in"]}
+    values = app.invoke(given, CONFIG, durability="sync")
     saver.copy_thread("t", "copy")
     before = [*saver.list(CONFIG)]
     saver.prune(["t"])

@@ -41,11 +41,6 @@ def echo(messages):
     return f"{len(messages)}: {messages[-1]['content']}"
 
 
-def remembering(messages):
-    names = [message["content"].removeprefix("I am ") for message in messages if message["content"].startswith("I am ")]
-    return f"You are {names[-1]}." if names else "Who are you?"
-
-
 def ways_to_start(agent):
     return agent.run, agent.stream, agent.astream, lambda *given: asyncio.run(agent.arun(*given))
 
@@ -333,18 +328,6 @@ def test_the_error_of_a_model_leaves_the_run_as_itself(run, is_nested):
 
 
 # Threads
-
-
-@pytest.mark.requirement("P13")
-def test_a_thread_remembers_also_with_another_agent(run, tmp_path):
-    def make():
-        return AgentBuilder().with_chat(remembering).with_checkpointer(FileSystemSaver(tmp_path)).build()
-
-    agent = make()
-    run(agent, "I am Ada", "a")
-    assert contents(run(agent, "Who am I?", "a"), "assistant")[-1] == "You are Ada."
-    assert contents(run(make(), "Who am I?", "a"), "assistant")[-1] == "You are Ada."
-    assert contents(run(make(), "Who am I?", "b"), "assistant")[-1] == "Who are you?"
 
 
 @pytest.mark.requirement("P13", "P30")

@@ -102,12 +102,6 @@ def test_each_type_builds_its_saver(tmp_path):
             close()
 
 
-def test_disabled_builds_nothing(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert CheckpointerConfig("sqlite", None, enabled=False).build() is None
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_registered_kind_is_accepted(monkeypatch):
     monkeypatch.setattr(registry._SAVERS, "_registered", {})
     with pytest.raises(CheckpointerConfigurationError):

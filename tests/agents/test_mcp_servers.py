@@ -121,11 +121,13 @@ def test_a_started_server_offers_its_tools_and_answers(local):
     assert add.parameters["required"] == ["a", "b"]
 
     async def use(call):
-        assert json.loads(await call["report"](city="Graz")) == {"city": "Graz", "degrees": 3}
+        report = await call["report"](city="Graz")
+        assert json.loads(report) == {"city": "Graz", "degrees": 3}
         (picture,) = await call["picture"]()
         assert picture == {"type": "image", "data": "cGl4ZWxz", "mimeType": "image/png"}
         additions = [call["add"](a=number, b=1) for number in range(20)]
-        assert await asyncio.gather(*additions) == [str(number + 1) for number in range(20)]
+        sums = await asyncio.gather(*additions)
+        assert sums == [str(number + 1) for number in range(20)]
         with pytest.raises(McpToolError, match="the tool 'fail' failed: ") as caught:
             await call["fail"](reason="no")
         assert caught.value.tool == "fail"
@@ -569,11 +571,13 @@ def test_a_variable_is_given_or_passed_on_and_never_shown(plain, monkeypatch):
     async def use():
         async with servers:
             call = await tools_of(servers)
-            for kind, error in (("tool", McpToolError), ("protocol", McpServerError)):
+            errors = {"tool": McpToolError, "protocol": McpServerError}
+            for kind, error in errors.items():
                 with pytest.raises(error, match=r"bad key \*\*\*") as caught:
                     await call["complain"](name="SERVER_KEY", kind=kind)
                 assert SECRET not in everything_about(caught.value)
-            for name, shown in (("LEVEL", "***"), ("LONG", "***"), ("SHORT", "no")):
+            said = {"LEVEL": "***", "LONG": "***", "SHORT": "no"}
+            for name, shown in said.items():
                 with pytest.raises(McpToolError) as caught:
                     await call["complain"](name=name, kind="tool")
                 assert caught.value.reason == f"bad key {shown}"

@@ -65,7 +65,7 @@ def in_process(launcher):
     return run
 
 
-@pytest.mark.requirement("P16", "P46")
+@pytest.mark.requirement("P13", "P16", "P46")
 def test_a_conversation_goes_on_in_another_process(backend, in_process):
     assert in_process(backend, "one")[0] == "one"
     assert in_process(backend, "two")[0] == "one, two"

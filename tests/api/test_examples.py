@@ -51,12 +51,15 @@ def test_every_example_is_short_explained_and_tested(path):
     text = path.read_text(encoding="utf-8")
     if path.name[0].isdigit():
         assert len(text.splitlines()) <= 92
-    top = ast.get_docstring(ast.parse(text))
+    module = ast.parse(text)
+    top = ast.get_docstring(module)
     assert re.search(r"^Shows: ", top, re.MULTILINE)
     assert re.search(rf"^Run:   python examples/{path.name}", top, re.MULTILINE)
     assert "rints " in top
-    tests = [Path(__file__), *(ROOT / "tests" / "integrations").glob("test_*.py")]
-    assert any(f'"{path.name}"' in test.read_text(encoding="utf-8") for test in tests)
+    integrations = ROOT / "tests" / "integrations"
+    tests = [Path(__file__), *integrations.glob("test_*.py")]
+    named = f'"{path.name}"'
+    assert any(named in test.read_text(encoding="utf-8") for test in tests)
 
 
 REPORT = """\
@@ -179,13 +182,16 @@ def test_long_job_is_killed_and_goes_on(run, start):
         if last:
             assert lines.pop(0) == f"going on at {last}\n"
         printed = [int(line.split()[-1]) for line in lines if line.endswith("000\n")]
-        assert printed == [last + 1000 * number for number in range(1, len(printed) + 1)]
+        end = last + 1000 * len(printed)
+        assert printed == list(range(last + 1000, end + 1, 1000))
         # The last stored piece may have been killed before it was printed.
         last = FileSystemSaver("runs/checkpoints").get(config).state["below"]
         assert last - printed[-1] in {0, 1000}
-    assert run("04_long_job.py", *options).splitlines()[-1] == "6057 primes below 60000"
+    *_, last_line = run("04_long_job.py", *options).splitlines()
+    assert last_line == "6057 primes below 60000"
     history = FileSystemSaver("runs/checkpoints").replay(config)
-    assert [checkpoint.state["below"] for checkpoint in history] == list(range(0, 61_000, 1000))
+    stored = [checkpoint.state["below"] for checkpoint in history]
+    assert stored == list(range(0, 61_000, 1000))
 
 
 @pytest.mark.requirement("L16", "P16")

@@ -287,7 +287,8 @@ def test_the_other_builder_methods_of_a_compile_config():
 
 def test_the_other_builder_methods_of_a_runnable_config():
     builder = RunnableConfig.builder
-    assert builder().recursionLimit(5).build() == RunnableConfig(max_iterations=5)
+    limited = builder().recursionLimit(5).build()
+    assert limited == RunnableConfig(max_iterations=5)
     both = builder().addParallelNodeExecutor("a", POOL).addParallelNodeExecutor("b", POOL)
     assert both.build().executor == {"a": POOL, "b": POOL}
     first = builder().addMetadata("a", 1).build()

@@ -49,17 +49,17 @@ def pyright(directory, *files, mode):
     """Return the errors of pyright as "file:line: message"."""
     settings = {"typeCheckingMode": mode, "include": [str(file) for file in files], "pythonVersion": "3.11"}
     (directory / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(directory)],
-        cwd=directory,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
+    python = sys.executable
+    command = [python, "-m", "basedpyright", "--outputjson", "--pythonpath", python, "-p", str(directory)]
+    done = subprocess.run(command, cwd=directory, capture_output=True, encoding="utf-8", check=False)
     found = json.loads(done.stdout)
     assert found["summary"]["filesAnalyzed"] == len(files), done.stdout + done.stderr
-    errors = [each for each in found["generalDiagnostics"] if each["severity"] == "error"]
-    return [f"{each['file']}:{each['range']['start']['line'] + 1}: {each['message']}" for each in errors]
+    errors = []
+    for each in found["generalDiagnostics"]:
+        if each["severity"] == "error":
+            line = each["range"]["start"]["line"] + 1
+            errors.append(f"{each['file']}:{line}: {each['message']}")
+    return errors
 
 
 @pytest.fixture(scope="session")

@@ -13,18 +13,23 @@ from tests.support.terminal import SHOP, STOP, checkpoint, minutes_ago
 def store(tmp_path):
     """Three threads: one waits, one is finished, one died on its way."""
     saver = FileSystemSaver(tmp_path / "runs", fsync="never")
-    waits, ended, died = (RunnableConfig(name) for name in ("order-17", "order-18", "import-a"))
-    saver.put(waits, checkpoint(1, START, "reserve", {"item": "lamp"}, user="anna", source="input", step=0))
-    here = saver.put(
-        waits, checkpoint(2, "reserve", "approve", {"item": "lamp", "log": ["reserved"]}, 1, user="anna", step=1)
-    )
-    saver.put_writes(here, {"interrupt:q-1": {**STOP, "created_at": minutes_ago(58)}})
-    saver.put(ended, checkpoint(11, START, "pack", {"item": "cup", "n": 1}, user="bert", source="input", step=0))
-    here = saver.put(
-        ended, checkpoint(13, "pack", END, {"item": "cup", "n": 2, "by": {"who": "bert"}}, 11, user="bert", step=1)
-    )
+    first = {"source": "input", "step": 0}
+
+    waits = RunnableConfig("order-17")
+    saver.put(waits, checkpoint(1, START, "reserve", {"item": "lamp"}, user="anna", **first))
+    reserved = {"item": "lamp", "log": ["reserved"]}
+    here = saver.put(waits, checkpoint(2, "reserve", "approve", reserved, 1, user="anna", step=1))
+    question = {**STOP, "created_at": minutes_ago(58)}
+    saver.put_writes(here, {"interrupt:q-1": question})
+
+    ended = RunnableConfig("order-18")
+    saver.put(ended, checkpoint(11, START, "pack", {"item": "cup", "n": 1}, user="bert", **first))
+    packed = {"item": "cup", "n": 2, "by": {"who": "bert"}}
+    here = saver.put(ended, checkpoint(13, "pack", END, packed, 11, user="bert", step=1))
     saver.add_tags(here, "golden")
-    saver.put(died, checkpoint(21, START, "read", {"path": "a.csv"}, source="input", step=0))
+
+    died = RunnableConfig("import-a")
+    saver.put(died, checkpoint(21, START, "read", {"path": "a.csv"}, **first))
     saver.close()
     return tmp_path / "runs"
 

@@ -131,26 +131,30 @@ def test_an_update_that_makes_no_sense_changes_nothing(waiting):
         assert read_json("history", waiting, "order-17") == before
 
 
+def finish(store):
+    """Answer the question and run to the end; return the history, and the id of the checkpoint after `reserve`."""
+    graphkit("resume", store, "order-17", "--app", "shop:app", "--value", '"yes"')
+    history = read_json("history", store, "order-17")
+    (reserved,) = [row["id"] for row in history if row["node"] == "reserve"]
+    return history, reserved
+
+
 def test_a_fork_begins_with_the_path_to_a_checkpoint(waiting):
-    graphkit("resume", waiting, "order-17", "--app", "shop:app", "--value", '"yes"')
-    before = read_json("history", waiting, "order-17")
-    reserved = next(row for row in before if row["node"] == "reserve")
-    done = graphkit("fork", waiting, "order-17", "again", "--checkpoint", reserved["id"], "--app", "shop:app")
+    before, reserved = finish(waiting)
+    done = graphkit("fork", waiting, "order-17", "again", "--checkpoint", reserved, "--app", "shop:app")
     assert done.out == "again begins with 2 checkpoints of order-17 and continues with approve\n"
     assert read_json("history", waiting, "order-17") == before
 
 
 def test_a_rollback_removes_nothing(waiting):
-    graphkit("resume", waiting, "order-17", "--app", "shop:app", "--value", '"yes"')
-    before = read_json("history", waiting, "order-17")
-    reserved = next(row for row in before if row["node"] == "reserve")
-    done = graphkit("rollback", waiting, "order-17", reserved["id"], "--app", "shop:app")
+    before, reserved = finish(waiting)
+    done = graphkit("rollback", waiting, "order-17", reserved, "--app", "shop:app")
     assert (
         done.out == "order-17 is back at the checkpoint after reserve and continues with approve; nothing was removed\n"
     )
     after = read_json("history", waiting, "order-17")
     assert after[1:] == older(before)
-    assert after[0]["parent"] == reserved["id"]
+    assert after[0]["parent"] == reserved
     assert after[0]["source"] == "fork"
     assert after[0]["status"] == "interrupted"
 

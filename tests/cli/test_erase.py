@@ -61,8 +61,9 @@ def ledger(tmp_path):
 def test_a_person_is_erased_from_a_database_and_again_from_its_backup(tmp_path, ledger):
     path = tmp_path / "runs.db"
     name, backup = f"sqlite:{path}", f"sqlite:{tmp_path / 'backup.db'}"
+    users = {"a": "ann", "b": "ann", "c": "bob"}
     with SqliteSaver(path) as saver:
-        for thread, user in (("a", "ann"), ("b", "ann"), ("c", "bob")):
+        for thread, user in users.items():
             checkpoint = Checkpoint(node_id="n", next_node_id="m", state={"x": 1}, metadata={"user": user})
             saver.put(RunnableConfig(thread), checkpoint)
     shutil.copy(path, tmp_path / "backup.db")

@@ -54,10 +54,11 @@ def test_a_thread_that_sleeps(store):
     began = datetime.now(UTC)
     assert "waits in step until " in run(store, "nap").out
     (row,) = read_json("threads", store, "--status", "sleeping")
-    until = datetime.fromisoformat(row["progress"].removeprefix("sleeps until "))
+    progress = row["progress"]
+    until = datetime.fromisoformat(progress.removeprefix("sleeps until "))
     assert timedelta(hours=23) < until - began < timedelta(hours=25)
     shown = read_json("show", store, "t")
-    assert shown == {**shown, "status": "sleeping", "progress": row["progress"], "waiting": []}
+    assert shown == {**shown, "status": "sleeping", "progress": progress, "waiting": []}
     assert read_json("stats", store)["statuses"] == {"sleeping": 1}
     assert read_json("interrupts", store) == []
     watched = graphkit("watch", store, "t", "--limit", "2")

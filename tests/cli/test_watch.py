@@ -40,9 +40,9 @@ def watch(store, launcher):
 
 def test_a_line_per_step_of_another_process(watch, saver):
     watching = watch("order-17", "--limit", "8")
-    first, second = (read_text(watching.process.stdout.readline()) for _ in range(2))
-    assert first.split() == ["order-17", "reserve", "->", "approve"]
-    assert second == f"{'order-17':24} waits inside approve: Ship lamp?\n"
+    said = watching.process.stdout
+    assert read_text(said.readline()).split() == ["order-17", "reserve", "->", "approve"]
+    assert read_text(said.readline()) == f"{'order-17':24} waits inside approve: Ship lamp?\n"
 
     saver.put_writes(AT, {"answer:q-1": {"yes": True}})
     saver.put(RunnableConfig("order-18"), step("x", END))

@@ -389,8 +389,11 @@ class _File:
         if not now:
             return
         for unit in (SECTOR, BLOCK):
-            units = range(-(-len(now) // unit))
-            dirty = [n for n in units if self._at(now, n, unit, k) != self._at(now, n, unit, self._floor(n * unit, k))]
+            dirty = []
+            for n in range(-(-len(now) // unit)):
+                before = self._at(now, n, unit, self._floor(n * unit, k))
+                if self._at(now, n, unit, k) != before:
+                    dirty.append(n)
             if not dirty:
                 continue
             yield f"size of {k}, nothing else", self._mixed(now, unit, k, {})
@@ -542,7 +545,10 @@ class Disk:
 
     def states(self, rng, limit, many=12):
         """Legal contents of the disk as (description, tree): all if they are few, at most `limit` otherwise."""
-        dirty = {number: distinct(thing.variants(rng, many)) for number, thing in self._things.items() if thing.changes}
+        dirty = {}
+        for number, thing in self._things.items():
+            if thing.changes:
+                dirty[number] = distinct(thing.variants(rng, many))
         each = dirty.values()
         if math.prod(map(len, each)) <= limit:
             picks = itertools.product(*each)

@@ -241,8 +241,7 @@ def test_a_block_that_expands_to_more_than_the_machine_has(tmp_path, forge):
     assert len(bomb) < 8 * MORE
     forge(packed(size, bomb), ["k", None], bomb)
     root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", REAL, str(tmp_path)], capture_output=True, text=True, timeout=60, cwd=root, check=False
-    )
+    command = [sys.executable, "-c", REAL, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=root, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == ["CheckpointStorageError", "CheckpointStorageError", "False", "good"]

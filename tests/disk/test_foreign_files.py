@@ -330,25 +330,32 @@ def saver(opener):
 @pytest.mark.parametrize("inner", ["", "n-sub-xbwfkmqbyzm6guswsvquydog/"])
 def test_delete_keeps_a_foreign_directory_and_logs_it_and_blocks_no_operation(inner, saver, opener, tmp_path, caplog):
     saver.put(RunnableConfig("x", checkpoint_ns="sub"), make_checkpoint(0))
-    folder = next((tmp_path / "store").glob("t-x-*")) / inner
-    (folder / "lost+found").mkdir()
-    (folder / "lost+found" / "precious").write_text("mine")
+    store = tmp_path / "store"
+
+    def leave(name, inner=""):
+        """Somebody puts a file into the thread's directory."""
+        (thread,) = store.glob("t-x-*")
+        foreign = thread / inner / "lost+found"
+        foreign.mkdir()
+        (foreign / name).write_text("mine")
+
+    leave("precious", inner)
     assert saver.delete("x")
     assert "lost+found stays" in caplog.text
     assert saver.threads() == ["y"]
-    (kept,) = (tmp_path / "store").rglob("precious")
+    (kept,) = store.rglob("precious")
     assert kept.read_text() == "mine"
-    assert not [*(tmp_path / "store").glob("*t-x-*/**/log")], "no byte of the history is left"
+    assert not [*store.glob("*t-x-*/**/log")], "no byte of the history is left"
+    leftover = kept.relative_to(store).parts[0]
     for number in range(3):
         other = opener()
         other.put(RunnableConfig(f"new{number}"), make_checkpoint(0))
         other.put(RunnableConfig("x"), make_checkpoint(0))
         assert opener().repair().ok
-        assert other.verify().leftovers == (kept.parent.parent.name if not inner else kept.parents[2].name,)
-        (next((tmp_path / "store").glob("t-x-*")) / "lost+found").mkdir()
-        (next((tmp_path / "store").glob("t-x-*")) / "lost+found" / "more").write_text("mine")
+        assert other.verify().leftovers == (leftover,)
+        leave("more")
         assert other.delete("x"), "a second time, too"
-        for more in [*(tmp_path / "store").rglob("more")]:
+        for more in [*store.rglob("more")]:
             shutil.rmtree(more.parents[1])
     assert opener().threads() == ["new0", "new1", "new2", "y"]
 

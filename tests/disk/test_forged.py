@@ -123,14 +123,16 @@ def is_damage(error):
 @pytest.mark.parametrize("seed", [*range(100), 6327])
 def test_a_record_that_makes_no_sense_is_damage_and_nothing_worse(written, tmp_path, seed):
     dice = random.Random(seed)
-    shutil.copytree(written, tmp_path / "store")
-    path = locate_log(tmp_path / "store")
-    path.write_bytes(path.read_bytes()[:HEADER_SIZE] + forged(dice, read_records(path)))
+    store = shutil.copytree(written, tmp_path / "store")
+    path = locate_log(store)
+    header = path.read_bytes()[:HEADER_SIZE]
+    path.write_bytes(header + forged(dice, read_records(path)))
     found = []
     for number in range(10):
-        with FileSystemSaver(tmp_path / "store", fsync="never") as saver:
-            found.append(refused([*readings(saver)][number]))
-    with FileSystemSaver(tmp_path / "store", fsync="never") as saver:
+        with FileSystemSaver(store, fsync="never") as saver:
+            reading = [*readings(saver)][number]
+            found.append(refused(reading))
+    with FileSystemSaver(store, fsync="never") as saver:
         report = saver.verify()
         assert not report.ok or not any(map(is_damage, found)), found
         with saver.watch(latest=True) as changes:
@@ -140,7 +142,8 @@ def test_a_record_that_makes_no_sense_is_damage_and_nothing_worse(written, tmp_p
         if not any(file.refused for file in repair.files):
             assert saver.verify().ok, saver.verify().problems
             assert not any(is_damage(refused(one)) for one in readings(saver))
-            put = partial(saver.put, CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"n": 99}))
+            last = Checkpoint(node_id="a", next_node_id="b", state={"n": 99})
+            put = partial(saver.put, CONFIG, last)
             if refused(put) is None:  # as it is where the description says that states are somebody else's bytes
                 assert saver.get(CONFIG).state["n"] == 99
 

@@ -103,8 +103,9 @@ def test_versions(tmp_path):
     put(saver, {"n": 1})
     for namespace in ("", "sub"):
         config = RunnableConfig("t", checkpoint_ns=namespace)
-        released = reversed(saver.tag(config, 1).checkpoints)
-        assert [exact(checkpoint) for checkpoint in saver.replay(config, version=1)] == [exact(one) for one in released]
+        released = saver.tag(config, 1).checkpoints[::-1]
+        replayed = saver.replay(config, version=1)
+        assert [*map(exact, replayed)] == [*map(exact, released)]
     assert saver.version_namespaces("t") == saver.version_namespaces("t", 1) == ["", "sub"]
     for ask in (lambda: [*saver.replay(T, version=2)], lambda: saver.version_namespaces("t", 2)):
         with pytest.raises(CheckpointNotFoundError, match="version 2"):

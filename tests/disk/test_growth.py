@@ -82,7 +82,9 @@ def test_a_big_value_that_stays_is_stored_once(opener, config):
 
 def test_a_small_change_deep_inside_is_a_small_record(opener, config):
     saver = opener()
-    nested = {f"key {k}": {"values": [*range(10)], "name": f"name {k}"} for k in range(200)}
+    nested = {}
+    for k in range(200):
+        nested[f"key {k}"] = {"values": [*range(10)], "name": f"name {k}"}
     for n in range(20):
         nested["key 77"] = {"values": [n], "name": "changed"}
         saver.put(config, make_checkpoint(1, nested=dict(nested)))

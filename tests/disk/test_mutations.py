@@ -295,7 +295,8 @@ def zeros_ahead():
     first.close()
     second.put(config_of(), made(7))
     assert list_numbers(open_saver(fs), config_of()) == [7, 6, 5, 4, 3, 2, 1, 0]
-    assert not [name for name in fs.tree()["store"][locate_thread("t").name] if name.endswith(".bin")]
+    thread = locate_thread("t").name
+    assert not [name for name in fs.tree()["store"][thread] if name.endswith(".bin")]
     assert open_saver(fs).verify().ok
 
 

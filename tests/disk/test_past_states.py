@@ -20,10 +20,13 @@ def fill(saver, randomness, count, state, ids):
     """Put checkpoints whose values grow, shrink, slide, are replaced, go away and come back."""
     for _ in range(count):
         state = dict(state)
-        state["log"] = [*state.get("log", ()), randomness.randbytes(randomness.randrange(200)).hex()]
+        line = randomness.randbytes(randomness.randrange(200)).hex()
+        log = [*state.get("log", ()), line]
         state["window"] = [*state.get("window", ()), randomness.random()][-20:]
         if randomness.random() < 0.1:
-            state["log"] = state["log"][: randomness.randrange(len(state["log"]) + 1)]
+            kept = randomness.randrange(len(log) + 1)
+            log = log[:kept]
+        state["log"] = log
         if randomness.random() < 0.1:
             state["text"] = "t" * randomness.randrange(3000)
         if randomness.random() < 0.05:
@@ -33,7 +36,8 @@ def fill(saver, randomness, count, state, ids):
         new = Checkpoint(node_id="n", next_node_id="m", state=state)
         target = THREAD
         if ids and randomness.random() < 0.1:
-            target = name(ids.pop(randomness.randrange(len(ids))))
+            number = randomness.randrange(len(ids))
+            target = name(ids.pop(number))
         saver.put(target, new)
         ids.append(new.id)
     return state
@@ -87,9 +91,10 @@ def test_the_states_of_a_listing_share_the_items_of_a_growing_list(tmp_path):
     newest = listed[0].state["items"]
     for number, checkpoint in enumerate(listed[:30]):
         items = checkpoint.state["items"]
-        assert len(items) == 40 - number
+        length = 40 - number
+        assert len(items) == length
         assert type(items) is type(newest)
-        assert items == newest[: 40 - number]
+        assert items == newest[:length]
         assert items[3] is newest[3]
         assert items.kind == newest.kind
 

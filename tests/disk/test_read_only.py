@@ -50,7 +50,8 @@ WRITERS = {
 def made(root):
     filled(root, "mine")
     with FileSystemSaver(root, fsync="never") as saver:
-        stop = {"node_id": "a", "when": "inside", "payload": None, "created_at": datetime(2026, 5, 1, tzinfo=UTC)}
+        when = datetime(2026, 5, 1, tzinfo=UTC)
+        stop = {"node_id": "a", "when": "inside", "payload": None, "created_at": when}
         saver.put_writes(X, {"key": 1, "interrupt:1": stop})
         saver.add_tags(X, "kept")
         saver.put(RunnableConfig("y"), one(10, "mine"))

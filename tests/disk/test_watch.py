@@ -232,8 +232,9 @@ def test_a_thread_that_was_deleted_and_created_again_before_the_watch_looked(sav
         saver.delete(config)
         saver.put(config, make_checkpoint(2))
         newest = saver.put(config, make_checkpoint(3))
-        kinds = [change.kind for change in until(watch, to(newest.checkpoint_id))]
-    assert [kind for kind in kinds if kind != "idle"] == ["delete", "checkpoint", "checkpoint"]
+        found = until(watch, to(newest.checkpoint_id))
+    kinds = [change.kind for change in found if change.kind != "idle"]
+    assert kinds == ["delete", "checkpoint", "checkpoint"]
 
 
 @pytest.mark.parametrize("latest", [False, True])

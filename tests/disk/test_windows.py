@@ -55,7 +55,7 @@ def test_a_window_costs_what_enters_it(tmp_path, fresh, kept, steps):
     for first in range(0, 25 * steps, steps):
         messages = [message(number) for number in range(first, first + 40)]
         states.append({"window": [system, *messages] if kept else messages})
-    sizes = growths(tmp_path, states, fresh)[1:]
+    _, *sizes = growths(tmp_path, states, fresh)
     changes = [size for size, is_key in sizes if not is_key]
     assert len(changes) > 15
     assert max(changes) < steps * NEW + OVER

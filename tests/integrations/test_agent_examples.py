@@ -113,7 +113,8 @@ def test_a_killed_research_reads_no_chapter_again(run, kill_after, tmp_path):
     assert resumed[0].startswith("going on after ")
     assert resumed[-1] == "12 chapters, 78 pages"
     calls = count_calls(tmp_path)
-    assert set(calls) == set(count_calls(tmp_path / "undisturbed"))
+    expected = count_calls(tmp_path / "undisturbed")
+    assert calls.keys() == expected.keys()
     assert all(calls[f"read_chapter {n}"] == 1 for n in range(1, 5))
 
 

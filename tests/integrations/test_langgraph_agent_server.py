@@ -38,7 +38,8 @@ def test_it_opens_the_directory_of_the_variable_and_closes_it(tmp_path, monkeypa
     assert saver.store.base_directory == str(runs)
     open_files = {link.resolve() for link in Path("/proc/self/fd").iterdir()}
     assert not [file for file in open_files if tmp_path in file.parents]
-    history = FileSystemCheckpointSaver(runs).store.history(THREAD)
+    again = FileSystemCheckpointSaver(runs)
+    history = again.store.history(THREAD)
     assert [info.id for info in history] == ids
     assert len(ids) > 5
 

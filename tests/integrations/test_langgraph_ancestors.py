@@ -29,7 +29,8 @@ def put_next(saver, parent, values, checkpoint_id=None):
 def fill(saver, count=60, seed=1):
     """Put checkpoints with writes of chance, a tenth of which fork; return their ids."""
     dice = random.Random(seed)
-    ids = [put_next(saver, None, {"a": [0], "b": [0]})]
+    first = put_next(saver, None, {"a": [0], "b": [0]})
+    ids = [first]
     for number in range(1, count):
         for task in range(dice.randrange(3)):
             channel = dice.choice("ab")
@@ -95,10 +96,12 @@ def test_a_log_that_is_rewritten_during_a_walk(saver):
 
 
 def test_only_the_writes_and_values_of_the_wanted_channels_are_restored(saver):
-    ids = [put_next(saver, None, {"a": [0], "b": [0]})]
+    first = put_next(saver, None, {"a": [0], "b": [0]})
+    ids = [first]
     for number in range(50):
         newest = ids[-1]
-        saver.put_writes(at(newest), [("a", number), ("b", number)], "task")
+        writes = [("a", number), ("b", number)]
+        saver.put_writes(at(newest), writes, "task")
         ids.append(put_next(saver, newest, {}))
     restored = []
     reader = again(saver, serde=Listening(lambda: restored.append(1)))

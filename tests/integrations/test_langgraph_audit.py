@@ -86,12 +86,12 @@ def test_what_a_policy_refuses_is_recorded_as_refused(make_saver, log):
     guarded = AccessControlledSaver(make_saver("a"), policies.prefix({"ann": "ann/"}))
     app = compile_graph(CheckpointSaver(AuditedSaver(guarded, log, reads=False)), rounds=2)
     app.invoke({"items": []}, config("ann/1"))
-    of_bob = config("ann/1", "bob")
+    as_bob = config("ann/1", "bob")
     with pytest.raises(AccessDeniedError):
-        app.get_state(of_bob)
+        app.get_state(as_bob)
     with pytest.raises(AccessDeniedError):
-        app.update_state(of_bob, {"items": ["x"]})
-    refused = [record.result for record in log.records(principal="bob")]
-    assert set(refused) == {"refused"}
-    operations = [record.operation for record in log.records(principal="ann")]
-    assert not [operation for operation in operations if operation.startswith("get")]
+        app.update_state(as_bob, {"items": ["x"]})
+    of_bob = log.records(principal="bob")
+    assert {record.result for record in of_bob} == {"refused"}
+    of_ann = log.records(principal="ann")
+    assert not [record for record in of_ann if record.operation.startswith("get")]

@@ -146,10 +146,11 @@ def test_every_kind_of_value_is_moved(tmp_path, file):
     checkpoint = empty_checkpoint()
     checkpoint["channel_values"] = values
     checkpoint["channel_versions"] = versions = {**dict.fromkeys(values, "1"), "empty": "2"}
-    saver = open_store(tmp_path / "runs")
+    runs = tmp_path / "runs"
+    saver = open_store(runs)
     stored = saver.put(CONFIG, checkpoint, {"source": "loop"}, versions)
     saver.put_writes(stored, [*values.items()], "task", "path")
-    assert export_langgraph_sqlite(tmp_path / "runs", file).ok
+    assert export_langgraph_sqlite(runs, file).ok
     assert import_langgraph_sqlite(file, tmp_path / "again").ok
     with database(file) as target:
         (found,) = target.list(None)
@@ -319,7 +320,8 @@ def test_any_id_is_moved_or_reported(tmp_path, file, name, ok):
         saver.put({"configurable": {"thread_id": one, "checkpoint_ns": ""}}, empty_checkpoint(), {}, {})
     report = export_langgraph_sqlite(tmp_path / "runs", file)
     assert report.ok is ok
-    assert {row[0] for row in content(file)[0]} == ({name, "other"} if ok else {"other"})
+    rows, *_ = content(file)
+    assert {row[0] for row in rows} == ({name, "other"} if ok else {"other"})
     if not ok:
         assert "SQLite cannot store this id" in report.problems[0]
 

@@ -86,7 +86,7 @@ def test_expired_values_leave_the_file_when_it_is_rewritten(open_cache, tmp_path
 def test_clear_removes_whole_namespaces(cache, open_cache):
     below = (("graph", "node", "below"), "key")
     keys = [KEY, OTHER, ELSEWHERE, below]
-    cache.set({KEY: (1, None), OTHER: (2, None), ELSEWHERE: (3, None), below: (4, None)})
+    cache.set({key: (number, None) for number, key in enumerate(keys, 1)})
     cache.clear([("graph", "node"), ("no", "such"), ("graph", "node")])
     cache.clear([])
     for one in (cache, open_cache()):

@@ -139,7 +139,8 @@ def of_the_user(keys):
 def test_a_history_that_begins_with_writes_has_the_key_of_its_user(opener, tmp_path):
     cipher = of_the_user({"anna": bytes(32)})
     config = config_of("anna")
-    config["configurable"] |= {"checkpoint_ns": "", "checkpoint_id": str(uuid.UUID(int=7))}
+    checkpoint_id = str(uuid.UUID(int=7))
+    config["configurable"] |= {"checkpoint_ns": "", "checkpoint_id": checkpoint_id}
     contract = ValidatingSaver(FileSystemSaver(tmp_path / "contract", cipher=cipher))
     for saver in (opener(cipher=cipher), CheckpointSaver(contract)):
         with saver:

@@ -241,7 +241,8 @@ class Order:
 def test_types_of_the_application_are_shown_by_their_fields(tmp_path):
     path = tmp_path / "runs"
     with FileSystemCheckpointSaver(path, types=[Order]) as saver:
-        app = graph_of(ask=lambda: interrupt(Order("lamp"))).compile(checkpointer=saver)
+        graph = graph_of(ask=lambda: interrupt(Order("lamp")))
+        app = graph.compile(checkpointer=saver)
         app.invoke({"log": [Order("cup")]}, CONFIG)
     command = [sys.executable, "-m", "graphkit", "show", str(path), "t", "--json"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -176,9 +176,10 @@ def test_hostile_ids_of_threads_and_namespaces_come_back(saver, name, tmp_path):
     assert values_of(found) == {"a": name}
     assert found.pending_writes == [(text, text, name)]
     (listed,) = saver.list(None)
-    assert listed.config["configurable"]["checkpoint_ns"] == text
+    named = listed.config["configurable"]
+    assert named["checkpoint_ns"] == text
     saver.delete_thread(name)
-    assert list(saver.list(None)) == []
+    assert not [*saver.list(None)]
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 

@@ -207,8 +207,9 @@ def test_the_classes_of_the_application_are_read_as_they_were(opener):
     writes = list(MADE.items())
     saver.put_writes(config, writes, "task")
     asyncio.run(saver.aput_writes(config, writes, "another"))
-    keeps_nothing = opener.kind not in {"file", *DATABASES}
-    for reader in (saver, saver if keeps_nothing else opener.open("store")):
+    keeps = opener.kind in {"file", *DATABASES}
+    fresh = opener.open("store") if keeps else saver
+    for reader in (saver, fresh):
         by_id = reader.get_tuple(config)
         awaited = asyncio.run(reader.aget_tuple(config))
         for found in (by_id, awaited, *reader.list(THREAD)):

@@ -102,8 +102,8 @@ def make_served_graph(folder, gate=None):
     return graph.add_edge("publish", END)
 
 
-def run(saver, thread_id, gate):
-    app = make_graph(gate).compile(checkpoint_saver=saver)
+def invoke(app, thread_id):
+    """Run a graph to its end, and tell how it ended."""
     try:
         app.invoke({}, RunnableConfig(thread_id))
         tell("finished")
@@ -113,16 +113,14 @@ def run(saver, thread_id, gate):
         tell(type(error).__name__)
 
 
+def run(saver, thread_id, gate):
+    invoke(make_graph(gate).compile(checkpoint_saver=saver), thread_id)
+
+
 def run_on_workers(saver, thread_id, gate, pipe):
+    graph = make_graph_on_workers(gate, pipe)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
-        app = make_graph_on_workers(gate, pipe).compile(checkpoint_saver=saver, executor=executor)
-        try:
-            app.invoke({}, RunnableConfig(thread_id))
-            tell("finished")
-        except (CheckpointerError, NodeExecutionError) as error:
-            while error.__cause__ is not None:
-                error = error.__cause__
-            tell(type(error).__name__)
+        invoke(graph.compile(checkpoint_saver=saver, executor=executor), thread_id)
 
 
 def serve(saver, folder, gate):

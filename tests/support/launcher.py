@@ -182,7 +182,8 @@ class Launcher:
             files[0].write(given.encode())
             for file in files:
                 file.seek(0)
-            pid, end = self._fork(command, cwd, environment, [file.fileno() for file in files])
+            streams = [file.fileno() for file in files]
+            pid, end = self._fork(command, cwd, environment, streams)
             code = Process(pid, end).wait()
             for file in files:
                 file.seek(0)

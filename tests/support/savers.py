@@ -79,15 +79,16 @@ class ListSaver(BaseCheckpointSaver):
 
     def put(self, config, checkpoint):
         config = RunnableConfig.of(config)
+        key = self.key(config)
         with self.lock:
-            history = self.histories.get(self.key(config), [])
+            history = self.histories.get(key, [])
             if config.checkpoint_id is None:
-                self.histories[self.key(config)] = [*history, checkpoint]
+                self.histories[key] = [*history, checkpoint]
                 return config.replace(checkpoint_id=checkpoint.id)
             if all(one.id != config.checkpoint_id for one in history):
                 raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id}")
             new = [checkpoint if one.id == config.checkpoint_id else one for one in history]
-            self.histories[self.key(config)] = new
+            self.histories[key] = new
             return config
 
     def release(self, config=None):

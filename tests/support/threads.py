@@ -86,5 +86,6 @@ def assert_same(one, two, thread="t", other="t"):
         for info in first:
             here = at.with_check_point_id(info.id)
             place = there.with_check_point_id(info.id)
-            assert strict(one.get_writes(here)) == strict(two.get_writes(place))
+            writes = one.get_writes(here)
+            assert strict(writes) == strict(two.get_writes(place))
             assert one.tags_of(here) == two.tags_of(place)

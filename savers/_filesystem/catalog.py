@@ -100,10 +100,11 @@ def read_meta(store: Store, path: str) -> dict[str, Any]:
                 frame = next(records.search(HEADER_SIZE, min(medium.size, _LONG_READ)), None)
         if frame is None and medium.size <= HEADER_SIZE + OVERHEAD:
             return {}  # its writer has not written the first record yet, or died before it could
+        meta = None
         if frame is not None and frame.type == META:
             meta = payloads.unpack_payload(path, frame)
-            if isinstance(meta, dict):
-                return meta
+        if isinstance(meta, dict):
+            return meta
     except (OSError, CheckpointCorruptionError) as error:
         problem = error
     _LOGGER.warning("%s cannot be read: %s", path, problem)

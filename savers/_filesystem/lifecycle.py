@@ -141,8 +141,7 @@ def release(store: Store, thread: ThreadDirectory) -> int | None:
         with closing(store.new_log(thread.in_namespace(namespace))) as log:
             if not log.refresh_to_write():
                 continue
-            if log.history.find_latest() is not None:
-                has_checkpoints = True
+            has_checkpoints = has_checkpoints or log.history.find_latest() is not None
             if namespace:
                 # Before the root's RELEASE record makes it a version. Otherwise a power loss could leave the
                 # record and a log that lacks its last checkpoints.

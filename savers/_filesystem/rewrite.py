@@ -57,7 +57,7 @@ class SyncedLog(Protocol):
 
 
 class NewLog:
-    """A temporary file that takes the place of a log once it is complete; for `with`."""
+    """A temporary file that takes the place of a log once it is complete."""
 
     def __init__(self, io: FileIO, path: str, identity: Identity, header: Header, seal: LogSeal | None) -> None:
         """Begin the file.
@@ -127,17 +127,15 @@ class NewLog:
                 moved = moved._replace(payload=self._seal.seal_as(moved.payload, opened.payload, place))
             self._add(repack_frame(moved, self._end, self._fid))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Put the file in its place; if anything failed, remove it as far as possible."""
+    @contextmanager
+    def writing(self) -> Iterator[Self]:
+        """Enter with the file, which takes its place when the block ends; it is removed if anything fails."""
         is_installed = False
         try:
-            if kind is None:
-                self._write_pending()
-                _install(self._io, self._fd, self._path, self._final_path)
-                is_installed = True
+            yield self
+            self._write_pending()
+            _install(self._io, self._fd, self._path, self._final_path)
+            is_installed = True
         finally:
             with suppress(OSError):
                 self._io.close(self._fd)
@@ -176,7 +174,7 @@ def new_generation(log: SyncedLog) -> Iterator[NewLog]:
     assert header is not None
     # Another file id, which each record repeats: no offset in the old log is taken for one in the new.
     next_header = new_header(header.digest, header.generation + 1)
-    with NewLog(medium.io, frames.path, frames.identity, next_header, frames.seal) as new_log:
+    with NewLog(medium.io, frames.path, frames.identity, next_header, frames.seal).writing() as new_log:
         yield new_log
     medium.sync_names(None)
     log.close()
@@ -217,7 +215,8 @@ def copy_thread(store: Store, source: ThreadDirectory, target: ThreadDirectory) 
             store.make_directories(directory)
             identity = store.new_log(directory).frames.identity
             header = new_header(directory.digest, 1)
-            with NewLog(store.io, directory.live_log, identity, header, frames.seal) as new_log:
+            new_log = NewLog(store.io, directory.live_log, identity, header, frames.seal)
+            with new_log.writing():
                 new_log.copy_records(frames, frames.end)
             store.sync_directories(directory)
 

@@ -439,16 +439,13 @@ class Repairer:
                 stack.enter_context(store.write_lock(thread))
             for path in files.logs:
                 report, ending = check_file(store, path, thread_id)
+                if report is not None and report.state not in {"ok", "erased"}:
+                    repair = self._repair_file(path, thread_id, report)
+                    self._repairs.append(repair)
+                    if repair.refused:
+                        continue
+                    ending = ending or repair.unfinished
                 endings.append(ending)
-                if report is None or report.state in {"ok", "erased"}:
-                    continue
-                repair = self._repair_file(path, thread_id, report)
-                self._repairs.append(repair)
-                endings.append(repair.unfinished)
-                if not repair.refused:
-                    # Without the bytes that were cut off, the log may end in RELEASE or TOMBSTONE.
-                    _, ending = check_file(store, path, thread_id)
-                    endings.append(ending)
             for name in list_others(store, files.path, (layout.TEMPORARY,)):
                 path = layout.join(store.root, name)
                 if store.io.is_dir(path):
@@ -527,9 +524,8 @@ class Repairer:
         else:
             # The next writer would do this, so it is done by the same code.
             with closing(store.new_log(store.locate(torn.thread_id, torn.namespace))) as log:
-                salvaged = ""
-                if log.refresh():
-                    salvaged = self._locate_salvaged(torn.path, log.frames.prepare_end())
+                log.refresh()
+                salvaged = self._locate_salvaged(torn.path, log.frames.prepare_end())
         return FileRepair(before=report, thread_id=torn.thread_id, kept=report.checkpoints, set_aside=salvaged)
 
     def _rebuild(self, damaged: FileLog, report: FileReport) -> FileRepair:
@@ -550,15 +546,15 @@ class Repairer:
         salvage = Salvage(damaged)
         salvage.search(size)
         checkpoints = salvage.index.checkpoints
+        early = salvage.early.select_recent(checkpoints)
+        salvage.note_dropped(early)
         ending = salvage.ending
         unfinished: Unfinished = ""
         if version is not None:
             # The name says that the history is released, whether the record that ends it is left or not.
             ending = (RELEASE, version)
-        elif checkpoints and ending is not None:
+        elif (checkpoints or early) and ending is not None:
             unfinished = name_ending(ending[0])
-        early = salvage.early.select_recent(checkpoints)
-        salvage.note_dropped(early)
         # The copy has the bytes as they are in the file, without the corrections. It is on the disk, with its name,
         # before the old log loses its own.
         salvaged = ""

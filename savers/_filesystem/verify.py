@@ -198,7 +198,7 @@ def check_file(store: Store, path: str, thread_id: str | None) -> tuple[FileRepo
 
     Returns:
         The report, or None if the file is gone; and the operation that the end of the log shows as
-        begun, if it is live.
+        begun, if it is live; also if a write that did not finish follows.
     """
     namespace = find_namespace(store, os.path.dirname(path))
     examined = new_examined_log(store, path, thread_id, namespace)
@@ -239,7 +239,7 @@ def check_file(store: Store, path: str, thread_id: str | None) -> tuple[FileRepo
     report = checker.make_report(os.path.relpath(path, store.root), size, state, offset, reason)
     is_live = os.path.basename(path) == layout.LOG
     unfinished: Unfinished = ""
-    if is_live and state == "ok" and checker.closed_by is not None:
+    if is_live and state in {"ok", "torn"} and checker.closed_by is not None:
         unfinished = name_ending(checker.closed_by.type)
     return report, unfinished
 

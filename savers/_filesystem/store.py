@@ -214,13 +214,7 @@ class Store:
             CheckpointerConfigurationError: there is something else at that path.
             CheckpointFormatError: another version of graphkit made it.
         """
-        io = self.io
-        root = self.root
-        if not io.is_dir(root):
-            # Check twice: another process may be making the directory at this moment.
-            if io.stat(root) is not None and not io.is_dir(root):
-                raise CheckpointerConfigurationError(f"{root} is a file; name a directory for the checkpoints")
-            make_root(io, root)
+        make_root(self.io, self.root)
         marker = self.marker.read()
         if marker is not None and marker.problem:
             _LOGGER.warning("%s is damaged: %s; `repair` rewrites it", self.marker.path, marker.problem)
@@ -228,8 +222,7 @@ class Store:
     def _make_root_files(self) -> None:
         """Make the root, the directory of the locks, and the marker, where they are missing."""
         preload_modules()
-        if not self.io.is_dir(self.root):
-            make_root(self.io, self.root)
+        make_root(self.io, self.root)
         self.io.mkdir(layout.join(self.root, layout.LOCKS))
         self.marker.make()
 

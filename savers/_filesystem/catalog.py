@@ -25,6 +25,7 @@ from savers._log.records import Records
 if TYPE_CHECKING:
     from savers._filesystem.layout import ThreadDirectory
     from savers._filesystem.store import FileLog, Store
+    from savers._log.frame import Frame
 
 _LOGGER: Final = getLogger("graphkit")
 _SHORT_READ: Final = 1 << 10
@@ -89,17 +90,16 @@ def read_meta(store: Store, path: str) -> dict[str, Any]:
     Logs a warning, unless the log is missing or is being created.
     """
     problem: object = "it does not say whose log it is"
+    frame: Frame | None = None
     try:
         with closing(FileLogBytes(store.io, path)) as medium:
-            if not medium.open():
-                return {}
             # A search, not a look behind the header: of the two META records, the first may be damaged.
-            records = Records(medium, None)
-            frame = next(records.search(HEADER_SIZE, min(medium.size, _SHORT_READ)), None)
-            if frame is None:
-                frame = next(records.search(HEADER_SIZE, min(medium.size, _LONG_READ)), None)
+            lengths = (_SHORT_READ, _LONG_READ) if medium.open() else ()
+            for length in lengths:
+                frame = frame or next(Records(medium, None).search(HEADER_SIZE, min(medium.size, length)), None)
         if frame is None and medium.size <= HEADER_SIZE + OVERHEAD:
-            return {}  # its writer has not written the first record yet, or died before it could
+            # It is gone; or its writer has not written the first record yet, or died before it could.
+            return {}
         meta = None
         if frame is not None and frame.type == META:
             meta = payloads.unpack_payload(path, frame)

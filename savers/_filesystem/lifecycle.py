@@ -139,10 +139,9 @@ def release(store: Store, thread: ThreadDirectory) -> int | None:
     has_checkpoints = False
     for namespace in namespaces:
         with closing(store.new_log(thread.in_namespace(namespace))) as log:
-            if not log.refresh_to_write():
-                continue
-            has_checkpoints = has_checkpoints or log.history.find_latest() is not None
-            if namespace:
+            is_live = log.refresh_to_write()
+            has_checkpoints = has_checkpoints or (is_live and log.history.find_latest() is not None)
+            if is_live and namespace:
                 # Before the root's RELEASE record makes it a version. Otherwise a power loss could leave the
                 # record and a log that lacks its last checkpoints.
                 store.io.fsync(log.frames.bytes.fd)

@@ -485,9 +485,8 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             thread_ids.append(resolve_thread_id(thread))
         else:
             store.leftovers.sweep()
-            for files in list_files(store, None):
-                if not files.logs:
-                    continue
+            found = [files for files in list_files(store, None) if files.logs]
+            for files in found:
                 thread_id = catalog.find_id(store, files.path, files.logs, "thread")
                 if thread_id is None:
                     thread_id = os.path.basename(files.path)

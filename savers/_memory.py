@@ -379,29 +379,27 @@ class _StoredCheckpoint:
 class _History:
     """The checkpoints of one namespace, oldest first, and an index of their ids."""
 
-    __slots__ = ("_by_id", "_is_indexed", "checkpoints")
+    __slots__ = ("_by_id", "checkpoints")
 
     def __init__(self, checkpoints: Iterable[_StoredCheckpoint] = ()) -> None:
         self.checkpoints = list(checkpoints)
-        self._by_id: dict[str, _StoredCheckpoint] = {}
-        self._is_indexed = False
-        """Whether the index is that of the checkpoints: an exception may come between the changes of both."""
+        self._by_id: dict[str, _StoredCheckpoint] | None = None
+        """None while the checkpoints change, too: an exception may come between the changes of both."""
 
     def find(self, id: str | None) -> _StoredCheckpoint | None:
         """Return the checkpoint with this id, or the newest (None)."""
         if id is None:
             return self.checkpoints[-1] if self.checkpoints else None
-        if not self._is_indexed:
+        if self._by_id is None:
             self._by_id = {stored.checkpoint.id: stored for stored in self.checkpoints}
-            self._is_indexed = True
         return self._by_id.get(id)
 
     def append(self, stored: _StoredCheckpoint) -> None:
-        was_indexed, self._is_indexed = self._is_indexed, False
+        by_id, self._by_id = self._by_id, None
         self.checkpoints.append(stored)
-        if was_indexed:
-            self._by_id[stored.checkpoint.id] = stored
-            self._is_indexed = True
+        if by_id is not None:
+            by_id[stored.checkpoint.id] = stored
+            self._by_id = by_id
 
     def replace(self, stored: _StoredCheckpoint, checkpoint: Checkpoint) -> None:
         """Replace a checkpoint in place; its pending writes and tags stay."""
@@ -410,16 +408,15 @@ class _History:
         if old_id == new_id:
             stored.checkpoint = checkpoint
             return
-        # With an id more than once, the index does not tell which is the newest with the old one now.
-        stays_indexed = len(self._by_id) == len(self.checkpoints) and new_id not in self._by_id
-        self._is_indexed = False
+        by_id, self._by_id = self._by_id, None
         stored.checkpoint = checkpoint
-        if stays_indexed:
-            self._by_id[new_id] = self._by_id.pop(old_id)
-            self._is_indexed = True
+        # With an id more than once, the index does not tell which is the newest with the old one now.
+        if by_id is not None and len(by_id) == len(self.checkpoints) and new_id not in by_id:
+            by_id[new_id] = by_id.pop(old_id)
+            self._by_id = by_id
 
     def remove(self, ids: set[str]) -> None:
-        self._is_indexed = False
+        self._by_id = None
         self.checkpoints = [stored for stored in self.checkpoints if stored.checkpoint.id not in ids]
 
     def copy(self) -> _History:

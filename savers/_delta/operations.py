@@ -191,7 +191,7 @@ def encode_draft(draft: Mapping[str, Operation | bytes], names: Sequence[str]) -
         else:
             op.encode(ops, key)
             data.append(op.data)
-    return ops, data[0] if len(data) == 1 else b"".join(data)
+    return ops, b"".join(data)
 
 
 def compress(packed: bytes, compression: Compression, *, opaque: bool) -> Operation | bytes:

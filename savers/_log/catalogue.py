@@ -77,24 +77,21 @@ class OpenLogs(Generic[LogType]):
         with self._guard:
             open_log = self._logs.setdefault(key, new)
             self._last = None
-            self._enforce_limit()
+            if len(self._logs) <= FEWEST_OPEN_LOGS:
+                return open_log
+            # A list of references is made at once, whatever other threads of execution add meanwhile.
+            alive = [reference() for reference in _ALL_OPEN_LOGS.valuerefs()]
+            others = [other.count() for other in alive if other is not None and other is not self]
+            share = find_share(_max_open_logs(), others)
+            excess = len(self._logs) - max(FEWEST_OPEN_LOGS, share)
+            for old_key in list(islice(self._logs, max(0, excess))):
+                # A log that is in use, or must be rewritten first, stays until the next call.
+                self._close_if_idle(old_key, drops=True)
             return open_log
 
     def count(self) -> int:
         """Return how many logs are kept open."""
         return len(self._logs)
-
-    def _enforce_limit(self) -> None:
-        if len(self._logs) <= FEWEST_OPEN_LOGS:
-            return
-        # A list of references is made at once, whatever other threads of execution add meanwhile.
-        alive = [reference() for reference in _ALL_OPEN_LOGS.valuerefs()]
-        others = [other.count() for other in alive if other is not None and other is not self]
-        share = find_share(_max_open_logs(), others)
-        excess = len(self._logs) - max(FEWEST_OPEN_LOGS, share)
-        for key in list(islice(self._logs, max(0, excess))):
-            # A log that is in use, or must be rewritten first, stays until the next call.
-            self._close_if_idle(key, drops=True)
 
     def _close_if_idle(self, key: LogKey, *, drops: bool) -> bool:
         """Close a log that no caller uses, and perhaps drop it; return whether it was closed."""

@@ -686,8 +686,6 @@ class History:
 
     def find_recent(self, limit: int) -> list[StoredCheckpoint]:
         """Return at most the last `limit` checkpoints, oldest first."""
-        if self.index is not None:
-            return self.index.checkpoints[-limit:]
         return list(islice(self.walk_back(), limit))[::-1]
 
     def load_index(self) -> Index:

@@ -372,10 +372,6 @@ class ListedInfos(Sequence[CheckpointInfo]):
     def __iter__(self) -> Iterator[CheckpointInfo]:
         return iter(self._make_all())
 
-    def __reversed__(self) -> Iterator[CheckpointInfo]:
-        infos: Iterator[CheckpointInfo] = reversed(self._make_all())
-        return infos
-
     @overload
     def __getitem__(self, index: int) -> CheckpointInfo: ...
 

@@ -83,7 +83,18 @@ class LogChecker:
                 if frame.type in {RELEASE, TOMBSTONE}:
                     self.closed_by = frame
             raise
-        self._check_last_state()
+        # The next record depends on all values of the last state, so they are read.
+        table = self._replay.table
+        checkpoint = self._replay.checkpoint
+        if table is None or checkpoint is None:
+            return
+        try:
+            delta.check_pieces(table.values.values())
+        except delta.Mismatch as error:
+            reason = "its values name the same bytes twice"
+            raise CheckpointCorruptionError(self._log.path, checkpoint.offset, reason) from error
+        for value in table.values.values():
+            self._log.packed.tables.read_bodies([value], checkpoint.offset)
 
     def explain(self, error: CheckpointerError) -> tuple[FileState, int, str]:
         """Return the state of a log whose check has raised one of `FINDINGS`, the offset, and the reason."""
@@ -109,20 +120,6 @@ class LogChecker:
             records=self.records,
             checkpoints=len(self.checkpoint_ids),
         )
-
-    def _check_last_state(self) -> None:
-        """Read and check all values of the last state, on which the next record depends."""
-        table = self._replay.table
-        checkpoint = self._replay.checkpoint
-        if table is None or checkpoint is None:
-            return
-        try:
-            delta.check_pieces(table.values.values())
-        except delta.Mismatch as error:
-            reason = "its values name the same bytes twice"
-            raise CheckpointCorruptionError(self._log.path, checkpoint.offset, reason) from error
-        for value in table.values.values():
-            self._log.packed.tables.read_bodies([value], checkpoint.offset)
 
     def is_followed_by_zeros(self, size: int) -> bool:
         """Return whether only zeros follow the good records; writers may extend a log with zeros."""

@@ -247,16 +247,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         return self.read_log(config, self._list_checkpoints, [])
 
     def get(self, config: ConfigLike = None) -> Checkpoint | None:
-        # Not by `_read_checkpoint`: one more call would be 4 % of a get of an open log.
-        config = RunnableConfig.of(config)
-
-        def read(log: Log[Medium]) -> Checkpoint | None:
-            stored = log.history.find(config.checkpoint_id)
-            if stored is None:
-                return None
-            return stored.make_checkpoint(log.load_state(stored))
-
-        return self._use(self.catalogue.shared_log(config.thread, config.checkpoint_ns), read, None)
+        return self._read_checkpoint(config, lambda log, stored: stored.make_checkpoint(log.load_state(stored)), None)
 
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
         return self.catalogue.list_namespaces(resolve_thread_id(thread))
@@ -520,7 +511,6 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         if config.__class__ is not RunnableConfig:
             config = RunnableConfig.of(config)
         target = config.checkpoint_id
-
         is_repeated = False
 
         def append(log: Log[Medium]) -> None:

@@ -147,12 +147,14 @@ class ChangeReader:
             id: the checkpoint; if it is gone, all checkpoints are reported.
         """
         history = self.log.history
-        checkpoints = history.load_index().checkpoints
-        known = next((number for number, stored in enumerate(checkpoints) if stored.id == id), -1)
-        if known >= 0:
-            packed = history.chains.read_writes(checkpoints[known])
-            yield from self._writes_changes(packed, self._make_info(checkpoints[known]))
-        for checkpoint in checkpoints[known + 1 :]:
+        new = history.load_index().checkpoints
+        ids = [checkpoint.id for checkpoint in new]
+        if id in ids:
+            position = ids.index(id)
+            known = new[position]
+            new = new[position + 1 :]
+            yield from self._writes_changes(history.chains.read_writes(known), self._make_info(known))
+        for checkpoint in new:
             yield from self._checkpoint_changes(checkpoint, self._make_info(checkpoint))
         history.drop_index()
         if history.closed_by is not None:

@@ -213,7 +213,6 @@ class TableReplay:
                 to be registered.
         """
         self._path = tables.frames.path
-        self._records = tables.frames.records
         self._tables = tables
         self._lost_offset = lost_offset
         self._unpack: Any = _check_metadata if skips_metadata else tables.unpack
@@ -270,7 +269,7 @@ class TableReplay:
                 raise CheckpointCorruptionError(self._path, target.offset, reason)
             if frame.type == CHECKPOINT:
                 try:
-                    self.step(self._records.open(frame))
+                    self.step(self._tables.frames.records.open(frame))
                 except CheckpointCorruptionError:
                     if self._lost_offset is None or frame.offset == target.offset:
                         raise
@@ -435,8 +434,6 @@ class StateDecoder:
         self._codec = codec
         self.serializer = serializer
         self._known: dict[str, _DecodedValue] = {}
-        self._names: list[str] = []
-        """The keys of the state that was decoded last."""
         self.last: FrozenDict | None = None
         """The state that was decoded last."""
         self.size = 0
@@ -449,7 +446,6 @@ class StateDecoder:
     def forget(self) -> None:
         """Drop the values that are kept."""
         self._known = {}
-        self._names = []
         self.last = None
         self.size = 0
 
@@ -494,7 +490,6 @@ class StateDecoder:
                 size += len(read.body)
             dict.__setitem__(state, name, read.decoded)  # A FrozenDict refuses assignments.
         self._known = known
-        self._names = list(packed)
         self.size = size
         return state
 
@@ -552,12 +547,11 @@ class StateDecoder:
         None if that is not known. The state is `last`. Raises the same errors as `decode`.
         """
         before = self._known
-        names = self._names
-        is_first = self.last is None
+        last = self.last
         self.decode(packed, offset)
         if self.serializer is not None:
             return None
-        if is_first:
+        if last is None:
             return {}
         ops: dict[str, int] = {}
         for name, value in packed.items():
@@ -572,7 +566,7 @@ class StateDecoder:
             are_lists = type(read.decoded) is FrozenList and type(known.decoded) is FrozenList
             if are_lists and len(read.decoded) > len(known.decoded) and read.body.startswith(known.body):
                 ops[name] = len(known.decoded)
-        for name in names:
+        for name in last:
             if name not in packed:
                 ops[name] = REMOVED
         return ops

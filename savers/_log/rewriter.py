@@ -237,16 +237,13 @@ def _names_all(log: AnyLog, frame: Frame, data_starts: Sequence[int]) -> bool:
         return False
     record = payloads.decode_checkpoint(log.path, frame, None, log.codec.unpack)
     starts: set[int] = set()
+    no_bases: dict[int, delta.Value] = {}
     for entry in record.entries:
         if entry is None or delta.names_base(entry):
             continue
-        value = delta.decode_entry(entry, frame.offset, _refuse_base)
+        value = delta.decode_entry(entry, frame.offset, no_bases.__getitem__)
         starts.update(value.pieces[::2])
     return all(start in starts for start in data_starts)
-
-
-def _refuse_base(position: int) -> delta.Value:
-    raise ValueError(f"the value has no base, and none at byte {position}")
 
 
 def require_keys(key_ring: KeyRing | None) -> KeyRing:

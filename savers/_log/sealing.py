@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple, final
+from typing import TYPE_CHECKING, Final, final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointKeyError
 from savers._cipher import CHECK_SIZE, MAX_KEY_ID, SALT_SIZE, derive_key, encode_text, get_key_name, has_own_key
@@ -53,13 +53,6 @@ _LONGEST_KEPT: Final = 1 << 18
 """Longer ranges are not kept for the next call."""
 
 
-class _Sealer(NamedTuple):
-    """What seals and opens the records with one head."""
-
-    head: bytes
-    key: DerivedKey
-
-
 def pack_place(flags: int, back: int, key: int, seq: int, fid: int, type: int, offset: int) -> bytes:
     """Return what a sealed record is bound to, besides the history: fields of its header, its offset.
 
@@ -95,10 +88,10 @@ class LogSeal:
         self._key_ring = key_ring
         self._path = path
         self._owner = owner
-        self._sealers: dict[bytes, _Sealer] = {}
+        self._keys: dict[bytes, DerivedKey] = {}
         """By head. Usually one: who appends to a log continues with the salt that it finds."""
-        self._current: _Sealer | None = None
-        """What seals new records."""
+        self._head = b""
+        """The head of new records; empty until it was chosen."""
 
     @property
     def own_key(self) -> str:
@@ -161,9 +154,9 @@ class LogSeal:
             CheckpointKeyError: the key is missing or wrong.
             CheckpointCorruptionError: the head is malformed.
         """
-        sealer = self._sealers.get(head)
-        if sealer is not None:
-            return sealer.key
+        known = self._keys.get(head)
+        if known is not None:
+            return known
         try:
             key_id = read_key_id(head)
         except UnicodeDecodeError as error:
@@ -178,12 +171,8 @@ class LogSeal:
                 "comes from another thread or namespace"
             )
             raise CheckpointKeyError(self._path, get_key_name(key_id), reason)
-        return self._add(head, derived).key
-
-    def _add(self, head: bytes, key: DerivedKey) -> _Sealer:
-        sealer = _Sealer(head, key)
-        self._sealers[head] = sealer
-        return sealer
+        self._keys[head] = derived
+        return derived
 
     def _get_key_ring(self, key_id: str) -> KeyRing:
         if self._key_ring is None:
@@ -203,10 +192,10 @@ class LogSeal:
         Raises:
             CheckpointKeyError: the key is missing.
         """
-        return _seal(self._current or self.begin(), payload, place)
+        return self._seal(self._head or self.begin(), payload, place)
 
-    def begin(self) -> _Sealer:
-        """Choose the key for the records to come: the log's own, or the current one.
+    def begin(self) -> bytes:
+        """Choose the key for the records to come: the log's own, or the current one; return their head.
 
         Raises:
             CheckpointKeyError: the key is missing.
@@ -217,8 +206,8 @@ class LogSeal:
         else:
             key_id, key = key_ring.get_current(self._path)
         self.key_id = self.key_id or key_id
-        self._current = self._choose_sealer(key_id, key)
-        return self._current
+        self._head = self._choose_head(key_id, key)
+        return self._head
 
     def seal_as(self, sealed: bytes, payload: bytes, place: bytes) -> bytes:
         """Return a payload sealed with the key that another sealed payload names.
@@ -227,28 +216,29 @@ class LogSeal:
         """
         key_id = read_key_id(sealed)
         key = self._get_key_ring(key_id).find(key_id, self._path)
-        return _seal(self._choose_sealer(key_id, key), payload, place)
+        return self._seal(self._choose_head(key_id, key), payload, place)
 
-    def _choose_sealer(self, key_id: str, key: bytes) -> _Sealer:
-        """Return what seals with a key: with a salt that the log has already, or a new one."""
+    def _choose_head(self, key_id: str, key: bytes) -> bytes:
+        """Return the head of records that a key seals: with a salt that the log has already, or a new one."""
         encoded = encode_text(key_id)
         beginning = bytes([len(encoded)]) + encoded
         # One salt serves all records of a log, so that a reader derives one key, which takes longer than opening some
         # records. A new salt is needed only for a new key, or by a writer that has read no record with that key.
-        for head, sealer in self._sealers.items():
+        for head in self._keys:
             if head.startswith(beginning):
-                return sealer
+                return head
         salt = os.urandom(SALT_SIZE)
         derived = derive_key(key, salt, *self._owner)
-        return self._add(beginning + salt + derived.check, derived)
+        head = beginning + salt + derived.check
+        self._keys[head] = derived
+        return head
 
-
-def _seal(sealer: _Sealer, payload: bytes, place: bytes) -> bytes:
-    # A random nonce, never one of a counter: after a crash, a counter would repeat the nonces of
-    # records that were cut off. A reserve of random bytes would be shared with a forked child.
-    nonce = os.urandom(NONCE_SIZE)
-    sealed: bytes = sealer.key.aead.encrypt(nonce, payload, place)
-    return b"".join((sealer.head, nonce, sealed[-TAG_SIZE:], sealed[:-TAG_SIZE]))
+    def _seal(self, head: bytes, payload: bytes, place: bytes) -> bytes:
+        # A random nonce, never one of a counter: after a crash, a counter would repeat the nonces of
+        # records that were cut off. A reserve of random bytes would be shared with a forked child.
+        nonce = os.urandom(NONCE_SIZE)
+        sealed: bytes = self._keys[head].aead.encrypt(nonce, payload, place)
+        return b"".join((head, nonce, sealed[-TAG_SIZE:], sealed[:-TAG_SIZE]))
 
 
 @final

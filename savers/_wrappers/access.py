@@ -50,12 +50,12 @@ from graphkit.saver_kit import (
     freeze,
     get_principal,
 )
-from savers._log.capability import SupportsLogs
 from savers._wrappers.base import (
     OF_NO_THREAD,
     LogsOfDelegate,
     LogWithWriter,
     SaverWrapper,
+    SupportsLogs,
     WriterWrapper,
     is_async,
     iter_wrappers,

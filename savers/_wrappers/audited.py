@@ -31,13 +31,13 @@ from graphkit.saver_kit import ConfigLike, RetentionOptions, ThreadLike, get_pri
 from savers._audit.digests import CheckpointFields, ContentDigester, Digester, find_codec, get_fields, unwrap
 from savers._audit.entries import FORMAT, Entry, now, to_json
 from savers._audit.log import AuditLog
-from savers._log.capability import SupportsLogs
 from savers._wrappers.base import (
     CAPABILITIES,
     OF_NO_THREAD,
     LogsOfDelegate,
     LogWithWriter,
     SaverWrapper,
+    SupportsLogs,
     WriterWrapper,
     is_async,
     iter_wrappers,

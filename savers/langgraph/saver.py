@@ -28,10 +28,10 @@ from graphkit import CheckpointInfo, RunnableConfig
 from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit
 from graphkit.errors import CheckpointConflictError, CheckpointErasedError, CheckpointerConfigurationError
 from graphkit.saver_kit import LANGGRAPH, MADE_BY, FrozenDict, check_complete, check_limit, run_in_thread
-from savers._log.capability import SupportsLogs
 from savers._log.catalogue import Head
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers._threads import InUseError
+from savers._wrappers.base import SupportsLogs
 from savers.langgraph.contract_histories import ContractHistories
 from savers.langgraph.decoding import Ancestor, Parts, restore, take_ancestor, take_apart
 from savers.langgraph.encoding import (

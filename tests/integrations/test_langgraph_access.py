@@ -10,7 +10,7 @@ from graphkit import RunnableConfig
 from graphkit.errors import AccessDeniedError
 from graphkit.testing import made
 from savers import AccessControlledSaver, FileSystemSaver, MemorySaver, acting_as, policies
-from savers._log.capability import SupportsLogs
+from savers._wrappers.base import SupportsLogs
 from savers.langgraph import CheckpointSaver
 from tests.support.growing_graph import compile_graph
 

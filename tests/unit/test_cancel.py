@@ -9,7 +9,6 @@ from functools import partial
 
 import pytest
 
-import graphkit._engine.history
 from graphkit import (
     END,
     START,
@@ -21,6 +20,7 @@ from graphkit import (
     interrupt,
     operations,
 )
+from graphkit._engine import driver, history
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -37,6 +37,7 @@ from tests.support.graphs import (
     CONFIG,
     LOG,
     FlakyNode,
+    asking,
     both,
     close_at,
     connect,
@@ -66,8 +67,8 @@ def store(tmp_path):
 def quick(request, monkeypatch):
     """A run looks at each boundary, and a cancel waits for a moment only."""
     if "real_times" not in request.fixturenames:
-        monkeypatch.setattr(graphkit._engine.history, "LOOK_INTERVAL", 0.0)
-        monkeypatch.setattr(graphkit._engine.history, "_REST", 0)
+        monkeypatch.setattr(history, "LOOK_INTERVAL", 0.0)
+        monkeypatch.setattr(history, "_REST", 0)
         monkeypatch.setattr(operations, "_PATIENCE", 0.05)
 
 
@@ -115,15 +116,19 @@ def make_app(saver, options=None, **nodes):
 @both
 @pytest.mark.parametrize("options", [{}, {"durability": "async"}, {"checkpoint_interval": 5}])
 def test_it_ends_before_the_next_node(saver, options, how):
-    a, events = Canceller(saver, reason="sold out"), []
+    a = Canceller(saver, reason="sold out")
+    events = []
     app = make_app(saver, {**options, "observers": [events.append]}, a=a, b="b")
 
     last = run(app, {}, how=how)
 
     assert a.results == [True]
-    assert (last.node_id, last.reason()) == ("b", "sold out")
-    assert (last.is_cancelled, last.is_interrupted) == (True, False)
-    assert last.state["log"] == saver.get(CONFIG).state["log"] == ["a"]
+    assert last.node_id == "b"
+    assert last.reason() == "sold out"
+    assert last.is_cancelled
+    assert not last.is_interrupted
+    assert last.state["log"] == ["a"]
+    assert saver.get(CONFIG).state["log"] == ["a"]
     assert_nothing_waits(saver, app)
 
     cancellation = saver.summary(CONFIG).cancellation
@@ -212,14 +217,18 @@ def test_a_node_in_another_process_asks(tmp_path, open_store):
 
 @both
 def test_nested_graphs_and_forks_stop_as_one(saver, how):
-    p, q = Canceller(saver, "p"), FlakyNode("q")
+    p = Canceller(saver, "p")
+    q = FlakyNode("q")
     child = make_chain(p=p, q=q).compile()
-    app = make_graph(LOG, "j>END START>s,b s>j b>j", s=child).compile(checkpoint_saver=saver)
+    graph = make_graph(LOG, "j>END START>s,b s>j b>j", s=child)
+    app = graph.compile(checkpoint_saver=saver)
 
     assert run(app, {}, how=how).is_cancelled
-    assert (p.results, q.runs) == ([True], [])
+    assert p.results == [True]
+    assert q.runs == []
     assert_nothing_waits(saver, app)
-    assert run(app, None, how=how).state["log"] == ["p", "q", "b", "j"]
+    resumed = run(app, None, how=how)
+    assert resumed.state["log"] == ["p", "q", "b", "j"]
 
 
 @pytest.mark.parametrize("durability", ["sync", "exit"])
@@ -454,11 +463,10 @@ class SteppedRun:
 
     def __init__(self, monkeypatch):
         self.nanoseconds = 10**18 + 130_000_000  # in the middle of a slot
-        clock = graphkit._engine.driver.CLOCK._replace(
-            now=lambda: self.nanoseconds, measure=lambda: self.nanoseconds / 10**9
-        )
-        monkeypatch.setattr(graphkit._engine.driver, "CLOCK", clock)
-        self.arrived, self.permits = threading.Semaphore(0), threading.Semaphore(0)
+        clock = driver.CLOCK._replace(now=lambda: self.nanoseconds, measure=lambda: self.nanoseconds / 10**9)
+        monkeypatch.setattr(driver, "CLOCK", clock)
+        self.arrived = threading.Semaphore(0)
+        self.permits = threading.Semaphore(0)
         self.count = 0
         self.last = None
 
@@ -542,26 +550,30 @@ def test_a_request_is_granted_once(saver, operation):
 
 
 def test_the_question_of_a_nested_graph_waits_no_more(saver):
-    child = make_chain(ask=lambda state: {"log": interrupt("ok?")}).compile()
+    child = make_chain(ask=asking("ok?")).compile()
     app = make_app(saver, a="a", s=child)
     app.invoke({}, CONFIG)
     assert len(saver.interrupts("t")) == 1
     assert cancel(saver, "t")
     assert_nothing_waits(saver, app)
-    assert app.invoke_final(None, CONFIG).payload == "ok?"
-    assert app.invoke(GraphResume("yes"), CONFIG)["log"] == ["a", "yes"]
+    again = app.invoke_final(None, CONFIG)
+    assert again.payload == "ok?"
+    final = app.invoke(GraphResume("yes"), CONFIG)
+    assert final["log"] == ["a", "yes"]
 
 
 @pytest.mark.parametrize("options", [{"release_thread": True}, {"preserve": False}])
 def test_a_run_that_finishes_and_leaves_no_thread(saver, monkeypatch, options):
-    at_work, go_on = threading.Event(), threading.Event()
-    a = FlakyNode("a", begun=at_work, after=go_on)
+    at_work = threading.Event()
+    go_on = threading.Event()
     monkeypatch.setattr(operations, "_PATIENCE", PATIENCE)
+    app = make_app(saver, options, a=FlakyNode("a", begun=at_work, after=go_on))
+    scripted = ScriptedSaver(saver).on("put_writes", go_on.set, late=True)
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(make_app(saver, options, a=a).invoke_final, {}, CONFIG)
+        running = pool.submit(app.invoke_final, {}, CONFIG)
         assert at_work.wait(PATIENCE)
-        assert not cancel(ScriptedSaver(saver).on("put_writes", go_on.set, late=True), "t")
-        assert done.result(PATIENCE).is_end
+        assert not cancel(scripted, "t")
+        assert running.result(PATIENCE).is_end
 
 
 def test_a_watch_reports_it(saver):

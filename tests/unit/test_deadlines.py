@@ -81,7 +81,8 @@ def test_a_late_answer_is_refused(saver, clock, by):
     with pytest.raises((CheckpointConflictError, GraphRunnerError), match="too late: the deadline of interrupt"):
         WAYS_TO_ANSWER[by](app, saver, clock, stop)
     assert contents(saver) == before
-    assert app.invoke(None, CONFIG)["log"] == ["no"]
+    final = app.invoke(None, CONFIG)
+    assert final["log"] == ["no"]
     with pytest.raises(CheckpointConflictError, match="no interrupt is pending"):
         operations.answer(saver, "t", "yes", clock=clock)
 
@@ -146,27 +147,32 @@ def test_a_default_that_cannot_be_stored(tmp_path, clock):
 
 
 def test_the_record_says_who_answered(saver, clock):
-    events, stops = [], []
+    events = []
     question = asks(deadline=HOUR, default="no")
-    app = make_chain(ask=question, again=question).compile(checkpoint_saver=saver, clock=clock, observers=events.append)
-    for given in ({}, GraphResume("yes")):
-        app.invoke(given, CONFIG)
-        stops.append(app.get_state(CONFIG).config)
+    graph = make_chain(ask=question, again=question)
+    app = graph.compile(checkpoint_saver=saver, clock=clock, observers=events.append)
+    app.invoke({}, CONFIG)
+    first = app.get_state(CONFIG).config
+    app.invoke(GraphResume("yes"), CONFIG)
+    second = app.get_state(CONFIG).config
     clock.advance(HOUR)
     app.invoke(None, CONFIG)
 
-    assert [event.data["by"] for event in events if event.type == "interrupt.answered"] == ["human", "deadline"]
-    writes = [write for stop in stops for write in saver.get_writes(stop).items()]
-    records = [value for key, value in writes if key.startswith("resumed:")]
-    assert records == [True, {"by": "deadline", "expired": False}]
+    answered = [event for event in events if event.type == "interrupt.answered"]
+    assert [event.data["by"] for event in answered] == ["human", "deadline"]
+    for stop, expected in ((first, True), (second, {"by": "deadline", "expired": False})):
+        writes = saver.get_writes(stop)
+        assert [value for key, value in writes.items() if key.startswith("resumed:")] == [expected]
 
 
 @pytest.mark.parametrize("embedded", [False, True])
 def test_a_deadline_in_a_nested_graph(saver, clock, embedded):
     inner = make_chain(ask=asks(deadline=HOUR, default="no"))
-    app = make_chain(sub=inner.compile() if embedded else inner).compile(checkpoint_saver=saver, clock=clock)
+    sub = inner.compile() if embedded else inner
+    app = make_chain(sub=sub).compile(checkpoint_saver=saver, clock=clock)
     app.invoke({}, CONFIG)
-    assert [each.deadline for each in saver.interrupts("t")] == [NOON + HOUR]
+    (pending,) = saver.interrupts("t")
+    assert pending.deadline == NOON + HOUR
 
     clock.advance(HOUR)
     before = contents(saver)
@@ -192,7 +198,8 @@ def test_several_questions_with_deadlines(saver, clock):
     (without,) = [stop.id for stop in left if stop.deadline is None]
     app.invoke(GraphResume({without: "c"}), CONFIG)
     clock.advance(HOUR)
-    assert app.invoke(None, CONFIG)["log"] == ["a", "b", "c", "j"]
+    final = app.invoke(None, CONFIG)
+    assert final["log"] == ["a", "b", "c", "j"]
 
 
 def test_a_map_answers_the_items_that_expire(saver, clock):
@@ -213,11 +220,13 @@ def test_a_past_checkpoint_asks_again_without_the_deadline_that_has_passed(saver
     past = app.get_state(CONFIG).config
     clock.advance(HOUR)
     app.invoke(None, CONFIG)
-    assert app.invoke(GraphResume("yes"), past)["log"] == ["yes"]
+    final = app.invoke(GraphResume("yes"), past)
+    assert final["log"] == ["yes"]
 
     other = operations.fork(saver, past, "other", created_at=clock()).config
     operations.answer(saver, other, "maybe", clock=clock)
-    assert app.invoke(None, RunnableConfig("other"))["log"] == ["maybe"]
+    final = app.invoke(None, RunnableConfig("other"))
+    assert final["log"] == ["maybe"]
 
 
 def test_a_question_after_a_sleep_counts_from_when_it_is_asked(saver, clock):

@@ -272,17 +272,21 @@ def test_checkpoint_when_with_forks(saver, go):
 
 
 def test_a_failing_branch_lets_the_others_finish_and_a_resume_repeats_only_it(saver, go):
-    runs, failed = [], threading.Event()
-    b, c = FlakyNode("b", runs, after=failed), FlakyNode("c", runs, fails=True, begun=failed)
+    runs = []
+    failed = threading.Event()
+    b = FlakyNode("b", runs, after=failed)
+    c = FlakyNode("c", runs, fails=True, begun=failed)
     graph = diamond(a=FlakyNode("a", runs), b=b, c=c).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError) as error:
         go(graph, {})
-    assert (error.value.node_id, error.value.thread_id) == ("c", "t")
+    assert error.value.node_id == "c"
+    assert error.value.thread_id == "t"
     assert type(error.value.__cause__) is Boom
     assert list(error.value.path) in (["a"], ["a", "b"])
     assert status_of(saver) == "failed"
     c.fails = False
-    assert logged(go(graph, None)) == ["a", "b", "c", "d"]
+    outputs = go(graph, None)
+    assert logged(outputs) == ["a", "b", "c", "d"]
     assert sorted(runs) == ["a", "b", "c", "c"]
     assert status_of(saver) == "finished"
 
@@ -344,9 +348,12 @@ def test_what_has_not_started_does_not_start(saver, go):
 
 
 def test_an_embedded_graph_in_a_branch_is_stopped_by_another_branchs_failure(saver, go):
-    runs, failed = [], threading.Event()
+    runs = []
+    failed = threading.Event()
+    p = FlakyNode("p", runs, after=failed)
+    q = FlakyNode("q", runs)
     c = FlakyNode("c", runs, fails=True, begun=failed)
-    child = built("START>p p>q q>END", p=FlakyNode("p", runs, after=failed), q=FlakyNode("q", runs)).compile()
+    child = built("START>p p>q q>END", p=p, q=q).compile()
     graph = built("START>s,c s>d c>d d>END", s=child, c=c).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError) as error:
         go(graph, {})
@@ -373,18 +380,21 @@ def test_an_update_that_cannot_be_stored_fails_its_branch_alone(tmp_path, go):
 @pytest.mark.parametrize("on_save_error", ["raise", "warn"])
 def test_a_store_that_fails_at_any_of_its_calls(go, durability, on_save_error, late):
     edges = "START>a a>b,c b>b2 b2>d c>d d>END"
+    refused = CheckpointStorageError("x", "write", "refused")
 
     for method, at in itertools.product(["put", "put_writes"], range(6)):
         runs = []
-        refused = CheckpointStorageError("x", "write", "refused")
+        nodes = {name: FlakyNode(name, runs) for name in ("a", "b", "b2", "c", "d")}
         saver = ScriptedSaver(MemorySaver()).fail(method, refused, skip=at, late=late)
-        graph = built(edges, **{name: FlakyNode(name, runs) for name in ("a", "b", "b2", "c", "d")})
-        compiled = graph.compile(checkpoint_saver=saver, durability=durability, on_save_error=on_save_error)
+        compiled = built(edges, **nodes).compile(
+            checkpoint_saver=saver, durability=durability, on_save_error=on_save_error
+        )
         try:
             final = go(compiled, {})[-1]
         except CheckpointStorageError:
             assert on_save_error == "raise"
-            final = go(compiled, {} if saver.get(CONFIG) is None else None)[-1]
+            given = {} if saver.get(CONFIG) is None else None
+            final = go(compiled, given)[-1]
             assert max(runs.count(name) for name in runs) <= 2
         else:
             assert sorted(runs) == ["a", "b", "b2", "c", "d"]
@@ -452,14 +462,17 @@ def test_several_questions_are_listed_and_answered_one_after_the_other(saver, go
     graph, stop = ask_in_two_branches(saver, go, runs)
     assert stored(saver)[-1] == ("a", "__PARALLEL__(a)")
     assert stop.when == "inside"
-    assert {each.payload: each.node_id for each in stop.interrupts} == {"b?": "b", "c?": "c"}
+    nodes = {each.payload: each.node_id for each in stop.interrupts}
+    assert nodes == {"b?": "b", "c?": "c"}
     ids = ids_of(stop)
     assert ids_of(graph.get_state(CONFIG)) == ids
-    assert ids["b?"] != ids["c?"]
+    b, c = ids["b?"], ids["c?"]
+    assert b != c
 
-    stop = go(graph, GraphResume({ids["c?"]: "C"}))[-1]
-    assert ids_of(stop) == {"b?": ids["b?"]}
-    assert logged(go(graph, GraphResume("B"))) == ["a", "B", "C", "d"]  # only one is left
+    stop = go(graph, GraphResume({c: "C"}))[-1]
+    assert ids_of(stop) == {"b?": b}
+    outputs = go(graph, GraphResume("B"))  # only one is left
+    assert logged(outputs) == ["a", "B", "C", "d"]
     assert runs.count("b?") in {2, 3}
     assert runs.count("c?") == 2
     assert stored_nodes(saver) == ["d", "__PARALLEL__(a)", "a", START]
@@ -479,8 +492,9 @@ def test_several_questions_are_answered_by_their_ids_only(saver, go, value):
     assert saver.get(CONFIG).id == before
     again = go(graph, GraphResume())[-1]
     assert ids_of(again) == ids  # asked again, under the same ids
-    answers = GraphResume({ids["c?"]: [], ids["b?"]: ["B"]})
-    assert logged(go(graph, answers)) == ["a", "B", "d"]
+    answers = {ids["c?"]: [], ids["b?"]: ["B"]}
+    final = go(graph, GraphResume(answers))
+    assert logged(final) == ["a", "B", "d"]
 
 
 def test_a_loop_in_a_branch_asks_at_every_turn(saver, go):
@@ -546,7 +560,8 @@ def test_a_declared_stop_at_a_branch_node_is_at_its_fork(saver, go, kind, latest
 
 def test_update_state_while_several_wait(saver, go):
     graph, stop = ask_in_two_branches(saver, go)
-    b, c = (ids_of(stop)[payload] for payload in ("b?", "c?"))
+    ids = ids_of(stop)
+    b, c = ids["b?"], ids["c?"]
     go(graph, GraphResume({b: "B"}))
 
     graph.update_state(CONFIG, {"log": "update"})
@@ -585,7 +600,8 @@ def test_time_travel_to_a_forks_checkpoint_runs_its_branches_again(saver, go):
     _, _, fork, _ = saver.list(CONFIG)
 
     assert fork.next_node_id == "__PARALLEL__(a)"
-    assert logged(go(graph, None, at_checkpoint(fork))) == ["a", "b", "c", "d"]
+    outputs = go(graph, None, at_checkpoint(fork))
+    assert logged(outputs) == ["a", "b", "c", "d"]
     assert sorted(runs) == ["b", "b", "c", "c"]
     assert list_ids(saver, CONFIG)[-len(before) :] == before  # nothing was rewritten
 
@@ -593,13 +609,17 @@ def test_time_travel_to_a_forks_checkpoint_runs_its_branches_again(saver, go):
 def test_time_travel_to_questions_that_were_answered(saver, go):
     graph, stop = ask_in_two_branches(saver, go)
     at = at_checkpoint(saver.get(CONFIG))
-    go(graph, GraphResume({each.id: each.payload for each in stop.interrupts}))
+    ids = ids_of(stop)
+    answers = {ids["b?"]: "b", ids["c?"]: "c"}
+    go(graph, GraphResume(answers))
 
-    again = ids_of(go(graph, None, at)[-1])
+    again = go(graph, None, at)[-1]
 
-    assert sorted(again) == ["b?", "c?"]
-    new = {again["b?"]: "B", again["c?"]: "C"}
-    assert logged(go(graph, GraphResume(new))) == ["a", "B", "C", "d"]
+    ids = ids_of(again)
+    assert sorted(ids) == ["b?", "c?"]
+    answers = {ids["b?"]: "B", ids["c?"]: "C"}
+    final = go(graph, GraphResume(answers))
+    assert logged(final) == ["a", "B", "C", "d"]
 
 
 # --- closed, cancelled, thrown into, killed ---------------------------------------------------------------------------

@@ -184,11 +184,12 @@ def test_what_a_node_may_return():
         graph = make_chain(LOG, a=lambda s: result, b=log_node("b"))
         return graph.compile().invoke({"log": "i"})["log"]
 
+    update = {"log": "a"}
     assert run(None) == ["i", "b"]
     assert run({}) == ["i", "b"]
-    assert run({"log": "a"}) == ["i", "a", "b"]
-    assert run(Command(update={"log": "a"})) == ["i", "a", "b"]
-    assert run(Command(END, {"log": "a"})) == ["i", "a"]
+    assert run(update) == ["i", "a", "b"]
+    assert run(Command(update=update)) == ["i", "a", "b"]
+    assert run(Command(END, update)) == ["i", "a"]
     assert run(Command(END)) == ["i"]
 
 
@@ -613,7 +614,8 @@ def test_any_value_is_refused_when_nothing_waits(saver):
         with pytest.raises(GraphRunnerError, match="update="):
             compiled.invoke(GraphResume(value), CONFIG)
     nodes["b"].fails = False
-    assert compiled.invoke(GraphResume(update={"log": "x"}), CONFIG)["log"] == ["a", "x", "b"]
+    final = compiled.invoke(GraphResume(update={"log": "x"}), CONFIG)
+    assert final["log"] == ["a", "x", "b"]
 
 
 def fail_once(saver):
@@ -662,13 +664,14 @@ def test_an_answer_to_a_past_stop_is_found_again_and_the_old_line_stays(saver):
     stop = at_checkpoint(saver.get(CONFIG))
     compiled.invoke(GraphResume({"log": "old"}), CONFIG)
     before = list(saver.list(CONFIG))
-    waiting = saver.get_writes(stop)
+    writes = saver.get_writes(stop)
 
     fail_in(nodes["b"], compiled, GraphResume({"log": "new"}), stop)
 
-    assert compiled.invoke(None, CONFIG)["log"] == ["a", "new", "b"]
+    final = compiled.invoke(None, CONFIG)
+    assert final["log"] == ["a", "new", "b"]
     assert list(saver.list(CONFIG))[-3:] == before
-    assert saver.get_writes(stop) == waiting
+    assert saver.get_writes(stop) == writes
 
 
 # --- interrupt_before_edge --------------------------------------------------------------------------------------------
@@ -828,12 +831,13 @@ def test_what_is_done_to_an_output_or_an_update_afterwards_changes_nothing(kind)
 def test_the_state_of_an_error_is_a_copy():
     saver = MemorySaver()
     saver.register_types(Box)
-    graph = chain("a", "b", fails="b")[0]
+    graph, _ = chain("a", "b", fails="b")
     compiled = graph.compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError) as failed:
         compiled.invoke({"box": Box([1])}, CONFIG)
     failed.value.state["box"].n = 99
-    assert saver.get(CONFIG).state["box"] == Box([1])
+    checkpoint = saver.get(CONFIG)
+    assert checkpoint.state["box"] == Box([1])
 
 
 # --- metadata, errors -------------------------------------------------------------------------------------------------
@@ -843,8 +847,8 @@ def test_each_checkpoint_says_where_it_comes_from(saver):
     graph, nodes = chain("a", "b")
     compiled = graph.compile(checkpoint_saver=saver)
     mine = {"user": "ann", "run_id": "mine", "step": 99}
-    fail_in(nodes["b"], compiled, {}, RunnableConfig("t", metadata=mine))
-    compiled.invoke(None, RunnableConfig("t", metadata={"shift": "late"}))
+    fail_in(nodes["b"], compiled, {}, CONFIG.replace(metadata=mine))
+    compiled.invoke(None, CONFIG.replace(metadata={"shift": "late"}))
     compiled.invoke({}, CONFIG)
 
     def values(key):
@@ -855,9 +859,11 @@ def test_each_checkpoint_says_where_it_comes_from(saver):
     assert values("user") == ["ann"] * 3 + [None] * 3
     assert values("shift") == [None, None, "late"] + [None] * 3
     assert len(set(values("graph"))) == 1
-    first, *_, last = run_ids = values("run_id")
+    run_ids = values("run_id")
+    first, last = run_ids[0], run_ids[-1]
     assert run_ids == [first] * 3 + [last] * 3
-    assert len({first, last, "mine"}) == 3
+    assert first != last
+    assert "mine" not in run_ids
 
 
 class OrderError(NodeExecutionError):
@@ -909,16 +915,18 @@ def test_an_error_without_a_text_is_reported_and_recorded():
 
 @pytest.mark.requirement("G28")
 def test_a_failure_pickles():
-    graph = chain("a", fails="a")[0]
+    graph, _ = chain("a", fails="a")
+    compiled = graph.compile(checkpoint_saver=MemorySaver())
 
     with pytest.raises(NodeExecutionError) as failed:
-        graph.compile(checkpoint_saver=MemorySaver()).invoke({"x": [1]}, RunnableConfig("t", metadata={"k": 1}))
+        compiled.invoke({"x": [1]}, RunnableConfig("t", metadata={"k": 1}))
     copy = pickle.loads(pickle.dumps(failed.value))
 
     assert type(copy) is NodeExecutionError
-    assert (str(copy), copy.node_id, copy.state, copy.config) == (
-        str(failed.value), "a", {"x": [1], "log": []}, failed.value.config
-    )  # fmt: skip
+    assert str(copy) == str(failed.value)
+    assert copy.node_id == "a"
+    assert copy.state == {"x": [1], "log": []}
+    assert copy.config == failed.value.config
 
 
 # --- a goto that is not one node id -----------------------------------------------------------------------------------

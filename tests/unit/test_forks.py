@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -473,8 +473,9 @@ def test_several_questions_are_listed_and_answered_one_after_the_other(saver, go
     assert ids_of(stop) == {"b?": b}
     outputs = go(graph, GraphResume("B"))  # only one is left
     assert logged(outputs) == ["a", "B", "C", "d"]
-    assert runs.count("b?") in {2, 3}
-    assert runs.count("c?") == 2
+    counts = Counter(runs)
+    assert counts["b?"] in {2, 3}
+    assert counts["c?"] == 2
     assert stored_nodes(saver) == ["d", "__PARALLEL__(a)", "a", START]
 
 
@@ -610,15 +611,15 @@ def test_time_travel_to_questions_that_were_answered(saver, go):
     graph, stop = ask_in_two_branches(saver, go)
     at = at_checkpoint(saver.get(CONFIG))
     ids = ids_of(stop)
-    answers = {ids["b?"]: "b", ids["c?"]: "c"}
-    go(graph, GraphResume(answers))
+    b, c = ids["b?"], ids["c?"]
+    go(graph, GraphResume({b: "b", c: "c"}))
 
     again = go(graph, None, at)[-1]
 
     ids = ids_of(again)
     assert sorted(ids) == ["b?", "c?"]
-    answers = {ids["b?"]: "B", ids["c?"]: "C"}
-    final = go(graph, GraphResume(answers))
+    b, c = ids["b?"], ids["c?"]
+    final = go(graph, GraphResume({b: "B", c: "C"}))
     assert logged(final) == ["a", "B", "C", "d"]
 
 

@@ -83,11 +83,14 @@ def fail(state):
 def test_a_submitted_run_is_queued_until_it_begins(app, saver):
     assert app.submit({"log": "in"}, T) == T
     assert status(saver) == "queued"
-    (stored,) = saver.list(T)
-    assert (stored.node_id, stored.next_node_id, stored.parent_id) == (START, START, None)
-    assert dict(stored.state) == {}
+    (checkpoint,) = saver.list(T)
+    assert checkpoint.node_id == START
+    assert checkpoint.next_node_id == START
+    assert checkpoint.parent_id is None
+    assert dict(checkpoint.state) == {}
 
-    assert app.invoke(None, T)["log"] == ["in", "a", "b"]
+    final = app.invoke(None, T)
+    assert final["log"] == ["in", "a", "b"]
     assert status(saver) == "finished"
     infos = saver.history(T)
     assert [info.metadata["source"] for info in infos] == ["loop", "loop", "input", "submit"]
@@ -314,9 +317,11 @@ def test_what_is_new_needs_no_migration_and_what_is_stored_is_migrated_once(save
     app = make_app(saver, migrations=[migrate])
     app.submit({"log": "in"}, T)
     assert app.get_state(T).state.get("log", []) == []
-    assert app.invoke(None, T)["log"] == ["in", "a", "b"]
+    final = app.invoke(None, T)
+    assert final["log"] == ["in", "a", "b"]
     app.submit({"log": "again"}, T)
-    assert app.invoke(None, T)["log"] == ["in", "a", "b", "again", "a", "b"]
+    final = app.invoke(None, T)
+    assert final["log"] == ["in", "a", "b", "again", "a", "b"]
 
 
 # What is refused
@@ -461,9 +466,10 @@ def test_a_worker_waits_until_a_run_is_due(store, monkeypatch):
     monkeypatch.setattr(graphkit.worker, "_LONGEST_WAIT", 0.05)  # it looks at the clock again
     done = threading.Event()
     app = make_chain(LOG, a=lambda state: done.set()).compile(checkpoint_saver=store)
-    at = now() + timedelta(seconds=0.3)
+    start = now()
+    at = start + timedelta(seconds=0.3)
     app.submit({}, T, at=at)
-    app.submit({}, RunnableConfig("far"), at=now() + LATER)
+    app.submit({}, RunnableConfig("far"), at=start + LATER)
     assert Worker(store, app).run(once=True) == 0
     worker = Worker(store, app, interval=3600)
     with serving(worker) as (served,):
@@ -491,15 +497,19 @@ def test_a_worker_does_not_read_a_run_again_that_is_not_due(store, monkeypatch):
 
 @pytest.mark.requirement("W4")
 def test_threads_are_taken_in_the_order_in_which_they_became_due(store):
-    taken = []
-    app = make_chain(LOG, a=lambda state, config: taken.append(config.thread)).compile(checkpoint_saver=store)
+    threads = []
+    app = make_chain(LOG, a=lambda state, config: threads.append(config.thread)).compile(checkpoint_saver=store)
     start = now() + timedelta(hours=1)
-    for thread, seconds in {"c": 1, "a": 3, "d": 2, "b": 4}.items():
-        submit(store, {}, thread, at=start + timedelta(seconds=seconds))
+    second = timedelta(seconds=1)
+    submit(store, {}, "c", at=start + second)
+    submit(store, {}, "a", at=start + 3 * second)
+    submit(store, {}, "d", at=start + 2 * second)
+    submit(store, {}, "b", at=start + 4 * second)
     submit(store, {}, "now")
 
-    assert Worker(store, app, clock=lambda: start + LATER).run(once=True) == 5
-    assert taken == ["now", "c", "d", "a", "b"]
+    worker = Worker(store, app, clock=lambda: start + LATER)
+    assert worker.run(once=True) == 5
+    assert threads == ["now", "c", "d", "a", "b"]
 
 
 @pytest.mark.requirement("W5")
@@ -511,7 +521,8 @@ def test_no_more_runs_at_once_than_allowed(store):
         app.submit({}, RunnableConfig(thread))
     assert Worker(store, app, concurrency=2).run(once=True) == 20
     assert calls.most == 2
-    assert {status(store, thread) for thread in threads} == {"finished"}
+    for thread in threads:
+        assert status(store, thread) == "finished"
     with pytest.raises(ValueError, match="concurrency"):
         Worker(store, app, concurrency=0)
 

@@ -149,8 +149,9 @@ def test_bytes_that_are_not_those_stored_are_noticed():
 
 def test_far_pieces_are_read_apart_and_near_ones_together():
     far = 10_000_000
-    disk = {0: b"a" * 10 + b"." * 40 + b"b" * 10, far: b"c" * 10}
-    body = b"a" * 10 + b"b" * 10 + b"c" * 10
+    a, b, c = b"a" * 10, b"b" * 10, b"c" * 10
+    disk = {0: a + b"." * 40 + b, far: c}
+    body = a + b + c
     value = delta.Value(delta.OPAQUE, 0, len(body), crc32(body), [0, 10, 50, 10, far, 10])
     asked = []
 
@@ -209,7 +210,8 @@ def test_pieces_that_are_a_quarter_of_a_range_are_read_at_once(distance, reads):
     size = 1 << 14
     data = random.Random(1).randbytes(3 * distance)
     pieces = [2 * distance, size, 0, size, distance, size]
-    body = b"".join(data[start : start + size] for start in pieces[::2])
+    starts = pieces[::2]
+    body = b"".join(data[start : start + size] for start in starts)
     value = delta.Value(delta.LIST, 3, len(body), crc32(body), pieces)
     ranges = []
 

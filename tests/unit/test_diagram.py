@@ -140,9 +140,11 @@ def test_of_conditions_in_branches_only_what_the_path_names_is_passed():
     assert "X" not in names
 
     names, links = passed(graph, [START, "A", "B", "X", "C", FORK, "J", END])
-    assert {"X", "C"} <= set(names)
+    assert "X" in names
+    assert "C" in names
     assert "Y" not in names
-    assert not [link for link in links if link.startswith("X") and link.endswith("C")]
+    for link in links:
+        assert not (link.startswith("X") and link.endswith("C"))
 
 
 def test_a_step_that_follows_no_edge_is_drawn_too():
@@ -229,10 +231,14 @@ def test_no_name_begins_with_a_word_of_mermaids():
         "call", "class", "click", "default", "direction", "end", "flowchart", "graph", "href", "interpolate", "linkStyle",
         "style", "subgraph",
     ]  # fmt: skip
-    ids = [*words, *[f"{word}s" for word in words], *map(str.upper, words), "_self", "_blank", "_parent", "_top"]
-    names = re.findall(r'^(\w+)\("', "\n".join(lines(chain(*ids))), re.MULTILINE)
+    plurals = [f"{word}s" for word in words]
+    upper = [word.upper() for word in words]
+    ids = [*words, *plurals, *upper, "_self", "_blank", "_parent", "_top"]
+    diagram = "\n".join(lines(chain(*ids)))
+    names = re.findall(r'^(\w+)\("', diagram, re.MULTILINE)
     assert len(names) == len(ids)
-    assert all(re.fullmatch(r"n\d+", name) for name in names)
+    for name in names:
+        assert re.fullmatch(r"n\d+", name)
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,9 @@ def test_an_executor_by_the_id_of_the_forking_node(go, threads, more, log):  # a
     for node_id, name in {"a": "mine", **more}.items():
         config = config.addParallelNodeExecutor(node_id, threads[name])
 
-    assert logged(go(app, {}, config.build())) == log
+    outputs = go(app, {}, config.build())
+
+    assert logged(outputs) == log
 
 
 @pytest.mark.parametrize(
@@ -148,15 +150,20 @@ def test_an_executor_by_the_id_of_the_forking_node(go, threads, more, log):  # a
     ],
 )
 def test_an_executor_that_would_have_no_effect_is_refused(threads, name, hint):
-    inner = connect(StateGraph(SCHEMA).add_map_node("inner", where, lambda s: "x"), "START>inner inner>END")
-    graph = StateGraph(SCHEMA).add_map_node("map", where, lambda s: "x").add_node("nested", inner.compile())
+    inner = StateGraph(SCHEMA).add_map_node("inner", where, lambda s: "x")
+    connect(inner, "START>inner inner>END")
+    graph = StateGraph(SCHEMA)
+    graph.add_map_node("map", where, lambda s: "x")
+    graph.add_node("nested", inner.compile())
     for node in ("n0", "n1", "chosen", "x", "y"):
         graph.add_node(node, where)
     graph.add_conditional_edges("chosen", lambda s: ["x", "y"], ["x", "y"])
     connect(graph, "START>n0,n1 n0>map n1>map map>nested nested>chosen x>END y>END")
     app = graph.compile()
+    mine = threads["mine"]
+    config = CONFIG.replace(executor={"map": mine, name: mine})
     with pytest.raises(GraphStateError, match=f"executor names '{name}', which .* map node; {re.escape(hint)}"):
-        app.invoke({}, CONFIG.replace(executor={"map": threads["mine"], name: threads["mine"]}))
+        app.invoke({}, config)
 
 
 @pytest.mark.parametrize("executor", ["a name", {"n0": "a name"}])

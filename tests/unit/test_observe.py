@@ -70,16 +70,19 @@ def test_levels_are_ordered():
 
 
 def test_an_event_is_immutable_aware_and_pickles():
-    one = event("checkpoint.save", "info", run_id="r")
-    assert (one.type, one.level) == ("checkpoint.save", "info")
-    assert (one.thread_id, one.node_id, one.checkpoint_id) == ("t", "n", "c")
-    assert one.timestamp.tzinfo is UTC
-    assert dict(one.data) == {"run_id": "r"}
+    saved = event("checkpoint.save", "info", run_id="r")
+    assert saved.type == "checkpoint.save"
+    assert saved.level == "info"
+    assert saved.thread_id == "t"
+    assert saved.node_id == "n"
+    assert saved.checkpoint_id == "c"
+    assert saved.timestamp.tzinfo is UTC
+    assert dict(saved.data) == {"run_id": "r"}
     with pytest.raises(AttributeError):
-        one.type = "y"
+        saved.type = "y"
     with pytest.raises(TypeError):
-        one.data["run_id"] = "s"
-    assert pickle.loads(pickle.dumps(one)) == one
+        saved.data["run_id"] = "s"
+    assert pickle.loads(pickle.dumps(saved)) == saved
 
 
 @pytest.mark.requirement("G25", "G26", "G33")
@@ -213,13 +216,19 @@ def test_events_below_every_level_are_not_made():
 
 @pytest.mark.requirement("G27")
 def test_multi_forwards_in_order_drops_none_and_survives_one_that_raises(caplog):
-    got = []
-    first, second = (lambda one, n=n: got.append((n, one.type)) for n in (1, 2))
+    calls = []
+
+    def first(event):
+        calls.append(f"first {event.type}")
+
+    def second(event):
+        calls.append(f"second {event.type}")
+
     observer = MultiObserver(first, None, lambda _: 1 / 0, second)
     assert len(observer.observers) == 3
     observer(event("a"))
     observer(event("b"))
-    assert got == [(1, "a"), (2, "a"), (1, "b"), (2, "b")]
+    assert calls == ["first a", "second a", "first b", "second b"]
     assert caplog.text.count("ZeroDivisionError") == 2
 
 

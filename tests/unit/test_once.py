@@ -207,13 +207,15 @@ def test_any_result_that_can_be_stored(saver, result):
 
 def test_a_result_that_cannot_be_stored(tmp_path):
     graph = make_chain(a=lambda state, config: config.once("k", object))
+    app = graph.compile(checkpoint_saver=FileSystemSaver(tmp_path))
     with pytest.raises(CheckpointSerializationError, match="once"):
-        graph.compile(checkpoint_saver=FileSystemSaver(tmp_path)).invoke({}, CONFIG)
+        app.invoke({}, CONFIG)
     loop = []
     loop.append(loop)
-    graph = make_chain(a=lambda state, config: config.once("k", lambda: loop)).compile(checkpoint_saver=MemorySaver())
+    graph = make_chain(a=lambda state, config: config.once("k", lambda: loop))
+    app = graph.compile(checkpoint_saver=MemorySaver())
     with pytest.raises(NodeExecutionError, match="cannot be stored"):
-        graph.invoke({}, CONFIG)
+        app.invoke({}, CONFIG)
 
 
 def test_a_result_cannot_be_changed_afterwards(saver):
@@ -296,7 +298,9 @@ def test_a_cancelled_run_waits_for_the_record_of_an_effect():
 
 def test_without_a_saver_and_outside_a_node():
     charge = Charge()
-    assert make_chain(a=charge, b=charge).compile().invoke({})["log"] == [1, 2]
+    app = make_chain(a=charge, b=charge).compile()
+    final = app.invoke({})
+    assert final["log"] == [1, 2]
     with pytest.raises(GraphRunnerError):
         _ = CONFIG.attempt
     with pytest.raises(GraphRunnerError, match="inside a node"):

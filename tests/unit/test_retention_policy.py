@@ -201,8 +201,9 @@ def test_a_wrong_file_is_refused(tmp_path, name, text, message):
 def test_the_command_applies_a_file(tmp_path):
     with FileSystemSaver(tmp_path / "store", fsync="never") as saver:
         fill(saver, "t")
-    (tmp_path / "policy.yaml").write_text("keep_last: 2\nmax_bytes: 1\n")
-    command = ("prune", tmp_path / "store", "--policy", tmp_path / "policy.yaml")
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("keep_last: 2\nmax_bytes: 1\n")
+    command = ("prune", tmp_path / "store", "--policy", policy)
     assert graphkit(*command, "--dry-run").out == "would remove 3 checkpoints of 1 thread\n"
     done = graphkit(*command, "--json")
     assert done.json["removed"] == 3

@@ -53,20 +53,24 @@ def make_app(saver):
     graph.add_node("nap", lambda state: sleep(state["seconds"])).add_edge(START, "nap")
     graph.add_node("ask", lambda state: interrupt("?", deadline=state["deadline"], default="deadline"))
     graph.add_edge("ask", END)
-    graph.add_conditional_edges(
-        "nap", lambda state: "ask" if "deadline" in state else "end", {"ask": "ask", "end": END}
-    )
+
+    def choose(state):
+        return "ask" if "deadline" in state else "end"
+
+    graph.add_conditional_edges("nap", choose, {"ask": "ask", "end": END})
     return graph.compile(checkpoint_saver=saver)
 
 
 def test_the_time_survives_the_process(saver, start):
     assert start("0.5").wait(PATIENCE) == -9
     assert status(saver) == "sleeping"
-    writes = saver.get_writes(RunnableConfig("t"))
-    (timer,) = [write for key, write in writes.items() if key != "asleep"]
+    writes = dict(saver.get_writes(RunnableConfig("t")))
+    del writes["asleep"]
+    (timer,) = writes.values()
     start("serve")
     wait_for(saver, "finished")
-    assert saver.get(RunnableConfig("t")).created_at >= timer["due"]
+    finished = saver.get(RunnableConfig("t"))
+    assert finished.created_at >= timer["due"]
     assert log_of(saver) == ["awake"]
 
 

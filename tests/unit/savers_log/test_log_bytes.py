@@ -104,7 +104,8 @@ def test_ranges_are_read_at_their_places(make):
         assert each.read_at(end - 2, 100) == b"ee", "fewer at the end"
         assert each.read_many([(start, start + 3), (start + 6, end)]) == [b"one", b"three"]
         first, data = each.read_back(end, 5)
-        assert (BEGINNING + b"onetwothree").endswith(data)
+        written = BEGINNING + b"onetwothree"
+        assert written.endswith(data)
         assert first == end - len(data)
         assert len(data) >= 5
 

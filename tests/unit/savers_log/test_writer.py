@@ -58,12 +58,13 @@ def put_packed(log, checkpoint, base):
     """As LangGraph's adapter does: the changed values are packed already."""
     if log.writer.state is None:
         return put_whole(log, checkpoint, base)
-    pack = Codec().pack
-    changed = {name: value for name, value in checkpoint.state.items() if base.get(name, ...) != value}
-    packed = {
-        name: None if isinstance(value, bytes) and isinstance(base.get(name), bytes) else pack(value, name)
-        for name, value in changed.items()
-    }
+    codec = Codec()
+    packed = {}
+    for name, value in checkpoint.state.items():
+        if base.get(name, ...) == value:
+            continue
+        grows = isinstance(value, bytes) and isinstance(base.get(name), bytes)
+        packed[name] = None if grows else codec.pack(value, name)
     stored = StoredCheckpoint(
         checkpoint.id, "n", "m", checkpoint.created_us, checkpoint.parent_id, freeze(dict(checkpoint.metadata))
     )
@@ -240,15 +241,17 @@ def test_what_cannot_be_stored_is_refused_and_changes_nothing(refusing, what, is
 def test_a_checkpoint_takes_the_place_of_another_with_its_writes_and_tags(log):
     first = put(log, n=0)
     put(log, n=1)
-    log.writer.put_writes(log.history.find(first), {"w": b"\x01"})
+    replaced = log.history.find(first)
+    log.writer.put_writes(replaced, {"w": b"\x01"})
     log.writer.put_tags(log.history.find(first), ["tag"], ())
     new = put(log, first, n=2)
 
     for each in (log, open_again(log)):
         assert each.history.find(first) is None
-        assert each.history.find(new).tags == ("tag",)
-        assert each.read_writes(each.history.find(new)) == {"w": 1}
-        assert each.load_state(each.history.find(new)) == {"n": 2}
+        checkpoint = each.history.find(new)
+        assert checkpoint.tags == ("tag",)
+        assert each.read_writes(checkpoint) == {"w": 1}
+        assert each.load_state(checkpoint) == {"n": 2}
 
     with pytest.raises(CheckpointNotFoundError):
         put(log, "unknown", n=3)

@@ -90,11 +90,18 @@ def test_two_savers_on_one_store_share_the_lock_by_the_key_of_the_run_lock():
 
     first = OnOneStore(2)
     second = OnOneStore(2)
-    second.histories, second.lock, second.met = first.histories, first.lock, first.met
+    second.histories = first.histories
+    second.lock = first.lock
+    second.met = first.met
     first.put(None, made({"n": 1}))
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda saver: saver.put_writes(None, {str(id(saver)): 1}), (first, second)))
-    assert sorted(first.get_writes(None)) == sorted([str(id(first)), str(id(second))])
+        running = [
+            pool.submit(first.put_writes, None, {"first": 1}),
+            pool.submit(second.put_writes, None, {"second": 1}),
+        ]
+    for put in running:
+        put.result()
+    assert sorted(first.get_writes(None)) == ["first", "second"]
 
 
 def test_of_two_copies_into_one_thread_at_once_the_second_is_refused():
@@ -180,7 +187,8 @@ def test_the_namespaces_of_embedded_graphs_are_found():
     assert list(saver.namespaces("other")) == []
     saver.copy("t", "u")
     assert everything(saver, "u") == everything(saver)
-    assert {info.checkpoint_ns for info in saver.search({}, thread_id="u")} == set(EMBEDDED)
+    found = saver.search({}, thread_id="u")
+    assert {info.checkpoint_ns for info in found} == set(EMBEDDED)
 
 
 def test_what_waits_in_an_embedded_graph_is_found_and_survives_a_prune():

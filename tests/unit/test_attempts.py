@@ -192,9 +192,12 @@ def expect_attempts(errors, *, is_retried):
 def test_hooks_of_every_kind_around_functions_of_every_kind(outer, kind, errors, retried_by, timeout):
     """A policy is an option of the node, or one of the hooks."""
     kinds = [*outer, kind]
-    assume(all(can_wrap(hook, kinds[place + 1 :]) for place, hook in enumerate(outer)))
+    for place, hook in enumerate(outer):
+        assume(can_wrap(hook, kinds[place + 1 :]))
     errors = [error(number) for number, error in enumerate(errors)]
-    failing, log, events = Failing(*errors), [], []
+    failing = Failing(*errors)
+    log = []
+    events = []
     calls, retries = expect_attempts(errors, is_retried=retried_by is not None)
     policy = AT_ONCE.replace(retry_on=ValueError)
     hooks = [make_hooks(log, place)[hook] for place, hook in enumerate(outer)]
@@ -204,8 +207,9 @@ def test_hooks_of_every_kind_around_functions_of_every_kind(outer, kind, errors,
         inside = [*range(len(outer))][retried_by:]
 
     def run_node():
+        node = make_nodes(failing)[kind]
         retry = policy if retried_by == "option" else None
-        return run(make_nodes(failing)[kind], *hooks, retry=retry, timeout=timeout, events=events)
+        return run(node, *hooks, retry=retry, timeout=timeout, events=events)
 
     if calls <= len(errors):
         with pytest.raises(type(errors[calls - 1])) as raised:

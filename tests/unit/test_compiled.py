@@ -48,8 +48,10 @@ def test_history_is_newest_first_and_each_snapshot_addresses_itself(graph, saver
 
     for snapshot, checkpoint in zip(history, saver.list(CONFIG), strict=True):
         assert snapshot.config == CONFIG.replace(checkpoint_id=checkpoint.id, next_node=checkpoint.next_node_id)
-        assert compiled.get_state(snapshot.config).checkpoint_id == checkpoint.id
-        assert (snapshot.parent_id, snapshot.created_at) == (checkpoint.parent_id, checkpoint.created_at)
+        addressed = compiled.get_state(snapshot.config)
+        assert addressed.checkpoint_id == checkpoint.id
+        assert snapshot.parent_id == checkpoint.parent_id
+        assert snapshot.created_at == checkpoint.created_at
         assert snapshot.metadata["k"] == 1
 
 

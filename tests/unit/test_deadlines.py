@@ -191,8 +191,9 @@ def test_a_deadline_in_a_nested_graph(saver, clock, embedded):
 
 def test_several_questions_with_deadlines(saver, clock):
     later = 2 * HOUR
-    nodes = {"a": asks(deadline=HOUR, default="a"), "b": asks(deadline=later, default="b"), "c": asks()}
-    graph = make_graph(LOG, "START>a,b,c a>j b>j c>j j>END", **nodes)
+    a = asks(deadline=HOUR, default="a")
+    b = asks(deadline=later, default="b")
+    graph = make_graph(LOG, "START>a,b,c a>j b>j c>j j>END", a=a, b=b, c=asks())
     app = graph.compile(checkpoint_saver=saver, clock=clock)
     app.invoke({}, CONFIG)
 

@@ -149,7 +149,9 @@ def test_bytes_that_are_not_those_stored_are_noticed():
 
 def test_far_pieces_are_read_apart_and_near_ones_together():
     far = 10_000_000
-    a, b, c = b"a" * 10, b"b" * 10, b"c" * 10
+    a = b"a" * 10
+    b = b"b" * 10
+    c = b"c" * 10
     disk = {0: a + b"." * 40 + b, far: c}
     body = a + b + c
     value = delta.Value(delta.OPAQUE, 0, len(body), crc32(body), [0, 10, 50, 10, far, 10])

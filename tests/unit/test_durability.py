@@ -195,8 +195,8 @@ def test_at_exit_one_checkpoint_at_the_end(saver, how):
 
 @both
 def test_at_exit_a_stop_and_a_failure_are_stored(saver, how):
-    c = fail_once(lambda state: {"log": interrupt("?"), "n": 1})
-    graph = chain("a", "b", c=c, d=log_node("d")).compile(checkpoint_saver=saver, durability="exit")
+    c = fail_once(lambda state: {"log": interrupt("?")})
+    graph = chain("a", "b", "c", "d", c=c).compile(checkpoint_saver=saver, durability="exit")
     with pytest.raises(NodeExecutionError):
         run(graph, {}, how=how)
     assert stored(saver) == [("b", "c")]

@@ -303,7 +303,8 @@ def test_what_is_older_than_its_last_erasure_is_erased_again(ledger):
     ledger.record("twice")
     saver.release("released")
     put(saver, "back", minutes_ago=-1)
-    assert outcomes(ledger.apply(saver)) == {"back": True, "released": True, "twice": True}
+    report = ledger.apply(saver)
+    assert outcomes(report) == {"back": True, "released": True, "twice": True}
     assert sorted(saver.threads(released=True)) == ["anew", "other"]
 
 

@@ -299,10 +299,10 @@ def test_conditional(then, doubled):
     assert called(choice, {"n": 2}) == {"n": doubled}
     assert called(choice, {}, 7) == {"n": 7}
     assert called(process_conditional(no, then), {}) is None
-    assert events_of(choice, {"n": 2}) == [
-        ("route.select", {"predicate_name": "key_exists('n')", "predicate_result": True, "route": then.__name__})
-    ]
-    assert events_of(process_conditional(no, then))[0][1]["route"] is None
+    selected = {"predicate_name": "key_exists('n')", "predicate_result": True, "route": then.__name__}
+    assert events_of(choice, {"n": 2}) == [("route.select", selected)]
+    _, selected = events_of(process_conditional(no, then))[0]
+    assert selected["route"] is None
 
 
 # Parallel items

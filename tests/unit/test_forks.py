@@ -595,7 +595,9 @@ def test_update_state_that_leads_into_a_branch(saver, go):
 
 def test_time_travel_to_a_forks_checkpoint_runs_its_branches_again(saver, go):
     runs = []
-    graph = diamond(b=FlakyNode("b", runs), c=FlakyNode("c", runs)).compile(checkpoint_saver=saver)
+    b = FlakyNode("b", runs)
+    c = FlakyNode("c", runs)
+    graph = diamond(b=b, c=c).compile(checkpoint_saver=saver)
     go(graph, {})
     before = list_ids(saver, CONFIG)
     _, _, fork, _ = saver.list(CONFIG)

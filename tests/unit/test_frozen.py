@@ -243,8 +243,10 @@ def test_grown():
     assert appended is True
     assert new[0] is old[0]
     assert type(new[2]) is FrozenList
-    assert freeze_grown(old, list(old)) == (old, True)
-    assert freeze_grown(old, list(old))[0] is old
+
+    same, appended = freeze_grown(old, list(old))
+    assert same is old
+    assert appended is True
 
     for other in ([[1], "x", [2]], [old[0]], [old[1], old[0], 3]):
         frozen, appended = freeze_grown(old, other)
@@ -252,7 +254,8 @@ def test_grown():
         assert type(frozen) is FrozenList
         assert not appended
 
-    assert freeze_grown(freeze([1]), [True, 2])[1] is False
+    _, appended = freeze_grown(freeze([1]), [True, 2])
+    assert appended is False
 
 
 def test_private_copies_share_all_but_the_private():

@@ -18,7 +18,7 @@ from graphkit.testing import made
 from graphkit.transfer import copy_threads, export_threads, import_threads
 from graphkit.worker import Worker
 from savers import FileSystemSaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
-from tests.support.checkpoints import with_lazy_state
+from tests.support.checkpoints import list_ids, with_lazy_state
 from tests.support.graphs import make_chain
 from tests.support.savers import ListingSaver
 from tests.support.sweeps import in_turn
@@ -440,13 +440,15 @@ def test_no_moment_of_the_default_prune_leaves_a_thread_that_runs(sweep, caplog)
 def test_a_fork_and_a_copy_take_the_place_of_an_incomplete_thread(store):
     saver = store.opened
     run_until(saver, "whole", "finished")
+    whole = list_ids(saver, "whole")
+    source = ListingSaver()
+    run_until(source, "t", "finished")
 
-    for bring in (lambda: operations.fork(saver, "whole", "t"), lambda: saver.copy("whole", "t")):
-        run_until(half := ListingSaver(), "t", "finished")
-        assert not Calls(5).during(lambda target, half=half: copy_threads(half, target, ["t"]), saver)
-        bring()
+    for bring in (partial(operations.fork, saver), saver.copy):
+        assert not Calls(5).during(lambda target: copy_threads(source, target, ["t"]), saver)
+        bring("whole", "t")
         assert status_of(saver, "t") == "finished"
-        assert {info.id for info in saver.history(T)} == {info.id for info in saver.history(RunnableConfig("whole"))}
+        assert list_ids(saver, "t") == whole
         saver.delete("t")
 
 

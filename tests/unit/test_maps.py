@@ -469,14 +469,20 @@ def read(document):
 
 
 def test_each_finished_item_is_reported_to_the_stream():
-    app = graph_of(lambda document: {"read": [document]}, label=lambda document: f"document {document}").compile()
+    def label(document):
+        return f"document {document}"
+
+    app = graph_of(lambda document: {"read": [document]}, label=label).compile()
 
     items = list(app.stream({"documents": DOCUMENTS}, stream_mode="custom"))
 
-    assert {type(item) for item in items} == {MapProgress}
-    assert [(item.node_id, item.done, item.total) for item in items] == [("read", done, 4) for done in (1, 2, 3, 4)]
+    assert [item.done for item in items] == [1, 2, 3, 4]
+    for item in items:
+        assert type(item) is MapProgress
+        assert item.node_id == "read"
+        assert item.total == 4
     labels = {item.index: item.label for item in items}
-    assert labels == {index: f"document {document}" for index, document in enumerate(DOCUMENTS)}
+    assert labels == dict(enumerate(map(label, DOCUMENTS)))
 
 
 def test_progress_arrives_while_other_items_run():

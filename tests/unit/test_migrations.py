@@ -188,7 +188,8 @@ def test_an_update_of_a_subgraph_hands_on_what_a_migration_renamed(saver):
 
 def test_an_answer_that_was_recorded_before_is_merged_after():
     options = {"checkpoint_saver": MemorySaver(), "interrupt_before": ["a"]}
-    graph = make_chain(a=fail_once(lambda state: {"log": state.get("new")}))
+    a = fail_once(lambda state: {"log": state.get("new")})
+    graph = make_chain(a=a)
     old = graph.compile(**options)
     old.invoke({"old": 1}, CONFIG)
     answer = GraphResume({"log": "answer"})

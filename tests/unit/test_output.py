@@ -38,7 +38,8 @@ def test_node_outputs():
 
 def test_a_command():
     command = Command("b", {"x": 1})
-    assert (command.goto, command.update) == ("b", {"x": 1})
+    assert command.goto == "b"
+    assert command.update == {"x": 1}
     assert command == Command("b", {"x": 1})
     assert command != Command("b")
     assert hash(command) == hash(Command("b"))

@@ -548,12 +548,13 @@ def write_golden(root):
 
 
 def test_the_golden_directory_is_read_as_it_was_written(tmp_path):
-    root = shutil.copytree(GOLDEN, tmp_path / "golden")
-    root_of_new = tmp_path / "new"
-    write_golden(root_of_new)
+    golden = tmp_path / "golden"
+    written = tmp_path / "new"
+    shutil.copytree(GOLDEN, golden)
+    write_golden(written)
     histories = [(T, None), (T, 1), (INNER, 1), (RunnableConfig("other"), None)]
 
-    with FileSystemSaver(root, cipher=KEYS) as saver, FileSystemSaver(root_of_new, cipher=KEYS) as new:
+    with FileSystemSaver(golden, cipher=KEYS) as saver, FileSystemSaver(written, cipher=KEYS) as new:
         for config, version in histories:
             assert saver.own_key(config, version=version) == new.own_key(config, version=version)
             assert view(saver, config, version) == view(new, config, version)

@@ -48,7 +48,9 @@ def test_it_stops_before_the_next_node_and_goes_on_there(saver, options, how):
     last = run(graph, {}, how=how)
 
     assert isinstance(last, InterruptionMetadata)
-    assert (last.node_id, last.when, last.reason()) == ("b", "before", "pause")
+    assert last.node_id == "b"
+    assert last.when == "before"
+    assert last.reason() == "pause"
     assert last.metadata == {"reason": "pause"}
     assert last.state["log"] == ["a"]
     assert a.asked == [1]

@@ -4,6 +4,7 @@ import hmac
 import os
 import struct
 import sys
+from io import BytesIO
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -45,13 +46,14 @@ def test_what_was_sealed_is_opened_and_the_flag_goes():
 
 def test_the_bytes_are_those_of_the_specification():
     """Opened here by the words of docs/format.md, with HKDF written out."""
-    stored = sealed()
-    size = stored[0]
-    salt = stored[1 + size : 17 + size]
-    check = stored[17 + size : 21 + size]
-    nonce = stored[21 + size : 33 + size]
-    tag = stored[33 + size : 49 + size]
-    ciphertext = stored[49 + size :]
+    stored = BytesIO(sealed())
+    (size,) = stored.read(1)
+    key_id = stored.read(size)
+    salt = stored.read(16)
+    check = stored.read(4)
+    nonce = stored.read(12)
+    tag = stored.read(16)
+    ciphertext = stored.read()
     thread = b"thread"
     namespace = b"inner"
     info = b"graphkit sealed record\0" + struct.pack("<I", len(thread)) + thread + namespace
@@ -61,7 +63,7 @@ def test_the_bytes_are_those_of_the_specification():
 
     bound = struct.pack("<BIIIIBQ", 9, 0, 0, 2, FID, 2, 218)
 
-    assert stored[1 : 1 + size] == b"new"
+    assert key_id == b"new"
     assert second[:4] == check
     assert AESGCM(first).decrypt(nonce, ciphertext + tag, bound) == PAYLOAD
     assert len(ciphertext) == len(PAYLOAD)

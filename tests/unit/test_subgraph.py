@@ -119,6 +119,10 @@ def test_each_has_a_history_of_its_own_three_levels_deep(saver):
     history = graph.get_state_history(INSIDE)
     assert [snapshot.node for snapshot in history] == ["q", "t", "p", START]
 
+
+def test_all_levels_record_the_id_of_the_one_run(saver):
+    three_levels([], saver).invoke({}, CONFIG)
+
     run_id = saver.get(CONFIG).metadata["run_id"]
     for config in (CONFIG, INSIDE, DEEP):
         for checkpoint in saver.list(config):
@@ -830,8 +834,7 @@ def test_no_two_share_a_history_whatever_their_ids(saver, how):
 
     ids = ids_of(stop)
     answers = {ids["in s"]: 1, ids["s/t"]: 2, ids["s%2Ft"]: 3}
-    resume = GraphResume(answers)
-    outputs = run(graph, resume, how=how)
+    outputs = run(graph, GraphResume(answers), how=how)
     assert logged(outputs) == ["in s", 1, "s/t", 2, "s%2Ft", 3, "j"]
 
 

@@ -498,7 +498,8 @@ def test_a_worker_does_not_read_a_run_again_that_is_not_due(store, monkeypatch):
 @pytest.mark.requirement("W4")
 def test_threads_are_taken_in_the_order_in_which_they_became_due(store):
     threads = []
-    app = make_chain(LOG, a=lambda state, config: threads.append(config.thread)).compile(checkpoint_saver=store)
+    graph = make_chain(LOG, a=lambda state, config: threads.append(config.thread))
+    app = graph.compile(checkpoint_saver=store)
     start = now() + timedelta(hours=1)
     second = timedelta(seconds=1)
     submit(store, {}, "c", at=start + second)

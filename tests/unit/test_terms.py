@@ -21,20 +21,25 @@ def make_metadata(seed):
         yield metadata
 
 
+def search_ids(saver, metadata):
+    """Return the ids of the checkpoints that have this metadata."""
+    return {info.id for info in saver.search(metadata)}
+
+
 @pytest.mark.parametrize("most_known", [3, 4096])
 @pytest.mark.parametrize("seed", range(3))
 def test_each_checkpoint_of_a_run_is_found_by_its_metadata(seed, most_known, tmp_path, monkeypatch):
     monkeypatch.setattr("savers._sql.columns._MOST_KNOWN", most_known)
-    ids = {}
+    metadata_by_id = {}
 
     with SqliteSaver(tmp_path / "store.db") as saver:
         for number, metadata in enumerate(make_metadata(seed)):
             config = RunnableConfig(f"t{number % 2}")
             checkpoint = Checkpoint(node_id="a", next_node_id="b", state={}, metadata=metadata)
             saver.put(config, checkpoint)
-            ids[checkpoint.id] = metadata
-        for checkpoint_id, metadata in ids.items():
-            assert checkpoint_id in [info.id for info in saver.search(metadata)]
+            metadata_by_id[checkpoint.id] = metadata
+        for checkpoint_id, metadata in metadata_by_id.items():
+            assert checkpoint_id in search_ids(saver, metadata)
             for key, value in metadata.items():
-                expected = {each for each, other in ids.items() if key in other and other[key] == value}
-                assert {info.id for info in saver.search({key: value})} == expected
+                expected = {each for each, other in metadata_by_id.items() if (key, value) in other.items()}
+                assert search_ids(saver, {key: value}) == expected

@@ -228,15 +228,15 @@ def test_reminders_end_with_the_answer(saver, clock):
 
 def test_an_answer_to_one_question_leaves_the_reminder_of_another(saver, clock):
     events = []
-
-    nodes = {"a": asking("a?"), "b": asking("b?", reminders=[HOUR])}
-    graph = make_graph(LOG, "START>a,b a>END b>END", **nodes)
+    b = asking("b?", reminders=[HOUR])
+    graph = make_graph(LOG, "START>a,b a>END b>END", a=asking("a?"), b=b)
     app = graph.compile(checkpoint_saver=saver, clock=clock, observers=events.append)
     stop = app.invoke({}, T)
     worker = Worker(saver, app)
     worker.run(once=True)
     clock.advance(HOUR)
-    operations.answer(saver, "t", "yes", interrupt=ids_of(stop)["a?"], clock=clock)
+    first = ids_of(stop)["a?"]
+    operations.answer(saver, "t", "yes", interrupt=first, clock=clock)
     worker.run(once=True)
     worker.run(once=True)
     assert [payload for _, _, payload, *_ in reminders_of(events)] == ["b?"]

@@ -355,7 +355,8 @@ def test_a_nested_graph_sleeps_and_asks(saver, clock):
     app.invoke(None, CONFIG)
     assert status(saver) == "sleeping"
     clock.advance(60)
-    assert sorted(app.invoke(None, CONFIG)["log"]) == ["awake", "j", "s", "yes"]
+    final = app.invoke(None, CONFIG)
+    assert sorted(final["log"]) == ["awake", "j", "s", "yes"]
 
 
 # What else there is

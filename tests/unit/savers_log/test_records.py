@@ -46,8 +46,7 @@ def window(request, monkeypatch):
 
 @pytest.mark.usefixtures("window")
 def test_a_scan_finds_the_records_in_their_order():
-    data = make_data()
-    frames = [*records_of(data).scan(HEADER_SIZE, len(data), 0)]
+    frames = scan(make_data())
 
     assert [frame.seq for frame in frames] == [*range(40)]
     for frame, letter in with_letters(frames):
@@ -56,11 +55,12 @@ def test_a_scan_finds_the_records_in_their_order():
         assert before.end == after.offset
 
 
+@pytest.mark.usefixtures("window")
 def test_every_way_to_read_finds_the_same_records():
     data = make_data()
     end = len(data)
     records = records_of(data)
-    frames = [*records.scan(HEADER_SIZE, end, 0)]
+    frames = scan(data)
 
     for frame in frames:
         assert records.read(frame.offset, end) == frame

@@ -122,15 +122,18 @@ BUILTIN = {FrozenList: list, FrozenDict: dict, FrozenSet: set}
 def canonical(value):
     """A text that tells apart types, order, signs of zero, zones and folds, but not the order of a set."""
     kind = BUILTIN.get(type(value), type(value)).__qualname__
-    if isinstance(value, (set, frozenset)):
-        return f"{kind}{sorted(map(canonical, value))}"
-    if isinstance(value, (tuple, list)):
-        return f"{kind}{[*map(canonical, value)]}"
     if isinstance(value, dict):
-        return f"{kind}{[*map(canonical, value.items())]}"
+        value = list(value.items())
+    if isinstance(value, (tuple, list, set, frozenset)):
+        parts = [canonical(part) for part in value]
+        if isinstance(value, (set, frozenset)):
+            parts.sort()
+        return f"{kind}{parts}"
     if is_dataclass(value):
-        names = [each.name for each in fields(value) if hasattr(value, each.name)]
-        given = {name: getattr(value, name) for name in names}
+        given = {}
+        for field in fields(value):
+            if hasattr(value, field.name):
+                given[field.name] = getattr(value, field.name)
         return f"{kind}{canonical(given)}"
     if isinstance(value, BaseModel):
         parts = (dict(value), value.model_fields_set, value.__pydantic_private__)

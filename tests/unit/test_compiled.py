@@ -42,7 +42,8 @@ def test_history_is_newest_first_and_each_snapshot_addresses_itself(graph, saver
     compiled.invoke({}, CONFIG)
     history = compiled.get_state_history(CONFIG)
 
-    assert [(each.node, each.next) for each in history] == [("b", END), ("a", "b"), (START, "a")]
+    assert nodes_of(history) == ["b", "a", START]
+    assert [snapshot.next for snapshot in history] == [END, "b", "a"]
     latest = compiled.last_state_of(history[-1].config)
     assert latest.checkpoint_id == history[0].checkpoint_id
 

@@ -102,8 +102,10 @@ def test_a_save_that_fails_is_not_told_as_one(recorder):
 @pytest.mark.requirement("G26")
 @both
 def test_a_conditional_edge_and_a_loop(how, recorder):
-    graph = make_graph(LOG, "START>a")
-    graph.add_conditional_edges("a", lambda state: len(state["log"]), {1: "a", 2: END})
+    def count(state):
+        return len(state["log"])
+
+    graph = make_graph(LOG, "START>a").add_conditional_edges("a", count, {1: "a", 2: END})
     app = graph.compile(observers=[recorder])
     invoke(app, {}, how=how)
 
@@ -153,15 +155,19 @@ def test_a_fork(how, recorder):
     invoke(app, {}, how=how)
     fork = "__PARALLEL__(__START__)"
     branch = f"parallel.branch {fork}"
-    taken = recorder.take()
-    inside = taken[3:9]
+    events = recorder.take()
+    inside = events[3:9]
 
-    assert taken[:3] == ["checkpoint.save __START__", f"graph.start {fork}", f"parallel.start {fork}"]
+    assert events[:3] == ["checkpoint.save __START__", f"graph.start {fork}", f"parallel.start {fork}"]
     assert sorted(inside) == sorted([*node("b"), *node("c"), branch, branch])
     assert inside.index("node.start b") < inside.index("node.complete b")
-    joined = [f"parallel.complete {fork}", f"checkpoint.save {fork}"]
-    end = ["checkpoint.save j", "graph.complete __END__"]
-    assert taken[9:] == [*joined, *node("j"), *end]
+    assert events[9:] == [
+        f"parallel.complete {fork}",
+        f"checkpoint.save {fork}",
+        *node("j"),
+        "checkpoint.save j",
+        "graph.complete __END__",
+    ]
 
 
 @both

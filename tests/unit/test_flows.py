@@ -295,14 +295,16 @@ def test_what_no_action_can_be_made_of():
 @pytest.mark.parametrize(("then", "doubled"), [(double, 4), (increment, 3)])
 def test_conditional(then, doubled):
     choice = process_conditional(key_exists("n"), then, lambda state, config: {"n": config})
+    without_else = process_conditional(no, then)
 
     assert called(choice, {"n": 2}) == {"n": doubled}
     assert called(choice, {}, 7) == {"n": 7}
-    assert called(process_conditional(no, then), {}) is None
-    selected = {"predicate_name": "key_exists('n')", "predicate_result": True, "route": then.__name__}
-    assert events_of(choice, {"n": 2}) == [("route.select", selected)]
-    _, selected = events_of(process_conditional(no, then))[0]
-    assert selected["route"] is None
+    assert called(without_else, {}) is None
+    ((event, data),) = events_of(choice, {"n": 2})
+    assert event == "route.select"
+    assert data == {"predicate_name": "key_exists('n')", "predicate_result": True, "route": then.__name__}
+    ((_, data),) = events_of(without_else)
+    assert data["route"] is None
 
 
 # Parallel items

@@ -846,9 +846,10 @@ def test_the_state_of_an_error_is_a_copy():
 def test_each_checkpoint_says_where_it_comes_from(saver):
     graph, nodes = chain("a", "b")
     compiled = graph.compile(checkpoint_saver=saver)
-    mine = {"user": "ann", "run_id": "mine", "step": 99}
-    fail_in(nodes["b"], compiled, {}, CONFIG.replace(metadata=mine))
-    compiled.invoke(None, CONFIG.replace(metadata={"shift": "late"}))
+    mine = CONFIG.replace(metadata={"user": "ann", "run_id": "mine", "step": 99})
+    late = CONFIG.replace(metadata={"shift": "late"})
+    fail_in(nodes["b"], compiled, {}, mine)
+    compiled.invoke(None, late)
     compiled.invoke({}, CONFIG)
 
     def values(key):

@@ -231,12 +231,14 @@ def test_branches_and_subgraphs_stream(saver, how, kind):
     f = Talker("x", "y").node(kind)
     g = Talker("u", "v").node(kind)
     child = make_chain(g=g).compile()
-    app = make_graph(LOG, "START>f,s f>END s>END", f=f, s=child).compile(checkpoint_saver=saver)
+    graph = make_graph(LOG, "START>f,s f>END s>END", f=f, s=child)
+    app = graph.compile(checkpoint_saver=saver)
 
     outputs = run(app, {}, how=how)
 
     assert logged(outputs) == ["done", "done"]
-    assert [item for item in items(outputs) if item in {"u", "v", "g"}] == ["u", "v", "g"]
+    inside = [item for item in items(outputs) if item in {"u", "v", "g"}]
+    assert inside == ["u", "v", "g"]
     chunks = [output for output in outputs if is_chunk(output)]
     assert [output.chunk for output in chunks if not output.is_subgraph] == ["x", "y"]
     assert [output.chunk for output in chunks if output.is_subgraph] == ["u", "v"]

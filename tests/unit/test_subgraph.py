@@ -824,8 +824,8 @@ def test_no_two_share_a_history_whatever_their_ids(saver, how):
     def child(word):
         return chain(p=Node(word, []), q=lambda state: {"log": interrupt(word)}).compile()
 
-    nodes = {"s": chain(t=child("in s")).compile(), "s/t": child("s/t"), "s%2Ft": child("s%2Ft")}
-    graph = branches(saver, *nodes.items())
+    s = chain(t=child("in s")).compile()
+    graph = branches(saver, ("s", s), ("s/t", child("s/t")), ("s%2Ft", child("s%2Ft")))
     stop = run(graph, {}, how=how)[-1]
 
     for namespace, word in {"s/t": "in s", "s%2Ft": "s/t"}.items():

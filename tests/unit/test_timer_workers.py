@@ -228,8 +228,9 @@ def test_reminders_end_with_the_answer(saver, clock):
 
 def test_an_answer_to_one_question_leaves_the_reminder_of_another(saver, clock):
     events = []
+    a = asking("a?")
     b = asking("b?", reminders=[HOUR])
-    graph = make_graph(LOG, "START>a,b a>END b>END", a=asking("a?"), b=b)
+    graph = make_graph(LOG, "START>a,b a>END b>END", a=a, b=b)
     app = graph.compile(checkpoint_saver=saver, clock=clock, observers=events.append)
     stop = app.invoke({}, T)
     worker = Worker(saver, app)

@@ -175,7 +175,8 @@ def test_a_process_that_dies_in_an_update_loses_no_stop(compiled, saver, goto, m
     compiled.update_state(CONFIG, {"log": "v"})  # takes it over from where it was left
     if goto is None:
         assert pending_ids(saver) == [stop.id]
-        final = compiled.invoke(GraphResume({"log": "ok"}), CONFIG)
+        answer = GraphResume({"log": "ok"})
+        final = compiled.invoke(answer, CONFIG)
         assert final["log"] == ["a", "edge", "u", "v", "ok", "b", "c"]
     else:
         assert pending_ids(saver) == []

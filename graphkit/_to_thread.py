@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial, wraps
-from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
 
 if TYPE_CHECKING:
     from asyncio import CancelledError, Future
     from contextvars import Context
+    from queue import SimpleQueue
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -145,6 +145,8 @@ class JobThread:
 
     def __init__(self, name: str, context: Context, *, is_daemon: bool) -> None:
         """Start the thread; the jobs run in a context."""
+        from queue import SimpleQueue
+
         self.jobs: SimpleQueue[Thunk | None] = SimpleQueue()
         self.outcomes: SimpleQueue[Any] = SimpleQueue()
         self.thread = Thread(target=context.run, args=(self._work,), name=name, daemon=is_daemon)

@@ -13,7 +13,6 @@ from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Final
 
-from graphkit.abc import RotationReport
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,
@@ -32,6 +31,7 @@ from savers._log.rewriter import needs_rotation
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from graphkit.abc import RotationReport
     from savers._cipher import KeyRing
     from savers._filesystem.layout import ThreadDirectory
     from savers._filesystem.store import FileLog, Store
@@ -419,6 +419,8 @@ def rotate_thread(store: Store, key_ring: KeyRing, thread_id: str) -> RotationRe
             path = layout.join(directory, name)
             note(path, partial(_rotate_version, store, key_ring, thread, path, version))
     set_aside = catalog.list_others(store, thread.path, layout.SALVAGED_PREFIXES)
+    from graphkit.abc import RotationReport
+
     return RotationReport(rewritten=tuple(rewritten), set_aside=tuple(set_aside), erased=tuple(erased))
 
 

@@ -589,7 +589,7 @@ class FileLogBytes(LogBytes):
     def start_writing(self) -> None:
         """Let the disk begin with what was appended, while the put does what is left before the sync.
 
-        It pays if more than 15 us of work follow; ADR 23 has the figures.
+        It pays if more than 15 us of work follow; docs/adr/0023 has the figures.
         """
         if not self._is_synced_at_once:
             return

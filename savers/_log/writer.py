@@ -268,7 +268,7 @@ class LogWriter:
     def _needs_keyframe(self, base: StoredCheckpoint) -> bool:
         """Return whether the last keyframe is too far away for one more change.
 
-        Raising KEYFRAME_SHARE or SMALL_LOG costs bytes, lowering them costs readers time; ADR 43 has
+        Raising KEYFRAME_SHARE or SMALL_LOG costs bytes, lowering them costs readers time; docs/adr/0043 has
         the figures.
         """
         scan = self._history.scan

@@ -126,14 +126,6 @@ def test_a_block_that_fails_is_seen(launcher, tmp_path):
     assert 'README_md.py", line 8' in done.stderr
 
 
-def test_the_architecture_names_every_module_and_no_other():
-    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"\b\w+\.py\b", page))
-    modules = {path.name for package in ("graphkit", "savers") for path in (ROOT / package).rglob("*.py")}
-    assert named - modules == set()
-    assert modules - named <= {"__main__.py"}
-
-
 def read_glossary():
     """Yield the cells of each row of the glossary."""
     page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")

@@ -200,6 +200,7 @@ def test_at_exit_a_stop_and_a_failure_are_stored(saver, how):
     with pytest.raises(NodeExecutionError):
         run(graph, {}, how=how)
     assert stored(saver) == [("b", "c")]
+    assert status_of(saver) == "failed"
 
     stop = run(graph, None, how=how)[-1]
     assert stop.payload == "?"

@@ -237,9 +237,12 @@ def test_the_same_definition_changes_nothing(saver, app, clock):
 @pytest.mark.requirement("W14")
 def test_another_definition_replaces_it_and_a_schedule_can_be_removed(saver, app, clock):
     schedules.add(saver, "x", "0 9 * * *", {}, created_at=clock())
+    clock.advance(DAY)
+    assert serve(saver, app, clock) == 1
+
     schedules.add(saver, "x", "0 10 * * *", {}, created_at=clock())
     clock.advance(HOUR)
-    assert serve(saver, app, clock) == 0
+    assert serve(saver, app, clock) == 0, "10:00 of the day before was before this definition"
     clock.advance(HOUR)
     assert serve(saver, app, clock) == 1
 
@@ -247,7 +250,7 @@ def test_another_definition_replaces_it_and_a_schedule_can_be_removed(saver, app
     assert not schedules.remove(saver, "x")
     clock.advance(DAY)
     assert serve(saver, app, clock) == 0
-    assert len(runs(saver)) == 1
+    assert len(runs(saver)) == 2
 
 
 def test_a_schedule_is_no_idle_thread_and_survives_a_prune(saver):

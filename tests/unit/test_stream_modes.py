@@ -11,6 +11,7 @@ from graphkit import (
     Channels,
     GraphRunnerError,
     MapProgress,
+    RetryPolicy,
     RunnableConfig,
     StateGraph,
     StreamMode,
@@ -241,6 +242,25 @@ def test_a_cancelled_task_cancels_its_run():
         assert ended == ["cancelled"]
 
     asyncio.run(main())
+
+
+def test_an_attempt_that_is_too_late_dispatches_nothing_to_a_stream_that_goes_on():
+    is_repeated = threading.Event()
+    has_dispatched = threading.Event()
+
+    def node(state, config):
+        if config.attempt == 1:
+            is_repeated.wait(WAIT)
+            config.dispatch("late")
+            has_dispatched.set()
+        else:
+            is_repeated.set()
+            assert has_dispatched.wait(WAIT)
+            config.dispatch("in time")
+
+    retry = RetryPolicy(max_attempts=2, initial_delay=0)
+    app = chain(node).compile(timeout=0.5, retry=retry)
+    assert list(app.stream({}, stream_mode="custom")) == ["in time"]
 
 
 @pytest.mark.parametrize("mode", ["messages", ["values", "nothing"], [], 5])

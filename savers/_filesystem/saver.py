@@ -323,24 +323,21 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
 
     @wrap_os_errors("copy")
     def copy(self, source: ThreadLike, target: ThreadLike) -> None:
-        source_id = resolve_thread_id(source)
-        target_id = resolve_thread_id(target)
-        with ExitStack() as stack:
-            # In one order in all processes, so that two copies cannot wait for each other.
-            for thread_id in sorted({source_id, target_id}):
-                stack.enter_context(self._exclude_runs(thread_id))
-            namespaces = check_copy(self, source_id, target_id)
-            if len(namespaces) > 1:
-                # A log takes its place at once, and several one after the other. The last one takes
-                # the place of the mark.
-                first = RunnableConfig(source_id, checkpoint_ns=min(namespaces))
-                oldest = self.history(first)[-1]
-                incoming = IncomingThread(self, target_id, source_id)
-                incoming.begin(namespaces, FrozenDict(), oldest.metadata, self.own_key(first))
-            source_directory = self._store.locate(source_id)
-            target_directory = self._store.locate(target_id)
-            with self._store.write_lock(target_directory):
-                rewrite.copy_thread(self._store, source_directory, target_directory)
+        super().copy(source, target)
+
+    def _copy_thread(self, source_id: str, target_id: str) -> None:
+        namespaces = check_copy(self, source_id, target_id)
+        if len(namespaces) > 1:
+            # A log takes its place at once, and several one after the other. The last one takes
+            # the place of the mark.
+            first = RunnableConfig(source_id, checkpoint_ns=min(namespaces))
+            oldest = self.history(first)[-1]
+            incoming = IncomingThread(self, target_id, source_id)
+            incoming.begin(namespaces, FrozenDict(), oldest.metadata, self.own_key(first))
+        source_directory = self._store.locate(source_id)
+        target_directory = self._store.locate(target_id)
+        with self._store.write_lock(target_directory):
+            rewrite.copy_thread(self._store, source_directory, target_directory)
 
     def opener(self) -> Callable[[], FileSystemSaver]:
         """Return a function that opens the same directory with the same types, in any process.

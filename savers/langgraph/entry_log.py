@@ -30,7 +30,6 @@ import ormsgpack
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerConfigurationError,
-    CheckpointerError,
     CheckpointFormatError,
     CheckpointStorageError,
 )
@@ -39,7 +38,7 @@ from savers._filesystem.io import DirectoryGuard, FileIO, FileRange, preload_mod
 from savers._filesystem.lock import WriteLock
 from savers._filesystem.log_bytes import FileId, FileLogBytes
 from savers._filesystem.rewrite import new_generation, renew
-from savers._filesystem.store import make_room, make_root, wrap_os_error
+from savers._filesystem.store import StorageErrors, make_room, make_root
 from savers._filesystem.sync import make_sync_mode
 from savers._log.frame import ANCILLARY, HEADER_SIZE, META, WRITE, IncompleteLog, digest_thread, is_newer
 from savers._log.frame_log import FrameLog, Identity, new_header
@@ -280,7 +279,7 @@ class EntryLog:
         self.path = layout.join(self._directory, layout.LOG)
         self._reset()
         _LOGS.add(self)
-        with self._storage_errors("open"):
+        with StorageErrors("open", self.path):
             make_root(self._io, self._root)
 
     def _reset(self) -> None:
@@ -328,7 +327,7 @@ class EntryLog:
             CheckpointFormatError: it needs a newer graphkit.
             CheckpointStorageError: the file system refused.
         """
-        with self._storage_errors("read"), self.mutex:
+        with StorageErrors("read", self.path), self.mutex:
             self._refresh()
             yield self._table
 
@@ -409,7 +408,7 @@ class EntryLog:
             CheckpointStorageError: the file system refused. Nothing was changed; after a failed
                 sync, the changes may be stored.
         """
-        with self._storage_errors("write"):
+        with StorageErrors("write", self.path):
             # The mutex comes before the write lock, as everywhere: a thread that waits for another
             # process holds back only the threads that use the same log.
             with self.mutex, self._write_lock:
@@ -473,7 +472,7 @@ class EntryLog:
             CheckpointStorageError: the file system refused.
         """
         left: list[str] = []
-        with self._storage_errors("erase from"), self.mutex, self._write_lock:
+        with StorageErrors("erase from", self.path), self.mutex, self._write_lock:
             if self.refresh_to_write():
                 kept = [entry for entry in self._table.oldest_first() if not self._is_of(entry, metadata)]
                 self._rewrite(kept)
@@ -504,7 +503,7 @@ class EntryLog:
         Raises:
             CheckpointStorageError: the file system refused.
         """
-        with self._storage_errors("read"):
+        with StorageErrors("read", self.path):
             return examine(self._io, self.path, self._kind)
 
     def repair(self) -> EntriesRepair:
@@ -517,7 +516,7 @@ class EntryLog:
             CheckpointFormatError: the log needs a newer graphkit, or is another log.
             CheckpointStorageError: the file system refused. Nothing was changed.
         """
-        with self._storage_errors("repair"), self.mutex, self._write_lock:
+        with StorageErrors("repair", self.path), self.mutex, self._write_lock:
             frames = self.frames
             medium = frames.bytes
             before = examine(self._io, self.path, self._kind)
@@ -537,18 +536,6 @@ class EntryLog:
                 self._io.fsync_dir(self._directory)
                 self._rewrite(good.table.oldest_first())
         return EntriesRepair(before=before, set_aside=layout.join(self._kind, name) if name else "")
-
-    # Errors
-
-    @contextmanager
-    def _storage_errors(self, operation: str) -> Iterator[None]:
-        """Turn an OSError into a CheckpointStorageError that names the path and the operation."""
-        try:
-            yield
-        except CheckpointerError:
-            raise
-        except OSError as error:
-            raise wrap_os_error(error, operation, self.path) from error
 
 
 _LOGS: Final[weakref.WeakSet[EntryLog]] = weakref.WeakSet()

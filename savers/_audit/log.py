@@ -266,14 +266,11 @@ class _AuditFile:
     def prepare(self) -> str:
         """Do what `refresh_to_write` does; return the name of the file to which a torn end was moved, or ""."""
         frames = self.frames
-        medium = frames.bytes
-        if frames.in_doubt:
-            self.close()
-        change = medium.refresh(frames.end) if medium.is_open else Change.GREW
+        change = frames.find_change()
         if change is not Change.NONE:
             if change is not Change.GREW:
                 self.close()
-            if medium.is_open or frames.open():
+            if frames.bytes.is_open or frames.open():
                 self._read_on()
         if self.head.seq < self._known.seq:
             raise self._explain_cut()

@@ -348,24 +348,17 @@ class EntryLog:
     def _refresh(self) -> None:
         """Read what other processes have written since; open the file if need be."""
         frames = self.frames
-        medium = frames.bytes
-        # A writer of this process that was interrupted may have applied a part of its changes.
-        if frames.in_doubt:
+        change = frames.find_change()
+        if change is Change.NONE:
+            return
+        if change is not Change.GREW:
+            # Another process has rewritten the log, which is then read from its beginning. Or the
+            # file was removed by hand: then the entries are gone, and the caller must know it, for
+            # the next write would begin an empty log without a word.
+            was_removed = change is Change.REMOVED and self._io.stat(self.path) is None
             self.close()
-        if medium.is_open:
-            change = medium.refresh(frames.end)
-            if change is Change.NONE:
-                return
-            if change in {Change.REPLACED, Change.REMOVED}:
-                # Another process has rewritten the log, which is then read from its beginning. Or the
-                # file was removed by hand: then the entries are gone, and the caller must know it, for
-                # the next write would begin an empty log without a word.
-                was_removed = change is Change.REMOVED and self._io.stat(self.path) is None
-                self.close()
-                if was_removed:
-                    raise CheckpointStorageError(self.path, "read", _WAS_REMOVED)
-        if not medium.is_open:
-            self._table = EntryTable()
+            if was_removed:
+                raise CheckpointStorageError(self.path, "read", _WAS_REMOVED)
             if not frames.open():
                 return
         frames.in_doubt = True

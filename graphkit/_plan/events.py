@@ -28,6 +28,8 @@ _LOGGER: Final = getLogger("graphkit.observers")
 _NO_DATA: Final[Mapping[str, Any]] = MappingProxyType({})
 _ABOVE_ALL: Final = 99
 """A rank above that of every level."""
+_MOST_WAITING: Final = 10_000
+"""How many events may wait for one observer. Further events are dropped, and a warning is logged once."""
 
 
 @final
@@ -199,23 +201,13 @@ def call_observer(observer: Observer, event: Event) -> None:
 class _Subscription:
     """An observer, its queue of events, and the thread that calls it."""
 
-    __slots__ = (
-        "_is_abandoned",
-        "_limit",
-        "_queue",
-        "dropped",
-        "handled",
-        "observer",
-        "rank",
-        "thread",
-    )
+    __slots__ = ("_is_abandoned", "_queue", "dropped", "handled", "observer", "rank", "thread")
 
-    def __init__(self, observer: Observer, limit: int) -> None:
+    def __init__(self, observer: Observer) -> None:
         self.observer = observer
         self.rank = get_level(observer).rank
         self.handled = 0
         self.dropped = 0
-        self._limit = limit
         self._is_abandoned = False
         # put() of a SimpleQueue takes no lock that a signal handler could find taken by the code
         # that it interrupted.
@@ -225,7 +217,7 @@ class _Subscription:
 
     def add(self, event: Event) -> None:
         """Queue an event, or drop it if the queue is full."""
-        if self._queue.qsize() < self._limit:
+        if self._queue.qsize() < _MOST_WAITING:
             self._queue.put(event)
         else:
             # Not logged here: a signal may have interrupted code that holds a log handler's lock.
@@ -278,15 +270,13 @@ class Outbox:
     that is slow, blocks or raises delays neither the run nor the other observers.
     """
 
-    def __init__(self, observers: Sequence[Observer], *, limit: int = 10_000) -> None:
+    def __init__(self, observers: Sequence[Observer]) -> None:
         """Start a thread for each observer; `close` ends the threads.
 
         Args:
             observers: receive the events.
-            limit: how many events may wait for one observer. Further events are dropped and counted
-                in `dropped`, and a warning is logged once.
         """
-        self._subscriptions = tuple(_Subscription(observer, limit) for observer in observers)
+        self._subscriptions = tuple(_Subscription(observer) for observer in observers)
         ranks = [subscription.rank for subscription in self._subscriptions]
         self._rank = min(ranks, default=_ABOVE_ALL)
 

@@ -50,24 +50,8 @@ class _LongValues(NamedTuple):
     size: int
 
 
-class CheckpointFields(NamedTuple):
-    """What of a checkpoint its digest covers."""
-
-    id: str
-    node_id: str
-    next_node_id: str | None
-    parent_id: str | None
-    created_us: int
-    metadata: Mapping[str, Any]
-    state: Mapping[str, Any]
-
-
-_get_fields: Final = attrgetter(*CheckpointFields._fields)
-
-
-def get_fields(checkpoint: Checkpoint) -> CheckpointFields:
-    """Return what of a checkpoint its digest covers."""
-    return CheckpointFields._make(_get_fields(checkpoint))
+_get_head: Final = attrgetter("id", "node_id", "next_node_id", "parent_id", "created_us")
+"""Returns what the digest of a checkpoint covers besides its metadata and its state."""
 
 
 def unwrap(saver: Any) -> Any:
@@ -151,20 +135,22 @@ class ContentDigester:
         self.codec = codec
         self._known: dict[object, _LongValues] = {}
 
-    def digest_checkpoint(self, fields: CheckpointFields, history: object = None) -> str | None:
+    def digest_checkpoint(self, checkpoint: Checkpoint, history: object = None) -> str | None:
         """Return the digest of a checkpoint; None if a value cannot be packed, as some savers accept it.
 
         Args:
-            fields: the checkpoint.
+            checkpoint: the checkpoint.
             history: names its history, for a saver that puts one checkpoint after another.
         """
+        # Here, since a state that cannot be read is an error.
+        state = checkpoint.state
         known: dict[str, _LongValue] = {}
         remembered = self._known.get(history)
         before = known if remembered is None else remembered.by_name
         pack = self.codec.pack
         try:
-            parts = [self.codec.pack_flat(fields[:5])]
-            for mapping, left_out in ((fields.metadata, _RECORDED), (fields.state, _NOTHING)):
+            parts = [self.codec.pack_flat(_get_head(checkpoint))]
+            for mapping, left_out in ((checkpoint.metadata, _RECORDED), (state, _NOTHING)):
                 # A saver need not keep the order of the keys.
                 names = sorted(mapping.keys() - left_out)
                 parts.append(pack(len(names)))

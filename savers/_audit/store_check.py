@@ -24,7 +24,7 @@ from graphkit.errors import (
     CheckpointSerializationError,
 )
 from savers._audit.chain import AuditProblem
-from savers._audit.digests import ContentDigester, Digester, find_codec, get_fields, unwrap
+from savers._audit.digests import ContentDigester, Digester, find_codec, unwrap
 from savers._audit.entries import Entry
 
 _DIGEST: Final = re.compile(r"\b(?:hmac-)?sha256:([0-9a-f]{12})[0-9a-f]+")
@@ -574,7 +574,7 @@ class StoreChecker:
 
     def _digest_all(self, newest_first: Sequence[Checkpoint]) -> list[tuple[str, str | None]]:
         """Return the id and the digest of each checkpoint, oldest first."""
-        return [(each.id, self._content.digest_checkpoint(get_fields(each))) for each in reversed(newest_first)]
+        return [(each.id, self._content.digest_checkpoint(each)) for each in reversed(newest_first)]
 
     def _compare_versions(self, thread_id: str, expected: Thread) -> Iterator[str]:
         versions = self._store.versions_by_thread_id(thread_id)

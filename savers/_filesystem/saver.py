@@ -14,7 +14,6 @@ from graphkit.abc import StateSerializer
 from graphkit.errors import (
     CheckpointErasedError,
     CheckpointerConfigurationError,
-    CheckpointerError,
     CheckpointFormatError,
     ThreadBusyError,
 )
@@ -25,7 +24,7 @@ from savers._filesystem import catalog, layout, lifecycle, rewrite
 from savers._filesystem.io import FileIO
 from savers._filesystem.lock import is_run_locked
 from savers._filesystem.log_bytes import FileLogBytes
-from savers._filesystem.store import Store, wrap_os_error, wrap_os_errors
+from savers._filesystem.store import StorageErrors, Store, wrap_os_errors
 from savers._filesystem.sync import SyncNever, make_sync_mode
 from savers._log.log_saver import LogSaver
 from savers._options import Fsync, parse_fsync, parse_lock_timeout
@@ -189,8 +188,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         """As in LogSaver: the write lock excludes other writers, and the sync follows without it."""
         store = self._store
         sync_mode = self._sync_mode
-        # Without `wrap_os_errors`: a call less for each step of a run.
-        try:
+        with StorageErrors("write to", store.root):
             thread, namespace = config.thread, config.checkpoint_ns
             log = store.logs.find((thread, namespace, 0)) or store.shared_log(thread, namespace)
             write_lock = log.frames.bytes.write_lock
@@ -203,10 +201,6 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
                 store.logs.account_put(log)
                 ticket = sync_mode.take_ticket(log, start, expects_put=expects_put)
             sync_mode.settle(ticket, expects_put=expects_put)
-        except CheckpointerError:
-            raise
-        except OSError as error:
-            raise wrap_os_error(error, "write to", store.root) from error
 
     @wrap_os_errors("rewrite")
     def _rewrite_log(
@@ -323,24 +317,21 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
 
     @wrap_os_errors("copy")
     def copy(self, source: ThreadLike, target: ThreadLike) -> None:
-        source_id = resolve_thread_id(source)
-        target_id = resolve_thread_id(target)
-        with ExitStack() as stack:
-            # In one order in all processes, so that two copies cannot wait for each other.
-            for thread_id in sorted({source_id, target_id}):
-                stack.enter_context(self._exclude_runs(thread_id))
-            namespaces = check_copy(self, source_id, target_id)
-            if len(namespaces) > 1:
-                # A log takes its place at once, and several one after the other. The last one takes
-                # the place of the mark.
-                first = RunnableConfig(source_id, checkpoint_ns=min(namespaces))
-                oldest = self.history(first)[-1]
-                incoming = IncomingThread(self, target_id, source_id)
-                incoming.begin(namespaces, FrozenDict(), oldest.metadata, self.own_key(first))
-            source_directory = self._store.locate(source_id)
-            target_directory = self._store.locate(target_id)
-            with self._store.write_lock(target_directory):
-                rewrite.copy_thread(self._store, source_directory, target_directory)
+        super().copy(source, target)
+
+    def _copy_thread(self, source_id: str, target_id: str) -> None:
+        namespaces = check_copy(self, source_id, target_id)
+        if len(namespaces) > 1:
+            # A log takes its place at once, and several one after the other. The last one takes
+            # the place of the mark.
+            first = RunnableConfig(source_id, checkpoint_ns=min(namespaces))
+            oldest = self.history(first)[-1]
+            incoming = IncomingThread(self, target_id, source_id)
+            incoming.begin(namespaces, FrozenDict(), oldest.metadata, self.own_key(first))
+        source_directory = self._store.locate(source_id)
+        target_directory = self._store.locate(target_id)
+        with self._store.write_lock(target_directory):
+            rewrite.copy_thread(self._store, source_directory, target_directory)
 
     def opener(self) -> Callable[[], FileSystemSaver]:
         """Return a function that opens the same directory with the same types, in any process.
@@ -510,12 +501,8 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
     def _run_lock(self, config: RunnableConfig, timeout: float | None) -> Iterator[None]:
         lock = self._store.run_lock(config.thread, timeout)
         with ExitStack() as stack:
-            try:
+            with StorageErrors("lock", self._store.root):
                 stack.enter_context(lock)
-            except CheckpointerError:
-                raise
-            except OSError as error:
-                raise wrap_os_error(error, "lock", self._store.root) from error
             yield
 
     def _holds_run_lock(self, thread_id: str) -> bool:

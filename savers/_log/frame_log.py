@@ -32,7 +32,7 @@ from savers._log.frame import (
     parse_frame,
     read_header,
 )
-from savers._log.log_bytes import MemoryLogBytes
+from savers._log.log_bytes import Change, MemoryLogBytes
 from savers._log.records import Records, is_torn
 from savers._log.sealing import MAX_OVERHEAD, LogSeal, pack_place
 
@@ -229,6 +229,15 @@ class FrameLog(Generic[Medium, Owner]):
         self.seq = frame.seq + 1
         self.end = frame.end
         self.is_scattered = bool(frame.flags & SCATTERED)
+
+    def find_change(self) -> Change:
+        """Return what has become of the bytes since they were read; REPLACED also if they must be read anew.
+
+        If the bytes were replaced or removed, the caller closes what it made of them, and opens this log.
+        """
+        if self.in_doubt or not self.bytes.is_open:
+            return Change.REPLACED
+        return self.bytes.refresh(self.end)
 
     def close(self) -> None:
         """Forget what was read; the next use opens the log again."""

@@ -139,14 +139,10 @@ class Log(Generic[Medium]):
         """
         self.was_removed = False
         try:
-            if self.frames.in_doubt:
-                self.close()
-            was_removed = False
-            if self.is_open:
-                change = self.frames.bytes.refresh(self.frames.end)
-                if self._take_in(change):
-                    return True
-                was_removed = change is Change.REMOVED and self._has_no_end()
+            change = self.frames.find_change()
+            if self._take_in(change):
+                return True
+            was_removed = change is Change.REMOVED and self._has_no_end()
             self.close()  # also if it is closed: an exception may have stopped `close` in the middle
             is_live = False
             if self.frames.open():

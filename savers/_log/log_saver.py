@@ -610,11 +610,17 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         self.append_to_log(config, append)
 
     def copy(self, source: ThreadLike, target: ThreadLike) -> None:
+        source_id = resolve_thread_id(source)
+        target_id = resolve_thread_id(target)
         with ExitStack() as stack:
-            # In one order, so that two copies cannot wait for each other.
-            for thread_id in sorted({resolve_thread_id(source), resolve_thread_id(target)}):
-                stack.enter_context(self.run_lock(RunnableConfig(thread_id)))
-            super().copy(source, target)
+            # In one order in all processes, so that two copies cannot wait for each other.
+            for thread_id in sorted({source_id, target_id}):
+                stack.enter_context(self._exclude_runs(thread_id))
+            self._copy_thread(source_id, target_id)
+
+    def _copy_thread(self, source_id: str, target_id: str) -> None:
+        """Copy a thread while no other run holds it or the target, checkpoint by checkpoint unless overridden."""
+        super().copy(source_id, target_id)
 
     def register_types(self, *types: type) -> None:
         self._codec.register(*types)
@@ -997,7 +1003,8 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         if is_held or self._holds_run_lock(thread_id):
             yield True
         else:
-            with self._run_lock(config, None):
+            # By `run_lock`, which lets the calling code enter it again.
+            with self.run_lock(config):
                 yield False
 
     def _holds_run_lock(self, thread_id: str) -> bool:  # noqa: ARG002 - for locks that know

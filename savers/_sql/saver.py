@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from time import time_ns
@@ -317,23 +317,17 @@ class SqlSaver(LogSaver[RowLogBytes]):
         self._store.logs.close_thread(thread_id)
         return had_content
 
-    def copy(self, source: ThreadLike, target: ThreadLike) -> None:
-        source_id = resolve_thread_id(source)
-        target_id = resolve_thread_id(target)
-        with ExitStack() as stack:
-            # In one order in all processes, so that two copies cannot wait for each other.
-            for thread_id in sorted({source_id, target_id}):
-                stack.enter_context(self._exclude_runs(thread_id))
-            namespaces = check_copy(self, source_id, target_id)
-            self._store.mark.set()
-            try:
-                with self._database.transaction() as transaction:
-                    self._lock_token(transaction, target_id)
-                    for namespace in namespaces:
-                        self._copy_history(transaction, source_id, target_id, namespace)
-                    transaction.notify(target_id)
-            except StaleLogError:
-                raise CheckpointConflictError(target_id, "another process has written to it; copy again") from None
+    def _copy_thread(self, source_id: str, target_id: str) -> None:
+        namespaces = check_copy(self, source_id, target_id)
+        self._store.mark.set()
+        try:
+            with self._database.transaction() as transaction:
+                self._lock_token(transaction, target_id)
+                for namespace in namespaces:
+                    self._copy_history(transaction, source_id, target_id, namespace)
+                transaction.notify(target_id)
+        except StaleLogError:
+            raise CheckpointConflictError(target_id, "another process has written to it; copy again") from None
 
     def _copy_history(self, transaction: Transaction, source_id: str, target_id: str, namespace: str) -> None:
         source = self._store.shared_log(source_id, namespace)

@@ -65,7 +65,6 @@ class SqliteDatabase(Database):
         fsync: Fsync = "always",
         lock_timeout: float = 10.0,
         overwrites_deleted: bool = False,
-        prefix: str = "graphkit_",
     ) -> None:
         """Check the arguments; the first use opens the file, or creates it with its directories.
 
@@ -75,14 +74,13 @@ class SqliteDatabase(Database):
                 "never": it survives the death of the process, and a power loss may damage the file.
             lock_timeout: seconds to wait for other writers.
             overwrites_deleted: whether zeros replace what is deleted; otherwise it may stay in the file.
-            prefix: the beginning of the names of the tables.
 
         Raises:
             CheckpointerConfigurationError: an argument is wrong, or SQLite is older than 3.40.
         """
         check_version()
         self.path = self.identity = _check_path(db_file)
-        self.names = TableNames(*(quote_name(prefix + name) for name in TableNames._fields))
+        self.names = TableNames(*(quote_name("graphkit_" + name) for name in TableNames._fields))
         self.lock_timeout = lock_timeout
         self._connections = SqliteConnections(
             self.path, self.names, fsync=fsync, lock_timeout=lock_timeout, overwrites_deleted=overwrites_deleted

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, Unpack, fi
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.abc import BaseCheckpointSaver, SupportsExists, SupportsFlush
 from graphkit.errors import AccessDeniedError, CheckpointerConfigurationError, CheckpointerError, CheckpointStorageError
-from graphkit.saver_kit import ConfigLike, RetentionOptions, ThreadLike, get_principal
-from savers._audit.digests import CheckpointFields, ContentDigester, Digester, find_codec, get_fields, unwrap
+from graphkit.saver_kit import ConfigLike, RetentionOptions, ThreadLike, freeze, get_principal
+from savers._audit.digests import ContentDigester, Digester, find_codec, unwrap
 from savers._audit.entries import FORMAT, Entry, now, to_json
 from savers._audit.log import AuditLog
 from savers._wrappers.base import (
@@ -212,13 +212,13 @@ class _Recorder:
             "checkpoint_id": config.checkpoint_id,
         }
 
-    def describe_put(self, config: RunnableConfig, checkpoint: CheckpointFields, replaced: str | None) -> Entry:
+    def describe_put(self, config: RunnableConfig, checkpoint: Checkpoint, replaced: str | None) -> Entry:
         if self._marks:
             # What the policies add is stored, too.
             metadata = dict(checkpoint.metadata)
             for metadata_of in self._marks:
                 metadata |= metadata_of(get_principal(config))
-            checkpoint = checkpoint._replace(metadata=metadata)
+            checkpoint = checkpoint.with_metadata(freeze(metadata))
         fields = self.describe("put", config)
         fields["checkpoint_id"] = checkpoint.id
         if replaced is not None:
@@ -343,7 +343,7 @@ class AuditedSaver(SaverWrapper):
 
     def put(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
         config = RunnableConfig.of(config)
-        fields = self._recorder.describe_put(config, get_fields(checkpoint), config.checkpoint_id)
+        fields = self._recorder.describe_put(config, checkpoint, config.checkpoint_id)
         return self._recorder.record_writing(fields, partial(self.delegate.put, config, checkpoint))
 
     def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
@@ -526,7 +526,7 @@ class _RecordedLogs(LogsOfDelegate):
         recorder = self._recorder
         intents: list[int] = []
 
-        def intend(checkpoint: CheckpointFields, replaced: str | None) -> None:
+        def intend(checkpoint: Checkpoint, replaced: str | None) -> None:
             fields = recorder.describe_put(config, checkpoint, replaced)
             intents.append(recorder.append({"kind": "intent", **fields}))
 
@@ -574,7 +574,7 @@ class _RecordedLogs(LogsOfDelegate):
         )
 
 
-Intend = Callable[[CheckpointFields, str | None], None]
+Intend = Callable[[Checkpoint, str | None], None]
 
 
 class _RecordingWriter(WriterWrapper):
@@ -585,14 +585,11 @@ class _RecordingWriter(WriterWrapper):
         self._intend = intend
 
     def put(self, checkpoint: Checkpoint, target: str | None) -> None:
-        self._intend(get_fields(checkpoint), target)
+        self._intend(checkpoint, target)
         self._writer.put(checkpoint, target)
 
     def put_packed(self, stored: StoredCheckpoint, state: FrozenDict, changes: Mapping[str, bytes | None]) -> None:
-        fields = CheckpointFields(
-            stored.id, stored.node, stored.next, stored.parent, stored.created, stored.metadata, state
-        )
-        self._intend(fields, None)
+        self._intend(stored.make_checkpoint(state), None)
         self._writer.put_packed(stored, state, changes)
 
 

@@ -30,7 +30,6 @@ import ormsgpack
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerConfigurationError,
-    CheckpointerError,
     CheckpointFormatError,
     CheckpointStorageError,
 )
@@ -39,7 +38,7 @@ from savers._filesystem.io import DirectoryGuard, FileIO, FileRange, preload_mod
 from savers._filesystem.lock import WriteLock
 from savers._filesystem.log_bytes import FileId, FileLogBytes
 from savers._filesystem.rewrite import new_generation, renew
-from savers._filesystem.store import make_room, make_root, wrap_os_error
+from savers._filesystem.store import StorageErrors, make_room, make_root
 from savers._filesystem.sync import make_sync_mode
 from savers._log.frame import ANCILLARY, HEADER_SIZE, META, WRITE, IncompleteLog, digest_thread, is_newer
 from savers._log.frame_log import FrameLog, Identity, new_header
@@ -280,7 +279,7 @@ class EntryLog:
         self.path = layout.join(self._directory, layout.LOG)
         self._reset()
         _LOGS.add(self)
-        with self._storage_errors("open"):
+        with StorageErrors("open", self.path):
             make_root(self._io, self._root)
 
     def _reset(self) -> None:
@@ -328,7 +327,7 @@ class EntryLog:
             CheckpointFormatError: it needs a newer graphkit.
             CheckpointStorageError: the file system refused.
         """
-        with self._storage_errors("read"), self.mutex:
+        with StorageErrors("read", self.path), self.mutex:
             self._refresh()
             yield self._table
 
@@ -349,24 +348,17 @@ class EntryLog:
     def _refresh(self) -> None:
         """Read what other processes have written since; open the file if need be."""
         frames = self.frames
-        medium = frames.bytes
-        # A writer of this process that was interrupted may have applied a part of its changes.
-        if frames.in_doubt:
+        change = frames.find_change()
+        if change is Change.NONE:
+            return
+        if change is not Change.GREW:
+            # Another process has rewritten the log, which is then read from its beginning. Or the
+            # file was removed by hand: then the entries are gone, and the caller must know it, for
+            # the next write would begin an empty log without a word.
+            was_removed = change is Change.REMOVED and self._io.stat(self.path) is None
             self.close()
-        if medium.is_open:
-            change = medium.refresh(frames.end)
-            if change is Change.NONE:
-                return
-            if change in {Change.REPLACED, Change.REMOVED}:
-                # Another process has rewritten the log, which is then read from its beginning. Or the
-                # file was removed by hand: then the entries are gone, and the caller must know it, for
-                # the next write would begin an empty log without a word.
-                was_removed = change is Change.REMOVED and self._io.stat(self.path) is None
-                self.close()
-                if was_removed:
-                    raise CheckpointStorageError(self.path, "read", _WAS_REMOVED)
-        if not medium.is_open:
-            self._table = EntryTable()
+            if was_removed:
+                raise CheckpointStorageError(self.path, "read", _WAS_REMOVED)
             if not frames.open():
                 return
         frames.in_doubt = True
@@ -409,7 +401,7 @@ class EntryLog:
             CheckpointStorageError: the file system refused. Nothing was changed; after a failed
                 sync, the changes may be stored.
         """
-        with self._storage_errors("write"):
+        with StorageErrors("write", self.path):
             # The mutex comes before the write lock, as everywhere: a thread that waits for another
             # process holds back only the threads that use the same log.
             with self.mutex, self._write_lock:
@@ -473,7 +465,7 @@ class EntryLog:
             CheckpointStorageError: the file system refused.
         """
         left: list[str] = []
-        with self._storage_errors("erase from"), self.mutex, self._write_lock:
+        with StorageErrors("erase from", self.path), self.mutex, self._write_lock:
             if self.refresh_to_write():
                 kept = [entry for entry in self._table.oldest_first() if not self._is_of(entry, metadata)]
                 self._rewrite(kept)
@@ -504,7 +496,7 @@ class EntryLog:
         Raises:
             CheckpointStorageError: the file system refused.
         """
-        with self._storage_errors("read"):
+        with StorageErrors("read", self.path):
             return examine(self._io, self.path, self._kind)
 
     def repair(self) -> EntriesRepair:
@@ -517,7 +509,7 @@ class EntryLog:
             CheckpointFormatError: the log needs a newer graphkit, or is another log.
             CheckpointStorageError: the file system refused. Nothing was changed.
         """
-        with self._storage_errors("repair"), self.mutex, self._write_lock:
+        with StorageErrors("repair", self.path), self.mutex, self._write_lock:
             frames = self.frames
             medium = frames.bytes
             before = examine(self._io, self.path, self._kind)
@@ -537,18 +529,6 @@ class EntryLog:
                 self._io.fsync_dir(self._directory)
                 self._rewrite(good.table.oldest_first())
         return EntriesRepair(before=before, set_aside=layout.join(self._kind, name) if name else "")
-
-    # Errors
-
-    @contextmanager
-    def _storage_errors(self, operation: str) -> Iterator[None]:
-        """Turn an OSError into a CheckpointStorageError that names the path and the operation."""
-        try:
-            yield
-        except CheckpointerError:
-            raise
-        except OSError as error:
-            raise wrap_os_error(error, operation, self.path) from error
 
 
 _LOGS: Final[weakref.WeakSet[EntryLog]] = weakref.WeakSet()

@@ -96,17 +96,6 @@ def test_a_file_that_was_removed_is_made_again(file):
     assert len(SqliteDatabase(file).read(f"SELECT * FROM {database.names.histories}")) == 1
 
 
-def test_two_prefixes_share_a_file(file):
-    first, second = (SqliteDatabase(file, fsync="never", prefix=prefix) for prefix in ("a_", 'b"?%'))
-    for database in (first, second):
-        history = add_history(database)
-        assert put(database, history, 0) == 1
-    first.write(f"DELETE FROM {first.names.histories}")
-    assert positions(second, 1) == [0]
-    first.close()
-    second.close()
-
-
 @pytest.mark.parametrize("db_file", ["", None, 7, ":memory:", "file:x?mode=memory", "a\0b"])
 def test_what_is_no_path_is_refused(db_file):
     with pytest.raises(CheckpointerConfigurationError):

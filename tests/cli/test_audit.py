@@ -7,7 +7,6 @@ from base64 import b64encode
 
 import pytest
 
-from graphkit import RunnableConfig
 from graphkit.errors import AccessDeniedError
 from graphkit.testing import made
 from savers import AccessControlledSaver, AuditedSaver, AuditLog, FileSystemSaver, acting_as, policies
@@ -74,17 +73,18 @@ def test_verify_exits_with_12_if_the_log_or_the_store_was_changed(audited):
     (file,) = list_files(audited / "log")
     entries = read_entries(file)
     content = file.read_bytes()
-    write_entries(file, [entry.replace(b'"ann"', b'"eve"') for entry in entries])
-    done = graphkit("audit", "verify", audited / "log")
-    assert done.code == 12
-    assert "it was changed" in done.out
-    found = graphkit("audit", "verify", audited / "log", "--expect-head", f"5:{'0' * 64}", "--json")
-    assert (found.code, found.json["ok"]) == (12, False)
+    changed = [entry.replace(b'"ann"', b'"eve"') for entry in entries]
+    write_entries(file, changed)
+    verify = ["audit", "verify", audited / "log"]
+    assert_shows(graphkit(*verify), 12, "it was changed")
+    other_head = f"5:{'0' * 64}"
+    found = graphkit(*verify, "--expect-head", other_head, "--json")
+    assert found.code == 12
+    assert not found.json["ok"]
     file.write_bytes(content)
-    FileSystemSaver(audited / "store").put_writes(RunnableConfig("ann/1"), {"answer:1": "yes"})
-    done = graphkit("audit", "verify", audited / "log", "--store", audited / "store")
-    assert done.code == 12
-    assert "has no record" in done.out
+    saver = FileSystemSaver(audited / "store")
+    saver.put_writes("ann/1", {"answer:1": "yes"})
+    assert_shows(graphkit(*verify, "--store", saver.base_directory), 12, "has no record")
 
 
 def test_signatures_and_keyed_digests(tmp_path):
@@ -92,18 +92,22 @@ def test_signatures_and_keyed_digests(tmp_path):
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+    log = tmp_path / "log"
+    public_key = tmp_path / "public.pem"
+    keys = tmp_path / "keys"
     public = Ed25519PrivateKey.from_private_bytes(KEY).public_key()
     pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    (tmp_path / "public.pem").write_bytes(pem)
-    (tmp_path / "keys").write_text(f"2026 {b64encode(KEY).decode()}\n")
+    public_key.write_bytes(pem)
+    keys.write_text(f"2026 {b64encode(KEY).decode()}\n")
     fill(tmp_path, signing_key=KEY, digest_key=KEY)
-    options = ["--public-key", tmp_path / "public.pem"]
-    done = graphkit("audit", "verify", tmp_path / "log", *options)
-    assert_shows(done, 0, "signed up to")
-    assert graphkit("audit", "verify", tmp_path / "log", "--store", tmp_path / "store").code == 18
-    keyed = ["--digest-key", tmp_path / "keys"]
-    assert graphkit("audit", "verify", tmp_path / "log", "--store", tmp_path / "store", *options, *keyed).code == 0
-    assert len(read_json("audit", "list", tmp_path / "log", "--who", "ann", *keyed)) == 2
+    signed = ["--public-key", public_key]
+    keyed = ["--digest-key", keys]
+    assert_shows(graphkit("audit", "verify", log, *signed), 0, "signed up to")
+    verify_store = ["audit", "verify", log, "--store", tmp_path / "store"]
+    assert graphkit(*verify_store).code == 18
+    assert graphkit(*verify_store, *signed, *keyed).code == 0
+    entries = read_json("audit", "list", log, "--who", "ann", *keyed)
+    assert len(entries) == 2
 
 
 def test_an_export_has_a_line_for_each_entry(audited, tmp_path):
@@ -126,13 +130,15 @@ class Size(enum.Enum):
 
 
 def test_a_store_with_values_of_types_that_are_not_registered_is_compared(tmp_path):
-    store = FileSystemSaver(tmp_path / "store", fsync="never", types=[Size])
-    small = made({"size": Size.SMALL})
-    with AuditLog(tmp_path / "log") as log:
+    directory = tmp_path / "store"
+    log_directory = tmp_path / "log"
+    store = FileSystemSaver(directory, fsync="never", types=[Size])
+    state = {"size": Size.SMALL}
+    with AuditLog(log_directory) as log:
         audited = AuditedSaver(store, log)
-        audited.put("t", small)
+        audited.put("t", made(state))
         audited.put_writes("t", {"answer": Size.SMALL})
-    verify = ["audit", "verify", tmp_path / "log", "--store", tmp_path / "store"]
+    verify = ["audit", "verify", log_directory, "--store", directory]
     assert graphkit(*verify).code == 0
-    store.put("t", made({"size": Size.SMALL}))
+    store.put("t", made(state))
     assert graphkit(*verify).code == 12

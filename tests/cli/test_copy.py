@@ -105,7 +105,12 @@ def test_threads_wait_for_the_disk_once_and_not_at_each_checkpoint(tmp_path, mon
     graphkit("export", tmp_path / "long", "--output", tmp_path / "lines")
     synced = []
     original = FileIO.fdatasync
-    monkeypatch.setattr(FileIO, "fdatasync", lambda io, fd: synced.append(fd) or original(io, fd))
+
+    def note_sync(io, fd):
+        synced.append(fd)
+        return original(io, fd)
+
+    monkeypatch.setattr(FileIO, "fdatasync", note_sync)
     if command == "copy":
         done = graphkit("copy", tmp_path / "long", "--to", tmp_path / "b")
     else:

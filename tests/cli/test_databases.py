@@ -7,7 +7,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from graphkit import Checkpoint, RunnableConfig
+from graphkit import Checkpoint
 from graphkit.registry import get_saver
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, SqliteSaver
@@ -129,20 +129,21 @@ def test_a_store_that_cannot_be_repaired_is_not_sent_to_repair(monkeypatch, stor
 
 def test_a_connection_string_names_the_schema(own_database, connection, store):
     schema = "my orders"
-    name = f"postgres:{own_database} schema='{schema}'"
-    done = graphkit("threads", name)
-    assert done.code == 13
-    assert f"no tables of graphkit in schema {schema} of" in done.err
-    assert connection.execute("SELECT to_regnamespace(%s)", [f'"{schema}"']).fetchone() == (None,), "reading makes none"
+    default = f"postgres:{own_database}"
+    name = f"{default} schema='{schema}'"
+    assert_refused(graphkit("threads", name), 13, f"no tables of graphkit in schema {schema} of")
+    row = connection.execute("SELECT to_regnamespace(%s)", [f'"{schema}"']).fetchone()
+    assert row == (None,), "reading makes none"
     assert graphkit("copy", store, "--to", name).code == 0
     with get_saver("postgres", path=own_database, schema=schema) as saver:
         assert sorted(saver.threads()) == ["import-a", "order-17", "order-18"]
     assert len(read_json("threads", name)) == 3
-    assert graphkit("threads", f"postgres:{own_database}").code == 13
+    assert graphkit("threads", default).code == 13
     # Another schema of the same database is another store.
-    assert graphkit("copy", name, "--to", f"postgres:{own_database}").code == 0
+    assert graphkit("copy", name, "--to", default).code == 0
     assert graphkit("delete", name, "order-17", "--yes").code == 0
-    assert len(read_json("threads", f"postgres:{own_database}")) == 3
+    of_default = read_json("threads", default)
+    assert len(of_default) == 3
 
 
 def test_an_empty_name_of_a_schema_is_an_error(own_database):
@@ -180,10 +181,12 @@ def test_a_damaged_file_gives_up_the_threads_that_can_be_read(tmp_path):
     with SqliteSaver(path) as saver:
         for thread, values in texts.items():
             for value in values:
-                saver.put(RunnableConfig(thread), Checkpoint(node_id="n", next_node_id="n", state={"value": value}))
+                checkpoint = Checkpoint(node_id="n", next_node_id="n", state={"value": value})
+                saver.put(thread, checkpoint)
     data = bytearray(path.read_bytes())
     page = data.index(texts["a"][2][-100:]) // 4096 * 4096
-    data[page : page + 8] = b"\xff" * 8
+    header = slice(page, page + 8)
+    data[header] = b"\xff" * 8
     path.write_bytes(data)
 
     done = graphkit("copy", f"sqlite:{path}", "--to", f"sqlite:{new}")
@@ -194,7 +197,8 @@ def test_a_damaged_file_gives_up_the_threads_that_can_be_read(tmp_path):
     assert graphkit("verify", f"sqlite:{new}").code == 0
     with SqliteSaver(new) as saver:
         assert saver.threads() == ["b"]
-        assert [one.state["value"] for one in saver.replay(RunnableConfig("b"))] == texts["b"]
+        values = [checkpoint.state["value"] for checkpoint in saver.replay("b")]
+        assert values == texts["b"]
 
 
 @pytest.mark.sweep(1, of="fault", in_turn=True)

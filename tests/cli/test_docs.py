@@ -74,14 +74,19 @@ def test_the_commands_that_hive_only_promised_are_there():
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_options_of_a_command_are_those_of_its_section(name):
     text = section(name)
-    for param in own(COMMANDS[name]):
+    command = COMMANDS[name]
+    for param in own(command):
         for word in words_of(param):
-            assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text), word
+            whole_word = rf"(?<![\w-]){re.escape(word)}(?![\w-])"
+            assert re.search(whole_word, text), word
         assert param.help, param.name
-    known = {word for param in COMMANDS[name].params for word in (*param.opts, *param.secondary_opts)}
+    known = set()
+    for param in command.params:
+        known.update(param.opts, param.secondary_opts)
     for line in text.splitlines():
         if line.startswith("- `-"):
-            described = re.findall(r"`(--?[a-z-]+)`", line.partition(":")[0])
+            head, _, _ = line.partition(":")
+            described = re.findall(r"`(--?[a-z-]+)`", head)
             assert set(described) <= known
 
 
@@ -95,13 +100,15 @@ def words_of(param):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_takes_what_all_take_and_has_an_example_and_a_help(name):
     command = COMMANDS[name]
-    assert {"--json", "--debug", "--key-file"} <= {word for param in command.params for word in param.opts}
+    options = {word for param in command.params for word in param.opts}
+    assert {"--json", "--debug", "--key-file"} <= options
     example = command.epilog.removeprefix("Example: ")
     assert example in section(name)
     called, context = parse(example)
     assert called == name
     assert has_store_or_needs_none(name, context)
-    assert command.help.replace("\n", " ").startswith(commands.COMMANDS[name].summary)
+    text = command.help.replace("\n", " ")
+    assert text.startswith(commands.COMMANDS[name].summary)
 
 
 def test_each_command_that_a_page_shows_parses():

@@ -102,16 +102,19 @@ def test_without_the_extra_a_command_names_it_and_help_and_version_work(without)
     commands = [["threads", "runs"], ["show", "--help"], ["--debug"]]
     helps = [["--help"], ["-h"], []]
     version, *others = run(["--version"], *commands, *helps)
-    assert version[0] == 0
-    assert version[1].startswith("graphkit ")
+    code, out, _ = version
+    assert code == 0
+    assert out.startswith("graphkit ")
 
     advice = str(MissingDependencyError(package, "cli"))
     refused = [MissingDependencyError.exit_code, "", f"graphkit: {advice}\n"]
     assert others[:3] == [refused] * 3
     for code, out, err in others[3:]:
-        assert (code, err) == (0, "")
+        assert code == 0
+        assert err == ""
         assert advice in out
-        assert all(f"\n  {name} " in out for name in COMMANDS)
+        for name in COMMANDS:
+            assert f"\n  {name} " in out
 
 
 def test_a_terminal_has_colours_and_no_color_has_none(store, at_a_terminal):
@@ -129,7 +132,8 @@ def test_a_terminal_has_colours_and_no_color_has_none(store, at_a_terminal):
 def test_a_reader_that_has_seen_enough(store):
     saver = FileSystemSaver(store, fsync="never")
     for number in range(300):
-        saver.copy("order-17", f"copy-{number:03d}-{'x' * 200}")
+        long_name = f"copy-{number:03d}-{'x' * 200}"
+        saver.copy("order-17", long_name)
     with subprocess.Popen([*GRAPHKIT, "threads", store], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         running.stdout.readline()
         running.stdout.close()
@@ -177,7 +181,8 @@ def test_completion_of_what_is_not_there(tmp_path, fork):
 
 def test_an_output_that_lacks_letters_has_them_escaped(tmp_path, fork):
     text = "naïve \U0001f600 → …"
-    store, again = tmp_path / "runs", tmp_path / "again"
+    store = tmp_path / "runs"
+    again = tmp_path / "again"
     FileSystemSaver(store).put(RunnableConfig("t"), checkpoint(1, START, "a", {"text": text}))
     ascii_only = {"PYTHONIOENCODING": "ascii"}
     done = fork("show", store, "t", "--key", "text", **ascii_only)
@@ -206,7 +211,8 @@ def test_values_so_deep_that_they_can_just_be_stored_can_be_shown(tmp_path, fork
     value = 1
     for _ in range(200):
         value = [{"k": value}]
-    store, again = tmp_path / "runs", tmp_path / "again"
+    store = tmp_path / "runs"
+    again = tmp_path / "again"
     t = RunnableConfig("t")
     saver = FileSystemSaver(store)
     saver.put(t, checkpoint(1, START, "a", {}))
@@ -359,7 +365,8 @@ def test_other_kinds_of_store(tmp_path):
 
 def test_a_directory_that_another_process_writes_to(tmp_path, launcher):
     store = tmp_path / "runs"
-    (tmp_path / "shop.py").write_text(SHOP.replace("def ship(state):", "def ship(state):\n    input()"))
+    waiting_shop = SHOP.replace("def ship(state):", "def ship(state):\n    input()")
+    (tmp_path / "shop.py").write_text(waiting_shop)
     run = ["-m", "graphkit", "run", "runs", "--app", "shop:app", "-t", "t", "--input", '{"item": "lamp"}']
     assert launcher.run(*run, cwd=tmp_path).returncode == 0
     go_on = ["-m", "graphkit", "resume", "runs", "t", "--app", "shop:app", "--value", "1"]

@@ -213,9 +213,11 @@ def test_types_of_a_graph(tmp_path, shop):
     graphkit("run", store, "--app", shop, "--thread", "t", "--input", given)
     graphkit("resume", store, "t", "--app", shop, "--value", '"yes"')
     for options in ([], ["--app", shop]):
-        assert read_json("show", store, "t", *options, "--key", "place") == {"city": "Bern"}
-        assert read_json("show", store, "t", *options, "--key", "place.city") == "Bern"
-    assert graphkit("diff", store, "t").lines[-2] == '+ place: {"city": "Bern"}'
+        show = ["show", store, "t", *options, "--key"]
+        assert read_json(*show, "place") == {"city": "Bern"}
+        assert read_json(*show, "place.city") == "Bern"
+    diff = graphkit("diff", store, "t")
+    assert diff.lines[-2] == '+ place: {"city": "Bern"}'
     assert graphkit("copy", store, "t", "u").code == 0, "it moves bytes"
 
 
@@ -260,11 +262,14 @@ SHOWN = {
 
 def test_types_that_nobody_here_knows_are_shown_by_their_fields(tmp_path):
     store = tmp_path / "strange"
-    saver = FileSystemSaver(store, fsync="never", types=[Colour, Rights, Pair, Point, Model])
-    here = saver.put(RunnableConfig("t"), checkpoint(1, "n", "m", STRANGE))
+    types = [Colour, Rights, Pair, Point, Model]
+    saver = FileSystemSaver(store, fsync="never", types=types)
+    strange = checkpoint(1, "n", "m", STRANGE)
+    here = saver.put("t", strange)
     question = {**STOP, "payload": Point(1), "created_at": NOW}
     saver.put_writes(here, {"interrupt:q": question})
-    assert read_json("show", store, "t")["state"] == SHOWN
+    shown = read_json("show", store, "t")
+    assert shown["state"] == SHOWN
     (waiting,) = read_json("interrupts", store)
     assert waiting["payload"] == {"x": 1, "y": None}
     (row,) = read_json("threads", store)

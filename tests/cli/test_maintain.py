@@ -62,16 +62,18 @@ def test_repair_says_what_is_kept_what_is_lost_and_where_the_copy_is(store):
     (copy,) = log.parent.glob("damaged-*.bin")
     assert copy.read_bytes() == old
     head = f"  {log.parent.name}/log: damaged at byte "
-    assert [line.split(": ")[0] for line in would.lines] == [line.split(": ")[0] for line in done.lines[:-2]] + [
-        would.lines[-2], would.lines[-1],
-    ]  # fmt: skip
-    assert would.lines[0] == "order-18: would keep 1 checkpoint, would lose 2 records"
-    assert done.lines[0] == "order-18: kept 1 checkpoint, lost 2 records"
-    assert would.lines[1].startswith(head)
-    assert done.lines[1].startswith(head)
-    assert done.lines[2].startswith("    lost: byte ")
-    assert would.lines[-2:] == [f"    would copy the old bytes to {copy}", "would repair 1 thread"]
-    assert done.lines[-2:] == [f"    the old bytes are in {copy}", "repaired 1 thread"]
+    first, *planned, would_copy, would_repair = would.lines
+    assert first == "order-18: would keep 1 checkpoint, would lose 2 records"
+    assert would_copy == f"    would copy the old bytes to {copy}"
+    assert would_repair == "would repair 1 thread"
+    first, *happened, copied, repaired = done.lines
+    assert first == "order-18: kept 1 checkpoint, lost 2 records"
+    assert copied == f"    the old bytes are in {copy}"
+    assert repaired == "repaired 1 thread"
+    for damaged, lost, *_ in (planned, happened):
+        assert damaged.startswith(head)
+        assert lost.startswith("    lost: byte ")
+    assert [line.split(": ")[0] for line in planned] == [line.split(": ")[0] for line in happened]
     assert would.code == 0
     assert done.code == 0
     assert graphkit("verify", store).code == 0
@@ -106,13 +108,17 @@ def test_repair_as_json(store):
 def test_a_repair_that_keeps_nothing_is_no_success(store):
     garble(store, "order-17")
     damage(store, "order-18", offset=-100)
-    for options in (["--dry-run"], []):
-        done = graphkit("repair", store, *options)
-        assert done.code == 12
-        keep, lose = ("would keep", "would lose") if options else ("kept", "lost")
-        assert done.lines[0] == f"order-17: {keep} nothing, {lose} at least 1 record"
-        assert f"{'would repair' if options else 'repaired'} 1 of 2 threads" in done.lines
-        assert done.lines[-1].startswith("restore the lost histories from a backup")
+    advice = "restore the lost histories from a backup"
+    would = graphkit("repair", store, "--dry-run")
+    assert would.code == 12
+    assert would.lines[0] == "order-17: would keep nothing, would lose at least 1 record"
+    assert "would repair 1 of 2 threads" in would.lines
+    assert would.lines[-1].startswith(advice)
+    done = graphkit("repair", store)
+    assert done.code == 12
+    assert done.lines[0] == "order-17: kept nothing, lost at least 1 record"
+    assert "repaired 1 of 2 threads" in done.lines
+    assert done.lines[-1].startswith(advice)
 
 
 def test_a_torn_end_loses_nothing_that_was_acknowledged(store):
@@ -148,14 +154,16 @@ def test_a_narrow_terminal_breaks_the_report_between_words_and_no_path(store):
 
 def test_many_losses_are_cut_for_people_only(store, saver):
     for number in range(30, 50):
-        saver.put(RunnableConfig("import-a"), checkpoint(number, "x", "y", {f"k{number}": "v" * 200}, number - 1))
+        state = {f"k{number}": "v" * 200}
+        saver.put("import-a", checkpoint(number, "x", "y", state, number - 1))
     saver.close()
     damage(store, "import-a", offset=300)
     would = graphkit("repair", store, "--dry-run")
     assert len(would.lines) < 20
     assert "more; --json lists all" in would.out
     (thread,) = read_json("repair", store, "--dry-run")["threads"]
-    assert len(thread["files"][0]["lost"]) > 10
+    (file,) = thread["files"]
+    assert len(file["lost"]) > 10
 
 
 def test_a_thread_of_which_only_set_aside_files_are_left_can_be_deleted(store):
@@ -177,13 +185,13 @@ def test_a_thread_of_which_only_set_aside_files_are_left_can_be_deleted(store):
 def test_a_thread_that_only_its_name_proves_is_repaired_when_it_is_named(store):
     FileSystemSaver(store).put(RunnableConfig("Order / 19"), checkpoint(1, "a", "b", {}))
     (log,) = store.glob("t-order-19-*/log")
-    length = 45 + int.from_bytes(log.read_bytes()[68:72], "little")
+    payload_size = int.from_bytes(log.read_bytes()[68:72], "little")
+    length = 45 + payload_size
     for offset in (70, 70 + length):  # the log's description, and its copy
         damage(store, "order-19", offset=offset)
     unnamed = graphkit("repair", store)
-    directory = next(store.glob("t-order-19-*")).name
     assert unnamed.code == 12
-    assert unnamed.lines[0] == f"{directory}: not repaired"
+    assert unnamed.lines[0] == f"{log.parent.name}: not repaired"
     assert "    because its thread id cannot be read: name the thread to repair it" in unnamed.lines
     done = graphkit("repair", store, "Order / 19")
     assert done.code == 0
@@ -194,14 +202,17 @@ def test_a_thread_that_only_its_name_proves_is_repaired_when_it_is_named(store):
 def test_compact(saver, store):
     at = RunnableConfig("order-17", "00000000-0000-7000-8000-000000000002")
     for number in range(20):
-        saver.put(at, checkpoint(2, "reserve", "approve", {"text": f"{number} " * 200}, 1))
+        state = {"text": f"{number} " * 200}
+        saver.put(at, checkpoint(2, "reserve", "approve", state, 1))
     saver.close()
     size = saver.size()
     would = read_json("compact", store, "--dry-run")
     assert graphkit("compact", store, "--dry-run").out.startswith("would free ")
     assert would["size"] == size == saver.size()
     freed = read_json("compact", store)["freed"]
-    assert 0 < freed == size - saver.size() == would["freed"]
+    assert freed > 0
+    assert freed == would["freed"]
+    assert freed == size - saver.size()
     assert graphkit("compact", store, "order-17").out == "freed 0 B\n"
 
 
@@ -248,9 +259,15 @@ def threads(store):
     return [row["thread"] for row in read_json("threads", store)]
 
 
+def size_of(store, directories):
+    """Return the size of the files in these directories of a store, as the commands show it."""
+    files = store.glob(f"{directories}/*")
+    return format_bytes(sum(path.stat().st_size for path in files))
+
+
 def test_idle_threads_are_deleted_whole_after_a_question(idle):
     prune = ("prune", idle, "--idle", "30min", "--interrupted")
-    size = format_bytes(sum(path.stat().st_size for path in idle.glob("t-order-*/*")))
+    size = size_of(idle, "t-order-*")
     note = "(1 of them waits for a human)"
     what = f"2 threads idle for 30min {note}, {size}"
     would = graphkit(*prune, "--dry-run")
@@ -268,18 +285,21 @@ def test_idle_threads_are_deleted_whole_after_a_question(idle):
 
 
 def test_an_idle_thread_that_waits_for_a_human_stays_unless_it_is_asked_for(idle):
-    size = format_bytes(sum(path.stat().st_size for path in idle.glob("t-order-18-*/*")))
+    prune = ("prune", idle, "--idle", "30min")
+    size = size_of(idle, "t-order-18-*")
     left_out = "(1 more waits for a human; --interrupted deletes those, too)"
-    would = graphkit("prune", idle, "--idle", "30min", "--dry-run")
-    assert would.lines == [f"would delete 1 thread idle for 30min {left_out}, {size}", "    order-18"]
-    done = graphkit("prune", idle, "--idle", "30min", terminal=True, stdin="y\n")
-    assert done.err.startswith(f"delete 1 thread idle for 30min {left_out}, {size}, for good? [y/N] ")
-    assert done.out == f"deleted 1 thread idle for 30min {left_out}\n"
-    assert graphkit("prune", idle, "--idle", "30min", "--yes").out == f"no thread is idle for 30min {left_out}\n"
+    what = f"1 thread idle for 30min {left_out}"
+    would = graphkit(*prune, "--dry-run")
+    assert would.lines == [f"would delete {what}, {size}", "    order-18"]
+    done = graphkit(*prune, terminal=True, stdin="y\n")
+    assert done.err.startswith(f"delete {what}, {size}, for good? [y/N] ")
+    assert done.out == f"deleted {what}\n"
+    again = graphkit(*prune, "--yes")
+    assert again.out == f"no thread is idle for 30min {left_out}\n"
     assert threads(idle) == ["import-a", "order-17"]
     graphkit("answer", idle, "order-17", "--value", "1")
     age(idle, "order-17", 60)
-    assert graphkit("prune", idle, "--idle", "30min", "--yes").out == "deleted 1 thread idle for 30min\n"
+    assert graphkit(*prune, "--yes").out == "deleted 1 thread idle for 30min\n"
 
 
 def test_idle_threads_in_a_script(idle, saver):

@@ -159,12 +159,15 @@ def test_resume_from_a_checkpoint_with_other_values(tmp_path, shop):
     run(store)
     graphkit(*resume, "--value", '"yes"', "--set", "city=Bern")
     before = read_json("history", store, "t")
-    approved = next(row["id"] for row in before if row["node"] == "approve")
-    assert graphkit(*resume, "--checkpoint", approved[-8:], "--set", "city=Thun").code == 0
+    approved = next(row for row in before if row["node"] == "approve")
+    end_of_id = approved["id"][-8:]
+    done = graphkit(*resume, "--checkpoint", end_of_id, "--set", "city=Thun")
+    assert done.code == 0
     assert log_of(store)[-1] == "shipped to Thun"
     # The checkpoint that it went on from, and all others, are as they were.
     after = read_json("history", store, "t")
-    assert after[-len(before) :] == [{**row, "status": None} for row in before]
+    unchanged = [{**row, "status": None} for row in before]
+    assert after[-len(before) :] == unchanged
 
 
 @pytest.mark.requirement("H46")
@@ -240,7 +243,8 @@ def test_sigterm_stops_at_the_node_boundary(tmp_path, launcher):
         assert process.stderr.readline() == "stopping after the current node; press Ctrl-C again to stop now\n"
         out, _ = process.communicate("\n")
     assert process.returncode == 0
-    assert out.splitlines()[-1] == "t stopped after 1 step and waits before b: pause"
+    *_, last = out.splitlines()
+    assert last == "t stopped after 1 step and waits before b: pause"
     assert read_json("show", tmp_path / "runs", "t")["state"] == {"n": 1}
 
 

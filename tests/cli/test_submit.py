@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from graphkit import RunnableConfig
 from savers import FileSystemSaver
 from tests.support.command_process import CommandProcess
 from tests.support.terminal import assert_refused, assert_shows, graphkit, read_json
+from tests.support.workers import status
 
 INPUT = '{"item": "lamp"}'
 FLOW = """
@@ -39,13 +39,16 @@ def submit(store, *options, app="shop:app"):
 
 def test_a_submitted_run_waits_for_a_worker(tmp_path, shop):
     store = tmp_path / "runs"
-    assert submit(store, "-t", "t", "--meta", "user=anna").out == "t is queued\n"
+    submitted = submit(store, "-t", "t", "--meta", "user=anna")
+    assert submitted.out == "t is queued\n"
     (row,) = read_json("threads", store, "--status", "queued")
     assert row["metadata"]["user"] == "anna"
-    assert read_json("show", store, "t")["status"] == "queued"
+    shown = read_json("show", store, "t")
+    assert shown["status"] == "queued"
     assert read_json("stats", store)["statuses"] == {"queued": 1}
     watched = graphkit("watch", store, "t", "--limit", "1")
-    assert watched.lines[0].split()[1:] == ["t", "queued"]
+    _, *change = watched.lines[0].split()
+    assert change == ["t", "queued"]
     assert_refused(submit(store, "-t", "t"), 17, "its run is queued")
     assert_shows(graphkit("worker", store, "--app", shop, "--once"), 0, "resumed 1 run\n")
     (row,) = read_json("threads", store)
@@ -59,11 +62,14 @@ def test_a_time_and_a_key(tmp_path, shop):
     submit_order = partial(submit, store, "--key", "order-17", "--json")
     first = submit_order("--at", at).json
     thread = first["thread"]
-    assert first == {**first, "status": "queued", "at": at, "key": "order-17"}
+    assert first["status"] == "queued"
+    assert first["at"] == at
+    assert first["key"] == "order-17"
     again = submit_order().json
     assert again == {**again, "thread": thread, "at": at}
-    assert f"not before {at}" in graphkit("threads", store).out
-    assert graphkit("worker", store, "--app", shop, "--once").out == "resumed 0 runs\n"
+    assert_shows(graphkit("threads", store), 0, f"not before {at}")
+    served = graphkit("worker", store, "--app", shop, "--once")
+    assert served.out == "resumed 0 runs\n"
     early = graphkit("resume", store, thread, "--app", shop)
     assert early.lines[-1] == f"{thread} is queued: its time has not come"
     assert_refused(submit(store, "--at", "tomorrow"), 2, "--at: tomorrow is not a time")
@@ -81,8 +87,9 @@ def test_a_queued_thread_is_not_idle(tmp_path, shop):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_all_runs_of_a_worker(tmp_path, launcher, number):
     (tmp_path / "flow.py").write_text(FLOW)
+    threads = ("t", "u", "v")
     with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
-        for thread in ("t", "u", "v"):
+        for thread in threads:
             command = ["-m", "graphkit", "submit", "runs", "--app", "flow:app", "-t", thread]
             assert launcher.run(*command, cwd=tmp_path).returncode == 0
         words = ["worker", "runs", "--app", "flow:app", "--concurrency", "2", "--json"]
@@ -98,5 +105,5 @@ def test_a_signal_drains_all_runs_of_a_worker(tmp_path, launcher, number):
         assert code == 0
         assert err == ""
         assert json.loads(lines[-1]) == {"runs": 2}
-        statuses = [saver.recent(RunnableConfig(thread), limit=1)[0].status for thread in ("t", "u", "v")]
+        statuses = [status(saver, thread) for thread in threads]
         assert statuses == ["answered", "answered", "queued"]

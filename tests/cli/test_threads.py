@@ -5,9 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from graphkit import END, START, BaseCheckpointSaver, Checkpoint, RunnableConfig, StateGraph
+from graphkit import END, START, BaseCheckpointSaver, Checkpoint, RunnableConfig
 from graphkit.cli.values import UsageError, parse_age
 from savers import FileSystemSaver, SqliteSaver
+from tests.support.graphs import make_chain
 from tests.support.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago, read_json
 
 
@@ -36,11 +37,13 @@ def test_threads_at_a_terminal_of_80_columns(store):
 def test_a_long_question_is_cut_after_all_else(store, saver):
     here = saver.put(RunnableConfig("long"), checkpoint(30, "a", "b", {}))
     question = "Is " + "very " * 30 + "long?"
-    saver.put_writes(here, {"interrupt:q-2": {**STOP, "payload": question, "created_at": NOW}})
+    interrupt = {**STOP, "payload": question, "created_at": NOW}
+    saver.put_writes(here, {"interrupt:q-2": interrupt})
 
-    _, titles, row, *_ = narrow = graphkit("threads", store, terminal=True, width=80).lines
+    narrow = graphkit("threads", store, terminal=True, width=80).lines
+    _, titles, row, *_ = narrow
     assert titles.split() == ["THREAD", "STATUS", "NODE", "NEXT", "UPDATED", "WAITING", "FOR"]
-    assert all(len(line) <= 80 for line in narrow)
+    assert max(map(len, narrow)) <= 80
     assert "Is very very very very" in row
 
     _, titles, row, *_ = graphkit("threads", store, terminal=True, width=160).lines
@@ -142,12 +145,13 @@ def test_a_damaged_thread_is_listed_among_the_good_ones(store):
 
 
 def test_a_thread_that_cannot_even_be_named_is_warned_of(store):
-    FileSystemSaver(store).put(RunnableConfig("Order / 19"), checkpoint(1, START, "a", {}))
+    FileSystemSaver(store).put("Order / 19", checkpoint(1, START, "a", {}))
     damage(store, "order-19", offset=8)
-    named = {row["thread"]: row["status"] for row in read_json("threads", store)}
-    assert named["Order / 19"] == "damaged"  # a META record has the id
+    statuses = {row["thread"]: row["status"] for row in read_json("threads", store)}
+    assert statuses["Order / 19"] == "damaged"  # a META record has the id
     (log,) = store.glob("t-order-19-*/log")
-    log.write_bytes(log.read_bytes()[:64].ljust(600, b"?"))
+    header = log.read_bytes()[:64]
+    log.write_bytes(header.ljust(600, b"?"))
     done = graphkit("threads", store)
     assert len(done.lines) == 4
     assert done.err.startswith("graphkit: warning: ")
@@ -156,9 +160,10 @@ def test_a_thread_that_cannot_even_be_named_is_warned_of(store):
 
 def test_ids_that_a_terminal_would_obey_are_escaped(tmp_path):
     store = tmp_path / "odd"
+    obeyed = checkpoint(1, "n\x07", "x", {"k\x1b": "v\x1b"})
     with FileSystemSaver(store, fsync="never") as saver:
-        saver.put(RunnableConfig("a\x1b[31m\nb"), checkpoint(1, "n\x07", "x", {"k\x1b": "v\x1b"}))
-        saver.put(RunnableConfig(""), checkpoint(1, START, "x", {}))
+        saver.put("a\x1b[31m\nb", obeyed)
+        saver.put("", checkpoint(1, START, "x", {}))
     done = graphkit("threads", store)
     assert "\x1b" not in done.out
     names = [line.split()[0] for line in done.lines[1:]]
@@ -203,9 +208,11 @@ def test_only_clean_checkpoints(saver, store):
     saver.put(at, unclean)
     here = saver.put(at, checkpoint(15, "fails", "x", {}, 14))
     failure = {"node_id": "x", "type": "ValueError", "message": "no"}
-    saver.put_writes(here, {"failure": {**failure, "at": NOW}})
+    failed = {**failure, "at": NOW}
+    saver.put_writes(here, {"failure": failed})
     rows = read_json("history", store, "order-18", "--clean")
-    assert [row["node"] for row in rows] == ["pack", START]
+    nodes = [row["node"] for row in rows]
+    assert nodes == ["pack", START]
     (row,) = read_json("threads", store, "--status", "failed")
     assert row["failure"] == {**failure, "cause": None}
 
@@ -391,24 +398,32 @@ def test_a_limit_that_no_list_has_is_a_usage_error(store, command, number):
 def counted(request, tmp_path):
     """The name of a store with nested graphs and released histories."""
     path = tmp_path / "runs"
-    nested = StateGraph({}).add_node("b", lambda _: {}).add_edge(START, "b").add_edge("b", END).compile()
-    graph = StateGraph({}).add_node("sub", nested).add_edge(START, "sub").add_edge("sub", END)
-    with FileSystemSaver(path) if request.param == "file" else SqliteSaver(path) as saver:
+    if request.param == "file":
+        saver = FileSystemSaver(path)
+        name = str(path)
+    else:
+        saver = SqliteSaver(path)
+        name = f"sqlite:{path}"
+    nested = make_chain({}, b=lambda _: {}).compile()
+    graph = make_chain({}, sub=nested)
+    with saver:
         app = graph.compile(checkpoint_saver=saver)
         for thread in ("live", "again", "gone"):
-            app.invoke({}, RunnableConfig(thread))
+            app.invoke({}, thread)
         for thread in ("again", "gone"):
-            saver.release(RunnableConfig(thread))
-        app.invoke({}, RunnableConfig("again"))
+            saver.release(thread)
+        app.invoke({}, "again")
         part = Checkpoint(node_id="a", next_node_id="b", state={})
         saver.put(RunnableConfig("part", checkpoint_ns="x"), part)
-    return str(path) if request.param == "file" else f"sqlite:{path}"
+    return name
 
 
 def test_stats_and_verify_count_the_same_checkpoints(counted):
     """Those of nested graphs and of released histories, too."""
     stats = read_json("stats", counted)
-    assert stats["checkpoints"] == read_json("verify", counted)["checkpoints"] == 17
+    verified = read_json("verify", counted)
+    assert stats["checkpoints"] == 17
+    assert verified["checkpoints"] == 17
     assert stats["threads"] == 3
     assert stats["released"] == 8
     assert stats["statuses"] == {"finished": 2, "stalled": 1}

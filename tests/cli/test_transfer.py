@@ -122,14 +122,16 @@ def test_only_a_list_that_goes_on_exactly_is_exported_as_what_it_grew_by():
     source = MemorySaver()
     target = MemorySaver()
     for number, value in enumerate(LISTS):
-        source.put(RunnableConfig("t"), checkpoint(number, "n", "m", {"l": value}))
+        state = {"l": value}
+        source.put("t", checkpoint(number, "n", "m", state))
     lines = list(export_threads(source))
     import_threads(target, lines)
     assert_same(source, target)
-    kinds = [next(iter(line["state"]), "same") for line in read(lines) if "state" in line]
-    for number, word in enumerate(kinds):
-        expected = {1: "extend", 3: "same", 10: "extend"}.get(number, "set")
-        assert word == expected, number
+    changes = [line["state"] for line in read(lines) if "state" in line]
+    kinds = [next(iter(change), "same") for change in changes]
+    other_kinds = {1: "extend", 3: "same", 10: "extend"}
+    for number, kind in enumerate(kinds):
+        assert kind == other_kinds.get(number, "set"), number
 
 
 @pytest.mark.sweep(5)
@@ -150,15 +152,17 @@ def test_an_import_that_was_cut_short_goes_on(tmp_path, source, cut):
 
 def test_what_is_there_is_not_overwritten(source):
     lines = list(export_threads(source, types=TYPES))
+    later = checkpoint(99, "z", END, {})
     other = MemorySaver()
     longer = MemorySaver()
     altered = MemorySaver()
-    other.put(RunnableConfig("t"), checkpoint(99, "z", END, {}))
+    other.put("t", later)
     with pytest.raises(CheckpointConflictError, match="holds other checkpoints"):
         import_threads(other, lines, types=TYPES)
-    assert [info.id[-2:] for info in other.history(RunnableConfig("t"))] == ["99"]
+    (kept,) = other.history("t")
+    assert kept.id == later.id
     import_threads(longer, lines, types=TYPES)
-    longer.put(RunnableConfig("t"), checkpoint(99, "z", END, {}))
+    longer.put("t", later)
     with pytest.raises(CheckpointConflictError, match="differs from the file"):
         import_threads(longer, lines, types=TYPES)
     altered.put(RunnableConfig("t"), checkpoint(1, START, "a", {"n": "another"}))
@@ -230,11 +234,13 @@ def test_lines_that_make_no_sense_are_refused_as_such(source, seed):
             threads = "".join(written(lines[2:-1]))
             digest = blake2b(threads.encode(), digest_size=16).hexdigest()
             lines[-1] = {**lines[-1], "end": digest}
-        target = dice.choice([MemorySaver, VersionedMemorySaver])()
+        saver_class = dice.choice([MemorySaver, VersionedMemorySaver])
+        target = saver_class()
         try:
-            (thread,) = import_threads(target, written(lines), types=TYPES).threads
+            report = import_threads(target, written(lines), types=TYPES)
         except CheckpointerError:
             continue
+        (thread,) = report.threads
         again = read(export_threads(target, [thread], types=TYPES))
         assert again[2:-1] == lines[2:-1]
 
@@ -318,7 +324,8 @@ def test_the_logs_come_along_byte_by_byte(tmp_path, source):
     assert logs_of(root) == logs_of(tmp_path / "source")
     assert_same(source, target)
     assert list(target.versions_by_thread_id("t")) == [1]
-    assert import_threads(target, lines, format="logs").threads == ["t"]  # again: all is there
+    again = import_threads(target, lines, format="logs")
+    assert again.threads == ["t"]  # all is there
     for path in root.glob("t-*/**/*"):
         mode = 0o700 if path.is_dir() else 0o600
         assert path.stat().st_mode & 0o777 == mode
@@ -419,8 +426,9 @@ def test_types_of_a_graph(tmp_path, shop):
 
 def test_a_file_that_cannot_be(store, tmp_path):
     target = tmp_path / "b"
-    assert graphkit("export", store, "--output", tmp_path / "no" / "file").code == 15
-    assert graphkit("import", target, tmp_path / "nothing").code == 15
+    missing = tmp_path / "nothing"
+    assert graphkit("export", store, "--output", missing / "file").code == 15
+    assert graphkit("import", target, missing).code == 15
     for text in ("hello\n", "[" * 100_000, ""):
         assert graphkit("import", target, "-", stdin=text).code == 13
     picture = tmp_path / "picture"

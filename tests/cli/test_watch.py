@@ -42,20 +42,24 @@ def test_a_line_per_step_of_another_process(watch, saver):
     watching = watch("order-17", "--limit", "8")
     said = watching.process.stdout
     assert read_text(said.readline()).split() == ["order-17", "reserve", "->", "approve"]
-    assert read_text(said.readline()) == f"{'order-17':24} waits inside approve: Ship lamp?\n"
+    thread = f"{'order-17':24}"
+    assert read_text(said.readline()) == f"{thread} waits inside approve: Ship lamp?\n"
 
     saver.put_writes(AT, {"answer:q-1": {"yes": True}})
-    saver.put(RunnableConfig("order-18"), step("x", END))
+    saver.put("order-18", step("x", END))
     saver.put(AT, step("approve", "ship"))
-    saver.put(RunnableConfig("order-17", checkpoint_ns="sub"), step("inner", None))
-    saver.put_writes(AT, {"failure": {"node_id": "ship", "type": "ValueError", "message": "no van", "at": 1}})
+    nested = RunnableConfig("order-17", checkpoint_ns="sub")
+    saver.put(nested, step("inner", None))
+    failure = {"node_id": "ship", "type": "ValueError", "message": "no van", "at": 1}
+    saver.put_writes(AT, {"failure": failure})
     saver.release(AT)
     saver.put(AT, step("again", END))
     found = [read_text(line) for line in watching.lines()]
     for what in ('answered: {"yes": true}', "approve -> ship", "failed in ship: ValueError: no van", "released"):
-        assert f"{'order-17':24} {what}" in found
+        assert f"{thread} {what}" in found
     assert f"{'order-17[sub]':24} inner -> ?" in found
-    assert not any("order-18" in line for line in found)
+    for line in found:
+        assert "order-18" not in line
 
 
 def test_json_has_all_fields(store):

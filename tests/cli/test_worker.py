@@ -354,10 +354,11 @@ def test_people_read_lines(place, saver, launcher):
 def test_a_worker_applies_the_policy_of_a_file(shop, tmp_path):
     with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
         fill(saver, "old")
-        (tmp_path / "policy.yaml").write_text("keep_last: 2\nthreads: old*\n")
-        command = ("worker", tmp_path / "runs", "--app", shop, "--once", "--policy")
-        assert run_command(*command, tmp_path / "policy.yaml").out == "resumed 0 runs\n"
+        policy = tmp_path / "policy.yaml"
+        policy.write_text("keep_last: 2\nthreads: old*\n")
+        command = ("worker", tmp_path / "runs", "--app", shop, "--once", "--policy", policy)
+        assert run_command(*command).out == "resumed 0 runs\n"
         assert ids(saver, "old") == ["c4", "c3"]
-        (tmp_path / "policy.yaml").write_text("keep_lats: 2\n")
-        refused = run_command(*command, tmp_path / "policy.yaml")
+        policy.write_text("keep_lats: 2\n")
+        refused = run_command(*command)
         assert_refused(refused, 18, "did you mean 'keep_last'")

@@ -102,12 +102,14 @@ def chat():
     """A conversation that forgets its first message, and edits its last."""
 
     def answer(state):
-        said = state["messages"][-1].content
-        return {"messages": [AIMessage(f"you said {said}", id=f"a{len(state['messages'])}")]}
+        messages = state["messages"]
+        said = messages[-1].content
+        return {"messages": [AIMessage(f"you said {said}", id=f"a{len(messages)}")]}
 
     def tidy(state):
-        first, *_, last = state["messages"]
-        forgotten = [RemoveMessage(first.id)] if len(state["messages"]) > 4 else []
+        messages = state["messages"]
+        first, *_, last = messages
+        forgotten = [RemoveMessage(first.id)] if len(messages) > 4 else []
         return {"messages": [*forgotten, AIMessage(last.content + "!", id=last.id)]}
 
     return chain(Chat, answer=answer, tidy=tidy)

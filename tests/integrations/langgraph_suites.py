@@ -150,8 +150,10 @@ def _pip(*arguments):
 
 def _read(report):
     outcome = Outcome(passed={}, failed={}, skipped={})
-    for case in ET.parse(report).iter("testcase"):
-        name = f"{case.get('classname').removeprefix('tests.')}::{case.get('name')}"
+    document = ET.parse(report)
+    for case in document.iter("testcase"):
+        module = case.get("classname").removeprefix("tests.")
+        name = f"{module}::{case.get('name')}"
         problems = [*case.iter("failure"), *case.iter("error")]
         skipped = case.find("skipped")
         if problems:
@@ -159,5 +161,6 @@ def _read(report):
         elif skipped is not None:
             outcome.skipped[name] = skipped.get("message")
         else:
-            outcome.passed[name] = sum(int(one.get("value")) for one in case.iter("property"))
+            counts = [int(each.get("value")) for each in case.iter("property")]
+            outcome.passed[name] = sum(counts)
     return outcome

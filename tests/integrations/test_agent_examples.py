@@ -84,8 +84,10 @@ def test_the_booking_waits_for_a_human(run, tmp_path, options, reply, booked):
     assert last == WAITS
     assert run(tmp_path, name) == WAITS
     assert reply in run(tmp_path, name, *options)
-    executed = ["find_trains Porto", "forecast Porto", *([booked] if booked else [])]
-    assert count_calls(tmp_path) == Counter(executed)
+    executed = Counter(["find_trains Porto", "forecast Porto"])
+    if booked:
+        executed[booked] += 1
+    assert count_calls(tmp_path) == executed
     assert reply in run(tmp_path, name), "a finished journey only shows its last message again"
 
 
@@ -115,7 +117,8 @@ def test_a_killed_research_reads_no_chapter_again(run, kill_after, tmp_path):
     calls = count_calls(tmp_path)
     expected = count_calls(tmp_path / "undisturbed")
     assert calls.keys() == expected.keys()
-    assert all(calls[f"read_chapter {n}"] == 1 for n in range(1, 5))
+    for number in range(1, 5):
+        assert calls[f"read_chapter {number}"] == 1
 
 
 @pytest.mark.parametrize(("answer", "reply", "booked"), [("yes", "booked 09:40\n", 1), ("too early", "too early\n", 0)])
@@ -176,19 +179,24 @@ def test_a_service_is_killed_and_another_one_pays_what_was_approved(tmp_path):
             ("end", []),
         ]
         waiting = {"tool": "pay", "arguments": {"amount": 20}, "id": "call-3"}
-        assert read_events(service.ask("/messages", "pay 20")) == [("waiting", [waiting])]
-        assert json.loads(service.ask("/messages", user="bob")) == {"messages": [], "waiting": []}
+        events = read_events(service.ask("/messages", "pay 20"))
+        assert events == [("waiting", [waiting])]
+        of_bob = json.loads(service.ask("/messages", user="bob"))
+        assert of_bob == {"messages": [], "waiting": []}
         with pytest.raises(HTTPError, match="401"):
             service.ask("/messages", user=None)
         with pytest.raises(HTTPError, match="404"):
             service.ask("/answer", '{"approved": true}', user="bob")
 
     with Service(tmp_path) as service, FileSystemSaver(tmp_path / "checkpoints") as saver:
-        assert json.loads(service.ask("/messages"))["waiting"] == [waiting]
+        shown = json.loads(service.ask("/messages"))
+        assert shown["waiting"] == [waiting]
         with saver.watch("user-ada", latest=True) as changes:
-            assert json.loads(service.ask("/answer", '{"approved": true}')) == {"answered": waiting}
-            assert any(saver.get(RunnableConfig("user-ada")).next_node_id == END for _ in changes)
-        assert json.loads(service.ask("/messages"))["messages"][-1]["content"] == "paid 20"
+            answered = json.loads(service.ask("/answer", '{"approved": true}'))
+            assert answered == {"answered": waiting}
+            assert any(saver.get("user-ada").next_node_id == END for _ in changes)
+        shown = json.loads(service.ask("/messages"))
+        assert shown["messages"][-1]["content"] == "paid 20"
 
 
 # Agent files
@@ -246,7 +254,8 @@ def test_the_journey_of_a_file_is_approved_in_another_process(run_file, tmp_path
         with FileSystemSaver(tmp_path / "runs") as saver:
             (waiting,) = saver.interrupts("ada")
             assert waiting.payload == {"tool": "book", "arguments": {"train": "09:40"}, "id": "call_1"}
-        assert "booked 1 x 09:40" in run_file(tmp_path, "journey.yaml", server, given="y\n")
+        out = run_file(tmp_path, "journey.yaml", server, given="y\n")
+        assert "booked 1 x 09:40" in out
         assert len(server.requests) == 3
 
 

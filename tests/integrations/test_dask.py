@@ -102,13 +102,16 @@ def test_a_worker_that_dies_costs_nothing_that_was_recorded(executor, store, tmp
     names = ["a", "b", "c", "d"]
     nodes = {name: branch(name) for name in names}
     nodes["b"] = branch("b", dies=True)
-    graph = fork_of(nodes).compile(checkpoint_saver=store, executor=executor)
+    fork = fork_of(nodes)
+    graph = fork.compile(checkpoint_saver=store, executor=executor)
     given = {"folder": str(tmp_path)}
-    log = graph.invoke(given, CONFIG)["log"]
+    final = graph.invoke(given, CONFIG)
     assert (tmp_path / "died").exists()
-    assert [word.split()[0] for word in log] == names
+    logged = [word.split()[0] for word in final["log"]]
+    assert logged == names
     assert effects(tmp_path, names) == ["x"] * 4
-    assert store.get(CONFIG).next_node_id == END
+    latest = store.get(CONFIG)
+    assert latest.next_node_id == END
 
 
 def test_a_question_asked_on_a_worker(executor, store, tmp_path):

@@ -67,7 +67,8 @@ class Service:
         """Send a request, again while the server is down; return the status and the answer."""
         url = f"http://127.0.0.1:{self.port}/{path}"
         names = {name.replace("_", "-"): value for name, value in headers.items()}
-        request = urllib.request.Request(url, json.dumps(body).encode(), names)
+        data = json.dumps(body).encode()
+        request = urllib.request.Request(url, data, names)
         while True:
             try:
                 with urllib.request.urlopen(request, timeout=30) as response:
@@ -88,12 +89,13 @@ class Service:
         for thread in saver.threads():
             history = saver.list(thread)
             nodes = {checkpoint.node_id for checkpoint in history}
-            stored |= {f"{thread} {node}" for node in nodes & {"load", "pay", "report"}}
+            nodes &= {"load", "pay", "report"}
+            stored |= {f"{thread} {node}" for node in nodes}
             if history:
                 latest = history[0]
                 writes = saver.get_writes(RunnableConfig(thread, latest.id))
                 items = {key.removeprefix("task:") for key in writes if key.startswith("task:")}
-                items |= {str(item) for item in latest.state.get("checked", ())}
+                items.update(map(str, latest.state.get("checked", ())))
                 stored |= {f"{thread} check {item}" for item in items}
         return stored
 
@@ -144,12 +146,14 @@ def test_random_kills_lose_and_repeat_nothing(service, tmp_path, sweep):
                 assert status in {202, 409}  # 409: the request was repeated, because the server was killed
     service.stop()
 
-    final = {thread: saver.get(RunnableConfig(thread)).state for thread in (paid, late)}
-    assert [sorted(state["checked"]) for state in final.values()] == [list(range(COUNT))] * 2
-    assert final[paid]["paid"] == sum(range(COUNT))
-    assert final[late]["approved"] is False
-    assert "paid" not in final[late]
-    assert saver.summary(RunnableConfig(cancelled)).cancellation["reason"] == "sent twice"
+    state_of_paid = saver.get(paid).state
+    state_of_late = saver.get(late).state
+    for state in (state_of_paid, state_of_late):
+        assert sorted(state["checked"]) == [*range(COUNT)]
+    assert state_of_paid["paid"] == sum(range(COUNT))
+    assert state_of_late["approved"] is False
+    assert "paid" not in state_of_late
+    assert saver.summary(cancelled).cancellation["reason"] == "sent twice"
     effects = service.effects
     for stored, logged in seen:
         assert {effect for effect in stored if effects[effect] != logged[effect]} == set()

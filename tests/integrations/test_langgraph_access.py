@@ -34,18 +34,21 @@ def test_it_keeps_its_deltas(make_saver, make_policy):
     bare = make_saver("bare")
     guarded = make_saver("guarded")
     for saver in (bare, AccessControlledSaver(guarded, make_policy())):
-        result = compile_graph(CheckpointSaver(saver)).invoke({"items": []}, config("t", "ann"))
+        app = compile_graph(CheckpointSaver(saver))
+        result = app.invoke({"items": []}, config("t", "ann"))
         assert len(result["items"]) == 40
     if bare.measures_size:
         # An owner in each checkpoint takes some bytes.
         assert guarded.size("t") < bare.size("t") * 1.1
-    assert len(guarded.list("t")) == len(bare.list("t")) == 42
+    for saver in (bare, guarded):
+        assert len(saver.list("t")) == 42
 
 
 def test_the_principal_is_never_stored(make_saver):
     saver = make_saver("a")
     own = config("t", "ann-id")
-    checkpointer = CheckpointSaver(AccessControlledSaver(saver, policies.prefix({"ann-id": "t"})))
+    policy = policies.prefix({"ann-id": "t"})
+    checkpointer = CheckpointSaver(AccessControlledSaver(saver, policy))
     app = compile_graph(checkpointer, rounds=2)
     app.invoke({"items": []}, own)
     for found in checkpointer.list(own):

@@ -60,16 +60,18 @@ def test_a_usual_put_on_sqlite_is_one_statement(tmp_path, monkeypatch):
     """However many steps there are: their numbers need no more terms."""
     saver = SqliteCheckpointSaver(tmp_path / "test.db", fsync="never")
     config = thread()
-    for step in range(MOST_NUMBERS + 2):
+    first_counted = MOST_NUMBERS + 2
+    for step in range(first_counted):
         config = put(saver, config, {"source": "loop", "step": step}, n=step)
     counter = StatementCounter(saver.store, monkeypatch)
-    for step in range(MOST_NUMBERS + 2, 40):
+    for step in range(first_counted, 40):
         config = put(saver, config, {"source": "loop", "step": step}, n=step)
     # A keyframe changes the row of its history, too: one comes after 16 changes of such a state.
-    inserts = counter.statements.count(saver.store._store.statements.insert_record)
+    insert_record = saver.store._store.statements.insert_record
+    inserts = counter.statements.count(insert_record)
     keyframes = counter.statements.count("BEGIN")
     assert keyframes <= 2
-    assert inserts + keyframes == 40 - MOST_NUMBERS - 2
+    assert inserts + keyframes == 40 - first_counted
     assert len(counter.statements) == inserts + 2 * keyframes
     for step in (0, MOST_NUMBERS - 1, MOST_NUMBERS, 39):
         (found,) = saver.list(None, filter={"step": step})
@@ -83,13 +85,15 @@ def test_an_old_id_is_replaced_although_the_writer_does_not_know_it(opener, tmp_
     saver = opener.new()
     files = FileSystemCheckpointSaver(tmp_path / "files", fsync="never")
     configs = put_many(saver, 30)
-    old, newest = configs[3], configs[-1]
-    put_many(files, 30, [id_of(config) for config in configs])
+    old = configs[3]
+    newest = configs[-1]
+    ids = [id_of(config) for config in configs]
+    put_many(files, 30, ids)
     writer = opener.reopen(saver)
-    for one in (writer, files):
-        assert one.get_tuple(thread()).config == newest
-        put(one, newest, id=id_of(old), **values)
-        put(one, old, id=ABSENT, **values)
+    for each in (writer, files):
+        assert each.get_tuple(thread()).config == newest
+        put(each, newest, id=id_of(old), **values)
+        put(each, old, id=ABSENT, **values)
     assert seen(writer) == seen(files)
     assert len(seen(writer)) == 31
     assert writer.store.verify().ok
@@ -98,17 +102,20 @@ def test_an_old_id_is_replaced_although_the_writer_does_not_know_it(opener, tmp_
 @parametrize(*DATABASES)
 def test_writes_of_an_old_checkpoint_are_not_taken_for_early_ones(opener):
     saver = opener.new()
-    old = put_many(saver, 30)[3]
+    configs = put_many(saver, 30)
+    old = configs[3]
     saver.put_writes(old, [("n", "first")], "task")
     saver.store.catalogue.logs.close()
     assert saver.get_tuple(thread()) is not None
     saver.put_writes(old, [("n", "second")], "task")
     saver.put_writes(old, [("n", "other")], "other task")
-    found = saver.get_tuple(old).pending_writes
-    assert found == [("other task", "n", "other"), ("task", "n", "first")]
+    found = saver.get_tuple(old)
+    other, first = found.pending_writes
+    assert other == ("other task", "n", "other")
+    assert first == ("task", "n", "first")
     history = saver.store.catalogue.shared_log("t", "").history
-    waiting = history.scan.load_early()
-    assert id_of(old) not in [early.id for early in waiting]
+    for early in history.scan.load_early():
+        assert early.id != id_of(old)
 
 
 @parametrize(*DATABASES)

@@ -42,7 +42,8 @@ def test_writes_that_come_before_their_checkpoint(opener):
     saver = opener.new()
     checkpoint = empty_checkpoint()
     own = thread(checkpoint_id=checkpoint["id"])
-    saver.put_writes(own, [("a", "first"), ("b", 1)], "task 1")
+    first = [("a", "first"), ("b", 1)]
+    saver.put_writes(own, first, "task 1")
     saver.put_writes(own, [("a", "second")], "task 1")
     saver.put_writes(own, [("__error__", "old")], "task 2")
     assert saver.get_tuple(thread()) is None
@@ -51,15 +52,20 @@ def test_writes_that_come_before_their_checkpoint(opener):
     saver.put_writes(own, [("__error__", "new")], "task 2")
     saver.put(thread(), checkpoint, {"step": -1}, {})
     stored = saver.get_tuple(own).pending_writes
-    of_the_first = [("task 1", "a", "first"), ("task 1", "b", 1)]
-    assert sorted(stored) == [*of_the_first, ("task 2", "__error__", "new")]
-    for found in (saver.get_tuple(thread()), *list_each_way(saver)):
+    assert sorted(stored) == [
+        ("task 1", "a", "first"),
+        ("task 1", "b", 1),
+        ("task 2", "__error__", "new"),
+    ]
+    newest = saver.get_tuple(thread())
+    for found in (newest, *list_each_way(saver)):
         assert found.pending_writes == stored
 
     saver.put_writes(own, [("c", 3)], "task 3")
     saver.put(thread(), checkpoint, {"step": -1}, {})  # replaces it
-    found = saver.get_tuple(own).pending_writes
-    assert sorted(found) == sorted([*stored, ("task 3", "c", 3)])
+    writes = saver.get_tuple(own).pending_writes
+    expected = [*stored, ("task 3", "c", 3)]
+    assert sorted(writes) == sorted(expected)
 
 
 def list_each_way(saver):
@@ -96,13 +102,15 @@ def test_what_runs_made_is_removed(opener):
     puts = put_runs(saver, "some of it", ["r", "kept", "s", "kept"])
     saver.delete_for_runs(["r", "s", "unknown"])
     saver.delete_for_runs([])
-    for found, number in zip(saver.list(None), (3, 1), strict=True):
+    left = [*saver.list(None)]
+    for found, number in zip(left, (3, 1), strict=True):
         assert found.config == puts[number]
         assert values_of(found) == {"n": number}
         early, late = found.pending_writes
         assert early == ("early", "n", number)
         assert late == ("late", "n", number)
-    assert [*saver.store.threads()] == ["some of it"]
+    (thread_id,) = saver.store.threads()
+    assert thread_id == "some of it"
 
 
 def put_runs(saver, thread_id, runs):
@@ -110,7 +118,8 @@ def put_runs(saver, thread_id, runs):
     configs = [thread(thread_id)]
     for number, run in enumerate(runs):
         made = make_checkpoint(version=f"{number}", metadata={"run_id": run}, n=number)
-        own = thread(thread_id, checkpoint_id=made[0]["id"])
+        checkpoint, _, _ = made
+        own = thread(thread_id, checkpoint_id=checkpoint["id"])
         writes = [("n", number)]
         saver.put_writes(own, writes, "early")
         stored = saver.put(configs[-1], *made)
@@ -124,23 +133,25 @@ def test_idle_threads_are_deleted(opener):
     saver = opener.new(ttl=10 * DAY)
     saver._sweeper.stop()  # in the background it may delete the old thread first
     now = datetime.now(UTC)
-    if opener.kind in DATABASES:
-        histories = saver.store._database.names.histories
-        records = saver.store._database.names.records
+    is_database = opener.kind in DATABASES
     for name, age in (("old", 20), ("recent", 5), ("imported", 20)):
+        made_at = now - age * DAY
         checkpoint = empty_checkpoint()
-        checkpoint["ts"] = (now - age * DAY).isoformat()
+        checkpoint["ts"] = made_at.isoformat()
         saver.put(thread(name), checkpoint, {"step": -1}, {})
-        if opener.kind in DATABASES and name != "imported":
-            with saver.store._database.transaction() as transaction:
-                created = round((now - age * DAY).timestamp() * 1_000_000)
+        if is_database and name != "imported":
+            database = saver.store._database
+            histories = database.names.histories
+            records = database.names.records
+            created = round(made_at.timestamp() * 1_000_000)
+            with database.transaction() as transaction:
                 transaction.execute(f"UPDATE {histories} SET created = ? WHERE thread = ?", (created, name))
                 transaction.execute(
                     f"UPDATE {records} SET written = ?"
                     f" WHERE history IN (SELECT history FROM {histories} WHERE thread = ?)",
                     (created, name),
                 )
-    left = ["imported", "recent"] if opener.kind in DATABASES else ["recent"]
+    left = ["imported", "recent"] if is_database else ["recent"]
     assert saver.sweep_ttl() == 3 - len(left)
     assert sorted(saver.store.threads()) == left
 

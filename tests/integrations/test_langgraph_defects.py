@@ -124,11 +124,12 @@ READ = {"pair": [1, 2], "nested": {"deep": [[1, [2]], {"x": []}]}, "step": 1}
 def test_tuples_in_metadata_become_lists_and_a_filter_finds_them_by_either(saver):
     config = put(saver, None, GIVEN, a=1)
     put(saver, None, {"pair": [2, 1], "step": 2}, a=2)
+    as_tuple = {"pair": (1, 2)}
+    as_list = {"pair": [1, 2]}
+    nested = {"nested": READ["nested"]}
     for reader in (saver, again(saver)):
         assert reader.get_tuple(config).metadata == READ
-        as_tuple = {"pair": (1, 2)}
-        as_list = {"pair": [1, 2]}
-        for wanted in (as_tuple, as_list, {"nested": READ["nested"]}):
+        for wanted in (as_tuple, as_list, nested):
             (found,) = reader.list(None, filter=wanted)
             assert found.config == config
         (info,) = reader.store.search(as_list)
@@ -192,11 +193,13 @@ def test_keep_latest_removes_the_subgraph_calls_that_started_from_a_removed_chec
     saver.prune(["t"])
     (left,) = saver.list(WHOLE_THREAD)
     assert left.config == before.config
-    for one in (saver, again(saver)):
-        assert namespaces(one) == {""}
-        assert set(one.store.namespaces("t")) - {"#early:"} == {""}
+    for reader in (saver, again(saver)):
+        assert namespaces(reader) == {""}
+        stored = {*reader.store.namespaces("t")}
+        assert stored - {"#early:"} == {""}
     assert app.get_state(WHOLE_THREAD).values == before.values
-    assert app.invoke(Command(resume="yes"), WHOLE_THREAD)["log"][-1] == "yes"
+    final = app.invoke(Command(resume="yes"), WHOLE_THREAD)
+    assert final["log"][-1] == "yes"
     assert saver.store.verify().ok
 
 
@@ -208,7 +211,8 @@ def test_keep_latest_keeps_the_call_that_waits(saver):
     saver.prune(["t"])
     assert namespaces(saver) == before
     assert len(list(saver.list(None))) == 3
-    assert "asked yes" in str(app.invoke(Command(resume="yes"), WHOLE_THREAD))
+    final = app.invoke(Command(resume="yes"), WHOLE_THREAD)
+    assert "asked yes" in str(final)
 
 
 def test_keep_latest_keeps_the_subgraph_with_a_memory_of_its_own(saver):

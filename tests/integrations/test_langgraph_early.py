@@ -21,9 +21,10 @@ def put_two(saver, namespace="", early=None):
     ids = []
     for n in range(2):
         made = make_checkpoint(version=f"{n:04}", metadata={"step": n}, n=n)
-        ids.append(made[0]["id"])
+        checkpoint_id = made[0]["id"]
+        ids.append(checkpoint_id)
         if early is not None:
-            saver.put_writes(at(ids[-1], namespace), [("n", early + n)], "task")
+            saver.put_writes(at(checkpoint_id, namespace), [("n", early + n)], "task")
         config = saver.put(config, *made)
     return ids
 

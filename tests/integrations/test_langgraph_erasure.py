@@ -29,16 +29,18 @@ def cache(tmp_path):
 
 
 def remember(store):
+    orders = ("orders",)
+    of_bob = {"user": "bob", "item": "lamp"}
     store.put(("users", MARKER), "likes", {"text": "tea"})
     store.put(("users", MARKER, "notes"), "long", {"text": "x" * 50_000})
-    store.put(("orders",), "1", {"user": MARKER, "item": "lamp"})
-    store.put(("orders",), "2", {"user": "bob", "item": "lamp"})
+    store.put(orders, "1", {"user": MARKER, "item": "lamp"})
+    store.put(orders, "2", of_bob)
     store.put(("users", "bob"), "likes", {"text": "coffee"})
     # Replaced and deleted: bytes of a log that no reader reaches.
-    store.put(("orders",), "2", {"user": MARKER})
-    store.put(("orders",), "2", {"user": "bob", "item": "lamp"})
-    store.put(("orders",), "3", {"user": MARKER})
-    store.delete(("orders",), "3")
+    store.put(orders, "2", {"user": MARKER})
+    store.put(orders, "2", of_bob)
+    store.put(orders, "3", {"user": MARKER})
+    store.delete(orders, "3")
 
 
 def test_a_person_is_erased_from_threads_store_and_cache(tmp_path, store, cache):
@@ -46,12 +48,14 @@ def test_a_person_is_erased_from_threads_store_and_cache(tmp_path, store, cache)
     put(checkpointer, thread("t"), secret=MARKER, metadata=PERSON)
     put(checkpointer, thread("u"), secret="bob", metadata={"user": "bob"})
     remember(store)
-    cache.set({(("graph", "node"), "key"): ({"text": MARKER}, None)})
+    cache_key = (("graph", "node"), "key")
+    cache.set({cache_key: ({"text": MARKER}, None)})
     assert len(find_files(tmp_path)) >= 3
     with FileSystemSaver(tmp_path, fsync="never") as saver:
         reports = erase_where(saver, PERSON, stores=[store, cache])
-        assert [report.thread_id for report in reports] == ["t", None, None]
-        assert all(report.ok for report in reports)
+        for report, thread_id in zip(reports, ["t", None, None], strict=True):
+            assert report.thread_id == thread_id
+            assert report.ok
         assert saver.threads() == ["u"]
     assert find_files(tmp_path) == []
     found = {(item.namespace[-1], item.key): item.value for item in store.search(())}
@@ -59,7 +63,7 @@ def test_a_person_is_erased_from_threads_store_and_cache(tmp_path, store, cache)
         ("orders", "2"): {"user": "bob", "item": "lamp"},
         ("bob", "likes"): {"text": "coffee"},
     }
-    assert cache.get([(("graph", "node"), "key")]) == {}
+    assert cache.get([cache_key]) == {}
     assert store.verify().ok
 
 

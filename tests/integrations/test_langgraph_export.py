@@ -143,9 +143,11 @@ KINDS = [None, b"bytes", bytearray(b"array"), {(1, 2): 3}, float("nan"), {1, 2},
 
 def test_every_kind_of_value_is_moved(tmp_path, file):
     values = {str(number): value for number, value in enumerate(KINDS)}
+    versions = dict.fromkeys(values, "1")
+    versions["empty"] = "2"
     checkpoint = empty_checkpoint()
     checkpoint["channel_values"] = values
-    checkpoint["channel_versions"] = versions = {**dict.fromkeys(values, "1"), "empty": "2"}
+    checkpoint["channel_versions"] = versions
     runs = tmp_path / "runs"
     saver = open_store(runs)
     stored = saver.put(CONFIG, checkpoint, {"source": "loop"}, versions)
@@ -154,7 +156,8 @@ def test_every_kind_of_value_is_moved(tmp_path, file):
     assert import_langgraph_sqlite(file, tmp_path / "again").ok
     with database(file) as target:
         (found,) = target.list(None)
-    assert repr(found.pending_writes) == repr(saver.get_tuple(CONFIG).pending_writes)
+    original = saver.get_tuple(CONFIG)
+    assert repr(found.pending_writes) == repr(original.pending_writes)
 
 
 def test_a_write_keeps_its_index_where_the_one_before_it_was_a_special_one(tmp_path, file):
@@ -316,12 +319,15 @@ def test_another_order_than_that_of_the_ids_is_reported(tmp_path, file):
 @pytest.mark.parametrize(("name", "ok"), [("a\0b", True), ("", True), ("\U0001f600" * 99, True), ("\ud800", False)])
 def test_any_id_is_moved_or_reported(tmp_path, file, name, ok):
     saver = open_store(tmp_path / "runs")
-    for one in (name, "other"):
-        saver.put({"configurable": {"thread_id": one, "checkpoint_ns": ""}}, empty_checkpoint(), {}, {})
+    expected = {name, "other"} if ok else {"other"}
+    for thread_id in (name, "other"):
+        config = {"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}}
+        saver.put(config, empty_checkpoint(), {}, {})
     report = export_langgraph_sqlite(tmp_path / "runs", file)
     assert report.ok is ok
     rows, *_ = content(file)
-    assert {row[0] for row in rows} == ({name, "other"} if ok else {"other"})
+    exported = {thread_id for thread_id, *_ in rows}
+    assert exported == expected
     if not ok:
         assert "SQLite cannot store this id" in report.problems[0]
 
@@ -339,11 +345,12 @@ def test_metadata_that_json_cannot_hold_is_reported(tmp_path, file):
 
 def test_an_encrypted_store_becomes_an_encrypted_database(tmp_path, file):
     serde = EncryptedSerializer(Rot(), PERMISSIVE)
-    source = open_store(tmp_path / "runs", serde)
+    runs = tmp_path / "runs"
+    source = open_store(runs, serde)
     fill(source)
-    first = export_langgraph_sqlite(tmp_path / "runs", file, serde=serde)
+    first = export_langgraph_sqlite(runs, file, serde=serde)
     assert first.ok
-    again = export_langgraph_sqlite(tmp_path / "runs", file, serde=serde)
+    again = export_langgraph_sqlite(runs, file, serde=serde)
     assert again.ok is True
     assert again.skipped == first.checkpoints
     with database(file, serde) as target:
@@ -443,7 +450,8 @@ def test_a_database_is_exported_in_place(runs, file):
 def test_the_command_says_what_was_done(runs, file):
     number = count(runs)
     done = graphkit("export-langgraph-sqlite", runs, file)
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
+    assert done.err == ""
     assert done.out == f"exported {number} checkpoints to {file}; 7 threads, verified\n"
     again = graphkit("export", "langgraph-sqlite", runs, file, "--json")
     assert again.json == {"threads": 7, "checkpoints": 0, "skipped": number, "left_out": [], "problems": []}

@@ -6,7 +6,7 @@ import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from tests.support.langgraph_checkpoints import id_of, put, thread
+from tests.support.langgraph_checkpoints import id_of, put, thread, values_of
 
 
 class Counting(JsonPlusSerializer):
@@ -70,13 +70,18 @@ def test_a_copy_has_its_parents(saver):
     saver.copy_thread("t", "copy")
 
     newest_first = [id_of(config) for config in reversed(configs)]
-    found = list(saver.list({"configurable": {"thread_id": "copy"}}))
-    assert [id_of(one.config) for one in found] == newest_first
-    assert [id_of(one.parent_config) for one in found[:-1]] == newest_first[1:]
-    assert found[-1].parent_config is None
+    *found, first = saver.list({"configurable": {"thread_id": "copy"}})
+    *ids, first_id = newest_first
+    parents = newest_first[1:]
+    for checkpoint, checkpoint_id, parent_id in zip(found, ids, parents, strict=True):
+        assert id_of(checkpoint.config) == checkpoint_id
+        assert id_of(checkpoint.parent_config) == parent_id
+    assert id_of(first.config) == first_id
+    assert first.parent_config is None
 
     history = saver.get_delta_channel_history(config=thread("copy"), channels=["delta"])
-    assert history == {"delta": {"writes": [("task", "delta", "d")]}}
+    copied = ("task", "delta", "d")
+    assert history == {"delta": {"writes": [copied]}}
 
 
 def test_what_a_checkpoint_has_beside_its_channels_stays(saver):
@@ -95,11 +100,13 @@ def test_only_what_changed_is_stored(saver):
     before = saver.store.size("t")
     for n in range(1, 11):
         old = saver.get_tuple(config).checkpoint["channel_versions"]
-        new = {"n": saver.get_next_version(old["n"], None)}
+        next_version = saver.get_next_version(old["n"], None)
+        new = {"n": next_version}
         checkpoint = empty_checkpoint()
         checkpoint["channel_values"] = {"big": big, "n": n}
         checkpoint["channel_versions"] = {**old, **new}
-        config = saver.put(config, checkpoint, {"source": "loop", "step": n}, new)
+        metadata = {"source": "loop", "step": n}
+        config = saver.put(config, checkpoint, metadata, new)
     assert big not in saver.serde.stored
     assert saver.store.size("t") - before < 10_000
-    assert saver.get_tuple(config).checkpoint["channel_values"] == {"big": big, "n": 10}
+    assert values_of(saver.get_tuple(config)) == {"big": big, "n": 10}

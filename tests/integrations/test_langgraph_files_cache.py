@@ -46,8 +46,9 @@ def cache(open_cache):
 
 
 def test_values_come_back_as_what_they_were(cache, open_cache):
+    typed = {"message": AIMessage("text", id="1"), "when": datetime(2026, 1, 1, tzinfo=UTC)}
     values = {
-        KEY: ({"message": AIMessage("text", id="1"), "when": datetime(2026, 1, 1, tzinfo=UTC)}, None),
+        KEY: (typed, None),
         OTHER: ([("channel", b"bytes"), None], 60),
         ELSEWHERE: ("x" * 20_000, None),
     }
@@ -55,7 +56,7 @@ def test_values_come_back_as_what_they_were(cache, open_cache):
     for one in (cache, open_cache()):
         found = one.get([*values, (("no",), "such key")])
         assert found.keys() == values.keys()
-        assert found[KEY] == values[KEY][0]
+        assert found[KEY] == typed
         assert found[OTHER] == [["channel", b"bytes"], None], "tuples as LangGraph's serializer returns them"
         assert found[ELSEWHERE] == "x" * 20_000
 
@@ -64,7 +65,8 @@ def test_a_value_expires_after_its_seconds(open_cache):
     seconds = 1_800_000_000.0
     cache = open_cache(clock=lambda: seconds)
     keys = [KEY, OTHER, ELSEWHERE]
-    cache.set({KEY: (1, 10), OTHER: (2, None), ELSEWHERE: (3, 11)})
+    values = {KEY: (1, 10), OTHER: (2, None), ELSEWHERE: (3, 11)}
+    cache.set(values)
     seconds += 9.9
     assert cache.get(keys) == {KEY: 1, OTHER: 2, ELSEWHERE: 3}
     seconds += 0.1
@@ -86,14 +88,16 @@ def test_expired_values_leave_the_file_when_it_is_rewritten(open_cache, tmp_path
 def test_clear_removes_whole_namespaces(cache, open_cache):
     below = (("graph", "node", "below"), "key")
     keys = [KEY, OTHER, ELSEWHERE, below]
-    cache.set({key: (number, None) for number, key in enumerate(keys, 1)})
-    cache.clear([("graph", "node"), ("no", "such"), ("graph", "node")])
+    namespace = ("graph", "node")
+    for number, key in enumerate(keys, 1):
+        cache.set({key: (number, None)})
+    cache.clear([namespace, ("no", "such"), namespace])
     cache.clear([])
-    for one in (cache, open_cache()):
-        assert one.get(keys) == {ELSEWHERE: 3, below: 4}
+    for reader in (cache, open_cache()):
+        assert reader.get(keys) == {ELSEWHERE: 3, below: 4}
     cache.clear()
-    for one in (cache, open_cache()):
-        assert one.get(keys) == {}
+    for reader in (cache, open_cache()):
+        assert reader.get(keys) == {}
     cache.set({KEY: (5, None)})
     assert open_cache().get([KEY]) == {KEY: 5}
 
@@ -120,12 +124,14 @@ def test_async_methods_do_the_same(cache):
 
 
 def test_types_make_the_list_of_types_strict(cache, open_cache):
-    note = {"note": Note("text")}
-    cache.set({KEY: (note, None), OTHER: (1, None)})
-    assert cache.get([KEY]) == {KEY: note}
+    note = Note("text")
+    value = {"note": note}
+    cache.set({KEY: (value, None), OTHER: (1, None)})
+    assert cache.get([KEY]) == {KEY: value}
     strict = open_cache(types=[Other])
+    refused = {ELSEWHERE: ([note], None)}
     with pytest.raises(CheckpointSerializationError, match=r"add Note there") as caught:
-        strict.set({ELSEWHERE: ([Note("text")], None)})
+        strict.set(refused)
     assert caught.value.path == "cache['graph', 'elsewhere']['key'][0]"
     assert strict.get([ELSEWHERE]) == {}
     with pytest.raises(CheckpointSerializationError) as caught:
@@ -134,7 +140,8 @@ def test_types_make_the_list_of_types_strict(cache, open_cache):
     assert caught.value.type_name.endswith(".Note")
     assert "on_blocked_type" not in str(caught.value)
     assert strict.get([OTHER]) == {OTHER: 1}
-    assert open_cache(types=[Note]).get([KEY]) == {KEY: note}
+    allowing = open_cache(types=[Note])
+    assert allowing.get([KEY]) == {KEY: value}
 
 
 def test_reading_a_value_imports_nothing_that_it_names(open_cache):

@@ -6,7 +6,7 @@ from zlib import crc32
 
 import pytest
 
-from graphkit import Checkpoint, RunnableConfig
+from graphkit import Checkpoint
 from savers import FileSystemSaver
 from savers.langgraph import EntriesReport, FileSystemCache, FileSystemStore
 from tests.support.langgraph import HEADER_SIZE, FileIO
@@ -23,12 +23,14 @@ def runs(tmp_path):
     root = tmp_path / "runs"
     checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"n": 1})
     with FileSystemSaver(root, fsync="never") as saver:
-        saver.put(RunnableConfig("order-17"), checkpoint)
+        saver.put("order-17", checkpoint)
+    namespace = ("users",)
     with FileSystemStore(root, fsync="never") as store, FileSystemCache(root, fsync="never") as cache:
         for n in range(COUNT):
+            key = f"k{n}"
             text = f"{n}" * 50
-            store.put(("users",), f"k{n}", {"n": n, "text": text})
-            cache.set({(("users",), f"k{n}"): (text, None)})
+            store.put(namespace, key, {"n": n, "text": text})
+            cache.set({(namespace, key): (text, None)})
     return root
 
 
@@ -75,11 +77,15 @@ def test_verify_counts_the_entries(runs):
 @pytest.mark.parametrize("kind", KINDS)
 def test_damage_is_reported_and_repaired(runs, kind):
     offset = damage(runs, kind)
+    log = runs / kind / "log"
     before = files(runs)
     done = graphkit("verify", runs)
     assert done.code == 12
-    assert done.lines[0].split()[0] == "FILE"
-    assert done.lines[1].split()[:2] == [f"{kind}/log", "damaged"]
+    titles, row, *_ = done.lines
+    assert titles.startswith("FILE ")
+    name, state, *_ = row.split()
+    assert name == f"{kind}/log"
+    assert state == "damaged"
     assert "1 problem; see `graphkit repair`" in done.out
     data = read_json("verify", runs)
     assert data["ok"] is False
@@ -89,24 +95,27 @@ def test_damage_is_reported_and_repaired(runs, kind):
     assert problem["path"] == f"{kind}/log"
     assert problem["state"] == "damaged"
     assert problem["entries"] == COUNT - 1
-    assert problem["size"] == (runs / kind / "log").stat().st_size
+    assert problem["size"] == log.stat().st_size
     assert problem["offset"] < offset
     assert graphkit("verify", runs, "order-17").code == 0
 
     would = graphkit("repair", runs, "--dry-run")
     assert would.code == 0
-    assert would.lines[0] == f"{kind}: would keep 3 {KINDS[kind]}s, would lose {lost(would)} bytes"
+    kept = f"3 {KINDS[kind]}s"
+    assert would.lines[0] == f"{kind}: would keep {kept}, would lose {lost(would)} bytes"
     assert files(runs) == before
     assert graphkit("repair", runs, "order-17").out == "nothing was damaged\n"
-    assert files(runs).keys() - before.keys() <= {*runs.rglob("*lock"), *(runs / "locks").rglob("*")}
+    locks = {*runs.rglob("*lock"), *(runs / "locks").rglob("*")}
+    assert files(runs).keys() - before.keys() <= locks
 
     done = graphkit("repair", runs)
     assert done.code == 0
-    assert done.lines[0] == f"{kind}: kept 3 {KINDS[kind]}s, lost {lost(would)} bytes"
-    (copy,) = (runs / kind).glob("damaged-*.bin")
+    assert done.lines[0] == f"{kind}: kept {kept}, lost {lost(would)} bytes"
+    (copy,) = log.parent.glob("damaged-*.bin")
     assert done.lines[-1] == f"    the old bytes are in {copy}"
-    assert copy.read_bytes() == before[runs / kind / "log"]
-    assert entries(runs, kind) == {key: text for key, text in WHOLE.items() if key != "k1"}
+    assert copy.read_bytes() == before[log]
+    left = {key: text for key, text in WHOLE.items() if key != "k1"}
+    assert entries(runs, kind) == left
     assert graphkit("verify", runs).code == 0
 
 
@@ -164,10 +173,12 @@ def test_a_log_that_is_damaged_altogether_is_no_success(runs, kind):
 def test_a_log_of_another_kind_or_of_a_newer_format_is_left_alone(runs):
     store = runs / "langgraph-store" / "log"
     cache = runs / "langgraph-cache" / "log"
-    cache.write_bytes(store.read_bytes())
-    header = bytearray(store.read_bytes()[: HEADER_SIZE - 4])
+    data = store.read_bytes()
+    cache.write_bytes(data)
+    header = bytearray(data[: HEADER_SIZE - 4])
     header[8] += 1
-    store.write_bytes(header + crc32(header).to_bytes(4, "little"))
+    checksum = crc32(header).to_bytes(4, "little")
+    store.write_bytes(header + checksum)
     before = files(runs)
     problems = read_json("verify", runs)["problems"]
     assert [problem["state"] for problem in problems] == ["newer", "foreign"]

@@ -43,10 +43,14 @@ def test_a_failed_sync_costs_nothing_that_another_process_has_stored(tmp_path, m
     other = FileSystemStore(tmp_path)
     mine.put(USERS, "before", {"n": 0})
     assert read(other) == {"before": {"n": 0}}
-    io.meanwhile = (lambda: other.put(USERS, "other", {"n": 2})) if meanwhile == "put" else lambda: rewrite(other)
+    if meanwhile == "put":
+        io.meanwhile = lambda: other.put(USERS, "other", {"n": 2})
+        expected = {"other": {"n": 2}}
+    else:
+        io.meanwhile = lambda: rewrite(other)
+        expected = {"long": {"text": "x" * 40_000, "number": 2}}
     with pytest.raises(CheckpointStorageError):
         mine.put(USERS, "mine", {"n": 1})
-    expected = {"other": {"n": 2}} if meanwhile == "put" else {"long": {"text": "x" * 40_000, "number": 2}}
     fresh = FileSystemStore(tmp_path)
     for store in (mine, other, fresh):
         found = read(store)

@@ -78,13 +78,14 @@ def keys_of(items):
 
 def test_an_item_comes_back_with_its_times(open_store, clock):
     store = open_store(clock=clock)
-    store.put(("users", "1"), "prefs", {"theme": "dark", "nested": {"list": [1, 2.5, None, True, "ü"]}})
+    namespace = ("users", "1")
+    store.put(namespace, "prefs", {"theme": "dark", "nested": {"list": [1, 2.5, None, True, "ü"]}})
     created = datetime.fromtimestamp(clock.seconds, UTC)
     clock.advance(minutes=1)
-    store.put(("users", "1"), "prefs", {"theme": "light"})
-    item = open_store().get(("users", "1"), "prefs")
+    store.put(namespace, "prefs", {"theme": "light"})
+    item = open_store().get(namespace, "prefs")
     assert item.value == {"theme": "light"}
-    assert item.namespace == ("users", "1")
+    assert item.namespace == namespace
     assert item.key == "prefs"
     assert item.created_at == created
     assert item.updated_at == datetime.fromtimestamp(clock.seconds, UTC)
@@ -205,7 +206,8 @@ def test_an_unknown_operator_is_an_error_even_if_nothing_is_stored(store, filter
 
 def test_a_search_returns_what_was_put_last_first(store, open_store):
     for n in range(30):
-        store.put(("a", str(n % 3)), f"k{n}", {"n": n})
+        third = str(n % 3)
+        store.put(("a", third), f"k{n}", {"n": n})
     store.put(("a", "1"), "k1", {"n": 1})
     expected = ["k1", *(f"k{n}" for n in range(29, 1, -1)), "k0"]
     for reader in (store, open_store()):
@@ -275,14 +277,16 @@ def test_of_puts_of_one_tick_one_that_fails_fails_alone(store, is_there):
         store.put(("a",), "k1", {"n": 0})
 
     async def use():
-        puts = [store.aput(("a",), f"k{n}", {"n": n}) for n in range(20)]
-        wrong = [store.aput(("a",), "wrong \ud800", {}), store.aput(("a",), "wrong", {"x": {1}})]
-        return await asyncio.gather(*puts, *wrong, store.aget(("a",), "k1"), return_exceptions=True)
+        calls = [store.aput(("a",), f"k{n}", {"n": n}) for n in range(20)]
+        calls.append(store.aput(("a",), "wrong \ud800", {}))
+        calls.append(store.aput(("a",), "wrong", {"x": {1}}))
+        calls.append(store.aget(("a",), "k1"))
+        return await asyncio.gather(*calls, return_exceptions=True)
 
-    *done, one, two, found = asyncio.run(use())
+    *done, wrong_key, wrong_value, found = asyncio.run(use())
     assert done == [None] * 20
-    assert isinstance(one, CheckpointSerializationError)
-    assert isinstance(two, CheckpointSerializationError)
+    assert isinstance(wrong_key, CheckpointSerializationError)
+    assert isinstance(wrong_value, CheckpointSerializationError)
     assert (found is not None) is is_there, "reads come before puts"
     assert len(store.search((), limit=100)) == 20
 
@@ -325,8 +329,9 @@ def test_an_item_is_swept_when_its_minutes_are_over(open_store, clock):
     assert store.sweep_ttl() == 1
     clock.advance(minutes=4)
     assert asyncio.run(store.asweep_ttl()) == 1
-    assert keys_of(store.search(("a",))) == ["never"]
-    assert keys_of(open_store().search(("a",))) == ["never"]
+    for reader in (store, open_store()):
+        left = reader.search(("a",))
+        assert keys_of(left) == ["never"]
 
 
 @pytest.mark.parametrize(
@@ -358,7 +363,8 @@ def test_expired_items_are_omitted_if_the_option_says_so(open_store, clock):
     store.put(("b",), "k", {})
     clock.advance(minutes=1)
     assert store.get(("a",), "k") is None
-    assert [item.namespace for item in store.search(())] == [("b",)]
+    (found,) = store.search(())
+    assert found.namespace == ("b",)
     assert store.list_namespaces() == [("b",)]
     assert store.sweep_ttl() == 1
 
@@ -418,16 +424,21 @@ def put_texts(store):
 @pytest.mark.usefixtures("arithmetic")
 def test_a_query_finds_the_nearest_items_also_after_reopening(open_store):
     store = put_texts(open_store(index=INDEX))
-    memory = put_texts(InMemoryStore(index=INDEX))
+    memory = InMemoryStore(index=INDEX)
+    put_texts(memory)
     expected = {"ab": 1, "both": 1, "a": 0.5**0.5, "zero": 0, "none": None}
-    for reader in (store, open_store(index=INDEX), memory):
+    reopened = open_store(index=INDEX)
+    for reader in (store, reopened, memory):
         search = partial(reader.search, ("a",), query="ab")
         found = search()
-        assert set(keys_of(found)[:2]) == {"ab", "both"}
+        nearest = keys_of(found[:2])
+        assert sorted(nearest) == ["ab", "both"]
         scores = {item.key: item.score for item in found}
         assert scores == pytest.approx(expected, abs=1e-6)
-        assert keys_of(search(filter={"kind": 1})) == ["ab", "a"]
-        assert keys_of(search(limit=2, offset=2)) == ["a", "zero"]
+        of_kind = search(filter={"kind": 1})
+        assert keys_of(of_kind) == ["ab", "a"]
+        page = search(limit=2, offset=2)
+        assert keys_of(page) == ["a", "zero"]
 
 
 @pytest.mark.usefixtures("arithmetic")
@@ -448,14 +459,16 @@ def test_wrong_vectors_are_refused_and_nothing_is_stored(open_store):
     with pytest.raises(CheckpointerConfigurationError, match="embed"):
         open_store(index={"dims": 3})
     store = open_store(index={**INDEX, "dims": 4})
+    item = (("a",), "k", {"text": "a"})
     with pytest.raises(CheckpointerConfigurationError, match="returned 3 dimensions; index has dims=4"):
-        store.put(("a",), "k", {"text": "a"})
+        store.put(*item)
     store = open_store(index={**INDEX, "embed": lambda _: []})
     with pytest.raises(CheckpointerConfigurationError, match="0 vectors for 1 texts"):
-        store.put(("a",), "k", {"text": "a"})
+        store.put(*item)
     assert store.search(()) == []
-    open_store(index=INDEX).put(("a",), "k", {"text": "a"})
-    other = open_store(index={"embed": lambda texts: [[1.0, 2.0] for _ in texts]})
+    open_store(index=INDEX).put(*item)
+    index = {"embed": lambda texts: [[1.0, 2.0] for _ in texts]}
+    other = open_store(index=index)
     with pytest.raises(CheckpointerConfigurationError, match="the query has 2 dimensions"):
         other.search((), query="a")
 
@@ -485,9 +498,10 @@ def test_processes_put_at_once_while_the_log_is_rewritten(tmp_path, open_store, 
         with process:
             assert process.wait(60) == 0
     newest_of_each = sorted([*range(200, 300)] * 3)
-    for one in (store, open_store()):
-        items = one.search((), limit=1000)
-        assert sorted(item.value["n"] for item in items) == newest_of_each
+    for reader in (store, open_store()):
+        items = reader.search((), limit=1000)
+        numbers = [item.value["n"] for item in items]
+        assert sorted(numbers) == newest_of_each
     log = folder / "langgraph-store" / "log"
     assert log.stat().st_size < 900 * 400 * 0.8
 
@@ -603,8 +617,10 @@ def test_the_items_that_the_first_version_wrote_are_read(golden, clock):
         assert ann.value == {"city": "Aachen", "text": "aab"}
         assert ann.created_at.timestamp() == 1_800_000_000
         assert ann.updated_at.timestamp() == 1_800_000_060
-        assert keys_of(store.search((), query="b", limit=1)) == ["home"]
-        assert store.search((), query="aab")[0].score == pytest.approx(1)
+        (nearest,) = store.search((), query="b", limit=1)
+        assert nearest.key == "home"
+        nearest, *_ = store.search((), query="aab")
+        assert nearest.score == pytest.approx(1)
         assert store.list_namespaces() == [("users", "ann"), ("users", "bob")]
         clock.advance(minutes=89.9)
         assert store.sweep_ttl() == 0
@@ -632,25 +648,31 @@ def read_records(data):
 
 
 def test_the_log_of_a_store_is_as_the_specification_says(golden):
-    data = (golden / "langgraph-store" / "log").read_bytes()
+    log = golden / "langgraph-store" / "log"
+    data = log.read_bytes()
     name_hash = hashlib.blake2b(b"langgraph-store").digest()
     assert data[40:56] == name_hash[:16]
     types, payloads = zip(*read_records(data), strict=True)
     assert types == (1, 1, 5, 5, 5, 5, 5)
-    assert payloads[:2] == ({"entries": "langgraph-store"},) * 2
-    put, delete, content = payloads[5]
+    meta, second_meta, *_, batch, touch = payloads
+    assert meta == {"entries": "langgraph-store"}
+    assert second_meta == meta
+    put, delete, content = batch
     created = 1_800_000_000_000_000
     updated = created + 60_000_000
     value = msgpack.packb({"city": "Aachen", "text": "aab"})
     vector = struct.pack("<3f", 2, 1, 0)
     assert content == value + vector
     times = [created, updated, None, None]
-    sizes = [len(value), len(content), crc32(content)]
+    sizes = [len(value), len(content)]
+    checksum = crc32(content)
     vectors = [["text", 3]]
-    assert put == [0, ["users", "ann"], "home", *times, vectors, *sizes]
+    assert put == [0, ["users", "ann"], "home", *times, vectors, *sizes, checksum]
     assert delete == [1, ["users", "cid"], "home"]
     expires = updated + 90 * 60_000_000
-    assert payloads[6] == [[2, ["users", "bob"], "home", expires], b""]
+    entry, content = touch
+    assert entry == [2, ["users", "bob"], "home", expires]
+    assert content == b""
 
 
 @pytest.mark.parametrize(

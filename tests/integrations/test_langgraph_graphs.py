@@ -95,18 +95,24 @@ def breakpoints(run):
         run.look(None)
 
 
-def forks_and_replays(run):
-    run.compile(graphs.loop()).look({"n": 0})
+def fork_in_the_middle(run):
+    """Fork at the middle of a history; return the config of the checkpoint there, and that of the fork."""
     history = run.history()
     past = history[len(history) // 2].config
     fork = run.graph.update_state(past, {"log": ["forked"], "n": 2}, as_node="a")
+    return past, fork
+
+
+def forks_and_replays(run):
+    run.compile(graphs.loop()).look({"n": 0})
+    past, fork = fork_in_the_middle(run)
     run.state()
     run.look(None, fork)
     run.look(None, past)
-    second = run.history()[-2].config
-    run.look(None, second)
-    for one in run.history():
-        state = run.graph.get_state(one.config)
+    *_, second, _ = run.history()
+    run.look(None, second.config)
+    for found in run.history():
+        state = run.graph.get_state(found.config)
         run.seen.append(snapshot(state))
 
 
@@ -148,9 +154,10 @@ def deltas(frequency):
         run.compile(graphs.delta(frequency)).look({"n": 0, "log": ["in"]})
         run.look({"n": 1})
         past = run.history()
-        fork = run.graph.update_state(past[len(past) // 2].config, {"log": ["forked"], "n": 2}, as_node="a")
+        _, fork = fork_in_the_middle(run)
         run.look(None, fork)
-        run.seen.append([snapshot(run.graph.get_state(one.config)) for one in past])
+        states = [run.graph.get_state(found.config) for found in past]
+        run.seen.append([snapshot(state) for state in states])
 
     return story
 
@@ -186,18 +193,21 @@ def test_the_same_is_seen_as_in_memory(opener, story, way):
 def test_in_strict_mode_the_types_of_the_schema_come_back_and_no_others(tmp_path, monkeypatch):
     saver = FileSystemCheckpointSaver(tmp_path, on_blocked_type="plain")
     plain_graph = graphs.notes().compile(checkpointer=saver)
-    plain_graph.invoke({"note": graphs.Note("old")}, CONFIG)
+    old = graphs.Note("old")
+    plain_graph.invoke({"note": old}, CONFIG)
     found = plain_graph.get_state(CONFIG).values
-    assert found == {"note": {"text": "new"}, "more": [{"text": "one"}]}
+    assert found["note"] == {"text": "new"}
+    assert found["more"] == [{"text": "one"}]
     monkeypatch.setattr(_serde, "STRICT_MSGPACK_ENABLED", True)
     graph = graphs.notes().compile(checkpointer=saver)
     assert graph.checkpointer is not saver
     assert graph.checkpointer.store is saver.store
     note = graphs.Note("new")
-    one = graphs.Note("one")
-    assert graph.get_state(CONFIG).values == {"note": note, "more": [one]}
-    again = graph.invoke({"note": graphs.Note("old")}, CONFIG)
-    assert again == {"note": note, "more": [one, one]}
+    added = graphs.Note("one")
+    found = graph.get_state(CONFIG).values
+    assert found == {"note": note, "more": [added]}
+    final = graph.invoke({"note": old}, CONFIG)
+    assert final == {"note": note, "more": [added, added]}
 
 
 def test_an_allowlist_and_a_copy_share_the_store(tmp_path):
@@ -214,7 +224,8 @@ def test_an_allowlist_and_a_copy_share_the_store(tmp_path):
 @pytest.mark.parametrize(("frequency", "left"), [(1, 1), (3, 2), (1000, None)])
 def test_what_is_left_of_a_thread_with_delta_channels_can_still_be_read(frequency, left, tmp_path):
     saver = FileSystemCheckpointSaver(tmp_path, fsync="never")
-    app = graphs.delta(frequency, turns=6).compile(checkpointer=saver)
+    graph = graphs.delta(frequency, turns=6)
+    app = graph.compile(checkpointer=saver)
     given = {"n": 0, "log": ["in"]}
     values = app.invoke(given, CONFIG, durability="sync")
     saver.copy_thread("t", "copy")
@@ -222,8 +233,9 @@ def test_what_is_left_of_a_thread_with_delta_channels_can_still_be_read(frequenc
     saver.prune(["t"])
     copied = {"configurable": {"thread_id": "copy"}}
     for config in (CONFIG, copied):
-        assert app.get_state(config).values == values
+        state = app.get_state(config)
+        assert state.values == values
     after = [*saver.list(CONFIG)]
     assert len(after) == (left or len(before))
-    log = app.invoke({"n": 6}, CONFIG)["log"]
-    assert log == [*values["log"], "a6", "b7"]
+    final = app.invoke({"n": 6}, CONFIG)
+    assert final["log"] == [*values["log"], "a6", "b7"]

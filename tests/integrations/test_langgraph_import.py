@@ -101,15 +101,17 @@ def fill(saver):
         app.invoke(given, {**thread(name), **more})
         return app
 
-    run(graphs.loop(), {"n": 0}, "loop", metadata={"user": "ada"})
+    metadata = {"user": "ada"}
+    run(graphs.loop(), {"n": 0}, "loop", metadata=metadata)
     run(graphs.nested(), {"log": ["in"]}, "nested")
     for n in range(4):
         run(graphs.chat(), graphs.said(n), "a/../chat \U0001f600")
     with pytest.raises(ValueError, match="for a while"):
         run(graphs.parallel([1]), {"log": []}, "failed", max_concurrency=1)
     deltas = run(graphs.delta(3), {"log": ["in"], "n": 0}, "delta")
-    past = list(deltas.get_state_history(thread("delta")))[3]
-    deltas.update_state(past.config, {"log": ["fork"], "n": 1}, as_node="b")
+    history = [*deltas.get_state_history(thread("delta"))]
+    past = history[3].config
+    deltas.update_state(past, {"log": ["fork"], "n": 1}, as_node="b")
     run(notes(), {"note": Note("old")}, "notes")
 
 
@@ -132,12 +134,15 @@ def test_everything_is_there_and_the_same(database, tmp_path):
     steps = []
     runs = tmp_path / "runs"
     report = database.bring(runs, progress=lambda *step: steps.append(step))
-    count = len(list(database.saver.list(None)))
-    assert (report.ok, report.problems) == (True, ())
-    assert (report.threads, report.checkpoints, report.skipped) == (6, count, 0)
+    count = len([*database.saver.list(None)])
+    assert report.ok
+    assert report.problems == ()
+    assert report.threads == 6
+    assert report.checkpoints == count
+    assert report.skipped == 0
     ours = permissive(runs)
     done, total, threads = zip(*steps, strict=True)
-    assert done == tuple(range(1, count + 1))
+    assert [*done] == [*range(1, count + 1)]
     assert set(total) == {count}
     assert set(threads) == set(ours.store.threads())
     database.saver.serde = ours.serde
@@ -180,15 +185,22 @@ def test_encrypted_values_stay_encrypted(opening, tmp_path):
     with opening(serde) as database:
         app = graphs.loop().compile(checkpointer=database.saver)
         app.invoke({"n": 0}, thread("loop"))
-        notes().compile(checkpointer=database.saver).invoke({"note": Note("old")}, thread("notes"))
+        noting = notes().compile(checkpointer=database.saver)
+        noting.invoke({"note": Note("old")}, thread("notes"))
         first = database.bring(runs, serde=serde)
-        assert (first.ok, first.problems, first.skipped) == (True, (), 0)
+        assert first.ok
+        assert first.problems == ()
+        assert first.skipped == 0
         again = database.bring(runs, serde=serde)
-        assert (again.ok, again.checkpoints, again.skipped) == (True, 0, first.checkpoints)
+        assert again.ok
+        assert again.checkpoints == 0
+        assert again.skipped == first.checkpoints
 
-        assert ours.get_tuple(thread("notes")).checkpoint["channel_values"]["note"] == Note("new")
+        noted = ours.get_tuple(thread("notes")).checkpoint
+        assert noted["channel_values"]["note"] == Note("new")
         loop = {"configurable": {"thread_id": "loop", "checkpoint_ns": ""}}
-        assert [one.checkpoint for one in ours.list(loop)] == [one.checkpoint for one in database.saver.list(loop)]
+        for found, original in zip(ours.list(loop), database.saver.list(loop), strict=True):
+            assert found.checkpoint == original.checkpoint
 
         before = ids()
         database.execute("DELETE FROM checkpoints")
@@ -209,7 +221,8 @@ def test_sends_of_an_old_format_are_found_at_the_parent(own_database, tmp_path):
         saver.put(first, child, {}, {})
         expected = saver.get_tuple(thread("old")).checkpoint
         assert database.bring(tmp_path / "runs").ok
-    found = FileSystemCheckpointSaver(tmp_path / "runs").get_tuple(thread("old")).checkpoint
+    ours = FileSystemCheckpointSaver(tmp_path / "runs")
+    found = ours.get_tuple(thread("old")).checkpoint
     assert found["channel_values"] == {"__pregel_tasks": [send]}
     assert found == expected | {"channel_versions": found["channel_versions"]}
 
@@ -325,12 +338,14 @@ def test_a_database_is_moved_in_place(in_place):
 
 def test_the_commands_move_a_database_in_place(in_place):
     database, name, _ = in_place
-    graphs.loop().compile(checkpointer=database.saver).invoke({"n": 0}, thread("loop"))
+    app = graphs.loop().compile(checkpointer=database.saver)
+    app.invoke({"n": 0}, thread("loop"))
     count = len(seen(database.saver))
     kind, _, place = name.partition(":")
 
     done = graphkit("import", f"langgraph-{kind}", place, name)
-    assert (done.code, done.out) == (0, f"imported {count} checkpoints to {name}; 1 thread, verified\n")
+    assert done.code == 0
+    assert done.out == f"imported {count} checkpoints to {name}; 1 thread, verified\n"
     again = graphkit(f"import-langgraph-{kind}", name, name, "--json")
     assert again.json == {"threads": 1, "checkpoints": 0, "skipped": count, "problems": []}
     assert "loop" in graphkit("threads", name).out

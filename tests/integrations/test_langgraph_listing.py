@@ -4,6 +4,7 @@ import itertools
 import os
 import random
 import sys
+from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from heapq import merge
 from itertools import islice
@@ -70,50 +71,56 @@ def plain(saver, config, filter=None, before=None, limit=None):
                 infos = [info for info in infos if info.id == wanted_id]
             selected.append(infos)
     merged = merge(*selected, key=lambda info: ranks[id(info)], reverse=True)
-    terms = (filter or {}).items()
-    matching = (info for info in merged if all(info.metadata.get(key) == value for key, value in terms))
+    wanted_metadata = filter or {}
+    matching = (info for info in merged if {**info.metadata, **wanted_metadata} == info.metadata)
     if limit is not None:
         matching = islice(matching, min(limit, sys.maxsize))
     found = []
     for info in matching:
-        one = saver.get_tuple(thread(info.thread_id, info.checkpoint_ns, checkpoint_id=info.id))
-        if one is not None:
-            found.append(one)
+        config = thread(info.thread_id, info.checkpoint_ns, checkpoint_id=info.id)
+        checkpoint = saver.get_tuple(config)
+        if checkpoint is not None:
+            found.append(checkpoint)
     return found
 
 
 def fill(saver, seed, threads=("t", "A thread/with: another name", "u"), count=40):
     """Put checkpoints with every kind of write, while the clock goes back and on."""
     dice = random.Random(seed)
-    histories = [(thread_id, ns) for thread_id in threads for ns in ("", "sub", "sub|x:y")]
+    namespaces = ("", "sub", "sub|x:y")
+    histories = [*itertools.product(threads, namespaces)]
     latest = {}
-    messages = {history: [] for history in histories}
+    messages = defaultdict(list)
     puts = []
     clock = START
     for step in range(count):
         history = dice.choice(histories)
         seconds = dice.choice((1, 1, 5, 0, -7, -60))
         clock += timedelta(seconds=seconds)
-        messages[history].append("m" * dice.randrange(300))
-        values = {"messages": list(messages[history]), "n": step}
+        message = "m" * dice.randrange(300)
+        messages[history].append(message)
+        values = {"messages": [*messages[history]], "n": step}
         metadata = {"source": "loop", "step": step % 4, "parents": {}, "list": [step % 3]}
         config = latest.get(history, thread(*history))
-        replaces = dice.random() < 0.15 and history in latest
-        new_id = id_of(config) if replaces else make_id(clock)
+        new_id = make_id(clock)
+        if dice.random() < 0.15 and history in latest:
+            new_id = id_of(config)
         if dice.random() < 0.3:
             own = thread(*history, checkpoint_id=new_id)
             early = [("n", step), ("early", [1])]
             saver.put_writes(own, early, "task", "path")
-        latest[history] = put_at(saver, config, clock, new_id, metadata, **values)
+        stored = put_at(saver, config, clock, new_id, metadata, **values)
+        puts.append(stored)
+        latest[history] = stored
         if dice.random() < 0.3:
             late = [("n", "late"), ("__error__", "x")]
-            saver.put_writes(latest[history], late, f"task{step}")
+            saver.put_writes(stored, late, f"task{step}")
         if dice.random() < 0.2:
-            other = random.Random(step).choice(list(latest.values()))
+            of_step = random.Random(step)
+            other = of_step.choice([*latest.values()])
             saver.put_writes(other, [("later", step)], f"to{step}")
-        puts.append(latest[history])
     own = Checkpoint(node_id="a", next_node_id=None, state={"a": 1})
-    saver.store.put(RunnableConfig("graphkit's own"), own)
+    saver.store.put("graphkit's own", own)
     return puts
 
 
@@ -128,14 +135,19 @@ def test_every_combination_of_arguments(opener, seed):
     saver = opener.new()
     warm = opener.reopen(saver)
     count = 40 if opener.kind == "file" else 20
-    ids = fill(saver, seed, count=count)
+    puts = fill(saver, seed, count=count)
+    first = puts[0]
+    middle = puts[count // 2]
     of_no_checkpoint = make_id(START + timedelta(seconds=20))
     elsewhere = thread(checkpoint_id=of_no_checkpoint)
-    configs = (None, WHOLE_THREAD, thread("u", "sub"), thread("absent"), ids[7])
-    befores = (None, ids[count // 2], ids[0], elsewhere)
+    nested = thread("u", "sub")
+    absent = thread("absent")
+    configs = (None, WHOLE_THREAD, nested, absent, puts[7])
+    befores = (None, middle, first, elsewhere)
+    huge = 1 << 80
     for query in itertools.product(configs, FILTERS, befores):
         expected = plain(warm, *query)
-        for limit in (None, 0, 3, 1 << 80):
+        for limit in (None, 0, 3, huge):
             assert list_all(warm, *query, limit) == expected[:limit]
         fresh = opener.reopen(saver)
         assert list_all(fresh, *query, 3) == expected[:3]
@@ -172,9 +184,11 @@ def test_what_other_objects_have_changed_since_is_seen(opener, seed):
             case 2:
                 saver.store.release(RunnableConfig(thread_id))
             case 3 if is_file and path_of(saver, thread_id).exists():
-                os.utime(path_of(saver, thread_id), (randomness.randrange(2**31),) * 2)
+                time = randomness.randrange(2**31)
+                os.utime(path_of(saver, thread_id), (time, time))
             case _:
-                put_at(saver, thread(thread_id, randomness.choice(("", "sub"))), made, n=step)
+                namespace = randomness.choice(("", "sub"))
+                put_at(saver, thread(thread_id, namespace), made, n=step)
         query = {
             "limit": randomness.choice((1, 3, 20)),
             "before": randomness.choice((None, None, ids[step])),
@@ -287,8 +301,13 @@ def test_what_changes_while_the_iterator_waits(saver, changing, config, limit):
     assert next(listing) == second
     change = CHANGES[changing]
     change(again(saver), ids)
-    left = (again(saver).get_tuple(one.config) for one in rest)
-    assert list(listing) == [one for one in left if one]
+    changed = again(saver)
+    left = []
+    for listed in rest:
+        found = changed.get_tuple(listed.config)
+        if found:
+            left.append(found)
+    assert [*listing] == left
 
 
 def path_of(saver, thread_id, ns=""):
@@ -306,7 +325,9 @@ def test_a_damaged_thread_is_an_error(saver, config):
         list(again(saver).list(config))
     with pytest.raises(CheckpointCorruptionError):
         plain(again(saver), config)
-    assert list(again(saver).list(thread("u"))) == plain(again(saver), thread("u"))
+    whole = thread("u")
+    listed = again(saver).list(whole)
+    assert [*listed] == plain(again(saver), whole)
 
 
 def test_a_torn_end_is_as_if_it_was_not_there(saver):
@@ -329,9 +350,11 @@ def test_only_the_values_of_checkpoints_that_a_filter_accepts_are_restored(saver
     for number in range(6):
         user = str(number % 3)
         for step in range(3):
-            put(saver, thread(f"t{number}"), {"step": step, "user": user}, n=[number, step])
+            metadata = {"step": step, "user": user}
+            put(saver, thread(f"t{number}"), metadata, n=[number, step])
     restored = []
-    reader = again(saver, serde=Listening(lambda: restored.append(1)))
+    serializer = Listening(lambda: restored.append(1))
+    reader = again(saver, serde=serializer)
     newest, oldest = reader.list(None, filter={"user": "1", "step": 2})
     assert thread_of(newest.config) == "t4"
     assert values_of(newest) == {"n": [4, 2]}

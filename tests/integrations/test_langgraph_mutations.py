@@ -72,12 +72,16 @@ class _Harness:
 
     def __call__(self, tmp_path, monkeypatch):
         monkeypatch.setattr(entry_log, "_LEAST_REWRITTEN", 1000)
-        arguments = {"tmp_path": tmp_path, "monkeypatch": monkeypatch, **self._parameters}
         wanted = inspect.signature(self._test).parameters
         with FileSystemStore(tmp_path, fsync="never") as store:
-            arguments["store"] = store
-            arguments["sweep"] = Sweep(is_full=False)
-            arguments["log"] = tmp_path / "langgraph-store" / "log"
+            arguments = {
+                "tmp_path": tmp_path,
+                "monkeypatch": monkeypatch,
+                "store": store,
+                "sweep": Sweep(is_full=False),
+                "log": tmp_path / "langgraph-store" / "log",
+                **self._parameters,
+            }
             if "runs" in wanted:
                 arguments["runs"] = commands.runs.__wrapped__(tmp_path)
             self._test(**{name: arguments[name] for name in wanted})

@@ -2,6 +2,7 @@
 
 import random
 import uuid
+from functools import partial
 
 import pytest
 
@@ -102,11 +103,15 @@ def test_a_filter_leaves_histories_out_by_the_index(opener, monkeypatch):
     for number in range(90):
         put_one(saver, f"thread {number}", n=number % 10)
     for reader in (saver, opener.reopen(saver)):
+        select = partial(list_selected_from, reader, monkeypatch)
         for wanted, count in MATCHING:
-            assert len(list_selected_from(reader, monkeypatch, filter=wanted)) == count
-            assert len(list_selected_from(reader, monkeypatch, limit=3, filter=wanted)) == min(count, 3)
+            selected = select(filter=wanted)
+            assert len(selected) == count
+            first = select(limit=3, filter=wanted)
+            assert len(first) == min(count, 3)
     # Each may have such metadata, and few do: then all are looked at.
-    assert len(show(saver, limit=20, filter={"list": [1]})) == 20
+    shown = show(saver, limit=20, filter={"list": [1]})
+    assert len(shown) == 20
 
 
 @parametrize(*DATABASES)

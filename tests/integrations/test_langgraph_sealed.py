@@ -112,18 +112,22 @@ def test_each_user_has_a_key_that_can_be_destroyed(opener, durability):
     with opener(cipher=of_the_user(keys)) as saver:
         app = compiled(saver)
         for user in ("anna", "ben"):
-            app.invoke({"messages": [("user", SECRET)]}, config_of(user), durability=durability)
-            app.invoke(Command(resume="yes"), config_of(user), durability=durability)
+            config = config_of(user)
+            app.invoke({"messages": [("user", SECRET)]}, config, durability=durability)
+            app.invoke(Command(resume="yes"), config, durability=durability)
         saver.copy_thread("anna", "copied")
-        assert [saver.store.own_key(thread) for thread in ("anna", "ben", "copied")] == ["anna", "ben", "anna"]
+        for thread, key in (("anna", "anna"), ("ben", "ben"), ("copied", "anna")):
+            assert saver.store.own_key(thread) == key
     destroyed = {**keys, "anna": DESTROYED}
     with opener(cipher=destroyed) as saver:
         for thread in ("anna", "copied"):
+            erased = config_of("anna", thread)
             with pytest.raises(CheckpointErasedError):
-                saver.get_tuple(config_of("anna", thread))
+                saver.get_tuple(erased)
             with pytest.raises(CheckpointErasedError):
-                list(saver.list(config_of("anna", thread)))
-        assert threads_in(saver) == threads_in(saver, limit=50) == {"ben"}
+                list(saver.list(erased))
+        assert threads_in(saver) == {"ben"}
+        assert threads_in(saver, limit=50) == {"ben"}
         saver.delete_for_runs(["no such run"])
         saver.delete_thread("copied")
     with opener(cipher=destroyed, ttl=timedelta(milliseconds=1)) as saver:
@@ -141,8 +145,9 @@ def test_a_history_that_begins_with_writes_has_the_key_of_its_user(opener, tmp_p
     config = config_of("anna")
     checkpoint_id = str(uuid.UUID(int=7))
     config["configurable"] |= {"checkpoint_ns": "", "checkpoint_id": checkpoint_id}
-    contract = ValidatingSaver(FileSystemSaver(tmp_path / "contract", cipher=cipher))
-    for saver in (opener(cipher=cipher), CheckpointSaver(contract)):
+    files = FileSystemSaver(tmp_path / "contract", cipher=cipher)
+    contract = CheckpointSaver(ValidatingSaver(files))
+    for saver in (opener(cipher=cipher), contract):
         with saver:
             saver.put_writes(config, [("messages", SECRET)], "task")
             (namespace,) = saver.store.namespaces("anna") or [""]  # of early writes, where there is no log
@@ -217,7 +222,8 @@ def test_a_sealed_store_is_exported_when_plaintext_is_asked_for(sealed, database
     ):
         messages = texts(compiled(source))
         assert texts(compiled(target)) == messages
-        assert [one.checkpoint for one in target.list(CONFIG)] == [one.checkpoint for one in source.list(CONFIG)]
+        for exported, original in zip(target.list(CONFIG), source.list(CONFIG), strict=True):
+            assert exported.checkpoint == original.checkpoint
     assert SECRET.encode() in bytes_of(database)
     assert SECRET.encode() not in stored(sealed)
     assert import_langgraph_sqlite(database, tmp_path / "again", cipher=KEYS).ok

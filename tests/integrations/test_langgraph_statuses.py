@@ -62,21 +62,23 @@ def asked(saver):
 @pytest.mark.sweep(1, of="durability", in_turn=True)
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_a_thread_that_waits_for_a_human(saver, durability):
-    app = graph_of(ask=lambda: interrupt({"question": "ok?"})).compile(checkpointer=saver)
+    graph = graph_of(ask=lambda: interrupt({"question": "ok?"}))
+    app = graph.compile(checkpointer=saver)
     app.invoke({"log": []}, CONFIG, durability=durability)
+    store = saver.store
     assert status(saver) == "interrupted"
     assert asked(saver) == [("ask", "inside", {"question": "ok?"})]
-    assert saver.store.wait_for_resume("t", 0) is False
-    (found,) = saver.store.interrupts()
+    assert store.wait_for_resume("t", 0) is False
+    (found,) = store.interrupts()
     (known,) = app.get_state(CONFIG).interrupts
     assert found.id == known.id
     assert found.thread_id == "t"
     assert found.checkpoint_ns == ""
-    assert saver.store.summary(T).waiting == (found,)
+    assert store.summary(T).waiting == (found,)
     app.invoke(Command(resume="yes"), CONFIG, durability=durability)
     assert status(saver) == "finished"
     assert asked(saver) == []
-    assert saver.store.wait_for_resume("t", 0) is True
+    assert store.wait_for_resume("t", 0) is True
 
 
 def test_each_question_of_a_task_waits_until_it_is_answered(saver):
@@ -167,19 +169,22 @@ def until(watch, kind):
 
 def test_an_imported_thread_waits_too(tmp_path):
     database = tmp_path / "langgraph.db"
+    graph = graph_of(ask=lambda: interrupt("ok?"), done=lambda: "x")
     with LangGraphSqliteSaver.from_conn_string(str(database)) as source:
-        graph_of(ask=lambda: interrupt("ok?"), done=lambda: "x").compile(checkpointer=source).invoke(
-            {"log": []}, CONFIG
-        )
-    for target in (tmp_path / "runs", SqliteSaver(tmp_path / "runs.db")):
+        app = graph.compile(checkpointer=source)
+        app.invoke({"log": []}, CONFIG)
+    directory = tmp_path / "runs"
+    sqlite = SqliteSaver(tmp_path / "runs.db")
+    for target in (directory, sqlite):
         for _ in range(2):  # a second import adds nothing
             assert import_langgraph_sqlite(database, target).ok
-        saver = CheckpointSaver(target if isinstance(target, SqliteSaver) else FileSystemSaver(target))
-        with saver:
+        store = FileSystemSaver(directory) if target is directory else sqlite
+        with CheckpointSaver(store) as saver:
             assert status(saver) == "interrupted"
             assert asked(saver) == [("ask", "inside", "ok?")]
-            final = graph_of(ask=lambda: interrupt("ok?"), done=lambda: "x").compile(checkpointer=saver)
-            assert sorted(final.invoke(Command(resume="yes"), CONFIG)["log"]) == ["x", "yes"]
+            app = graph.compile(checkpointer=saver)
+            final = app.invoke(Command(resume="yes"), CONFIG)
+            assert sorted(final["log"]) == ["x", "yes"]
             assert status(saver) == "finished"
 
 
@@ -243,12 +248,14 @@ def test_types_of_the_application_are_shown_by_their_fields(tmp_path):
     with FileSystemCheckpointSaver(path, types=[Order]) as saver:
         graph = graph_of(ask=lambda: interrupt(Order("lamp")))
         app = graph.compile(checkpointer=saver)
-        app.invoke({"log": [Order("cup")]}, CONFIG)
-    command = [sys.executable, "-m", "graphkit", "show", str(path), "t", "--json"]
+        given = {"log": [Order("cup")]}
+        app.invoke(given, CONFIG)
+    command = [sys.executable, "-m", "graphkit", "show", path, "t", "--json"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert done.stderr == ""
     shown = json.loads(done.stdout)
-    assert shown["state"] == {"log": [{"item": "cup"}]}
+    (logged,) = shown["state"]["log"]
+    assert logged == {"item": "cup"}
     (waiting,) = shown["waiting"]
     assert waiting["payload"] == {"item": "lamp"}
 

@@ -94,7 +94,9 @@ def test_two_processes_on_one_thread_lose_nothing(saver, launcher):
         assert len(own) == 60
         for n, found in enumerate(reversed(own)):
             assert values_of(found) == {"n": n}
-            assert found.pending_writes == ([("task", "n", n)] if n % 3 < 2 else [])
+            has_write = n % 3 < 2
+            writes = [("task", "n", n)] if has_write else []
+            assert found.pending_writes == writes
     assert saver.store.verify().ok
 
 
@@ -118,9 +120,10 @@ def test_a_channel_is_found_by_its_version_wherever_it_was_stored(saver):
         assert values_of(found) == {"big": big}
     found = put_versions(saver, first, {"big": "given"}, {"big": "9.5"})
     assert values_of(found) == {"big": "given"}
-    found = put_versions(saver, first, {}, {"big": "2.5", "empty": "1"}, new={"big": "2.5"})
+    versions = {"big": "2.5", "empty": "1"}
+    found = put_versions(saver, first, {}, versions, new={"big": "2.5"})
     assert values_of(found) == {}
-    assert found.checkpoint["channel_versions"] == {"big": "2.5", "empty": "1"}
+    assert found.checkpoint["channel_versions"] == versions
 
 
 VALUES = [
@@ -174,13 +177,15 @@ def test_hostile_ids_of_threads_and_namespaces_come_back(saver, name, tmp_path):
     saver.put_writes(stored, [(text, name)], text, text)
     found = again(saver).get_tuple(stored)
     assert values_of(found) == {"a": name}
-    assert found.pending_writes == [(text, text, name)]
+    (write,) = found.pending_writes
+    assert write == (text, text, name)
     (listed,) = saver.list(None)
-    named = listed.config["configurable"]
-    assert named["checkpoint_ns"] == text
+    assert listed.config["configurable"]["checkpoint_ns"] == text
     saver.delete_thread(name)
-    assert not [*saver.list(None)]
-    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    listed = [*saver.list(None)]
+    assert listed == []
+    (path,) = tmp_path.iterdir()
+    assert path.name == "store"
 
 
 # Removing
@@ -266,11 +271,14 @@ def test_graphkit_lists_what_langgraph_ran(saver):
         ("a", "langgraph:b", 3),
         ("b", "__END__", 4),
     ]
-    assert history[0].status == "finished"
-    assert history[1].status == ""
-    assert [info.id for info in saver.store.search({"user": "ada", "step": 2})] == [history[2].id]
-    assert history[0].parent_id == history[1].id
-    assert saver.get_tuple(CONFIG).checkpoint["ts"][:19] == history[0].created_at.isoformat()[:19]
+    newest, parent, step_2, *_ = history
+    assert newest.status == "finished"
+    assert parent.status == ""
+    (found,) = saver.store.search({"user": "ada", "step": 2})
+    assert found.id == step_2.id
+    assert newest.parent_id == parent.id
+    stored = saver.get_tuple(CONFIG).checkpoint
+    assert stored["ts"][:19] == newest.created_at.isoformat()[:19]
 
 
 def test_the_steps_of_a_fork_and_of_sends_are_named(saver):
@@ -302,13 +310,15 @@ def test_no_graph_of_graphkits_takes_a_thread_of_langgraphs_for_its_own(saver):
 def test_a_thread_of_graphkits_is_refused_and_not_listed(saver):
     make_own(saver).invoke({"n": 0}, CONFIG)
     before = saver.store.size("t")
-    for use in (lambda: saver.get_tuple(CONFIG), lambda: put(saver, a=1)):
-        with pytest.raises(CheckpointConflictError):
-            use()
+    with pytest.raises(CheckpointConflictError):
+        saver.get_tuple(CONFIG)
+    with pytest.raises(CheckpointConflictError):
+        put(saver, a=1)
     assert list(saver.list(None)) == []
     assert saver.store.size("t") == before
-    put(saver, thread("other"), a=1)
-    assert len(list(saver.list(None))) == 1
+    stored = put(saver, thread("other"), a=1)
+    (listed,) = saver.list(None)
+    assert listed.config == stored
 
 
 WITHOUT = """

@@ -207,12 +207,14 @@ def test_the_classes_of_the_application_are_read_as_they_were(opener):
     writes = list(MADE.items())
     saver.put_writes(config, writes, "task")
     asyncio.run(saver.aput_writes(config, writes, "another"))
-    keeps = opener.kind in {"file", *DATABASES}
-    fresh = opener.open("store") if keeps else saver
-    for reader in (saver, fresh):
+    readers = [saver]
+    if opener.kind in {"file", *DATABASES}:
+        readers.append(opener.open("store"))
+    for reader in readers:
         by_id = reader.get_tuple(config)
         awaited = asyncio.run(reader.aget_tuple(config))
-        for found in (by_id, awaited, *reader.list(THREAD)):
+        listed = [*reader.list(THREAD)]
+        for found in (by_id, awaited, *listed):
             assert_same(found.checkpoint["channel_values"], MADE)
             assert len(found.pending_writes) == 2 * len(MADE)
             for _, channel, value in found.pending_writes:
@@ -424,13 +426,16 @@ REFUSED = [
 def test_what_no_reader_could_make_is_refused_with_its_path(saver, value, path, type_name, reason):
     called.clear()
     fine = put(saver, channel=1)
-    for store in (lambda: put(saver, channel=value), lambda: saver.put_writes(fine, [("channel", value)], "task")):
+    writes = [("channel", value)]
+    for store in (lambda: put(saver, channel=value), lambda: saver.put_writes(fine, writes, "task")):
         with pytest.raises(CheckpointSerializationError) as caught:
             store()
-        assert caught.value.path == f"channel{path}"
-        assert caught.value.type_name.endswith(type_name)
-        assert reason in caught.value.reason
-    assert len(list(saver.list(None))) == 1
+        error = caught.value
+        assert error.path == f"channel{path}"
+        assert error.type_name.endswith(type_name)
+        assert reason in error.reason
+    (stored,) = saver.list(None)
+    assert stored.config == fine
     assert get(saver) == {"channel": 1}
     assert saver.get_tuple(fine).pending_writes == []
 
@@ -448,7 +453,8 @@ def test_types_are_made_by_their_constructors(tmp_path):
     client = Client(name="a")
     box = Box[int](item=1)
     secret = SecretStr("s")
-    put(saver, derived=Derived("a"), client=client, secret=secret, fancy=Fancy.ONE, box=box)
+    derived = Derived("a")
+    put(saver, derived=derived, client=client, secret=secret, fancy=Fancy.ONE, box=box)
     found = get(saver)
     assert found["derived"].derived == "aa"
     assert found["client"]._client is not client._client
@@ -459,7 +465,8 @@ def test_types_are_made_by_their_constructors(tmp_path):
 
 def test_types_make_the_list_strict(tmp_path):
     note = Note("n", [Color.RED])
-    put(FileSystemCheckpointSaver(tmp_path, fsync="never"), note=note)
+    permissive = FileSystemCheckpointSaver(tmp_path, fsync="never")
+    put(permissive, note=note)
     strict = FileSystemCheckpointSaver(tmp_path, fsync="never", types=[Note])
     with pytest.raises(CheckpointSerializationError, match=r"it is not in types=.* add Color there") as caught:
         get(strict)
@@ -502,9 +509,10 @@ def test_a_class_in_a_function_is_read_as_plain_data_and_a_warning_says_so(tmp_p
     value = model(local=local("a"))
     for _ in range(2):
         put(saver, value=value)
-    warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    warned = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warned) == 2, "one for each class"
-    assert "make_local.<locals>.Model is defined in a function" in warned[0]
+    message = warned[0].getMessage()
+    assert "make_local.<locals>.Model is defined in a function" in message
     assert get(saver) == {"value": {"local": {"text": "a"}}}
     listed = FileSystemCheckpointSaver(tmp_path / "store", types=[local, model])
     assert get(listed) == {"value": value}

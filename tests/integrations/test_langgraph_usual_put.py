@@ -19,6 +19,7 @@ from savers.langgraph import FileSystemCheckpointSaver, saver as module
 from savers.langgraph.encoding import encode_successor
 from savers.langgraph.metadata import derive_next_node
 from tests.disk.crashes import fixed
+from tests.support.langgraph_checkpoints import thread
 
 CONFIG = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
 
@@ -88,7 +89,8 @@ def check_index(saver):
     fields = ("id", "parent", "offset", "size", "keyframe_offset", "writes", "metadata")
     indexes = []
     for _ in range(2):
-        index = saver.store.catalogue.shared_log("t", "").history.load_index().checkpoints
+        history = saver.store.catalogue.shared_log("t", "").history
+        index = history.load_index().checkpoints
         indexes.append([[getattr(stored, field) for field in fields] for stored in index])
         saver.store.close()
         saver.get_tuple(CONFIG)
@@ -105,7 +107,7 @@ def written(root, seed):
         config = CONFIG
         puts = [*run_of(seed, 250)]
         for number, (checkpoint, metadata, new_versions) in enumerate(puts):
-            own = {"configurable": {**CONFIG["configurable"], "checkpoint_id": checkpoint["id"]}}
+            own = thread(checkpoint_id=checkpoint["id"])
             if number % 4 == 0:
                 saver.put_writes(own, [("n", number), ("window", ["w"])], f"early{number}")
             config = saver.put(config, checkpoint, metadata, new_versions)
@@ -118,15 +120,16 @@ def written(root, seed):
                 config = saver.put(config, checkpoint, metadata, new_versions)  # replaces it
             if number % 40 == 17:
                 # It replaces an older one, so the last record is not that of the latest checkpoint.
-                parent = {"configurable": {**CONFIG["configurable"], "checkpoint_id": puts[number - 4][0]["id"]}}
+                older, *_ = puts[number - 4]
+                parent = thread(checkpoint_id=older["id"])
                 saver.put(parent, *puts[number - 3])
             if number % 50 == 49:
                 saver.store.catalogue.logs.close()  # the next put continues what it reads
         assert saver.store.verify().ok
-        found = [one.checkpoint for one in saver.list(CONFIG)]
-        for checkpoint, stored in zip(reversed(puts), found, strict=True):
-            assert stored["channel_values"] == checkpoint[0]["channel_values"]
-            assert stored["channel_versions"] == checkpoint[0]["channel_versions"]
+        for (checkpoint, _, _), found in zip(reversed(puts), saver.list(CONFIG), strict=True):
+            stored = found.checkpoint
+            assert stored["channel_values"] == checkpoint["channel_values"]
+            assert stored["channel_versions"] == checkpoint["channel_versions"]
         check_index(saver)
         saver.store.close()
     return locate_log(root).read_bytes(), short.call_count

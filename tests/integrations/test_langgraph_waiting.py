@@ -10,7 +10,7 @@ pytest.importorskip("langgraph")
 
 from savers.langgraph import SqliteCheckpointSaver, thread_calls
 from tests.support.langgraph import WorkerCalls
-from tests.support.langgraph_checkpoints import make_checkpoint, thread
+from tests.support.langgraph_checkpoints import make_checkpoint, thread, values_of
 
 
 @pytest.fixture
@@ -98,10 +98,12 @@ def test_a_call_that_finds_a_lock_in_use_waits_in_the_event_loop(saver, hops, fi
         await aput(saver, "t0")
         hops.forget()
         async with Holder(saver, find_lock(saver)) as holder:
-            tasks = await start(aput(saver, "t0", 1), saver.aget_tuple(thread("t0")))
-            assert not any(task.done() for task in tasks)
+            putting, getting = await start(aput(saver, "t0", 1), saver.aget_tuple(thread("t0")))
+            assert not putting.done()
+            assert not getting.done()
             await holder.end()
-            _, found = await asyncio.gather(*tasks)
+            await putting
+            found = await getting
         assert found.checkpoint["channel_values"] == {"a": 1}
 
     asyncio.run(run())
@@ -201,14 +203,14 @@ def test_a_call_that_is_cancelled_while_it_waits_writes_nothing_and_lets_the_nex
 def test_an_error_of_a_call_that_has_waited_reaches_its_caller_and_the_next_goes_on(saver, hops):
     async def run():
         await aput(saver, "t0")
-        checkpoint, metadata, versions = make(1)
-        checkpoint["channel_values"] = {"a": threading.Lock()}
+        unstorable = make(1)
+        unstorable[0]["channel_values"] = {"a": threading.Lock()}
         async with Holder(saver, connection_lock(saver)) as holder:
-            tasks = await start(saver.aput(thread("t0"), checkpoint, metadata, versions), aput(saver, "t0", 2))
+            refused, stored = await start(saver.aput(thread("t0"), *unstorable), aput(saver, "t0", 2))
             await holder.end()
             with pytest.raises(TypeError, match="a"):
-                await tasks[0]
-            await tasks[1]
+                await refused
+            await stored
 
     asyncio.run(run())
     assert list_values(saver, "t0") == [2, 0]
@@ -220,15 +222,16 @@ def test_event_loops_and_threads_use_one_saver_at_once(saver):
 
     async def converse(name):
         for value in range(puts):
-            checkpoint, metadata, versions = make(value)
-            values = checkpoint["channel_values"]
+            made = make(value)
+            values = made[0]["channel_values"]
             if value == 2:
-                values["large"] = [f"{name} {n}" for n in range(9000)]
-            config = await saver.aput(thread(name), checkpoint, metadata, versions)
+                values["large"] = [f"a text of {name}"] * 9000
+            config = await saver.aput(thread(name), *made)
             await saver.aput_writes(config, [("a", value)], "task")
             found = await saver.aget_tuple(thread(name))
-            assert found.checkpoint["channel_values"]["a"] == value
-            assert found.pending_writes == [("task", "a", value)]
+            assert values_of(found)["a"] == value
+            (write,) = found.pending_writes
+            assert write == ("task", "a", value)
 
     async def run(name):
         await asyncio.gather(*(converse(f"{name}-{n}") for n in range(tasks)))

@@ -13,13 +13,17 @@ def fill(saver, thread=MARKER, text=MARKER):
     for number in range(4):
         state = {"n": number, "short": text, "long": text * 3000, text: text}
         metadata = {"user": text, text: number}
-        saver.put(config, Checkpoint(node_id=f"{text} node", next_node_id="b", state=state, metadata=metadata))
+        checkpoint = Checkpoint(node_id=f"{text} node", next_node_id="b", state=state, metadata=metadata)
+        saver.put(config, checkpoint)
         saver.put_writes(config, {text: text})
         saver.add_tags(config, text)
-    saver.put(config.replace(checkpoint_ns=text), Checkpoint(node_id="a", next_node_id="b", state={"x": text}))
+    nested = config.replace(checkpoint_ns=text)
+    checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"x": text})
+    saver.put(nested, checkpoint)
     saver.prune(thread, keep_last=2)
     saver.release(config)
-    saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"x": text}, metadata={"user": text}))
+    checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"x": text}, metadata={"user": text})
+    saver.put(config, checkpoint)
     with saver.run_lock(config):
         pass
 

@@ -179,7 +179,8 @@ class Launcher:
         """
         with ExitStack() as stack:
             files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
-            files[0].write(given.encode())
+            theirs_in = files[0]
+            theirs_in.write(given.encode())
             for file in files:
                 file.seek(0)
             streams = [file.fileno() for file in files]
@@ -198,14 +199,19 @@ class Launcher:
         """
         theirs_in, stdin = os.pipe()
         stdout, theirs_out = os.pipe()
-        stderr, theirs_err = os.pipe() if has_errors else (None, os.dup(2))
+        read = [stdout]
+        if has_errors:
+            stderr, theirs_err = os.pipe()
+            read.append(stderr)
+        else:
+            theirs_err = os.dup(2)
         theirs = [theirs_in, theirs_out, theirs_err]
         pid, end = self._fork(command, cwd, environment, theirs)
         for file in theirs:
             os.close(file)
         given = os.fdopen(stdin, "w", encoding="utf-8")
-        read = [os.fdopen(file, encoding="utf-8") for file in (stdout, stderr) if file is not None]
-        return Process(pid, end, given, *read)
+        outputs = [os.fdopen(file, encoding="utf-8") for file in read]
+        return Process(pid, end, given, *outputs)
 
     def start_at(self, terminal, *command, environment):
         """Start what `run` takes with the descriptor of a terminal as all of its streams."""

@@ -162,7 +162,8 @@ def replace_payload(path, record, payload):
 def forge_meta(path, **changes):
     """Write other METAs of the same length into a log, with right checksums."""
     for record in read_records(path)[:2]:
-        meta = {**msgpack.unpackb(record.payload), **changes}
+        meta = msgpack.unpackb(record.payload)
+        meta.update(changes)
         padded = {**meta, "p": b""}
         padding = len(record.payload) - len(msgpack.packb(padded))
         if padding >= 0:

@@ -85,9 +85,11 @@ class ListSaver(BaseCheckpointSaver):
             if config.checkpoint_id is None:
                 self.histories[key] = [*history, checkpoint]
                 return config.replace(checkpoint_id=checkpoint.id)
-            if all(one.id != config.checkpoint_id for one in history):
+            ids = [stored.id for stored in history]
+            if config.checkpoint_id not in ids:
                 raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id}")
-            new = [checkpoint if one.id == config.checkpoint_id else one for one in history]
+            new = [*history]
+            new[ids.index(config.checkpoint_id)] = checkpoint
             self.histories[key] = new
             return config
 

@@ -74,15 +74,20 @@ def sampled_items(items):
             of = mark.kwargs.get("of")
             in_turn = mark.kwargs.get("in_turn", False)
             key = _group_of(item, of)
-            _, _, group = groups.setdefault(key, (mark.args, in_turn, []))
+            if key not in groups:
+                groups[key] = (mark.args, in_turn, [])
+            _, _, group = groups[key]
             group.append(item)
     left_out = set()
     numbers = defaultdict(itertools.count)
     for (test, _), (args, in_turn, group) in groups.items():
         number = next(numbers[test])
-        first = _first_in_turn(test, number, len(group)) if in_turn else 0
+        first = 0
+        if in_turn:
+            first = _first_in_turn(test, number, len(group))
         turned = group[first:] + group[:first]
-        left_out |= {*group}.difference(spread(turned, *args))
+        chosen = spread(turned, *args)
+        left_out |= {*group}.difference(chosen)
     return [item for item in items if item not in left_out]
 
 
@@ -98,13 +103,15 @@ def _first_in_turn(test, number, count):
 
 def _group_of(item, of):
     """What an item shares with those that it is sampled with: its test, and the parameters that are not swept; or its class."""
-    test = item.nodeid.partition("[")[0]
+    test, _, _ = item.nodeid.partition("[")
     if of == "tests":
-        return test.rpartition("::")[0], ()
+        test_class, _, _ = test.rpartition("::")
+        return test_class, ()
     if of is None:
         return test, ()
     swept = {of} if isinstance(of, str) else {*of}
     params = item.callspec.params if hasattr(item, "callspec") else {}
+    others = [name for name in params if name not in swept]
     # By identity: a value need not have a hash. pytest numbers each case, not each value of a parameter.
-    others = tuple((name, id(value)) for name, value in params.items() if name not in swept)
-    return test, others
+    values = [id(params[name]) for name in others]
+    return test, (*others, *values)

@@ -60,14 +60,17 @@ def exact(checkpoint):
 def everything(saver):
     """A thread with all that can be there."""
     at = RunnableConfig("t")
-    inner = RunnableConfig("t", checkpoint_ns="sub")
+    nested = RunnableConfig("t", checkpoint_ns="sub")
     first = {"log": ["one"], "gone": 1, "n": 1}
     saver.put(at, checkpoint(1, START, "a", first))
-    saver.put(inner, checkpoint(5, "x", "y", {"inside": (1,)}))
+    inside = {"inside": (1,)}
+    saver.put(nested, checkpoint(5, "x", "y", inside))
     second = {"log": ["one", "two"], "n": True}
-    here = saver.put(at, checkpoint(2, "a", "b", second, 1, when=NOW))
-    stop = {"node_id": "b", "when": "inside", "payload": (1,), "metadata": {}, "created_at": NOW}
-    saver.put_writes(here, {"interrupt:q": stop, "answer:q": (1, 2)})
+    with_time = checkpoint(2, "a", "b", second, 1, when=NOW)
+    here = saver.put(at, with_time)
+    interrupt = {"node_id": "b", "when": "inside", "payload": (1,), "metadata": {}, "created_at": NOW}
+    writes = {"interrupt:q": interrupt, "answer:q": (1, 2)}
+    saver.put_writes(here, writes)
     saver.add_tags(here, "golden", "kept")
     third = {"n": 1.0, "log": ["two"]}
     saver.put(at, checkpoint(3, "b", None, third, 2))
@@ -75,17 +78,21 @@ def everything(saver):
     return saver
 
 
-def assert_same(one, two, thread="t", other="t"):
-    assert sorted(one.namespaces(thread)) == sorted(two.namespaces(other))
-    for namespace in one.namespaces(thread):
+def assert_same(first, second, thread="t", other="t"):
+    """Check that a thread of a saver and another thread of a saver have the same checkpoints, writes and tags."""
+    namespaces = sorted(first.namespaces(thread))
+    assert sorted(second.namespaces(other)) == namespaces
+    for namespace in namespaces:
         at = RunnableConfig(thread, checkpoint_ns=namespace)
         there = RunnableConfig(other, checkpoint_ns=namespace)
-        first = one.list(at)
-        second = two.list(there)
-        assert [*map(exact, first)] == [*map(exact, second)]
-        for info in first:
-            here = at.with_check_point_id(info.id)
-            place = there.with_check_point_id(info.id)
-            writes = one.get_writes(here)
-            assert strict(writes) == strict(two.get_writes(place))
-            assert one.tags_of(here) == two.tags_of(place)
+        originals = first.list(at)
+        copies = second.list(there)
+        for original, copy in zip(originals, copies, strict=True):
+            assert exact(copy) == exact(original)
+            own = at.replace(checkpoint_id=original.id)
+            own_of_copy = there.replace(checkpoint_id=original.id)
+            writes = first.get_writes(own)
+            copied_writes = second.get_writes(own_of_copy)
+            assert strict(copied_writes) == strict(writes)
+            tags = first.tags_of(own)
+            assert second.tags_of(own_of_copy) == tags

@@ -123,8 +123,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         chat = self.server.chat
-        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        chat.headers.append({name.lower(): value for name, value in self.headers.items()})
+        length = int(self.headers["content-length"])
+        request = json.loads(self.rfile.read(length))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        chat.headers.append(headers)
         chat.requests.append(request)
         if self.path != "/v1/chat/completions":
             body = json.dumps({"error": {"message": f"no such path: {self.path}"}})
@@ -136,7 +138,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(reply.status, reply.body, content_type, reply.headers)
         elif request.get("stream"):
             options = request.get("stream_options") or {}
-            self._stream(reply, bool(options.get("include_usage")))
+            include_usage = bool(options.get("include_usage"))
+            self._stream(reply, include_usage)
         else:
             body = json.dumps(_completion(reply))
             self._send(reply.status, body, "application/json", reply.headers, reply)
@@ -194,7 +197,8 @@ def _finish_reason(reply):
 def _events(reply, include_usage):
     """The events of a stream: the role, the text in pieces, the tool calls in pieces, the reason of the end."""
     yield _chunk({"role": "assistant", "content": ""})
-    for piece in _pieces(reply.message.get("content") or "", reply.piece):
+    content = reply.message.get("content") or ""
+    for piece in _pieces(content, reply.piece):
         yield _chunk({"content": piece})
     for index, call in enumerate(reply.message.get("tool_calls") or ()):
         name = call["function"]["name"]

@@ -35,11 +35,13 @@ def anchor(title):
 def type_of(schema):  # noqa: PLR0911 - a table of cases
     """A type as words, with links to the sections of other models."""
     if "$ref" in schema:
-        title = SECTIONS[schema["$ref"].rpartition("/")[2]]
+        _, _, name = schema["$ref"].rpartition("/")
+        title = SECTIONS[name]
         return f"[{title}](#{anchor(title)})"
     kinds = schema.get("anyOf") or schema.get("oneOf")
     if kinds:
-        return " or ".join(dict.fromkeys(type_of(kind) for kind in kinds if kind.get("type") != "null"))
+        words = [type_of(kind) for kind in kinds if kind.get("type") != "null"]
+        return " or ".join(dict.fromkeys(words))
     if "const" in schema:
         return f"`{schema['const']}`"
     if "enum" in schema:
@@ -77,7 +79,8 @@ def leave_out_repeated(name, model, definitions):
 def make_section(name, model, definitions):
     properties, rest = leave_out_repeated(name, model, definitions)
     summary, _, _ = model["description"].partition("\n\n")
-    text = f"### {SECTIONS[name]}\n\n"
+    heading = SECTIONS[name]
+    text = f"### {heading}\n\n"
     text += summary.replace("\n", " ")
     text += "\n\n| key | value | default | meaning |\n|---|---|---|---|\n"
     required = model.get("required", ())

@@ -186,9 +186,11 @@ def recorded(directory):
     for namespace in saver.namespaces("t"):
         history = THREAD.replace(checkpoint_ns=namespace)
         for checkpoint in saver.list(history):
-            writes = saver.get_writes(history.replace(checkpoint_id=checkpoint.id))
+            own = history.replace(checkpoint_id=checkpoint.id)
+            writes = saver.get_writes(own)
             for message in messages_in([checkpoint.state.get("messages", ()), writes]):
-                messages[message.get("id") or message["content"]] = message
+                key = message.get("id") or message["content"]
+                messages[key] = message
     roles = Counter(message["role"] for message in messages.values())
     found = {f"model {number}" for number in range(roles["assistant"])}
     for message in messages.values():

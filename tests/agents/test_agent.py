@@ -241,7 +241,8 @@ def test_a_pydantic_state_must_have_messages_itself():
 
     agent = AgentBuilder(Talk).with_chat(echo).build()
     assert contents(agent.run("hello"), "assistant") == ["1: hello"]
-    assert AgentBuilder(Form).with_step("f", lambda state: {"name": "x"}).build().run({})["name"] == "x"
+    form = AgentBuilder(Form).with_step("f", lambda state: {"name": "x"}).build()
+    assert form.run({})["name"] == "x"
 
 
 # Prompts and replies
@@ -340,7 +341,8 @@ def test_an_agent_with_a_checkpointer_needs_a_thread_id(run):
             run(agent, "hello", missing, "a-checkpoint")
     assert agent.get_state_history("$default") == []
     assert agent.get_state_history("") == []
-    assert contents(run(agent, "hello", agent.new_thread_id()), "assistant") == ["1: hello"]
+    state = run(agent, "hello", agent.new_thread_id())
+    assert contents(state, "assistant") == ["1: hello"]
 
 
 @pytest.mark.requirement("P25")
@@ -380,8 +382,10 @@ def test_a_run_starts_from_an_older_checkpoint_and_the_later_ones_stay(run):
     later = agent.get_state("t").checkpoint_id
     state = run(agent, "three", "t", older)
     assert contents(state, "user") == ["one", "three"]
-    assert len(agent.get_state_history("t")) == 6
-    assert contents(agent.get_state("t", later).state, "user") == ["one", "two"]
+    history = agent.get_state_history("t")
+    assert len(history) == 6
+    snapshot = agent.get_state("t", later)
+    assert contents(snapshot.state, "user") == ["one", "two"]
 
 
 @pytest.mark.requirement("P15", "P31", "P32")
@@ -466,17 +470,20 @@ def test_a_synchronous_run_with_asynchronous_parts_names_arun(build, where):
 @pytest.mark.requirement("P43")
 def test_a_nested_agent_stores_its_history_in_its_own_saver(run, tmp_path):
     own = FileSystemSaver(tmp_path / "inner")
-    inner = AgentBuilder().with_chat(echo, name="think").with_checkpointer(own)
-    builder = AgentBuilder().with_step("expert", inner.build()).with_chat(echo, name="sum_up")
     saver = FileSystemSaver(tmp_path / "outer")
+    inner = AgentBuilder().with_chat(echo, name="think")
+    expert = inner.with_checkpointer(own).build()
+    builder = AgentBuilder().with_step("expert", expert).with_chat(echo, name="sum_up")
     agent = builder.with_checkpointer(saver).build()
     state = run(agent, "hello", "t")
     assert contents(state, "assistant") == ["1: hello", "2: 1: hello"]
-    history = agent.get_state_history("t")
-    assert [snapshot.node for snapshot in history] == ["sum_up", "expert", START]
+    nodes = [snapshot.node for snapshot in agent.get_state_history("t")]
+    assert nodes == ["sum_up", "expert", START]
     nested = RunnableConfig("t", checkpoint_ns="expert")
-    assert own.get(nested).node_id == "think"
-    assert saver.get(nested) is None
+    latest = own.get(nested)
+    assert latest.node_id == "think"
+    in_outer = saver.get(nested)
+    assert in_outer is None
 
 
 def test_a_graph_that_is_compiled_takes_no_other_checkpointer():

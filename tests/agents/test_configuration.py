@@ -67,12 +67,13 @@ def test_a_checkpointer_may_be_a_mapping_of_its_fields():
 
 
 def test_objects_of_an_application_are_written_as_their_names():
+    nested = AgentConfig(steps=[{"type": "function", "function": application.Shop.ship}])
     config = AgentConfig(
         state_type=application.OrderState,
         steps=[
             {"type": "function", "name": None, "function": application.take_order},
             {"type": "llm", "model": application.echo, "tools": (application.find_order,)},
-            {"type": "agent", "agent": AgentConfig(steps=[{"type": "function", "function": application.Shop.ship}])},
+            {"type": "agent", "agent": nested},
         ],
         tools=[application.cancel_order, {"function": application.find_order, "retry": RetryPolicy(jitter=False)}],
         thread_id={"strategy": "custom", "generator_func": application.make_id},

@@ -56,9 +56,11 @@ def test_every_yaml_block_names_its_file_and_is_valid(page, directory):
             assert RetentionPolicy.from_file(name).statuses
             continue
         config = load_agent_config(name, environment=ENVIRONMENT)
-        assert isinstance(check_agent_file(name, environment=ENVIRONMENT), AgentConfig)
+        checked = check_agent_file(name, environment=ENVIRONMENT)
+        assert isinstance(checked, AgentConfig)
         plain = config.to_dict()
-        assert AgentConfig.from_dict(json.loads(json.dumps(plain))).to_dict() == plain
+        decoded = json.loads(json.dumps(plain))
+        assert AgentConfig.from_dict(decoded).to_dict() == plain
     assert [path for path in sorted(directory.iterdir()) if path.name != "__pycache__"] == before
 
 

@@ -121,13 +121,17 @@ def test_a_started_server_offers_its_tools_and_answers(local):
     assert add.parameters["required"] == ["a", "b"]
 
     async def use(call):
-        report = await call["report"](city="Graz")
-        assert json.loads(report) == {"city": "Graz", "degrees": 3}
+        text = await call["report"](city="Graz")
+        report = json.loads(text)
+        assert report == {"city": "Graz", "degrees": 3}
         (picture,) = await call["picture"]()
-        assert picture == {"type": "image", "data": "cGl4ZWxz", "mimeType": "image/png"}
-        additions = [call["add"](a=number, b=1) for number in range(20)]
+        assert picture["type"] == "image"
+        assert picture["data"] == "cGl4ZWxz"
+        assert picture["mimeType"] == "image/png"
+        add = call["add"]
+        additions = [add(a=number, b=1) for number in range(20)]
         sums = await asyncio.gather(*additions)
-        assert sums == [str(number + 1) for number in range(20)]
+        assert sums == [*map(str, range(1, 21))]
         with pytest.raises(McpToolError, match="the tool 'fail' failed: ") as caught:
             await call["fail"](reason="no")
         assert caught.value.tool == "fail"

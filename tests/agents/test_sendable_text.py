@@ -8,6 +8,7 @@ from graphkit.agents import AgentBuilder, ModelError
 from savers import MemorySaver
 from tests.agents import chat_server
 from tests.agents.chat_server import calls, text
+from tests.support.agents import contents
 
 HALF = "name \udce9"
 ESCAPED = r"name \udce9"
@@ -41,8 +42,9 @@ def test_a_text_of_the_user_is_sent_and_the_thread_goes_on(build, caplog):
     with chat_server.start([text("What?"), text("Hello")]) as server:
         agent = build(server)
         state = agent.run(HALF, "t")
-        assert state["messages"][0]["content"] == ESCAPED
-        assert agent.run("hello", "t")["messages"][-1]["content"] == "Hello"
+        assert contents(state, "user") == [ESCAPED]
+        state = agent.run("hello", "t")
+        assert contents(state, "assistant") == ["What?", "Hello"]
     assert sent_texts(server) == [ESCAPED, "What?", "hello"]
     (record,) = caplog.records
     assert record.name == "graphkit.agents"
@@ -85,7 +87,8 @@ def test_what_other_steps_and_inputs_store_is_sent(build):
     with chat_server.start([text("one"), text("two")]) as server:
         agent = build(server, step=step, prompt_template="Read {file}.")
         agent.run({"messages": [message]}, "t")
-        assert sent_texts(server) == [f"Read {ESCAPED}.", [{"type": "text", "text": ESCAPED}], ESCAPED]
+        parts = [{"type": "text", "text": ESCAPED}]
+        assert sent_texts(server) == [f"Read {ESCAPED}.", parts, ESCAPED]
         agent.update_state("t", {"messages": [{"role": "user", "content": HALF}]})
         agent.run("more", "t")
     assert sent_texts(server)[-3:] == [ESCAPED, "more", ESCAPED]  # of update_state, and again of the step

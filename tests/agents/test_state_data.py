@@ -80,9 +80,11 @@ def test_pickle_is_used_only_on_request_on_both_sides():
     data = StateSerializer.serialize(state, allow_pickle=True)
     with pytest.raises(CheckpointSerializationError, match="allow_pickle=True"):
         StateSerializer.deserialize(data)
-    assert type(StateSerializer.deserialize(data, allow_pickle=True)["value"]) is UnknownType
-    assert b"pickle" not in StateSerializer.serialize({"n": 1}, allow_pickle=True)
-    assert StateSerializer.deserialize(StateSerializer.serialize({"n": 1}, allow_pickle=True)) == {"n": 1}
+    restored = StateSerializer.deserialize(data, allow_pickle=True)
+    assert type(restored["value"]) is UnknownType
+    plain = StateSerializer.serialize({"n": 1}, allow_pickle=True)
+    assert b"pickle" not in plain
+    assert StateSerializer.deserialize(plain) == {"n": 1}
 
 
 def test_what_cannot_be_pickled_either_is_refused():

@@ -34,7 +34,8 @@ def test_a_wrong_number_is_an_error():
 
 def test_a_manual_clock_moves_only_when_told():
     clock = ManualClock(1_000_000_000)
-    assert clock.time() == clock.time() == 1_000_000_000
+    for _ in range(2):
+        assert clock.time() == 1_000_000_000
     assert clock() == datetime(2001, 9, 9, 1, 46, 40, tzinfo=UTC)
     assert ManualClock(clock())() == clock()
     clock.advance(1.5)

@@ -307,7 +307,8 @@ def test_a_human_approves_refuses_or_changes(run, till, reply, content, sold):
     ],
 )
 def test_an_answer_that_cannot_be_used_is_asked_for_again(run, till, useless):
-    agent = build(calling(call("sell", id="c1", item="tea")), "done", tools=[selling(till)], saver=MemorySaver())
+    sale = calling(call("sell", id="c1", item="tea"))
+    agent = build(sale, "done", tools=[selling(till)], saver=MemorySaver())
     run(agent, "go", "t")
     run(agent, GraphResume(useless), "t")
     (waiting,) = agent.get_state("t").interrupts
@@ -320,22 +321,26 @@ def test_an_answer_that_cannot_be_used_is_asked_for_again(run, till, useless):
 
 @pytest.mark.sweep(ALL)
 def test_several_approvals_wait_at_once_while_other_calls_go_on(run, till):
-    calls = [call("sell", item="tea"), call("add", a=1), call("sell", item="milk"), call("sell", item="salt")]
-    agent = build(calling(*calls), "done", tools=[selling(till), till.add], saver=MemorySaver())
+    sales = [call("sell", item=item) for item in ("tea", "milk", "salt")]
+    calls = calling(call("add", a=1), *sales)
+    agent = build(calls, "done", tools=[selling(till), till.add], saver=MemorySaver())
     run(agent, "go", "t")
     assert till.calls == [("add", 1, 1)]
-    waiting = {}
-    for interrupt_ in agent.get_state("t").interrupts:
-        waiting[interrupt_.payload["arguments"]["item"]] = interrupt_.id
+    ids = {}
+    snapshot = agent.get_state("t")
+    for waiting in snapshot.interrupts:
+        item = waiting.payload["arguments"]["item"]
+        ids[item] = waiting.id
 
-    run(agent, GraphResume({waiting["milk"]: True}), "t")
+    run(agent, GraphResume({ids["milk"]: True}), "t")
     assert till.sold == [("milk", 1)]
 
-    state = run(agent, GraphResume({waiting["tea"]: False, waiting["salt"]: True}), "t")
+    answers = {ids["tea"]: False, ids["salt"]: True}
+    state = run(agent, GraphResume(answers), "t")
     assert till.sold == [("milk", 1), ("salt", 1)]
     assert till.calls == [("add", 1, 1)]
-    refused, *others = contents(state)
-    assert "refused" in refused
+    _, of_tea, *others = contents(state)
+    assert "refused" in of_tea
     assert "refused" not in "".join(others)
 
 
@@ -358,12 +363,14 @@ def test_a_tool_may_ask_a_human_itself(run):
 
 
 def test_new_input_while_a_call_waits_leaves_no_call_without_a_result(run, till):
-    model = Script(calling(call("sell", id="c1", item="tea")), "never mind")
+    sale = calling(call("sell", id="c1", item="tea"))
+    model = Script(sale, "never mind")
     builder = AgentBuilder().with_chat(model).with_tools(selling(till))
     agent = builder.with_checkpointer(MemorySaver()).build()
     run(agent, "go", "t")
     state = run(agent, "forget it", "t")
-    sent = model.requests[-1][0]
+    *_, request = model.requests
+    sent, _ = request
     assert roles(sent) == ["user", "assistant", "tool", "user"]
     result = sent[2]
     assert result["tool_call_id"] == "c1"

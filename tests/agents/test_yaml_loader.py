@@ -409,7 +409,8 @@ def test_the_calls_of_an_mcp_server_have_the_options_of_tools(write):
     server = "command: files\n    calls: {timeout: 20, on_error: raise}\n    tools:\n      read:\n        retry: {max_attempts: 2}\n      write:"
     path = write(f"mcp_servers:\n  files:\n    {server}\n{STEPS}")
     config = load_agent_config(path)
-    assert AgentConfig.from_dict(json.loads(json.dumps(config.to_dict()))).mcp_servers == config.mcp_servers
+    decoded = json.loads(json.dumps(config.to_dict()))
+    assert AgentConfig.from_dict(decoded).mcp_servers == config.mcp_servers
     settings = config.mcp_servers["files"]
     assert settings.call_options("write") == {"timeout": 20, "on_error": "raise"}
     assert settings.call_options("read") == {"timeout": 20, "on_error": "raise", "retry": RetryPolicy(max_attempts=2)}

@@ -50,7 +50,8 @@ def scripts_of(page, text):
         assert rest in ([], ["continued"]), f"{page}: what does ```{match['info']} mean?"
         if not rest:
             scripts.append(Script(page))
-        scripts[-1].blocks.append((text.count("\n", 0, match.start("body")) + 1, match["body"]))
+        line = text.count("\n", 0, match.start("body")) + 1
+        scripts[-1].blocks.append((line, match["body"]))
     return scripts
 
 

@@ -51,15 +51,15 @@ def test_every_example_is_short_explained_and_tested(path):
     text = path.read_text(encoding="utf-8")
     if path.name[0].isdigit():
         assert len(text.splitlines()) <= 92
-    module = ast.parse(text)
-    top = ast.get_docstring(module)
-    assert re.search(r"^Shows: ", top, re.MULTILINE)
-    assert re.search(rf"^Run:   python examples/{path.name}", top, re.MULTILINE)
+    top = ast.get_docstring(ast.parse(text))
+    assert "\nShows: " in top
+    assert f"\nRun:   python examples/{path.name}" in top
     assert "rints " in top
     integrations = ROOT / "tests" / "integrations"
     tests = [Path(__file__), *integrations.glob("test_*.py")]
     named = f'"{path.name}"'
-    assert any(named in test.read_text(encoding="utf-8") for test in tests)
+    texts = [test.read_text(encoding="utf-8") for test in tests]
+    assert any(named in text for text in texts)
 
 
 REPORT = """\
@@ -94,14 +94,19 @@ def test_document_review(run, fresh_folder, answers, verdict):
 
 
 def test_document_review_leaves_a_question_open_for_the_next_process(run, fresh_folder):
-    assert run("01_document_review.py").splitlines()[-1] == "agreement.txt: a sentence of 58 words. Accept it? (y/n)"
+    name = "01_document_review.py"
+    problem = "agreement.txt: a sentence of 58 words"
+    question = f"{problem}. Accept it? (y/n)"
+    *_, last = run(name).splitlines()
+    assert last == question
     (waiting,) = FileSystemSaver(fresh_folder / "runs/checkpoints").interrupts()
-    assert waiting.payload == "agreement.txt: a sentence of 58 words"
-    lines = run("01_document_review.py", given="no\n").splitlines()
-    assert lines[:2] == ["agreement.txt: a sentence of 58 words. Accept it? (y/n)", "judge agreement.txt"]
-    assert lines[-1] == "bread.txt: no date. Accept it? (y/n)"
-    out = run("01_document_review.py", "--answers", "yes")
-    assert out.endswith(REPORT.format("accepted").replace("accepted  agreement", "rejected  agreement"))
+    assert waiting.payload == problem
+    first, second, *_, last = run(name, given="no\n").splitlines()
+    assert first == question
+    assert second == "judge agreement.txt"
+    assert last == "bread.txt: no date. Accept it? (y/n)"
+    report = REPORT.format("accepted").replace("accepted  agreement", "rejected  agreement")
+    assert run(name, "--answers", "yes").endswith(report)
 
 
 def test_document_review_of_other_folders_side_by_side(run, fresh_folder):
@@ -175,17 +180,20 @@ def test_long_job_is_killed_and_goes_on(run, start):
     last = 0
     for pieces in (1, 4, 2, 7):
         with start("04_long_job.py", *options) as process:
-            lines = [process.stdout.readline() for _ in range(pieces + bool(last))]
+            lines_to_wait_for = pieces + bool(last)
+            lines = [process.stdout.readline() for _ in range(lines_to_wait_for)]
             process.kill()
             lines += process.stdout.readlines()
         assert process.returncode == -signal.SIGKILL
         if last:
             assert lines.pop(0) == f"going on at {last}\n"
         printed = [int(line.split()[-1]) for line in lines if line.endswith("000\n")]
-        end = last + 1000 * len(printed)
-        assert printed == list(range(last + 1000, end + 1, 1000))
+        first = last + 1000
+        end = first + 1000 * len(printed)
+        assert printed == [*range(first, end, 1000)]
         # The last stored piece may have been killed before it was printed.
-        last = FileSystemSaver("runs/checkpoints").get(config).state["below"]
+        stored = FileSystemSaver("runs/checkpoints").get(config)
+        last = stored.state["below"]
         assert last - printed[-1] in {0, 1000}
     *_, last_line = run("04_long_job.py", *options).splitlines()
     assert last_line == "6057 primes below 60000"

@@ -289,11 +289,14 @@ def test_the_other_builder_methods_of_a_runnable_config():
     builder = RunnableConfig.builder
     limited = builder().recursionLimit(5).build()
     assert limited == RunnableConfig(max_iterations=5)
-    both = builder().addParallelNodeExecutor("a", POOL).addParallelNodeExecutor("b", POOL)
-    assert both.build().executor == {"a": POOL, "b": POOL}
+    with_first = builder().addParallelNodeExecutor("a", POOL)
+    with_both = with_first.addParallelNodeExecutor("b", POOL)
+    config = with_both.build()
+    assert config.executor == {"a": POOL, "b": POOL}
     first = builder().addMetadata("a", 1).build()
-    second = builder(first).putMetadata("b", 2).build()
     assert dict(first.metadata) == {"a": 1}
+    copied = builder(first)
+    second = copied.putMetadata("b", 2).build()
     assert dict(second.metadata) == {"a": 1, "b": 2}
 
 

@@ -47,18 +47,23 @@ def find_mypy_errors(cache, directory, *files, options):
 
 def pyright(directory, *files, mode):
     """Return the errors of pyright as "file:line: message"."""
-    settings = {"typeCheckingMode": mode, "include": [str(file) for file in files], "pythonVersion": "3.11"}
-    (directory / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
+    included = [str(file) for file in files]
+    settings = {"typeCheckingMode": mode, "include": included, "pythonVersion": "3.11"}
+    configuration = directory / "pyrightconfig.json"
+    configuration.write_text(json.dumps(settings), encoding="utf-8")
     python = sys.executable
-    command = [python, "-m", "basedpyright", "--outputjson", "--pythonpath", python, "-p", str(directory)]
+    options = ["--outputjson", "--pythonpath", python, "-p", directory]
+    command = [python, "-m", "basedpyright", *options]
     done = subprocess.run(command, cwd=directory, capture_output=True, encoding="utf-8", check=False)
     found = json.loads(done.stdout)
     assert found["summary"]["filesAnalyzed"] == len(files), done.stdout + done.stderr
     errors = []
-    for each in found["generalDiagnostics"]:
-        if each["severity"] == "error":
-            line = each["range"]["start"]["line"] + 1
-            errors.append(f"{each['file']}:{line}: {each['message']}")
+    for diagnostic in found["generalDiagnostics"]:
+        if diagnostic["severity"] == "error":
+            file = diagnostic["file"]
+            start = diagnostic["range"]["start"]
+            line = start["line"] + 1
+            errors.append(f"{file}:{line}: {diagnostic['message']}")
     return errors
 
 
@@ -96,7 +101,8 @@ def test_mistakes_are_found(mypy, tmp_path, checker):
     else:
         errors = pyright(tmp_path, source, mode="standard")
 
-    assert {int(re.search(r"\.py:(\d+)", error)[1]) for error in errors} == expected
+    found = {int(re.search(r"\.py:(\d+)", error)[1]) for error in errors}
+    assert found == expected
 
 
 def test_examples_and_pages_have_no_errors_for_mypy(mypy, programs):

@@ -93,8 +93,10 @@ def build() -> None:
     graph = StateGraph(Order)
     assert_type(graph, StateGraph[Order])
     graph.add_node("a", node).add_node("b", node_with_config)
-    graph.add_node("c", async_node).add_node("d", async_node_with_config)
-    graph.add_node("e", generator).add_node("f", async_generator)
+    graph.add_node("c", async_node)
+    graph.add_node("d", async_node_with_config)
+    graph.add_node("e", generator)
+    graph.add_node("f", async_generator)
     graph.add_node(node)
     graph.add_sequence([node, ("again", async_node)])
     graph.add_node("g", lambda state: {"log": [state["item"]]})
@@ -105,23 +107,32 @@ def build() -> None:
 
     app = graph.compile(checkpointer=MemorySaver(), interrupt_before=["a"])
     assert_type(app, CompiledGraph[Order])
-    graph.add_node("nested", app).add_node("inlined", StateGraph(Order))
-    of_models = StateGraph(Model).add_node("m", of_model)
-    assert_type(of_models.compile().invoke(Model()), Model)
-    of_datas = StateGraph(Data).add_node("d", of_data)
-    assert_type(of_datas.compile().invoke(Data()), Data)
-    assert_type(StateGraph(Own).compile().invoke({}), Own)
-    assert_type(StateGraph(Own.SCHEMA, Own).compile().invoke({}), Own)
-    of_channels = StateGraph({"a": Channels.appender(list)})
-    assert_type(of_channels.compile().invoke({}), AgentState)
-    assert_type(MessagesStateGraph().compile().invoke({}), MessagesState)
+    graph.add_node("nested", app)
+    graph.add_node("inlined", StateGraph(Order))
+
+
+def invoke_graphs_of_each_kind_of_state() -> None:
+    of_models = StateGraph(Model).add_node("m", of_model).compile()
+    assert_type(of_models.invoke(Model()), Model)
+    of_datas = StateGraph(Data).add_node("d", of_data).compile()
+    assert_type(of_datas.invoke(Data()), Data)
+    own = StateGraph(Own).compile()
+    assert_type(own.invoke({}), Own)
+    own_of_channels = StateGraph(Own.SCHEMA, Own).compile()
+    assert_type(own_of_channels.invoke({}), Own)
+    of_channels = StateGraph({"a": Channels.appender(list)}).compile()
+    assert_type(of_channels.invoke({}), AgentState)
+    of_messages = MessagesStateGraph().compile()
+    assert_type(of_messages.invoke({}), MessagesState)
 
 
 async def run(app: CompiledGraph[Order]) -> None:
     assert_type(app.invoke({"item": "tea"}), Order)
-    assert_type(app.invoke({"item": "tea", "log": []}, "thread")["log"], list[str])
+    order = app.invoke({"item": "tea", "log": []}, "thread")
+    assert_type(order["log"], list[str])
     assert_type(await app.ainvoke(None, RunnableConfig("thread")), Order)
-    assert_type(app.invoke(GraphResume("yes"), {"configurable": {"thread_id": "thread"}}), Order)
+    config = {"configurable": {"thread_id": "thread"}}
+    assert_type(app.invoke(GraphResume("yes"), config), Order)
     assert_type(app.resume("thread"), Order)
     assert_type(recover(app, "thread"), Order)
 

@@ -96,8 +96,9 @@ def view(saver, threads=THREADS, namespaces=NAMESPACES):
         histories = found[thread] = {}
         for namespace in namespaces:
             config = config_of(thread, namespace)
-            if listed := [checkpoint for checkpoint in saver.list(config) if INCOMPLETE not in checkpoint.metadata]:
-                histories[namespace, None] = tuple(describe(saver, config, one) for one in listed)
+            complete = [checkpoint for checkpoint in saver.list(config) if INCOMPLETE not in checkpoint.metadata]
+            if complete:
+                histories[namespace, None] = tuple(describe(saver, config, checkpoint) for checkpoint in complete)
         for version in saver.versions_by_thread_id(thread):
             for namespace in namespaces:
                 if listed := saver.tag(config_of(thread, namespace), version).checkpoints:
@@ -187,12 +188,13 @@ class Run:
         self.early = dict(before.get(EARLY, {}))
         assert {**view(self.saver), EARLY: self.early} == before
         config = config_of()
-        for one in reversed(self.saver.list(config)):
-            self.oracle.put(config, one)
-            at = config.with_check_point_id(one.id)
+        for checkpoint in reversed(self.saver.list(config)):
+            self.oracle.put(config, checkpoint)
+            at = config.with_check_point_id(checkpoint.id)
             tags = self.saver.tags_of(at)
             self.oracle.add_tags(config, *tags)
-            if writes := self.saver.get_writes(at):
+            writes = self.saver.get_writes(at)
+            if writes:
                 self.oracle.put_writes(at, writes)
         self.views.append(self.expected())
         assert self.views[-1] == before
@@ -650,15 +652,20 @@ class Crashes:
                         continue
                 else:
                     self._apply(run, point, op, disk, progress, rng)
-                begun = progress.begun if self.waits else None
-                lowest = progress.acknowledged if self.waits else progress.flushed
+                if self.waits:
+                    begun = progress.begun
+                    lowest = progress.acknowledged
+                else:
+                    begun = None
+                    lowest = progress.flushed
                 for what, tree in disk.states(rng, share, many):
                     key = hash((repr(tree), lowest, begun))
                     if key not in seen:
                         seen.add(key)
                         self.states += 1
                         views = run.views[lowest : progress.begun + 1]
-                        check = partial(self.check, rng=rng, deep=self.states % 4 == 0) if self.waits else self._look
+                        deep = self.states % 4 == 0
+                        check = partial(self.check, rng=rng, deep=deep) if self.waits else self._look
                         self._examine(run, point, what, check, tree, views)
 
     def _apply(self, run, point, op, disk, progress, rng):
@@ -682,7 +689,7 @@ class Crashes:
         try:
             check(tree, views)
         except Exception as error:
-            ops = "\n".join(f"  {number:4} {shortened(op)}" for number, op in enumerate(run.fs.ops[: point + 1]))
+            ops = list_operations(run.fs, point)
             raise Lost(
                 f"{self.name}, seed {self.seed!r}, state {self.states}, after operation {point}: {what}\n"
                 f"{type(error).__name__}: {error}\n{ops}"
@@ -710,12 +717,14 @@ class Crashes:
         """A checkpoint that comes after a power loss has the writes that waited for it at one of these moments."""
         config = config_of(thread, namespace)
         for number, key in enumerate(self._awaited(saver, views), 950):
-            *place, checkpoint_id = key
-            if place != [thread, namespace]:
+            *history, checkpoint_id = key
+            if history != [thread, namespace]:
                 continue
-            saver.put(config, made(number, checkpoint_id))
+            checkpoint = made(number, checkpoint_id)
+            saver.put(config, checkpoint)
             found = dict(saver.get_writes(config))
-            allowed = [one.get(EARLY, {}).get(key, {}) for one in views]
+            early = [expected.get(EARLY, {}) for expected in views]
+            allowed = [writes.get(key, {}) for writes in early]
             if found not in allowed:
                 raise Lost(f"{key} has the writes {found}; may be {allowed}")
 
@@ -737,7 +746,8 @@ class Crashes:
         steps = [views]
 
         def put(by, number, thread, namespace, name=None):
-            steps.append([grown(one, thread, namespace, number, name) for one in steps[-1]])
+            step = [grown(expected, thread, namespace, number, name) for expected in steps[-1]]
+            steps.append(step)
             fs.note("begin", len(steps) - 1)
             by.put(config_of(thread, namespace), made(number, name))
             fs.note("ack", len(steps) - 1)
@@ -781,19 +791,19 @@ class Crashes:
             else:
                 disk.apply(op)
             if point in chosen:
-                allowed = [one for step in progress.select(steps) for one in step]
+                allowed = [expected for step in progress.select(steps) for expected in step]
+                longer = [grown(expected, "t", "", 990) for expected in allowed]
                 for what, state in disk.states(rng, 2, many=3):
                     self.nested += 1
                     again = open_saver(SimFS(state, record=False))
                     try:
                         expect_each(self._view(again), allowed)
                         again.put(config_of(), made(990))
-                        expect_each(self._view(again), [grown(one, "t", "", 990) for one in allowed])
+                        expect_each(self._view(again), longer)
                     except Exception as error:
-                        raise Lost(
-                            f"in a second crash, after operation {point} of the recovery: {what}\n{error}\n"
-                            + "\n".join(f"  {n:4} {shortened(one)}" for n, one in enumerate(fs.ops[: point + 1]))
-                        ) from error
+                        ops = list_operations(fs, point)
+                        message = f"in a second crash, after operation {point} of the recovery: {what}\n{error}\n{ops}"
+                        raise Lost(message) from error
         self.nested += 1
         after = open_saver(SimFS(disk.durable(), record=False))
         expect_whole(self._view(after), steps[-1])
@@ -830,6 +840,12 @@ def expect_whole(found, views):
 
 def brief(history):
     return [one[:400] if len(history) == 1 else one[26:37] + "..." + one[-60:] for one in history]
+
+
+def list_operations(fs, last):
+    """The operations on a simulated disk up to one, for a message."""
+    done = enumerate(fs.ops[: last + 1])
+    return "\n".join(f"  {number:4} {shortened(op)}" for number, op in done)
 
 
 def shortened(op):

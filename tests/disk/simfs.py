@@ -340,7 +340,7 @@ class _File:
     def write(self, offset, data):
         old = self.moments[-1]
         self.changes.append((offset, data))
-        self.moments.append(old[:offset].ljust(offset, b"\0") + data + old[offset + len(data) :])
+        self.moments.append(overwrite(old, offset, data))
         self.lost = [one for one in self.lost if not (offset <= one[0] and one[0] + len(one[1]) <= offset + len(data))]
 
     def truncate(self, size):
@@ -365,19 +365,19 @@ class _File:
 
     def variants(self, rng, many):
         """Contents that the disk may have, as (description, content); all simple ones, some of the others."""
-        last = len(self.moments) - 1
-        yield "none", self.moments[0]
+        moments = self.moments
+        yield "none", moments[0]
+        last = len(moments) - 1
         if not last:
             return
-        yield "all", self.moments[last]
+        yield "all", moments[last]
         for k in range(1, last):
-            yield f"first {k}", self.moments[k]
+            yield f"first {k}", moments[k]
         for k, (offset, data) in enumerate(self.changes):
             if data:
-                old = self.moments[k]
+                old = moments[k]
                 for cut in few_of(range(1, len(data)), many, rng):
-                    before = old[:offset].ljust(offset, b"\0")
-                    torn = before + data[:cut] + old[offset + cut :]
+                    torn = overwrite(old, offset, data[:cut])
                     yield f"first {k} and {cut} bytes of {len(data)}", torn
         for k in range(1, last + 1):
             yield from self._scattered(k, rng, many)
@@ -389,26 +389,38 @@ class _File:
         if not now:
             return
         for unit in (SECTOR, BLOCK):
-            dirty = []
+            dirty = {}
             for n in range(-(-len(now) // unit)):
-                before = self._at(now, n, unit, self._floor(n * unit, k))
-                if self._at(now, n, unit, k) != before:
-                    dirty.append(n)
+                floor = self._floor(n * unit, k)
+                if self._at(now, n, unit, k) != self._at(now, n, unit, floor):
+                    dirty[n] = floor
             if not dirty:
                 continue
             yield f"size of {k}, nothing else", self._mixed(now, unit, k, {})
-            patterns = [dict.fromkeys(dirty[:n], k) for n in range(1, len(dirty))]
-            whole = dict.fromkeys(dirty, k)
-            for one in dirty:
-                earlier = range(self._floor(one * unit, k), k)
-                patterns += [{**whole, one: moment} for moment in earlier]
-            patterns += [{n: rng.randint(self._floor(n * unit, k), k) for n in dirty} for _ in range(many)]
+            patterns = [*self._patterns(dirty, k, rng, many)]
             for kept in few_of(patterns, many, rng):
-                yield f"size of {k}, {unit}-byte sectors {kept}", self._mixed(now, unit, k, kept)
+                content = self._mixed(now, unit, k, kept)
+                yield f"size of {k}, {unit}-byte sectors {kept}", content
         # The size reaches the disk within the last block only.
-        edge = len(now) // BLOCK * BLOCK
-        if len(old) < edge < len(now):
-            yield f"size of {k}, last block zero", now[:edge] + bytes(len(now) - edge)
+        size = len(now)
+        edge = size // BLOCK * BLOCK
+        if len(old) < edge < size:
+            zeroed = now[:edge].ljust(size, b"\0")
+            yield f"size of {k}, last block zero", zeroed
+
+    @staticmethod
+    def _patterns(dirty, k, rng, many):
+        """The moment that each dirty sector is from: the first few from the last one, one from an earlier one, any."""
+        sectors = [*dirty]
+        for n in range(1, len(sectors)):
+            first = sectors[:n]
+            yield dict.fromkeys(first, k)
+        whole = dict.fromkeys(sectors, k)
+        for sector, floor in dirty.items():
+            for moment in range(floor, k):
+                yield {**whole, sector: moment}
+        for _ in range(many):
+            yield {sector: rng.randint(floor, k) for sector, floor in dirty.items()}
 
     def _floor(self, position, k):
         """The first moment from which bytes at a position may be: blocks beyond a truncation are new."""
@@ -450,15 +462,23 @@ class _Directory:
 
     def variants(self, rng, many):
         yield "none", self.durable
-        count = len(self.changes)
+        changes = self.changes
+        count = len(changes)
         if not count:
             return
-        yield "all", self.after(self.changes)
+        yield "all", self.after(changes)
         for k in range(1, count):
-            yield f"first {k}", self.after(self.changes[:k])
-        for bits in few_of(range(1, 2**count - 1), many, rng):
-            chosen = [one for n, one in enumerate(self.changes) if bits >> n & 1]
-            yield f"changes {bits:b}", self.after(chosen)
+            yield f"first {k}", self.after(changes[:k])
+        subsets = range(1, 2**count - 1)
+        for bits in few_of(subsets, many, rng):
+            chosen = [change for n, change in enumerate(changes) if bits >> n & 1]
+            names = self.after(chosen)
+            yield f"changes {bits:b}", names
+
+
+def overwrite(content, offset, data):
+    """The content of a file after a write, which may begin beyond the end."""
+    return content[:offset].ljust(offset, b"\0") + data + content[offset + len(data) :]
 
 
 def few_of(things, many, rng):
@@ -533,7 +553,7 @@ class Disk:
                 now = thing.moments[-1]
                 if number in (cut or {}):
                     offset, data = cut[number]
-                    now = now[:offset].ljust(offset, b"\0") + data + now[offset + len(data) :]
+                    now = overwrite(now, offset, data)
                 choices[number] = "all", now
             else:
                 choices[number] = "all", thing.after(thing.changes)
@@ -550,7 +570,8 @@ class Disk:
             if thing.changes:
                 dirty[number] = distinct(thing.variants(rng, many))
         each = dirty.values()
-        if math.prod(map(len, each)) <= limit:
+        combinations = math.prod(map(len, each))
+        if combinations <= limit:
             picks = itertools.product(*each)
         else:
             none_of_all = tuple(variants[0] for variants in each)
@@ -559,4 +580,5 @@ class Disk:
             picks = itertools.chain([none_of_all, all_of_all], drawn)
         for pick in picks:
             choices = dict(zip(dirty, pick, strict=True))
-            yield {number: choice[0] for number, choice in choices.items()}, self._tree(choices)
+            descriptions = {number: description for number, (description, _) in choices.items()}
+            yield descriptions, self._tree(choices)

@@ -128,16 +128,20 @@ DISKS = {"full": ("write_at", errno.ENOSPC), "dying": (("fdatasync", "fsync"), e
 @pytest.mark.parametrize("disk", DISKS)
 def test_on_a_bad_disk_writing_is_refused_and_reading_goes_on(disk):
     fs, saver = open_on_simulated_disk()
+    unrecorded_reads = 0
     with quiet(), failing(fs, *DISKS[disk], where="/log/"):
         for _ in range(3):
             with pytest.raises(CheckpointStorageError):
                 saver.put(CONFIG, made(1))
             if disk == "full":
-                assert saver.get(CONFIG).state["n"] == 0
+                latest = saver.get(CONFIG)
+                assert latest.state["n"] == 0
+                unrecorded_reads += 1
     saver.put(CONFIG, made(2))
     assert list_numbers(saver, CONFIG) == [2, 0]
-    assert saver.log.verify(saver).problems == ()
-    assert saver.log.verify().gaps == (3 if disk == "full" else 0), "the reads"
+    report = saver.log.verify(saver)
+    assert report.problems == ()
+    assert saver.log.verify().gaps == unrecorded_reads
 
 
 def test_with_warn_writing_goes_on_and_the_log_says_what_is_missing(caplog):
@@ -145,11 +149,13 @@ def test_with_warn_writing_goes_on_and_the_log_says_what_is_missing(caplog):
     with failing(fs, "write_at", errno.ENOSPC, where="/log/"):
         saver.put(CONFIG, made(1))
     assert "could not be written" in caplog.text
-    assert saver.get(CONFIG).state["n"] == 1
+    latest = saver.get(CONFIG)
+    assert latest.state["n"] == 1
     report = saver.log.verify(saver)
     assert report.gaps == 2
     assert len(report.problems) == 1
-    (gap,) = [record for record in saver.log.records() if record.operation == "(gap)"]
+    records = saver.log.records()
+    (gap,) = [record for record in records if record.operation == "(gap)"]
     assert gap.details["count"] == 2
 
 

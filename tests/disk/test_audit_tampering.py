@@ -204,9 +204,12 @@ def test_a_cut_beyond_the_last_signed_head_is_found(tmp_path):
     begin, first, *rest = read_entries(file)
     # Without the signatures, as if the heads behind the first one had never been.
     unsigned = [entry for entry in rest if b"signature" not in entry]
-    write_entries(file, chain_again([begin, first, *unsigned]))
-    report = AuditLog(tmp_path / "log").verify(public_key=public_key())
-    assert "not signed" in " ".join(reasons_of(report))
+    forged = chain_again([begin, first, *unsigned])
+    write_entries(file, forged)
+    log = AuditLog(tmp_path / "log")
+    report = log.verify(public_key=public_key())
+    reasons = " ".join(reasons_of(report))
+    assert "not signed" in reasons
 
 
 CALL = {"kind": "call", "operation": "get", "principal": "bob", "thread_id": "t", "checkpoint_ns": "", "result": "ok"}
@@ -251,10 +254,13 @@ def test_a_field_that_is_missing_or_of_another_type_is_reported(tmp_path, forged
     (file,) = list_files(tmp_path / "log")
     entries = [json.loads(entry) for entry in read_entries(file)]
     changed = {**entries[0], "key_check": None, **forged}
-    entries = [changed, *entries] if is_first else [*entries, changed]
+    place = 0 if is_first else len(entries)
+    entries.insert(place, changed)
     lines = map(to_canonical, entries)
-    write_entries(file, chain_again(lines, renumber=True))
-    assert "it is not an entry in its canonical form" in reasons_of(log.verify(store))
+    chain = chain_again(lines, renumber=True)
+    write_entries(file, chain)
+    report = log.verify(store)
+    assert "it is not an entry in its canonical form" in reasons_of(report)
 
 
 @pytest.mark.parametrize("digest_key", [None, b"k" * 16])
@@ -290,8 +296,10 @@ def test_a_cut_back_to_a_signed_head_shows_only_against_the_store_or_a_kept_head
     log.close()
     (file,) = list_files(tmp_path / "log")
     entries = read_entries(file)
-    signed = [place for place, entry in enumerate(entries[:-6]) if b'"signature"' in entry]
-    write_entries(file, entries[: signed[-1] + 1])
+    kept = entries[:-6]
+    while b'"signature"' not in kept[-1]:
+        kept.pop()
+    write_entries(file, kept)
     cut = AuditLog(tmp_path / "log")
     verify = partial(cut.verify, public_key=public_key())
     assert verify().ok

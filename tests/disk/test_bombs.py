@@ -184,15 +184,18 @@ def test_many_keys_that_name_the_same_bytes(tmp_path, forge):
 def test_a_block_whose_bytes_a_value_names_again_and_again(tmp_path, forge):
     plain = bytes(1000)
     block = zlib.compress(plain)
-    first = forge(packed(1000, block, crc=zlib.crc32(plain)), ["k", None], block)
-    second = read_records(locate_log(tmp_path))[-1].end
-    start = second - TRAILER_SIZE - len(block)
+    checksum = zlib.crc32(plain)
+    ops = packed(1000, block, crc=checksum)
+    first = forge(ops, ["k", None], block)
+    *_, last = read_records(locate_log(tmp_path))
+    start = last.end - TRAILER_SIZE - len(block)
     assert first < start
-    back = second - start
+    back = last.end - start
     times = 50_000
+    length = times * 1000
+    again = [-1000, 1000] * (times - 1)
     entry = [
-        STR | KIND_WITH_BLOCK, times * 1000, times * 1000, 0, 0, back, len(block), 1000, ZLIB, back + (1 << 60), 1000,
-        *([-1000, 1000] * (times - 1)),
+        STR | KIND_WITH_BLOCK, length, length, 0, 0, back, len(block), 1000, ZLIB, back + (1 << 60), 1000, *again,
     ]  # fmt: skip
     forge([], ["k", entry], b"")
     with FileSystemSaver(tmp_path, fsync="never") as saver, pytest.raises(CheckpointCorruptionError):
@@ -239,9 +242,17 @@ def test_a_block_that_expands_to_more_than_the_machine_has(tmp_path, forge):
     size = 3 * GIB
     bomb = zlib.compress(bytes(MORE) * 350, 1)
     assert len(bomb) < 8 * MORE
-    forge(packed(size, bomb), ["k", None], bomb)
+    ops = packed(size, bomb)
+    forge(ops, ["k", None], bomb)
     root = Path(__file__).parents[2]
     command = [sys.executable, "-c", REAL, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=root, check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=root,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == ["CheckpointStorageError", "CheckpointStorageError", "False", "good"]

@@ -1,6 +1,7 @@
 """Damage, and what verify and repair make of it."""
 
 import dataclasses
+import itertools
 import logging
 import random
 import struct
@@ -112,12 +113,15 @@ def test_cut_at_every_offset_all_complete_checkpoints_are_kept_and_the_rest_is_s
     """Readers see what is complete, and change nothing. The next writer sets the rest aside, or a repair."""
     caplog.set_level(logging.WARNING, "graphkit")
     boundaries = {frame.end for frame in damaged.frames}
-    cuts = range(len(damaged.whole))
-    for number, cut in enumerate(sorted({*sweep.some(cuts, 50), *boundaries.intersection(cuts)})):
+    offsets = range(len(damaged.whole))
+    cuts = boundaries.intersection(offsets)
+    cuts.update(sweep.some(offsets, 50))
+    for number, cut in enumerate(sorted(cuts)):
         damaged.write(damaged.whole[:cut])
         # A log cut exactly between two records is a shorter log; nothing in it can tell.
         is_torn = cut not in boundaries
-        whole_records = max((end for end in boundaries if end <= cut), default=0)
+        complete_ends = [end for end in boundaries if end <= cut]
+        whole_records = max(complete_ends, default=0)
         with damaged.opener() as saver:
             complete = expect_beginning(saver, damaged, cut, is_torn=is_torn)
             if number % 2:
@@ -126,8 +130,10 @@ def test_cut_at_every_offset_all_complete_checkpoints_are_kept_and_the_rest_is_s
             else:
                 caplog.clear()
                 saver.put(damaged.config, step(9, {"n": 9}))
-                assert list_ids(damaged.opener(), damaged.config)[:0:-1] == complete
-                assert ("set aside" in caplog.text) is (is_torn and whole_records > 0)
+                _, *before = list_ids(damaged.opener(), damaged.config)
+                assert before[::-1] == complete
+                is_set_aside = is_torn and whole_records > 0
+                assert ("set aside" in caplog.text) is is_set_aside
             if whole_records or number % 2:
                 assert damaged.aside() == damaged.whole[whole_records:cut], cut
 
@@ -174,32 +180,8 @@ def test_a_summary_reports_damage_wherever_the_history_does(damaged, sweep):
 @pytest.mark.parametrize("put_first", [False, True], ids=["read", "write"])
 def test_bytes_of_many_kinds_of_damage_are_never_read_as_data(damaged, put_first, sweep):
     """Checksums, not signatures: chance is noticed, a forger is not (docs/operations.md)."""
-    whole = damaged.whole
-    frames = damaged.frames
-    rng = random.Random(2)
-    spans = [whole[frame.offset : frame.end] for frame in frames]
-    cases = [whole + garbage for garbage in (b"x", b"\xff" * 40, SYNC, SYNC * 30, rng.randbytes(3000))]
-    cases += [whole + spans[n] for n in range(len(frames))]
-    for n in range(1, len(frames) - 1):
-        start = frames[n].offset
-        middle = frames[n].end
-        end = frames[n + 1].end
-        cases += [
-            whole[:start] + spans[n + 1] + spans[n] + whole[end:],
-            whole[:start] + whole[middle:],
-            whole[:middle] + spans[n] + whole[middle:],
-            whole[:start] + bytes(middle - start) + whole[middle:],
-        ]
-    for length in (0, 1, 2**30, 2**30 + 1, 2**32 - 1):
-        for frame in frames:
-            bad = bytearray(whole)
-            struct.pack_into("<I", bad, frame.offset + 4, length)
-            cases.append(bytes(bad))
-            # The same with a header that vouches for it.
-            head = bytes(bad[frame.offset : frame.offset + 35])
-            check = crc32(struct.pack("<BQ", frame.type, frame.offset), crc32(head))
-            struct.pack_into("<I", bad, frame.offset + 35, check)
-            cases.append(bytes(bad))
+    log = (damaged.whole, damaged.frames)
+    cases = [*with_more_behind(*log), *with_damaged_records(*log), *with_wrong_lengths(*log)]
     for number, bad in enumerate(cases):
         damaged.write(bad)
         saver = damaged.opener()
@@ -223,23 +205,73 @@ def test_bytes_of_many_kinds_of_damage_are_never_read_as_data(damaged, put_first
     for number, bad in sweep.some(enumerate(cases), 30):
         damaged.write(bad)
         damaged.repaired()
-        assert bad in damaged.aside() or bad.startswith(whole) or damaged.aside() == bad[frames[-1].offset :], number
+        aside = damaged.aside()
+        last = damaged.frames[-1].offset
+        assert bad in aside or bad.startswith(damaged.whole) or aside == bad[last:], number
+
+
+def bytes_of(whole, record):
+    return whole[record.offset : record.end]
+
+
+def with_more_behind(whole, frames):
+    """Yield the bytes of a log with garbage, or a copy of a record, behind it."""
+    dice = random.Random(2)
+    for garbage in (b"x", b"\xff" * 40, SYNC, SYNC * 30, dice.randbytes(3000)):
+        yield whole + garbage
+    for frame in frames:
+        yield whole + bytes_of(whole, frame)
+
+
+def with_damaged_records(whole, frames):
+    """Yield the bytes of a log in which a record is exchanged with the next one, lost, repeated or zeroed."""
+    for first, second in itertools.pairwise(frames[1:]):
+        before = whole[: first.offset]
+        span = bytes_of(whole, first)
+        following = bytes_of(whole, second)
+        rest = whole[second.end :]
+        exchanged = following + span
+        repeated = span + span + following
+        zeros = bytes(first.size)
+        zeroed = zeros + following
+        for middle in (exchanged, following, repeated, zeroed):
+            yield before + middle + rest
+
+
+def with_wrong_lengths(whole, frames):
+    """Yield the bytes of a log in which one record has another length."""
+    for length in (0, 1, 2**30, 2**30 + 1, 2**32 - 1):
+        for frame in frames:
+            start = frame.offset
+            bad = bytearray(whole)
+            struct.pack_into("<I", bad, start + 4, length)
+            yield bytes(bad)
+            # The same with a header that vouches for it.
+            head = bad[start : start + 35]
+            place = struct.pack("<BQ", frame.type, start)
+            check = crc32(place, crc32(head))
+            struct.pack_into("<I", bad, start + 35, check)
+            yield bytes(bad)
 
 
 def test_a_record_of_another_log_is_no_record(damaged):
-    other = damaged.opener()
-    foreign = locate_log(other.base_directory, "other").read_bytes()
-    for bad in (damaged.whole + foreign[64:], damaged.whole[: damaged.frames[2].offset] + foreign[64:]):
+    saver = damaged.opener()
+    foreign = locate_log(saver.base_directory, "other").read_bytes()
+    for end in (len(damaged.whole), damaged.frames[2].offset):
+        bad = damaged.whole[:end] + foreign[64:]
         damaged.write(bad)
-        assert not damaged.opener().verify("t").ok
+        found = damaged.opener().verify("t")
+        assert not found.ok
         damaged.repaired()
     damaged.write(foreign)
     saver = damaged.opener()
-    assert [file.state for file in saver.verify("t").problems] == ["foreign"]
+    (problem,) = saver.verify("t").problems
+    assert problem.state == "foreign"
     report = saver.repair("t")
     assert not report.ok
     assert not report.changed
-    assert "another thread" in report.files[0].refused
+    (file,) = report.files
+    assert "another thread" in file.refused
     with pytest.raises(CheckpointFormatError, match="another thread"):
         saver.get(damaged.config)
     assert damaged.path.read_bytes() == foreign
@@ -256,12 +288,14 @@ def test_after_damage_at_the_end_repair_lands_on_the_last_good_one_and_says_so(d
     saver = damaged.opener()
     with pytest.raises(CheckpointCorruptionError, match="checksum") as caught:
         saver.get(damaged.config)
-    assert (caught.value.path, caught.value.offset) == (str(damaged.path), begin)
+    assert caught.value.path == str(damaged.path)
+    assert caught.value.offset == begin
     assert damaged.path.read_bytes() == bad, "nothing is repaired by reading"
 
     report = saver.repair("t")
     assert saver.get(damaged.config).id == damaged.order[1]
-    assert [lost.offset for lost in report.lost] == [begin]
+    (loss,) = report.lost
+    assert loss.offset == begin
     (file,) = report.files
     assert file.kept == 2
     assert file.before.offset <= begin
@@ -303,18 +337,22 @@ def test_a_released_history_is_never_shorter_in_silence(opener, config):
     path = locate_log(saver.base_directory).with_name("v000001.log")
     whole = path.read_bytes()
     frames = read_records(path)
-    for cut in (0, 10, 64, frames[1].offset, frames[2].offset, frames[-1].offset, len(whole) - 1):
+    boundaries = [frames[n].offset for n in (1, 2, -1)]
+    for cut in (0, 10, 64, *boundaries, len(whole) - 1):
         for file in path.parent.glob("*.bin"):
             file.unlink()
         path.write_bytes(whole[:cut])
         saver = opener()
         with pytest.raises(CheckpointCorruptionError):
             saver.tag(config)
-        assert [file.state for file in saver.verify().problems] == ["damaged"]
-        kept = saver.repair().files[0].kept
-        assert kept == sum(frame.type == CHECKPOINT for frame in frames if frame.end <= cut)
-        left = saver.tag(config).checkpoints
-        assert [checkpoint.state["n"] for checkpoint in left] == list(range(kept))[::-1]
+        (problem,) = saver.verify().problems
+        assert problem.state == "damaged"
+        (file,) = saver.repair().files
+        complete = [frame for frame in frames if frame.end <= cut]
+        assert file.kept == sum(frame.type == CHECKPOINT for frame in complete)
+        released = saver.tag(config)
+        numbers = [checkpoint.state["n"] for checkpoint in released.checkpoints]
+        assert numbers[::-1] == [*range(file.kept)]
         assert saver.verify().ok
         assert not saver.repair().changed
         saver.close()
@@ -322,11 +360,12 @@ def test_a_released_history_is_never_shorter_in_silence(opener, config):
 
 @pytest.mark.parametrize("newer", ["format", "type", "flag"])
 def test_a_newer_log_is_reported_and_left_alone(damaged, newer):
-    data = {
-        "format": with_format(damaged.whole, 3),
-        "type": damaged.whole + pack_next(damaged.path, 9, b"\xc0"),
-        "flag": damaged.whole + pack_next(damaged.path, CHECKPOINT, b"\x90", flags=0x40),
-    }[newer]
+    if newer == "format":
+        data = with_format(damaged.whole, 3)
+    elif newer == "type":
+        data = damaged.whole + pack_next(damaged.path, 9, b"\xc0")
+    else:
+        data = damaged.whole + pack_next(damaged.path, CHECKPOINT, b"\x90", flags=0x40)
     damaged.write(data)
     saver = damaged.opener()
     (file,) = saver.verify().problems
@@ -477,7 +516,8 @@ def test_a_dry_run_waits_for_no_run_and_takes_no_run_lock(damaged):
     lock = damaged.path.with_name("run.lock")
     lock.unlink(missing_ok=True)
     plan = saver.repair("t", dry_run=True)
-    assert [file.thread_id for file in plan.files] == ["t"]
+    (file,) = plan.files
+    assert file.thread_id == "t"
     assert not lock.exists()
     with saver.run_lock(damaged.config):
         assert damaged.opener().repair("t", dry_run=True) == plan
@@ -491,9 +531,11 @@ def test_a_log_whose_creation_never_finished_is_created_again(opener, config):
     whole = path.read_bytes()
     beginning = read_records(path)[0].end
     cut_short = [whole[:length] for length in (0, 1, 63, 64, beginning - 1)]
-    for left in (*cut_short, bytes(beginning), bytes(4096)):
+    zeros = [bytes(length) for length in (beginning, 4096)]
+    for left in cut_short + zeros:
         path.write_bytes(left)
-        assert opener().list(config) == []
+        saver = opener()
+        assert saver.list(config) == []
         opener().put(config, step(5, {"n": 5}))
         assert list_numbers(opener(), config) == [5]
 

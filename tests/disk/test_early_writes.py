@@ -67,6 +67,11 @@ class Model:
         assert saver.summary(ROOT) is None or saver.summary(ROOT).checkpoints == len(self.present)
 
 
+def has_index(saver):
+    """Whether a saver has read the whole log, and not its end only."""
+    return saver._store.shared_log("t", "").history.index is not None
+
+
 def act(dice, savers, model, ids):
     saver = dice.choice(savers)
     what = dice.random()
@@ -111,12 +116,13 @@ def test_no_write_is_lost_between_two_savers_that_write_close_prune_and_compact(
 def test_the_latest_is_read_with_its_early_writes_without_a_scan(tmp_path):
     saver = FileSystemSaver(tmp_path, fsync="never")
     for n in range(3000):
-        saver.put_writes(at(f"c{n}"), {"w": n}, early=True)
-        saver.put(ROOT, made(f"c{n}"))
+        checkpoint_id = f"c{n}"
+        saver.put_writes(at(checkpoint_id), {"w": n}, early=True)
+        saver.put(ROOT, made(checkpoint_id))
     fresh = FileSystemSaver(tmp_path)
     assert fresh.get(ROOT).id == "c2999"
     assert fresh.get_writes(ROOT) == {"w": 2999}
-    assert fresh._store.shared_log("t", "").history.index is None
+    assert not has_index(fresh)
     assert fresh.get_writes(at("c7")) == {"w": 7}
 
 
@@ -127,39 +133,43 @@ def test_a_writer_that_knows_only_the_end_finds_what_waits_before_the_last_check
             saver.put(ROOT, made(f"c{n}", text="x" * 500))
     fresh = FileSystemSaver(tmp_path)
     fresh.put(ROOT, made("late"))
-    assert fresh._store.shared_log("t", "").history.index is None
+    assert not has_index(fresh)
     assert FileSystemSaver(tmp_path).get_writes(ROOT) == {"w": 1}
 
 
 def test_writes_of_a_checkpoint_that_never_comes_are_seen_by_no_reader(saver, opener):
-    saver.put_writes(at("never"), {"w": 1}, early=True)
+    never = at("never")
+    saver.put_writes(never, {"w": 1}, early=True)
     assert list(opener().namespaces("t")) == []
     assert opener().get(ROOT) is None
     assert opener().interrupts() == []
-    assert opener().get_writes(at("never")) == {}
+    assert opener().get_writes(never) == {}
     assert opener().verify().ok
     saver.put(ROOT, made("a"))
-    assert [info.id for info in opener().history(ROOT)] == ["a"]
-    assert opener().get_writes(at("never")) == {}
+    (info,) = opener().history(ROOT)
+    assert info.id == "a"
+    assert opener().get_writes(never) == {}
     with pytest.raises(CheckpointNotFoundError):
-        saver.put_writes(at("never"), {"w": 1})
+        saver.put_writes(never, {"w": 1})
     assert saver.delete("t")
     saver.put(ROOT, made("never"))
-    assert opener().get_writes(at("never")) == {}
+    assert opener().get_writes(never) == {}
 
 
 def test_compact_removes_what_waits_for_long_and_keeps_what_the_next_checkpoints_need(saver, opener):
-    saver.put_writes(at("never"), {"w": b"x" * 50_000}, early=True)
+    never = at("never")
+    following = at("next")
+    saver.put_writes(never, {"w": b"x" * 50_000}, early=True)
     for n in range(KEPT_SUCCESSORS - 1):
         saver.put(ROOT, made(f"c{n}"))
-    saver.put_writes(at("next"), {"w": 1}, early=True)
+    saver.put_writes(following, {"w": 1}, early=True)
     assert saver.compact("t") == 0
     saver.put(ROOT, made("last"))
     assert saver.compact("t") > 50_000
     opener().put(ROOT, made("next"))
     opener().put(ROOT, made("never"))
-    assert opener().get_writes(at("next")) == {"w": 1}
-    assert opener().get_writes(at("never")) == {}
+    assert opener().get_writes(following) == {"w": 1}
+    assert opener().get_writes(never) == {}
     assert opener().verify().ok
 
 
@@ -168,15 +178,17 @@ def test_they_stay_in_a_copy_a_release_and_after_a_failed_sync(tmp_path):
     saver = FileSystemSaver("/store", io=fs)
     saver.put(ROOT, made("a"))
     saver.put_writes(at("b"), {"w": 1}, early=True)
+    copy = RunnableConfig("u")
     saver.copy("t", "u")
-    saver.put(RunnableConfig("u"), made("b"))
-    assert saver.get_writes(RunnableConfig("u")) == {"w": 1}
+    saver.put(copy, made("b"))
+    assert saver.get_writes(copy) == {"w": 1}
+    unacknowledged = at("c")
     with quiet(), crashes.fail_next_sync(fs), pytest.raises(CheckpointStorageError):
-        saver.put_writes(at("c"), {"w": 2}, early=True)
+        saver.put_writes(unacknowledged, {"w": 2}, early=True)
     saver.put(ROOT, made("b"))
     saver.put(ROOT, made("c"))
     assert saver.get_writes(at("b")) == {"w": 1}
-    assert saver.get_writes(at("c")) == {}, "it was not acknowledged"
+    assert saver.get_writes(unacknowledged) == {}
     saver.put_writes(at("d"), {"w": 3}, early=True)
     saver.release(ROOT)
     saver.put(ROOT, made("d"))
@@ -191,17 +203,19 @@ def test_repair_keeps_them(tmp_path):
             saver.put(ROOT, made(name, text=name * 2000))
         saver.put_writes(at("d"), {"w": "d"}, early=True)
     path = locate_log(tmp_path)
-    checkpoints = read_checkpoints(path)
-    broken = next(found for found in checkpoints if b"b" * 2000 in found.payload)
-    garbled = replace_bytes(path.read_bytes(), broken.offset + 100, bytes(range(250)) * 2)
+    _, broken, _ = read_checkpoints(path)
+    log = path.read_bytes()
+    noise = bytes(range(250)) * 2
+    garbled = replace_bytes(log, broken.offset + 100, noise)
     path.write_bytes(garbled)
     repaired = FileSystemSaver(tmp_path)
     with quiet():
         (repair,) = repaired.repair("t").files
     assert repair.kept == 1
-    lost = [loss for loss in repair.lost if loss.checkpoint_id]
-    assert {loss.checkpoint_id for loss in lost} == {"c"}
-    assert [loss.reason for loss in lost] == ["the record that it is relative to is lost", "its checkpoint is lost"]
+    losses = [loss for loss in repair.lost if loss.checkpoint_id]
+    assert {loss.checkpoint_id for loss in losses} == {"c"}
+    reasons = [loss.reason for loss in losses]
+    assert reasons == ["the record that it is relative to is lost", "its checkpoint is lost"]
     assert repaired.get_writes(at("a")) == {"w": "a"}
     repaired.put(ROOT, made("d"))
     assert repaired.get_writes(at("d")) == {"w": "d"}
@@ -256,7 +270,8 @@ def test_verify_reports_a_checkpoint_that_does_not_name_the_writes_before_it(tmp
         saver.put(ROOT, made("a"))
     path = locate_log(tmp_path)
     (checkpoint,) = read_checkpoints(path)
-    (write,) = [record for record in read_records(path) if record.type == WRITE]
+    records = read_records(path)
+    (write,) = [record for record in records if record.type == WRITE]
     distance = checkpoint.offset - write.offset
     right = msgpack.packb([distance, 0])
     wrong = msgpack.packb([distance - 1, 0])

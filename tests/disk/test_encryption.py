@@ -92,6 +92,11 @@ def key_ids(root):
     return found
 
 
+def payloads_of(root):
+    """The payloads behind the two METAs of the log of "t"."""
+    return {record.payload for record in read_records(locate_log(root))[2:]}
+
+
 class WatchingIO(FileIO):
     """Refuses to write plaintext, to whatever file."""
 
@@ -152,8 +157,10 @@ def test_values_beyond_a_record_are_sealed_too(tmp_path):
     with open_saver(root, compression=None, io=WatchingIO()) as saver:
         for number in range(4):
             longest = number % 3
-            saver.put(CONFIG, made(number, a="plain" + noise[longest], b=noise[:longest], plain_n=number))
-        types = {record.type for record in read_records(locate_log(root))}
+            text = "plain" + noise[longest]
+            saver.put(CONFIG, made(number, a=text, b=noise[:longest], plain_n=number))
+        records = read_records(locate_log(root))
+        types = {record.type for record in records}
         assert types >= {DATA, CHECKPOINT}
         before = view(saver)
         assert saver.verify().ok
@@ -199,13 +206,15 @@ def write_golden(root):
 def test_the_golden_directory_is_read_as_it_was_written(tmp_path):
     root = shutil.copytree(GOLDEN, tmp_path / "store")
     assert_no_plaintext(root)
-    write_golden(tmp_path / "new")
-    with open_saver(root, BOTH) as saver, open_saver(tmp_path / "new", BOTH) as new:
-        assert view(saver) == view(new)
-        assert view(saver, CONFIG, 1) == view(new, CONFIG, 1)
-        assert view(saver, INNER) == view(new, INNER)
+    new_root = tmp_path / "new"
+    write_golden(new_root)
+    histories = [(CONFIG, None), (CONFIG, 1), (INNER, None)]
+    with open_saver(root, BOTH) as saver, open_saver(new_root, BOTH) as new:
+        for config, version in histories:
+            assert view(saver, config, version) == view(new, config, version)
         assert saver.verify().ok
-        assert len(saver.rotate().rewritten) == 3
+        report = saver.rotate()
+        assert len(report.rewritten) == 3
         assert view(saver) == view(new)
 
 
@@ -227,12 +236,15 @@ def store(tmp_path_factory):
 def test_without_the_key_nothing_is_read_or_changed(store, tmp_path, operation, wrong):
     root = shutil.copytree(store, tmp_path / "store")
     before = contents(root)
-    with open_saver(root, WRONG[wrong]) as saver, pytest.raises(CheckpointKeyError, match="'current'") as caught:
-        READS[operation](saver)
+    operate = READS[operation]
+    cipher = WRONG[wrong]
+    with open_saver(root, cipher) as saver, pytest.raises(CheckpointKeyError, match="'current'") as caught:
+        operate(saver)
     assert caught.value.key_id == "current"
     assert_as_before(root, before)
-    for path in contents(root).keys() - before.keys():
-        assert not path.endswith(("log", ".bin"))
+    after = contents(root)
+    new = after.keys() - before.keys()
+    assert not [path for path in new if path.endswith(("log", ".bin"))]
     with open_saver(root) as saver:
         assert len(saver.list(CONFIG)) == 12
 
@@ -243,28 +255,32 @@ def test_without_the_key_verify_says_so_and_repair_refuses(store, tmp_path, wron
     before = contents(root)
     with open_saver(root, WRONG[wrong]) as saver:
         report = saver.verify()
-        files = [file for thread in report.threads for file in thread.files]
         assert not report.ok
-        assert {file.state for file in files} == {"sealed"}
-        assert any(file.path.endswith("/log") for file in files)
-        assert all("'current'" in problem.reason for problem in report.problems)
+        (thread,) = report.threads
+        assert {file.state for file in thread.files} == {"sealed"}
+        assert any(file.path.endswith("/log") for file in thread.files)
+        for problem in report.problems:
+            assert "'current'" in problem.reason
         repaired = saver.repair()
         assert not repaired.changed
-        assert all("'current'" in file.refused for file in repaired.files)
+        for file in repaired.files:
+            assert "'current'" in file.refused
     assert_as_before(root, before)
 
 
 def test_without_the_key_damage_is_still_found_and_not_repaired(store, tmp_path):
     root = shutil.copytree(store, tmp_path / "store")
     path = locate_log(root)
-    offset = read_records(path)[-4].offset
-    data = replace_bytes(path.read_bytes(), offset + 60, b"?" * 30)
+    record = read_records(path)[-4]
+    before = path.read_bytes()
+    data = replace_bytes(before, record.offset + 60, b"?" * 30)
     path.write_bytes(data)
     with open_saver(root, None) as saver:
-        problem = next(file for file in saver.verify().problems if file.state == "damaged")
-        assert problem.offset == offset
-        repair = saver.repair()
-        (file,) = [file for file in repair.files if file.before.state == "damaged"]
+        found = saver.verify()
+        problem = next(file for file in found.problems if file.state == "damaged")
+        assert problem.offset == record.offset
+        report = saver.repair()
+        (file,) = [file for file in report.files if file.before.state == "damaged"]
         assert "'current'" in file.refused
     assert path.read_bytes() == data
     with open_saver(root) as saver, quiet():
@@ -307,25 +323,31 @@ def test_a_changed_record_with_right_checksums_is_damage_that_repair_leaves_out(
     with open_saver(same_steps) as saver, quiet():
         with pytest.raises(CheckpointCorruptionError, match="changed, or moved"):
             saver.list(CONFIG)
-        assert [problem.offset for problem in saver.verify().problems] == [record.offset]
+        (problem,) = saver.verify().problems
+        assert problem.offset == record.offset
         assert saver.repair("t").ok
-        assert [checkpoint.state["secret"] for checkpoint in saver.list(CONFIG)][-1] == "plain secret 0"
+        oldest = saver.list(CONFIG)[-1]
+        assert oldest.state["secret"] == "plain secret 0"
         assert saver.verify().ok
 
 
 @pytest.mark.parametrize("forged_meta", [False, True])
 def test_a_log_in_the_place_of_another_is_refused(same_steps, forged_meta):
+    path = locate_log(same_steps)
+    before = path.read_bytes()
+    error = CheckpointKeyError if forged_meta else CheckpointFormatError
+    state = "sealed" if forged_meta else "foreign"
     for thread, namespace in (("u", ""), ("t", "inner")):
         foreign = locate_log(same_steps, thread, namespace).read_bytes()
-        before = locate_log(same_steps).read_bytes()
-        locate_log(same_steps).write_bytes(foreign)
+        path.write_bytes(foreign)
         if forged_meta:
-            forge_meta(locate_log(same_steps), thread="t", ns="")
+            forge_meta(path, thread="t", ns="")
         with open_saver(same_steps) as saver:
-            with pytest.raises(CheckpointKeyError if forged_meta else CheckpointFormatError):
+            with pytest.raises(error):
                 saver.get(CONFIG)
-            assert {file.state for file in saver.verify("t").problems} == {"sealed" if forged_meta else "foreign"}
-        locate_log(same_steps).write_bytes(before)
+            report = saver.verify("t")
+            assert {file.state for file in report.problems} == {state}
+        path.write_bytes(before)
 
 
 def test_a_plain_record_in_a_sealed_log_and_a_sealed_one_in_a_plain_log_are_refused(tmp_path):
@@ -374,9 +396,11 @@ def test_another_saver_that_has_the_plain_log_open_is_refused_from_then_on(tmp_p
     with open_saver(root, None) as plain, open_saver(root) as sealed:
         write(plain, count=3)
         sealed.put(CONFIG, made(70))
-        for use in (lambda: plain.get(CONFIG), lambda: plain.put(CONFIG, made(71))):
-            with pytest.raises(CheckpointKeyError, match="open the store with `cipher`"):
-                use()
+        refused = partial(pytest.raises, CheckpointKeyError, match="open the store with `cipher`")
+        with refused():
+            plain.get(CONFIG)
+        with refused():
+            plain.put(CONFIG, made(71))
         assert len(sealed.list(CONFIG)) == 4
 
 
@@ -437,20 +461,22 @@ def test_after_a_rotation_the_old_key_is_not_needed(rotatable):
     before = everything(rotatable, BOTH)
     with open_saver(rotatable, BOTH, io=WatchingIO()) as saver:
         steps = []
-        report = saver.rotate(progress=lambda *step: steps.append(step))
-        assert len(report.rewritten) == 6
-        paths = " ".join(report.rewritten)
-        assert "v000001.log" in paths
-        assert "t-new" not in paths
-        assert [step[:2] for step in steps] == [(number, 5) for number in range(1, 6)]
+        report = saver.rotate(progress=lambda done, total, *_: steps.append((done, total)))
+        assert steps == [(number, 5) for number in range(1, 6)]
+        rewritten = report.rewritten
+        assert len(rewritten) == 6
+        assert any(path.endswith("v000001.log") for path in rewritten)
+        assert not any("t-new" in path for path in rewritten)
         assert report.set_aside == ()
         stored = contents(rotatable)
-        assert saver.rotate().rewritten == ()
+        again = saver.rotate()
+        assert again.rewritten == ()
         assert contents(rotatable) == stored
     assert key_ids(rotatable) == {"current"}
     assert everything(rotatable, NEW) == before
     names = {b"plain_", b"plain tag", b"plain answer"}
-    assert not any(name in data for data in contents(rotatable).values() for name in names)
+    for data in contents(rotatable).values():
+        assert not any(name in data for name in names)
 
 
 def test_one_thread_is_rotated_alone(rotatable):
@@ -491,7 +517,8 @@ def rotates(run):
     """Two threads, sealed by an old key, and rotated."""
     for number in range(4):
         items = [*range(number)]
-        run.put(number, items=items, text="x" * number * 300)
+        text = "x" * number * 300
+        run.put(number, items=items, text=text)
         run.put(number + 10, namespace="inner")
     config = crashes.config_of()
     run.do(lambda saver: saver.release(config))
@@ -567,22 +594,17 @@ def test_a_log_whose_beginning_is_lost_is_repaired_with_the_key(tmp_path):
 def test_a_failed_sync_reseals_what_was_acknowledged(tmp_path):
     io = HookedIO()
     root = tmp_path / "store"
-
-    def payloads():
-        records = read_records(locate_log(root))
-        return {record.payload for record in records[2:]}
-
     with open_saver(root, OLD, fsync="always", io=io) as saver:
         write(saver, count=4)
     with open_saver(root, BOTH, fsync="always", io=io) as saver:
         saver.put(CONFIG, made(70))
         before = view(saver)
-        old = payloads()
+        old = payloads_of(root)
         with failing(io, "fdatasync", times=1), pytest.raises(CheckpointStorageError):
             saver.put(CONFIG, made(71))
         saver.put(CONFIG, made(72))
         assert view(saver)[1:] == before
-    assert payloads().isdisjoint(old)
+    assert old.isdisjoint(payloads_of(root))
     assert key_ids(root) == {"2025", "current"}
     with open_saver(root, BOTH) as saver:
         assert view(saver)[1:] == before

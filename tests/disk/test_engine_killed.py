@@ -160,15 +160,18 @@ FEWEST_CALLS = 26
 def test_killed_at_every_call_that_stores(tmp_path, run, reference, when, sweep):
     work, undisturbed, calls = reference
     assert calls >= FEWEST_CALLS, "each node, branch, question, answer and effect is stored by a call of its own"
-    for call in sweep.some(range(1, calls + 1), 5):
+    all_calls = range(1, calls + 1)
+    for call in sweep.some(all_calls, 5):
+        case = f"killed {when} call {call}"
         place = tmp_path / str(call)
         ended = run(place, when, call)
         # What branches record together may be stored by one call, so that a run makes fewer calls than another.
         assert ended is None or call > FEWEST_CALLS
         done = finished(place) if ended is None else set()
         assert run(place) is not None
-        assert outcome(place) == undisturbed, f"killed {when} call {call}"
+        assert outcome(place) == undisturbed, case
         lines = Counter(logged(place))
         assert lines.keys() == work
-        assert {line for line in done if lines[line] > 1} == set(), f"killed {when} call {call}"
+        repeated = {line for line in done if lines[line] > 1}
+        assert repeated == set(), case
         assert max(lines.values()) <= 2

@@ -1,5 +1,6 @@
 """A checkpoint is found by its id without an index, whatever the order of the ids, and damage never changes which one."""
 
+import itertools
 import random
 import uuid
 
@@ -22,6 +23,10 @@ def put(saver, number, checkpoint_id=None, target=THREAD, **state):
     new = Checkpoint(node_id="n", next_node_id="m", state={"n": number, **state}, id=checkpoint_id)
     saver.put(target, new)
     return new.id
+
+
+def read_number(saver, checkpoint_id):
+    return saver.get(name(checkpoint_id)).state["n"]
 
 
 @pytest.fixture
@@ -54,13 +59,15 @@ def test_in_any_order_of_ids(kind, tmp_path, scans):
     with FileSystemSaver(tmp_path, fsync="never") as saver:
         for number in range(400):
             made = make_id(kind, number, dice)
-            ids.append(put(saver, number, made, text="t" * dice.randrange(2000)))
+            text = "t" * dice.randrange(2000)
+            ids.append(put(saver, number, made, text=text))
     for number in (0, 1, 57, 398, 399):
         reader = FileSystemSaver(tmp_path)
-        assert reader.get(name(ids[number])).state["n"] == number
-        assert reader.get(name(ids[-2])).state["n"] == 398
+        assert read_number(reader, ids[number]) == number
+        assert read_number(reader, ids[-2]) == 398
     assert scans == []
-    assert FileSystemSaver(tmp_path).get(name(str(uuid.uuid4()))) is None
+    unknown = name(str(uuid.uuid4()))
+    assert FileSystemSaver(tmp_path).get(unknown) is None
     assert len(scans) == 1, "that there is none is known only after a scan"
 
 
@@ -71,8 +78,8 @@ def test_an_id_at_every_position_of_the_windows_that_are_searched(tmp_path, monk
     saver = FileSystemSaver(tmp_path, fsync="never")
     ids = [put(saver, number, text="t" * number) for number in range(120)]
     reader = FileSystemSaver(tmp_path)
-    for number, checkpoint_id in enumerate(ids):
-        assert reader.get(name(checkpoint_id)).state["n"] == number
+    found = [read_number(reader, checkpoint_id) for checkpoint_id in ids]
+    assert found == list(range(120))
     assert scans == []
 
 
@@ -105,15 +112,16 @@ def test_damage_never_changes_what_is_found(tmp_path, sweep):
 def test_with_the_writes_that_were_recorded_before_it(tmp_path, scans):
     saver = FileSystemSaver(tmp_path, fsync="never")
     ids = [str(uuid.uuid4()) for _ in range(200)]
-    for number, checkpoint_id in enumerate(ids):
-        following = ids[number + 1 : number + 2]
-        saver.put_writes(name(checkpoint_id), {"own": number}, early=True)
-        for other in following:
-            saver.put_writes(name(other), {"before its predecessor": number}, early=True)
+    for number, (checkpoint_id, following) in enumerate(itertools.pairwise(ids)):
+        own = name(checkpoint_id)
+        saver.put_writes(own, {"own": number}, early=True)
+        saver.put_writes(name(following), {"before its predecessor": number}, early=True)
         put(saver, number, checkpoint_id)
     scans.clear()
     reader = FileSystemSaver(tmp_path)
-    assert reader.get_writes(name(ids[57])) == {"before its predecessor": 56, "own": 57}
+    some = name(ids[57])
+    writes = reader.get_writes(some)
+    assert writes == {"before its predecessor": 56, "own": 57}
     assert scans == []
 
 

@@ -61,11 +61,11 @@ def one(number, text):
 def filled(root, text):
     """A store with a thread that has a version, a live log and a namespace with both."""
     saver = FileSystemSaver(root, fsync="never")
-    for number, config in enumerate((X, INNER)):
-        saver.put(config, one(number, text))
+    saver.put(X, one(0, text))
+    saver.put(INNER, one(1, text))
     saver.release(X)
-    for number, config in enumerate((X, INNER)):
-        saver.put(config, one(number + 2, text))
+    saver.put(X, one(2, text))
+    saver.put(INNER, one(3, text))
     saver.put(RunnableConfig("y"), one(9, "mine"))
     saver.close()
 
@@ -223,29 +223,33 @@ def test_no_operation_follows_a_link(place, templates, tmp_path, sweep):
     assert len(made) == len(operations) * kinds
     refused = 0
     for kind, name, operation in made:
-        root = shutil.copytree(templates / "store", tmp_path / "store")
-        outside = shutil.copytree(templates / "outside", tmp_path / "outside")
-        put_in_place(root / PLACES[place], kind, outside)
+        case = (kind, name)
+        copy = shutil.copytree(templates, tmp_path / "copy")
+        root = copy / "store"
+        outside = copy / "outside"
+        path = root / PLACES[place]
+        put_in_place(path, kind, outside)
         before = snapshot(outside)
         result = operate(root, place, operation)
         refused += isinstance(result, CheckpointerError)
-        assert snapshot(outside) == before, (kind, name)
-        assert SECRET not in repr(result), (kind, name)
-        shutil.rmtree(root)
-        shutil.rmtree(outside)
-    assert refused >= REFUSED.get(place, 0) * kinds
+        assert snapshot(outside) == before, case
+        assert SECRET not in repr(result), case
+        shutil.rmtree(copy)
+    expected = REFUSED.get(place, 0)
+    assert refused >= expected * kinds
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_no_operation_waits_for_a_special_file(place, templates, tmp_path, sweep):
-    for number, (kind, name, operation) in enumerate(cases(OPERATIONS, place, FILES, is_full=sweep.is_full)):
-        root = shutil.copytree(templates / "store", tmp_path / f"s{number}")
+    for kind, name, operation in cases(OPERATIONS, place, FILES, is_full=sweep.is_full):
+        root = shutil.copytree(templates / "store", tmp_path / "store")
         put_in_place(root / PLACES[place], kind)
         with impatient(60):
             operate(root, place, operation)
             if place != "marker":
                 with FileSystemSaver(root, fsync="never", lock_timeout=0) as other:
-                    assert other.get(RunnableConfig("y")).state["n"] == 9, (kind, name)
+                    latest = other.get(RunnableConfig("y"))
+                    assert latest.state["n"] == 9, (kind, name)
                     other.verify()
         if kind == "full directory":
             assert [*root.rglob("precious")], "what is not the store's is not removed"
@@ -263,13 +267,15 @@ def test_a_link_in_place_of_a_thread_is_a_clear_error_and_is_reported(templates,
     root = shutil.copytree(templates / "store", tmp_path / "store")
     put_in_place(root / THREAD, "link to a copy", templates / "outside")
     saver = FileSystemSaver(root, fsync="never")
-    for use in (lambda: saver.get(INNER), lambda: saver.tag(X, 1), lambda: saver.delete("x"), lambda: lock(saver)):
+    for name in ("get", "put in a namespace", "tag", "delete", "run lock"):
+        operation = OPERATIONS[name]
         with pytest.raises(CheckpointFormatError, match="symbolic link"):
-            use()
+            operation(saver)
     assert saver.threads() == ["y"]
     assert "is not listed, for it is not a directory" in caplog.text
     (problem,) = saver.verify().problems
-    assert (problem.path, problem.state) == (THREAD, "foreign")
+    assert problem.path == THREAD
+    assert problem.state == "foreign"
     assert "symbolic link" in problem.reason
     (file,) = saver.repair().files
     assert file.before.path == THREAD
@@ -303,9 +309,10 @@ def test_a_log_that_is_no_file_is_named_by_every_reader_and_by_verify(kind, temp
     put_in_place(root / THREAD / "log", kind)
     saver = FileSystemSaver(root, fsync="never")
     word = kind.removeprefix("full ")
-    for use in (lambda: saver.get(X), lambda: saver.put(X, one(1, "new")), lambda: saver.list(X)):
+    for name in ("get", "put", "list"):
+        operation = OPERATIONS[name]
         with pytest.raises(CheckpointStorageError, match=f"it is a {word} where a file should be"):
-            use()
+            operation(saver)
     (problem,) = saver.verify().problems
     assert problem.path == f"{THREAD}/log"
     assert problem.state == "foreign"
@@ -319,6 +326,12 @@ def test_a_log_that_is_no_file_is_named_by_every_reader_and_by_verify(kind, temp
 # A directory in a thread's directory
 
 
+def put_foreign_file(directory, name):
+    foreign = directory / "lost+found"
+    foreign.mkdir()
+    (foreign / name).write_text("mine")
+
+
 @pytest.fixture
 def saver(opener):
     saver = opener()
@@ -329,33 +342,25 @@ def saver(opener):
 
 @pytest.mark.parametrize("inner", ["", "n-sub-xbwfkmqbyzm6guswsvquydog/"])
 def test_delete_keeps_a_foreign_directory_and_logs_it_and_blocks_no_operation(inner, saver, opener, tmp_path, caplog):
-    saver.put(RunnableConfig("x", checkpoint_ns="sub"), make_checkpoint(0))
-    store = tmp_path / "store"
-
-    def leave(name, inner=""):
-        """Somebody puts a file into the thread's directory."""
-        (thread,) = store.glob("t-x-*")
-        foreign = thread / inner / "lost+found"
-        foreign.mkdir()
-        (foreign / name).write_text("mine")
-
-    leave("precious", inner)
+    root = tmp_path / "store"
+    saver.put(INNER, make_checkpoint(0))
+    put_foreign_file(next(root.glob("t-x-*")) / inner, "precious")
     assert saver.delete("x")
     assert "lost+found stays" in caplog.text
     assert saver.threads() == ["y"]
-    (kept,) = store.rglob("precious")
+    (kept,) = root.rglob("precious")
     assert kept.read_text() == "mine"
-    assert not [*store.glob("*t-x-*/**/log")], "no byte of the history is left"
-    leftover = kept.relative_to(store).parts[0]
+    leftover, *_ = kept.relative_to(root).parts
+    assert not [*root.glob("*t-x-*/**/log")], "no byte of the history is left"
     for number in range(3):
         other = opener()
         other.put(RunnableConfig(f"new{number}"), make_checkpoint(0))
         other.put(RunnableConfig("x"), make_checkpoint(0))
         assert opener().repair().ok
         assert other.verify().leftovers == (leftover,)
-        leave("more")
+        put_foreign_file(next(root.glob("t-x-*")), "more")
         assert other.delete("x"), "a second time, too"
-        for more in [*store.rglob("more")]:
+        for more in [*root.rglob("more")]:
             shutil.rmtree(more.parents[1])
     assert opener().threads() == ["new0", "new1", "new2", "y"]
 

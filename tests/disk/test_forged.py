@@ -74,34 +74,38 @@ def forged(dice, frames):
         if number == which:
             kind = dice.random()
             if kind < 0.8:
-                value = odd(dice, msgpack.unpackb(payload, unicode_errors="surrogatepass", strict_map_key=False))
-                payload = msgpack.packb(value, unicode_errors="surrogatepass")
+                value = msgpack.unpackb(payload, unicode_errors="surrogatepass", strict_map_key=False)
+                payload = msgpack.packb(odd(dice, value), unicode_errors="surrogatepass")
             elif kind < 0.85:
-                payload = dice.randbytes(dice.randrange(40))
+                length = dice.randrange(40)
+                payload = dice.randbytes(length)
             elif kind < 0.9:
                 flags ^= dice.choice([KEY, REPLACE, COMPRESSED])
             elif kind < 0.95:
-                key, back = dice.choice([(0, back), (key, 0), (back, key), (key + 1, back), (1 << 31, back)])
+                distances = [(0, back), (key, 0), (back, key), (key + 1, back), (1 << 31, back)]
+                key, back = dice.choice(distances)
             else:
                 type_ = dice.choice([META, CHECKPOINT, WRITE, MARK, RELEASE, TOMBSTONE])
         moved[frame.offset] = at
-        parts.append(pack_frame(at, frame.fid, frame.seq, type_, payload, flags, back, key))
-        at += len(parts[-1])
+        record = pack_frame(at, frame.fid, frame.seq, type_, payload, flags, back, key)
+        parts.append(record)
+        at += len(record)
     return b"".join(parts)
 
 
-def readings(saver):
-    """Every way to read a thread."""
-    yield lambda: [checkpoint.state for checkpoint in saver.list(CONFIG)]
-    yield lambda: saver.get(CONFIG) and dict(saver.get(CONFIG).state)
-    yield lambda: saver.history(CONFIG)
-    yield lambda: saver.recent(CONFIG, limit=3)
-    yield lambda: saver.summary(CONFIG)
-    yield lambda: dict(saver.get_writes(CONFIG))
-    yield lambda: saver.interrupts("t")
-    yield lambda: saver.namespaces("t")
-    yield saver.threads
-    yield lambda: saver.versions_by_thread_id("t")
+READINGS = [
+    lambda saver: [checkpoint.state for checkpoint in saver.list(CONFIG)],
+    lambda saver: saver.get(CONFIG) and dict(saver.get(CONFIG).state),
+    lambda saver: saver.history(CONFIG),
+    lambda saver: saver.recent(CONFIG, limit=3),
+    lambda saver: saver.summary(CONFIG),
+    lambda saver: dict(saver.get_writes(CONFIG)),
+    lambda saver: saver.interrupts("t"),
+    lambda saver: saver.namespaces("t"),
+    lambda saver: saver.threads(),
+    lambda saver: saver.versions_by_thread_id("t"),
+]
+"""Every way to read a thread."""
 
 
 def refused(reading):
@@ -126,12 +130,12 @@ def test_a_record_that_makes_no_sense_is_damage_and_nothing_worse(written, tmp_p
     store = shutil.copytree(written, tmp_path / "store")
     path = locate_log(store)
     header = path.read_bytes()[:HEADER_SIZE]
-    path.write_bytes(header + forged(dice, read_records(path)))
+    records = forged(dice, read_records(path))
+    path.write_bytes(header + records)
     found = []
-    for number in range(10):
+    for read in READINGS:
         with FileSystemSaver(store, fsync="never") as saver:
-            reading = [*readings(saver)][number]
-            found.append(refused(reading))
+            found.append(refused(partial(read, saver)))
     with FileSystemSaver(store, fsync="never") as saver:
         report = saver.verify()
         assert not report.ok or not any(map(is_damage, found)), found
@@ -141,11 +145,13 @@ def test_a_record_that_makes_no_sense_is_damage_and_nothing_worse(written, tmp_p
         repair = saver.repair("t")
         if not any(file.refused for file in repair.files):
             assert saver.verify().ok, saver.verify().problems
-            assert not any(is_damage(refused(one)) for one in readings(saver))
-            last = Checkpoint(node_id="a", next_node_id="b", state={"n": 99})
-            put = partial(saver.put, CONFIG, last)
+            for read in READINGS:
+                assert not is_damage(refused(partial(read, saver)))
+            checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"n": 99})
+            put = partial(saver.put, CONFIG, checkpoint)
             if refused(put) is None:  # as it is where the description says that states are somebody else's bytes
-                assert saver.get(CONFIG).state["n"] == 99
+                latest = saver.get(CONFIG)
+                assert latest.state["n"] == 99
 
 
 # One part is wrong: each check of a part has a record that only this check refuses
@@ -205,12 +211,15 @@ def test_metadata_of_a_type_that_is_not_registered_are_no_damage(tmp_path):
     with FileSystemSaver(tmp_path, fsync="never", types=[Kind]) as saver:
         saver.put(CONFIG, checkpoint)
     with FileSystemSaver(tmp_path, fsync="never") as saver:
-        for read in (saver.list, saver.history, saver.get, partial(last_good, saver)):
+        reads = (saver.list, saver.history, saver.get, partial(last_good, saver))
+        for read in reads:
             with pytest.raises(CheckpointSerializationError, match="its type is not registered"):
                 read(CONFIG)
-        assert saver.verify("t").ok
+        report = saver.verify("t")
+        assert report.ok
         saver.register_types(Kind)
-        assert saver.get(CONFIG).metadata["kind"] is Kind.X
+        latest = saver.get(CONFIG)
+        assert latest.metadata["kind"] is Kind.X
 
 
 def expect_repair(saver):
@@ -235,7 +244,9 @@ def test_a_record_with_a_wrong_part_is_damage_and_repaired(tmp_path, name):
 def test_a_keyframe_with_a_wrong_table_hides_only_its_own_state(tmp_path, name):
     path = write_log(tmp_path, CHECKPOINT, TABLES[name], KEY)
     with FileSystemSaver(tmp_path, fsync="never") as saver:
-        assert [info.id for info in saver.history(CONFIG)] == ["bad", "good"]
+        newest, older = saver.history(CONFIG)
+        assert newest.id == "bad"
+        assert older.id == "good"
         good = saver.get(CONFIG.replace(checkpoint_id="good"))
         assert dict(good.state) == {"k": "v"}
         with pytest.raises(CheckpointCorruptionError, match=f"{path}"):

@@ -89,7 +89,8 @@ def test_it_can_be_written_to(saver):
     config = RunnableConfig("plain")
     latest = saver.get(config)
     more = [*latest.state["items"], "more"]
-    saver.put(config, make.checkpoint(99, {"items": more}))
+    checkpoint = make.checkpoint(99, {"items": more})
+    saver.put(config, checkpoint)
     saver.prune("plain", keep_last=20)
     newest, before, *_ = saver.list(config)
     assert fields(before) == fields(latest)

@@ -2,17 +2,24 @@
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, StateSerializer
+from graphkit import (
+    Checkpoint,
+    CheckpointFormatError,
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+    StateSerializer,
+)
 from savers import FileSystemSaver
 from savers.log import Log
-from tests.support.checkpoints import make_checkpoint, make_interrupt
+from tests.support.checkpoints import list_states, make_checkpoint, make_interrupt
 from tests.support.logs import locate_log, read_checkpoints
 
 
 def test_a_listed_checkpoint_stays_readable_wherever_its_bytes_go(opener, config):
     saver = opener()
     for n in range(6):
-        saver.put(config, make_checkpoint(n, items=[*range(n)]))
+        checkpoint = make_checkpoint(n, items=[*range(n)])
+        saver.put(config, checkpoint)
     listed = saver.list(config)
     assert listed[0].state["n"] == 5
     opener().prune(config, keep_last=4)
@@ -23,11 +30,13 @@ def test_a_listed_checkpoint_stays_readable_wherever_its_bytes_go(opener, config
     assert listed[3].state["n"] == 2
     with pytest.raises(CheckpointNotFoundError):
         _ = listed[4].state
-    assert [checkpoint.state["n"] for checkpoint in released.checkpoints[:2]] == [5, 4]
+    newest, older, unread, *_ = released.checkpoints
+    assert newest.state["n"] == 5
+    assert older.state["n"] == 4
     opener().delete("t")
-    for one in (listed[5], released.checkpoints[2]):
+    for checkpoint in (listed[5], unread):
         with pytest.raises(CheckpointNotFoundError, match="deleted"):
-            _ = one.state
+            _ = checkpoint.state
     assert listed[0].state["n"] == 5, "decoded before"
 
 
@@ -54,17 +63,20 @@ class Lines(StateSerializer):
 @pytest.mark.requirement("behaviour 16")
 def test_a_state_serializer_of_the_users_own(tmp_path, config):
     saver = FileSystemSaver(tmp_path, Lines(), fsync="never")
-    states = [{"text": "word " * 50 * n, "n": str(n)} for n in range(60)] + [{}, {"text": ""}]
+    states = [{"text": "word " * 50 * n, "n": str(n)} for n in range(60)]
+    states += [{}, {"text": ""}]
     for state in states:
-        saver.put(config, Checkpoint(node_id="a", next_node_id="b", state=state))
+        checkpoint = Checkpoint(node_id="a", next_node_id="b", state=state)
+        saver.put(config, checkpoint)
     for reader in (saver, FileSystemSaver(tmp_path, Lines())):
-        assert [checkpoint.state for checkpoint in reader.list(config)] == states[::-1]
-    assert saver.size("t") < sum(len(Lines().dumps(state)) for state in states) / 3
+        assert list_states(reader, config) == states[::-1]
+    plain_size = sum(len(Lines().dumps(state)) for state in states)
+    assert saver.size("t") < plain_size / 3
     saver.prune(config, keep_last=2)
-    assert [checkpoint.state for checkpoint in FileSystemSaver(tmp_path, Lines()).list(config)] == states[:-3:-1]
+    reader = FileSystemSaver(tmp_path, Lines())
+    assert list_states(reader, config) == states[:-3:-1]
     with pytest.raises(CheckpointFormatError, match="state_serializer"):
         FileSystemSaver(tmp_path).get(config)
-    from graphkit import CheckpointSerializationError
 
     class Wrong(Lines):
         def dumps(self, data):

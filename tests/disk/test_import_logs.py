@@ -51,6 +51,7 @@ def test_every_directory_that_an_import_makes_is_synced(died, lines, opener, tmp
 def test_the_log_of_the_root_takes_its_place_last(lines, opener, tmp_path):
     """An import that was cut short is continued, and until then nothing takes its thread for a whole one."""
     old = opener(tmp_path / "old")
+    expected = [*export_threads(old, format="logs")]
     for cut in range(2, len(lines)):
         target = opener(tmp_path / str(cut))
         with pytest.raises(CheckpointFormatError, match="cut short"):
@@ -58,8 +59,10 @@ def test_the_log_of_the_root_takes_its_place_last(lines, opener, tmp_path):
         assert target.get(X) is None
         report = import_threads(target, lines, format="logs")
         assert report.threads == ["x"]
-        assert target.get(X).state["n"] == 2
-        assert [*export_threads(target, format="logs")] == [*export_threads(old, format="logs")]
+        latest = target.get(X)
+        assert latest.state["n"] == 2
+        exported = [*export_threads(target, format="logs")]
+        assert exported == expected
 
 
 def test_an_import_into_the_directory_of_another_thread_is_refused(lines, opener, tmp_path):
@@ -67,13 +70,15 @@ def test_an_import_into_the_directory_of_another_thread_is_refused(lines, opener
     target.put(RunnableConfig("victim"), make_checkpoint(0))
     victim = locate_thread("victim").name
     forged = [line.replace(locate_thread("x").name, victim) for line in lines]
-    before = sorted((tmp_path / "new" / victim).iterdir())
+    directory = tmp_path / "new" / victim
+    before = sorted(directory.iterdir())
     with (
         target.run_lock(RunnableConfig("victim")),
         pytest.raises(CheckpointFormatError, match="is not the directory of thread 'x'"),
     ):
         import_threads(target, forged, format="logs")
-    assert [path for path in sorted((tmp_path / "new" / victim).iterdir()) if path.name != "run.lock"] == before
+    after = sorted(directory.iterdir())
+    assert [path for path in after if path.name != "run.lock"] == before
     assert target.versions_by_thread_id("victim") == []
     assert target.threads() == ["victim"]
 

@@ -112,6 +112,7 @@ def test_a_killed_answer_is_found_again(process):
     assert process.saver().interrupts() == []  # the answer is stored, nobody has to give it again
     assert process({"resume": True}) == {"when": "before", "payload": None, "log": ["read", "one", "two"]}
     process({"answer": {"log": "ok"}}, kill="write")
-    assert process({"resume": True})["log"] == ["read", "one", "two", "ok", "write"]
+    finished = process({"resume": True})
+    assert finished["log"] == ["read", "one", "two", "ok", "write"]
     assert process.work().count("read") == 1
     assert process.work().count("write") == 1

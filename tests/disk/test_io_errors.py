@@ -136,11 +136,14 @@ def test_a_write_that_cannot_even_be_undone_is_set_aside_by_the_next_writer(open
         with pytest.raises(CheckpointStorageError):
             saver.put(config, make_checkpoint(1))
         assert fault.met == 3
-        assert list_numbers(saver, config) == list_numbers(opener(), config) == [0]
+        for reader in (saver, opener()):
+            assert list_numbers(reader, config) == [0]
     saver.put(config, make_checkpoint(2))
-    assert list_numbers(saver, config) == list_numbers(opener(), config) == [2, 0]
-    log = locate_log(saver.base_directory)
-    assert len([*log.parent.glob("torn-*")]) == 1
+    for reader in (saver, opener()):
+        assert list_numbers(reader, config) == [2, 0]
+    directory = locate_log(saver.base_directory).parent
+    torn = [*directory.glob("torn-*")]
+    assert len(torn) == 1
     assert "set aside" in caplog.text
 
 
@@ -202,7 +205,8 @@ def expect_stored(root, run, *, is_killed=False):
     found = list_numbers(FileSystemSaver(root), config_of())
     if is_killed:
         assert run.returncode != 0
-        assert found in (expected, [stored[-1] + 1, *expected])
+        with_one_more = [stored[-1] + 1, *expected]
+        assert found in (expected, with_one_more)
     else:
         assert run.returncode == 0, run.stderr
         assert found == expected

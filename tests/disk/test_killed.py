@@ -41,11 +41,13 @@ def kill_at_each_call(store, operate, sweep, most):
         most: how many calls the default run takes.
     """
     whole = shutil.copytree(store, store.with_name("whole"))
-    calls = count_calls(partial(operate, whole))
+    change = partial(operate, whole)
+    calls = count_calls(change)
     yield None, whole
     for number in sweep.some(range(calls), most):
         root = shutil.copytree(store, store.with_name(f"killed {number}"))
-        assert is_killed_at(number, partial(operate, root), part=0.4), number
+        change = partial(operate, root)
+        assert is_killed_at(number, change, part=0.4), number
         yield number, root
         shutil.rmtree(root)
 
@@ -130,26 +132,33 @@ def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(name, tm
         root = tmp_path / str(number)
         saver = open_prepared(root, name)
         watcher = FileSystemSaver(root, fsync="never")
-        expect_whole(view(watcher), views[:1])
-        assert is_killed_at(number, partial(change_store, root, name), part=0.4)
+        before = views[:1]
+        expect_whole(view(watcher), before)
+        change = partial(change_store, root, name)
+        assert is_killed_at(number, change, part=0.4)
         other = FileSystemSaver(root, fsync="never")
-        for one in (other, watcher):
-            expect_each(view(one), views)
+        expect_each(view(other), views)
+        expect_each(view(watcher), views)
         allowed = views
-        writers = [other, saver, watcher] if number % 2 else [saver, watcher, other]
-        for turn, (thread, namespace) in enumerate((("t", ""), ("u", ""), ("t", "inner"), ("u", "inner"), ("t", ""))):
-            writers[turn % 3].put(config_of(thread, namespace), made(900 + turn))
-            allowed = [grown(one, thread, namespace, 900 + turn) for one in allowed]
-            expect_each(view(watcher, [thread]), [{thread: one[thread]} for one in allowed])
+        savers = [other, saver, watcher] if number % 2 else [saver, watcher, other]
+        histories = [("t", ""), ("u", ""), ("t", "inner"), ("u", "inner"), ("t", "")]
+        for turn, (thread, namespace) in enumerate(histories, 900):
+            writer = savers[turn % 3]
+            writer.put(config_of(thread, namespace), made(turn))
+            allowed = [grown(expected, thread, namespace, turn) for expected in allowed]
+            of_thread = [{thread: expected[thread]} for expected in allowed]
+            expect_each(view(watcher, [thread]), of_thread)
         with FileSystemSaver(root) as fresh:
             found = view(fresh)
             expect_whole(found, allowed)
-            assert view(saver) == view(watcher) == view(other) == found
+            for reader in savers:
+                assert view(reader) == found
         for thread in ("t", "u"):
             assert other.delete(thread)
-            assert view(watcher, [thread]) == {thread: {}}
-        for one in (saver, watcher, other):
-            one.close()
+            found = view(watcher, [thread])
+            assert found == {thread: {}}
+        for used in savers:
+            used.close()
 
 
 def test_these_were_hundreds_of_kills(tmp_path):
@@ -206,9 +215,10 @@ def fill_for_policy(saver):
     saver.add_tags(RunnableConfig("t", "c0"), "golden")
     saver.put_writes(RunnableConfig("u", "c1"), {"interrupt:1": make_interrupt()})
     for namespace in ("sub", EARLY):
+        config = RunnableConfig("t", checkpoint_ns=namespace)
         for number in range(5):
-            one = Checkpoint(id=f"c{number}", node_id="a", next_node_id="b", state={"n": number})
-            saver.put(RunnableConfig("t", checkpoint_ns=namespace), one)
+            checkpoint = Checkpoint(id=f"c{number}", node_id="a", next_node_id="b", state={"n": number})
+            saver.put(config, checkpoint)
 
 
 def read_histories(saver):
@@ -263,10 +273,13 @@ def test_a_copy_that_was_killed_is_continued(tmp_path, sweep):
 
     for _, root in kill_at_each_call(tmp_path / "store", copy_all, sweep, 16):
         target = FileSystemSaver(root, fsync="never", types=TYPES)
-        before = [one for thread in target.threads() for one in target.list(RunnableConfig(thread))]
-        before = {one.id for one in before if "graphkit:incomplete" not in one.metadata}
+        before = set()
         for thread in target.threads():
-            infos = target.history(RunnableConfig(thread))
+            config = RunnableConfig(thread)
+            for copy in target.list(config):
+                if "graphkit:incomplete" not in copy.metadata:
+                    before.add(copy.id)
+            infos = target.history(config)
             if infos and infos[0].status != "incomplete":
                 assert_same(source, target, thread, thread)
         copied = copy_threads(source, target)
@@ -277,8 +290,10 @@ def test_a_copy_that_was_killed_is_continued(tmp_path, sweep):
         assert_same(source, target)
         assert_same(source, target, "u", "u")
         for namespace in ("", "sub"):
-            released = [saver.tag(config_of("t", namespace), 1).checkpoints for saver in (source, target)]
-            assert [*map(exact, released[0])] == [*map(exact, released[1])]
+            config = config_of("t", namespace)
+            released = source.tag(config, 1).checkpoints
+            copied = target.tag(config, 1).checkpoints
+            assert [*map(exact, copied)] == [*map(exact, released)]
         assert target.verify().ok
         target.close()
     assert len(seen) > 4

@@ -38,8 +38,10 @@ def test_any_string_is_a_thread_a_namespace_and_a_node_and_comes_back(hostile, o
     for number, name in enumerate(HOSTILE):
         found = hostile.get(RunnableConfig(name, checkpoint_ns=name))
         assert found.state["n"] == number
-        assert found.node_id == found.next_node_id == name
-        assert len(hostile.list(RunnableConfig(name))) == 1 + (not name)
+        assert found.node_id == name
+        assert found.next_node_id == name
+        listed = hostile.list(RunnableConfig(name))
+        assert len(listed) == (1 if name else 2)
     assert hostile.verify().ok
     for name in HOSTILE:
         released = hostile.release(RunnableConfig(name))
@@ -123,7 +125,8 @@ def test_modes_do_not_depend_on_the_umask(odd_umask, opener, config, tmp_path):
     root = tmp_path / "deep" / "store"
     saver = opener(root)
     saver.put(config, make_checkpoint(0))
-    saver.put(config.replace(checkpoint_ns="inner"), make_checkpoint(0))
+    inner = config.replace(checkpoint_ns="inner")
+    saver.put(inner, make_checkpoint(0))
     saver.release(config)
     saver.put(config, make_checkpoint(0))
     path = locate_log(root)
@@ -131,22 +134,25 @@ def test_modes_do_not_depend_on_the_umask(odd_umask, opener, config, tmp_path):
     opener(root).put(config, make_checkpoint(1))
     saver.prune(config, keep_last=1)
     assert modes(files_below(tmp_path)) == {0o600}
-    assert modes(path for path in tmp_path.rglob("*") if path.is_dir()) == {0o700}
+    directories = [path for path in tmp_path.rglob("*") if path.is_dir()]
+    assert modes(directories) == {0o700}
 
 
 @pytest.mark.requirement("L6")
 def test_missing_directories_are_made_and_what_exists_is_left_as_it_is(config, tmp_path):
-    saver = FileSystemSaver(str(tmp_path / "a" / "b"))
-    assert (tmp_path / "a" / "b").is_dir()
+    new = tmp_path / "a" / "b"
+    saver = FileSystemSaver(str(new))
+    assert new.is_dir()
     assert saver.get(config) is None
     assert saver.list(config) == []
     assert saver.threads() == []
     assert not saver.delete("t")
     assert saver.release(config).checkpoints == []
-    (tmp_path / "own").mkdir(mode=0o755)
-    (tmp_path / "own").chmod(0o755)
-    FileSystemSaver(tmp_path / "own").put(config, make_checkpoint(0))
-    assert stat.S_IMODE((tmp_path / "own").stat().st_mode) == 0o755
+    own = tmp_path / "own"
+    own.mkdir(mode=0o755)
+    own.chmod(0o755)
+    FileSystemSaver(own).put(config, make_checkpoint(0))
+    assert modes([own]) == {0o755}
 
 
 def test_reading_an_empty_place_creates_nothing(opener, config, tmp_path):
@@ -185,12 +191,15 @@ def test_a_path_that_is_none_is_refused(path):
 def test_on_a_file_system_that_ignores_case_ids_stay_apart(fs):
     fs.is_case_sensitive = False
     saver = FileSystemSaver("/store", fsync="never")
-    for number, thread in enumerate(["User", "user", "USER"]):
+    threads = ["USER", "User", "user"]
+    for number, thread in enumerate(threads):
         saver.put(RunnableConfig(thread), make_checkpoint(number))
     saver.close()
     reader = FileSystemSaver("/store")
-    assert [reader.get(RunnableConfig(thread)).state["n"] for thread in ["User", "user", "USER"]] == [0, 1, 2]
-    assert sorted(reader.threads()) == ["USER", "User", "user"]
+    for number, thread in enumerate(threads):
+        latest = reader.get(RunnableConfig(thread))
+        assert latest.state["n"] == number
+    assert sorted(reader.threads()) == threads
     reader.close()
 
 

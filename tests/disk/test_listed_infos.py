@@ -51,6 +51,7 @@ def test_later_records_do_not_change_it(saver, opener, is_recent):
 
 def test_it_is_used_like_a_list(saver):
     expected = list(saver.history(THREAD))
+    oldest_first = expected[::-1]
     for warm in (lambda _: None, list):
         history = saver.history(THREAD)
         warm(history)
@@ -59,7 +60,7 @@ def test_it_is_used_like_a_list(saver):
         assert history[-1] == expected[-1]
         assert history[1:4] == expected[1:4]
         assert history[::-2] == expected[::-2]
-        assert list(reversed(history)) == expected[::-1]
+        assert list(reversed(history)) == oldest_first
         assert expected[2] in history
         assert history.index(expected[3]) == 3
         with pytest.raises(IndexError):

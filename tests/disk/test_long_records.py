@@ -75,9 +75,13 @@ def expect(root, states, config=CONFIG, **options):
         assert states_of(listed) == list(states.values())
         for name, state in states.items():
             at = config.with_check_point_id(name)
-            assert dict(saver.get(at).state) == state
-        assert saver.get(config).id == listed[-1].id
-    for record in read_records(locate_log(root, config.thread)):
+            found = saver.get(at)
+            assert dict(found.state) == state
+        latest = saver.get(config)
+        assert latest.id == listed[-1].id
+    path = locate_log(root, config.thread)
+    records = read_records(path)
+    for record in records:
         assert len(record.payload) <= LIMIT
 
 
@@ -138,12 +142,14 @@ def test_opaque_states_longer_than_a_record_are_stored(tmp_path):
 
 def test_a_state_that_outgrew_a_record_goes_on_at_the_cost_of_what_is_new(tmp_path):
     states = written(tmp_path)
-    size = locate_log(tmp_path).stat().st_size
+    path = locate_log(tmp_path)
+    size = path.stat().st_size
     with open_saver(tmp_path) as saver:
         for number in range(8, 12):
-            states.append({**states[-1], "n": number})
-            saver.put(CONFIG, made(number, states[-1]))
-    assert locate_log(tmp_path).stat().st_size - size < 2000
+            state = {**states[-1], "n": number}
+            states.append(state)
+            saver.put(CONFIG, made(number, state))
+    assert path.stat().st_size - size < 2000
     expect(tmp_path, by_id(states))
 
 
@@ -169,21 +175,25 @@ def test_copy_and_release_keep_all(tmp_path):
 
 
 def test_repair_corrects_a_flipped_bit_in_each_record(tmp_path):
-    states = by_id(written(tmp_path / "whole"))
+    template = tmp_path / "whole"
+    states = by_id(written(template))
     dice = random.Random(1)
-    whole = locate_log(tmp_path / "whole").read_bytes()
+    path = locate_log(template)
+    whole = path.read_bytes()
     flipped = 0
-    for number, one in enumerate(read_records(locate_log(tmp_path / "whole"))):
+    for number, record in enumerate(read_records(path)):
         root = tmp_path / str(number)
-        shutil.copytree(tmp_path / "whole", root)
-        locate_log(root).write_bytes(flip(whole, dice.randrange(one.offset, one.end), 1 << dice.randrange(8)))
+        shutil.copytree(template, root)
+        offset = dice.randrange(record.offset, record.end)
+        mask = 1 << dice.randrange(8)
+        locate_log(root).write_bytes(flip(whole, offset, mask))
         with open_saver(root) as saver:
             assert not saver.verify().ok
             report = saver.repair("t")
             assert report.files[0].kept == 8
             assert report.lost == ()
         expect(root, states)
-        flipped += one.type == DATA
+        flipped += record.type == DATA
         shutil.rmtree(root)
     assert flipped > 10
 
@@ -191,16 +201,18 @@ def test_repair_corrects_a_flipped_bit_in_each_record(tmp_path):
 def test_repair_without_a_record_of_data_loses_only_what_needs_it(tmp_path):
     states = by_id(written(tmp_path))
     path = locate_log(tmp_path)
-    offset = next(record.offset for record in read_records(path) if record.type == DATA)
-    garbled = replace_bytes(path.read_bytes(), offset + 1000, os.urandom(200))
+    data = next(record for record in read_records(path) if record.type == DATA)
+    noise = os.urandom(200)
+    garbled = replace_bytes(path.read_bytes(), data.offset + 1000, noise)
     path.write_bytes(garbled)
     with open_saver(tmp_path) as saver:
         assert not saver.verify().ok
         (file,) = saver.repair("t").files
         left = saver.list(CONFIG)
-        assert file.kept == len(left) >= 1
-        for one in left:
-            assert dict(one.state) == states[one.id]
+        assert left
+        assert file.kept == len(left)
+        for checkpoint in left:
+            assert dict(checkpoint.state) == states[checkpoint.id]
         assert saver.verify().ok
 
 
@@ -214,32 +226,35 @@ def cuts(path):
 
 
 def test_a_crash_between_data_and_its_keyframe_leaves_a_history_that_goes_on(tmp_path):
-    states = by_id(written(tmp_path / "whole"))
-    path = locate_log(tmp_path / "whole")
+    template = tmp_path / "whole"
+    states = by_id(written(template))
+    path = locate_log(template)
     whole = path.read_bytes()
     frames = read_records(path)
+    ends = {frame.end for frame in frames}
     orphaned = 0
     for cut in cuts(path):
         root = tmp_path / str(cut)
-        shutil.copytree(tmp_path / "whole", root)
+        shutil.copytree(template, root)
         locate_log(root).write_bytes(whole[:cut])
-        there = [one for one in frames if one.end <= cut]
-        count = sum(one.type == CHECKPOINT for one in there)
-        kept = dict(list(states.items())[:count])
+        there = [frame for frame in frames if frame.end <= cut]
+        count = sum(frame.type == CHECKPOINT for frame in there)
+        kept = dict(itertools.islice(states.items(), count))
         with open_saver(root) as saver:
             assert list_ids(saver, CONFIG)[::-1] == list(kept)
             assert (saver.get(CONFIG) is None) is not kept
-            assert saver.verify().ok is (cut in {one.end for one in frames})
+            assert saver.verify().ok is (cut in ends)
             state = {"after": noise("after", 100_000)}
             saver.put(CONFIG, made(99, state))
-        expect(root, {**kept, "c99": state})
+        expected = {**kept, "c99": state}
+        expect(root, expected)
         orphans = counted(root)
         with open_saver(root) as saver:
             is_orphaned = there[-1].type == DATA
             assert (saver.compact("t") > 0) is is_orphaned, cut
             orphaned += is_orphaned
         assert (counted(root) < orphans) is is_orphaned
-        expect(root, {**kept, "c99": state})
+        expect(root, expected)
         shutil.rmtree(root)
     assert orphaned > 10
 

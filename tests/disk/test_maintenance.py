@@ -38,7 +38,8 @@ def test_large_values_are_compressed_and_come_back_without_being_asked(method, o
     assert small > len(below)
     put_all(saver, config, [{"other": above}])
     assert saver.size("t") - small < len(above) / 3
-    flags = [frame.flags & COMPRESSED for frame in read_records(locate_log(saver.base_directory))]
+    path = locate_log(saver.base_directory)
+    flags = [record.flags & COMPRESSED for record in read_records(path)]
     assert flags == [0, 0, 0, COMPRESSED]
     reader = opener(compression=None)
     assert list_states(reader, config) == [{"other": above}, {"text": below}]

@@ -9,6 +9,10 @@ from graphkit import Checkpoint, CheckpointFormatError, RunnableConfig
 from savers import FileSystemSaver
 
 THREADS = ["plain", "Not Plain!"]
+OTHER_CONTENTS = [
+    bytes(512), b"\xff" * 63, b"{}\n", b"[]\n", b"\n", b"null", b'{"format": true}\n', b'{"format": -2, "store": "x"}\n',
+    b'{"format": 0, "store": "x"}\n', b'{"format": 1}\n', b'{"store": "x"}\n', b'{"format": ' + b"9" * 60 + b"}",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -51,13 +55,18 @@ def test_any_other_content_is_noticed_and_closes_nothing(store):
     """test_every_bit.py has each flipped bit."""
     sound = store.read_bytes()
     dice = random.Random(1)
-    for data in (
-        *(sound[:length] for length in range(len(sound))), bytes(len(sound)), bytes(512), b"\xff" * 63, b"{}\n", b"[]\n", b"\n",
-        b"null", sound + b"\n", sound * 2, b" " + sound, sound[:30] + bytes(33), b'{"format": true}\n',
-        b'{"format": -2, "store": "x"}\n', b'{"format": 0, "store": "x"}\n', b'{"format": 1}\n', b'{"store": "x"}\n',
-        sound.replace(b"format", b"FORMAT"), dice.randbytes(63), dice.randbytes(5000), b'{"format": ' + b"9" * 60 + b"}",
+    cut_short = [sound[:length] for length in range(len(sound))]
+    changed = [
+        bytes(len(sound)),
+        sound + b"\n",
+        sound * 2,
+        b" " + sound,
         b"\xef\xbb\xbf" + sound,
-    ):  # fmt: skip
+        sound[:30] + bytes(33),
+        sound.replace(b"format", b"FORMAT"),
+    ]
+    noise = [dice.randbytes(63), dice.randbytes(5000)]
+    for data in cut_short + changed + noise + OTHER_CONTENTS:
         store.write_bytes(data)
         expect_noticed_and_repaired(store.parent)
 
@@ -119,7 +128,9 @@ def test_the_first_write_makes_the_marker_one_of_version_2_and_keeps_the_id(stor
     expect_open(store.parent)
     assert store.read_bytes() == before
     with FileSystemSaver(store.parent, fsync="never") as saver:
-        saver.put(RunnableConfig("new"), Checkpoint(node_id="a", next_node_id="b", state={}))
+        checkpoint = Checkpoint(node_id="a", next_node_id="b", state={})
+        saver.put(RunnableConfig("new"), checkpoint)
     store_id = before.split(b'"store": "')[1][:36]
     line = b'{"format": 2, "store": "%s"}\n' % store_id
-    assert store.read_bytes() == line.replace(b"}", b', "crc32": "%08x"}' % crc32(line))
+    checksum = b"%08x" % crc32(line)
+    assert store.read_bytes() == line.replace(b"}", b', "crc32": "%s"}' % checksum)

@@ -27,12 +27,12 @@ from tests.disk.simfs import SimFS
 from tests.support.checkpoints import list_numbers
 from tests.support.disks import failing
 from tests.support.logs import (
-    CHECKPOINT,
     HEADER_SIZE,
     flip,
     forge_meta,
     locate_log,
     locate_thread,
+    read_checkpoints,
     read_records,
     replace_payload,
 )
@@ -219,7 +219,8 @@ def damage():
         tree = fs.tree()
         home = tree["store"][locate_thread("t").name]
         data = home["log"]
-        for at in (*range(HEADER_SIZE, 600, 7), *range(600, len(data) - 9900, 331)):
+        offsets = [*range(HEADER_SIZE, 600, 7), *range(600, len(data) - 9900, 331)]
+        for at in offsets:
             home["log"] = flip(data, at, 0x41)
             with suppress(CheckpointCorruptionError):
                 assert view(open_saver(SimFS(tree))) == whole, at
@@ -275,13 +276,14 @@ def full_disk():
     with fixed("full"):
         fs = SimFS()
         saver = open_saver(fs)
-        saver.put(config_of(), made(0))
+        config = config_of()
+        saver.put(config, made(0))
         before = read_log(fs)
         with failing(fs, "write_at", errno.ENOSPC, times=2, part=20), pytest.raises(CheckpointStorageError):
-            saver.put(config_of(), made(1))
+            saver.put(config, made(1))
         assert read_log(fs) == before.rstrip(b"\0"), "the zeros ahead may be gone"
-        saver.put(config_of(), made(2))
-        assert list_numbers(open_saver(fs), config_of()) == [2, 0]
+        saver.put(config, made(2))
+        assert list_numbers(open_saver(fs), config) == [2, 0]
 
 
 def zeros_ahead():
@@ -289,14 +291,16 @@ def zeros_ahead():
     fs = SimFS()
     first = open_saver(fs)
     second = open_saver(fs)
+    config = config_of()
     for number in range(6):
-        first.put(config_of(), made(number, text=f"{number}" * 900))
-    second.put(config_of(), made(6))
+        first.put(config, made(number, text=f"{number}" * 900))
+    second.put(config, made(6))
     first.close()
-    second.put(config_of(), made(7))
-    assert list_numbers(open_saver(fs), config_of()) == [7, 6, 5, 4, 3, 2, 1, 0]
-    thread = locate_thread("t").name
-    assert not [name for name in fs.tree()["store"][thread] if name.endswith(".bin")]
+    second.put(config, made(7))
+    assert list_numbers(open_saver(fs), config) == [7, 6, 5, 4, 3, 2, 1, 0]
+    store = fs.tree()["store"]
+    files = store[locate_thread("t").name]
+    assert not [name for name in files if name.endswith(".bin")]
     assert open_saver(fs).verify().ok
 
 
@@ -317,18 +321,19 @@ def repeated_early_id():
 
 def moved_records():
     """Sealed records change places, with right checksums: an error."""
-
-    for thread in ("t", "u"):
+    for thread, place in (("t", 4), ("u", 3)):
         with TemporaryDirectory() as root:
             saver = FileSystemSaver(root, fsync="never", cipher=NEW)
             for number in range(6):
-                saver.put(config_of(), made(number, text=f"text {number}"))
-                saver.put(config_of("u"), made(number, text=f"text {number}"))
+                checkpoint = made(number, text=f"text {number}")
+                saver.put(config_of(), checkpoint)
+                saver.put(config_of("u"), checkpoint)
             saver.close()
-            one = read_records(locate_log(root))[3]
-            two = read_records(locate_log(root, thread))[4 if thread == "t" else 3]
-            assert len(one.payload) == len(two.payload)
-            replace_payload(locate_log(root), one, two.payload)
+            path = locate_log(root)
+            record = read_records(path)[3]
+            other = read_records(locate_log(root, thread))[place]
+            assert len(record.payload) == len(other.payload)
+            replace_payload(path, record, other.payload)
             with pytest.raises(CheckpointerError):
                 FileSystemSaver(root, cipher=NEW).list(config_of())
 
@@ -349,15 +354,17 @@ def replaced_log():
 
 def keyframes():
     """Small logs get keyframes often, longer ones now and then, those with a long keyframe rarely."""
+    config = config_of()
     for length, least, most in ((0, 17, 19), (70_000, 2, 4), (200_000, 1, 1)):
         with TemporaryDirectory() as root:
             saver = FileSystemSaver(root, fsync="never", compression=None)
+            text = "x" * length
             for number in range(300):
-                saver.put(config_of(), made(number, text="x" * length))
-            found = [
-                record for record in read_records(locate_log(root)) if record.type == CHECKPOINT and record.is_keyframe
-            ]
-            assert least <= len(found) <= most
+                saver.put(config, made(number, text=text))
+            path = locate_log(root)
+            checkpoints = read_checkpoints(path)
+            keyframes = [record for record in checkpoints if record.is_keyframe]
+            assert least <= len(keyframes) <= most
 
 
 def found_by_id():

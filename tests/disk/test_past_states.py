@@ -20,13 +20,15 @@ def fill(saver, randomness, count, state, ids):
     """Put checkpoints whose values grow, shrink, slide, are replaced, go away and come back."""
     for _ in range(count):
         state = dict(state)
-        line = randomness.randbytes(randomness.randrange(200)).hex()
-        log = [*state.get("log", ()), line]
-        state["window"] = [*state.get("window", ()), randomness.random()][-20:]
+        length = randomness.randrange(200)
+        entry = randomness.randbytes(length).hex()
+        log = [*state.get("log", ()), entry]
+        window = [*state.get("window", ()), randomness.random()]
+        state["log"] = log
+        state["window"] = window[-20:]
         if randomness.random() < 0.1:
             kept = randomness.randrange(len(log) + 1)
-            log = log[:kept]
-        state["log"] = log
+            state["log"] = log[:kept]
         if randomness.random() < 0.1:
             state["text"] = "t" * randomness.randrange(3000)
         if randomness.random() < 0.05:
@@ -36,8 +38,8 @@ def fill(saver, randomness, count, state, ids):
         new = Checkpoint(node_id="n", next_node_id="m", state=state)
         target = THREAD
         if ids and randomness.random() < 0.1:
-            number = randomness.randrange(len(ids))
-            target = name(ids.pop(number))
+            place = randomness.randrange(len(ids))
+            target = name(ids.pop(place))
         saver.put(target, new)
         ids.append(new.id)
     return state
@@ -64,10 +66,13 @@ def test_in_any_order_and_while_the_log_grows(seed, tmp_path, plain):
     reader = FileSystemSaver(tmp_path, fsync="never")
     state = fill(writer, dice, 120, {}, ids)
     for arrange in (reversed, list, lambda ids: dice.sample(ids, len(ids))):
-        for checkpoint_id in [*arrange(ids)][:60]:
+        some = [*arrange(ids)][:60]
+        for checkpoint_id in some:
+            at = name(checkpoint_id)
             expected = plain(tmp_path, checkpoint_id)
-            assert reader.get(name(checkpoint_id)).state == expected
-            found = writer.get(name(checkpoint_id)).state
+            read = reader.get(at)
+            assert read.state == expected
+            found = writer.get(at).state
             assert list(found.items()) == list(expected.items())
         state = fill(writer, dice, 10, state, ids)
 
@@ -87,7 +92,8 @@ def grow(saver, count, make_item):
 def test_the_states_of_a_listing_share_the_items_of_a_growing_list(tmp_path):
     saver = FileSystemSaver(tmp_path, fsync="never")
     grow(saver, 40, lambda number: {"id": number, "text": "x" * 50})
-    listed = FileSystemSaver(tmp_path, fsync="never").list(THREAD)
+    reader = FileSystemSaver(tmp_path, fsync="never")
+    listed = reader.list(THREAD)
     newest = listed[0].state["items"]
     for number, checkpoint in enumerate(listed[:30]):
         items = checkpoint.state["items"]
@@ -181,13 +187,14 @@ def outline(saver, ids):
 def test_whatever_follows_a_past_state(tmp_path, ids, end, follows):
     store = tmp_path / "store"
     END[end](FileSystemSaver(store, fsync="never"), ids)
+    past = name(ids[7])
     results = []
     for is_first in (True, False):
         directory = shutil.copytree(store, tmp_path / f"copy {is_first}")
         saver = FileSystemSaver(directory, fsync="never")
         if is_first:
-            assert saver.get(name(ids[7])).state["n"] == 7
-            assert saver.get_writes(name(ids[7])) == {"k": 7}
+            assert saver.get(past).state["n"] == 7
+            assert saver.get_writes(past) == {"k": 7}
         found = NEXT[follows](saver, ids)
         if follows.startswith("put") or follows == "release":
             found = None  # it has a time of its own

@@ -47,11 +47,13 @@ def test_a_killed_writer_loses_nothing_that_was_acknowledged(opener, config, tmp
         writer.wait()
         writer.stdin.close()
         writer.stdout.close()
-        last = int(rest[-1]) if rest else last
+        if rest:
+            last = int(rest[-1])
         history = opener().list(config)
-        own = history[: len(history) - (acknowledged + 1)]
-        assert last + 1 <= len(own) <= last + 2, "all that was acknowledged, and at most one more"
-        assert [one.state["n"] for one in own] == [*range(len(own) - 1, -1, -1)]
+        count = len(history) - (acknowledged + 1)
+        assert last + 1 <= count <= last + 2, "all that was acknowledged, and at most one more"
+        numbers = [checkpoint.state["n"] for checkpoint in history[:count]]
+        assert numbers[::-1] == [*range(count)]
         acknowledged = len(history) - 1
     opener().put(config, make_checkpoint(0))
     assert len(opener().list(config)) == acknowledged + 2
@@ -158,13 +160,15 @@ def finished(started):
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("fsync", ["always", "never"])
 def test_eight_processes_on_one_thread_and_eight_on_their_own(fsync, launcher, tmp_path):
+    store = tmp_path / "store"
     own = [f"own {who}" for who in range(8, 16)]
-    finished(workers(launcher, str(tmp_path / "store"), fsync, ["shared"] * 8 + own, 25))
+    threads = ["shared"] * 8 + own
+    finished(workers(launcher, str(store), fsync, threads, 25))
 
     def expected(who):
         return [state_of(who, n) for n in reversed(range(25))]
 
-    with FileSystemSaver(tmp_path / "store") as saver:
+    with FileSystemSaver(store) as saver:
         assert set(saver.threads()) == {"shared", *own}
         shared = RunnableConfig("shared")
         assert len(set(list_ids(saver, shared))) == 200
@@ -187,11 +191,13 @@ def test_whatever_a_reader_sees_beside_writers_was_put(launcher, tmp_path):
         seen = []
         while any(worker.poll() is None for worker in started):
             found = list_states(reader, config)[::-1]
-            assert found[: len(seen)] == seen, "what was there stays, in its order"
+            known = len(seen)
+            assert found[:known] == seen, "what was there stays, in its order"
             seen = found
             for who in range(3):
                 mine = [state for state in found if state["who"] == who]
-                assert mine == [state_of(who, n) for n in range(len(mine))]
+                expected = [state_of(who, n) for n in range(len(mine))]
+                assert mine == expected
         finished(started)
         assert len(reader.list(config)) == 180
 

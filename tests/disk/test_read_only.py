@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-from datetime import UTC, datetime
 
 import pytest
 
@@ -11,7 +10,7 @@ from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from graphkit.transfer import export_threads
 from savers import FileSystemSaver
 from tests.disk.test_foreign_files import INNER, X, filled, one
-from tests.support.checkpoints import list_numbers
+from tests.support.checkpoints import list_numbers, make_interrupt
 from tests.support.disks import as_an_ordinary_user
 
 READERS = {
@@ -50,9 +49,7 @@ WRITERS = {
 def made(root):
     filled(root, "mine")
     with FileSystemSaver(root, fsync="never") as saver:
-        when = datetime(2026, 5, 1, tzinfo=UTC)
-        stop = {"node_id": "a", "when": "inside", "payload": None, "created_at": when}
-        saver.put_writes(X, {"key": 1, "interrupt:1": stop})
+        saver.put_writes(X, {"key": 1, "interrupt:1": make_interrupt()})
         saver.add_tags(X, "kept")
         saver.put(RunnableConfig("y"), one(10, "mine"))
     with FileSystemSaver(root, fsync="never") as saver:

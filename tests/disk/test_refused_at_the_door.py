@@ -84,10 +84,11 @@ def read_all(saver):
         for namespace in saver.namespaces(thread):
             config = RunnableConfig(thread, checkpoint_ns=namespace)
             listed = saver.list(config)
-            for one in listed:
-                at = config.with_check_point_id(one.id)
-                repr((dict(one.state), one.metadata, one.created_at))
-                repr((dict(saver.get_writes(at)), saver.tags_of(at)))
+            for checkpoint in listed:
+                at = config.with_check_point_id(checkpoint.id)
+                repr((dict(checkpoint.state), checkpoint.metadata, checkpoint.created_at))
+                repr(dict(saver.get_writes(at)))
+                saver.tags_of(at)
             assert saver.get(config) is not None
             assert len(saver.history(config)) == len(listed)
             assert saver.summary(config).checkpoints == len(listed)

@@ -138,9 +138,11 @@ def test_one_state_may_be_larger_than_the_cache(opener, monkeypatch):
     limit_cache(monkeypatch, 1000)
     saver = opener()
     for number in range(4):
-        saver.put(T, make_checkpoint(number, text="x" * 5000 + str(number)))
+        text = "x" * 5000 + str(number)
+        saver.put(T, make_checkpoint(number, text=text))
     assert list_numbers(saver, T) == [3, 2, 1, 0]
-    older = T.with_check_point_id(saver.list(T)[2].id)
+    past = saver.list(T)[2]
+    older = T.with_check_point_id(past.id)
     saver.put_writes(older, {"key": 1})
     saver.add_tags(T, "tag")
     assert saver.tags_of(T) == ("tag",)

@@ -93,10 +93,12 @@ def test_it_is_what_fstat_says(opened, tmp_path, monkeypatch, system):
     for size in (0, 1, 4096, (1 << 33) + 5):
         io.truncate(fd, size)
         assert io.measure(fd) == (size, 1)
-    os.link(tmp_path / "file", tmp_path / "second")
+    file = tmp_path / "file"
+    second = tmp_path / "second"
+    os.link(file, second)
     assert io.measure(fd) == (size, 2)
-    (tmp_path / "second").unlink()
-    (tmp_path / "file").unlink()
+    second.unlink()
+    file.unlink()
     assert io.measure(fd) == (size, 0)
 
 

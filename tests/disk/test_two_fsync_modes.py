@@ -52,16 +52,19 @@ class Rebooting(Crashes):
         for number, (thread, namespace) in enumerate(self.histories, 900):
             here = self._views_of(views, thread, namespace)
             config = config_of(thread, namespace)
-            for one in (saver, open_saver(fs, self.fsync)):
-                expect_each(view(one, [thread], [namespace]), here)
-                self._expect_alike(one, config)
+            view_here = partial(view, threads=[thread], namespaces=[namespace])
+            fresh = open_saver(fs, self.fsync)
+            for reader in (saver, fresh):
+                expect_each(view_here(reader), here)
+                self._expect_alike(reader, config)
             saver.put(config, made(number))
-            longer = [grown(one, thread, namespace, number) for one in here]
-            expect_each(view(saver, [thread], [namespace]), longer)
+            longer = [grown(expected, thread, namespace, number) for expected in here]
+            expect_each(view_here(saver), longer)
             self._expect_alike(saver, config)
             self._expect_early_or_none(saver, views, thread, namespace)
-        problems = saver.verify().problems
-        assert "damaged" not in {file.state for file in problems}
+        report = saver.verify()
+        states = {file.state for file in report.problems}
+        assert "damaged" not in states
         self.boot[0] = 1
 
     @staticmethod
@@ -234,9 +237,11 @@ def expect_numbers(saver, expected):
         assert summary.checkpoints == len(expected)
     else:
         assert latest is summary is None
-    assert len(saver.history(CONFIG)) == len(expected)
-    assert len(saver.recent(CONFIG, limit=3)) == min(3, len(expected))
-    assert "damaged" not in {file.state for file in saver.verify().problems}
+    count = len(expected)
+    assert len(saver.history(CONFIG)) == count
+    assert len(saver.recent(CONFIG, limit=3)) == min(3, count)
+    report = saver.verify()
+    assert "damaged" not in {file.state for file in report.problems}
 
 
 @pytest.mark.parametrize("fsync", ["never", 60.0, "always"])

@@ -32,7 +32,8 @@ def expect_version(reader, configs, before):
     assert reader.get_version(ROOT) == "1"
     for config in configs:
         assert reader.list(config) == []
-        assert reader.get(config) is reader.summary(config) is None
+        assert reader.get(config) is None
+        assert reader.summary(config) is None
         assert released(reader, config) == before[config.checkpoint_ns]
 
 

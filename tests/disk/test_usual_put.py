@@ -77,8 +77,12 @@ def test_what_is_known_of_a_change_makes_no_difference_to_a_reader(seed, compres
     for number, checkpoint in enumerate(puts):
         if number % 4 == 0:
             # Early writes of this checkpoint, of one that comes later, or of one that never comes.
-            ids = [checkpoint.id, *(later.id for later in puts[number + 2 : number + 3]), f"never{number}"]
-            owner = RunnableConfig("t", checkpoint_id=ids[number // 4 % len(ids)])
+            present_and_later = puts[number : number + 3 : 2]
+            ids = [owner.id for owner in present_and_later]
+            ids.append(f"never{number}")
+            turn = number // 4
+            owner_id = ids[turn % len(ids)]
+            owner = RunnableConfig("t", checkpoint_id=owner_id)
             saver.put_writes(owner, {f"w{number}": number}, early=True)
         saver.put(CONFIG, checkpoint)
         if number == 100:
@@ -86,8 +90,8 @@ def test_what_is_known_of_a_change_makes_no_difference_to_a_reader(seed, compres
         if number % 9 == 0:
             assert saver.get(CONFIG).state == checkpoint.state
     assert saver.verify().ok
+    expected = [(checkpoint.id, checkpoint.state) for checkpoint in puts]
     for reader in (saver, FileSystemSaver(tmp_path)):
-        assert [(checkpoint.id, checkpoint.state) for checkpoint in reversed(reader.list(CONFIG))] == [
-            (one.id, one.state) for one in puts
-        ]
+        found = [(checkpoint.id, checkpoint.state) for checkpoint in reader.list(CONFIG)]
+        assert found[::-1] == expected
     saver.close()

@@ -45,6 +45,12 @@ def ids(found):
     return [one.checkpoint.id for one in found if one.kind == "checkpoint"]
 
 
+def stored_ids(saver, thread):
+    """The ids of the checkpoints of both namespaces."""
+    histories = [saver.history(RunnableConfig(thread, checkpoint_ns=namespace)) for namespace in ("", "in")]
+    return {info.id for history in histories for info in history}
+
+
 def to(id):
     return lambda change: change.checkpoint is not None and change.checkpoint.id == id
 
@@ -72,14 +78,17 @@ def test_a_watch_reports_all_that_other_processes_write_in_order(saver, elsewher
         found = []
         missing = {"a", "b"}
         while missing:
-            found.append(watch.get(PATIENCE))
-            assert found[-1] is not None
-            if found[-1].checkpoint.node_id == "n199":
-                missing.discard(found[-1].thread_id)
+            change = watch.get(PATIENCE)
+            assert change is not None
+            found.append(change)
+            if change.checkpoint.node_id == "n199":
+                missing.discard(change.thread_id)
         for writer in writers:
             writer.communicate()
+    expected = [f"n{n}" for n in range(200)]
     for thread in ("a", "b"):
-        assert [one.checkpoint.node_id for one in found if one.thread_id == thread] == [f"n{n}" for n in range(200)]
+        nodes = [change.checkpoint.node_id for change in found if change.thread_id == thread]
+        assert nodes == expected
 
 
 def test_nothing_is_read_while_nothing_happens(opener, config, monkeypatch):
@@ -212,16 +221,17 @@ def test_a_watch_reports_everything_whenever_it_looks(saver, seed):
             elif what == "compact":
                 saver.compact(config.thread)
             elif what == "prune":
-                before = {info.id for ns in ("", "in") for info in saver.history(config.replace(checkpoint_ns=ns))}
+                before = stored_ids(saver, config.thread)
                 saver.prune(config.thread, keep_last=2)
-                left = {info.id for ns in ("", "in") for info in saver.history(config.replace(checkpoint_ns=ns))}
+                left = stored_ids(saver, config.thread)
                 put -= before - left
             else:
                 found += so_far(watch, saver)
         found += so_far(watch, saver)
     assert put <= set(ids(found))
-    assert [one.kind for one in found].count("release") == released
-    assert not any(one.kind == "delete" for one in found)
+    kinds = [change.kind for change in found]
+    assert kinds.count("release") == released
+    assert "delete" not in kinds
 
 
 def test_a_thread_that_was_deleted_and_created_again_before_the_watch_looked(saver, config):
@@ -230,8 +240,8 @@ def test_a_thread_that_was_deleted_and_created_again_before_the_watch_looked(sav
     # While the old log is open, the new one cannot get its inode.
     with path.open("rb"), saver.watch(config, interval=NEVER) as watch:
         saver.delete(config)
-        saver.put(config, make_checkpoint(2))
-        newest = saver.put(config, make_checkpoint(3))
+        for number in (2, 3):
+            newest = saver.put(config, make_checkpoint(number))
         found = until(watch, to(newest.checkpoint_id))
     kinds = [change.kind for change in found if change.kind != "idle"]
     assert kinds == ["delete", "checkpoint", "checkpoint"]
@@ -270,9 +280,11 @@ def test_a_damaged_log_is_named_and_the_others_are_followed(saver, caplog):
     for thread in ("bad", "good"):
         saver.put(RunnableConfig(thread), make_checkpoint(1))
     path = locate_log(saver.base_directory, "bad")
-    flip_in_file(path, path.stat().st_size - 10)
+    size = path.stat().st_size
+    flip_in_file(path, size - 10)
     with saver.watch(latest=True, interval=NEVER) as watch:
-        assert watch.get(PATIENCE).thread_id == "good"
+        latest = watch.get(PATIENCE)
+        assert latest.thread_id == "good"
         newest = saver.put(good, make_checkpoint(2))
         until(watch, to(newest.checkpoint_id))
         (record,) = [record for record in caplog.records if str(path) in record.getMessage()]
@@ -300,8 +312,10 @@ def test_without_events_it_looks_again_and_again_and_says_so(saver, config, capl
     with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(interval=0.01) as watch:
         (record,) = caplog.records
         assert "looking every 0.01 seconds instead" in record.getMessage()
-        last = [saver.put(config, make_checkpoint(n)).checkpoint_id for n in range(5)]
-        assert ids(until(watch, to(last[-1]))) == last
+        puts = [saver.put(config, make_checkpoint(n)) for n in range(5)]
+        written = [put.checkpoint_id for put in puts]
+        found = until(watch, to(written[-1]))
+        assert ids(found) == written
         saver.release(config)
         assert until(watch, lambda change: change.kind == "release")
     assert saver.wait_for_resume("t", 0) is True
@@ -334,7 +348,8 @@ def test_no_link_is_followed_out_of_the_store(saver, opener, config, caplog, tmp
     other = opener(tmp_path / "other")
     other.put(config, make_checkpoint(1))
     outside = locate_log(other.base_directory).parent
-    Path(saver.base_directory, outside.name).symlink_to(outside)
+    link = Path(saver.base_directory, outside.name)
+    link.symlink_to(outside)
     saver.put(RunnableConfig("mine"), make_checkpoint(2))
     with saver.watch(latest=True, interval=NEVER) as watch:
         (change,) = until(watch, lambda change: change.thread_id == "mine")
@@ -380,7 +395,8 @@ def test_the_pause_between_listings_of_all_threads_follows_from_how_long_one_tak
     monkeypatch.setattr(log_watch, "_PAUSE_IF_SIGNALLED", 1e9)
     saver.put(config, make_checkpoint(1))
     with saver.watch(interval=NEVER) as watch:
-        until(watch, to(saver.put(config, make_checkpoint(2)).checkpoint_id))
+        newest = saver.put(config, make_checkpoint(2))
+        until(watch, to(newest.checkpoint_id))
         until_quiet(watch)
     assert len(listings) == 1
 

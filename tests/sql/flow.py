@@ -34,7 +34,10 @@ def step(name, gate=None):
 def make_graph(gate=None):
     """A node, a nested graph, a fork of two branches and a last node."""
     schema = {"log": Channels.appender_with_duplicate()}
-    inner = StateGraph(schema).add_node("inner", step("inner", gate)).add_edge(START, "inner").add_edge("inner", END)
+    inner = StateGraph(schema)
+    inner.add_node("inner", step("inner", gate))
+    inner.add_edge(START, "inner")
+    inner.add_edge("inner", END)
     graph = StateGraph(schema)
     for name in ("first", "left", "right", "last"):
         graph.add_node(name, step(name, gate))

@@ -141,11 +141,14 @@ def test_the_documented_tables_are_in_postgresql(open_postgres, schema):
 def test_one_statement_makes_a_log_file_of_the_rows(database, tmp_path):
     order = RunnableConfig("order-17")
     with PostgresSaver(database) as saver, FileSystemSaver(tmp_path) as directory:
-        saver.put(order, Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
-        saver.put(order, Checkpoint(node_id="b", next_node_id="c", state={"n": 2}))
-        directory.put(order, saver.get(order))
+        for number in (1, 2):
+            checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"n": number})
+            saver.put(order, checkpoint)
+        latest = saver.get(order)
+        directory.put(order, latest)
     with psycopg.connect(database) as connection:
-        ((content,),) = connection.execute(find_block(FORMAT, "sql")).fetchall()
+        rows = connection.execute(find_block(FORMAT, "sql"))
+        ((content,),) = rows.fetchall()
     (log,) = tmp_path.glob("t-*/log")
     log.write_bytes(content)
     with FileSystemSaver(tmp_path) as directory:

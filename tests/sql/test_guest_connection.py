@@ -34,10 +34,12 @@ def test_a_single_connection_may_be_passed_in(guest, schema, autocommit):
     with PostgresSaver(pool=guest, schema=schema) as saver:
         thread = RunnableConfig("t")
         for number in range(OFTEN):
-            saver.put(thread, Checkpoint(node_id="a", next_node_id="b", state={"n": number}))
+            checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"n": number})
+            saver.put(thread, checkpoint)
         with saver.run_lock(thread):
             assert saver.prune("t", keep_last=1) == OFTEN - 1
-        assert saver.get(thread).state["n"] == OFTEN - 1
+        latest = saver.get(thread)
+        assert latest.state["n"] == OFTEN - 1
         assert saver.opener() is None
     assert guest.autocommit == autocommit
     assert guest.info.transaction_status == psycopg.pq.TransactionStatus.IDLE

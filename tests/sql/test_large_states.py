@@ -43,15 +43,18 @@ def lengths_of_records(saver):
 
 def test_a_long_value_is_in_rows_of_its_own_and_a_long_change_is_not(open_kind, monkeypatch):
     monkeypatch.setattr(RowLogBytes, "max_part", 4 * RECORD)
-    text = "".join(f"{number:08}" for number in range(11 * RECORD // 8))
+    count = 11 * RECORD // 8
+    text = "".join(f"{number:08}" for number in range(count))
     longer = text + "x" * (5 * RECORD)
+    states = [{"text": text}, {"text": longer}]
     with open_kind(compression=None) as saver:
-        put(saver, {"text": text})
-        put(saver, {"text": longer})
+        for state in states:
+            put(saver, state)
         assert lengths_of_records(saver) == [4, 4, 3, 0, 5]
     with open_kind() as saver:
-        assert [checkpoint.state["text"] for checkpoint in saver.list(T)] == [longer, text]
-        assert saver.get(T).state["text"] == longer
+        assert states_of(saver) == states[::-1]
+        latest = saver.get(T)
+        assert latest.state["text"] == longer
         assert saver.verify().ok
 
 
@@ -82,7 +85,8 @@ def test_a_rewrite_reads_what_its_transaction_has_inserted(open_kind, monkeypatc
     # Each keyframe names the one before it, for the items that it does not repeat.
     states = []
     for count, size in [(1, 1), (1, 5), (3, 9), (4, 9), (4, 13), (4, 13), (2, 12)]:
-        states.append({"items": ["y" * 2 * RECORD] * count, "bytes": os.urandom(size * RECORD)})
+        items = ["y" * 2 * RECORD] * count
+        states.append({"items": items, "bytes": os.urandom(size * RECORD)})
     with open_kind(compression=None) as saver:
         for state in states:
             put(saver, state)
@@ -101,13 +105,17 @@ PART = 1 << 20
 
 def test_a_rewrite_reads_keyframes_that_it_has_not_inserted_yet(open_saver):
     # Each keyframe names the one before it, and all of them are in one part.
-    items = [f"{number:04}" * 400 for number in range(300)]
-    states = [{"items": items[:count]} for count in range(300)]
+    items = []
+    states = []
     with open_saver() as saver:
-        for state in states:
+        for number in range(300):
+            state = {"items": [*items]}
             put(saver, state)
-        latest = T.with_check_point_id(saver.get(T).id)
-        saver.put(latest, Checkpoint(node_id="a", next_node_id="b", state=states[-1]))
+            states.append(state)
+            items.append(f"{number:04}" * 400)
+        latest = saver.get(T)
+        replacement = Checkpoint(node_id="a", next_node_id="b", state=states[-1])
+        saver.put(T.with_check_point_id(latest.id), replacement)
         assert saver.size("t") < PART
         saver.copy(T, COPY)
         assert saver.compact("t") > 0

@@ -56,11 +56,13 @@ def read_all(saver):
 
 def change_at_random(saver, dice, ids, number):
     """Do something to the history that appends one record or a few."""
-    kind = dice.choice(["put"] * 5 + ["write", "write", "early", "tag", "old write", "replace"])
+    kinds = ["put"] * 5 + ["write", "write", "early", "tag", "old write", "replace"]
+    kind = dice.choice(kinds)
     at = CONFIG.with_check_point_id
     match kind if ids else "put":
         case "put":
-            state = {"n": number, "text": "x" * dice.randrange(300), f"key {number % 7}": [number]}
+            text = "x" * dice.randrange(300)
+            state = {"n": number, "text": text, f"key {number % 7}": [number]}
             metadata = dice.choice([{}, {"step": number}])
             checkpoint = Checkpoint(node_id="a", next_node_id="b", state=state, metadata=metadata)
             saver.put(CONFIG, checkpoint)
@@ -72,7 +74,8 @@ def change_at_random(saver, dice, ids, number):
         case "tag":
             saver.add_tags(at(ids[-1]), f"tag {number}")
         case "old write":
-            saver.put_writes(at(dice.choice(ids)), {"late": number})
+            old_id = dice.choice(ids)
+            saver.put_writes(at(old_id), {"late": number})
         case "replace":
             old = Checkpoint(id=dice.choice(ids), node_id="c", next_node_id="d", state={"replaced": number})
             saver.put(at(old.id), old)
@@ -112,8 +115,10 @@ def test_a_damaged_row_is_reported_at_its_position(saver, open_saver, positions,
     database = saver._database
     records = database.names.records
     position = positions[number]
-    ((frame,),) = database.read(f"SELECT frame FROM {records} WHERE position = ?", (position,))
-    database.write(f"UPDATE {records} SET frame = ? WHERE position = ?", (flip(frame, -9), position))
+    rows = database.read(f"SELECT frame FROM {records} WHERE position = ?", (position,))
+    ((frame,),) = rows
+    damaged = flip(frame, -9)
+    database.write(f"UPDATE {records} SET frame = ? WHERE position = ?", (damaged, position))
     with open_saver() as fresh, pytest.raises(CheckpointCorruptionError) as caught:
         fresh.get(CONFIG)
     assert caught.value.offset == position
@@ -122,12 +127,13 @@ def test_a_damaged_row_is_reported_at_its_position(saver, open_saver, positions,
 def test_a_record_of_a_newer_format_is_refused(saver, open_saver, positions):
     """Also if it stands before the last checkpoint."""
     log = open_again(saver)
-    frame = pack_frame(positions[5], log.frames.fid, 6, 100, b"")
+    position = positions[5]
+    frame = pack_frame(position, log.frames.fid, 6, 100, b"")
     database = saver._database
     records = database.names.records
     with database.transaction() as transaction:
-        transaction.execute(f"DELETE FROM {records} WHERE position >= ?", (positions[5],))
-        values = (log.frames.bytes.history, positions[5], frame)
+        transaction.execute(f"DELETE FROM {records} WHERE position >= ?", (position,))
+        values = (log.frames.bytes.history, position, frame)
         transaction.execute(f"INSERT INTO {records} (history, position, frame) VALUES (?, ?, ?)", values)
     with open_saver() as fresh, pytest.raises(CheckpointFormatError, match="newer graphkit"):
         fresh.get(CONFIG)

@@ -100,14 +100,17 @@ def session_pooler(server, database):
 
 
 def test_a_pooler_of_sessions_serves_puts_run_locks_and_watches(session_pooler):
-    with PostgresSaver(session_pooler) as saver, PostgresSaver(session_pooler) as other:
+    other = PostgresSaver(session_pooler)
+    with PostgresSaver(session_pooler) as saver, other:
         with saver.watch("t", interval=LONG) as watch, other.run_lock(CONFIG):
             config = other.put(CONFIG, CHECKPOINT)
-            assert watch.get(LONG).checkpoint.id == config.checkpoint_id
+            change = watch.get(LONG)
+            assert change.checkpoint.id == config.checkpoint_id
             with pytest.raises(ThreadBusyError), saver.run_lock(CONFIG, 0.05):
                 pass
         with saver.run_lock(CONFIG, 0):
-            assert saver.get(CONFIG).state["n"] == 1
+            latest = saver.get(CONFIG)
+            assert latest.state["n"] == 1
 
 
 def test_a_pool_of_sessions_and_a_single_one_may_be_passed_in(session_pooler):

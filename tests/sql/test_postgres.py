@@ -205,8 +205,9 @@ def make_pool(server):
 @pytest.mark.parametrize("autocommit", [True, False])
 def test_a_guest_gives_connections_back_as_they_were(make_pool, schema, autocommit):
     pool = make_pool(kwargs={"autocommit": autocommit, "row_factory": dict_row}, max_size=1)
+    read_settings = "SELECT name, setting FROM pg_settings ORDER BY name"
     with pool.connection() as connection:
-        settings = connection.execute("SELECT name, setting FROM pg_settings ORDER BY name").fetchall()
+        settings = connection.execute(read_settings).fetchall()
     database = PostgresDatabase(pool=pool, schema=schema)
     history = add_history(database)
     assert put(database, history, 0) == 1
@@ -219,7 +220,7 @@ def test_a_guest_gives_connections_back_as_they_were(make_pool, schema, autocomm
     with pool.connection() as connection:
         assert connection.autocommit == autocommit
         assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-        assert connection.execute("SELECT name, setting FROM pg_settings ORDER BY name").fetchall() == settings
+        assert connection.execute(read_settings).fetchall() == settings
 
 
 def test_a_guest_waits_for_other_writers_no_longer_than_it_may(make_pool, schema, database):

@@ -60,10 +60,12 @@ def test_a_graph_runs_and_continues_on_each_store_from_json_alone(kind, options)
 def test_the_documented_key_works_and_a_missing_one_is_named(kind, options):
     given = options(kind)
     key = next(iter(given))
+    config = RunnableConfig("t")
+    checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"n": 1})
     with get_saver(kind, **given) as saver:
-        saver.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+        saver.put(config, checkpoint)
     with get_saver(kind, **given) as saver:
-        assert saver.get(RunnableConfig("t")).state["n"] == 1
+        assert saver.get(config).state["n"] == 1
     with pytest.raises(CheckpointerConfigurationError, match=key):
         get_saver(kind)
 
@@ -91,7 +93,8 @@ def test_threads_move_through_every_store_and_come_back_equal(tmp_path, server, 
 @pytest.mark.parametrize("version", ["v2", "v2.1"])
 def test_directories_of_older_formats_move_to_a_database(tmp_path, version):
     old = shutil.copytree(GOLDEN / version, tmp_path / "old")
-    with FileSystemSaver(old) as source, SqliteSaver(tmp_path / "new.db") as target:
+    new = tmp_path / "new.db"
+    with FileSystemSaver(old) as source, SqliteSaver(new) as target:
         for name, cls in golden.TYPES.items():
             source._codec.register_as(name, cls)
             target._codec.register_as(name, cls)

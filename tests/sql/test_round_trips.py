@@ -24,6 +24,10 @@ def fill(saver, count, thread="t"):
     return checkpoints
 
 
+def find_steps(saver, step):
+    return [info.metadata["step"] for info in saver.search({"step": step})]
+
+
 def test_a_put_on_postgres_is_one_round_trip(server, schema, monkeypatch):
     with PostgresSaver(server.connection_string, schema=schema) as saver:
         counter = StatementCounter(saver, monkeypatch)
@@ -47,31 +51,36 @@ def test_metadata_are_found_by_each_of_many_numbers(open_saver):
     fill(saver, 30, "long")
     fill(saver, 4, "short")
     for number in (0, MOST_NUMBERS - 1, MOST_NUMBERS, MOST_NUMBERS + 1, 29):
-        found = open_saver().search({"step": number})
-        assert [info.metadata["step"] for info in found] == [number] * (2 if number < 4 else 1)
+        assert find_steps(open_saver(), number) == [number] * (2 if number < 4 else 1)
     assert saver.search({"step": 30}) == []
     # A writer that knows nothing of the history counts again.
     again = open_saver()
     for number in range(30, 60):
         again.put(RunnableConfig("long"), make_checkpoint(number))
     for number in (29, 30, 45, 59):
-        assert [info.metadata["step"] for info in saver.search({"step": number})] == [number]
+        assert find_steps(saver, number) == [number]
 
 
 def test_a_search_reads_only_histories_that_have_all_terms(open_saver, monkeypatch):
     saver = open_saver()
     for number in range(5):
         fill(saver, number + 1, f"t{number}")
-    saver.put(RunnableConfig("other"), make_checkpoint(3, metadata={"step": 3, "source": "input"}))
+    other = make_checkpoint(3, metadata={"step": 3, "source": "input"})
+    saver.put(RunnableConfig("other"), other)
     fresh = open_saver()
     fresh.threads()
     counter = StatementCounter(fresh, monkeypatch)
     found = []
+
+    def search(source):
+        found[:] = fresh.search({"step": 3, "source": source})
+
     # One statement finds the histories, and one opens each.
-    assert counter.count(lambda: found.extend(fresh.search({"step": 3, "source": "loop"}))) == 1 + 2
-    assert [(info.thread_id, info.metadata["step"]) for info in found] == [("t3", 3), ("t4", 3)]
-    assert counter.count(lambda: found.extend(fresh.search({"step": 3, "source": None}))) == 1
-    assert len(found) == 2
+    assert counter.count(lambda: search("loop")) == 1 + 2
+    assert [info.thread_id for info in found] == ["t3", "t4"]
+    assert [info.metadata["step"] for info in found] == [3, 3]
+    assert counter.count(lambda: search(None)) == 1
+    assert found == []
 
 
 def test_a_search_with_a_limit_opens_no_more_histories_than_wanted(open_saver, monkeypatch):

@@ -120,7 +120,8 @@ def test_any_ranges_in_any_order_have_the_bytes_of_their_rows(history):
 
 @pytest.mark.parametrize("missing", [0, 1, 149, 150, 151, 400, 598])
 def test_a_missing_row_is_reported_where_it_would_begin(history, database, missing):
-    start = len(BEGINNING) + sum(map(len, FRAMES[:missing]))
+    before = FRAMES[:missing]
+    start = len(BEGINNING) + sum(map(len, before))
     end = start + len(FRAMES[missing])
     delete_row(database, start)
     assert history.read_at(0, start) == WHOLE[:start]

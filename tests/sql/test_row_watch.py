@@ -150,8 +150,10 @@ def test_puts_notify_only_where_a_watch_listens(server, schema):
             with saver.watch("other"):
                 put(saver, number=1)
             put(saver, "other")
-            saver.put_writes(RunnableConfig("t"), {"interrupt:i": make_interrupt("x")})
-            assert [found.payload for found in listener.notifies(timeout=0.2) if found.payload] == []
+            interrupt = make_interrupt("x")
+            saver.put_writes(RunnableConfig("t"), {"interrupt:i": interrupt})
+            notified = listener.notifies(timeout=0.2)
+            assert [found.payload for found in notified if found.payload] == []
         assert database.read(f"SELECT * FROM {database.names.watchers}") == []
 
 

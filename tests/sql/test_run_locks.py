@@ -182,7 +182,8 @@ def test_a_lease_is_renewed_while_the_lock_is_held(open_postgres):
 def test_a_paused_holder_is_taken_over_and_changes_nothing_afterwards(launcher, open_postgres, server, schema):
     database = open_postgres(lease=0.5)
     history = add_history(database)
-    with Holder(launcher, "postgres", server.connection_string, {"schema": schema, "lease": 0.5}, "t", SOON) as holder:
+    options = {"schema": schema, "lease": 0.5}
+    with Holder(launcher, "postgres", server.connection_string, options, "t", SOON) as holder:
         assert holder.read() == "held"
         assert holder.put(history, 0) == 1
         holder.send(signal.SIGSTOP)

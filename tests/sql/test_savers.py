@@ -28,11 +28,13 @@ def test_eight_processes_on_one_thread(saver, open_saver, start_client):
         acknowledged += lines
     assert len(acknowledged) == 200
     checkpoints = saver.list(T)
-    assert sorted(one.id for one in checkpoints) == sorted(acknowledged)
-    for one in checkpoints:
-        name, _, number = one.id.rpartition(" ")
-        assert one.state == {"name": name, "items": list(range(int(number)))}
-        assert one.parent_id == (f"{name} {int(number) - 1}" if int(number) else None)
+    ids = [checkpoint.id for checkpoint in checkpoints]
+    assert sorted(ids) == sorted(acknowledged)
+    for checkpoint in checkpoints:
+        name, _, digits = checkpoint.id.rpartition(" ")
+        number = int(digits)
+        assert checkpoint.state == {"name": name, "items": list(range(number))}
+        assert checkpoint.parent_id == (f"{name} {number - 1}" if number else None)
     report = saver.verify()
     assert report.ok
     assert report.threads[0].files[0].checkpoints == 200
@@ -313,15 +315,17 @@ def test_idle_threads_are_those_whose_rows_are_old(saver):
     run_sql(saver, "UPDATE {histories} SET created = 1000")
     moment = datetime.now(UTC) - timedelta(hours=1)
     saver.put_writes(RunnableConfig("new"), {"key": 1})
-    assert [*saver.delete_idle(idle_since=moment, dry_run=True)] == ["held", "old"]
+    planned = saver.delete_idle(idle_since=moment, dry_run=True)
+    assert [*planned] == ["held", "old"]
     seen = []
     with saver.run_lock(RunnableConfig("held")):
         deleted = saver.delete_idle(idle_since=moment, progress=lambda *done: seen.append(done))
     assert deleted == ["old"]
     assert seen == [(1, 2, "held"), (2, 2, "old")]
     assert sorted(saver.threads(released=True)) == ["held", "new", "released"]
+    without_zone = datetime(2026, 1, 1)  # noqa: DTZ001
     with pytest.raises(ValueError, match="time zone"):
-        saver.delete_idle(idle_since=datetime(2026, 1, 1))  # noqa: DTZ001
+        saver.delete_idle(idle_since=without_zone)
 
 
 def test_logs_used_longest_ago_drop_the_rows_that_they_keep(saver, monkeypatch):
@@ -332,7 +336,8 @@ def test_logs_used_longest_ago_drop_the_rows_that_they_keep(saver, monkeypatch):
             metadata = {"text": f"{number} " * 2_000}
             checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"n": number}, metadata=metadata)
             saver.put(RunnableConfig(thread), checkpoint)
-    sizes = [saver._store.shared_log(thread, "").frames.bytes.kept_size for thread in threads]
+    logs = [saver._store.shared_log(thread, "") for thread in threads]
+    sizes = [log.frames.bytes.kept_size for log in logs]
     assert sizes[0] == 0
     assert sizes[-1] > 20_000
     assert sum(sizes) <= 200_000

@@ -28,10 +28,12 @@ def test_the_connection_of_the_run_locks_may_be_idle(server, schema):
 
 
 def test_a_statement_that_takes_too_long_says_which_setting_to_raise(server, schema):
+    checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"n": 1})
     with PostgresSaver(server.connection_string, schema=schema) as saver:
-        saver.put(T, Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+        saver.put(T, checkpoint)
     blocking = PostgresDatabase(server.connection_string, schema=schema)
-    hasty = PostgresSaver(with_setting(server, "statement_timeout", "100"), schema=schema)
+    limited = with_setting(server, "statement_timeout", "100")
+    hasty = PostgresSaver(limited, schema=schema)
     with hasty, blocking.transaction() as transaction:
         transaction.execute(f"SELECT 1 FROM {blocking.names.histories} FOR UPDATE")
         with pytest.raises(CheckpointStorageError, match="statement timeout; raise statement_timeout of the role"):

@@ -88,12 +88,14 @@ def test_after_a_failed_sync_the_log_is_copied_and_emptied(file, monkeypatch):
 def test_a_file_that_was_removed_is_made_again(file):
     database = SqliteDatabase(file, fsync="never")
     add_history(database)
+    read_histories = f"SELECT * FROM {database.names.histories}"
     for name in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):
         name.unlink()
-    assert database.read(f"SELECT * FROM {database.names.histories}") == []
+    assert database.read(read_histories) == []
     add_history(database)
     database.close()
-    assert len(SqliteDatabase(file).read(f"SELECT * FROM {database.names.histories}")) == 1
+    rows = SqliteDatabase(file).read(read_histories)
+    assert len(rows) == 1
 
 
 @pytest.mark.parametrize("db_file", ["", None, 7, ":memory:", "file:x?mode=memory", "a\0b"])

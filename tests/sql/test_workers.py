@@ -55,14 +55,16 @@ def test_four_workers_serve_many_runs_and_each_step_once(open_postgres_saver, st
     saver = open_postgres_saver()
     count = sweep.count(40, 16)
     threads = [f"t{number:02}" for number in range(count)]
-    begin(saver, tmp_path, threads[: count // 2])
+    half = count // 2
+    begin(saver, tmp_path, threads[:half])
     for _ in range(4):
         start("serve", str(tmp_path), None)
-    begin(saver, tmp_path, threads[count // 2 :])
+    begin(saver, tmp_path, threads[half:])
     wait_until(saver, threads, "interrupted")
     answering = [start("answer", threads[first::2]) for first in range(2)]
     wait_until(saver, threads, "finished")
-    assert [process.wait(PATIENCE) for process in answering] == [0, 0]
+    for process in answering:
+        assert process.wait(PATIENCE) == 0
     each_step = itertools.product(threads, ("draft", "publish"))
     assert read_work(tmp_path) == dict.fromkeys(each_step, 1)
     for thread in threads:

@@ -97,6 +97,7 @@ def expected_v2_1():
 def expected_v2():
     """What version 2.0 has."""
     replaced = [checkpoint(0, {"a": 1}), checkpoint(11, {"a": 99}), checkpoint(2, {"b": [1]})]
+    scattered = [checkpoint(n, {"n": n}) for n in range(4)]
     return {
         ("plain", "", None): list(growing(0, 40)),
         ("plain", "sub/Graph", None): [checkpoint(5, {"inner": True})],
@@ -107,7 +108,7 @@ def expected_v2():
         ("released", "", None): [],
         ("long", "", None): list(long_ones()),
         ("window", "", None): list(windows()),
-        ("scattered", "", None): [checkpoint(n, {"n": n}) for n in range(4)],
+        ("scattered", "", None): scattered,
         ("extended", "", None): list(growing(0, 5)),
     }
 

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
+from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
 from tests.disk.crashes import WHEN
 from tests.support.checkpoints import list_ids, list_numbers
@@ -424,6 +424,15 @@ def test_a_write_of_which_sectors_are_lost_reads_as_the_history_without_it(tmp_p
                     file.unlink()
         shutil.rmtree(root)
     assert ways >= LOST[zeros]
+
+
+def test_damage_of_a_record_that_holds_zeros_is_not_taken_for_a_lost_sector(tmp_path):
+    path, begin = written(tmp_path, 100, 4 * SECTOR)
+    whole = path.read_bytes()
+    place = whole.index(b"y" * 40, begin)
+    path.write_bytes(flip(whole, place, 3))
+    with open_plain(tmp_path) as saver, pytest.raises(CheckpointCorruptionError):
+        saver.get(CONFIG)
 
 
 def test_a_byte_among_the_zeros_is_noticed_and_costs_nothing(tmp_path):

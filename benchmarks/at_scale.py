@@ -177,8 +177,8 @@ def many_threads(folder: Callable[[], Path]) -> None:
     place = folder()
     saver = FileSystemSaver(place, fsync="never")
     ids = [f"thread-{number}" if number % 2 else f"User {number}" for number in range(THREADS)]
-    for one in ids:
-        saver.put(RunnableConfig(one), small(0))
+    for thread_id in ids:
+        saver.put(RunnableConfig(thread_id), small(0))
     saver.close()
 
     def first() -> float:

@@ -70,7 +70,7 @@ async def converse(request):
         except GraphKitError as error:
             yield make_event("error", str(error))
             return
-        waiting = [dict(one.payload) for one in saver.interrupts(thread)]
+        waiting = [dict(interrupt.payload) for interrupt in saver.interrupts(thread)]
         yield make_event("waiting" if waiting else "end", waiting)
 
     return StreamingResponse(events(), media_type="text/event-stream")
@@ -79,7 +79,7 @@ async def converse(request):
 async def look(request):
     history = agent.get_state_history(thread_of(request))
     messages = list(map(dict, history[0].values["messages"])) if history else []
-    waiting = [dict(one.payload) for one in history[0].interrupts] if history else []
+    waiting = [dict(interrupt.payload) for interrupt in history[0].interrupts] if history else []
     return JSONResponse({"messages": messages, "waiting": waiting})
 
 

@@ -344,7 +344,7 @@ class CheckpointData:
         given = {"metadata": {}, "version": VERSION, **checked}
         # The version first: a newer record may have other fields.
         _check_version(given["version"])
-        known = [one.name for one in fields(cls)]
+        known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:
                 raise CheckpointFormatError(_WHERE, f"{name!r} is unknown; the fields are {', '.join(known)}")

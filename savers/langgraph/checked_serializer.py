@@ -417,13 +417,13 @@ def _remember(known: dict[K, V], key: K, value: V) -> None:
 def _list_keys(types: Iterable[type | Key]) -> dict[Key, type | None]:
     """Return the classes of `types` by each name that data may have for them; None for one that is not imported."""
     listed: dict[Key, type | None] = {}
-    for one in types:
-        if isinstance(one, type):
-            cls: type | None = one
+    for allowed in types:
+        if isinstance(allowed, type):
+            cls: type | None = allowed
         else:
-            module, name, *_ = one
+            module, name, *_ = allowed
             cls = find_class(module, name)
-            listed.setdefault(one, cls)
+            listed.setdefault(allowed, cls)
         if cls is None:
             continue
         for module in (cls.__module__, get_module_name(cls)):

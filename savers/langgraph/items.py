@@ -211,9 +211,9 @@ def select_namespaces(namespaces: list[Namespace], op: ListNamespacesOp) -> list
         op: the operation.
     """
     conditions = op.match_conditions or ()
-    found = [one for one in namespaces if all(_has_path(one, condition) for condition in conditions)]
+    found = [namespace for namespace in namespaces if all(_has_path(namespace, condition) for condition in conditions)]
     if op.max_depth is not None:
-        found = list(dict.fromkeys(one[: op.max_depth] for one in found))
+        found = list(dict.fromkeys(namespace[: op.max_depth] for namespace in found))
     return found[op.offset : op.offset + op.limit]
 
 

@@ -425,7 +425,7 @@ def test_update_state_goes_on_as_if_a_node_had_returned_the_values():
 
 
 @pytest.mark.requirement("P34")
-def test_an_agent_that_was_not_built_says_so():
+def test_an_agent_that_was_not_built_raises():
     for method in ("run", "stream", "astream"):
         with pytest.raises(RuntimeError, match=rf"{method}\(\) called before build\(\)"):
             getattr(Agent(), method)("hello")
@@ -580,7 +580,7 @@ def test_what_is_no_input_is_an_error():
 
 
 @pytest.mark.requirement("P4")
-def test_what_needs_a_checkpointer_says_how_to_add_one():
+def test_the_error_without_a_checkpointer_has_advice():
     for use, what in (
         (lambda agent: agent.get_state("t"), "get_state"),
         (lambda agent: agent.get_state_history("t"), "get_state_history"),

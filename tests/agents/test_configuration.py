@@ -150,7 +150,7 @@ def test_what_is_no_mapping_is_an_error():
             AgentConfig.from_dict(given)
 
 
-def test_a_reference_that_leads_nowhere_says_why():
+def test_the_error_of_a_reference_that_leads_nowhere_names_the_reason():
     for text, message in (
         ("f", "must be module:name"),
         ("../x:y", "must be module:name"),

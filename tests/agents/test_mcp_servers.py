@@ -465,7 +465,7 @@ def test_a_server_that_hangs_is_an_error_for_the_model(plain):
     assert plain.calls().count("start") == 1
 
 
-def test_a_failed_call_is_made_again_as_the_settings_say(plain):
+def test_a_failed_call_is_repeated_as_the_settings_require(plain):
     only_lost = RetryPolicy(max_attempts=3, initial_delay=0, jitter=False, retry_on=McpServerError)
     settings = plain.settings | {"tools": {"die": {"retry": only_lost}, "complain": {"retry": only_lost}}}
     again, once = run_agent(
@@ -475,7 +475,7 @@ def test_a_failed_call_is_made_again_as_the_settings_say(plain):
     assert once.startswith("Error: McpToolError: ")
 
 
-def test_an_error_stops_the_run_if_the_settings_say_so(plain):
+def test_an_error_stops_the_run_if_the_settings_require_it(plain):
     with pytest.raises(ToolError, match=r"tool 'refuse' failed in call 'c1': McpServerError: .*: quota") as caught:
         run_agent(
             plain.settings | {"calls": {"on_error": "raise"}},

@@ -247,7 +247,7 @@ def test_a_stream_that_broke_goes_on_without_giving_text_twice(connect, ask, eve
 
 
 @both
-def test_when_the_next_answer_differs_from_what_was_shown_the_error_says_so(connect, ask):
+def test_a_next_answer_that_differs_from_what_was_shown_is_an_error(connect, ask):
     pieces = []
     replies = [text("Hello there, friend", break_after=3), text("Hello! How are you?"), text("Hello there, friend")]
     with chat_server.start(replies) as server, pytest.raises(ModelError) as caught:
@@ -286,7 +286,7 @@ def test_an_error_of_the_handler_passes_through_and_nothing_is_asked_again(conne
     ],
     ids=["one number", "no numbers", "one id", "no ids"],
 )  # fmt: skip
-def test_calls_of_compatible_servers_are_told_apart(connect, pieces):
+def test_calls_of_compatible_servers_are_distinguished(connect, pieces):
     choices = [{"delta": {"tool_calls": [piece]}} for piece in pieces]
     choices.append({"delta": {}, "finish_reason": "tool_calls"})
     body = ""

@@ -156,7 +156,7 @@ def test_the_state_types_of_graphkit_are_known_and_those_of_the_application_come
     assert load_agent_config(path, state_types=[own]).state_type is own
 
 
-def test_an_unknown_state_type_says_what_to_do(write):
+def test_the_error_of_an_unknown_state_type_has_advice(write):
     path = write(f"name: x\nstate_type: TravelState\n{STEPS}")
     with pytest.raises(AgentConfigurationError) as caught:
         load_agent(path)
@@ -280,7 +280,7 @@ def test_an_invalid_step_of_an_inner_agent_in_code_has_both_numbers():
         AgentBuilderDirector(outer).build()
 
 
-def test_check_says_that_the_plans_file_is_valid(write, caplog):
+def test_check_reports_that_the_plans_file_is_valid(write, caplog):
     config = check_agent_file(write(PLAN))
     assert [step.type for step in config.steps] == ["llm"]
     assert not caplog.records

@@ -32,7 +32,7 @@ def test_a_wrong_number_is_an_error():
             FailingSaver(MemorySaver(), nth)
 
 
-def test_a_manual_clock_moves_only_when_told():
+def test_a_manual_clock_moves_only_when_advanced():
     clock = ManualClock(1_000_000_000)
     for _ in range(2):
         assert clock.time() == 1_000_000_000
@@ -66,7 +66,7 @@ def test_a_scripted_model_gives_its_replies_in_order_and_records_the_requests():
     assert model.count == 2
 
 
-def test_a_scripted_model_says_when_its_script_has_ended():
+def test_a_scripted_model_raises_when_its_script_has_ended():
     model = ScriptedModel(["one"])
     model([])
     with pytest.raises(AssertionError, match="the script has 1 replies, and this is request 2"):

@@ -33,7 +33,7 @@ HOSTILE = [
 def test_uuid_makes_distinct_uuids():
     made = {ThreadIDGenerator.uuid() for _ in range(10_000)}
     assert len(made) == 10_000
-    assert {uuid.UUID(one).version for one in made} == {4}
+    assert {uuid.UUID(thread_id).version for thread_id in made} == {4}
 
 
 def test_timestamps_are_the_time_and_sort_by_the_order_in_which_they_were_made():
@@ -41,7 +41,7 @@ def test_timestamps_are_the_time_and_sort_by_the_order_in_which_they_were_made()
     made = [ThreadIDGenerator.timestamp() for _ in range(10_000)]
     assert made == sorted(made)
     assert len(set(made)) == 10_000
-    assert all(re.fullmatch(r"\d{8}T\d{6}\.\d{9}Z-[0-9a-f]{16}", one) for one in made)
+    assert all(re.fullmatch(r"\d{8}T\d{6}\.\d{9}Z-[0-9a-f]{16}", thread_id) for thread_id in made)
     assert made[0] >= f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(before // 10**9))}"
 
 
@@ -52,7 +52,7 @@ def test_timestamps_are_distinct_and_sorted_while_the_clock_stands_still_or_goes
     monkeypatch.setattr("graphkit.agents.thread_ids._INSTANTS._last", 0)
     monkeypatch.setattr(time, "time_ns", lambda: left.pop(0) if len(left) > 1 else left[0])
     made = [ThreadIDGenerator.timestamp() for _ in range(1000)]
-    assert [one[:26] for one in made] == sorted({one[:26] for one in made})
+    assert [thread_id[:26] for thread_id in made] == sorted({thread_id[:26] for thread_id in made})
 
 
 def make_some(_):
@@ -65,7 +65,7 @@ def test_ids_of_several_processes_are_distinct_at_one_instant(monkeypatch):
     monkeypatch.setattr("graphkit.agents.thread_ids._INSTANTS._last", 0)
     monkeypatch.setattr(time, "time_ns", lambda: 10**18)
     with multiprocessing.get_context("fork").Pool(4) as pool:
-        made = [one for some in pool.map(make_some, range(8), chunksize=2) for one in some]
+        made = [thread_id for some in pool.map(make_some, range(8), chunksize=2) for thread_id in some]
     assert len(set(made)) == 4000
 
 
@@ -154,7 +154,7 @@ def test_a_missing_option_is_named():
 
 
 @pytest.mark.requirement("P25")
-def test_a_thread_id_that_is_not_valid_says_why():
+def test_the_error_of_an_invalid_thread_id_names_the_reason():
     for thread_ids, message in (
         ([""], "must not be empty"),
         ([None, 17, b"a"], "must be a str"),

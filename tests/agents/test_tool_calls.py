@@ -118,7 +118,7 @@ def test_no_more_calls_of_one_message_run_at_the_same_time_than_the_step_allows(
         ({"id": "1", "function": {"name": "add", "arguments": "{"}}, "the arguments are not valid JSON"),
     ],
 )
-def test_a_wrong_call_is_told_to_the_model(run, till, wrong, content):
+def test_a_wrong_call_is_reported_to_the_model(run, till, wrong, content):
     agent = build(calling(wrong, call("add", a=1)), "sorry", tools=[till.add])
     state = run(agent, "go")
     assert content in contents(state)[0]

@@ -83,7 +83,7 @@ def test_it_finds_signatures_of_another_key_and_an_end_that_is_not_signed(verify
     assert verify(lines[: last + 1]).startswith("ok"), "cut back to a signed head"
 
 
-def test_an_unsigned_entry_does_not_say_when_a_signed_head_is_due(verify, tmp_path, lines):
+def test_an_unsigned_entry_does_not_decide_when_a_signed_head_is_due(verify, tmp_path, lines):
     with AuditLog(tmp_path / "log", digest_key=KEY) as forger:
         for _ in range(10):
             forger.append({"kind": "call", "operation": "get", "sign_every": 10**9}, is_lasting=False)

@@ -298,7 +298,7 @@ def test_subgraph_approval_goes_on_inside(run, fresh_folder, answer, outcome):
     assert run("08_subgraph_approval.py", "--answer", answer).splitlines() == [f"250 for a boat: {outcome}"]
 
 
-def test_subgraph_approval_of_a_small_order_asks_nobody(run):
+def test_subgraph_approval_of_a_small_order_asks_no_human(run):
     assert run("08_subgraph_approval.py", "--amount", "20").splitlines() == ["check", "20 for a boat: approved"]
 
 

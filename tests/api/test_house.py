@@ -207,7 +207,7 @@ def test_every_benchmark_can_be_chosen_and_is_described():
     )
 
 
-def test_every_ignored_rule_says_why():
+def test_every_ignored_rule_has_a_reason():
     lines = iter((ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines())
     rules = {rule for rules in ruff_ignores() for rule in rules}
     for line in lines:

@@ -37,7 +37,7 @@ def wrong_installs(text):
     return found
 
 
-def test_nothing_tells_a_user_to_install_the_other_project():
+def test_no_page_names_the_other_project_for_installation():
     wrong = {str(path.relative_to(ROOT)): found for path, text in texts() if (found := wrong_installs(text))}
     assert wrong == {}
 
@@ -144,7 +144,7 @@ def test_what_the_metadata_links_to_is_there():
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_the_metadata_says_where_the_project_is():
+def test_the_metadata_has_the_addresses_of_the_project():
     assert {"Repository", "Documentation", "Changelog", "Issues"} <= set(PROJECT["urls"])
     assert all(url.startswith(REPOSITORY) for url in PROJECT["urls"].values())
 

@@ -213,7 +213,7 @@ def test_a_tool_is_approved_changed_or_refused(line, call, result):
     assert done.code == 0
     assert 'approve cancel_order {"number": 3}? [y/n/JSON]' in done.err
     assert result in done.out
-    assert [one for one in calls() if one != "model"] == call
+    assert [name for name in calls() if name != "model"] == call
 
 
 def test_an_approval_waits_for_the_next_process_and_no_call_is_repeated():

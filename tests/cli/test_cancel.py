@@ -39,7 +39,7 @@ def test_a_thread_that_waits_is_cancelled_at_once(store):
     assert graphkit("cancel", store, "t").out == "t is cancelled: nothing to stop\n"
 
 
-def test_every_command_says_that_a_thread_was_cancelled_and_why(store, shop):
+def test_every_command_shows_that_a_thread_was_cancelled_and_why(store, shop):
     graphkit("cancel", store, "t", "--reason", "sold out")
     (row,) = read_json("threads", store, "--status", "cancelled")
     shown = read_json("show", store, "t")
@@ -57,7 +57,7 @@ def test_every_command_says_that_a_thread_was_cancelled_and_why(store, shop):
     assert_shows(graphkit("worker", store, "--app", shop, "--once"), 0, "resumed 0 runs\n")
 
 
-def test_a_watch_says_why(store):
+def test_a_watch_shows_the_reason(store):
     latest = read_json("history", store, "t")[0]["id"]
     graphkit("cancel", store, "t", "--reason", "sold out")
     lines = graphkit("watch", store, "t", "--checkpoint", latest, "--limit", "2").lines

@@ -274,7 +274,7 @@ def test_q_the_end_of_the_input_and_ctrl_c_end_the_questions(queue):
     assert (done.code, done.lines[-2]) == (0, "answered 1 of 3 interrupts")
 
 
-def test_questions_that_somebody_else_has_answered_are_passed_over(queue):
+def test_questions_that_were_answered_elsewhere_are_passed_over(queue):
     class Slow(CtrlC):
         def readline(self):
             if graphkit("answer", queue, "order-17", "--text", "first").code:

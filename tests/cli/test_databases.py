@@ -105,7 +105,7 @@ def test_a_graph_runs_on_a_database(empty, shop):
     assert read_json("threads", empty)[0]["status"] == "finished"
 
 
-def test_what_a_database_cannot_do_says_what_to_do(database):
+def test_what_a_database_cannot_do_is_an_error_with_advice(database):
     for command, advice in (
         (["repair", database], "restore a backup, or copy the other threads"),
         (["rotate", database], "rotate needs the keys: --key-file names them"),
@@ -203,7 +203,7 @@ def test_a_damaged_file_gives_up_the_threads_that_can_be_read(tmp_path):
 
 @pytest.mark.sweep(1, of="fault", in_turn=True)
 @pytest.mark.parametrize("fault", ["cut short", "missing"])
-def test_a_copy_of_a_damaged_thread_says_which_it_is_and_what_to_do(database, request, tmp_path, fault):
+def test_the_error_of_a_copy_names_the_damaged_thread_and_has_advice(database, request, tmp_path, fault):
     of_thread = (
         "FROM {records} WHERE position > 0 AND history = (SELECT history FROM {histories} WHERE thread = 'order-17')"
     )

@@ -123,7 +123,7 @@ def test_every_exit_code_of_an_error_is_in_the_table():
     first_cells = [row.split("|")[1] for row in table.strip().splitlines()[2:]]
     documented = {int(number) for cell in first_cells for number in re.findall(r"\d+", cell)}
     classes = [thing for thing in vars(errors).values() if isinstance(thing, type)]
-    codes = {one.exit_code for one in classes if issubclass(one, errors.GraphKitError)}
+    codes = {error_class.exit_code for error_class in classes if issubclass(error_class, errors.GraphKitError)}
     assert codes | {0, 2, 5, 6, 70, 124, 130} == documented
 
 

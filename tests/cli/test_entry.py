@@ -242,7 +242,7 @@ class Odd(BaseCheckpointSaver):
         raise ZeroDivisionError("an odd saver")
 
 
-def test_what_nobody_foresaw_is_a_sentence_too():
+def test_an_unexpected_error_is_a_sentence_too():
     registry.register_saver("test-odd", Odd)
     done = graphkit("threads", "test-odd:x")
     assert done.code == 70

@@ -105,7 +105,7 @@ def test_only_what_the_question_named_is_erased(store, saver):
 
 
 @pytest.mark.parametrize("typed", ["order-1", "zzz"])
-def test_a_thread_that_is_gone_is_told_from_one_that_is_erased(store, saver, typed):
+def test_a_thread_that_is_gone_is_distinguished_from_one_that_is_erased(store, saver, typed):
     """Others may begin with its id: an erasure that was cut short is completed all the same."""
     with saver.run_lock("gone-7"):
         pass

@@ -260,7 +260,7 @@ SHOWN = {
 }  # fmt: skip
 
 
-def test_types_that_nobody_here_knows_are_shown_by_their_fields(tmp_path):
+def test_types_that_are_unknown_here_are_shown_by_their_fields(tmp_path):
     store = tmp_path / "strange"
     types = [Colour, Rights, Pair, Point, Model]
     saver = FileSystemSaver(store, fsync="never", types=types)

@@ -51,7 +51,7 @@ def garble(store, thread, start=150):
     return path
 
 
-def test_repair_says_what_is_kept_what_is_lost_and_where_the_copy_is(store):
+def test_repair_reports_what_is_kept_what_is_lost_and_where_the_copy_is(store):
     damage(store, "order-18", offset=-100)
     (log,) = store.glob("t-order-18-*/log")
     old = log.read_bytes()
@@ -99,7 +99,7 @@ def test_repair_as_json(store):
     assert file["state"] == "damaged"
     assert file["kept"] == 1
     assert file["refused"] == ""
-    assert [(one["checkpoint"], one["records"]) for one in file["lost"]] == [
+    assert [(loss["checkpoint"], loss["records"]) for loss in file["lost"]] == [
         (None, 1), ("00000000-0000-7000-8000-000000000013", 1),
     ]  # fmt: skip
     assert (store / file["set_aside"]).exists()
@@ -355,7 +355,7 @@ def test_delete_asks(store):
     assert [row["thread"] for row in read_json("threads", store)] == ["import-a", "order-18"]
 
 
-def test_nobody_can_be_asked(store):
+def test_without_a_terminal_no_question_is_asked(store):
     done = graphkit("delete", store, "order-17")
     assert_refused(done, 2, "pass --yes")
     assert read_json("delete", store, "order-17", "--yes")["deleted"] is True

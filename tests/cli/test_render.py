@@ -61,8 +61,8 @@ def test_durations():
 @given(st.lists(st.text("ab", min_size=1, max_size=30), unique=True))
 def test_short_ids_tell_apart(ids):
     short = short_ids(ids)
-    assert all(one.endswith(short[one]) for one in ids)
-    cut = [one for one in ids if short[one] != one]
+    assert all(thread_id.endswith(short[thread_id]) for thread_id in ids)
+    cut = [thread_id for thread_id in ids if short[thread_id] != thread_id]
     assert len({short[one] for one in cut}) == len(cut)
 
 
@@ -70,7 +70,7 @@ def test_short_ids_tell_apart(ids):
 def test_short_names_tell_apart(names):
     short = short_names(names)
     assert len(set(short.values())) == len(names)
-    assert all(one.startswith(short[one].removesuffix("…")) for one in names)
+    assert all(name.startswith(short[name].removesuffix("…")) for name in names)
 
 
 COLUMNS = (Column("a", "A"), Column("b", "B", "id"), Column("c", "C", "number"), Column("d", "D", "list"))

@@ -90,7 +90,7 @@ def test_an_app_that_needs_a_module_that_is_not_there(tmp_path, shop):
         ("def app(x): return x", "failed: TypeError: app() missing 1 required positional argument: 'x'; --debug"),
     ],
 )
-def test_an_app_that_fails_is_told_where(tmp_path, shop, write_module, text, message):
+def test_an_app_that_fails_is_reported_with_the_place(tmp_path, shop, write_module, text, message):
     write_module("broken", f"# a module\n{text}\n")
     done = run(tmp_path / "runs", app="broken:app")
     assert (done.code, done.err.count("\n"), "Traceback" in done.err) == (2, 1, False)
@@ -201,7 +201,7 @@ def test_recovery_from_a_damaged_end(tmp_path, shop):
     assert graphkit("resume", store, "t", "--app", shop, "--recover", "--value", "1").code == 2
 
 
-def test_resuming_what_nobody_asks(tmp_path, shop):
+def test_resuming_with_an_answer_that_no_interrupt_asks_for(tmp_path, shop):
     run(tmp_path / "runs")
     graphkit("resume", tmp_path / "runs", "t", "--app", shop, "--value", "1")
     again = graphkit("resume", tmp_path / "runs", "t", "--app", shop)
@@ -337,7 +337,7 @@ def test_a_stored_failure_is_shown_without_the_words_of_pydantic(fussy):
     assert "failed      NodeExecutionError in reserve: the update of" in graphkit("show", fussy, "t").out
 
 
-def test_a_function_that_fails_is_told_with_the_line_of_the_application(fussy):
+def test_a_function_that_fails_is_reported_with_the_line_of_the_application(fussy):
     done = graphkit("run", fussy, "--app", "fussy:broken")
     assert done.code == 2
     assert "failed: ValidationError: Order: count: must be a valid integer" in done.err
@@ -345,7 +345,7 @@ def test_a_function_that_fails_is_told_with_the_line_of_the_application(fussy):
     assert not any(word in done.err for word in LIBRARY_WORDS)
 
 
-def test_a_function_that_says_that_it_returns_a_graph_is_suggested(fussy):
+def test_a_function_annotated_to_return_a_graph_is_suggested(fussy):
     done = graphkit("run", fussy, "--app", "fussy:mak")
     assert done.err == "graphkit: --app: fussy has no mak; did you mean make?\n"
     assert graphkit("run", fussy, "--app", "fussy:reserv").err.endswith("has no reserv; its graphs: app, make\n")

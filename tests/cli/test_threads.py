@@ -239,7 +239,7 @@ def test_search_reads_no_state(store, monkeypatch):
     assert decoded == [1]  # so it would have been seen
 
 
-def test_search_passes_over_what_is_damaged_and_says_so(store):
+def test_search_passes_over_what_is_damaged_and_reports_it(store):
     damage(store, "order-17")
     done = graphkit("search", store, "step=1", "--json")
     assert [row["thread"] for row in done.json] == ["order-18"]
@@ -345,7 +345,7 @@ def test_stats_of_a_store_with_damage(store):
     assert read_json("stats", store)["statuses"] == {"stalled": 1, "damaged": 1, "finished": 1}
 
 
-def test_a_saver_that_cannot_tell_sizes_tells_the_rest(monkeypatch):
+def test_a_saver_without_sizes_shows_the_rest(monkeypatch):
     from savers import MemorySaver
 
     monkeypatch.setattr(MemorySaver, "size", BaseCheckpointSaver.size)

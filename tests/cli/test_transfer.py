@@ -85,8 +85,10 @@ def test_released_histories_come_along(tmp_path, source, versions):
     for target in (FileSystemSaver(tmp_path / "b", fsync="never"), VersionedMemorySaver()):
         assert import_threads(target, versions, types=TYPES).checkpoints == 7
         assert list(target.versions_by_thread_id("t")) == [1, 2]
-        assert [exact(one) for one in released(target)] == [exact(one) for one in released(source)]
-        assert [one.state for one in released(target, "sub")] == [{"inside": (1,)}]
+        assert [exact(checkpoint) for checkpoint in released(target)] == [
+            exact(checkpoint) for checkpoint in released(source)
+        ]
+        assert [checkpoint.state for checkpoint in released(target, "sub")] == [{"inside": (1,)}]
         assert_same(source, target)
         assert import_threads(target, versions, types=TYPES).skipped == 7
 

@@ -96,7 +96,7 @@ def test_an_answer_has_the_time_of_the_last_write_to_its_log(store, saver):
     assert (line[:8], read_text(line)) == ("11:00:00", f"{'order-17':24} answered: true")
 
 
-def test_what_says_no_time_was_noticed_now(store, saver):
+def test_a_change_without_a_time_has_the_time_of_now(store, saver):
     saver.put_writes(RunnableConfig("import-a"), {"interrupt:q": STOP, "failure": {**STOP, "type": "E", "message": ""}})
     lines = graphkit("watch", store, "import-a", "--limit", 3).lines
     assert [line[:8] for line in lines] == ["11:21:00", "12:00:00", "12:00:00"]
@@ -126,7 +126,7 @@ def test_a_table_at_a_terminal(store):
     assert "finished" in rows["order-18"]
 
 
-def test_a_damaged_thread_is_told_and_the_others_are_followed(store):
+def test_a_damaged_thread_is_reported_and_the_others_are_followed(store):
     damage(store, "import-a")
     done = graphkit("watch", store, "--limit", 3, terminal=True, width=400)
     assert all("is damaged at byte" in line for line in done.err.splitlines())
@@ -135,7 +135,7 @@ def test_a_damaged_thread_is_told_and_the_others_are_followed(store):
     assert "order-18" in done.out
 
 
-def test_a_run_whose_process_has_died_is_told(store, watch, launcher):
+def test_a_run_whose_process_has_died_is_reported(store, watch, launcher):
     code = (
         "import os, sys; from savers import FileSystemSaver; from graphkit import RunnableConfig;"
         f"s = FileSystemSaver({str(store)!r}); l = s.run_lock(RunnableConfig('import-a')); l.__enter__(); os._exit(1)"
@@ -164,7 +164,7 @@ else:
 
 
 @pytest.mark.parametrize(("how", "said"), [("close", "no process runs it now"), ("die", "its process has died")])
-def test_a_stream_that_was_closed_is_told_from_a_death(store, watch, launcher, how, said):
+def test_a_stream_that_was_closed_is_distinguished_from_a_death(store, watch, launcher, how, said):
     watching = watch("import-a", "--limit", "3")
     watching.process.stdout.readline()
     launcher.run("-c", CLOSE, store, how)
@@ -240,7 +240,7 @@ def test_wait_ends_when_the_thread_has_finished(store):
     assert (done.code, done.json) == (0, {"thread": "order-17", "status": "finished", "timed_out": False})
 
 
-def test_wait_until_a_question_says_how(store):
+def test_wait_until_a_question_prints_how_to_answer(store):
     done = graphkit("wait", store, "order-17", "--until", "interrupted")
     assert (done.code, done.out) == (5, "order-17 is interrupted\n")
 

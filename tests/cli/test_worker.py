@@ -134,10 +134,10 @@ def start(place, launcher):
         return started[-1]
 
     yield start_worker
-    for one in started:
-        one.process.kill()
-        one.killer.cancel()
-        with one.process:
+    for worker in started:
+        worker.process.kill()
+        worker.killer.cancel()
+        with worker.process:
             pass
 
 
@@ -205,7 +205,7 @@ def test_a_second_worker_takes_over_from_one_that_is_killed_in_a_node(place, sav
     second = start()
     answer(saver, "t", "yes")
     with inside_the_node(place):
-        holders = [one for one in (first, second) if holds_lock(one, saver, "t")]
+        holders = [worker for worker in (first, second) if holds_lock(worker, saver, "t")]
         (holder,) = holders
         other = second if holder is first else first
         holder.process.send_signal(signal.SIGKILL)
@@ -338,7 +338,7 @@ def test_a_damaged_thread_does_not_keep_the_others_waiting(place, saver, start):
     assert code == 0
     assert "is damaged at byte" in err
     assert [line["thread"] for line in rest[:-1]] == ["good", "good"]
-    assert [one.thread_id for one in saver.interrupts("good")] == ["good"]
+    assert [interrupt.thread_id for interrupt in saver.interrupts("good")] == ["good"]
 
 
 def test_people_read_lines(place, saver, launcher):

@@ -35,7 +35,7 @@ def test_qualities_follow_from_what_is_overridden():
     )
 
 
-def test_what_the_four_cannot_tell_is_an_error_that_says_so():
+def test_what_the_four_cannot_answer_is_an_error():
     saver = ListSaver()
     saver.put(None, made({"n": 1}))
     for ask in (saver.threads, saver.size, saver.interrupts, lambda: saver.prune(keep_last=1)):
@@ -129,7 +129,7 @@ def test_of_two_copies_into_one_thread_at_once_the_second_is_refused():
 
     with ThreadPoolExecutor(2) as pool:
         (copied,) = set(pool.map(copy, ["a", "b"])) - {None}
-    assert [one.state["thread"] for one in saver.list(RunnableConfig("target"))] == [copied] * 3
+    assert [checkpoint.state["thread"] for checkpoint in saver.list(RunnableConfig("target"))] == [copied] * 3
 
 
 def test_recording_does_not_wait_for_a_run_and_may_happen_inside_a_put():
@@ -176,7 +176,10 @@ EMBEDDED = ["", "in%2Fner", "in%2Fner/deep"]
 
 def everything(saver, thread="t"):
     spaces = [RunnableConfig(thread, checkpoint_ns=namespace) for namespace in EMBEDDED]
-    return {at.checkpoint_ns: [(one.id, one.state, saver.get_writes(at)) for one in saver.list(at)] for at in spaces}
+    return {
+        at.checkpoint_ns: [(checkpoint.id, checkpoint.state, saver.get_writes(at)) for checkpoint in saver.list(at)]
+        for at in spaces
+    }
 
 
 def test_the_namespaces_of_embedded_graphs_are_found():
@@ -237,7 +240,10 @@ def test_prune_loses_nothing_that_a_saver_keeps_beside_its_checkpoints():
         saver.add_tags(None, "one", "two")
     assert saver.prune("$default", keep_last=2) == 1
     assert [(info.metadata, info.tags) for info in saver.history(None)] == [({"k": n}, ("one", "two")) for n in (2, 1)]
-    assert [saver.get_writes(RunnableConfig(checkpoint_id=one.id)) for one in saver.list(None)] == [{"w": 2}, {"w": 1}]
+    assert [saver.get_writes(RunnableConfig(checkpoint_id=checkpoint.id)) for checkpoint in saver.list(None)] == [
+        {"w": 2},
+        {"w": 1},
+    ]
 
 
 def test_prune_is_refused_where_a_fork_may_hide_histories():
@@ -270,4 +276,4 @@ def test_prune_waits_for_a_run():
                 waiter.result(0.1)
             saver.put(RunnableConfig("t"), made({"n": 3}))
         assert waiter.result(60) == 3
-    assert [one.state["n"] for one in saver.list(RunnableConfig("t"))] == [3]
+    assert [checkpoint.state["n"] for checkpoint in saver.list(RunnableConfig("t"))] == [3]

@@ -710,7 +710,8 @@ class Crashes:
     def _views_of(views, thread, namespace):
         """What the views have of one history and its versions."""
         return [
-            {thread: {key: found for key, found in one.get(thread, {}).items() if key[0] == namespace}} for one in views
+            {thread: {key: found for key, found in view.get(thread, {}).items() if key[0] == namespace}}
+            for view in views
         ]
 
     def _expect_early_or_none(self, saver, views, thread, namespace):
@@ -730,7 +731,7 @@ class Crashes:
 
     def _look_at(self, run):
         views = run.views
-        self.threads = [one for one in THREADS if any(view.get(one) for view in views)]
+        self.threads = [thread for thread in THREADS if any(view.get(thread) for view in views)]
         keys = (key for view in views for thread in self.threads for key in view.get(thread, {}))
         self.namespaces = sorted({"", *(key[0] for key in keys)})
         self.histories = [*itertools.product(self.threads, self.namespaces)]
@@ -765,7 +766,7 @@ class Crashes:
     @staticmethod
     def _awaited(saver, views):
         """The checkpoints that early writes waited for at one of these moments, and that are not there."""
-        awaited = sorted({key for one in views for key in one.get(EARLY, {})})
+        awaited = sorted({key for view in views for key in view.get(EARLY, {})})
         return [
             (thread, namespace, name)
             for thread, namespace, name in awaited
@@ -820,26 +821,26 @@ def cuts(op, rng, many):
 def expect_each(found, views):
     """Each history is as it was at one of these moments."""
     for thread, histories in found.items():
-        for key in {*histories, *(key for one in views for key in one.get(thread, {}))}:
+        for key in {*histories, *(key for view in views for key in view.get(thread, {}))}:
             here = histories.get(key, ())
-            if not any(one.get(thread, {}).get(key, ()) == here for one in views):
+            if not any(view.get(thread, {}).get(key, ()) == here for view in views):
                 raise Lost(
-                    f"thread {thread}, history {key}: {brief(here)}; may be {[brief(one[thread].get(key, ())) for one in views]}"
+                    f"thread {thread}, history {key}: {brief(here)}; may be {[brief(view[thread].get(key, ())) for view in views]}"
                 )
 
 
 def expect_whole(found, views):
     """Each thread as a whole is as it was at one of these moments."""
     for thread, histories in found.items():
-        if not any(one[thread] == histories for one in views):
+        if not any(view[thread] == histories for view in views):
             raise Lost(
                 f"thread {thread}: { {key: brief(one) for key, one in histories.items()} }; may be "
-                f"{[{key: brief(some) for key, some in one[thread].items()} for one in views]}"
+                f"{[{key: brief(some) for key, some in view[thread].items()} for view in views]}"
             )
 
 
 def brief(history):
-    return [one[:400] if len(history) == 1 else one[26:37] + "..." + one[-60:] for one in history]
+    return [text[:400] if len(history) == 1 else text[26:37] + "..." + text[-60:] for text in history]
 
 
 def list_operations(fs, last):

@@ -341,7 +341,9 @@ class _File:
         old = self.moments[-1]
         self.changes.append((offset, data))
         self.moments.append(overwrite(old, offset, data))
-        self.lost = [one for one in self.lost if not (offset <= one[0] and one[0] + len(one[1]) <= offset + len(data))]
+        self.lost = [
+            write for write in self.lost if not (offset <= write[0] and write[0] + len(write[1]) <= offset + len(data))
+        ]
 
     def truncate(self, size):
         self.changes.append((size, None))

@@ -144,7 +144,7 @@ def test_on_a_bad_disk_writing_is_refused_and_reading_goes_on(disk):
     assert saver.log.verify().gaps == unrecorded_reads
 
 
-def test_with_warn_writing_goes_on_and_the_log_says_what_is_missing(caplog):
+def test_with_warn_writing_goes_on_and_the_log_records_what_is_missing(caplog):
     fs, saver = open_on_simulated_disk(on_error="warn")
     with failing(fs, "write_at", errno.ENOSPC, where="/log/"):
         saver.put(CONFIG, made(1))

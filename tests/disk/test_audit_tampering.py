@@ -190,7 +190,7 @@ def test_each_loss_is_found_by_the_head_that_was_kept(audited, change, sweep, mo
         audited.restore()
 
 
-def test_each_entry_that_is_removed_from_a_chain_made_anew_is_missed_by_its_number(audited):
+def test_each_entry_that_is_removed_from_a_rebuilt_chain_is_missed_by_its_number(audited):
     entries = [entries[place] for _, entries, place in audited.places()]
     for place in range(len(entries) - 1):
         audited.write_chain(chain_again(entries[:place] + entries[place + 1 :], renumber=False), without=place)
@@ -216,7 +216,7 @@ CALL = {"kind": "call", "operation": "get", "principal": "bob", "thread_id": "t"
 
 
 @pytest.mark.parametrize("forged", [{"kind": "head", "sign_every": 10**9}, {**CALL, "sign_every": 10**9}])
-def test_an_unsigned_entry_does_not_say_when_a_signed_head_is_due(tmp_path, forged):
+def test_an_unsigned_entry_does_not_decide_when_a_signed_head_is_due(tmp_path, forged):
     with AuditLog(tmp_path / "log", signing_key=KEY, sign_every=5) as log:
         log.append(CALL, is_lasting=True)
     with AuditLog(tmp_path / "log") as forger:

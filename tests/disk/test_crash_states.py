@@ -117,12 +117,12 @@ def test_the_simulated_disk_forgets_names_in_any_order_until_their_directory_is_
     for name in "abc":
         fs.close(fs.open(f"/{name}", write=True, create=True))
     assert {frozenset(tree) for tree in possible(fs)} == {
-        frozenset(one) for one in ("", "a", "b", "c", "ab", "ac", "bc", "abc")
+        frozenset(tree) for tree in ("", "a", "b", "c", "ab", "ac", "bc", "abc")
     }
     fs.fsync_dir("/")
     fs.rename("/a", "/c")
     fs.unlink("/b")
-    assert {frozenset(tree) for tree in possible(fs)} == {frozenset(one) for one in ("abc", "c", "bc", "ac")}
+    assert {frozenset(tree) for tree in possible(fs)} == {frozenset(tree) for tree in ("abc", "c", "bc", "ac")}
     assert fs.tree() == {"c": b""}
 
 

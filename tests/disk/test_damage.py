@@ -278,7 +278,7 @@ def test_a_record_of_another_log_is_no_record(damaged):
 
 
 @pytest.mark.requirement("H45", "promise 3")
-def test_after_damage_at_the_end_repair_lands_on_the_last_good_one_and_says_so(damaged):
+def test_after_damage_at_the_end_repair_lands_on_the_last_good_one_and_reports_it(damaged):
     """Nothing falls back by itself: a run that went on from an older state unasked would do work twice."""
     bad = bytearray(damaged.whole)
     for frame in damaged.frames[-2:]:

@@ -59,7 +59,9 @@ class Review:
     def stored(self):
         """The visits whose checkpoint is in the store, oldest first, as the work log spells them."""
         history = reversed(self.saver.list(THREAD)) if (self.runs / "checkpoints").exists() else ()
-        return [f"{one.node_id} {one.state['document']}" for one in history if one.parent_id]
+        return [
+            f"{checkpoint.node_id} {checkpoint.state['document']}" for checkpoint in history if checkpoint.parent_id
+        ]
 
 
 @pytest.fixture(scope="module")

@@ -237,8 +237,8 @@ def test_a_checkpoint_that_replaces_another_has_the_writes_of_both(saver, opener
     saver.put_writes(at("a"), {"of a": 1})
     saver.put_writes(at("b"), {"of b": 2}, early=True)
     saver.put(at("a"), made("b"))
-    for one in (saver, opener()):
-        assert one.get_writes(at("b")) == {"of a": 1, "of b": 2}
+    for opened in (saver, opener()):
+        assert opened.get_writes(at("b")) == {"of a": 1, "of b": 2}
     assert opener().verify().ok
 
 

@@ -86,9 +86,9 @@ def key_ids(root):
     found = set()
     for path in files_of(root):
         if path.name == "log" or path.name.startswith("v0"):
-            for one in read_records(path):
-                if one.type in SEALED_TYPES:
-                    found.add(read_key_id(one.payload) if one.flags & SEALED else None)
+            for frame in read_records(path):
+                if frame.type in SEALED_TYPES:
+                    found.add(read_key_id(frame.payload) if frame.flags & SEALED else None)
     return found
 
 
@@ -250,7 +250,7 @@ def test_without_the_key_nothing_is_read_or_changed(store, tmp_path, operation, 
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_without_the_key_verify_says_so_and_repair_refuses(store, tmp_path, wrong):
+def test_without_the_key_verify_reports_it_and_repair_refuses(store, tmp_path, wrong):
     root = shutil.copytree(store, tmp_path / "store")
     before = contents(root)
     with open_saver(root, WRONG[wrong]) as saver:
@@ -429,7 +429,7 @@ def test_a_saver_without_keys_begins_no_thread_in_a_sealed_store(tmp_path):
         plain.put(RunnableConfig("new"), made(1))
 
 
-def test_a_repaired_marker_still_says_that_the_store_is_sealed(tmp_path):
+def test_a_repaired_marker_still_marks_the_store_as_sealed(tmp_path):
     root = tmp_path / "store"
     with open_saver(root) as saver:
         write(saver, count=2)
@@ -529,7 +529,7 @@ def rotates(run):
     run.put(5)
 
 
-WORKLOADS = [one for one in crashes.WORKLOADS if one != crashes.two_workers]
+WORKLOADS = [workload for workload in crashes.WORKLOADS if workload != crashes.two_workers]
 
 
 @pytest.fixture
@@ -617,11 +617,11 @@ def test_no_nonce_is_used_twice_under_one_salt(tmp_path):
     def collect():
         for path in files_of(tmp_path):
             if path.name == "log" or path.name.startswith("v0"):
-                for one in read_records(path):
-                    if one.flags & SEALED:
-                        size = one.payload[0]
-                        at = one.payload[: 1 + size + 20], one.payload[21 + size : 33 + size]
-                        assert seen.setdefault(at, one.payload) == one.payload
+                for frame in read_records(path):
+                    if frame.flags & SEALED:
+                        size = frame.payload[0]
+                        at = frame.payload[: 1 + size + 20], frame.payload[21 + size : 33 + size]
+                        assert seen.setdefault(at, frame.payload) == frame.payload
 
     root = tmp_path / "store"
     with open_saver(root) as saver, quiet():

@@ -80,7 +80,7 @@ def flipped(tree, parts, place, bit):
 
 def tree_of(path):
     """A directory as the simulated disk takes it."""
-    return {one.name: tree_of(one) if one.is_dir() else one.read_bytes() for one in path.iterdir()}
+    return {entry.name: tree_of(entry) if entry.is_dir() else entry.read_bytes() for entry in path.iterdir()}
 
 
 def expect_noticed_and_corrected(tree, file, place, bit, whole):

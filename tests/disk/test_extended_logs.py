@@ -383,8 +383,8 @@ def ids(root):
         found = list_ids(saver, CONFIG)[::-1]
         latest = saver.get(CONFIG)
         assert (latest and latest.id) == (found[-1] if found else None)
-        for one in saver.list(CONFIG):
-            assert one.state["n"] == int(one.id[1:])
+        for checkpoint in saver.list(CONFIG):
+            assert checkpoint.state["n"] == int(checkpoint.id[1:])
         return found
 
 

@@ -96,7 +96,7 @@ def test_every_kind_of_change_is_refused_as_a_whole(tmp_path, change, count):
     def seen(saver):
         places = [(thread, namespace) for thread in saver.threads() for namespace in saver.namespaces(thread)]
         configs = [RunnableConfig(thread, checkpoint_ns=namespace) for thread, namespace in places]
-        return [(at, describe(saver, at, one)) for at in configs for one in saver.list(at)]
+        return [(at, describe(saver, at, checkpoint)) for at in configs for checkpoint in saver.list(at)]
 
     before = seen(saver)
     io.hook = Fault(SYNCS, times=count)
@@ -114,7 +114,7 @@ def test_every_kind_of_change_is_refused_as_a_whole(tmp_path, change, count):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_with_seconds_a_flush_that_fails_says_so_and_loses_nothing(tmp_path, count):
+def test_with_seconds_a_flush_that_fails_raises_and_loses_nothing(tmp_path, count):
     """What was acknowledged before stays in the history, and the next flush brings it to the disk."""
     io, saver = begun(tmp_path, fsync=3600)
     saver.flush()

@@ -35,7 +35,7 @@ def put(saver, state, id=None, config=T):
 def assert_replay_is_list(saver, config=T):
     listed = [exact(checkpoint) for checkpoint in reversed(saver.list(config))]
     replayed = [*saver.replay(config)]
-    assert [exact(one) for one in replayed] == listed
+    assert [exact(checkpoint) for checkpoint in replayed] == listed
     for before, one in pairwise(replayed):
         assert one.changes.base is before.state
         assert apply(before.state, one) == one.state
@@ -98,7 +98,7 @@ def test_a_list_that_grows_is_decoded_once(tmp_path):
     for n in range(200):
         put(saver, {"log": [f"message {i} " * 20 for i in range(n)], "n": n})
     replayed = assert_replay_is_list(saver)
-    assert [one.changes.ops["log"] for one in replayed[1:]] == [*range(199)]
+    assert [checkpoint.changes.ops["log"] for checkpoint in replayed[1:]] == [*range(199)]
     assert replayed[5].state["log"][0] is replayed[-1].state["log"][0]
 
 
@@ -129,7 +129,7 @@ def test_what_other_calls_do_meanwhile_is_not_seen(tmp_path):
     assert next(replay).state == {"n": 0}
     put(saver, {"n": 5})
     saver.delete("t")
-    assert [one.state["n"] for one in replay] == [1, 2, 3, 4]
+    assert [checkpoint.state["n"] for checkpoint in replay] == [1, 2, 3, 4]
 
 
 def test_a_serializer_of_whole_states(tmp_path):

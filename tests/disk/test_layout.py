@@ -204,7 +204,7 @@ def test_on_a_file_system_that_ignores_case_ids_stay_apart(fs):
 
 
 @pytest.mark.requirement("H7")
-def test_a_run_has_a_directory_of_its_own_and_no_pointer_says_which_checkpoint_is_its_latest(opener, tmp_path):
+def test_a_run_has_a_directory_of_its_own_and_no_pointer_to_its_latest_checkpoint(opener, tmp_path):
     root, moved = tmp_path / "store", tmp_path / "elsewhere"
     saver = opener()
     for run in ("first", "second"):

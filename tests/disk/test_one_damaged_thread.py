@@ -97,7 +97,7 @@ def test_prune_and_compact_do_the_others_and_name_those_that_they_cannot(damaged
 
 def test_verify_and_repair_handle_all(damaged):
     saver, _ = damaged
-    assert [one.thread_id for one in saver.verify().threads if not one.ok] == ["b", "d"]
+    assert [thread.thread_id for thread in saver.verify().threads if not thread.ok] == ["b", "d"]
     report = saver.repair()
     repaired = {file.before.path.split("/")[0][:4]: not file.refused for file in report.files}
     assert set(repaired) == {"t-b-", "t-d-"}
@@ -184,7 +184,7 @@ def test_a_thread_whose_directory_may_not_be_entered_costs_the_others_nothing(op
         assert reader.threads() == ["a", "c"]
         assert [info.thread_id for info in reader.search({})] == ["a", "c"]
         assert reader.prune(keep_last=1) == 0
-        assert {one.path for one in reader.verify().problems} == {path.name for path in closed}
+        assert {problem.path for problem in reader.verify().problems} == {path.name for path in closed}
         with pytest.raises(CheckpointStorageError, match="Permission denied"):
             reader.repair()
         with pytest.raises(CheckpointStorageError, match="Permission denied"):

@@ -240,7 +240,10 @@ def test_thousands_of_threads_and_sixteen_workers(tmp_path, monkeypatch, sweep):
 
         def check(number):
             found = saver.list(RunnableConfig(f"thread {number}"))
-            assert [(one.state["own"], one.state["n"]) for one in found] == [(number, 1), (number, 0)]
+            assert [(checkpoint.state["own"], checkpoint.state["n"]) for checkpoint in found] == [
+                (number, 1),
+                (number, 0),
+            ]
 
         list(pool.map(check, range(threads)))
 

@@ -74,7 +74,7 @@ def test_only_a_saver_that_waits_for_each_put_starts_the_writing(tmp_path, fsync
         order = [call for call in io.calls if call in {"write", "start", "fdatasync"}]
     if started:
         assert order.count("start") > 25
-        assert "".join(one[0] for one in order).count("wsf") == order.count("start")
+        assert "".join(call[0] for call in order).count("wsf") == order.count("start")
     else:
         assert "start" not in order
 
@@ -86,7 +86,7 @@ SYSTEMS = {"here": {}, "not Linux": {"platform": "other"}, "big-endian": {"byteo
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_it_is_what_fstat_says(opened, tmp_path, monkeypatch, system):
+def test_it_is_what_fstat_returns(opened, tmp_path, monkeypatch, system):
     for name, value in SYSTEMS[system].items():
         monkeypatch.setattr(sys, name, value)
     io, fd = opened

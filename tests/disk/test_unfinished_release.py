@@ -18,7 +18,7 @@ UNFINISHED = {"root": 2, "root and namespaces": 18, "namespaces": 22}
 
 
 def outline(checkpoints):
-    return [(one.id, one.state["n"]) for one in checkpoints]
+    return [(checkpoint.id, checkpoint.state["n"]) for checkpoint in checkpoints]
 
 
 def released(saver, config):
@@ -73,7 +73,7 @@ def end_at_every_instant(name, how, tmp_path):
         if how == "failed" or tag.version is not None:
             assert tag.version == 1, f"at {number}"
             assert outline(tag.checkpoints) == before.get("", [])
-        assert [outline(one) for one in listed] == ([*before.values()] if versions else [])
+        assert [outline(checkpoint) for checkpoint in listed] == ([*before.values()] if versions else [])
         for config in configs:
             assert released(again, config) == before[config.checkpoint_ns]
             assert released(reader, config) == before[config.checkpoint_ns]

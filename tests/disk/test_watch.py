@@ -42,7 +42,7 @@ def until(watch, wanted):
 
 
 def ids(found):
-    return [one.checkpoint.id for one in found if one.kind == "checkpoint"]
+    return [change.checkpoint.id for change in found if change.kind == "checkpoint"]
 
 
 def stored_ids(saver, thread):
@@ -126,7 +126,9 @@ def so_far(watch, saver):
     The last thread is a new one each time, because the look before may not have ended, and goes on with its own.
     """
     last = saver.put(RunnableConfig(f"zzz{uuid4().hex}"), make_checkpoint(0)).checkpoint_id
-    return [one for one in until(watch, to(last)) if one.kind != "idle" and not one.thread_id.startswith("zzz")]
+    return [
+        change for change in until(watch, to(last)) if change.kind != "idle" and not change.thread_id.startswith("zzz")
+    ]
 
 
 HOLD = """
@@ -147,7 +149,7 @@ def test_a_watch_reports_the_death_of_a_run_at_once_and_no_vain_attempt(saver, c
         with pytest.raises(TimeoutError), saver.run_lock(config, 0):
             pass
         last = saver.put(config, make_checkpoint(2)).checkpoint_id
-        assert [one.kind for one in until(watch, to(last))] == ["checkpoint"]
+        assert [change.kind for change in until(watch, to(last))] == ["checkpoint"]
         assert watch.get(0.2) is None
         holder.kill()
         change = watch.get(PATIENCE)
@@ -301,7 +303,7 @@ def refused(*_args, **_options):
 
 
 @pytest.mark.parametrize("reason", ["refused", "remote", "forked"])
-def test_without_events_it_looks_again_and_again_and_says_so(saver, config, caplog, monkeypatch, reason):
+def test_without_events_it_polls_and_reports_it(saver, config, caplog, monkeypatch, reason):
     if reason == "refused":
         monkeypatch.setattr("watchdog.observers.api.BaseObserver.schedule", refused)
     elif reason == "remote":

@@ -169,10 +169,10 @@ def test_a_long_history_without_a_log_is_read_as_far_as_it_is_needed(opener):
     assert history == {"n": {"writes": []}}
 
 
-def test_a_saver_that_cannot_list_says_so():
+def test_a_saver_that_cannot_list_raises():
     saver = CheckpointSaver(ListSaver())
     config = put(saver, thread(), n=1)
-    assert [one.config for one in saver.list(thread())] == [config]
+    assert [saved.config for saved in saver.list(thread())] == [config]
     for call in (
         lambda: list(saver.list(None)),
         lambda: list(saver.list({"configurable": {"thread_id": "t"}})),

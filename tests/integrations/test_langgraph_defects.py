@@ -33,7 +33,7 @@ def test_one_id_in_place_of_a_list_of_ids_is_refused_and_nothing_is_removed(save
     ):
         with pytest.raises(TypeError, match=r"a list of ids.*\[b?'ab'\]"):
             refuse()
-    assert [thread_of(one.config) for one in saver.list(None)] == ["b", "a"]
+    assert [thread_of(saved.config) for saved in saver.list(None)] == ["b", "a"]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_ts_that_is_no_time_is_kept_and_the_put_is_dated_by_the_clock(saver, t
     assert saver.get_tuple(config).checkpoint["ts"] == ts
     (info,) = saver.store.history(config)
     assert info.created_at >= before
-    assert [one.checkpoint["ts"] for one in saver.list(None)] == [ts]
+    assert [saved.checkpoint["ts"] for saved in saver.list(None)] == [ts]
 
 
 # Opening and closing
@@ -182,7 +182,7 @@ WHOLE_THREAD = {"configurable": {"thread_id": "t"}}
 
 
 def namespaces(saver):
-    return {one.config["configurable"]["checkpoint_ns"] for one in saver.list(WHOLE_THREAD)}
+    return {saved.config["configurable"]["checkpoint_ns"] for saved in saver.list(WHOLE_THREAD)}
 
 
 def test_keep_latest_removes_the_subgraph_calls_that_started_from_a_removed_checkpoint(saver):

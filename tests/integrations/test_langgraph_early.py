@@ -76,7 +76,7 @@ def test_the_namespace_of_early_writes_is_not_listed(opener):
     for config in (None, {"configurable": {"thread_id": "t"}}):
         for limit in (None, 5):
             listed = saver.list(config, limit=limit)
-            assert [id_of(one.config) for one in listed] == ids[::-1]
+            assert [id_of(saved.config) for saved in listed] == ids[::-1]
 
 
 # What a prune leaves of them

@@ -175,7 +175,7 @@ def test_a_write_keeps_its_index_where_the_one_before_it_was_a_special_one(tmp_p
 def test_only_the_threads_that_are_named(runs, file):
     report = export_langgraph_sqlite(runs, file, threads=["loop", "nested"])
     assert (report.ok, report.threads) == (True, 2)
-    expected = [one for one in seen(open_store(runs)) if thread_of(one[0]) in {"loop", "nested"}]
+    expected = [stored for stored in seen(open_store(runs)) if thread_of(stored[0]) in {"loop", "nested"}]
     with database(file) as saver:
         assert seen(saver) == expected
 
@@ -235,7 +235,7 @@ def test_a_database_that_fails_at_any_moment_is_completed_later(runs, file, monk
         export_langgraph_sqlite(runs, file)
     monkeypatch.undo()
     with database(file) as saver:  # each checkpoint that is there is whole
-        assert all(one in seen(open_store(runs)) for one in seen(saver))
+        assert all(stored in seen(open_store(runs)) for stored in seen(saver))
     assert export_langgraph_sqlite(runs, file).ok
     assert_same(runs, file)
 
@@ -372,8 +372,8 @@ def test_a_serializer_that_is_missing_is_asked_for(tmp_path, file):
 
     export_langgraph_sqlite(sealed, file, serde=serde)
     plain = open_store(tmp_path / "plain")
-    for one in saver.list(thread("loop")):
-        plain.put({"configurable": {"thread_id": "loop", "checkpoint_ns": ""}}, one.checkpoint, one.metadata, {})
+    for saved in saver.list(thread("loop")):
+        plain.put({"configurable": {"thread_id": "loop", "checkpoint_ns": ""}}, saved.checkpoint, saved.metadata, {})
     with pytest.raises(CheckpointerConfigurationError, match=r"of the database.*\+rot.*serde="):
         export_langgraph_sqlite(tmp_path / "plain", file)
 
@@ -447,7 +447,7 @@ def test_a_database_is_exported_in_place(runs, file):
 # The command
 
 
-def test_the_command_says_what_was_done(runs, file):
+def test_the_command_reports_what_was_done(runs, file):
     number = count(runs)
     done = graphkit("export-langgraph-sqlite", runs, file)
     assert done.code == 0

@@ -53,8 +53,8 @@ def test_values_come_back_as_what_they_were(cache, open_cache):
         ELSEWHERE: ("x" * 20_000, None),
     }
     cache.set(values)
-    for one in (cache, open_cache()):
-        found = one.get([*values, (("no",), "such key")])
+    for opened in (cache, open_cache()):
+        found = opened.get([*values, (("no",), "such key")])
         assert found.keys() == values.keys()
         assert found[KEY] == typed
         assert found[OTHER] == [["channel", b"bytes"], None], "tuples as LangGraph's serializer returns them"

@@ -358,8 +358,8 @@ def test_after_a_failed_sync_the_log_is_rewritten_without_the_put_that_failed(ho
     with failing(io, "fdatasync"), pytest.raises(CheckpointStorageError):
         store.put(("a",), "two", {"n": 2})
     assert log.stat().st_ino != before
-    for one in (store, FileSystemStore(tmp_path)):
-        assert view(one) == ONE
+    for opened in (store, FileSystemStore(tmp_path)):
+        assert view(opened) == ONE
     store.put(("a",), "two", {"n": 2})
     assert view(FileSystemStore(tmp_path)) == TWO
 
@@ -377,8 +377,8 @@ def test_nothing_is_stored_until_the_log_could_be_rewritten(hooked, tmp_path, lo
     assert "fdatasync" not in calls, "a later sync of the same file proves nothing"
     io.hook = None
     store.put(("a",), "two", {"n": 2})
-    for one in (store, FileSystemStore(tmp_path)):
-        assert view(one) == TWO
+    for opened in (store, FileSystemStore(tmp_path)):
+        assert view(opened) == TWO
 
 
 def test_a_put_waits_for_the_disk_and_a_postponed_expiry_does_not(tmp_path):

@@ -95,9 +95,9 @@ def test_a_deleted_item_is_gone_with_its_namespace(store, open_store):
     for name in ("b", "c"):
         store.put(("a", name), "k", {"x": 1})
     store.delete(("a", "b"), "k")
-    for one in (store, open_store()):
-        assert one.get(("a", "b"), "k") is None
-        assert one.list_namespaces() == [("a", "c")]
+    for opened in (store, open_store()):
+        assert opened.get(("a", "b"), "k") is None
+        assert opened.list_namespaces() == [("a", "c")]
 
 
 def test_what_a_caller_does_to_an_item_changes_nothing(store):
@@ -240,8 +240,8 @@ def test_a_limit_and_an_offset_may_be_greater_than_any_count(store):
 def test_namespaces_are_listed_as_by_langgraphs_own_store(store):
     memory = InMemoryStore()
     for namespace in [("a",), ("a", "b"), ("a", "b", "c"), ("a", "x", "c"), ("b", "c"), ("ab",)]:
-        for one in (store, memory):
-            one.put(namespace, "k", {})
+        for opened in (store, memory):
+            opened.put(namespace, "k", {})
     for options in (
         {},
         {"suffix": ("*", "c"), "prefix": ("a",)},
@@ -357,7 +357,7 @@ def test_a_read_postpones_the_expiry(open_store, clock, read, config, refresh_tt
     assert open_store(clock=clock).sweep_ttl() == is_refreshed
 
 
-def test_expired_items_are_omitted_if_the_option_says_so(open_store, clock):
+def test_expired_items_are_omitted_if_the_option_is_set(open_store, clock):
     store = open_store(ttl={"omit_expired": True}, clock=clock)
     store.put(("a",), "k", {}, ttl=1)
     store.put(("b",), "k", {})
@@ -647,7 +647,7 @@ def read_records(data):
         offset += length + 45
 
 
-def test_the_log_of_a_store_is_as_the_specification_says(golden):
+def test_the_log_of_a_store_is_as_specified(golden):
     log = golden / "langgraph-store" / "log"
     data = log.read_bytes()
     name_hash = hashlib.blake2b(b"langgraph-store").digest()
@@ -696,9 +696,9 @@ def test_a_record_with_right_checksums_that_holds_nonsense_is_damage(open_store,
     store.put(("a",), "k", {"n": 1})
     append_record(store, payload)
     other = open_store()
-    for one in (store, other):
-        one.close()
+    for opened in (store, other):
+        opened.close()
         with pytest.raises(CheckpointCorruptionError, match="malformed"):
-            one.get(("a",), "k")
+            opened.get(("a",), "k")
     other.repair()
     assert keys_of(other.search(())) == ["k"]

@@ -49,7 +49,7 @@ class Runner:
 
     def state(self, graph=None):
         graph = graph or self.graph
-        self.seen.append([snapshot(one) for one in self.history(graph)])
+        self.seen.append([snapshot(checkpoint) for checkpoint in self.history(graph)])
         self.seen.append(snapshot(graph.get_state(CONFIG, subgraphs=True)))
 
 
@@ -57,7 +57,7 @@ def plain(value):
     """A result without the ids of its interrupts."""
     if isinstance(value, dict):
         return {key: plain(one) for key, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, (list, tuple)) else getattr(value, "value", value)
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else getattr(value, "value", value)
 
 
 def snapshot(one):

@@ -118,8 +118,8 @@ def fill(saver):
 def seen(saver):
     """All of a store, without what only tells where it is."""
     return [
-        (one.config, one.checkpoint, one.metadata, one.parent_config, one.pending_writes)
-        for one in sorted(saver.list(None), key=lambda one: str(one.config))
+        (saved.config, saved.checkpoint, saved.metadata, saved.parent_config, saved.pending_writes)
+        for saved in sorted(saver.list(None), key=lambda one: str(one.config))
     ]
 
 

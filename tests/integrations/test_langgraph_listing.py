@@ -204,7 +204,7 @@ def check_reads_by_id(fresh, readers, configs):
     for config in configs:
         names = config["configurable"]
         history = fresh.list(thread(names["thread_id"], names["checkpoint_ns"]))
-        expected = next((one for one in history if one.config == config), None)
+        expected = next((saved for saved in history if saved.config == config), None)
         assert [reader.get_tuple(config) for reader in readers] == [expected] * len(readers)
 
 
@@ -240,7 +240,7 @@ def test_a_thread_that_is_deleted_after_the_logs_were_listed(saver, monkeypatch,
     for number in range(5):
         put_at(saver, thread(f"t{number}"), START + timedelta(seconds=number), n=number)
     before_each_history(monkeypatch, lambda _: again(saver).delete_thread("t3"))
-    found = [thread_of(one.config) for one in again(saver).list(None, limit=limit)]
+    found = [thread_of(saved.config) for saved in again(saver).list(None, limit=limit)]
     assert found == ["t4", "t2", "t1", "t0"][:limit]
 
 

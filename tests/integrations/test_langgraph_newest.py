@@ -164,5 +164,5 @@ def test_a_history_that_changes_meanwhile(opener, monkeypatch):
         put_one(other, "thread 26", n=1)
 
     after_first_read(saver, monkeypatch, change)
-    found = [thread_of(one.config) for one in saver.list(None, limit=5)]
+    found = [thread_of(saved.config) for saved in saver.list(None, limit=5)]
     assert found == [f"thread {number}" for number in (26, 29, 27, 26, 25)]

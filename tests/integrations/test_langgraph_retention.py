@@ -219,7 +219,7 @@ def test_without_ttl_nothing_is_deleted(tmp_path):
     saver = fill(tmp_path)
     assert saver.sweep_ttl() == 0
     assert len(saver.store.threads()) == 5
-    assert "graphkit-ttl" not in {one.name for one in set(threading.enumerate()) - before}
+    assert "graphkit-ttl" not in {thread.name for thread in set(threading.enumerate()) - before}
 
 
 @pytest.mark.parametrize("write", ["answer", "put_writes", "update"])

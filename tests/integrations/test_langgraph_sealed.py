@@ -70,7 +70,7 @@ def opener(request, tmp_path):
 
 def lengths(app):
     """How many messages each checkpoint of the history has."""
-    return [len(one.values.get("messages", ())) for one in app.get_state_history(CONFIG)]
+    return [len(checkpoint.values.get("messages", ())) for checkpoint in app.get_state_history(CONFIG)]
 
 
 @pytest.mark.sweep(1, of="durability", in_turn=True)
@@ -86,8 +86,8 @@ def test_a_graph_with_interrupts_runs_on_a_sealed_store(opener, tmp_path, durabi
         app = compiled(saver)
         assert texts(app) == messages
         assert lengths(app) == history
-        of_the_thread = [one.config for one in saver.list(CONFIG, filter={"source": "loop"})]
-        of_all = [one.config for one in saver.list(None, filter={"source": "loop"})]
+        of_the_thread = [saved.config for saved in saver.list(CONFIG, filter={"source": "loop"})]
+        of_all = [saved.config for saved in saver.list(None, filter={"source": "loop"})]
         assert of_all == of_the_thread != []
     with opener() as saver:
         with pytest.raises(CheckpointKeyError, match="'2026'"):
@@ -101,7 +101,7 @@ def config_of(user, thread=None):
 
 
 def threads_in(saver, **query):
-    return {one.config["configurable"]["thread_id"] for one in saver.list(None, **query)}
+    return {saved.config["configurable"]["thread_id"] for saved in saver.list(None, **query)}
 
 
 @pytest.mark.requirement("P73")

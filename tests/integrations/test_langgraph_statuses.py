@@ -56,7 +56,7 @@ def status(saver):
 
 
 def asked(saver):
-    return [(one.node_id, one.when, one.payload) for one in saver.store.interrupts("t")]
+    return [(interrupt.node_id, interrupt.when, interrupt.payload) for interrupt in saver.store.interrupts("t")]
 
 
 @pytest.mark.sweep(1, of="durability", in_turn=True)
@@ -94,7 +94,7 @@ def test_of_several_tasks_those_that_have_not_finished_wait(saver):
     app = graph_of(a=lambda: interrupt("a?"), b=lambda: interrupt("b?"), c=lambda: "c").compile(checkpointer=saver)
     app.invoke({"log": []}, CONFIG)
     assert sorted(asked(saver)) == [("a", "inside", "a?"), ("b", "inside", "b?")]
-    ids = {one.payload: one.id for one in saver.store.interrupts("t")}
+    ids = {interrupt.payload: interrupt.id for interrupt in saver.store.interrupts("t")}
     app.invoke(Command(resume={ids["a?"]: "yes"}), CONFIG)
     assert (status(saver), asked(saver)) == ("interrupted", [("b", "inside", "b?")])
 

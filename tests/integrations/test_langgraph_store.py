@@ -154,7 +154,7 @@ def test_every_kind_of_value_comes_back_after_others(saver, encrypted):
         for value in pair:
             config = put(saver, config, value=value, same="same")
             expected.append(value)
-    found = [values_of(one)["value"] for one in again(saver, serde=saver.serde).list(CONFIG)]
+    found = [values_of(saved)["value"] for saved in again(saver, serde=saver.serde).list(CONFIG)]
     found.reverse()
     assert found == expected
     assert [type(value) for value in found] == [type(value) for value in expected]
@@ -216,7 +216,7 @@ def test_a_saver_that_cannot_remove_gets_back_the_states_that_it_would_load_late
     first = put(saver, thread(), {"run_id": "r"}, a=1)
     last = put(saver, first, {"run_id": "s"}, a=2)
     saver.delete_for_runs(["r"])
-    assert [one.config for one in saver.list(thread())] == [last]
+    assert [saved.config for saved in saver.list(thread())] == [last]
     assert values_of(saver.get_tuple(last)) == {"a": 2}
 
 

@@ -193,7 +193,7 @@ def describe(value):
         case list() | tuple() | deque():
             return [describe(part) for part in value]
         case _ if is_dataclass(value):
-            names = [one.name for one in fields(value) if hasattr(value, one.name)]
+            names = [field.name for field in fields(value) if hasattr(value, field.name)]
             parts = {name: describe(getattr(value, name)) for name in names}
         case _:
             parts = value
@@ -307,7 +307,7 @@ def run(tmp_path, launcher):
     return run_program
 
 
-def test_a_module_is_not_imported_and_the_error_says_which_one_is_missing(run):
+def test_a_module_is_not_imported_and_the_error_names_the_missing_one(run):
     run("import shapes; put(saver, person=shapes.VALUE)")
     assert run("import shapes; print(get(saver) == {'person': shapes.VALUE})") == "True"
     program = """
@@ -504,7 +504,7 @@ def make_local():
     return Local, Model
 
 
-def test_a_class_in_a_function_is_read_as_plain_data_and_a_warning_says_so(tmp_path, saver, caplog):
+def test_a_class_in_a_function_is_read_as_plain_data_with_a_warning(tmp_path, saver, caplog):
     local, model = make_local()
     value = model(local=local("a"))
     for _ in range(2):

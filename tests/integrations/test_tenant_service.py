@@ -80,7 +80,7 @@ def check_threads(store):
     assert store.own_key("globex/1") == "globex-17", "the same number of another tenant"
 
 
-def test_it_tells_its_story(tmp_path):
+def test_it_prints_its_story(tmp_path):
     out = run("--runs", tmp_path)
     assert out[out.index("killed; started again") - 1] == "acme/erasure-of-17: erase"
     end = out[out.index("all work is done") :]

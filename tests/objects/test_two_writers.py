@@ -29,7 +29,7 @@ def make(number, **more):
 
 
 def numbers(checkpoints):
-    return [one.state["n"] for one in checkpoints]
+    return [checkpoint.state["n"] for checkpoint in checkpoints]
 
 
 @pytest.mark.requirement("H49")

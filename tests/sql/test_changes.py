@@ -121,7 +121,7 @@ def test_a_listener_hears_of_a_change_in_another_process(database, listener):
 def test_the_thread_ends_with_the_last_listener(database):
     before = set(threading.enumerate())
     listeners = [database.changes.open_listener("t") for _ in range(3)]
-    (thread,) = [one for one in set(threading.enumerate()) - before if one.name == "graphkit-changes"]
+    (thread,) = [thread for thread in set(threading.enumerate()) - before if thread.name == "graphkit-changes"]
     for listener in listeners:
         assert thread.is_alive()
         listener.close()

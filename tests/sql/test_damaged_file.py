@@ -16,7 +16,10 @@ THREADS = ("t", "u", "v")
 
 
 def show(checkpoints):
-    return [(one.id, one.node_id, one.created_at, dict(one.state), dict(one.metadata)) for one in checkpoints]
+    return [
+        (checkpoint.id, checkpoint.node_id, checkpoint.created_at, dict(checkpoint.state), dict(checkpoint.metadata))
+        for checkpoint in checkpoints
+    ]
 
 
 def list_changes(saver, config):

@@ -194,7 +194,7 @@ def test_a_table_that_another_transaction_uses_is_not_waited_for_for_ever(open_p
     assert saver.erase_deleted(full=True) == []
 
 
-def test_a_role_that_does_not_own_the_tables_is_told(open_postgres_saver, server, schema):
+def test_a_role_that_does_not_own_the_tables_is_reported(open_postgres_saver, server, schema):
     saver = open_postgres_saver(compression=None)
     fill(saver)
     role = f"guest_{schema[-8:]}"

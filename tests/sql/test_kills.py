@@ -39,7 +39,10 @@ def describe(saver):
     """Return everything that a reader can see."""
 
     def describe_history(config, checkpoints):
-        return [(one.id, one.node_id, one.parent_id, one.state, one.metadata) for one in checkpoints], [
+        return [
+            (checkpoint.id, checkpoint.node_id, checkpoint.parent_id, checkpoint.state, checkpoint.metadata)
+            for checkpoint in checkpoints
+        ], [
             (info.id, info.tags, info.status, saver.get_writes(config.with_check_point_id(info.id)))
             for info in saver.history(config)
         ]

@@ -83,7 +83,7 @@ def change_at_random(saver, dice, ids, number):
 
 @pytest.mark.sweep(1, of="seed", in_turn=True)
 @pytest.mark.parametrize("seed", range(4))
-def test_a_history_that_is_opened_at_its_end_is_what_its_writer_knows_and_what_all_records_say(saver, seed):
+def test_a_history_that_is_opened_at_its_end_is_what_its_writer_knows_and_what_all_records_hold(saver, seed):
     randomness = random.Random(seed)
     ids = []
     for number in range(90):

@@ -243,7 +243,7 @@ def test_a_guest_survives_the_end_of_all_connections(server, make_pool, schema):
     assert positions(database, history) == [0, 1, 2]
 
 
-def test_a_pool_without_a_free_connection_is_an_error_that_says_so(make_pool, schema):
+def test_a_pool_without_a_free_connection_is_reported(make_pool, schema):
     pool = make_pool(max_size=1)
     database = PostgresDatabase(pool=pool, schema=schema, lock_timeout=0.2)
     add_history(database)

@@ -122,7 +122,7 @@ lock.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize("dies", [True, False])
-def test_a_watch_tells_the_death_of_a_run_from_its_end(saver, launcher, dies):
+def test_a_watch_distinguishes_the_death_of_a_run_from_its_end(saver, launcher, dies):
     put(saver)
     with saver.watch("t", interval=0.01) as watch:
         holder = launcher.start("-c", HOLD, pickle.dumps(saver.opener()).hex())

@@ -112,10 +112,10 @@ def test_a_copy_to_a_thread_that_another_process_begins_is_a_conflict(saver, ope
     monkeypatch.setattr(saver._database, "transaction", begin_and_open)
     with pytest.raises(CheckpointConflictError, match="another process has written to it; copy again"):
         saver.copy("t", "u")
-    assert [one.state for one in saver.list(RunnableConfig("u"))] == [{"n": 1}]
+    assert [checkpoint.state for checkpoint in saver.list(RunnableConfig("u"))] == [{"n": 1}]
 
 
-def test_a_replay_of_a_history_that_is_deleted_says_so(open_saver, monkeypatch):
+def test_a_replay_of_a_history_that_is_deleted_raises(open_saver, monkeypatch):
     limit_read(monkeypatch, 0)
     reader = open_saver()
     other = open_saver()

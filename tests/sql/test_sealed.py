@@ -185,7 +185,7 @@ def test_without_the_key_nothing_is_read_or_changed(store, wrong):
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_without_the_key_verify_says_so(store, wrong):
+def test_without_the_key_verify_reports_it(store, wrong):
     report = store(cipher=WRONG[wrong]).verify()
     assert {file.state for thread in report.threads for file in thread.files} == {"sealed"}
     assert not report.ok

@@ -27,7 +27,7 @@ def test_the_connection_of_the_run_locks_may_be_idle(server, schema):
     assert rows == [(0,)]
 
 
-def test_a_statement_that_takes_too_long_says_which_setting_to_raise(server, schema):
+def test_the_error_of_a_slow_statement_names_the_setting_to_raise(server, schema):
     checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"n": 1})
     with PostgresSaver(server.connection_string, schema=schema) as saver:
         saver.put(T, checkpoint)

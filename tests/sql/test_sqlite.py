@@ -38,7 +38,7 @@ def pragma(database, name):
 
 
 @pytest.mark.parametrize(("fsync", "synchronous"), [("always", 2), (5, 1), (0.5, 1), ("never", 0)])
-def test_the_log_is_synced_as_fsync_says(file, fsync, synchronous):
+def test_the_log_is_synced_as_fsync_requires(file, fsync, synchronous):
     database = SqliteDatabase(file, fsync=fsync)
     assert (pragma(database, "journal_mode"), pragma(database, "synchronous")) == ("wal", synchronous)
     database.close()

@@ -91,4 +91,4 @@ def everything_about(error):
         if one is not None and one not in found:
             found.append(one)
             waiting += [one.__cause__, one.__context__]
-    return "".join("".join(traceback.format_exception(one)) + repr(one) + str(vars(one)) for one in found)
+    return "".join("".join(traceback.format_exception(error)) + repr(error) + str(vars(error)) for error in found)

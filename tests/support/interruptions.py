@@ -101,7 +101,7 @@ class _Tracer:
 def _unguarded(code):
     """The offsets in a function at which it does nothing, ends an `except` block, or begins to leave a `with` block by `__exit__(None, None, None)`."""
     instructions = list(dis.get_instructions(code))
-    offsets = {one.offset for one in instructions if one.opname in {"NOP", "POP_EXCEPT"}}
+    offsets = {instruction.offset for instruction in instructions if instruction.opname in {"NOP", "POP_EXCEPT"}}
     for number in range(len(instructions) - 2):
         three = instructions[number : number + 3]
         if not all(map(_loads_none, three)):

@@ -75,7 +75,7 @@ class ListSaver(BaseCheckpointSaver):
 
     def get(self, config=None):
         wanted = RunnableConfig.of(config).checkpoint_id
-        return next((one for one in self.list(config) if wanted in (None, one.id)), None)
+        return next((checkpoint for checkpoint in self.list(config) if wanted in (None, checkpoint.id)), None)
 
     def put(self, config, checkpoint):
         config = RunnableConfig.of(config)

@@ -324,7 +324,7 @@ def test_what_is_no_policy_is_refused_when_the_wrapper_is_built(policy, reason):
         AccessControlledSaver(MemorySaver(), policy)
 
 
-def test_the_error_says_who_and_what_and_pickles():
+def test_the_error_names_principal_and_operation_and_pickles():
     saver = AccessControlledSaver(MemorySaver(), lambda *_: False)
     with pytest.raises(PermissionError, match=r"nobody is named as principal.*acting_as") as caught:
         saver.get(RunnableConfig("t", checkpoint_ns="sub"))
@@ -878,14 +878,14 @@ def test_what_was_released_still_has_its_owner(owned):
     put_as("bob", owned, "t")
 
 
-def test_a_thread_without_an_owner_is_nobodys(owned):
+def test_a_thread_without_an_owner_belongs_to_no_principal(owned):
     owned.delegate.put("t", made({"n": 1}))
     with acting_as("ann"):
         assert is_refused(owned.get, "t")
         assert owned.threads() == []
 
 
-def test_a_thread_whose_key_was_destroyed_is_nobodys(tmp_path, caplog):
+def test_a_thread_whose_key_was_destroyed_belongs_to_no_principal(tmp_path, caplog):
     pytest.importorskip("cryptography")
     keys = {"current": bytes(32), "old": bytes(range(32))}
     cipher = SubjectKeys(keys, key_for=lambda thread, metadata: "old")

@@ -154,7 +154,7 @@ def test_content_is_never_recorded_and_a_key_hides_ids_and_principals(tmp_path, 
         assert (hidden in text) == (key is None)
 
 
-def test_a_record_says_how_an_operation_ended_and_of_which_checkpoint(log):
+def test_a_record_has_the_outcome_of_an_operation_and_its_checkpoint(log):
     saver = audit(log)
     checkpoint = made({"n": 1})
     saver.put(CONFIG, checkpoint)
@@ -539,7 +539,7 @@ def test_what_could_not_be_written_is_recorded_at_the_latest_by_close(tmp_path, 
 
 @pytest.mark.parametrize("is_reopened", [True, False])
 @pytest.mark.parametrize("numbers", [(2, 100), (100, 2)])
-def test_a_signed_head_is_due_when_the_last_one_says_so(tmp_path, keys, numbers, is_reopened):
+def test_a_signed_head_is_due_when_the_last_one_requires_it(tmp_path, keys, numbers, is_reopened):
     first, second = [AuditLog(tmp_path / "log", signing_key=KEY, sign_every=each, max_bytes=3000) for each in numbers]
     put_one(first)
     if is_reopened:

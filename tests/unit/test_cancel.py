@@ -198,7 +198,7 @@ def test_outside_a_node_there_is_nothing_to_ask():
         _ = RunnableConfig("t").is_cancelled
 
 
-def test_without_a_saver_nobody_cancels():
+def test_without_a_saver_cancel_is_refused():
     assert make_app(None, a=lambda state, config: {"log": config.is_cancelled}).invoke({})["log"] == [False]
 
 

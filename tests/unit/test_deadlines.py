@@ -152,7 +152,7 @@ def find_resumed(saver, stop):
     return [value for key, value in writes.items() if key.startswith("resumed:")]
 
 
-def test_the_record_says_who_answered(saver, clock):
+def test_the_record_names_who_answered(saver, clock):
     events = []
     question = asks(deadline=HOUR, default="no")
     graph = make_chain(ask=question, again=question)

@@ -143,7 +143,7 @@ def test_a_busy_thread_is_not_erased(two):
     assert saver.threads() == ["t"]
 
 
-def test_a_saver_that_cannot_prove_it_says_so():
+def test_a_saver_that_cannot_prove_it_is_reported():
     saver = ListSaver()
     assert not isinstance(saver, SupportsErase)
     put(saver, "t")
@@ -177,7 +177,7 @@ def test_all_threads_of_a_person_are_erased(saver, tmp_path):
     assert erase_where(saver, {"user": MARKER}, full=True) == []
 
 
-def test_everybody_is_nobody():
+def test_a_selection_of_all_subjects_is_refused():
     with pytest.raises(ValueError, match="must not be empty"):
         erase_where(MemorySaver(), {})
 
@@ -238,7 +238,7 @@ def test_a_destroyed_key_makes_no_newer_history_older(shared, ledger):
     assert sorted(shared.threads(released=True)) == ["copy", "t"]
 
 
-def test_a_thread_without_a_checkpoint_is_nobodys(tmp_path):
+def test_a_thread_without_a_checkpoint_belongs_to_no_subject(tmp_path):
     with FileSystemSaver(tmp_path, fsync="never") as saver:
         saver.put_writes(RunnableConfig("early", checkpoint_id="1ef"), {"k": "v"}, early=True)
         put(saver, "t", "ann")

@@ -90,7 +90,7 @@ def test_a_crash_and_a_resume(how, recorder):
 
 
 @pytest.mark.requirement("G25")
-def test_a_save_that_fails_is_not_told_as_one(recorder):
+def test_a_save_that_fails_is_not_reported_as_one(recorder):
     saver = ScriptedSaver(MemorySaver()).fail("put", OSError("full"))
     with pytest.raises(OSError, match="full"):
         chain("a").compile(checkpoint_saver=saver, observers=[recorder]).invoke({}, CONFIG)
@@ -199,7 +199,7 @@ def test_the_end_of_a_thread_that_is_not_kept(recorder):
     assert recorder.take()[-2:] == ["checkpoint.delete None", "graph.complete __END__"]
 
 
-def test_a_closed_stream_failed_nobody(recorder):
+def test_a_closed_stream_is_no_failure(recorder):
     close_at(chain("a", "b").compile(checkpoint_saver=MemorySaver(), observers=[recorder]), is_node("a"))
     assert recorder.take()[-1] == "checkpoint.save a"
 
@@ -230,7 +230,7 @@ def test_one_that_raises(error, how, caplog, recorder):
     assert "failed at" in caplog.text
 
 
-def test_one_that_changes_what_it_is_told_and_looks_at_the_thread():
+def test_an_observer_that_changes_its_event_and_reads_the_thread():
     saver, seen = MemorySaver(), []
 
     def spoils(event):

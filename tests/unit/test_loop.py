@@ -265,7 +265,7 @@ def test_input_on_a_finished_thread_continues_from_its_state(saver):
     assert stored(saver) == [(START, "a"), ("a", END)] * 2
 
 
-def test_input_on_a_stopped_thread_starts_anew_and_nothing_waits_any_more(saver):
+def test_input_on_a_stopped_thread_starts_again_and_nothing_waits_any_more(saver):
     compiled = chain("a", "b")[0].compile(checkpoint_saver=saver, interrupt_before=["b"])
     compiled.invoke({}, CONFIG)
     assert len(saver.interrupts("t")) == 1
@@ -427,7 +427,7 @@ def test_a_higher_limit_lets_a_resume_go_on(saver):
 
 
 @pytest.mark.requirement("G17")
-def test_max_iterations_survives_a_failure_and_starts_anew_with_new_input(saver):
+def test_max_iterations_survives_a_failure_and_starts_again_with_new_input(saver):
     graph, nodes = chain("a", "b", "c")
     compiled = graph.compile(checkpoint_saver=saver, max_iterations=2)
     fail_in(nodes["b"], compiled, {}, CONFIG)
@@ -438,13 +438,13 @@ def test_max_iterations_survives_a_failure_and_starts_anew_with_new_input(saver)
     assert logs(saver)[-1] == ["a", "b", "a", "b"]
 
 
-def test_max_iterations_starts_anew_after_an_interrupt(saver):
+def test_max_iterations_starts_again_after_an_interrupt(saver):
     compiled = endless(checkpoint_saver=saver, max_iterations=1, interrupt_after=["a"])
     for n in range(1, 5):
         assert compiled.invoke({} if n == 1 else None, CONFIG)["n"] == n
 
 
-def test_max_iterations_starts_anew_when_an_update_settles_the_interrupt(saver):
+def test_max_iterations_starts_again_when_an_update_settles_the_interrupt(saver):
     compiled = chain("a", "b", "c")[0].compile(checkpoint_saver=saver, max_iterations=2, interrupt_before=["c"])
     compiled.invoke({}, CONFIG)
     compiled.update_state(CONFIG, {}, goto="b")
@@ -843,7 +843,7 @@ def test_the_state_of_an_error_is_a_copy():
 # --- metadata, errors -------------------------------------------------------------------------------------------------
 
 
-def test_each_checkpoint_says_where_it_comes_from(saver):
+def test_each_checkpoint_has_its_source(saver):
     graph, nodes = chain("a", "b")
     compiled = graph.compile(checkpoint_saver=saver)
     mine = CONFIG.replace(metadata={"user": "ann", "run_id": "mine", "step": 99})

@@ -136,7 +136,7 @@ def test_the_command_line_shows_the_thread(words, open_door, tmp_path):
     assert (done.code, "Traceback" in done.err) == (0, False), done.err
 
 
-def test_the_error_at_the_door_says_what_is_expected(saver):
+def test_the_error_at_the_door_names_what_is_expected(saver):
     saver.put(T, Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
     with pytest.raises(CheckpointSerializationError) as caught:
         saver.put_writes(T, {"interrupt:i": {"node_id": "a"}})

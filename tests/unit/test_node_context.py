@@ -160,7 +160,7 @@ def test_an_update_alone_asks_again_and_is_kept(saver):
     assert run(compiled, GraphResume("yes")).state["log"] == ["a", "u1", "u2", "yes", "z"]
 
 
-def test_time_travel_to_an_answered_question_asks_anew_and_leaves_the_old_line(saver):
+def test_time_travel_to_an_answered_question_asks_again_and_leaves_the_old_line(saver):
     compiled = asking("q1", "q2").compile(checkpoint_saver=saver)
     run(compiled, {})
     asked_at = at_checkpoint(saver.get(CONFIG))
@@ -217,7 +217,7 @@ def test_a_node_may_raise_the_interrupt_itself(saver):
     assert run(graph.compile(checkpoint_saver=saver), {}).payload == {"why": "by hand"}
 
 
-def test_outside_a_node_there_is_nobody_to_ask():
+def test_outside_a_node_an_interrupt_is_refused():
     with pytest.raises(GraphRunnerError, match="inside a node"):
         interrupt("q")
 
@@ -341,7 +341,7 @@ def test_an_action_that_returns_something_else_is_an_error(saver, result):
         run(gated(Gate(result), checkpoint_saver=saver), {})
 
 
-def test_an_action_that_fails_to_say_is_an_error(saver):
+def test_an_action_without_a_result_is_an_error(saver):
     class Broken(Gate):
         def interrupt(self, node_id, state, config):
             raise OSError("no line")
@@ -413,7 +413,7 @@ def test_a_swallowed_interrupt_in_a_branch_a_map_and_a_generator_and_asynchronou
             asyncio.run(graph.compile().ainvoke({})) if how == "async" else graph.compile().invoke({})
 
 
-def test_an_error_raised_out_of_an_interrupt_tells_both():
+def test_an_error_raised_out_of_an_interrupt_names_both():
     def node(state):
         try:
             interrupt("ok?")

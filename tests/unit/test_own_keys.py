@@ -283,7 +283,7 @@ def test_a_put_whose_key_cannot_be_chosen_is_refused_and_changes_nothing(store, 
 # Runs
 
 
-def test_a_run_with_a_nested_graph_has_one_key_whoever_resumes_it(store):
+def test_a_run_with_a_nested_graph_has_one_key_in_every_process(store):
     inner = make_chain({}, ask=lambda _: {"answer": interrupt("well?")})
     outer = make_chain({}, nested=inner.compile(), again=lambda _: {"again": interrupt("again?")})
     with store(by_subject()) as saver:
@@ -600,7 +600,7 @@ def test_a_repaired_marker_names_a_key_without_what_marks_it(files, tmp_path):
         saver.put(RunnableConfig("new"), made(1))
 
 
-def test_a_rewrite_after_a_release_chooses_anew(files):
+def test_a_rewrite_after_a_release_chooses_again(files):
     answers = iter(["ann", "bob"])
     with files(cipher=by_subject(key_for=lambda *_: next(answers))) as saver:
         saver.put(T, made(1))
@@ -620,7 +620,7 @@ def test_the_opener_takes_key_for_along(files):
         assert saver.own_key("t") == "ann"
 
 
-def test_a_function_may_say_that_a_key_was_destroyed(files):
+def test_a_function_may_report_that_a_key_was_destroyed(files):
     def provide(key_id):
         return ("current", CURRENT["current"]) if key_id is None else WITHOUT_ANN[key_id]
 

@@ -34,7 +34,7 @@ def test_defaults_are_there_from_the_start():
     assert run({"log": Channels.appender(lambda: ["d"]), "none": Channels.base(lambda: None)}, {}) == {"log": ["d"]}
 
 
-def test_defaults_are_made_anew_for_each_thread():
+def test_defaults_are_made_for_each_thread():
     made = []
 
     def default():

@@ -141,7 +141,7 @@ def test_an_answer_from_elsewhere_waits_for_the_next_resume(saver):
     assert status(saver) == "finished"
 
 
-def test_each_question_of_a_node_is_answered_anew(saver):
+def test_each_question_of_a_node_is_answered_separately(saver):
     app = chain(saver, ask=lambda: interrupt("one?") + interrupt("two?"))
     app.invoke({}, CONFIG)
     for _ in range(2):

@@ -171,7 +171,7 @@ def test_threads_of_other_graphs_are_left_alone_and_named_once(saver, caplog):
     assert "another graph" in caplog.text
 
 
-def test_a_failed_run_waits_for_somebody_to_look(saver, caplog):
+def test_a_failed_run_waits_for_a_human(saver, caplog):
     def fail():
         raise ValueError("no luck")
 
@@ -247,7 +247,7 @@ def test_a_missing_node_is_logged_and_does_not_keep_the_worker_busy(saver, caplo
     assert status(saver, "u") == "finished"
 
 
-def test_a_thread_that_somebody_runs_is_left_to_them(saver):
+def test_a_thread_with_another_run_is_left_alone(saver):
     app = log_of(a=None, b=None).compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
     with saver.run_lock(RunnableConfig("t")), ThreadPoolExecutor(1) as pool:

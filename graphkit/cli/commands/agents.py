@@ -296,7 +296,7 @@ def _describe_call(payload: Mapping[str, Any]) -> str:
 
 def escape_lines(text: str) -> str:
     """Return a text without the characters that a terminal would interpret; lines stay lines."""
-    return "".join(one if one.isprintable() or one in "\n\t" else escape(one) for one in text)
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else escape(letter) for letter in text)
 
 
 def _parse_approval(line: str) -> Any:

@@ -182,13 +182,17 @@ class ContractHistories(Histories):
     def _iter_recent(self, history: RunnableConfig, expected: int) -> Iterator[CheckpointInfo]:
         """Yield the infos of a history, newest first, and read no further back than the iteration goes."""
         wanted = max(expected, _MIN_READ)
-        yielded = 0
+        yielded: set[str] = set()
         while True:
             infos = self.saver.recent(history, limit=wanted)
-            yield from infos[yielded:]
+            # Each read begins at the newest checkpoint, and others put and remove some between two reads. So it goes on
+            # behind the last one that was yielded, wherever that is now.
+            start = max((place for place, info in enumerate(infos, 1) if info.id in yielded), default=0)
+            for info in infos[start:]:
+                yielded.add(info.id)
+                yield info
             if len(infos) < wanted:
                 return
-            yielded = wanted
             wanted *= _GROWTH
 
     def read_selected(

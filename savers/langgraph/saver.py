@@ -25,7 +25,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graphkit import CheckpointInfo, RunnableConfig
-from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit
+from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit, HasVersions
 from graphkit.errors import CheckpointConflictError, CheckpointErasedError, CheckpointerConfigurationError
 from graphkit.saver_kit import LANGGRAPH, MADE_BY, FrozenDict, check_complete, check_limit, run_in_thread
 from savers._log.catalogue import Head
@@ -444,6 +444,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove the checkpoints that these runs made, in every thread.
 
+        A thread that has no other checkpoint is deleted, unless it has released versions: these stay.
         Reads all metadata of the store, except on a database, which has an index. The other
         checkpoints keep their values. A DeltaChannel of LangGraph that needs the writes of a removed
         ancestor loses them, as with every saver.
@@ -466,11 +467,14 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
                 infos = self._list_history(history)
             except CheckpointErasedError:
                 continue
-            threads[history.thread] = None
             removable = [info.id for info in infos if info.metadata.get("run_id") in runs]
-            self._histories.remove(history, removable)
+            if removable:
+                threads[history.thread] = None
+                self._histories.remove(history, removable)
+        # Of these threads something was removed. Another one without checkpoints may have the first writes of a run.
         for thread in threads:
-            if not self._histories.list_namespaces(thread):
+            has_versions = isinstance(self.store, HasVersions) and self.store.versions_by_thread_id(thread)
+            if not has_versions and not self._histories.list_namespaces(thread):
                 self.store.delete(thread)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:

@@ -31,7 +31,7 @@ from graphkit.saver_kit import (
 )
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph.encoding import Successor, TaskWrites, Write
-from savers.langgraph.histories import FoundCheckpoint, GrowingHistory, Histories, Result, Seen, Take
+from savers.langgraph.histories import FoundCheckpoint, GrowingHistory, Histories, LogExtent, Result, Take
 from savers.langgraph.metadata import UNKNOWN
 
 _MIN_READ: Final = 16
@@ -175,7 +175,7 @@ class ContractHistories(Histories):
         history: RunnableConfig,
         choose: Callable[[Iterator[StoredCheckpoint]], Result],
         expected: int | None,
-    ) -> tuple[Result, Seen]:
+    ) -> tuple[Result, LogExtent]:
         infos = self.saver.history(history) if expected is None else self._iter_recent(history, expected)
         return choose(map(_outline, infos)), _UNKNOWN
 
@@ -199,7 +199,7 @@ class ContractHistories(Histories):
         self,
         history: RunnableConfig,
         stored: StoredCheckpoint,
-        seen: Seen,  # noqa: ARG002 - a checkpoint has no place but its id
+        extent: LogExtent,  # noqa: ARG002 - a checkpoint has no place but its id
         take: Take[Result],
     ) -> Result | None:
         return self.read(history.replace(checkpoint_id=stored.id), take)

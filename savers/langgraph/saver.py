@@ -33,7 +33,7 @@ from savers._log.stored_checkpoint import StoredCheckpoint
 from savers._threads import InUseError
 from savers._wrappers.base import SupportsLogs
 from savers.langgraph.contract_histories import ContractHistories
-from savers.langgraph.decoding import Ancestor, Parts, restore, take_ancestor, take_apart
+from savers.langgraph.decoding import Ancestor, Parts, decode, take_ancestor, take_apart
 from savers.langgraph.encoding import (
     Write,
     compare_with_last,
@@ -360,7 +360,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
             heads = histories.list_heads(required, with_newest=limit is not None)
         for selected in select(histories, heads, query, root):
             history = selected.history
-            parts = histories.read_selected(history, selected.stored, selected.seen, take_apart)
+            parts = histories.read_selected(history, selected.stored, selected.extent, take_apart)
             if parts is not None:
                 yield self._make_tuple(config, history.thread, history.checkpoint_ns, parts)
 
@@ -375,7 +375,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
     ) -> CheckpointTuple:
         """Return a checkpoint as LangGraph wants it, on behalf of the principal of a config."""
         checkpoint: Any
-        checkpoint, writes = restore(parts, self._deserializer)
+        checkpoint, writes = decode(parts, self._deserializer)
         stored = parts.stored
         config = _make_config(given, thread_id, namespace, stored.id)
         parent_config = None

@@ -471,7 +471,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
             if removable:
                 threads[history.thread] = None
                 self._histories.remove(history, removable)
-        # Of these threads something was removed. Another one without checkpoints may have the first writes of a run.
+        # Only threads that lost a checkpoint here: another one without any may hold writes that wait for its first.
         for thread in threads:
             has_versions = isinstance(self.store, HasVersions) and self.store.versions_by_thread_id(thread)
             if not has_versions and not self._histories.list_namespaces(thread):

@@ -699,13 +699,14 @@ class Worker:
                     self._report(graph, config, last)
         finally:
             CURRENT_NODE_CONTEXT.reset(token)
-        if self._stopping.is_set() and isinstance(last, InterruptionMetadata):
-            # Answer the interrupts that only this worker's stop caused, so that another can resume.
-            paused = {stop.id for stop in last.interrupts if stop.metadata.get("reason") == "pause"}
-            for waiting in self.saver.interrupts(config):
-                if waiting.id in paused:
-                    operations.answer(self.saver, config, None, interrupt=waiting.id)
         if isinstance(last, InterruptionMetadata):
+            is_requested = last._is_requested  # noqa: SLF001 - the run says so
+            if self._stopping.is_set() and not is_requested:
+                # Answer the interrupts that only this worker's stop caused, so that another can resume.
+                paused = {stop.id for stop in last.interrupts if stop.metadata.get("reason") == "pause"}
+                for waiting in self.saver.interrupts(config):
+                    if waiting.id in paused:
+                        operations.answer(self.saver, config, None, interrupt=waiting.id)
             # Those that were recorded by earlier runs are in no change.
             for stop in last.interrupts:
                 time = stop.due if stop.waiting is None else stop.waiting.deadline

@@ -60,6 +60,7 @@ from graphkit._records.output import (
     WaitingInterrupt,
     When,
 )
+from graphkit._saver.status import PAUSE_REQUEST
 from graphkit._saver.writes import (
     ASLEEP,
     OUTER_EXECUTION,
@@ -542,6 +543,7 @@ class Run:
             if sleeps and history.writes.get(ASLEEP) is None:
                 yield from history.record({ASLEEP: True})
             yield Finish()
+            interrupts[0]._is_requested = PAUSE_REQUEST in self.control.granted  # noqa: SLF001 - for workers
         yield Emit(interrupts[0])
 
     # Outputs

@@ -212,7 +212,7 @@ class InterruptionMetadata(NodeOutput[StateT]):
         waiting: the interrupt as a saver lists it; None for a timer, and until a run has stopped at it.
     """
 
-    __slots__ = ("due", "id", "interrupts", "is_cancelled", "metadata", "payload", "waiting", "when")
+    __slots__ = ("_is_requested", "due", "id", "interrupts", "is_cancelled", "metadata", "payload", "waiting", "when")
 
     interrupts: Sequence[InterruptionMetadata[StateT]]
     payload: Any
@@ -237,6 +237,8 @@ class InterruptionMetadata(NodeOutput[StateT]):
         self.interrupts = (self,) if interrupts is None else tuple(interrupts)
         self.due: datetime | None = None
         self.is_cancelled = False
+        self._is_requested = False
+        """Whether `operations.pause` asked for this stop."""
         self.waiting: WaitingInterrupt | None = None
 
     @property

@@ -170,6 +170,7 @@ class FileSystemCache(ContextMethods, BaseCache[ValueT]):
         Raises:
             CheckpointCorruptionError: the stored data are damaged. Nothing was changed.
             CheckpointStorageError: the file system refused.
+            ValueError: the metadata is empty. Nothing was changed.
         """
         return self._log.erase_where(metadata)
 

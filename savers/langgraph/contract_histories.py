@@ -31,7 +31,7 @@ from graphkit.saver_kit import (
 )
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph.encoding import Successor, TaskWrites, Write
-from savers.langgraph.histories import FoundCheckpoint, GrowingHistory, Histories, Result, Seen, Take
+from savers.langgraph.histories import FoundCheckpoint, GrowingHistory, Histories, LogExtent, Result, Take
 from savers.langgraph.metadata import UNKNOWN
 
 _MIN_READ: Final = 16
@@ -175,27 +175,31 @@ class ContractHistories(Histories):
         history: RunnableConfig,
         choose: Callable[[Iterator[StoredCheckpoint]], Result],
         expected: int | None,
-    ) -> tuple[Result, Seen]:
+    ) -> tuple[Result, LogExtent]:
         infos = self.saver.history(history) if expected is None else self._iter_recent(history, expected)
         return choose(map(_outline, infos)), _UNKNOWN
 
     def _iter_recent(self, history: RunnableConfig, expected: int) -> Iterator[CheckpointInfo]:
         """Yield the infos of a history, newest first, and read no further back than the iteration goes."""
         wanted = max(expected, _MIN_READ)
-        yielded = 0
+        yielded: set[str] = set()
         while True:
             infos = self.saver.recent(history, limit=wanted)
-            yield from infos[yielded:]
+            # Each read begins at the newest checkpoint, and others put and remove some between two reads. So it goes on
+            # behind the last one that was yielded, wherever that is now.
+            start = max((place for place, info in enumerate(infos, 1) if info.id in yielded), default=0)
+            for info in infos[start:]:
+                yielded.add(info.id)
+                yield info
             if len(infos) < wanted:
                 return
-            yielded = wanted
             wanted *= _GROWTH
 
     def read_selected(
         self,
         history: RunnableConfig,
         stored: StoredCheckpoint,
-        seen: Seen,  # noqa: ARG002 - a checkpoint has no place but its id
+        extent: LogExtent,  # noqa: ARG002 - a checkpoint has no place but its id
         take: Take[Result],
     ) -> Result | None:
         return self.read(history.replace(checkpoint_id=stored.id), take)

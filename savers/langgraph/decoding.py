@@ -164,10 +164,10 @@ def _explain_shape(found: FoundCheckpoint, error: Exception) -> CheckpointCorrup
     return CheckpointCorruptionError(found.path, found.stored.offset, reason)
 
 
-# Restoring
+# Decoding
 
 
-def restore(parts: Parts, deserializer: Deserializer) -> tuple[dict[str, Any], list[PendingWrite]]:
+def decode(parts: Parts, deserializer: Deserializer) -> tuple[dict[str, Any], list[PendingWrite]]:
     """Return LangGraph's checkpoint and its pending writes.
 
     Raises:
@@ -176,12 +176,12 @@ def restore(parts: Parts, deserializer: Deserializer) -> tuple[dict[str, Any], l
     channels = [(*typed, name) for name, typed in parts.values.items()]
     writes = [(write.type, write.data, write.channel) for write in parts.writes]
     # One call for all of them. The values come back in the order in which they were asked for.
-    restored = iter(deserializer.deserialize_all([*channels, (*parts.rest, REST), *writes]))
-    values = {name: next(restored) for name in parts.values}
+    decoded = iter(deserializer.deserialize_all([*channels, (*parts.rest, REST), *writes]))
+    values = {name: next(decoded) for name in parts.values}
     checkpoint = {
-        **next(restored),
+        **next(decoded),
         "channel_values": values,
         "channel_versions": parts.versions,
         "versions_seen": parts.seen,
     }
-    return checkpoint, [(write.task_id, write.channel, next(restored)) for write in parts.writes]
+    return checkpoint, [(write.task_id, write.channel, next(decoded)) for write in parts.writes]

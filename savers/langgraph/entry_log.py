@@ -463,7 +463,10 @@ class EntryLog:
         Raises:
             CheckpointCorruptionError: the log is damaged. Nothing was changed.
             CheckpointStorageError: the file system refused.
+            ValueError: the metadata is empty: that would be everybody's.
         """
+        if not metadata:
+            raise ValueError("metadata must not be empty: every entry would be erased")
         left: list[str] = []
         with StorageErrors("erase from", self.path), self.mutex, self._write_lock:
             if self.refresh_to_write():

@@ -77,7 +77,7 @@ class FoundCheckpoint(NamedTuple):
     """Names the history in errors."""
 
 
-Seen = tuple[int, int]
+LogExtent = tuple[int, int]
 """What a reader has seen of a history: which log, and how many bytes of it."""
 Take = Callable[[FoundCheckpoint], Result]
 """Takes what the caller wants out of a checkpoint. Runs while the history is locked, so it calls no code
@@ -167,7 +167,7 @@ class Histories(ABC):
         history: RunnableConfig,
         choose: Callable[[Iterator[StoredCheckpoint]], Result],
         expected: int | None,
-    ) -> tuple[Result, Seen]:
+    ) -> tuple[Result, LogExtent]:
         """Choose checkpoints of a history.
 
         Args:
@@ -182,7 +182,7 @@ class Histories(ABC):
 
     @abstractmethod
     def read_selected(
-        self, history: RunnableConfig, stored: StoredCheckpoint, seen: Seen, take: Take[Result]
+        self, history: RunnableConfig, stored: StoredCheckpoint, extent: LogExtent, take: Take[Result]
     ) -> Result | None:
         """As `read`, for a checkpoint that `select` has chosen; None if it was removed meanwhile."""
 
@@ -259,22 +259,22 @@ class LogHistories(Histories):
         history: RunnableConfig,
         choose: Callable[[Iterator[StoredCheckpoint]], Result],
         expected: int | None,
-    ) -> tuple[Result, Seen]:
-        def read(log: AnyLog) -> tuple[Result, Seen]:
+    ) -> tuple[Result, LogExtent]:
+        def read(log: AnyLog) -> tuple[Result, LogExtent]:
             if expected is None:
                 log.history.load_index()
-            return choose(log.history.walk_back()), _see(log)
+            return choose(log.history.walk_back()), _get_extent(log)
 
-        found: tuple[Result, Seen] | None = self.saver.read_log(history, read, None, operation="list")
+        found: tuple[Result, LogExtent] | None = self.saver.read_log(history, read, None, operation="list")
         if found is None:
             return choose(iter(())), _NOTHING
         return found
 
     def read_selected(
-        self, history: RunnableConfig, stored: StoredCheckpoint, seen: Seen, take: Take[Result]
+        self, history: RunnableConfig, stored: StoredCheckpoint, extent: LogExtent, take: Take[Result]
     ) -> Result | None:
         def read(log: AnyLog) -> Result | None:
-            if _see(log) == seen:
+            if _get_extent(log) == extent:
                 return _take(log, stored, take)
             # What was appended since may replace it, or add writes to it.
             return _take(log, log.history.find(stored.id), take)
@@ -291,7 +291,7 @@ class LogHistories(Histories):
         return self.saver.describe()  # type: ignore[no-any-return]
 
 
-def _see(log: AnyLog) -> Seen:
+def _get_extent(log: AnyLog) -> LogExtent:
     return log.frames.fid, log.frames.end
 
 
@@ -359,6 +359,10 @@ class Query:
         which it then has to wait. Therefore its rank is the lowest id from the newest checkpoint of
         the log to it, whether the query accepts those in between or not.
 
+        For example, a history has put 5, then 9, then 7: newest first, 7, 9, 5. The ranks are 7, 7, 5.
+        Another history has 8. All of them are listed as 8, 7, 9, 5: by their own ids, 9 would come
+        before 7, which was put after it.
+
         Args:
             checkpoints: all checkpoints of the history, newest first.
         """
@@ -399,7 +403,7 @@ class Selected(NamedTuple):
     number: int
     """The place of its history; the order of checkpoints that have equal ranks."""
     history: RunnableConfig
-    seen: Seen
+    extent: LogExtent
     stored: StoredCheckpoint
 
 
@@ -431,13 +435,13 @@ def select(histories: Histories, heads: Iterable[Head], query: Query, root: Runn
                 break
         history = root.replace(thread_id=head.thread_id, checkpoint_ns=head.namespace)
         try:
-            chosen, seen = histories.select(history, query.choose, limit)
+            chosen, extent = histories.select(history, query.choose, limit)
         except CheckpointErasedError:
             if root.thread_id is not None:
                 raise
             continue
         for rank, stored in chosen:
-            selected.append(Selected(rank, number, history, seen, stored))
+            selected.append(Selected(rank, number, history, extent, stored))
     return _merge(selected, limit)
 
 

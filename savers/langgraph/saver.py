@@ -25,7 +25,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graphkit import CheckpointInfo, RunnableConfig
-from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit
+from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit, HasVersions
 from graphkit.errors import CheckpointConflictError, CheckpointErasedError, CheckpointerConfigurationError
 from graphkit.saver_kit import LANGGRAPH, MADE_BY, FrozenDict, check_complete, check_limit, run_in_thread
 from savers._log.catalogue import Head
@@ -33,7 +33,7 @@ from savers._log.stored_checkpoint import StoredCheckpoint
 from savers._threads import InUseError
 from savers._wrappers.base import SupportsLogs
 from savers.langgraph.contract_histories import ContractHistories
-from savers.langgraph.decoding import Ancestor, Parts, restore, take_ancestor, take_apart
+from savers.langgraph.decoding import Ancestor, Parts, decode, take_ancestor, take_apart
 from savers.langgraph.encoding import (
     Write,
     compare_with_last,
@@ -360,7 +360,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
             heads = histories.list_heads(required, with_newest=limit is not None)
         for selected in select(histories, heads, query, root):
             history = selected.history
-            parts = histories.read_selected(history, selected.stored, selected.seen, take_apart)
+            parts = histories.read_selected(history, selected.stored, selected.extent, take_apart)
             if parts is not None:
                 yield self._make_tuple(config, history.thread, history.checkpoint_ns, parts)
 
@@ -375,7 +375,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
     ) -> CheckpointTuple:
         """Return a checkpoint as LangGraph wants it, on behalf of the principal of a config."""
         checkpoint: Any
-        checkpoint, writes = restore(parts, self._deserializer)
+        checkpoint, writes = decode(parts, self._deserializer)
         stored = parts.stored
         config = _make_config(given, thread_id, namespace, stored.id)
         parent_config = None
@@ -444,6 +444,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove the checkpoints that these runs made, in every thread.
 
+        A thread that has no other checkpoint is deleted, unless it has released versions: these stay.
         Reads all metadata of the store, except on a database, which has an index. The other
         checkpoints keep their values. A DeltaChannel of LangGraph that needs the writes of a removed
         ancestor loses them, as with every saver.
@@ -466,11 +467,14 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
                 infos = self._list_history(history)
             except CheckpointErasedError:
                 continue
-            threads[history.thread] = None
             removable = [info.id for info in infos if info.metadata.get("run_id") in runs]
-            self._histories.remove(history, removable)
+            if removable:
+                threads[history.thread] = None
+                self._histories.remove(history, removable)
+        # Only threads that lost a checkpoint here: another one without any may hold writes that wait for its first.
         for thread in threads:
-            if not self._histories.list_namespaces(thread):
+            has_versions = isinstance(self.store, HasVersions) and self.store.versions_by_thread_id(thread)
+            if not has_versions and not self._histories.list_namespaces(thread):
                 self.store.delete(thread)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:

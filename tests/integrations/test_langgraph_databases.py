@@ -113,6 +113,31 @@ def test_what_runs_made_is_removed(opener):
     assert thread_id == "some of it"
 
 
+@parametrize("file", *OTHERS)
+def test_what_other_threads_wrote_before_a_checkpoint_stays(opener):
+    saver = opener.new()
+    made = make_checkpoint(version="0", n=0)
+    own = thread("t", checkpoint_id=made[0]["id"])
+    saver.put_writes(own, [("n", 0)], "early")
+    put_runs(saver, "other", ["r"])
+    for runs in (["r"], ["r", "unknown"]):
+        saver.delete_for_runs(runs)
+    saver.put(thread("t"), *made)
+    assert saver.get_tuple(own).pending_writes == [("early", "n", 0)]
+
+
+@parametrize("file")
+def test_released_versions_stay_when_runs_are_removed(opener):
+    saver = opener.new()
+    put_runs(saver, "t", ["kept"])
+    saver.store.release(RunnableConfig("t"))
+    put_runs(saver, "t", ["r"])
+    saver.delete_for_runs(["r"])
+    assert saver.store.versions_by_thread_id("t") == [1]
+    assert not saver.store.namespaces("t")
+    assert list(saver.list(None)) == []
+
+
 def put_runs(saver, thread_id, runs):
     """Put checkpoints of runs with writes, which come before the checkpoint and after it; return their configs."""
     configs = [thread(thread_id)]

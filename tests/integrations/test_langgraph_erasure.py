@@ -76,6 +76,16 @@ def test_items_need_all_of_the_metadata(store):
     assert sorted(item.key for item in store.search(())) == ["1", MARKER]
 
 
+def test_no_metadata_are_refused(store, cache):
+    remember(store)
+    cache.set({(("graph", "node"), "key"): ("value", None)})
+    for stored in (store, cache):
+        with pytest.raises(ValueError, match="must not be empty"):
+            stored.erase_where({})
+    assert len(store.search(())) == 5
+    assert cache.get([(("graph", "node"), "key")])
+
+
 def test_a_store_without_a_file_has_nothing(store, cache):
     assert store.erase_where(PERSON) == []
     assert cache.erase_where(PERSON) == []

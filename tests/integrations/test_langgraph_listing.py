@@ -15,6 +15,8 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from graphkit.errors import CheckpointFormatError
+from savers import MemorySaver
+from savers.langgraph import CheckpointSaver
 from savers.langgraph.histories import LogHistories
 from tests.integrations.langgraph_stores import DATABASES, parametrize
 from tests.support.langgraph import set_listed_directories
@@ -308,6 +310,33 @@ def test_what_changes_while_the_iterator_waits(saver, changing, config, limit):
         if found:
             left.append(found)
     assert [*listing] == left
+
+
+def put_another(saver):
+    put(saver, thread(), {"step": 0}, n=40)
+
+
+def remove_two(saver):
+    saver.delete_for_runs(["39", "37"])
+
+
+@pytest.mark.parametrize("change", [put_another, remove_two])
+def test_a_history_without_a_log_that_changes_between_two_reads(change, monkeypatch):
+    saver = CheckpointSaver(MemorySaver())
+    config = thread()
+    for number in range(40):
+        config = put(saver, config, {"step": number % 2, "run_id": str(number)}, n=number)
+    recent = saver.store.recent
+
+    def reading(*args, **options):
+        infos = recent(*args, **options)
+        monkeypatch.setattr(saver.store, "recent", recent)
+        change(saver)
+        return infos
+
+    monkeypatch.setattr(saver.store, "recent", reading)
+    found = [values_of(one)["n"] for one in saver.list(thread(), limit=15, filter={"step": 0})]
+    assert found == [*range(38, 9, -2)]
 
 
 def path_of(saver, thread_id, ns=""):

@@ -9,7 +9,7 @@ import pytest
 from graphkit import END, START, Channels, Checkpoint, RetryPolicy, RunnableConfig, interrupt
 from graphkit.abc import Watch
 from graphkit.errors import NodeExecutionError, ThreadBusyError
-from graphkit.operations import answer
+from graphkit.operations import answer, pause
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from savers._filesystem.layout import locate_thread
@@ -326,11 +326,12 @@ class Work:
         self.began.set()
         assert self.may_go_on.wait(PATIENCE)
 
-    def stop_worker_of(self, app):
+    def stop_worker_of(self, app, *, before=lambda: None):
         """Stop a worker while the node executes; return how many runs it resumed."""
         worker = Worker(app, interval=SOON)
         with serving(worker) as (served,):
             assert self.began.wait(PATIENCE)
+            before()
             worker.stop()
             self.may_go_on.set()
         return served.result()
@@ -369,6 +370,21 @@ def test_a_stopped_worker_leaves_a_human_s_stop_alone(saver):
     assert work.stop_worker_of(app) == 1
     assert [stop.when for stop in saver.interrupts("t")] == ["before"]
     assert Worker(app).run(once=True) == 0
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_stopped_worker_leaves_a_run_that_others_paused(saver, is_nested):
+    work = Work()
+    graph = log_of(a=None, work=work, c=None)
+    if is_nested:
+        graph = make_chain(LOG, a=noting("a", None), child=log_of(one=work, two=None).compile())
+    app = graph.compile(checkpoint_saver=saver)
+    crash(app, "t", after="a")
+    assert work.stop_worker_of(app, before=lambda: pause(saver, "t")) == 1
+    assert [stop.when for stop in saver.interrupts("t")] == ["before"]
+    assert Worker(app).run(once=True) == 0
+    answer(saver, "t", None)
+    assert Worker(app).run(once=True) == 1
 
 
 def test_a_worker_that_was_stopped_before_it_ran_does_nothing(saver):

@@ -14,6 +14,7 @@ import click
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasBaseDirectory, SupportsCompact, SupportsDeleteIdle, SupportsRotate
+from graphkit._saver.failed_threads import FailedThreads
 from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_writes, list_removable
 from graphkit._saver.retention_policy import RetentionPolicy, apply_policy
 from graphkit.cli import options
@@ -31,6 +32,7 @@ from graphkit.errors import (
     CheckpointerError,
     CheckpointKeyError,
     CheckpointNotFoundError,
+    CheckpointStorageError,
 )
 
 if TYPE_CHECKING:
@@ -143,18 +145,28 @@ def prune(
     saver = open_store(directory)
     threads = find_threads(saver, thread)
     count = 0
+    failed = _collect_failures(saver, "prune", threads)
     for thread_id in context.track("pruning", threads):
-        try:
-            count += _prune(saver, thread_id, criteria, dry_run=dry_run)
-        except CheckpointErasedError:
-            if thread is not None:
-                raise
+        with failed.catch(thread_id):
+            try:
+                count += _prune(saver, thread_id, criteria, dry_run=dry_run)
+            except CheckpointErasedError:
+                if thread is not None:
+                    raise
+    failed.raise_if_any()
 
     verb = "would remove" if dry_run else "removed"
     return Message(
         f"{verb} {pluralize(count, 'checkpoint')} of {pluralize(len(threads), 'thread')}",
         {"removed": count, "threads": len(threads), "dry_run": dry_run},
     )
+
+
+def _collect_failures(saver: BaseCheckpointSaver, operation: str, threads: Sequence[str]) -> FailedThreads:
+    """Return what catches the errors of single threads, so that the command goes on with the others."""
+    # A database that is full or cannot be reached would fail for each thread, a directory only for this one.
+    fatal = () if isinstance(saver, HasBaseDirectory) else (CheckpointStorageError,)
+    return FailedThreads(operation, total=len(threads), fatal=fatal)
 
 
 def _prune(saver: BaseCheckpointSaver, thread_id: str, criteria: RetentionOptions, *, dry_run: bool) -> int:
@@ -228,9 +240,12 @@ def _prune_idle(
     if not yes and not confirm(context, f"delete {what}, for good?"):
         return Message("nothing was deleted", data, exit_code=1)
 
+    failed = _collect_failures(saver, "delete", chosen)
     for thread_id in context.track("deleting", chosen):
         # A thread that a process has written to since then stays.
-        data["deleted"] += saver.delete_idle(thread_id, idle_since=idle_since)
+        with failed.catch(thread_id):
+            data["deleted"] += saver.delete_idle(thread_id, idle_since=idle_since)
+    failed.raise_if_any()
     deleted = len(data["deleted"])
     text = f"deleted {pluralize(deleted, 'thread')} {idle}"
     if deleted < len(chosen):

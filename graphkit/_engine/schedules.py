@@ -290,6 +290,8 @@ class _Entry:
     """Not before this time of `monotonic`."""
     failures: int = 0
     """How many times in a row it failed."""
+    watched_since: float = _NEVER
+    """The time of `monotonic` of the last look before the one that failed; `_NEVER` if that one did not fail."""
 
 
 @final
@@ -343,7 +345,7 @@ class ScheduleAgenda:
         # The worker may have been busy with a run in its main thread: it submits a run for each time that
         # passed meanwhile. `monotonic` does not go on while the machine sleeps, and a clock that is set
         # jumps: of such a gap only the latest time counts, as if no worker had run.
-        watched_since = now - timedelta(seconds=monotonic() - self._looked_at)
+        last_look = self._looked_at
         self._looked_at = monotonic()
         names = dict.fromkeys(self._changed)
         self._changed = set()
@@ -353,16 +355,18 @@ class ScheduleAgenda:
         submitted: list[str] = []
         for name in names:
             known = self._entries.get(name)
-            # One schedule that fails must not end the other ones: it is looked at again later.
+            since = last_look if known is None else min(last_look, known.watched_since)
+            # One schedule that fails must not end the other ones: it is looked at again later, and the
+            # times that pass until then count as watched.
             try:
-                submitted += self._look_at(name, now, watched_since)
+                submitted += self._look_at(name, now, now - timedelta(seconds=self._looked_at - since))
             except ThreadBusyError:
-                self._entries[name] = _Entry(now, monotonic() + _BUSY_PAUSE)
+                self._entries[name] = _Entry(now, monotonic() + _BUSY_PAUSE, watched_since=since)
             except Exception as error:  # noqa: BLE001 - one schedule's failure is not the others'
                 failures = 1 if known is None else known.failures + 1
                 pause = _FAILURES.delay_after(failures)
                 _LOG.warning("schedule %r failed here; the next attempt is in %.3g s: %s", name, pause, error)
-                self._entries[name] = _Entry(now, monotonic() + pause, failures)
+                self._entries[name] = _Entry(now, monotonic() + pause, failures, since)
         return submitted
 
     def _look_at(self, name: str, now: datetime, watched_since: datetime) -> list[str]:

@@ -9,15 +9,18 @@ import pytest
 
 from graphkit import RetryPolicy, RunnableConfig, schedules
 from graphkit._engine import schedules as engine
-from graphkit._engine.schedules import Schedule, iter_due_times
+from graphkit._engine.schedules import Schedule, ScheduleAgenda, iter_due_times
 from graphkit.abc import HasVersions
 from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointSerializationError,
+    CheckpointStorageError,
     GraphRunnerError,
     MissingDependencyError,
+    ThreadBusyError,
 )
-from graphkit.testing import ManualClock
+from graphkit.saver_kit import Change
+from graphkit.testing import ManualClock, ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.graphs import LOG, log_node, make_chain
@@ -158,6 +161,31 @@ def test_times_that_pass_while_a_worker_is_busy_are_all_submitted(clock, monkeyp
     assert runs(saver) == ["2026-11-30T09:00:00+00:00"]
     worker._schedules.submit_due()
     assert runs(saver) == [f"2026-11-30T{hour:02}:00:00+00:00" for hour in (9, 10, 11, 12)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CheckpointStorageError("store", "write", "disk full"),
+        ThreadBusyError("graphkit:schedule:hourly", "another", 0.0),
+    ],
+)
+def test_times_that_pass_while_the_store_fails_are_all_submitted(clock, monkeypatch, error):
+    now = 1000.0
+    monkeypatch.setattr(engine, "monotonic", lambda: now)
+    saver = MemorySaver()
+    schedules.add(saver, "hourly", "0 * * * *", {}, created_at=clock())
+    failing = ScriptedSaver(saver).fail("put", error, times=4)
+    agenda = ScheduleAgenda(failing, clock, 60.0)
+    agenda.note_change(Change("checkpoint", "graphkit:schedule:hourly", ""))
+
+    submitted = []
+    for _ in range(6):
+        clock.advance(HOUR)
+        now += 3600
+        submitted += agenda.submit_due()
+
+    assert submitted == [f"hourly-2026-11-30T{hour:02}:00Z" for hour in range(9, 15)]
 
 
 def test_a_schedule_of_another_graph_is_submitted_for_its_worker(saver, clock):

@@ -3,7 +3,8 @@
 Operations may overlap, fail halfway, or have no outcome because their process died. Then there are
 several states that the store may have: each key (a checkpoint, a pending write, a tag) has the values
 that it may have, and whether it must be there. An operation that overlapped none of the same keys, and
-succeeded, leaves exactly one.
+succeeded, leaves exactly one, unless the history may have the id of its checkpoint twice: then what was
+recorded under the id before is possible, too.
 """
 
 from __future__ import annotations
@@ -113,6 +114,8 @@ class History:
     """The pending writes and the tags of each checkpoint. It may be put after its writes."""
     heirs: dict[str, set[str]] = field(default_factory=dict)
     """By checkpoint, those that may have taken its place, and its pending writes and tags with it."""
+    repeated: set[str] = field(default_factory=set)
+    """The ids that it may have twice. A saver finds the newer checkpoint; when it is replaced, the older one."""
 
     def list_recorded(self, checkpoint_id: str) -> Slots:
         """Return the pending writes and the tags that a checkpoint may have."""
@@ -144,11 +147,13 @@ class History:
             self.recorded.setdefault(checkpoint_id, Slots()).add_possible(slots)
         for checkpoint_id, heirs in other.heirs.items():
             self.heirs.setdefault(checkpoint_id, set()).update(heirs)
+        self.repeated |= other.repeated
 
     def forget(self, ids: Collection[str], *, is_certain: bool) -> None:
         """Note that checkpoints were removed, or may have been."""
         self.checkpoints.remove(ids, is_certain=is_certain)
         if is_certain:
+            self.repeated.difference_update(ids)
             for checkpoint_id in ids:
                 self.recorded.pop(checkpoint_id, None)
 
@@ -370,6 +375,7 @@ class ExpectedStore:
         self, history: History, checkpoint_id: str, operation: _Operation, *, is_certain: bool, must_exist: bool
     ) -> None:
         slots = history.recorded.setdefault(checkpoint_id, Slots())
+        is_certain = is_certain and checkpoint_id not in history.repeated
         if operation.name == "put_writes":
             kept = operation.fields.get("keep", ())
             for key, value in operation.fields.get("writes", {}).items():
@@ -392,16 +398,22 @@ class ExpectedStore:
         digest = operation.fields.get("digest")
         replaced = operation.fields.get("replaces")
         checkpoints = history.checkpoints
+        if new != replaced and new in checkpoints:
+            # The history may have the id twice now. The new checkpoint has none of what was recorded with the old one.
+            history.repeated.add(new)
+            checkpoints[new].is_ordered = False
+            recorded = history.recorded.get(new, Slots())
+            recorded.remove(recorded, is_certain=False)
+        is_removed = is_certain and replaced not in history.repeated
+        is_certain = is_certain and history.repeated.isdisjoint({new, replaced})
         if replaced is None:
-            # A history may have an id twice.
-            is_again = new in checkpoints
-            slot = checkpoints.store(new, digest, is_certain=is_certain and not is_again, must_exist=must_exist)
-            slot.is_ordered = is_certain and not is_again and not operation.is_unordered
+            slot = checkpoints.store(new, digest, is_certain=is_certain, must_exist=must_exist)
+            slot.is_ordered = is_certain and not operation.is_unordered
             return
         if not is_certain:
             checkpoints.store(new, digest, is_certain=False, must_exist=must_exist)
             if replaced != new:
-                checkpoints.remove([replaced], is_certain=False)
+                checkpoints.remove([replaced], is_certain=is_removed)
                 history.heirs.setdefault(replaced, set()).add(new)
                 # The new one may have taken over the pending writes and tags of the old one.
                 old = history.recorded.get(replaced, Slots())

@@ -487,6 +487,103 @@ def test_after_a_recorded_delete_absent_checkpoints_are_no_finding(tmp_path):
     assert len(record.details["ids"][""]) == 3
 
 
+# An id that a history has twice
+
+
+def named(id):
+    return CONFIG.with_check_point_id(id)
+
+
+def put_id(saver, id, number, *, replaces=None):
+    config = CONFIG if replaces is None else named(replaces)
+    checkpoint = Checkpoint(id=id, node_id="a", next_node_id="b", state={"n": number})
+    saver.put(config, checkpoint)
+
+
+def put_again_after_writes(saver):
+    saver.put_writes(named("x"), {"answer:1": "yes"})
+    saver.add_tags(named("x"), "good")
+    put_id(saver, "x", 3)
+
+
+def write_to_both(saver):
+    saver.put_writes(named("x"), {"answer:1": "old"})
+    put_id(saver, "x", 3)
+    saver.put_writes(named("x"), {"answer:1": "new"})
+    saver.add_tags(named("x"), "good")
+
+
+def replace_the_newer(saver):
+    write_to_both(saver)
+    put_id(saver, "z", 4, replaces="x")
+
+
+def change_the_older(saver):
+    replace_the_newer(saver)
+    saver.remove_tags(named("x"), "good")
+    saver.put_writes(named("x"), {"answer:2": "yes"})
+    put_id(saver, "x", 5, replaces="x")
+
+
+def take_the_place_of_another(saver):
+    saver.put_writes(named("x"), {"answer:1": "yes"})
+    put_id(saver, "y", 3, replaces="x")
+
+
+def copy_both(saver):
+    write_to_both(saver)
+    saver.copy("t", "copy")
+    saver.delete("t")
+    saver.copy("copy", "t")
+    replace_the_newer(saver)
+
+
+@pytest.mark.parametrize(
+    "operate",
+    [
+        put_again_after_writes,
+        write_to_both,
+        replace_the_newer,
+        change_the_older,
+        take_the_place_of_another,
+        copy_both,
+    ],
+)
+@pytest.mark.parametrize("open_store", [open_files, open_sqlite])
+def test_an_id_that_a_history_has_twice_is_no_finding_and_a_forgery_under_it_is(tmp_path, open_store, operate):
+    log, store, saver = open_audited(tmp_path, open_store)
+    put_id(saver, "x", 1)
+    put_id(saver, "y", 2)
+    operate(saver)
+    assert log.verify(store).problems == ()
+
+    oldest = store.list(CONFIG)[-1].id
+    store.put_writes(named(oldest), {"answer:1": "forged"})
+    store.add_tags(named(oldest), "forged")
+    put_id(store, oldest, 666, replaces=oldest)
+    reasons = reasons_of(log.verify(store))
+    assert f"checkpoint {oldest} is not what was recorded" in reasons
+    assert [reason for reason in reasons if reason.startswith("pending write")]
+    assert [reason for reason in reasons if reason.startswith("tag")]
+
+
+@pytest.mark.parametrize(
+    ("operate", "attack", "reason"),
+    [
+        (put_again_after_writes, lambda store: store.remove(CONFIG, ["x"]), "checkpoint x is missing"),
+        (take_the_place_of_another, lambda store: store.remove(CONFIG, ["y"]), "checkpoint y is missing"),
+        (take_the_place_of_another, lambda store: put_id(store, "x", 1), "checkpoint x has no record"),
+    ],
+)
+def test_what_is_removed_or_put_back_under_an_id_that_a_history_had_twice_is_found(tmp_path, operate, attack, reason):
+    log, store, saver = open_audited(tmp_path)
+    put_id(saver, "x", 1)
+    put_id(saver, "y", 2)
+    operate(saver)
+    attack(store)
+    assert reasons_of(log.verify(store)) == [reason]
+
+
 # After an operation that failed, or overlapped another one
 
 

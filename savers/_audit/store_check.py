@@ -218,32 +218,45 @@ class _Operation:
 
     def note_overlap(self, other: _Operation) -> None:
         """Note that another operation overlaps this one, in both of them."""
+        # what overlaps                                  what may have happened
+        # ---------------------------------------------  ------------------------------------------------------
+        # operations on different threads                nothing
+        # one without an outcome; another removes, or    nothing: what one removes, the other need not have
+        #   is on a thread that was deleted since          removed
+        # a copy; a put, writes or tags in its source    the copy has what was stored, or not
+        # another one on whole threads; any other        what either stores was removed by the other
+        # two of puts, writes and tags in one history    see `_note_overlap_in_history`
         subjects = [{each.thread_id, each.target} - {None} for each in (self, other)]
         is_about_all = self.thread_id is None or other.thread_id is None
         if not is_about_all and not subjects[0] & subjects[1]:
             return
         if not other.is_ended and (self.thread_id in other.settled or self.name in _REMOVES):
-            # What one removes, the other need not have removed.
             return
-        for copy, put in ((self, other), (other, self)):
-            if copy.target is not None and put.is_on_keys and put.thread_id != copy.target:
-                copy.is_raced_by_removal = True
-                put.copied_to.add(copy.target)
-                return
-        if not self.is_on_keys or not other.is_on_keys:
+        on_keys, whole = (self, other) if self.is_on_keys else (other, self)
+        if whole.is_on_keys:
+            if self.namespace == other.namespace:
+                self._note_overlap_in_history(other)
+        elif on_keys.is_on_keys and whole.target is not None and whole.target != on_keys.thread_id:
+            whole.is_raced_by_removal = True
+            on_keys.copied_to.add(whole.target)
+        else:
             self.is_raced_by_removal = other.is_raced_by_removal = True
-            return
-        if self.namespace != other.namespace:
-            return
+
+    def _note_overlap_in_history(self, other: _Operation) -> None:
+        # what overlaps                                  what may have happened
+        # ---------------------------------------------  ------------------------------------------------------
+        # two on the same keys                           either was the last
+        # two puts                                       either checkpoint is the newer one
+        # a replacement; one on what it replaces         what the latter stores went to the new checkpoint, or not
+        # one without an id; any other                   they are about the same checkpoint
         if self.keys & other.keys:
             self.is_raced = other.is_raced = True
+        if self.name == other.name == "put":
+            self.is_unordered = other.is_unordered = True
         for one, two in ((self, other), (other, self)):
-            # Without an id, it may be about the checkpoint of the other operation.
             if not one.fields.get("checkpoint_id") or one.removes_from(two):
                 one.is_raced = True
                 two.is_raced_by_removal = True
-        if self.name == other.name == "put":
-            self.is_unordered = other.is_unordered = True
 
     def note_success(self, later: _Operation) -> None:
         """Note that another operation has succeeded, in one that has no outcome.

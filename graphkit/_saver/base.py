@@ -97,7 +97,11 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
         """Return the history, newest first by order of writing; empty for an unknown thread.
 
-        States may be decoded on first use. The sequence is a snapshot: later puts do not change it.
+        The sequence is a snapshot: later puts do not change it. States may be decoded on first use.
+        That raises CheckpointNotFoundError if the store no longer has the state: its checkpoint was
+        deleted, or it was replaced and the history was then rewritten, as `compact` and `prune` do.
+        After such a rewrite, a replacement that has the same creation time, parent and nodes, as
+        `with_state` makes it, cannot be told from what it replaced: its state is returned.
         """
 
     @abc.abstractmethod

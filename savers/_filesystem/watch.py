@@ -343,11 +343,11 @@ class FileSource(LogSource):
 
     def check_run_locks(self) -> Generator[Change, None, float]:
         for thread in sorted(self._unlocked):
-            yield from self._check_run_lock(thread)
+            yield from self._report_if_idle(thread)
             self._unlocked.discard(thread)
         return min(self._rechecks.values(), default=inf)
 
-    def _check_run_lock(self, thread: str) -> Iterator[Change]:
+    def _report_if_idle(self, thread: str) -> Iterator[Change]:
         """Report a thread as idle if its run lock is free; else check it again after a moment."""
         is_second_check = self._rechecks.pop(thread, None) is not None
         try:

@@ -178,34 +178,34 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         log = self.catalogue.shared_log(config.thread, config.checkpoint_ns)
         with log.mutex:
             # A log that was not there is begun: the medium refuses it if another writer was faster.
-            is_known = log.is_open or log.is_known_absent
-            is_fresh = not is_known or log.frames.in_doubt or log.frames.must_be_sealed
-            if is_fresh:
+            was_read = log.is_open or log.is_known_absent
+            is_refreshed = not was_read or log.frames.in_doubt or log.frames.must_be_sealed
+            if is_refreshed:
                 self._refresh_to_append(log)
             refusals = 0
             while True:
-                known = log.frames.fid, log.frames.end
+                end = log.frames.fid, log.frames.end
                 try:
                     append(log)
                     log.commit()
                     break
                 except StaleLogError:
-                    self._check_run_lock(config.thread)
+                    self._check_may_retry(config.thread)
                 except (CheckpointNotFoundError, CheckpointConflictError):
                     # Another process may have put the checkpoint, or deleted the history.
-                    if is_fresh:
+                    if is_refreshed:
                         log.discard()
                         raise
                 except CheckpointCorruptionError as error:
                     log.close()
-                    if is_fresh and not log.frames.bytes.is_gone():
+                    if is_refreshed and not log.frames.bytes.is_gone():
                         raise self._explain_damage(error) from error
                 except BaseException:
                     log.discard()
                     raise
                 self._refresh_to_append(log)
-                is_fresh = True
-                refusals = refusals + 1 if (log.frames.fid, log.frames.end) == known else 0
+                is_refreshed = True
+                refusals = refusals + 1 if (log.frames.fid, log.frames.end) == end else 0
                 if refusals >= _MAX_REFUSALS:
                     reason = "its end was refused again and again, and no other writer has changed it"
                     raise self._explain_damage(CheckpointCorruptionError(log.path, log.frames.end, reason))
@@ -229,13 +229,12 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         except CheckpointCorruptionError as error:
             raise self._explain_damage(error) from error
 
-    def _check_run_lock(self, thread_id: str) -> None:
-        """Check that the run lock is still that of the caller, after records were refused.
+    def _check_may_retry(self, thread_id: str) -> None:
+        """Check that records may be appended behind those of another writer, after they were refused.
 
         Raises:
-            ThreadBusyError: another run has taken it.
-            CheckpointConflictError: a run holds it through this object, but in this process only. What the run goes
-                on with is no longer what the log says.
+            CheckpointConflictError: a run holds the thread through this object, but in this process only. What the run
+                goes on with is no longer what the log says.
         """
         if thread_id in self._running:
             reason = "another process has written to it during this run; resume the run"
@@ -428,7 +427,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
     def _list_version(self, config: RunnableConfig, version: int) -> Sequence[Checkpoint]:
         log = self.catalogue.shared_log(config.thread, config.checkpoint_ns, version)
-        return self._use(log, self._list_checkpoints, [])
+        return self._use(log, partial(self._list_checkpoints, version=version), [])
 
     def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
         thread_id = resolve_thread_id(thread)
@@ -462,31 +461,40 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
     # Checkpoints that load their states on first use
 
-    def _list_checkpoints(self, log: Log[Medium]) -> Sequence[Checkpoint]:
-        """Return the checkpoints of a log, the newest first."""
+    def _list_checkpoints(self, log: Log[Medium], version: int = 0) -> Sequence[Checkpoint]:
+        """Return the checkpoints of a log, the live one (version 0) or a released one, the newest first."""
         return [
-            stored.make_checkpoint(load=self._make_loader(log, stored))
+            stored.make_checkpoint(load=self._make_loader(log, version, stored))
             for stored in reversed(log.history.load_index().checkpoints)
         ]
 
-    def _make_loader(self, log: Log[Medium], stored: StoredCheckpoint) -> Callable[[], FrozenDict]:
+    def _make_loader(self, log: Log[Medium], version: int, stored: StoredCheckpoint) -> Callable[[], FrozenDict]:
         thread_id = log.thread_id
         namespace = log.namespace
         fid = log.frames.fid
 
-        def read(log: Log[Medium]) -> FrozenDict | None:
+        def read_unchanged(log: Log[Medium]) -> FrozenDict | None:
             # In the log from which it was listed, it is still at the same offset.
-            present = stored if log.frames.fid == fid else log.history.find(stored.id)
-            if present is None:
-                return None
-            return log.load_state(present)
+            return log.load_state(stored) if log.frames.fid == fid else None
+
+        def read_rewritten(log: Log[Medium]) -> FrozenDict | None:
+            present = log.history.find(stored.id)
+            if present is not None and not present.is_copy_of(stored):
+                # That is the newest with the id. An older one may have it, too.
+                present = next(filter(stored.is_copy_of, select_all(log)), None)
+            return None if present is None else log.load_state(present)
 
         def load() -> FrozenDict:
             damage: CheckpointCorruptionError | None = None
-            # The log may have been rewritten or released since.
-            for version in self._iter_versions(thread_id):
+            # The log itself first, wherever it is now: another one may have a later state of the checkpoint.
+            attempts = (
+                (read, number)
+                for read in (read_unchanged, read_rewritten)
+                for number in self._iter_versions(thread_id, version)
+            )
+            for read, number in attempts:
                 try:
-                    state = self._use(self.catalogue.shared_log(thread_id, namespace, version), read, None)
+                    state = self._use(self.catalogue.shared_log(thread_id, namespace, number), read, None)
                 except CheckpointCorruptionError as error:
                     # The checkpoint may be in another log, which is good.
                     damage = damage or error
@@ -495,14 +503,17 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
                         return state
             if damage is not None:
                 raise damage
-            raise CheckpointNotFoundError(thread_id, f"checkpoint {stored.id}", "it was deleted after it was listed")
+            reason = "it was deleted or replaced after it was listed"
+            raise CheckpointNotFoundError(thread_id, f"checkpoint {stored.id}", reason)
 
         return load
 
-    def _iter_versions(self, thread_id: str) -> Iterator[int]:
-        """Yield 0 for the live history, then the released versions, the newest first."""
-        yield 0
-        yield from reversed(self.catalogue.list_versions(thread_id))
+    def _iter_versions(self, thread_id: str, version: int) -> Iterator[int]:
+        """Yield the versions in which a checkpoint may be that was listed from one; 0 is the live history."""
+        yield version
+        if not version:
+            # It may have been released since. A version stays what it is.
+            yield from reversed(self.catalogue.list_versions(thread_id))
 
     # Appending
 
@@ -511,18 +522,27 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         if config.__class__ is not RunnableConfig:
             config = RunnableConfig.of(config)
         target = config.checkpoint_id
-        is_repeated = False
+        attempted: StoredCheckpoint | None = None
+        fid = 0
+
+        def is_stored(log: Log[Medium], attempted: StoredCheckpoint) -> bool:
+            # A medium may have stored the record and refused it nevertheless, if the log was replaced right then. An
+            # earlier checkpoint may have the id, too: that one stands before the record, or says something else.
+            present = log.history.find(checkpoint.id)
+            if present is None:
+                return False
+            if log.frames.fid == fid:
+                return present.offset == attempted.offset
+            return present.is_copy_of(attempted) and log.load_state(present) == checkpoint.state
 
         def append(log: Log[Medium]) -> None:
-            nonlocal is_repeated
-            # A medium may have stored the record and refused it nevertheless, if the log was replaced right then.
-            is_present = (unique or is_repeated) and not log.history.lacks(checkpoint.id)
-            was_repeated, is_repeated = is_repeated, True
-            try:
-                log.writer.put(checkpoint, checkpoint.id if is_present else target)
-            except CheckpointNotFoundError:
-                is_repeated = was_repeated  # nothing was stored
-                raise
+            nonlocal attempted, fid
+            is_present = unique and not log.history.lacks(checkpoint.id)
+            if attempted is not None and not is_present:
+                is_present = is_stored(log, attempted)
+            log.writer.put(checkpoint, checkpoint.id if is_present else target)
+            attempted = log.history.scan.last
+            fid = log.frames.fid
 
         self.append_to_log(config, append)
         return config if target is not None else config.with_check_point_id(checkpoint.id)

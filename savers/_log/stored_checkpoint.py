@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 
 from graphkit import Checkpoint
 from graphkit.saver_kit import FrozenDict, private_copy
@@ -92,6 +93,10 @@ class StoredCheckpoint:
         """Where its record ends."""
         return self.offset + self.size
 
+    def is_copy_of(self, other: StoredCheckpoint) -> bool:
+        """Return whether a rewrite may have made this one of the other; the states are not compared."""
+        return _get_fields(self) == _get_fields(other)
+
     def add_writes(self, values: Mapping[str, bytes], offset: int) -> None:
         """Note the packed values that the WRITE record at an offset adds to the pending writes."""
         self.writes = {**self.writes, **dict.fromkeys(values, offset)}
@@ -134,6 +139,11 @@ class StoredCheckpoint:
             changes=changes,
             load=load,
         )
+
+
+_get_fields: Final[Callable[[StoredCheckpoint], tuple[Any, ...]]] = attrgetter(
+    "id", "node", "next", "created", "parent"
+)
 
 
 class EarlyWrites:

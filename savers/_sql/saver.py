@@ -126,8 +126,12 @@ class SqlSaver(LogSaver[RowLogBytes]):
             advice = error.advice  # Deleting one thread does not mend the others.
         return CheckpointCorruptionError(error.path, error.offset, error.reason, advice)
 
-    def _check_run_lock(self, thread_id: str) -> None:
-        """As in LogSaver. It may be lost if this process was paused for longer than the lease."""
+    def _check_may_retry(self, thread_id: str) -> None:
+        """As in LogSaver. A run may retry, too, because its run lock holds across processes.
+
+        Raises:
+            ThreadBusyError: this process was paused for longer than the lease, and another run has taken the run lock.
+        """
         self._check_token(thread_id, self._database.read, self._store.statements.select_token)
 
     def _lock_token(self, transaction: Transaction, thread_id: str) -> None:

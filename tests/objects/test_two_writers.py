@@ -109,6 +109,35 @@ def test_a_late_writer_of_a_replaced_log_is_refused_at_any_place(url):
     assert numbers(other.list(CONFIG)) == [6]
 
 
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_an_id_is_appended_again_though_the_log_is_replaced_meanwhile(url, monkeypatch, is_stored):
+    """The rewrite comes just before the object of the late writer, or just after it and takes the record along."""
+    late = ObjectStoreSaver(url)
+    other = ObjectStoreSaver(url)
+    first = make(1)
+    again = first.with_state(make(3).state)
+    for checkpoint in (make(0), first, make(2)):
+        late.put(CONFIG, checkpoint)
+    kept = iter([3 if is_stored else 2])
+
+    def disturb(create):
+        def operate(*args):
+            keep_last = next(kept, None)
+            if keep_last is None:
+                return create(*args)
+            if is_stored:
+                create(*args)
+            other.prune("t", keep_last=keep_last)
+            return None if is_stored else create(*args)
+
+        return operate
+
+    replace_operation(monkeypatch, "create", disturb)
+    late.put(CONFIG, again)
+    for saver in (late, other):
+        assert numbers(saver.list(CONFIG)) == [3, 2, 1]
+
+
 @pytest.mark.parametrize("operation", ["create", "empty", "remove"])
 @pytest.mark.parametrize("count", range(6))
 @pytest.mark.parametrize("change", ["put", "prune", "release", "delete"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta, timezone
 
 from graphkit._records.config import END, START, ConfigLike, RunnableConfig, StreamMode
@@ -235,6 +236,53 @@ class HistoryTests(ContractTests):
         with self.raises(CheckpointNotFoundError):
             put_state(saver, {"n": 2}, make_config("never used", "unknown"))
         check.missing(saver, make_config("never used"))
+
+    def test_an_id_may_occur_again_and_the_newest_counts(self) -> None:
+        saver, other = self.open_two()
+        first = put_state(saver, {"n": 1})
+        again = first.with_state(made({"n": 3}).state)
+
+        # The other saver's put comes between, so that the first saver does not know the end of the history.
+        second = put_state(other, {"n": 2})
+        saver.put(CONFIG, again)
+        third = put_state(other, {"n": 4})
+        saver.put(CONFIG, again)
+
+        for reader in self.readers_of(saver):
+            check.checkpoints(reader.list(CONFIG), [first, second, again, third, again])
+            check.checkpoint(reader, CONFIG, again)
+            check.checkpoint(reader, config_of(first), again)
+
+    def test_a_listing_is_a_snapshot(self) -> None:
+        saver = self.open()
+        first = put_state(saver, {"n": 1})
+        second = put_state(saver, {"n": 2})
+        listings = [reader.list(CONFIG) for reader in self.readers_of(saver)]
+
+        saver.put(config_of(first), first.with_state(made({"n": "corrected"}).state))
+        put_state(saver, {"n": "again"}, id=second.id)
+        saver.release(CONFIG)
+        put_state(saver, {"n": "new"}, id=first.id)
+
+        for listed in listings:
+            check.checkpoints(listed, [first, second])
+
+    def test_a_listing_has_no_state_of_a_replacement(self) -> None:
+        # A saver that decodes states on first use may have lost one by then.
+        saver = self.open()
+        removed = put_state(saver, {"n": 0})
+        first = put_state(saver, {"n": 1})
+        again = put_state(saver, {"n": 2}, id=first.id)
+        replaced = put_state(saver, {"n": 3})
+        listed = saver.list(CONFIG)
+
+        put_state(saver, {"n": "replacement"}, config_of(replaced), id=replaced.id)
+        saver.prune("t", keep_last=3)
+
+        check.checkpoints(listed[1:3], [first, again])
+        for checkpoint, expected in ((listed[0], replaced), (listed[3], removed)):
+            with suppress(CheckpointNotFoundError):
+                check.same_checkpoint(checkpoint, expected)
 
     # History
 

@@ -11,7 +11,17 @@ from graphkit._saver.incomplete import IncomingThread, StoredCheckpoint
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests
-from graphkit.testing._values import CONFIG, HOSTILE_IDS, NESTED, OTHER, grow_list, make_config, put_state
+from graphkit.testing._values import (
+    CONFIG,
+    HOSTILE_IDS,
+    NESTED,
+    OTHER,
+    config_of,
+    grow_list,
+    made,
+    make_config,
+    put_state,
+)
 
 
 class ThreadTests(ContractTests):
@@ -279,6 +289,26 @@ class VersionTests(ContractTests):
                 tag = reader.tag(CONFIG, version)
                 check.equal(tag.version, 2)
                 check.checkpoints(tag.checkpoints, [second])
+
+    def test_a_version_keeps_its_states(self) -> None:
+        saver = self.open_versioned()
+        first = put_state(saver, {"n": 1})
+        saver.copy("t", "backup")
+        released = saver.release(CONFIG)
+
+        # The history goes on from the backup, and is corrected in place.
+        saver.copy("backup", "t")
+        corrected = first.with_state(made({"n": 2}).state)
+        saver.put(config_of(first), corrected)
+        saver.release(CONFIG)
+        latest = put_state(saver, {"n": 3}, id=first.id)
+
+        check.checkpoints(released.checkpoints, [first])
+        readers: list[Any] = [saver, self.open_again(saver)]
+        for reader in readers:
+            check.checkpoints(reader.tag(CONFIG, 1).checkpoints, [first])
+            check.checkpoints(reader.tag(CONFIG, 2).checkpoints, [corrected])
+            check.checkpoints(reader.list(CONFIG), [latest])
 
     def test_an_empty_release_creates_no_version(self) -> None:
         saver = self.open_versioned()

@@ -68,7 +68,7 @@ def make_ready(store: Store, log: FileLog) -> None:
     release or a delete. The caller holds the mutex of the log and the write lock of the thread.
 
     Raises:
-        CheckpointConflictError: something other than a delete has removed the file of the open log.
+        CheckpointConflictError: something other than graphkit has removed the file of the open log.
         OSError: the log can only be read.
     """
     frames = log.frames

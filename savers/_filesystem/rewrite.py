@@ -19,7 +19,7 @@ from savers._filesystem import layout
 from savers._filesystem.catalog import list_namespaces
 from savers._filesystem.io import boot_number, write_whole
 from savers._filesystem.store import remove_temporary_logs
-from savers._log.frame import HEADER_SIZE, META, META_RECORDS, SEALED, Header, pack_frame, repack_frame
+from savers._log.frame import HEADER_SIZE, META, META_RECORDS, REPLACED, SEALED, Header, pack_frame, repack_frame
 from savers._log.frame_log import new_header, pack_meta_frames
 from savers._log.records import Records
 from savers._log.rewriter import write_all
@@ -161,6 +161,20 @@ def _install(io: FileIO, fd: int, temporary: str, path: str) -> None:
     io.fsync_dir(os.path.dirname(path))
 
 
+def _mark_as_replaced(frames: FrameLog[FileLogBytes, Any]) -> None:
+    """Append REPLACED to the old file of a log, which has just lost its name.
+
+    Another process that has the file open may look only when the new log is gone, too, because a
+    process has deleted or released it. The record says that the file was replaced, and not lost. If
+    this process dies before it appends the record, the next put of the other one fails once.
+    """
+    medium = frames.bytes
+    # Repair opens the log for reading only: a damaged log may have no certain end.
+    if medium.file is not None and medium.write_lock is not None:
+        with suppress(OSError):
+            frames.append(REPLACED, b"")
+
+
 @contextmanager
 def new_generation(log: SyncedLog) -> Iterator[NewLog]:
     """Enter with the next generation of a log, which takes its place when the block ends.
@@ -176,6 +190,7 @@ def new_generation(log: SyncedLog) -> Iterator[NewLog]:
     next_header = new_header(header.digest, header.generation + 1)
     with NewLog(medium.io, frames.path, frames.identity, next_header, frames.seal).writing() as new_log:
         yield new_log
+    _mark_as_replaced(frames)
     medium.sync_names(None)
     log.close()
     medium.durability.note_replaced()
@@ -213,11 +228,13 @@ def copy_thread(store: Store, source: ThreadDirectory, target: ThreadDirectory) 
             frames = log.frames
             directory = target.in_namespace(namespace)
             store.make_directories(directory)
-            identity = store.new_log(directory).frames.identity
             header = new_header(directory.digest, 1)
-            new_log = NewLog(store.io, directory.live_log, identity, header, frames.seal)
-            with new_log.writing():
-                new_log.copy_records(frames, frames.end)
+            with closing(store.new_log(directory)) as replaced:
+                replaced.refresh()
+                new_log = NewLog(store.io, directory.live_log, replaced.frames.identity, header, frames.seal)
+                with new_log.writing():
+                    new_log.copy_records(frames, frames.end)
+                _mark_as_replaced(replaced.frames)
             store.sync_directories(directory)
 
 
@@ -268,6 +285,7 @@ def keep(
         raise
     finally:
         new.close()
+    _mark_as_replaced(log.frames)
     log.close()
 
 

@@ -30,6 +30,8 @@ DATA: Final = 7
 """Bytes of values that did not fit into one record; the next keyframe names them."""
 ANCILLARY: Final = 0x80
 """This bit of a type lets a reader skip the record if it does not know the type."""
+REPLACED: Final = ANCILLARY | 1
+"""The last record of a file whose place another one has taken; no file that has a name holds it."""
 
 SEALED_TYPES: Final = frozenset({CHECKPOINT, WRITE, MARK, DATA})
 """The types of records that a sealed log only has with the flag SEALED."""

@@ -501,8 +501,9 @@ class History:
             tail.append(frame)
             if frame.type == CHECKPOINT:
                 break
-        if end < frames.end or not tail or tail[-1].type != CHECKPOINT:
-            # A log without checkpoints is short: it is read from its beginning, too.
+        has_checkpoint = bool(tail) and tail[-1].type == CHECKPOINT
+        if end < frames.end or not has_checkpoint:
+            # The last record is not good, or one before it; or there is no checkpoint, and then the log is short.
             return False
         last = tail[-1]
         try:
@@ -510,10 +511,12 @@ class History:
             run = frames.records.read_run(last.offset - last.key, end)
             back.skip_to(run[0].offset)
             if not frames.bytes.durability.has_whole_end(chain(reversed(run), back)):
+                # A power loss may have taken a record before these.
                 return False
             frames.note_read(tail[0])
             last_chain = self.chains.begin(run)
         except CheckpointCorruptionError:
+            # A record between the keyframe and the last checkpoint is not good.
             return False
         stored = last_chain.scan.last
         if stored is None or stored.offset != last.offset:

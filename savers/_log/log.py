@@ -28,6 +28,7 @@ from graphkit.saver_kit import (
 )
 from savers import _delta as delta
 from savers._log import payloads
+from savers._log.frame import REPLACED
 from savers._log.frame_log import FrameLog, Medium, ThreadIdentity
 from savers._log.history import History
 from savers._log.log_bytes import Change
@@ -67,8 +68,8 @@ class Log(Generic[Medium]):
         codec: packs and unpacks values.
         writer: what appends; it knows the newest state.
         expects_release: whether it is a released log, which ends in RELEASE.
-        was_removed: whether the last refresh found that something other than a delete or a release
-            has removed the log.
+        was_removed: whether the last refresh found that the open log was removed, and that its bytes
+            do not end as a delete, a release or a rewrite ends them.
     """
 
     def __init__(
@@ -184,12 +185,13 @@ class Log(Generic[Medium]):
         return self.history.closed_by is None
 
     def _has_no_end(self) -> bool:
-        """Return whether bytes that lost their name did so otherwise than by a delete or a release."""
+        """Return whether bytes that lost their name did so otherwise than by a delete, a release or a rewrite."""
         try:
-            self.history.read_on(self.frames.bytes.size)
+            frames = self.history.iter_on(self.frames.bytes.size)
+            was_replaced = any(frame.type == REPLACED for frame in frames)
         except CheckpointCorruptionError:
             return True
-        return self.history.closed_by is None
+        return not was_replaced and self.history.closed_by is None
 
     def commit(self) -> None:
         """Let the medium store what was appended; see `LogBytes.commit`. If that fails, the log is closed."""

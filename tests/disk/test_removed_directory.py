@@ -8,8 +8,9 @@ from typing import TypedDict
 
 import pytest
 
-from graphkit import END, START, CheckpointConflictError, RunnableConfig, StateGraph
+from graphkit import END, START, CheckpointConflictError, CheckpointStorageError, RunnableConfig, StateGraph
 from tests.support.checkpoints import list_numbers, make_checkpoint
+from tests.support.disks import HookedIO, failing
 from tests.support.logs import limit_cache
 
 T = RunnableConfig("t")
@@ -132,6 +133,61 @@ def test_a_log_that_another_process_has_rewritten_is_no_loss(opener):
     assert other.prune("t", keep_last=1) == 2
     saver.put(T, make_checkpoint(3))
     assert list_numbers(saver, T) == [3, 2]
+
+
+def prune(saver, _io):
+    assert saver.prune("t", keep_last=1) == 2
+
+
+def remove_all(saver, _io):
+    assert saver.remove(T, [checkpoint.id for checkpoint in saver.list(T)]) == 3
+
+
+def fail_to_sync(saver, io):
+    with failing(io, "fdatasync", times=1), pytest.raises(CheckpointStorageError):
+        saver.put(T, make_checkpoint(3))
+
+
+REWRITES = {"prune": prune, "remove": remove_all, "failed sync": fail_to_sync}
+ENDS = {"delete": lambda saver: saver.delete("t"), "release": lambda saver: saver.release(T)}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("rewrite", REWRITES)
+def test_what_another_process_rewrites_and_then_deletes_or_releases_is_no_loss(rewrite, end, opener):
+    saver = opener()
+    for number in range(3):
+        saver.put(T, make_checkpoint(number))
+    io = HookedIO()
+    other = opener(fsync="always", io=io)
+    REWRITES[rewrite](other, io)
+    ENDS[end](other)
+    saver.put(T, make_checkpoint(4))
+    assert list_numbers(saver, T) == [4]
+
+
+def test_a_copy_that_another_process_deletes_is_no_loss(opener):
+    saver = opener()
+    for config in (T, INNER):
+        saver.put(config, make_checkpoint(0))
+    saver.copy("t", "copied")  # puts a mark first, which keeps the log open that the copy replaces
+    assert opener().delete("copied")
+    saver.put(RunnableConfig("copied"), make_checkpoint(1))
+    assert list_numbers(saver, RunnableConfig("copied")) == [1]
+
+
+def test_a_run_whose_thread_is_pruned_and_whose_directory_then_goes_fails(opener, tmp_path):
+    saver = opener()
+
+    def removing(state):
+        assert opener().prune("t", keep_last=1) == 1
+        remove_thread(tmp_path / "store")
+        return one_more(state)
+
+    app = graph([one_more, removing, one_more]).compile(checkpoint_saver=saver)
+    with pytest.raises(CheckpointConflictError, match="was removed while it was in use"):
+        app.invoke({"n": 0}, T)
+    assert opener().list(T) == []
 
 
 def test_one_state_may_be_larger_than_the_cache(opener, monkeypatch):

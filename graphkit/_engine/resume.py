@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple, final
 
 from graphkit._engine.history import (
     CONTINUED_EXECUTION,
-    WRITES_TAKEN_FROM,
     ResumePlan,
     RunHistory,
     checkpoint_not_found,
@@ -36,6 +35,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume
+from graphkit._saver.status import WRITES_TAKEN_FROM, has_only_requests
 from graphkit._saver.writes import (
     ANSWER,
     ASLEEP,
@@ -514,9 +514,9 @@ class Update:
             metadata[CONTINUED_EXECUTION] = base.metadata.get(CONTINUED_EXECUTION, base.id)
             if SUBMIT in base.metadata:
                 metadata[SUBMIT] = base.metadata[SUBMIT]
-            if writes:
+            if not has_only_requests(writes):
                 # If the process dies before it has recorded the writes, a resume finds them there.
-                metadata[WRITES_TAKEN_FROM] = base.id
+                metadata[WRITES_TAKEN_FROM] = history.writes_from
         data = state.data
         changes = state.changes
         if state.subgraph_updates is not None:

@@ -34,6 +34,7 @@ from graphkit.errors import (
     NodeExecutionError,
     ThreadBusyError,
 )
+from graphkit.operations import rollback
 from graphkit.saver_kit import derive_status
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
@@ -795,6 +796,18 @@ def test_time_travel_inside_while_it_waits(saver):
     assert graph.invoke_final(None, CONFIG).payload == "ok?"
     assert graph.invoke(GraphResume("ok"), CONFIG)["log"] == ["p", "changed", "q", "ok"]
     assert runs == ["p", "q", "q"]
+
+
+def test_a_rollback_leaves_no_question_pending_two_levels_down(saver):
+    graph = three_levels([], saver, ["x"])
+    graph.invoke({}, CONFIG)
+    rollback(saver, CONFIG.with_check_point_id(saver.get(CONFIG).id))
+
+    assert saver.interrupts("t") == []
+
+    graph.invoke(None, CONFIG)  # asks again
+
+    assert [stop.payload for stop in saver.interrupts("t")] == ["x?"]
 
 
 def test_pruning_while_it_waits_loses_nothing(saver):

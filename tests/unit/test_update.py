@@ -208,8 +208,9 @@ def grant_cancel(saver, _, compiled):
         lambda saver, *_: cancel(saver, CONFIG),
         grant_cancel,
         update_once_more,
+        lambda saver, *_: saver.prune("t", keep_last=1, keep_interrupted=False),
     ],
-    ids=["update", "cancel", "worker", "update_state"],
+    ids=["update", "cancel", "worker", "update_state", "prune"],
 )
 def test_an_operation_after_a_death_in_an_update_loses_nothing(saver, operation, monkeypatch):
     effects = []

@@ -206,6 +206,8 @@ PER_CHECKPOINT_KEYS: Final = frozenset(
     }
 )
 """The metadata keys that describe one checkpoint; the other keys belong to the whole run."""
+_OF_ENGINE: Final = PER_CHECKPOINT_KEYS | {OUTER_EXECUTION}
+"""The metadata keys by which a resume decides. A caller's value for one of them would mislead it."""
 _RAISED_BY_NODES: Final = frozenset({"inside", "action"})
 """Values of `when` of the interrupts that a node raises; the others are declared stops."""
 
@@ -255,7 +257,7 @@ class RunMetadata:
     def __init__(self, program: Program, config: RunnableConfig, run_id: str | None) -> None:
         self.common = EMPTY if run_id is None else FrozenDict({"run_id": run_id})
         self.resumed_at: datetime | None = None
-        self._callers = config.metadata
+        self._callers = callers_metadata(config)
         self._graph = graph_metadata(program)
         self._latest: FrozenDict | None = None
         """Those of the latest checkpoint, if those of the next step differ only in `step`."""
@@ -918,6 +920,11 @@ def graph_metadata(program: Program) -> dict[str, Any]:
     if version:
         metadata[SCHEMA_VERSION] = version
     return metadata
+
+
+def callers_metadata(config: RunnableConfig) -> dict[str, Any]:
+    """Return the caller's keys of a config that checkpoints have: not those which say something to the engine."""
+    return {key: value for key, value in config.metadata.items() if key not in _OF_ENGINE}
 
 
 def inherited_metadata(base: Checkpoint) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from graphkit._engine.history import (
     CONTINUED_EXECUTION,
     ResumePlan,
     RunHistory,
+    callers_metadata,
     checkpoint_not_found,
     graph_metadata,
     inherited_metadata,
@@ -505,7 +506,7 @@ class Update:
         # there, and their answers, remain valid.
         keeps_position = self.as_node is None and self.goto is None
         metadata = inherited_metadata(base)
-        metadata |= {key: value for key, value in history.config.metadata.items() if key != "run_id"}
+        metadata |= {key: value for key, value in callers_metadata(history.config).items() if key != "run_id"}
         metadata |= graph_metadata(history.program)
         was_interrupted = any(key.startswith(STOP_PREFIXES) for key in writes)
         metadata["step"] = 0 if was_interrupted else base.metadata.get("step", 0)

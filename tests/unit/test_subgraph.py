@@ -798,6 +798,23 @@ def test_time_travel_inside_while_it_waits(saver):
     assert runs == ["p", "q", "q"]
 
 
+def test_metadata_of_the_caller_do_not_mislead_a_resume(saver):
+    """Keys that the engine uses itself; a second round would be taken for the first one."""
+    metadata = {"visit": "today", "within": "a clinic", "keeps": "x", "schema_version": "2.1", "resumed_at": 5}
+    config = RunnableConfig("t", metadata={**metadata, "doctor": "ann"})
+    child = chain(ask=asking).compile()
+    graph = make_graph(LOG, "START>s", s=child)
+    graph.add_conditional_edges("s", lambda state: "s" if len(state["log"]) < 2 else END, {"s": "s", END: END})
+    app = graph.compile(checkpoint_saver=saver, interrupt_before=["s"])
+
+    for given in ({}, None, GraphResume("one"), None, GraphResume("two")):
+        app.invoke(given, config)
+
+    assert app.get_state(CONFIG).values["log"] == ["one", "two"]
+    assert saver.get(CONFIG).metadata["doctor"] == "ann"
+    assert saver.search({"visit": "today"}) == []
+
+
 def test_a_rollback_leaves_no_question_pending_two_levels_down(saver):
     graph = three_levels([], saver, ["x"])
     graph.invoke({}, CONFIG)

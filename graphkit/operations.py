@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, final
 
-from graphkit._engine.history import CONTINUED_EXECUTION, WRITES_TAKEN_FROM
+from graphkit._engine.history import CONTINUED_EXECUTION
 from graphkit._engine.submit import freeze_update, freeze_value, refuse_other_engine, require_root, submit
 from graphkit._erasure import ErasureLedger, ErasureReport, erase, erase_where
 from graphkit._records.checkpoint import Checkpoint, generate_id
@@ -43,7 +43,15 @@ from graphkit._saver.incomplete import (
     refuse_incomplete,
 )
 from graphkit._saver.run_lock import locks_held_by_runs
-from graphkit._saver.status import CANCEL_REQUEST, PAUSE_REQUEST, RESUMED_AT, find_mailboxes, public_metadata
+from graphkit._saver.status import (
+    CANCEL_REQUEST,
+    PAUSE_REQUEST,
+    RESUMED_AT,
+    WRITES_TAKEN_FROM,
+    find_mailboxes,
+    public_metadata,
+    read_left_writes,
+)
 from graphkit._saver.writes import (
     ANSWER,
     ASLEEP,
@@ -155,7 +163,9 @@ def cancel(saver: BaseCheckpointSaver, thread: ThreadLike, *, reason: str | None
             return was_asked
         if _has_finished(latest):
             return False
-        saver.put_writes(config.with_check_point_id(latest.id), {CANCELLED: request})
+        stopped = config.with_check_point_id(latest.id)
+        left = read_left_writes(saver, stopped, latest.metadata)
+        saver.put_writes(stopped, {**left, CANCELLED: request})
         return True
 
     return _stop_run(saver, config, {CANCEL_REQUEST: request}, cancel_idle)
@@ -288,7 +298,9 @@ def update(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, 
                 f"checkpoint {config.checkpoint_id} is not the latest, which is {latest.id}",
             )
         config = config.with_check_point_id(latest.id)
-        saver.put_writes(config, {next_update_key(saver.get_writes(config)): recorded})
+        left = read_left_writes(saver, config, latest.metadata)
+        key = next_update_key({**left, **saver.get_writes(config)})
+        saver.put_writes(config, {**left, key: recorded})
 
     return config
 
@@ -341,7 +353,7 @@ def fork(
     original = _load(saver, source)
     head = StoredCheckpoint(
         _copy_as_fork(original, created_at, id=original.id, parent_id=original.parent_id),
-        writes=_read_interrupts(saver, source, created_at),
+        writes=_read_interrupts(saver, source, original.metadata, created_at),
     )
     # A copy without the first state, which is not needed: the last one will do.
     first = original.with_metadata(FrozenDict(path[0].metadata))
@@ -395,7 +407,7 @@ def rollback(
         check_rights(saver, config, "put", "put_writes")
         copy = StoredCheckpoint(
             _copy_as_fork(checkpoint, created_at, id=generate_id(), parent_id=checkpoint.id),
-            writes=_read_interrupts(saver, config, created_at),
+            writes=_read_interrupts(saver, config, checkpoint.metadata, created_at),
         )
         # At a config with a checkpoint id, put replaces that checkpoint.
         return copy.put(saver, config.with_check_point_id(None))
@@ -598,9 +610,12 @@ def _copy_as_fork(
     )
 
 
-def _read_interrupts(saver: BaseCheckpointSaver, config: RunnableConfig, now: datetime | None) -> Mapping[str, Any]:
+def _read_interrupts(
+    saver: BaseCheckpointSaver, config: RunnableConfig, metadata: Mapping[str, Any], now: datetime | None
+) -> Mapping[str, Any]:
     """Return the interrupts and timers of a checkpoint, without their answers."""
-    writes = {key: value for key, value in saver.get_writes(config).items() if key.startswith((INTERRUPT, TIMER))}
+    recorded = {**read_left_writes(saver, config, metadata), **saver.get_writes(config)}
+    writes = {key: value for key, value in recorded.items() if key.startswith((INTERRUPT, TIMER))}
     interrupts = without_passed_deadlines(writes, now or datetime.now(UTC))
     if any(key.startswith(TIMER) for key in interrupts):
         interrupts[ASLEEP] = True

@@ -572,7 +572,7 @@ class Worker:
                 found.append(graph)
         if len(found) == 1:
             return found[0]
-        name = graph_id or fingerprint
+        name = str(graph_id or fingerprint)  # text: metadata of callers may hold what cannot be hashed
         if name not in self._foreign_graphs:
             self._foreign_graphs.add(name)
             _LOG.warning(

@@ -43,6 +43,8 @@ from graphkit._saver.status import (
     PAUSE_REQUEST,
     RESUMED_AT,
     SLOT_NANOSECONDS,
+    WRITES_TAKEN_FROM,
+    has_only_requests,
     public_metadata,
 )
 from graphkit._saver.writes import (
@@ -188,8 +190,6 @@ class RunControl:
 
 ONCE: Final = "once:"
 """Prefix: `once:<key of the node execution>:<key>` -> the result of a side effect."""
-WRITES_TAKEN_FROM: Final = "keeps"
-"""In the metadata of an update: the id of the checkpoint whose pending writes it took over."""
 CONTINUED_EXECUTION: Final = "visit"
 """In the metadata: the start of the node execution that continues after this checkpoint, if it
 began before this checkpoint was stored."""
@@ -206,6 +206,8 @@ PER_CHECKPOINT_KEYS: Final = frozenset(
     }
 )
 """The metadata keys that describe one checkpoint; the other keys belong to the whole run."""
+_OF_ENGINE: Final = PER_CHECKPOINT_KEYS | {OUTER_EXECUTION}
+"""The metadata keys by which a resume decides. A caller's value for one of them would mislead it."""
 _RAISED_BY_NODES: Final = frozenset({"inside", "action"})
 """Values of `when` of the interrupts that a node raises; the others are declared stops."""
 
@@ -255,7 +257,7 @@ class RunMetadata:
     def __init__(self, program: Program, config: RunnableConfig, run_id: str | None) -> None:
         self.common = EMPTY if run_id is None else FrozenDict({"run_id": run_id})
         self.resumed_at: datetime | None = None
-        self._callers = config.metadata
+        self._callers = callers_metadata(config)
         self._graph = graph_metadata(program)
         self._latest: FrozenDict | None = None
         """Those of the latest checkpoint, if those of the next step differ only in `step`."""
@@ -321,6 +323,7 @@ class RunHistory:
         is_latest: whether `base` is the latest checkpoint of the thread, so that writes may be
             recorded.
         writes: the pending writes at the run's position.
+        writes_from: the id of the checkpoint that `load_writes` has read them from.
         metadata: the metadata of its checkpoints.
         stores_at_exit: whether nothing is stored before the run stops.
         outer_execution: identifies the node of the outer run that this run is; None if there is no
@@ -365,6 +368,7 @@ class RunHistory:
         self.is_saved = False
         self.is_latest = True
         self.writes: dict[str, Any] = {}
+        self.writes_from = ""
         self._deferred: dict[str, Any] = {}
         """Pending writes that are not recorded yet; see `record_or_defer`."""
         self.metadata = RunMetadata(program, config, run_id)
@@ -487,8 +491,8 @@ class RunHistory:
         """Load the pending writes of a checkpoint.
 
         An update takes over the pending writes of its parent. If the process died before it had
-        done so, they are loaded from the parent. Malformed writes are left out: a run can neither
-        use them nor record them again.
+        done so, they are loaded from where they are; `writes_from` is the id of that checkpoint.
+        Malformed writes are left out: a run can neither use them nor record them again.
 
         Raises:
             CheckpointConflictError: the thread is incomplete: only its release is missing.
@@ -496,10 +500,12 @@ class RunHistory:
         assert self.saver is not None
         writes = dict((yield LoadWrites(self.saver, self.config.with_check_point_id(base.id))))
         check_complete(self.config.thread, writes)
+        self.writes_from = base.id
         taken_from = base.metadata.get(WRITES_TAKEN_FROM)
-        if not writes and taken_from is not None:
+        if taken_from is not None and has_only_requests(writes):
             parent = self.config.with_check_point_id(taken_from)
-            writes = dict((yield LoadWrites(self.saver, parent)))
+            writes = {**(yield LoadWrites(self.saver, parent)), **writes}
+            self.writes_from = taken_from
         return dict(well_formed_writes(writes, self.config.thread))
 
     # The position, and the checkpoint that stores it
@@ -914,6 +920,11 @@ def graph_metadata(program: Program) -> dict[str, Any]:
     if version:
         metadata[SCHEMA_VERSION] = version
     return metadata
+
+
+def callers_metadata(config: RunnableConfig) -> dict[str, Any]:
+    """Return the caller's keys of a config that checkpoints have: not those which say something to the engine."""
+    return {key: value for key, value in config.metadata.items() if key not in _OF_ENGINE}
 
 
 def inherited_metadata(base: Checkpoint) -> dict[str, Any]:

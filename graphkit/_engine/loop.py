@@ -29,7 +29,7 @@ from collections.abc import Generator, Mapping
 from concurrent.futures import Executor
 from typing import Any, Final, NamedTuple, final
 
-from graphkit._engine.history import WRITES_TAKEN_FROM, Halt, RunHistory, checkpoint_not_found
+from graphkit._engine.history import Halt, RunHistory, checkpoint_not_found
 from graphkit._engine.nodes import NodeRunner, execute_fork
 from graphkit._engine.reporter import note_place
 from graphkit._engine.requests import (
@@ -60,7 +60,7 @@ from graphkit._records.output import (
     WaitingInterrupt,
     When,
 )
-from graphkit._saver.status import PAUSE_REQUEST
+from graphkit._saver.status import PAUSE_REQUEST, WRITES_TAKEN_FROM
 from graphkit._saver.writes import (
     ASLEEP,
     OUTER_EXECUTION,

@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple, final
 
 from graphkit._engine.history import (
     CONTINUED_EXECUTION,
-    WRITES_TAKEN_FROM,
     ResumePlan,
     RunHistory,
+    callers_metadata,
     checkpoint_not_found,
     graph_metadata,
     inherited_metadata,
@@ -36,6 +36,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume
+from graphkit._saver.status import WRITES_TAKEN_FROM, has_only_requests
 from graphkit._saver.writes import (
     ANSWER,
     ASLEEP,
@@ -505,7 +506,7 @@ class Update:
         # there, and their answers, remain valid.
         keeps_position = self.as_node is None and self.goto is None
         metadata = inherited_metadata(base)
-        metadata |= {key: value for key, value in history.config.metadata.items() if key != "run_id"}
+        metadata |= {key: value for key, value in callers_metadata(history.config).items() if key != "run_id"}
         metadata |= graph_metadata(history.program)
         was_interrupted = any(key.startswith(STOP_PREFIXES) for key in writes)
         metadata["step"] = 0 if was_interrupted else base.metadata.get("step", 0)
@@ -514,9 +515,9 @@ class Update:
             metadata[CONTINUED_EXECUTION] = base.metadata.get(CONTINUED_EXECUTION, base.id)
             if SUBMIT in base.metadata:
                 metadata[SUBMIT] = base.metadata[SUBMIT]
-            if writes:
+            if not has_only_requests(writes):
                 # If the process dies before it has recorded the writes, a resume finds them there.
-                metadata[WRITES_TAKEN_FROM] = base.id
+                metadata[WRITES_TAKEN_FROM] = history.writes_from
         data = state.data
         changes = state.changes
         if state.subgraph_updates is not None:

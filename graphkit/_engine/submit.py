@@ -7,6 +7,7 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Any
 
+from graphkit._engine.history import callers_metadata
 from graphkit._engine.state import EMPTY, SCHEMA_VERSION, pack_if_marked
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import START, RunnableConfig, ThreadLike, acts_for
@@ -62,14 +63,16 @@ def submit(
         CheckpointConflictError: the thread is incomplete, or belongs to LangGraph.
         CheckpointNotFoundError: the config names a checkpoint that does not exist.
         CheckpointerConfigurationError: the config names the namespace of a nested graph.
-        ValueError: `at` is no aware datetime, or the key is empty.
+        ValueError: `at` is no aware datetime, or the key or the id of the graph is no text, or empty.
 
         None of them changes the store.
     """
     if at is not None and time_or_none(at) is None:
         raise ValueError(f"at must be an aware datetime, such as datetime.now(UTC) + timedelta(hours=1), not {at!r}")
-    if key == "":
-        raise ValueError("a key must not be empty")
+    for name, text in (("key", key), ("graph_id", graph_id)):
+        given: object = text
+        if given is not None and (not isinstance(given, str) or not given):
+            raise ValueError(f"{name} must be a text that is not empty, not {given!r}")
     own_thread = None
     if key is not None:
         own_thread = f"key-{blake2b(key.encode(), digest_size=16).hexdigest()}"
@@ -212,7 +215,7 @@ def _make_submission(
     base = saver.get(config)
     if base is None and config.checkpoint_id is not None:
         raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id!r}")
-    metadata: dict[str, Any] = {**config.metadata, "source": "submit", "step": 0}
+    metadata: dict[str, Any] = {**callers_metadata(config), "source": "submit", "step": 0}
     if graph_id is not None:
         metadata[GRAPH_ID] = graph_id
     if base is None:

@@ -86,7 +86,7 @@ class RunnableConfig(JavaNames):
     """What `stream` yields; with several modes, pairs of a mode and its item."""
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=lambda: _NO_METADATA)
     """The caller's own keys; nodes can read them, and they are stored with each checkpoint of the
-    run."""
+    run, except for those that the engine uses itself: `source`, `step`, `visit` and others."""
     max_iterations: int | None = None
     """How many nodes one run may execute; overrides the limit of the graph."""
     executor: Executor | Mapping[str, Executor] | None = None

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, TypedDict, final
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.langgraph_writes import EARLY_WRITES, list_unstored_channels
+from graphkit._saver.status import WRITES_TAKEN_FROM
 
 if TYPE_CHECKING:
     from graphkit._saver.base import BaseCheckpointSaver
@@ -87,6 +88,11 @@ class Retention:
             if is_young or is_tagged or waits:
                 kept.append(info)
         kept_ids = {info.id for info in kept}
+        for latest in history[:1]:
+            # If the process died in an update, the pending writes of the run are still at an earlier checkpoint.
+            taken_from = latest.metadata.get(WRITES_TAKEN_FROM)
+            if taken_from is not None and not latest.stopped:
+                kept_ids.add(taken_from)
         # The values of kept checkpoints may be read from the pending writes of ancestors, which are needed, too.
         # Nearly all histories have no DeltaChannel, and these need no index.
         remaining = [(info, list_unstored_channels(info.metadata)) for info in kept]

@@ -264,18 +264,51 @@ def grant_cancel_request(saver: BaseCheckpointSaver, config: RunnableConfig) -> 
 
     For workers; the caller holds the run lock.
     """
+    left: Mapping[str, Any] = {}
     for latest in saver.recent(config, limit=1):
         if latest.stopped or latest.next_node_id == END:
             return False
+        left = read_left_writes(saver, config.with_check_point_id(latest.id), latest.metadata)
     for checkpoint_id in find_mailboxes(saver, config, _RECENT_MAILBOXES):
         writes = saver.get_writes(config.with_check_point_id(checkpoint_id))
         request = writes.get(CANCEL_REQUEST)
         if isinstance(request, Mapping):
-            saver.put_writes(config, {CANCELLED: request})
+            saver.put_writes(config, {**left, CANCELLED: request})
             return True
         if CANCELLED in writes:  # a resume went on from here, in spite of all earlier requests
             return False
     return False
+
+
+# An update of a state stores a checkpoint, and then the pending writes of its parent with it.
+
+WRITES_TAKEN_FROM: Final = "keeps"
+"""In the metadata of an update: the id of the checkpoint whose pending writes it takes over."""
+_REQUESTS: Final = frozenset({CANCEL_REQUEST, PAUSE_REQUEST})
+
+
+def has_only_requests(writes: Mapping[str, Any]) -> bool:
+    """Return whether pending writes say nothing about the run itself; requests are recorded without its lock."""
+    return writes.keys() <= _REQUESTS
+
+
+def read_left_writes(
+    saver: BaseCheckpointSaver, config: RunnableConfig, metadata: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return the pending writes that a checkpoint lacks because the process died in the update; normally none.
+
+    An operation that records others with the checkpoint must record these with them: a resume looks for
+    them only while there are no others.
+
+    Args:
+        saver: the store.
+        config: names the checkpoint.
+        metadata: that of the checkpoint.
+    """
+    taken_from = metadata.get(WRITES_TAKEN_FROM)
+    if taken_from is None or not has_only_requests(saver.get_writes(config)):
+        return {}
+    return saver.get_writes(config.with_check_point_id(taken_from))
 
 
 def _number_slot(info: CheckpointInfo) -> int:

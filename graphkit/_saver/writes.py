@@ -409,7 +409,7 @@ class LatestCheckpoint(NamedTuple):
 def find_waiting_interrupts(latest: Mapping[str, LatestCheckpoint]) -> list[WaitingInterrupt]:
     """Return the pending interrupts of a thread.
 
-    An interrupt in a nested graph is pending while the outer graph has it recorded: the outer graph
+    An interrupt in a nested graph is pending while every graph around it has it recorded: each of them
     may have moved past it since. LangGraph records the interrupts of nested graphs in the outer one,
     too.
 
@@ -427,12 +427,13 @@ def find_waiting_interrupts(latest: Mapping[str, LatestCheckpoint]) -> list[Wait
                 )
             continue
         waiting = waiting_interrupts(checkpoint.config, checkpoint.writes)
-        outer_namespace, _, _ = namespace.rpartition("/")
-        outer = latest.get(outer_namespace)
-        is_nested = namespace != "" and OUTER_EXECUTION in checkpoint.metadata
-        if is_nested and outer is not None:
-            pending = subgraph_interrupts(outer.writes)
-            waiting = [interrupt for interrupt in waiting if interrupt.id in pending]
+        if OUTER_EXECUTION in checkpoint.metadata:
+            outer_namespace = namespace
+            while outer_namespace:
+                outer_namespace, _, _ = outer_namespace.rpartition("/")
+                if outer_namespace in latest:  # else a graph around it has a saver of its own
+                    pending = subgraph_interrupts(latest[outer_namespace].writes)
+                    waiting = [interrupt for interrupt in waiting if interrupt.id in pending]
         found += waiting
     return found
 

@@ -34,6 +34,7 @@ from graphkit.errors import (
     NodeExecutionError,
     ThreadBusyError,
 )
+from graphkit.operations import rollback
 from graphkit.saver_kit import derive_status
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
@@ -795,6 +796,35 @@ def test_time_travel_inside_while_it_waits(saver):
     assert graph.invoke_final(None, CONFIG).payload == "ok?"
     assert graph.invoke(GraphResume("ok"), CONFIG)["log"] == ["p", "changed", "q", "ok"]
     assert runs == ["p", "q", "q"]
+
+
+def test_metadata_of_the_caller_do_not_mislead_a_resume(saver):
+    """Keys that the engine uses itself; a second round would be taken for the first one."""
+    metadata = {"visit": "today", "within": "a clinic", "keeps": "x", "schema_version": "2.1", "resumed_at": 5}
+    config = RunnableConfig("t", metadata={**metadata, "doctor": "ann"})
+    child = chain(ask=asking).compile()
+    graph = make_graph(LOG, "START>s", s=child)
+    graph.add_conditional_edges("s", lambda state: "s" if len(state["log"]) < 2 else END, {"s": "s", END: END})
+    app = graph.compile(checkpoint_saver=saver, interrupt_before=["s"])
+
+    for given in ({}, None, GraphResume("one"), None, GraphResume("two")):
+        app.invoke(given, config)
+
+    assert app.get_state(CONFIG).values["log"] == ["one", "two"]
+    assert saver.get(CONFIG).metadata["doctor"] == "ann"
+    assert saver.search({"visit": "today"}) == []
+
+
+def test_a_rollback_leaves_no_question_pending_two_levels_down(saver):
+    graph = three_levels([], saver, ["x"])
+    graph.invoke({}, CONFIG)
+    rollback(saver, CONFIG.with_check_point_id(saver.get(CONFIG).id))
+
+    assert saver.interrupts("t") == []
+
+    graph.invoke(None, CONFIG)  # asks again
+
+    assert [stop.payload for stop in saver.interrupts("t")] == ["x?"]
 
 
 def test_pruning_while_it_waits_loses_nothing(saver):

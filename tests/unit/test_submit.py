@@ -351,7 +351,8 @@ def test_what_the_graph_cannot_begin_with_is_refused(saver):
 
 def test_arguments_are_checked_before_anything_is_stored(saver):
     naive = datetime(2026, 1, 1)  # noqa: DTZ001 - on purpose
-    for options in ({"at": naive}, {"at": "2026-01-01"}, {"at": timedelta(days=1)}, {"key": ""}):
+    times = ({"at": naive}, {"at": "2026-01-01"}, {"at": timedelta(days=1)})
+    for options in (*times, {"key": ""}, {"key": 5}, {"graph_id": ["a"]}):
         with pytest.raises(ValueError, match="must"):
             submit(saver, {}, "t", **options)
     assert saver.summary(T) is None
@@ -574,12 +575,13 @@ def test_a_run_goes_to_the_graph_that_it_was_submitted_to(store):
     submit(store, {}, "u", graph_id="one")
     submit(store, {}, "none")
     submit(store, {}, "missing", graph_id="three")
+    submit(store, {}, RunnableConfig("odd", metadata={"graphkit:graph_id": ["one"]}))
     assert Worker(store, graphs).run(once=True) == 2
     for thread in ("t", "u"):
         operations.answer(store, thread, "yes")
     assert Worker(store, graphs).run(once=True) == 2
     assert (log_of(store), log_of(store, "u")) == (["two yes"], ["one yes"])
-    assert [status(store, thread) for thread in ("none", "missing")] == ["queued", "queued"]
+    assert [status(store, thread) for thread in ("none", "missing", "odd")] == ["queued"] * 3
     assert Worker(graphs["one"]).run(once=True) == 1
     assert status(store, "none") == "interrupted"
 

@@ -1,11 +1,14 @@
 """update_state: what it appends, what stays, what is refused."""
 
 from contextlib import nullcontext
+from datetime import UTC, datetime
 
 import pytest
 
 from graphkit import END, START, Command, GraphResume, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError, ThreadBusyError
+from graphkit.operations import cancel, update
+from graphkit.worker import Worker
 from savers import MemorySaver
 from tests.support.graphs import (
     CONFIG,
@@ -16,6 +19,7 @@ from tests.support.graphs import (
     nodes_of,
     pending_ids,
     pending_payloads,
+    status_of,
 )
 
 
@@ -180,6 +184,52 @@ def test_a_process_that_dies_in_an_update_loses_no_stop(compiled, saver, goto, m
         assert final["log"] == ["a", "edge", "u", "v", "ok", "b", "c"]
     else:
         assert pending_ids(saver) == []
+
+
+def update_once_more(saver, monkeypatch, compiled):
+    """An update that dies before it has taken over the pending writes of its parent."""
+    with monkeypatch.context() as patched:
+        patched.setattr(saver, "put_writes", None)
+        with pytest.raises(TypeError):
+            compiled.update_state(CONFIG, {})
+
+
+def grant_cancel(saver, _, compiled):
+    """A request comes before the process dies; a worker grants it."""
+    saver.put_writes(CONFIG, {"cancel_request": {"reason": None, "at": datetime.now(UTC)}})
+    Worker(saver, compiled).run(once=True)
+    assert status_of(saver) == "cancelled"
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda saver, *_: update(saver, CONFIG, {"log": []}),
+        lambda saver, *_: cancel(saver, CONFIG),
+        grant_cancel,
+        update_once_more,
+        lambda saver, *_: saver.prune("t", keep_last=1, keep_interrupted=False),
+    ],
+    ids=["update", "cancel", "worker", "update_state", "prune"],
+)
+def test_an_operation_after_a_death_in_an_update_loses_nothing(saver, operation, monkeypatch):
+    effects = []
+
+    def ask(state, config):
+        config.once("pay", lambda: effects.append("paid"))
+        return {"log": [interrupt("q1"), interrupt("q2")]}
+
+    compiled = make_chain(LOG, ask=ask).compile(checkpoint_saver=saver)
+    compiled.invoke({}, CONFIG)
+    update(saver, CONFIG, {"log": "early"})
+    compiled.invoke(GraphResume("a1"), CONFIG)
+    update_once_more(saver, monkeypatch, compiled)
+
+    operation(saver, monkeypatch, compiled)
+
+    assert compiled.invoke_final(None, CONFIG).payload == "q2"
+    assert compiled.invoke(GraphResume("a2"), CONFIG)["log"] == ["early", "a1", "a2"]
+    assert effects == ["paid"]
 
 
 def test_an_update_frees_no_stop_that_was_passed_but_not_left(saver):

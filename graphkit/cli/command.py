@@ -147,10 +147,7 @@ def _run(context: CliContext, call: Callable[[], Any], arguments: Mapping[str, A
             message, *notes = exception.format_exception_only()
             frames = [*exception.format()][: -1 - len(notes)]
             context.warn("".join([*frames, message.partition(":")[0], "\n", *notes]).rstrip())
-        if isinstance(error, GraphKitError):
-            known = error
-        else:  # as a saver would have raised it, had it been opened already
-            known = CheckpointStorageError(error.filename or "a file", "read", error)
+        known = _to_storage_error(error) if isinstance(error, OSError) else error
         context.warn(f"graphkit: {_describe_error(known, arguments)}")
         return known.exit_code
     except KeyboardInterrupt:
@@ -204,6 +201,15 @@ class _LogHandler(logging.Handler):
 
 
 # Errors
+
+
+def _to_storage_error(error: OSError) -> GraphKitError:
+    """Return the error that a saver would have raised, had it been opened already."""
+    if isinstance(error, GraphKitError):
+        return error
+    if error.filename is None:  # only what opens a file names it
+        return CheckpointStorageError("the output", "write", error)
+    return CheckpointStorageError(error.filename, "read", error)
 
 
 def _describe_error(error: GraphKitError, arguments: Mapping[str, Any]) -> str:

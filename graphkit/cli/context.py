@@ -168,8 +168,10 @@ class CliContext:
         if self.writers_above:
             self.writers_above[-1](text)
             return
-        self.err.write(text + "\n")
-        self.err.flush()
+        # A warning that nobody can read must not end a run: its node would fail, or its worker stop.
+        with suppress(OSError):
+            self.err.write(text + "\n")
+            self.err.flush()
 
     def use_utf8(self) -> None:
         r"""Use UTF-8 and "\n" regardless of the locale: the streams carry a file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 from typing import Final
@@ -16,6 +17,7 @@ _RECURSION_LIMIT: Final = 10_000
 
 def main() -> None:
     """Run the command line of this process, and exit with its code."""
+    _open_closed_streams()
     args = sys.argv[1:]
     missing = None
     absent = [package for package in ("click", "rich") if find_spec(package) is None]
@@ -41,3 +43,14 @@ def main() -> None:
     except KeyboardInterrupt:  # during the imports, too
         code = _INTERRUPTED
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Open the null device in place of the standard streams that the caller has closed."""
+    # As daemons do. Otherwise the next files that are opened get the numbers of the streams, and what signal handlers
+    # and libraries write to standard error lands in a log of the store.
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w", encoding="utf-8"))

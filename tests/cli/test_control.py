@@ -50,6 +50,7 @@ def test_interrupts_among_damage(store):
     done = graphkit("interrupts", store, "--json")
     assert [row["thread"] for row in done.json] == ["order-17"]
     assert "is damaged" in done.err
+    assert_refused(graphkit("interrupts", store, "order-18"), 12, "is damaged")
 
 
 def test_an_answer_is_stored_and_a_resume_goes_on_with_it(waiting):

@@ -133,6 +133,8 @@ def test_half_a_copy_is_listed_as_incomplete_and_nothing_takes_it(store, saver, 
         ["fork", "order-17", "new"],
         ["copy", "order-17", "new"],
         ["export", "order-17"],
+        ["release", "order-17", "--dry-run"],
+        ["release", "order-17"],
     ):
         name, *arguments = command
         done = graphkit(name, tmp_path / "b", *arguments)
@@ -140,3 +142,6 @@ def test_half_a_copy_is_listed_as_incomplete_and_nothing_takes_it(store, saver, 
         assert "it is incomplete" in done.err, command
     assert graphkit("copy", store, "--to", tmp_path / "b").code == 0
     assert_same(saver, target, "order-17", "order-17")
+    IncomingThread(target, "half", "order-17").begin([""], {})
+    would = graphkit("copy", tmp_path / "b", "order-17", "half", "--dry-run")
+    assert would.out == "would copy 2 checkpoints of order-17 to half\n", "an incomplete thread is replaced"

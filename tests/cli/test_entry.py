@@ -129,6 +129,39 @@ def test_a_terminal_has_colours_and_no_color_has_none(store, at_a_terminal):
     assert max(len(line.rstrip("\r")) for line in plain.split("\n")) <= 80
 
 
+def without_streams(redirection, *args):
+    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *GRAPHKIT, *map(str, args)]
+    return subprocess.run(command, capture_output=True, check=False).returncode
+
+
+@pytest.mark.parametrize("redirection", ["<&- >&- 2>&-", "2>/dev/full"])
+def test_closed_and_full_streams(store, redirection):
+    assert without_streams(redirection, "threads", store) == 0
+    assert without_streams(redirection, "history", store, "nobody") == 11
+
+
+NOISY = """
+import os
+from typing import TypedDict
+from graphkit import END, START, StateGraph
+
+class State(TypedDict):
+    n: int
+
+app = StateGraph(State)
+app.add_node("shout", lambda state: os.write(2, b"noise") and {})
+app.add_edge(START, "shout")
+app.add_edge("shout", END)
+"""
+
+
+def test_what_is_written_to_a_closed_standard_error_lands_in_no_file_of_the_store(tmp_path, write_module):
+    write_module("noisy", NOISY)
+    assert without_streams("2>&-", "run", tmp_path / "runs", "-t", "t", "--app", "noisy:app") == 0
+    files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert all(b"noise" not in path.read_bytes() for path in files)
+
+
 def test_a_reader_that_has_seen_enough(store):
     saver = FileSystemSaver(store, fsync="never")
     for number in range(300):

@@ -244,6 +244,7 @@ def test_search_passes_over_what_is_damaged_and_reports_it(store):
     done = graphkit("search", store, "step=1", "--json")
     assert [row["thread"] for row in done.json] == ["order-18"]
     assert "is damaged" in done.err
+    assert graphkit("search", store, "step=1", "--thread", "order-17").code == 12
 
 
 @pytest.mark.requirement("P60", "P90", "G38")

@@ -408,6 +408,18 @@ def test_one_thread_through_a_pipe_under_another_name(store, tmp_path, saver):
     assert_same(saver, FileSystemSaver(tmp_path / "b"), "order-17", "order-99")
     several = graphkit("import", tmp_path / "c", "-", "--as", "x", stdin=graphkit("export", store).out)
     assert_refused(several, 2, "has several")
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_dry_run_of_an_import_refuses_what_the_import_would(store, tmp_path):
+    def would(lines, *options):
+        return graphkit("import", tmp_path / "b", "-", "--dry-run", *options, stdin=lines)
+
+    one = graphkit("export", store, "order-17").out
+    assert would(one, "--as", "x").out == "would import 1 thread: x\n"
+    assert_refused(would(graphkit("export", store).out, "--as", "x"), 2, "has several")
+    assert_refused(would(one.rpartition('{"end"')[0]), 13, "cut short within thread 'order-17'")
+    assert_refused(would(f'{one}{{"thread": x'), 13, "line 6: not JSON")
 
 
 def test_the_raw_form(store, tmp_path):

@@ -92,6 +92,8 @@ def _read_interrupts(context: CliContext, directory: str, thread: str | None) ->
         except CheckpointSerializationError:  # a type is not registered
             raise
         except CheckpointerError as error:
+            if thread is not None:
+                raise
             failures.append(error)
 
     for failure in failures:

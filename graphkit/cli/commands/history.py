@@ -264,6 +264,8 @@ def search(
         try:
             found = saver.search(wanted, thread_id=thread_id, limit=limit)
         except CheckpointerError as error:
+            if thread is not None:
+                raise
             context.warn(f"graphkit: {error}")
             continue
         for info in found:

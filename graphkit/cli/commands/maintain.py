@@ -15,6 +15,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasBaseDirectory, SupportsCompact, SupportsDeleteIdle, SupportsRotate
 from graphkit._saver.failed_threads import FailedThreads
+from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_writes, list_removable
 from graphkit._saver.retention_policy import RetentionPolicy, apply_policy
 from graphkit.cli import options
@@ -326,6 +327,7 @@ def release(_context: CliContext, directory: str, thread: str, dry_run: bool) ->
     """
     saver = open_store(directory)
     thread_id = find_thread(saver, thread)
+    refuse_incomplete(saver, thread_id)
     count = count_checkpoints(saver, thread_id)
     data = {"thread": thread_id, "checkpoints": count, "dry_run": dry_run}
     if dry_run:

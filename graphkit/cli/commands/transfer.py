@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Final, TextIO
 
 import click
 
 from graphkit._saver.capabilities import HasBaseDirectory
+from graphkit._saver.incomplete import is_thread_incomplete
 from graphkit._transfer.importing import LineReader
 from graphkit.cli import options
 from graphkit.cli.cells import count_checkpoints
@@ -132,7 +133,7 @@ def _copy_within(context: CliContext, directory: str, threads: Sequence[str], *,
     if not dry_run:
         saver.copy(source, target)
         return Message(f"copied {what}", data)
-    if saver.namespaces(target):
+    if saver.namespaces(target) and not is_thread_incomplete(saver, target):
         return Message(f"would refuse to copy {what}, which is not empty", data)
     return Message(f"would copy {what}", data)
 
@@ -294,11 +295,13 @@ def import_(
         if rename is not None and form == "logs":
             raise UsageError("--as requires a file of readable lines: a raw log contains the id of its thread")
         lines: Iterator[str] = chain((header,), file_lines)
-        if dry_run:
-            found = [str(json.loads(line)["thread"]) for line in lines if line.startswith(_THREAD_LINE)]
-            return _describe_dry_run("import", found)
         if rename is not None:
-            lines = _check_single(lines)
+            checked = _check_single(lines)
+            # The first line comes when all of them are checked, and before the store is opened.
+            lines = chain((next(checked),), checked)
+        if dry_run:
+            found = _list_threads(lines)
+            return _describe_dry_run("import", found if rename is None else [rename])
         saver = open_store(directory, create=True, fsync=SECONDS_UNTIL_SYNC)
         new_name = str if rename is None else lambda _: rename
         done = import_threads(saver, lines, types=_types_of(app), rename=new_name, progress=progress)
@@ -337,15 +340,38 @@ def _check_single(lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines of a file.
 
     Raises:
-        UsageError: it has more than one thread.
+        UsageError: it has more than one thread. No line was yielded.
     """
+    # From a temporary copy: nothing may be stored of a file with several threads, and standard input cannot be read
+    # twice.
     count = 0
-    for line in lines:
-        if line.startswith(_THREAD_LINE):
-            count += 1
-        if count > 1:
-            raise UsageError("--as requires a file with one thread; this one has several")
-        yield line
+    with TemporaryFile("w+", encoding="utf-8", newline="") as checked:
+        for line in lines:
+            if line.startswith(_THREAD_LINE):
+                count += 1
+            if count > 1:
+                raise UsageError("--as requires a file with one thread; this one has several")
+            checked.write(line)
+        checked.seek(0)
+        yield from checked
+
+
+def _list_threads(lines: Iterable[str]) -> list[str]:
+    """Return the ids of the threads in a file.
+
+    Raises:
+        CheckpointFormatError: a line is not JSON, or the file ends within a thread.
+    """
+    reader = LineReader(lines)
+    found: list[str] = []
+    while (data := reader.read()) is not None:
+        if "thread" not in data:
+            continue
+        thread_id = str(data["thread"])
+        while "end" not in reader.read_required(of=thread_id):
+            pass
+        found.append(thread_id)
+    return found
 
 
 _target = click.argument(

@@ -414,7 +414,7 @@ def import_logs(saver: BaseCheckpointSaver, source: LineReader, thread_id: str, 
     with saver.run_lock(RunnableConfig(thread_id)):  # creates the directory
         try:
             _import_files(source, directory, thread_id)
-            _sync(root)
+            sync_directory(root)
         except OSError as error:
             path = os.fsdecode(error.filename or directory)
             raise CheckpointStorageError(path, "import into", error) from error
@@ -450,7 +450,7 @@ def _import_files(source: LineReader, directory: Path, thread_id: str) -> None:
         if root_log is not None:
             _move_log(*root_log, thread_id)
     # An import that died may have created the directory of a namespace without syncing its name.
-    _sync(directory)
+    sync_directory(directory)
 
 
 def _move_log(temporary: Path, path: Path, thread_id: str) -> None:
@@ -463,7 +463,7 @@ def _move_log(temporary: Path, path: Path, thread_id: str) -> None:
                 thread_id, "it already holds other data; delete it first, or import elsewhere"
             )
     temporary.replace(path)
-    _sync(path.parent)
+    sync_directory(path.parent)
 
 
 def _write_file(source: LineReader, path: Path, thread_id: str) -> None:
@@ -486,7 +486,7 @@ def _write_file(source: LineReader, path: Path, thread_id: str) -> None:
         raise source.error("the bytes before this line were changed")
 
 
-def _sync(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from math import isfinite
+from typing import Any, Final
 
 import click
 
@@ -15,6 +16,16 @@ from graphkit.errors import GraphKitError
 
 ROWS: Final = click.IntRange(1, 10**9)
 """How many rows to show."""
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds: not infinite, and not NaN, which no limit refuses."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if not isfinite(seconds):
+            self.fail(f"{seconds} is not a number of seconds", param, ctx)
+        return seconds
 
 
 # Completion
@@ -101,7 +112,7 @@ assign = click.option(
 )
 interval = click.option(
     "--interval",
-    type=click.FloatRange(0.01),
+    type=Seconds(0.01),
     default=1.0,
     metavar="SECONDS",
     help="The polling interval where there are no file events.",

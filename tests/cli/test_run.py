@@ -152,6 +152,10 @@ def test_a_failing_node_is_one_sentence(tmp_path, shop):
     assert log_of(tmp_path / "runs") == ["reserved lamp"]
 
 
+def test_a_number_that_only_python_takes_for_json_is_refused(tmp_path, shop):
+    assert_refused(run(tmp_path / "runs", given='{"item": NaN}'), 2, "--input is not JSON: JSON has no NaN")
+
+
 @pytest.mark.requirement("G36", "H42", "H43")
 def test_resume_from_a_checkpoint_with_other_values(tmp_path, shop):
     store = tmp_path / "runs"

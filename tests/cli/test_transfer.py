@@ -1,6 +1,7 @@
 """Threads as a file: nothing lost, in either form, between directories and savers; and files that are no such files."""
 
 import json
+import os
 import random
 from hashlib import blake2b
 
@@ -399,6 +400,15 @@ def test_export_and_import(store, tmp_path, saver):
     for thread in saver.threads():
         assert_same(saver, FileSystemSaver(tmp_path / "b"), thread, thread)
     assert list(tmp_path.glob("*.part")) == []
+
+
+def test_an_export_replaces_no_file_but_its_own(store, tmp_path):
+    assert_refused(graphkit("export", store, "--output", ""), 2, "needs the name of a file")
+    assert_refused(graphkit("export", store, "--output", os.devnull), 15, "it is not a file")
+    own = tmp_path / "all.jsonl.part"
+    own.write_text("the user's")
+    assert graphkit("export", store, "--output", tmp_path / "all.jsonl").code == 0
+    assert own.read_text() == "the user's"
 
 
 def test_one_thread_through_a_pipe_under_another_name(store, tmp_path, saver):

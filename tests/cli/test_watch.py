@@ -240,6 +240,11 @@ def test_wait_ends_when_the_thread_has_finished(store):
     assert (done.code, done.json) == (0, {"thread": "order-17", "status": "finished", "timed_out": False})
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf"])
+def test_a_time_that_is_no_number_of_seconds_is_refused(store, seconds):
+    assert_refused(graphkit("wait", store, "order-17", "--timeout", seconds), 2, "is not a number of seconds")
+
+
 def test_wait_until_a_question_prints_how_to_answer(store):
     done = graphkit("wait", store, "order-17", "--until", "interrupted")
     assert (done.code, done.out) == (5, "order-17 is interrupted\n")

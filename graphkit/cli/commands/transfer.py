@@ -14,7 +14,7 @@ import click
 
 from graphkit._saver.capabilities import HasBaseDirectory
 from graphkit._saver.incomplete import is_thread_incomplete
-from graphkit._transfer.importing import LineReader
+from graphkit._transfer.importing import LineReader, sync_directory
 from graphkit.cli import options
 from graphkit.cli.cells import count_checkpoints
 from graphkit.cli.command import Command
@@ -239,13 +239,23 @@ def _write_to_file(path: Path, lines: Iterable[str]) -> int:
     The file gets its name only when it is complete.
 
     Raises:
+        UsageError: the path has no name.
         CheckpointStorageError: the file cannot be written. No file is left behind.
     """
-    # In the same directory: a rename to another file system would be a copy, which can fail in the middle.
-    partial = path.with_name(f"{path.name}.part")
+    if not path.name:
+        raise UsageError("--output needs the name of a file; - is standard output")
+    if path.exists() and not path.is_file():  # a rename would replace a device
+        raise CheckpointStorageError(str(path), "write", "it is not a file")
+    # In the same directory: a rename to another file system would be a copy, which can fail in the middle. With the
+    # number of the process, and only if there is no such file: it may be one of the user.
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        file = partial.open("x", encoding="utf-8")
+    except OSError as error:
+        raise CheckpointStorageError(str(path), "write", error) from error
     count = 0
     try:
-        with partial.open("w", encoding="utf-8") as file:
+        with file:
             for line in lines:
                 file.write(line)
                 if _END_KEY in line[:16]:
@@ -253,6 +263,7 @@ def _write_to_file(path: Path, lines: Iterable[str]) -> int:
             file.flush()
             os.fsync(file.fileno())  # the user may delete the threads next
         partial.replace(path)
+        sync_directory(path.parent)
     except OSError as error:
         raise CheckpointStorageError(str(path), "write", error) from error
     finally:

@@ -131,7 +131,7 @@ def watch(
     default="finished",
     help="The status to wait for, such as interrupted; or the end of the run.",
 )
-@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up after this time. Default: never.")
+@click.option("--timeout", type=options.Seconds(0), metavar="SECONDS", help="Give up after this time. Default: never.")
 def wait(context: CliContext, directory: str, thread: str, until: str, timeout: float | None) -> Message:
     """Wait until a thread has finished, or its run is over, whichever processes run it.
 

@@ -116,7 +116,7 @@ def test_an_app_with_a_saver_of_its_own(shop, write_module):
 
 
 def test_the_directory_may_stand_in_the_environment(tmp_path, shop):
-    run(tmp_path / "runs")
+    graphkit("run", "--app", shop, "--thread", "t", "--input", INPUT, GRAPHKIT_DIR=str(tmp_path / "runs"))
     done = graphkit("answer", "t", "--value", '"yes"', GRAPHKIT_DIR=str(tmp_path / "runs"))
     assert done.code == 0
     assert read_json("show", "t", GRAPHKIT_DIR=str(tmp_path / "runs"))["recorded"] != {}

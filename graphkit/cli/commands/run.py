@@ -50,7 +50,7 @@ _NODE_WIDTH: Final = 24
     "directory",
     metavar="DIR",
     default="",
-    help="The checkpoint directory, created if it is missing. Default: the graph's own saver.",
+    help="The checkpoint directory, created if it is missing. Default: GRAPHKIT_DIR, or else the graph's own saver.",
 )
 @click.option("--thread", "-t", metavar="THREAD", help="The thread. Default: the default thread.")
 @options.run_input
@@ -74,6 +74,7 @@ def run(
 
     Example: graphkit run runs --app shop:app --thread order-17 --input '{"item": "lamp"}'
     """
+    directory = directory or context.environment.get("GRAPHKIT_DIR", "")
     graph = load_app(app, directory, create=True)
     values = parse_json_object(context.read_value(given), "--input")
     metadata = parse_assignments(meta, "--meta")

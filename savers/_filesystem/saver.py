@@ -124,6 +124,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             key_ring=parse_cipher(cipher),
         )
         self._sync_mode = make_sync_mode(fsync)
+        self._append_errors = StorageErrors("write to", self._store.root)  # once: part of every put
         super().__init__(catalog.FileCatalogue(self._store), codec)
         self._open()
 
@@ -188,7 +189,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         """As in LogSaver: the write lock excludes other writers, and the sync follows without it."""
         store = self._store
         sync_mode = self._sync_mode
-        with StorageErrors("write to", store.root):
+        with self._append_errors:
             thread, namespace = config.thread, config.checkpoint_ns
             log = store.logs.find((thread, namespace, 0)) or store.shared_log(thread, namespace)
             write_lock = log.frames.bytes.write_lock

@@ -1,17 +1,36 @@
-"""Threads of execution: locks that are taken only if they are free, calls that must not wait, the flush thread."""
+"""Threads of execution: locks that are taken only if they are free, calls that must not wait, the flush thread.
+
+Also what is called in the child of a fork, which has none of its parent's threads.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from logging import getLogger
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from graphkit.errors import CheckpointerError
 
+if TYPE_CHECKING:
+    from weakref import WeakSet
+
+T = TypeVar("T")
 RLock = Any
 """What `threading.RLock` makes: until Python 3.13, that is a function."""
+
+
+def call_after_fork(objects: WeakSet[T], call: Callable[[T], object]) -> None:
+    """Call a function with each of these objects in the child of a fork, from now on."""
+
+    def call_each() -> None:
+        for each in list(objects):
+            call(each)
+
+    if hasattr(os, "register_at_fork"):  # not on Windows
+        os.register_at_fork(after_in_child=call_each)
 
 
 def is_mine(mutex: RLock) -> bool:

@@ -54,6 +54,7 @@ from savers._filesystem.sync import make_sync_mode
 from savers._log.frame import META, WRITE, IncompleteLog, digest_thread
 from savers._log.frame_log import FrameLog, Identity
 from savers._log.log_bytes import Change
+from savers._threads import call_after_fork
 
 if TYPE_CHECKING:
     from graphkit.abc import BaseCheckpointSaver
@@ -506,15 +507,7 @@ class _Writer:
 
 
 _WRITERS: Final[weakref.WeakSet[_Writer]] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for writer in list(_WRITERS):
-        writer.close_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+call_after_fork(_WRITERS, _Writer.close_after_fork)
 
 
 class AuditLog:

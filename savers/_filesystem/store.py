@@ -25,6 +25,7 @@ from savers._filesystem.marker import MarkerFile
 from savers._log.catalogue import OpenLogs
 from savers._log.frame_log import ThreadIdentity
 from savers._log.log import Log
+from savers._threads import call_after_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -435,20 +436,12 @@ def make_root(io: FileIO, root: str) -> None:
 
 
 _STORES: Final[weakref.WeakSet[Store]] = weakref.WeakSet()
+call_after_fork(_STORES, Store.close_after_fork)
 
 
 def make_room() -> bool:
     """Close what no caller of any saver of this process uses; return whether there was anything."""
     return sum([store.close_idle() for store in list(_STORES)]) > 0
-
-
-def _after_fork() -> None:
-    for store in list(_STORES):
-        store.close_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 # Errors of the file system, as callers of the saver see them

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -14,7 +13,7 @@ from graphkit.errors import CheckpointerError
 from savers._filesystem import rewrite
 from savers._filesystem.log_bytes import FileId
 from savers._options import Fsync
-from savers._threads import PeriodicFlush
+from savers._threads import PeriodicFlush, call_after_fork
 
 if TYPE_CHECKING:
     from savers._filesystem.log_bytes import FileLogBytes, LogFile
@@ -308,15 +307,7 @@ class SyncPeriodically(SyncMode):
 
 
 _PERIODIC_MODES: Final[weakref.WeakSet[SyncPeriodically]] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for mode in list(_PERIODIC_MODES):
-        mode.reset()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+call_after_fork(_PERIODIC_MODES, SyncPeriodically.reset)
 
 
 def make_sync_mode(fsync: Fsync) -> SyncMode:

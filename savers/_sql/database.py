@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointStorageError, ThreadBusyError
 from savers._log.log_watch import Signals
+from savers._threads import call_after_fork
 
 _LOGGER: Final = getLogger("graphkit")
 
@@ -672,12 +673,4 @@ class Database(ABC):
 
 
 _DATABASES: Final[WeakSet[Database]] = WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for database in list(_DATABASES):
-        database.reset_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+call_after_fork(_DATABASES, lambda database: database.reset_after_fork())

@@ -44,6 +44,7 @@ from savers._log.frame import ANCILLARY, HEADER_SIZE, META, WRITE, IncompleteLog
 from savers._log.frame_log import FrameLog, Identity, new_header
 from savers._log.log_bytes import Change
 from savers._log.records import Records
+from savers._threads import call_after_fork
 from savers.langgraph.entry_records import Entry, EntryChange, EntryTable, make_batches, pack_changes, unpack_changes
 
 Fsync = Literal["always", "never"]
@@ -535,15 +536,7 @@ class EntryLog:
 
 
 _LOGS: Final[weakref.WeakSet[EntryLog]] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for entry_log in list(_LOGS):
-        entry_log.close_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+call_after_fork(_LOGS, EntryLog.close_after_fork)
 
 
 def verify_entries(directory: str | os.PathLike[str]) -> dict[Noun, EntriesReport]:

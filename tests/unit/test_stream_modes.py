@@ -128,8 +128,7 @@ def test_a_value_arrives_while_a_node_of_an_async_run_runs(is_async):
 
     async def later(state, config):
         config.dispatch("here")
-        while not seen.is_set():  # noqa: ASYNC110 - turns of the loop, not a wait
-            await asyncio.sleep(0)
+        assert await asyncio.to_thread(seen.wait, WAIT)
 
     async def main():
         async for item in chain(later if is_async else node).compile().astream({}, stream_mode="custom"):

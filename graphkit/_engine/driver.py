@@ -50,6 +50,7 @@ from graphkit._engine.tasks import (
     advance_generator,
     close_generator,
     executing,
+    judge_cancellation,
     refuse_awaitable,
 )
 from graphkit._plan.compile_config import Program, iter_savers, program_of
@@ -343,7 +344,7 @@ class Driver:
                     try:
                         answer = await answers[request.__class__](request)
                     except BaseException as raised:  # noqa: BLE001 - the loop handles it
-                        error = raised
+                        error = judge_cancellation(raised)
         finally:
             del error  # its traceback refers to this frame
             self.active_runs.pop(id(self.run), None)

@@ -403,6 +403,22 @@ class AsyncPool:
         return result, error
 
 
+def judge_cancellation(error: BaseException) -> BaseException:
+    """Return the error of user code; another one for a CancelledError if nobody cancels the task that executes it.
+
+    The code awaited something that was cancelled. Passed on, the error would look like a cancellation of the
+    run: the run would record no failure, and whatever awaits it would end as cancelled.
+    """
+    import asyncio
+
+    task = asyncio.current_task()
+    if not isinstance(error, asyncio.CancelledError) or task is None or task.cancelling():
+        return error
+    failure = RuntimeError("it awaited a task that was cancelled")
+    failure.__cause__ = error
+    return failure
+
+
 def is_async(task: Task) -> bool:
     """Return whether a task runs in the event loop rather than on a thread."""
     if isinstance(task, RunNode):
@@ -415,10 +431,11 @@ async def _capture_outcome(awaitable: Awaitable[Any]) -> Outcome:
 
     try:
         return await awaitable, None
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:  # noqa: BLE001 - an outcome is a value
-        return None, error
+    except BaseException as error:
+        failure = judge_cancellation(error)
+        if isinstance(failure, asyncio.CancelledError):
+            raise
+        return None, failure
 
 
 def _outcome_of(running: AsyncTask[Outcome]) -> Outcome:

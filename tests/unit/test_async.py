@@ -27,6 +27,7 @@ from tests.support.graphs import (
     logged,
     make_chain,
     make_graph,
+    make_map,
     nodes_of,
     outputs,
     payloads_of,
@@ -280,6 +281,33 @@ def test_cancelling_while_the_lock_is_awaited_leaves_it_free():
             pass
 
     asyncio.run(run())
+
+
+async def await_a_cancelled_task(*_):
+    task = asyncio.ensure_future(asyncio.sleep(0))
+    task.cancel()
+    await task
+
+
+async def yield_and_await_a_cancelled_task(state):
+    yield "a"
+    await await_a_cancelled_task()
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        make_chain(a=await_a_cancelled_task),
+        make_chain(a=yield_and_await_a_cancelled_task),
+        make_map(await_a_cancelled_task, [1, 2]),
+        make_graph(LOG, "START>a").add_conditional_edges("a", await_a_cancelled_task, [END]),
+    ],
+    ids=["node", "generator", "map", "edge"],
+)
+def test_what_awaits_a_cancelled_task_fails_and_cancels_no_run(saver, graph):
+    with pytest.raises(GraphRunnerError, match="awaited a task that was cancelled"):
+        asyncio.run(graph.compile(checkpoint_saver=saver).ainvoke({}, CONFIG))
+    assert saver.history(CONFIG)[0].status == "failed"
 
 
 def test_a_cancelled_node_may_finish_after_all(saver):

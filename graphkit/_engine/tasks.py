@@ -600,12 +600,13 @@ def perform(remote_call: RemoteCall) -> RemoteOutcome:
     error: BaseException | None = None
     try:
         with executing(context):
-            result = remote_call.call.run(remote_call.argument, remote_call.config)
-            if result.__class__ is GeneratorType:
+            returned = remote_call.call.run(remote_call.argument, remote_call.config)
+            if returned.__class__ is GeneratorType:
                 chunks: list[Any] = []
-                while (chunk := next_chunk(result))[0] is not EXHAUSTED:
+                while (chunk := next_chunk(returned))[0] is not EXHAUSTED:
                     chunks.append(chunk[0])
-                result = Collected(chunks, chunk[1])
+                returned = Collected(chunks, chunk[1])
+            result = returned  # not before: a generator that failed cannot be sent back
     except (Exception, GraphInterrupt) as raised:  # noqa: BLE001 - raised again in the run
         raised.add_note(f"In process {os.getpid()}:\n{''.join(traceback.format_exception(raised))}")
         error = raised

@@ -275,6 +275,11 @@ def fails(state):
     raise Boom("what", "more")
 
 
+def fails_after_a_chunk(state):
+    yield "a"
+    raise Boom("what", "more")
+
+
 def fails_badly(state):
     raise Unpicklable("what", "more")
 
@@ -290,6 +295,8 @@ def test_errors_come_back(go, processes, store):
     assert failed.value.__cause__.what == "what"
     assert "in fails" in "".join(failed.value.__cause__.__notes__)  # where it was raised, over there
 
+    with pytest.raises(NodeExecutionError, match="Boom"):
+        go(alone(fails_after_a_chunk, executor=processes).compile(), {})
     with pytest.raises(NodeExecutionError, match=r"Unpicklable: what"):
         go(alone(fails_badly, executor=processes).compile(), {})
 
@@ -303,8 +310,14 @@ def asks(state):
     return {"log": [interrupt({"first": len(state["log"])}), interrupt("second")]}
 
 
-def test_interrupt_inside_a_process(go, processes, store):
-    graph = fork_of(asks, process_of, executor=processes).compile(checkpoint_saver=store)
+def asks_between_chunks(state):
+    yield "a"
+    return asks(state)
+
+
+@pytest.mark.parametrize("node", [asks, asks_between_chunks])
+def test_interrupt_inside_a_process(go, processes, store, node):
+    graph = fork_of(node, process_of, executor=processes).compile(checkpoint_saver=store)
     assert go(graph, {})[-1].payload == {"first": 0}
     assert pending_payloads(store) == [{"first": 0}]
     assert go(graph, GraphResume(1))[-1].payload == "second"

@@ -567,11 +567,7 @@ class YamlFile:
     # From nodes to plain data. `parents` are the nodes around a node.
 
     def _read(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Any:
-        # An alias is the same node again, so ten lines can mean billions of values: each visit counts.
-        self._count += 1
-        if self._count > _MOST_VALUES:
-            raise self.make_error(f"has more than {_MOST_VALUES} values, counting those of aliases", path)
-        self._refuse_cycle(node, path, parents)
+        self._visit(node, path, parents)
         if node.id == "mapping" and node.tag == _MAPPING:
             found: dict[str, Any] = {}
             for entry in self._entries(node, path, parents):
@@ -592,14 +588,19 @@ class YamlFile:
             yaml = _import_yaml()
             try:
                 return yaml.constructor.SafeConstructor().construct_object(node)
-            except ValueError as error:
-                raise self._error_at(node, f"cannot be read: {error}", path) from error
+            except (LookupError, ValueError) as error:  # `!!bool maybe` is a KeyError of the library
+                raise self._error_at(node, f"cannot be read as {node.tag.removeprefix(_TAG)}", path) from error
         tag = node.tag.removeprefix(_TAG)
         raise self._error_at(
             node, f"has the tag {tag!r}: a configuration has only texts, numbers, lists and mappings", path
         )
 
-    def _refuse_cycle(self, node: Any, path: Path, parents: tuple[Any, ...]) -> None:
+    def _visit(self, node: Any, path: Path, parents: tuple[Any, ...]) -> None:
+        """Refuse a node that is in itself, and a file with too many values."""
+        # An alias or a merge is the same node again, so ten lines can mean billions of values: each visit counts.
+        self._count += 1
+        if self._count > _MOST_VALUES:
+            raise self.make_error(f"has more than {_MOST_VALUES} values, counting those of aliases", path)
         for parent in parents:
             if parent is node:
                 raise self._error_at(node, "contains itself: the anchors form a cycle", path)
@@ -627,7 +628,7 @@ class YamlFile:
         yield from merged.values()
 
     def _merged_entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Iterator[_Entry]:
-        self._refuse_cycle(node, path, parents)
+        self._visit(node, path, parents)
         if node.id == "mapping":
             yield from self._entries(node, path, parents)
         elif node.id == "sequence":

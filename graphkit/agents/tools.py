@@ -537,6 +537,8 @@ def _parse_approval(tool: Tool, answer: object) -> _Approval:
     if arguments is not None and not isinstance(arguments, Mapping):
         raise ValueError(f"the arguments must be a mapping, not {arguments!r}")
     if approved and arguments is not None:
+        # The form in which a model sends arguments: an answer made in code may hold dates and other objects.
+        arguments = to_jsonable_python(to_plain(arguments))
         tool.check_arguments(arguments)
     return _Approval(is_approved=approved, reason=reason or "", arguments=arguments)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from datetime import date
 
 import pytest
 
@@ -295,6 +296,21 @@ def test_a_human_approves_refuses_or_changes(run, till, reply, content, sold):
     assert till.sold == sold
 
 
+def test_arguments_of_an_approval_in_code_may_be_objects(run):
+    booked = []
+
+    @tool(requires_approval=True)
+    def book(day: date) -> str:
+        booked.append(day)
+        return "done"
+
+    agent = build(calling(call("book", day="2026-01-01")), "done", tools=[book], saver=MemorySaver())
+    run(agent, "go", "t")
+    state = run(agent, GraphResume({"approved": True, "arguments": {"day": date(2027, 1, 2)}}), "t")
+    assert contents(state) == ['A human changed the arguments to {"day": "2027-01-02"}.\ndone']
+    assert booked == [date(2027, 1, 2)]
+
+
 @pytest.mark.parametrize(
     "useless",
     [
@@ -303,6 +319,7 @@ def test_a_human_approves_refuses_or_changes(run, till, reply, content, sold):
         {},
         {"approved": True, "arguments": [1]},
         {"approved": True, "arguments": {"item": "tea", "amount": "many"}},
+        {"approved": True, "arguments": {"item": b"\xff"}},
         {"approved": False, "reason": 1},
     ],
 )

@@ -54,6 +54,10 @@ class Durability(durable_exec.BaseDurabilityCapability[Any]):
         return RunnableConfig().idempotency_key
 
 
+class _NotRecordedError(Exception):
+    """An operation has no record. An error of its own: that of a store, such as a lost thread, must be raised."""
+
+
 class _Backend(durable_exec.CallableOperationBackend[dict[str, Any]]):
     """Executes an operation, or returns its recorded result.
 
@@ -87,11 +91,11 @@ class _Backend(durable_exec.CallableOperationBackend[dict[str, Any]]):
         key = f"{name}:{place}:{self._counts[name, place]}"
 
         def refuse() -> str:
-            raise LookupError
+            raise _NotRecordedError
 
         # `once` returns a record, or calls a function that makes it; here there is nothing to call yet.
         recorded: str | None = None
-        with suppress(LookupError):
+        with suppress(_NotRecordedError):
             recorded = RunnableConfig().once(key, refuse)
         if recorded is None:
             recorded = json.dumps(await body())

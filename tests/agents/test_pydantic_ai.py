@@ -155,6 +155,20 @@ def test_a_new_prompt_while_tools_wait_is_refused_and_changes_nothing():
     assert durable.run(GraphResume(True), "t").output == "done"
 
 
+def test_a_new_prompt_before_the_answers_are_used_is_refused_and_changes_nothing():
+    script = Script(call("cancel", "c2", number=2))
+    durable = make_durable(make_shop(script, calls := []), MemorySaver())
+    durable.run("go", "t")
+    with pytest.raises(NodeExecutionError, match="IndexError"):  # the script has no further answer
+        durable.run(GraphResume(True), "t")
+    with pytest.raises(GraphRunnerError, match="or None if all are answered"):
+        durable.run("something else", "t")
+    script.answers += [["done"], ["something else"]]
+    assert durable.run(None, "t").output == "done"
+    assert durable.run("something else", "t").output == "something else"
+    assert calls == ["cancel 2"]
+
+
 class SlowSaver(MemorySaver):
     """Takes its time for each record, so that finished calls wait for theirs."""
 

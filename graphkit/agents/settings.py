@@ -68,17 +68,19 @@ def check_key(text: str, name: str) -> SecretStr:
 def hide_secrets(text: str, secrets: Iterable[SecretStr]) -> str:
     """Return a message of a server with asterisks in place of the secrets that the server was given.
 
-    A server may quote a secret as it is, or as `repr`, JSON and addresses escape it.
+    A server may quote a secret as it is, or as `repr`, JSON and addresses escape it; and the key of a header, such
+    as `Bearer KEY`, alone.
     """
     forms: set[str] = set()
     for secret in secrets:
-        value = secret.get_secret_value()
-        if len(value) < _SHORTEST:
-            continue
-        forms.add(value)
-        forms.add(repr(value)[1:-1])
-        forms.add(json.dumps(value)[1:-1])
-        forms.add(quote(value, safe=""))
+        text_of_secret = secret.get_secret_value()
+        for value in (text_of_secret, text_of_secret.rpartition(" ")[2]):
+            if len(value) < _SHORTEST:
+                continue
+            forms.add(value)
+            forms.add(repr(value)[1:-1])
+            forms.add(json.dumps(value)[1:-1])
+            forms.add(quote(value, safe="", errors="surrogatepass"))
     # The longest first: where one secret contains another, the rest of the longer one would be shown.
     for form in sorted(forms, key=len, reverse=True):
         text = text.replace(form, HIDDEN)

@@ -493,7 +493,7 @@ class YamlFile:
     Attributes:
         path: the file, as it was given.
         data: its values: None, bool, int, float, str, list and dict with str as keys.
-        variables: the name of the variable that a text contains, by the path of the text.
+        variables: the path of each text that names a variable, with the name of the variable.
         written: texts in which a variable was replaced, and how the file writes them.
     """
 
@@ -518,7 +518,7 @@ class YamlFile:
         self._environment = environment
         self._lines: dict[Path, int] = {}
         self._count = 0
-        self.variables: dict[Path, str] = {}
+        self.variables: list[tuple[Path, str]] = []
         self.written: dict[str, str] = {}
         root = self._parse()
         try:
@@ -651,7 +651,7 @@ class YamlFile:
                 raise self._error_at(node, reason, path)
             if name not in self._environment:
                 raise self._error_at(node, f"the environment variable {name} is not set", path)
-            self.variables[path] = name
+            self.variables.append((path, name))
             return self._environment[name]
 
         # One pass: a value that contains `${` is not searched again. `written` lets `to_dict` write the name of the

@@ -295,7 +295,7 @@ def test_a_secret_in_another_field_is_a_warning_at_check_time(write, caplog):
     write(f"name: ${{INNER_TOKEN}}\n{STEPS}", "inner.yaml")
     path = write(
         """
-        name: ${AGENT_KEY}
+        name: ${AGENT_KEY} ${HOME}
         mcp_servers: {a: {command: "${HOME}", env: {A: "${MY_TOKEN}"}}}
         checkpointer: {type: postgres, config: {connection_string: "host=${DB_PASSWORD}"}}
         steps:

@@ -18,10 +18,11 @@ from pydantic import PydanticSchemaGenerationError, TypeAdapter
 from pydantic_ai import DeferredToolRequests, DeferredToolResults, RunContext, ToolApproved, ToolDenied, durable_exec
 from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRequest, UserContent, UserPromptPart
+from pydantic_ai.toolsets.function import FunctionToolsetTool
 from pydantic_core import from_json, to_json, to_jsonable_python
 
 from graphkit._records.config import RunnableConfig
-from graphkit._to_thread import finish_in_thread
+from graphkit._to_thread import HeldCancellation
 
 
 @dataclass(init=False, kw_only=True)
@@ -98,10 +99,16 @@ class _Backend(durable_exec.CallableOperationBackend[dict[str, Any]]):
         with suppress(_NotRecordedError):
             recorded = RunnableConfig().once(key, refuse)
         if recorded is None:
-            recorded = json.dumps(await body())
             # A finished call is recorded even if it is cancelled now, because a parallel one has failed. The
-            # cancellation waits for that: a run has its thread only until it stops.
-            await finish_in_thread(self._record, key, recorded)
+            # cancellation waits for that, and for a function on a thread: a run has its thread only until it stops.
+            held = HeldCancellation()
+            is_on_thread = any(isinstance(item, FunctionToolsetTool) and not item.is_async for item in cache_key)
+            try:
+                result = await (held.complete(body()) if is_on_thread else body())
+                recorded = json.dumps(result)
+                await held.complete_in_thread(self._record, key, recorded)
+            finally:
+                held.release()
         return json.loads(recorded)
 
     def _record(self, key: str, text: str) -> None:

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import random
 import sys
+import threading
 import time
 from collections import Counter
 from datetime import date
@@ -199,6 +200,37 @@ def test_calls_that_have_finished_when_another_one_fails_are_not_made_again():
         durable.run("go", "t")
     assert durable.run(None, "t").output == "done"
     assert Counter(calls) == {"c1": 1, "c2": 1, "c3": 2}
+
+
+def test_a_tool_on_a_thread_is_waited_for_and_recorded_although_the_run_is_cancelled():
+    calls = []
+    is_running, may_end = threading.Event(), threading.Event()
+    agent = make_shop(Script(call("act", "c1"), "done"), [])
+
+    @agent.tool_plain
+    def act() -> str:
+        calls.append("begun")
+        is_running.set()
+        may_end.wait()
+        calls.append("ended")
+        return "acted"
+
+    durable = make_durable(agent, MemorySaver())
+
+    async def use():
+        work = asyncio.create_task(durable.arun("go", "t"))
+        await asyncio.to_thread(is_running.wait)
+        work.cancel()
+        for _ in range(50):  # the cancellation passes through several tasks
+            await asyncio.sleep(0)
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert calls == ["begun", "ended"]
+        return await durable.arun(None, "t")
+
+    assert returned(asyncio.run(use())) == ["acted"]
+    assert calls == ["begun", "ended"]
 
 
 def test_a_stream_yields_events_while_they_happen_and_the_result_last():

@@ -185,11 +185,10 @@ class Settings(BaseModel):
         """
         plain: dict[str, Any] = {}
         for name, value in self.set_fields():
-            # An empty value says the same as none, except a None where the default is something else.
-            field = type(self).model_fields.get(name)
-            is_default = value is None and field is not None and field.default is None
-            is_empty = isinstance(value, list | dict) and not value
-            if not is_default and not is_empty:
+            # An empty value that is the default says nothing. Others do: no tools of a server are not all of them.
+            default = type(self).model_fields[name].get_default(call_default_factory=True)
+            is_empty = value is None or (isinstance(value, list | dict) and not value)
+            if not is_empty or value != default:
                 plain[name] = dump_value(value, (*path, name))
         return plain
 

@@ -6,16 +6,28 @@ types of pydantic-ai, and reads records of older versions as pydantic-ai does.
 
 from __future__ import annotations
 
+import inspect
 import json
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Union, get_type_hints
 
-from pydantic import PydanticSchemaGenerationError, TypeAdapter
-from pydantic_ai import DeferredToolRequests, DeferredToolResults, RunContext, ToolApproved, ToolDenied, durable_exec
+from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic_ai import (
+    DeferredToolRequests,
+    DeferredToolResults,
+    NativeOutput,
+    PromptedOutput,
+    RunContext,
+    TextOutput,
+    ToolApproved,
+    ToolDenied,
+    ToolOutput,
+    durable_exec,
+)
 from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRequest, UserContent, UserPromptPart
 from pydantic_ai.toolsets.function import FunctionToolsetTool
@@ -184,9 +196,25 @@ def load_output(output_type: Any, text: str | None) -> Any:
     """Return an output. One of a type that pydantic cannot build from JSON stays plain data."""
     if text is None:
         return None
-    types = output_type if isinstance(output_type, Sequence) else [output_type]
-    wanted = [kind for kind in types if kind is not DeferredToolRequests]
+    any_of: Any = Union[tuple(_types_in(output_type))]  # noqa: UP007 - of a tuple
     try:
-        return TypeAdapter(wanted[0] if len(wanted) == 1 else Any).validate_json(text)
-    except PydanticSchemaGenerationError:
+        return TypeAdapter(any_of).validate_json(text)
+    except (PydanticSchemaGenerationError, ValidationError):
         return from_json(text)
+
+
+def _types_in(output_type: Any) -> Iterator[Any]:
+    """Yield the types of the outputs; for a function, which pydantic would call, the type that it returns."""
+    if isinstance(output_type, Sequence):
+        for part in output_type:
+            yield from _types_in(part)
+    elif isinstance(output_type, ToolOutput):
+        yield from _types_in(output_type.output)
+    elif isinstance(output_type, NativeOutput | PromptedOutput):
+        yield from _types_in(output_type.outputs)
+    elif isinstance(output_type, TextOutput):
+        yield from _types_in(output_type.output_function)
+    elif inspect.isroutine(output_type):
+        yield get_type_hints(output_type).get("return", Any)
+    elif output_type is not DeferredToolRequests:
+        yield output_type

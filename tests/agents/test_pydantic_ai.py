@@ -15,7 +15,14 @@ import pytest
 
 pytest.importorskip("pydantic_ai")
 from pydantic import BaseModel
-from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, RunContext
+from pydantic_ai import (
+    Agent,
+    CallDeferred,
+    DeferredToolRequests,
+    RunContext,
+    TextOutput,
+    ToolOutput,
+)
 from pydantic_ai.messages import (
     ImageUrl,
     ModelResponse,
@@ -311,6 +318,37 @@ def test_outputs_prompts_and_dependencies_of_any_type():
     assert durable.run(None, "t").output == result.output
     assert result.messages[0].parts[0].content == prompt
     assert len(deps) == 1
+
+
+class Seat(BaseModel):
+    number: int
+
+
+SEATED = []
+
+
+def take_seat(number: int) -> Seat:
+    SEATED.append(number)
+    return Seat(number=number)
+
+
+def find_seat(answer: str) -> Seat:
+    return take_seat(len(answer))
+
+
+@pytest.mark.parametrize(
+    "output_type",
+    [take_seat, TextOutput(find_seat), ToolOutput(Seat), [Seat, bool], [take_seat, DeferredToolRequests]],
+    ids=["function", "text", "tool", "several", "deferred"],
+)
+def test_an_output_is_what_the_agent_returned(output_type):
+    agent = Agent(TestModel(), output_type=output_type, name="seats")
+    expected = asyncio.run(agent.run("go")).output
+    SEATED.clear()
+    durable = make_durable(agent, MemorySaver())
+    assert durable.run("go", "t").output == expected
+    assert durable.run(None, "t").output == expected
+    assert len(SEATED) <= 1
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch):

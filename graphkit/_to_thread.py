@@ -8,7 +8,7 @@ for calls whose result is still needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import partial, wraps
 from threading import Thread
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
@@ -88,7 +88,7 @@ class HeldCancellation:
     def __init__(self) -> None:
         self.error: CancelledError | None = None
 
-    async def complete(self, call: Coroutine[Any, Any, T]) -> T:
+    async def complete(self, call: Awaitable[T]) -> T:
         """Await a call to its end, and return its result."""
         import asyncio
 

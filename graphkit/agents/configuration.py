@@ -94,6 +94,9 @@ def _check_variable(name: str) -> str:
     return name
 
 
+Variable = Annotated[str, AfterValidator(_check_variable)]
+
+
 def _check_key(key: SecretStr) -> SecretStr:
     return check_key(key.get_secret_value(), "it")
 
@@ -112,7 +115,7 @@ class _Endpoint(Settings):
     """The address of the API. Without it, OPENAI_BASE_URL or OpenAI's."""
     api_key: Annotated[Secret, AfterValidator(_check_key)] | None = None
     """The key. Write `${NAME}`, never the key itself; or use `api_key_env`."""
-    api_key_env: Annotated[str, AfterValidator(_check_variable)] | None = "OPENAI_API_KEY"
+    api_key_env: Variable | None = "OPENAI_API_KEY"
     """The environment variable that has the key; `null` if the server needs none."""
     timeout: Seconds | None = None
     """Seconds for a connection, and for each part of an answer. Without it, 600."""
@@ -458,7 +461,7 @@ class McpServerSettings(Settings):
     """Its working directory."""
     url: Annotated[str, AfterValidator(_check_url)] | None = None
     """The address of a server that runs already and speaks streamable HTTP."""
-    token_env: str | None = None
+    token_env: Variable | None = None
     """The environment variable that has the bearer token for that server."""
     headers: dict[str, Secret] = Field(default_factory=dict)
     """Headers of each request to that server, such as a key. Write `${NAME}`, never the key itself."""
@@ -479,7 +482,7 @@ class McpServerSettings(Settings):
     def _check_variables(cls, env: dict[str, SecretStr | None]) -> dict[str, SecretStr | None]:
         for name in env:
             if not name or "=" in name:
-                raise ValueError(f"{name!r} is not the name of an environment variable")
+                raise ValueError("the name of an environment variable must not be empty or contain '='")
         return env
 
     @model_validator(mode="after")

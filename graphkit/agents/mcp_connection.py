@@ -33,6 +33,7 @@ _CLOSE_TIMEOUT: Final = 10.0
 _CONNECT_TIMEOUT: Final = 30.0
 _SESSION: Final = "mcp-session-id"
 _NOT_FOUND: Final = 404
+_SERVER_ERROR: Final = 500
 
 
 class CallFailedError(Exception):
@@ -52,6 +53,8 @@ class _Call:
 
     is_refused: bool = False
     """Whether the server has refused it because of its session."""
+    has_failed: bool = False
+    """Whether the server, or a gateway before it, has failed on it (a status from 500)."""
 
 
 _CALL: Final[ContextVar[_Call | None]] = ContextVar("graphkit_mcp_call", default=None)
@@ -111,12 +114,13 @@ class McpConnection:
     async def _note_response(self, response: httpx2.Response) -> None:
         # The protocol: 404 to a request with a session means that the session is over, and a client that
         # receives it opens a new one. The error of the client says so in words only.
-        if response.status_code != _NOT_FOUND or _SESSION not in response.request.headers:
-            return
-        self._note_end()
+        is_refused = response.status_code == _NOT_FOUND and _SESSION in response.request.headers
+        if is_refused:
+            self._note_end()
         call = _CALL.get()
         if call is not None:
-            call.is_refused = True
+            call.is_refused = call.is_refused or is_refused
+            call.has_failed = response.status_code >= _SERVER_ERROR
 
     @asynccontextmanager
     async def _watch(self, transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
@@ -198,7 +202,8 @@ class McpConnection:
         if is_lost and not self.is_open:
             await self.close()
             reason = self._explain_end(reason)
-        if is_lost:
+        # An error of another kind is an answer that the client cannot read.
+        if is_lost or sent.has_failed or not isinstance(error, MCPError):
             reason = f"{reason}; the server may have executed it"
         raise CallFailedError(reason, is_lost=is_lost)
 

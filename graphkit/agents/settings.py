@@ -68,17 +68,19 @@ def check_key(text: str, name: str) -> SecretStr:
 def hide_secrets(text: str, secrets: Iterable[SecretStr]) -> str:
     """Return a message of a server with asterisks in place of the secrets that the server was given.
 
-    A server may quote a secret as it is, or as `repr`, JSON and addresses escape it.
+    A server may quote a secret as it is, or as `repr`, JSON and addresses escape it; and the key of a header, such
+    as `Bearer KEY`, alone.
     """
     forms: set[str] = set()
     for secret in secrets:
-        value = secret.get_secret_value()
-        if len(value) < _SHORTEST:
-            continue
-        forms.add(value)
-        forms.add(repr(value)[1:-1])
-        forms.add(json.dumps(value)[1:-1])
-        forms.add(quote(value, safe=""))
+        text_of_secret = secret.get_secret_value()
+        for value in (text_of_secret, text_of_secret.rpartition(" ")[2]):
+            if len(value) < _SHORTEST:
+                continue
+            forms.add(value)
+            forms.add(repr(value)[1:-1])
+            forms.add(json.dumps(value)[1:-1])
+            forms.add(quote(value, safe="", errors="surrogatepass"))
     # The longest first: where one secret contains another, the rest of the longer one would be shown.
     for form in sorted(forms, key=len, reverse=True):
         text = text.replace(form, HIDDEN)
@@ -183,11 +185,10 @@ class Settings(BaseModel):
         """
         plain: dict[str, Any] = {}
         for name, value in self.set_fields():
-            # An empty value says the same as none, except a None where the default is something else.
-            field = type(self).model_fields.get(name)
-            is_default = value is None and field is not None and field.default is None
-            is_empty = isinstance(value, list | dict) and not value
-            if not is_default and not is_empty:
+            # An empty value that is the default says nothing. Others do: no tools of a server are not all of them.
+            default = type(self).model_fields[name].get_default(call_default_factory=True)
+            is_empty = value is None or (isinstance(value, list | dict) and not value)
+            if not is_empty or value != default:
                 plain[name] = dump_value(value, (*path, name))
         return plain
 
@@ -491,7 +492,7 @@ class YamlFile:
     Attributes:
         path: the file, as it was given.
         data: its values: None, bool, int, float, str, list and dict with str as keys.
-        variables: the name of the variable that a text contains, by the path of the text.
+        variables: the path of each text that names a variable, with the name of the variable.
         written: texts in which a variable was replaced, and how the file writes them.
     """
 
@@ -516,7 +517,7 @@ class YamlFile:
         self._environment = environment
         self._lines: dict[Path, int] = {}
         self._count = 0
-        self.variables: dict[Path, str] = {}
+        self.variables: list[tuple[Path, str]] = []
         self.written: dict[str, str] = {}
         root = self._parse()
         try:
@@ -567,11 +568,7 @@ class YamlFile:
     # From nodes to plain data. `parents` are the nodes around a node.
 
     def _read(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Any:
-        # An alias is the same node again, so ten lines can mean billions of values: each visit counts.
-        self._count += 1
-        if self._count > _MOST_VALUES:
-            raise self.make_error(f"has more than {_MOST_VALUES} values, counting those of aliases", path)
-        self._refuse_cycle(node, path, parents)
+        self._visit(node, path, parents)
         if node.id == "mapping" and node.tag == _MAPPING:
             found: dict[str, Any] = {}
             for entry in self._entries(node, path, parents):
@@ -592,14 +589,19 @@ class YamlFile:
             yaml = _import_yaml()
             try:
                 return yaml.constructor.SafeConstructor().construct_object(node)
-            except ValueError as error:
-                raise self._error_at(node, f"cannot be read: {error}", path) from error
+            except (LookupError, ValueError) as error:  # `!!bool maybe` is a KeyError of the library
+                raise self._error_at(node, f"cannot be read as {node.tag.removeprefix(_TAG)}", path) from error
         tag = node.tag.removeprefix(_TAG)
         raise self._error_at(
             node, f"has the tag {tag!r}: a configuration has only texts, numbers, lists and mappings", path
         )
 
-    def _refuse_cycle(self, node: Any, path: Path, parents: tuple[Any, ...]) -> None:
+    def _visit(self, node: Any, path: Path, parents: tuple[Any, ...]) -> None:
+        """Refuse a node that is in itself, and a file with too many values."""
+        # An alias or a merge is the same node again, so ten lines can mean billions of values: each visit counts.
+        self._count += 1
+        if self._count > _MOST_VALUES:
+            raise self.make_error(f"has more than {_MOST_VALUES} values, counting those of aliases", path)
         for parent in parents:
             if parent is node:
                 raise self._error_at(node, "contains itself: the anchors form a cycle", path)
@@ -627,7 +629,7 @@ class YamlFile:
         yield from merged.values()
 
     def _merged_entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Iterator[_Entry]:
-        self._refuse_cycle(node, path, parents)
+        self._visit(node, path, parents)
         if node.id == "mapping":
             yield from self._entries(node, path, parents)
         elif node.id == "sequence":
@@ -648,7 +650,7 @@ class YamlFile:
                 raise self._error_at(node, reason, path)
             if name not in self._environment:
                 raise self._error_at(node, f"the environment variable {name} is not set", path)
-            self.variables[path] = name
+            self.variables.append((path, name))
             return self._environment[name]
 
         # One pass: a value that contains `${` is not searched again. `written` lets `to_dict` write the name of the

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Literal, TypedDict, Unpack, final, ove
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
 from graphkit._options import check_choice, check_seconds
 from graphkit._plan.calls import compose_call
@@ -26,7 +26,7 @@ from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import interrupt
-from graphkit._to_thread import finish_in_thread
+from graphkit._to_thread import HeldCancellation
 from graphkit._wording import describe_error, simplify_message
 from graphkit.agents.messages import parse_tool_call, to_plain, tool_message
 from graphkit.agents.state import MESSAGES
@@ -427,8 +427,9 @@ class ToolCalls:
             if attempts.is_async:
                 result = await attempts.run(prepared.checked, config)
             else:
-                # A cancelled run waits for the function: what it does must not go on after the run lock is free.
-                result = await finish_in_thread(attempts.run, prepared.checked, config)
+                # A cancelled run waits for the function, and records its result: the cancellation is held back, and
+                # dropped, because it reaches the run by itself.
+                result = await HeldCancellation().complete_in_thread(attempts.run, prepared.checked, config)
             content = _describe_result(prepared, result)
         except Exception as error:  # noqa: BLE001 - the model learns of it, or it is raised again
             content = _describe_failure(prepared, error)
@@ -537,6 +538,8 @@ def _parse_approval(tool: Tool, answer: object) -> _Approval:
     if arguments is not None and not isinstance(arguments, Mapping):
         raise ValueError(f"the arguments must be a mapping, not {arguments!r}")
     if approved and arguments is not None:
+        # The form in which a model sends arguments: an answer made in code may hold dates and other objects.
+        arguments = to_jsonable_python(to_plain(arguments))
         tool.check_arguments(arguments)
     return _Approval(is_approved=approved, reason=reason or "", arguments=arguments)
 
@@ -563,7 +566,7 @@ def _describe_result(call: _ToolCall, result: Any) -> str:
         return _note_change(call) + result
     try:
         jsonable = to_jsonable_python(to_plain(result))
-    except PydanticSerializationError as error:
+    except (ValueError, RecursionError) as error:
         found = type(result).__name__
         raise TypeError(f"the tool was executed, but its result, {found}, has no JSON form: {error}") from error
     return _note_change(call) + json.dumps(jsonable, ensure_ascii=False, separators=(",", ":"))

@@ -83,7 +83,7 @@ def check_agent_file(path: str | os.PathLike[str], *, environment: Mapping[str, 
     loader = _Loader(environment, ())
     config = loader.load(FilePath(os.fsdecode(path)))
     for loaded, file in loader.loaded:
-        for place, name in file.variables.items():
+        for place, name in file.variables:
             is_named_so = any(part in name.upper() for part in _SECRET_NAMES)
             if is_named_so and not isinstance(_find_value(loaded, place), SecretStr):
                 error = file.make_error(f"${{{name}}} is probably a secret, and errors may show this field", place)

@@ -177,14 +177,18 @@ class DurableAgent(Generic[_OutputT]):
         """Return the input of the graph.
 
         Raises:
-            GraphRunnerError: it is a new prompt, and tools of the thread wait for answers, without which the agent
-                cannot go on. Nothing was stored.
+            GraphRunnerError: it is a new prompt, and the conversation has tool calls without results: they wait for
+                answers, or the run that got the answers has not ended. Nothing was stored.
         """
         if prompt is None or isinstance(prompt, GraphResume):
             return prompt
         with suppress(CheckpointNotFoundError):
-            if (await graph.aget_state(config)).interrupts:
-                raise GraphRunnerError(f"tools of the thread {config.thread!r} wait: give GraphResume(...), no prompt")
+            snapshot = await graph.aget_state(config)
+            if snapshot.interrupts or snapshot.state.get("requests"):
+                raise GraphRunnerError(
+                    f"tools of the thread {config.thread!r} wait: give GraphResume(...), or None if all are answered, "
+                    "instead of a prompt"
+                )
         return {"prompt": self._records.dump_prompt(prompt), "requests": [], "output": None}
 
     async def _read_result(self, graph: CompiledGraph, config: RunnableConfig) -> DurableResult[_OutputT]:

@@ -6,22 +6,35 @@ types of pydantic-ai, and reads records of older versions as pydantic-ai does.
 
 from __future__ import annotations
 
+import inspect
 import json
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Union, get_type_hints
 
-from pydantic import PydanticSchemaGenerationError, TypeAdapter
-from pydantic_ai import DeferredToolRequests, DeferredToolResults, RunContext, ToolApproved, ToolDenied, durable_exec
+from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic_ai import (
+    DeferredToolRequests,
+    DeferredToolResults,
+    NativeOutput,
+    PromptedOutput,
+    RunContext,
+    TextOutput,
+    ToolApproved,
+    ToolDenied,
+    ToolOutput,
+    durable_exec,
+)
 from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRequest, UserContent, UserPromptPart
+from pydantic_ai.toolsets.function import FunctionToolsetTool
 from pydantic_core import from_json, to_json, to_jsonable_python
 
 from graphkit._records.config import RunnableConfig
-from graphkit._to_thread import finish_in_thread
+from graphkit._to_thread import HeldCancellation
 
 
 @dataclass(init=False, kw_only=True)
@@ -52,6 +65,10 @@ class Durability(durable_exec.BaseDurabilityCapability[Any]):
     def get_default_run_id(self) -> str | None:
         """Return the name of the execution of the node, which is the same after a crash."""
         return RunnableConfig().idempotency_key
+
+
+class _NotRecordedError(Exception):
+    """An operation has no record. An error of its own: that of a store, such as a lost thread, must be raised."""
 
 
 class _Backend(durable_exec.CallableOperationBackend[dict[str, Any]]):
@@ -87,17 +104,23 @@ class _Backend(durable_exec.CallableOperationBackend[dict[str, Any]]):
         key = f"{name}:{place}:{self._counts[name, place]}"
 
         def refuse() -> str:
-            raise LookupError
+            raise _NotRecordedError
 
         # `once` returns a record, or calls a function that makes it; here there is nothing to call yet.
         recorded: str | None = None
-        with suppress(LookupError):
+        with suppress(_NotRecordedError):
             recorded = RunnableConfig().once(key, refuse)
         if recorded is None:
-            recorded = json.dumps(await body())
             # A finished call is recorded even if it is cancelled now, because a parallel one has failed. The
-            # cancellation waits for that: a run has its thread only until it stops.
-            await finish_in_thread(self._record, key, recorded)
+            # cancellation waits for that, and for a function on a thread: a run has its thread only until it stops.
+            held = HeldCancellation()
+            is_on_thread = any(isinstance(item, FunctionToolsetTool) and not item.is_async for item in cache_key)
+            try:
+                result = await (held.complete(body()) if is_on_thread else body())
+                recorded = json.dumps(result)
+                await held.complete_in_thread(self._record, key, recorded)
+            finally:
+                held.release()
         return json.loads(recorded)
 
     def _record(self, key: str, text: str) -> None:
@@ -173,9 +196,25 @@ def load_output(output_type: Any, text: str | None) -> Any:
     """Return an output. One of a type that pydantic cannot build from JSON stays plain data."""
     if text is None:
         return None
-    types = output_type if isinstance(output_type, Sequence) else [output_type]
-    wanted = [kind for kind in types if kind is not DeferredToolRequests]
+    any_of: Any = Union[tuple(_types_in(output_type))]  # noqa: UP007 - of a tuple
     try:
-        return TypeAdapter(wanted[0] if len(wanted) == 1 else Any).validate_json(text)
-    except PydanticSchemaGenerationError:
+        return TypeAdapter(any_of).validate_json(text)
+    except (PydanticSchemaGenerationError, ValidationError):
         return from_json(text)
+
+
+def _types_in(output_type: Any) -> Iterator[Any]:
+    """Yield the types of the outputs; for a function, which pydantic would call, the type that it returns."""
+    if isinstance(output_type, Sequence):
+        for part in output_type:
+            yield from _types_in(part)
+    elif isinstance(output_type, ToolOutput):
+        yield from _types_in(output_type.output)
+    elif isinstance(output_type, NativeOutput | PromptedOutput):
+        yield from _types_in(output_type.outputs)
+    elif isinstance(output_type, TextOutput):
+        yield from _types_in(output_type.output_function)
+    elif inspect.isroutine(output_type):
+        yield get_type_hints(output_type).get("return", Any)
+    elif output_type is not DeferredToolRequests:
+        yield output_type

@@ -33,7 +33,10 @@ FULL = {
     ],
     "checkpointer": {"type": "sqlite", "config": {"db_file": "a.db"}, "enabled": True},
     "tools": [f"{HERE}:cancel_order", {"function": f"{HERE}:find_order", "name": "find", "timeout": 3.0}],
-    "mcp_servers": {"files": {"command": "serve", "args": ["-v"], "env": {"A": "b"}}, "web": {"url": "http://x"}},
+    "mcp_servers": {
+        "files": {"command": "serve", "args": ["-v"], "env": {"A": "b"}},
+        "web": {"url": "http://x", "tools": []},
+    },
     "thread_id": {"strategy": "user_specific", "user_id": "bob"},
 }
 

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import random
 import sys
+import threading
 import time
 from collections import Counter
 from datetime import date
@@ -14,7 +15,14 @@ import pytest
 
 pytest.importorskip("pydantic_ai")
 from pydantic import BaseModel
-from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, RunContext
+from pydantic_ai import (
+    Agent,
+    CallDeferred,
+    DeferredToolRequests,
+    RunContext,
+    TextOutput,
+    ToolOutput,
+)
 from pydantic_ai.messages import (
     ImageUrl,
     ModelResponse,
@@ -155,6 +163,20 @@ def test_a_new_prompt_while_tools_wait_is_refused_and_changes_nothing():
     assert durable.run(GraphResume(True), "t").output == "done"
 
 
+def test_a_new_prompt_before_the_answers_are_used_is_refused_and_changes_nothing():
+    script = Script(call("cancel", "c2", number=2))
+    durable = make_durable(make_shop(script, calls := []), MemorySaver())
+    durable.run("go", "t")
+    with pytest.raises(NodeExecutionError, match="IndexError"):  # the script has no further answer
+        durable.run(GraphResume(True), "t")
+    with pytest.raises(GraphRunnerError, match="or None if all are answered"):
+        durable.run("something else", "t")
+    script.answers += [["done"], ["something else"]]
+    assert durable.run(None, "t").output == "done"
+    assert durable.run("something else", "t").output == "something else"
+    assert calls == ["cancel 2"]
+
+
 class SlowSaver(MemorySaver):
     """Takes its time for each record, so that finished calls wait for theirs."""
 
@@ -185,6 +207,37 @@ def test_calls_that_have_finished_when_another_one_fails_are_not_made_again():
         durable.run("go", "t")
     assert durable.run(None, "t").output == "done"
     assert Counter(calls) == {"c1": 1, "c2": 1, "c3": 2}
+
+
+def test_a_tool_on_a_thread_is_waited_for_and_recorded_although_the_run_is_cancelled():
+    calls = []
+    is_running, may_end = threading.Event(), threading.Event()
+    agent = make_shop(Script(call("act", "c1"), "done"), [])
+
+    @agent.tool_plain
+    def act() -> str:
+        calls.append("begun")
+        is_running.set()
+        may_end.wait()
+        calls.append("ended")
+        return "acted"
+
+    durable = make_durable(agent, MemorySaver())
+
+    async def use():
+        work = asyncio.create_task(durable.arun("go", "t"))
+        await asyncio.to_thread(is_running.wait)
+        work.cancel()
+        for _ in range(50):  # the cancellation passes through several tasks
+            await asyncio.sleep(0)
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert calls == ["begun", "ended"]
+        return await durable.arun(None, "t")
+
+    assert returned(asyncio.run(use())) == ["acted"]
+    assert calls == ["begun", "ended"]
 
 
 def test_a_stream_yields_events_while_they_happen_and_the_result_last():
@@ -265,6 +318,37 @@ def test_outputs_prompts_and_dependencies_of_any_type():
     assert durable.run(None, "t").output == result.output
     assert result.messages[0].parts[0].content == prompt
     assert len(deps) == 1
+
+
+class Seat(BaseModel):
+    number: int
+
+
+SEATED = []
+
+
+def take_seat(number: int) -> Seat:
+    SEATED.append(number)
+    return Seat(number=number)
+
+
+def find_seat(answer: str) -> Seat:
+    return take_seat(len(answer))
+
+
+@pytest.mark.parametrize(
+    "output_type",
+    [take_seat, TextOutput(find_seat), ToolOutput(Seat), [Seat, bool], [take_seat, DeferredToolRequests]],
+    ids=["function", "text", "tool", "several", "deferred"],
+)
+def test_an_output_is_what_the_agent_returned(output_type):
+    agent = Agent(TestModel(), output_type=output_type, name="seats")
+    expected = asyncio.run(agent.run("go")).output
+    SEATED.clear()
+    durable = make_durable(agent, MemorySaver())
+    assert durable.run("go", "t").output == expected
+    assert durable.run(None, "t").output == expected
+    assert len(SEATED) <= 1
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch):

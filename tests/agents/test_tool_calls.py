@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from datetime import date
 
 import pytest
 
@@ -193,10 +194,11 @@ def test_an_error_that_stops_the_run_names_the_tool_and_repeats_no_other_call(ru
     assert sorted(till.calls) == [("add", 1, 1), ("add", 2, 1)]
 
 
-def test_a_result_without_a_json_form_is_an_error_of_the_tool(run):
-    agent = build(calling(call("strange")), "sorry", tools=[tool(object, name="strange")])
+@pytest.mark.parametrize("result", [object(), b"\xff"], ids=["object", "bytes"])
+def test_a_result_without_a_json_form_is_an_error_of_the_tool(run, result):
+    agent = build(calling(call("strange")), "sorry", tools=[tool(lambda: result, name="strange")])
     (content,) = contents(run(agent, "go"))
-    assert content.startswith("Error: TypeError: the tool was executed, but its result, object, has no JSON form")
+    assert content.startswith("Error: TypeError: the tool was executed, but its result, ")
 
 
 def test_a_store_that_fails_in_a_tool_is_no_error_of_the_tool(run):
@@ -259,6 +261,35 @@ def test_a_slow_asynchronous_tool_is_cancelled():
     assert cancelled == [True]
 
 
+def test_a_call_on_a_thread_is_recorded_although_the_run_is_cancelled(till):
+    is_running = threading.Event()
+    may_end = threading.Event()
+
+    def act(number: int) -> str:
+        till.calls.append(number)
+        is_running.set()
+        may_end.wait()
+        return "acted"
+
+    async def look() -> str:
+        return "seen"
+
+    agent = build(calling(call("act", number=1), call("look")), "done", tools=[act, look], saver=MemorySaver())
+
+    async def use():
+        work = asyncio.create_task(agent.arun("go", "t"))
+        await asyncio.to_thread(is_running.wait)
+        work.cancel()
+        await asyncio.sleep(0)
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        return await agent.arun(None, "t")
+
+    assert contents(asyncio.run(use())) == ["acted", "seen"]
+    assert till.calls == [1]
+
+
 # Approvals
 
 
@@ -295,6 +326,21 @@ def test_a_human_approves_refuses_or_changes(run, till, reply, content, sold):
     assert till.sold == sold
 
 
+def test_arguments_of_an_approval_in_code_may_be_objects(run):
+    booked = []
+
+    @tool(requires_approval=True)
+    def book(day: date) -> str:
+        booked.append(day)
+        return "done"
+
+    agent = build(calling(call("book", day="2026-01-01")), "done", tools=[book], saver=MemorySaver())
+    run(agent, "go", "t")
+    state = run(agent, GraphResume({"approved": True, "arguments": {"day": date(2027, 1, 2)}}), "t")
+    assert contents(state) == ['A human changed the arguments to {"day": "2027-01-02"}.\ndone']
+    assert booked == [date(2027, 1, 2)]
+
+
 @pytest.mark.parametrize(
     "useless",
     [
@@ -303,6 +349,7 @@ def test_a_human_approves_refuses_or_changes(run, till, reply, content, sold):
         {},
         {"approved": True, "arguments": [1]},
         {"approved": True, "arguments": {"item": "tea", "amount": "many"}},
+        {"approved": True, "arguments": {"item": b"\xff"}},
         {"approved": False, "reason": 1},
     ],
 )

@@ -188,7 +188,9 @@ def test_bad_input_names_file_line_and_key_and_leaves_no_file(write, tmp_path):
         (STEPS + "checkpointer: {<<: 3}\n", 2, "checkpointer", "<< must be followed by a mapping"),
         (STEPS + "name: !!python/object/apply:os.system ['touch ran']\n", 2, "name", "has the tag"),
         (STEPS + "name: !secret x\n", 2, "name", "has the tag '!secret'"),
-        (STEPS + "name: !!int x\n", 2, "name", "cannot be read"),
+        (STEPS + "name: !!int x\n", 2, "name", "cannot be read as int"),
+        (STEPS + "name: !!float ''\n", 2, "name", "cannot be read as float"),
+        (STEPS + "name: !!bool maybe\n", 2, "name", "cannot be read as bool"),
         ("steps: [{type: agent, file: gone.yaml}]\n", None, "", "gone.yaml: there is no such file"),
         ("steps:\n  - type: agent\n    file: agent.yaml\n", 3, "steps[0].file", "contains itself"),
         ("steps:\n  - type: agent\n    agent: {steps: []}\n", 3, "steps[0].agent.steps", "at least one step"),
@@ -267,9 +269,10 @@ def test_an_error_in_an_inner_file_names_that_file(write, tmp_path):
     assert (caught.value.file, caught.value.line) == (str(tmp_path / "inner.yaml"), 2)
 
 
-def test_a_file_that_grows_by_its_aliases_is_refused(write):
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 9)]
+@pytest.mark.parametrize(("first", "line"), [("[x]", "[{}]"), ("{k: x}", "{{<<: [{}]}}")], ids=["aliases", "merges"])
+def test_a_file_that_grows_by_its_aliases_is_refused(first, line, write):
+    lines = [f"a0: &a0 {first}"]
+    lines += [f"a{level}: &a{level} {line.format(', '.join([f'*a{level - 1}'] * 10))}" for level in range(1, 10)]
     path = write("\n".join(lines))
     with pytest.raises(AgentConfigurationError, match="more than 100000 values"):
         load_agent(path)
@@ -292,7 +295,7 @@ def test_a_secret_in_another_field_is_a_warning_at_check_time(write, caplog):
     write(f"name: ${{INNER_TOKEN}}\n{STEPS}", "inner.yaml")
     path = write(
         """
-        name: ${AGENT_KEY}
+        name: ${AGENT_KEY} ${HOME}
         mcp_servers: {a: {command: "${HOME}", env: {A: "${MY_TOKEN}"}}}
         checkpointer: {type: postgres, config: {connection_string: "host=${DB_PASSWORD}"}}
         steps:

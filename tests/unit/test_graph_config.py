@@ -113,6 +113,13 @@ def test_what_is_wrong_is_named(text, reason):
 
 
 @pytest.mark.requirement("G10")
+def test_no_repr_shows_a_connection_string():
+    address = "postgresql://me:hunter2@host/db"
+    options = CheckpointConfig(store="postgres", options={"connection_string": address})
+    path = CheckpointConfig(store="postgres", path=address)
+    assert "hunter2" not in repr(GraphConfig(checkpoint=options)) + repr(GraphConfig(checkpoint=path))
+
+
 def test_configurations_do_not_change():
     for config in (GraphConfig("g"), CheckpointConfig()):
         with pytest.raises(ValueError):

@@ -185,6 +185,7 @@ def test_what_json_would_change_is_refused_by_name(value):
 @pytest.mark.parametrize(
     "text",
     ["", "[]", "{}", "null", '{"data": 1, "run_id": "r", "checkpoint_node": "", "timestamp": "2025-01-01"}',
+     '{"data": [["k", 1]], "run_id": "r", "checkpoint_node": "", "timestamp": "2025-01-01"}',
      '{"data": {}, "run_id": 7, "checkpoint_node": "", "timestamp": "2025-01-01"}',
      '{"data": {}, "run_id": "r", "checkpoint_node": "", "timestamp": "noon"}'],
 )  # fmt: skip

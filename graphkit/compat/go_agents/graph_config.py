@@ -71,9 +71,10 @@ class CheckpointConfig(_Config):
     """Save after every n-th node; 0: no checkpoints."""
     preserve: bool = False
     """Keep the checkpoints of a run that succeeded."""
-    path: str | None = None
-    """The location of the store, if it has one: the directory of "disk"."""
-    options: Mapping[str, Any] = Field(default_factory=dict)
+    path: str | None = Field(default=None, repr=False)
+    """The location of the store, if it has one: the directory of "disk". No `repr` shows it, or the options,
+    because of the passwords in connection strings."""
+    options: Mapping[str, Any] = Field(default_factory=dict, repr=False)
     """Further arguments of the constructor of the store."""
 
     def open(self) -> BaseCheckpointSaver | None:

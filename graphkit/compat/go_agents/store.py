@@ -206,8 +206,8 @@ class State:
             if timestamp.tzinfo is None:
                 timestamp = timestamp.replace(tzinfo=UTC)
             return State._restore(
-                _data=freeze(dict(fields["data"])),
-                run_id=str.__str__(fields["run_id"]),  # a TypeError unless it is a str
+                _data=freeze(dict.copy(fields["data"])),  # a TypeError unless it is a dict
+                run_id=str.__str__(fields["run_id"]),
                 checkpoint_node=str.__str__(fields["checkpoint_node"]),
                 timestamp=timestamp,
                 observer=observer,

@@ -328,7 +328,9 @@ class CompiledGraph(JavaNames, Generic[StateT]):
             values: merged through the channels.
             as_node: take the edge of this node, as if it had returned the values. It does not run.
             goto: the next node. Without `as_node` and `goto`, the node, the next node and the
-                pending interrupts stay as they are.
+                pending interrupts stay as they are. From a checkpoint that is not the latest, the
+                next node is then executed anew, with all branches, items and nested nodes; its
+                interrupts are pending again, without their answers.
 
         Returns:
             The config of the new checkpoint.

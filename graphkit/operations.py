@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, final
 
-from graphkit._engine.history import CONTINUED_EXECUTION
 from graphkit._engine.submit import freeze_update, freeze_value, refuse_other_engine, require_root, submit
 from graphkit._erasure import ErasureLedger, ErasureReport, erase, erase_where
 from graphkit._records.checkpoint import Checkpoint, generate_id
@@ -45,6 +44,7 @@ from graphkit._saver.incomplete import (
 from graphkit._saver.run_lock import locks_held_by_runs
 from graphkit._saver.status import (
     CANCEL_REQUEST,
+    CONTINUED_EXECUTION,
     PAUSE_REQUEST,
     RESUMED_AT,
     WRITES_TAKEN_FROM,
@@ -54,15 +54,12 @@ from graphkit._saver.status import (
 )
 from graphkit._saver.writes import (
     ANSWER,
-    ASLEEP,
     CANCELLED,
-    INTERRUPT,
-    TIMER,
     can_answer,
     has_expired,
     interrupts_in,
     next_update_key,
-    without_passed_deadlines,
+    writes_of_copy,
 )
 from graphkit._to_thread import make_async
 from graphkit._values.frozen import FrozenDict
@@ -164,7 +161,7 @@ def cancel(saver: BaseCheckpointSaver, thread: ThreadLike, *, reason: str | None
         if _has_finished(latest):
             return False
         stopped = config.with_check_point_id(latest.id)
-        left = read_left_writes(saver, stopped, latest.metadata)
+        left = read_left_writes(saver, stopped, latest)
         saver.put_writes(stopped, {**left, CANCELLED: request})
         return True
 
@@ -298,7 +295,7 @@ def update(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, 
                 f"checkpoint {config.checkpoint_id} is not the latest, which is {latest.id}",
             )
         config = config.with_check_point_id(latest.id)
-        left = read_left_writes(saver, config, latest.metadata)
+        left = read_left_writes(saver, config, latest)
         key = next_update_key({**left, **saver.get_writes(config)})
         saver.put_writes(config, {**left, key: recorded})
 
@@ -353,7 +350,7 @@ def fork(
     original = _load(saver, source)
     head = StoredCheckpoint(
         _copy_as_fork(original, created_at, id=original.id, parent_id=original.parent_id),
-        writes=_read_interrupts(saver, source, original.metadata, created_at),
+        writes=_read_interrupts(saver, source, original, created_at),
     )
     # A copy without the first state, which is not needed: the last one will do.
     first = original.with_metadata(FrozenDict(path[0].metadata))
@@ -407,7 +404,7 @@ def rollback(
         check_rights(saver, config, "put", "put_writes")
         copy = StoredCheckpoint(
             _copy_as_fork(checkpoint, created_at, id=generate_id(), parent_id=checkpoint.id),
-            writes=_read_interrupts(saver, config, checkpoint.metadata, created_at),
+            writes=_read_interrupts(saver, config, checkpoint, created_at),
         )
         # At a config with a checkpoint id, put replaces that checkpoint.
         return copy.put(saver, config.with_check_point_id(None))
@@ -611,12 +608,8 @@ def _copy_as_fork(
 
 
 def _read_interrupts(
-    saver: BaseCheckpointSaver, config: RunnableConfig, metadata: Mapping[str, Any], now: datetime | None
+    saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint, now: datetime | None
 ) -> Mapping[str, Any]:
-    """Return the interrupts and timers of a checkpoint, without their answers."""
-    recorded = {**read_left_writes(saver, config, metadata), **saver.get_writes(config)}
-    writes = {key: value for key, value in recorded.items() if key.startswith((INTERRUPT, TIMER))}
-    interrupts = without_passed_deadlines(writes, now or datetime.now(UTC))
-    if any(key.startswith(TIMER) for key in interrupts):
-        interrupts[ASLEEP] = True
-    return interrupts
+    """Return what waits again at a copy of a checkpoint."""
+    recorded = {**read_left_writes(saver, config, checkpoint), **saver.get_writes(config)}
+    return writes_of_copy(recorded, now or datetime.now(UTC))

@@ -48,7 +48,7 @@ class RunPath:
         for source, target in pairwise(path):
             # A history contains a node twice after an update of its state, and START before each input:
             # the run did not go from one to the other.
-            if target == START or (source == target and not self._has_edge(source, target)):
+            if target == START or (source == target and not self.has_edge(source, target)):
                 continue
 
             number += 1
@@ -57,7 +57,7 @@ class RunPath:
             elif source in forks:
                 for branch in forks[source].branches.values():
                     for node_id in sorted(branch & self.nodes):
-                        if self._has_edge(node_id, target):
+                        if self.has_edge(node_id, target):
                             self._record(number, node_id, target)
             else:
                 self._record(number, source, target)
@@ -67,11 +67,11 @@ class RunPath:
         outside = set(known) - self._in_branches
         jumps: list[tuple[str, str]] = []
         for source, target in self.steps:
-            if not self._has_edge(source, target) and source in outside and target in outside:
+            if not self.has_edge(source, target) and source in outside and target in outside:
                 jumps.append((source, target))
         return jumps
 
-    def _has_edge(self, source: str, target: str) -> bool:
+    def has_edge(self, source: str, target: str) -> bool:
         edge = self._edges.get(source, [])
         if isinstance(edge, Condition):
             return edge.mappings is not None and target in edge.mappings.values()
@@ -227,8 +227,12 @@ class DiagramModel:
                 for target in targets:
                     self.arrows.append(self._make_arrow(source, target))
 
-        # Steps that follow no edge, of a Command or an update.
-        for source, target in self._path.find_jumps(self._names_of):
+        # The destinations that Commands may choose, and the steps that follow no edge, of a Command or an update.
+        chosen = self._path.find_jumps(self._names_of)
+        for node_id, part in graph.nodes.items():
+            destinations = part.destinations if isinstance(part, Node) else ()
+            chosen += [(node_id, target) for target in destinations if not self._path.has_edge(node_id, target)]
+        for source, target in dict.fromkeys(chosen):
             self.arrows.append(self._make_arrow(source, target, is_dotted=True))
 
     def _add_shape(self, node_id: str, label: str, kind: ShapeKind) -> None:
@@ -314,6 +318,12 @@ def _read_edges(graph: Topology | GraphDefinition) -> Mapping[str, Targets]:
             edges[source] = list(graph.forks[edge].heads)
         else:
             edges[source] = [edge]
+    # A node that ends a branch without an edge leads to the join of the innermost fork around it.
+    forks = sorted(graph.forks.values(), key=lambda fork: sum(map(len, fork.branches.values())))
+    for fork in forks:
+        for node_id in sorted(frozenset().union(*fork.branches.values())):
+            if node_id not in edges and not graph.nodes[node_id].destinations:
+                edges[node_id] = [fork.join]
     return edges
 
 

@@ -39,6 +39,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.incomplete import check_complete
 from graphkit._saver.status import (
     CANCEL_REQUEST,
+    CONTINUED_EXECUTION,
     LOOK_INTERVAL,
     PAUSE_REQUEST,
     RESUMED_AT,
@@ -46,6 +47,7 @@ from graphkit._saver.status import (
     WRITES_TAKEN_FROM,
     has_only_requests,
     public_metadata,
+    taken_over,
 )
 from graphkit._saver.writes import (
     ANSWER,
@@ -190,9 +192,6 @@ class RunControl:
 
 ONCE: Final = "once:"
 """Prefix: `once:<key of the node execution>:<key>` -> the result of a side effect."""
-CONTINUED_EXECUTION: Final = "visit"
-"""In the metadata: the start of the node execution that continues after this checkpoint, if it
-began before this checkpoint was stored."""
 PER_CHECKPOINT_KEYS: Final = frozenset(
     {
         "step",
@@ -504,7 +503,7 @@ class RunHistory:
         taken_from = base.metadata.get(WRITES_TAKEN_FROM)
         if taken_from is not None and has_only_requests(writes):
             parent = self.config.with_check_point_id(taken_from)
-            writes = {**(yield LoadWrites(self.saver, parent)), **writes}
+            writes = {**taken_over((yield LoadWrites(self.saver, parent)), base), **writes}
             self.writes_from = taken_from
         return dict(well_formed_writes(writes, self.config.thread))
 

@@ -15,7 +15,6 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple, final
 
 from graphkit._engine.history import (
-    CONTINUED_EXECUTION,
     ResumePlan,
     RunHistory,
     callers_metadata,
@@ -32,25 +31,25 @@ from graphkit._engine.state import (
     pack_if_marked,
     unpack_if_marked,
 )
-from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.checkpoint import Checkpoint, to_datetime
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume
-from graphkit._saver.status import WRITES_TAKEN_FROM, has_only_requests
+from graphkit._saver.status import CONTINUED_EXECUTION, WRITES_TAKEN_FROM, has_only_requests
 from graphkit._saver.writes import (
     ANSWER,
     ASLEEP,
     CANCELLED,
     FAILURE,
-    INTERRUPT,
     OUTER_EXECUTION,
     STOP_PREFIXES,
     SUBMIT,
-    TIMER,
     UPDATE,
     Submission,
     answers_of_time,
+    asked_again,
     can_answer,
+    first_open_interrupts,
     has_expired,
     interrupts_in,
     next_update_key,
@@ -58,7 +57,7 @@ from graphkit._saver.writes import (
     subgraph_namespace,
     taken_answers,
     unanswered_interrupts,
-    without_passed_deadlines,
+    writes_of_copy,
 )
 from graphkit._values.frozen import freeze
 from graphkit._wording import message_of
@@ -148,8 +147,7 @@ def plan_resume(
         next_node_id = target
     recorded = dict(writes)
     if not is_latest:  # its interrupts wait again, without their answers
-        recorded = {key: value for key, value in recorded.items() if key.startswith((INTERRUPT, TIMER))}
-        recorded = without_passed_deadlines(recorded, now)
+        recorded = asked_again(recorded, now)
     was_interrupted = any(key.startswith(STOP_PREFIXES) for key in recorded)
     waiting = unanswered_interrupts(recorded)
     parts = split_resume(resume, waiting, subgraph_interrupts(recorded))
@@ -157,7 +155,7 @@ def plan_resume(
     # The run lock is held, so that no human answers between the look at the clock and the record.
     added = {**answers_of_time(recorded, now), **brought.writes}
     if not is_latest:
-        recorded = _first_open_interrupts(recorded, added)
+        recorded = first_open_interrupts(recorded, added)
     # Answers may have been recorded by `graphkit.operations.answer`, long before this resume. From
     # here on, readers see that a run has taken them.
     added.update(taken_answers({**recorded, **added}))
@@ -283,33 +281,6 @@ def _answers_by_id(value: Any, waiting: Mapping[str, Any]) -> Mapping[str, Any]:
         raise GraphRunnerError(f"several interrupts wait: resume with a mapping of id to answer; the ids are {known}")
     # A node makes one `interrupt()` call after the other: the first is the one that waits.
     return {next(iter(inside)): value}
-
-
-def _first_open_interrupts(recorded: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the interrupts that wait again when an older checkpoint is resumed.
-
-    A node that asked twice was answered the first time. Without that answer it asks its first
-    question again, and its second question must not wait at the same time.
-
-    Args:
-        recorded: the interrupts and timers of the checkpoint.
-        added: the pending writes that the resume adds, answers among them.
-
-    Returns:
-        The interrupts, but of each node execution only those up to its first unanswered one.
-    """
-    kept: dict[str, Any] = {}
-    waiting: set[tuple[str, str]] = set()
-    for key, interrupt in recorded.items():
-        _, _, stop_id = key.partition(":")
-        is_answered = ANSWER + stop_id in added
-        if interrupt["when"] == "inside" and not is_answered:
-            execution = (interrupt["node_id"], interrupt.get("key", ""))
-            if execution in waiting:
-                continue
-            waiting.add(execution)
-        kept[key] = interrupt
-    return kept
 
 
 # The updates
@@ -503,16 +474,24 @@ class Update:
         next_node_id = yield from self._find_next(base)
         writes = yield from history.load_writes(base)
         # Without a node of its own the update leaves the run where it is: the interrupts that wait
-        # there, and their answers, remain valid.
+        # there, and their answers, remain valid. At an earlier checkpoint that node execution is over:
+        # the next node is executed anew, as by a resume there. So it is if the base is such an update,
+        # and its process died before it had recorded what waits again.
         keeps_position = self.as_node is None and self.goto is None
+        died_anew = history.writes_from != base.id and CONTINUED_EXECUTION not in base.metadata
+        continues = history.is_latest and not died_anew
         metadata = inherited_metadata(base)
         metadata |= {key: value for key, value in callers_metadata(history.config).items() if key != "run_id"}
         metadata |= graph_metadata(history.program)
         was_interrupted = any(key.startswith(STOP_PREFIXES) for key in writes)
+        now = history.clock.now()
         metadata["step"] = 0 if was_interrupted else base.metadata.get("step", 0)
         metadata["source"] = "update"
         if keeps_position:
-            metadata[CONTINUED_EXECUTION] = base.metadata.get(CONTINUED_EXECUTION, base.id)
+            if continues:
+                metadata[CONTINUED_EXECUTION] = base.metadata.get(CONTINUED_EXECUTION, base.id)
+            else:
+                writes = writes_of_copy(writes, to_datetime(now // 1000))
             if SUBMIT in base.metadata:
                 metadata[SUBMIT] = base.metadata[SUBMIT]
             if not has_only_requests(writes):
@@ -522,7 +501,6 @@ class Update:
         changes = state.changes
         if state.subgraph_updates is not None:
             data, changes = include_subgraph_updates(data, changes, state.subgraph_updates.entries)
-        now = history.clock.now()
         checkpoint = Checkpoint.from_stored(
             id=history.clock.new_id(now // 1_000_000),
             node_id=node_id,

@@ -43,6 +43,7 @@ from graphkit._saver.writes import (
     subgraph_timers,
     unanswered_interrupts,
     well_formed_writes,
+    writes_of_copy,
 )
 from graphkit._values.frozen import FrozenDict
 from graphkit.errors import CheckpointSerializationError
@@ -268,7 +269,7 @@ def grant_cancel_request(saver: BaseCheckpointSaver, config: RunnableConfig) -> 
     for latest in saver.recent(config, limit=1):
         if latest.stopped or latest.next_node_id == END:
             return False
-        left = read_left_writes(saver, config.with_check_point_id(latest.id), latest.metadata)
+        left = read_left_writes(saver, config.with_check_point_id(latest.id), latest)
     for checkpoint_id in find_mailboxes(saver, config, _RECENT_MAILBOXES):
         writes = saver.get_writes(config.with_check_point_id(checkpoint_id))
         request = writes.get(CANCEL_REQUEST)
@@ -284,6 +285,9 @@ def grant_cancel_request(saver: BaseCheckpointSaver, config: RunnableConfig) -> 
 
 WRITES_TAKEN_FROM: Final = "keeps"
 """In the metadata of an update: the id of the checkpoint whose pending writes it takes over."""
+CONTINUED_EXECUTION: Final = "visit"
+"""In the metadata: the start of the node execution that continues after this checkpoint, if it
+began before this checkpoint was stored. An update of an earlier checkpoint continues none."""
 _REQUESTS: Final = frozenset({CANCEL_REQUEST, PAUSE_REQUEST})
 
 
@@ -292,8 +296,15 @@ def has_only_requests(writes: Mapping[str, Any]) -> bool:
     return writes.keys() <= _REQUESTS
 
 
+def taken_over(writes: Mapping[str, Any], update: Checkpoint | CheckpointInfo) -> Mapping[str, Any]:
+    """Return which pending writes of another checkpoint an update takes over."""
+    if CONTINUED_EXECUTION in update.metadata:
+        return writes
+    return writes_of_copy(writes, update.created_at)
+
+
 def read_left_writes(
-    saver: BaseCheckpointSaver, config: RunnableConfig, metadata: Mapping[str, Any]
+    saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint | CheckpointInfo
 ) -> Mapping[str, Any]:
     """Return the pending writes that a checkpoint lacks because the process died in the update; normally none.
 
@@ -303,12 +314,12 @@ def read_left_writes(
     Args:
         saver: the store.
         config: names the checkpoint.
-        metadata: that of the checkpoint.
+        checkpoint: the checkpoint.
     """
-    taken_from = metadata.get(WRITES_TAKEN_FROM)
+    taken_from = checkpoint.metadata.get(WRITES_TAKEN_FROM)
     if taken_from is None or not has_only_requests(saver.get_writes(config)):
         return {}
-    return saver.get_writes(config.with_check_point_id(taken_from))
+    return taken_over(saver.get_writes(config.with_check_point_id(taken_from)), checkpoint)
 
 
 def _number_slot(info: CheckpointInfo) -> int:

@@ -307,10 +307,17 @@ def is_expired(resumed: Any) -> bool:
     return isinstance(resumed, Mapping) and resumed.get("expired") is True
 
 
-def without_passed_deadlines(writes: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """Return interrupts of an earlier checkpoint, which are asked again: without the times that have passed."""
+# An earlier checkpoint from which a thread goes on: its next node is executed anew. It asks again what it asked,
+# and finds nothing else of what was recorded for the execution that is over: no answers, no updates, no finished
+# branches, no results of `once`.
+
+
+def asked_again(writes: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """Return the interrupts and timers of an earlier checkpoint, without the deadlines that have passed."""
     asked_again: dict[str, Any] = {}
     for key, stop in writes.items():
+        if not key.startswith((INTERRUPT, TIMER)):
+            continue
         passed: set[str] = set()
         if key.startswith(INTERRUPT) and has_expired(stop.get("deadline"), now):
             passed |= {"deadline", "default"}
@@ -320,6 +327,43 @@ def without_passed_deadlines(writes: Mapping[str, Any], now: datetime) -> dict[s
         if passed:
             asked_again[key] = freeze({name: value for name, value in stop.items() if name not in passed})
     return asked_again
+
+
+def first_open_interrupts(recorded: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the interrupts that wait again.
+
+    A node that asked twice was answered the first time. Without that answer it asks its first
+    question again, and its second question must not wait at the same time.
+
+    Args:
+        recorded: what an earlier checkpoint asks again.
+        added: the pending writes that are added, answers among them.
+
+    Returns:
+        The interrupts, but of each node execution only those up to its first unanswered one.
+    """
+    kept: dict[str, Any] = {}
+    waiting: set[tuple[str, str]] = set()
+    for key, interrupt in recorded.items():
+        _, _, stop_id = key.partition(":")
+        is_answered = ANSWER + stop_id in added
+        if interrupt["when"] == "inside" and not is_answered:
+            execution = (interrupt["node_id"], interrupt.get("key", ""))
+            if execution in waiting:
+                continue
+            waiting.add(execution)
+        kept[key] = interrupt
+    return kept
+
+
+def writes_of_copy(writes: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """Return the pending writes of a copy of an earlier checkpoint, given those of the original."""
+    asked = asked_again(writes, now)
+    # A timer before a question was due when the question was asked: they may wait at the same time.
+    copied = first_open_interrupts(asked, {ANSWER + timer_id: None for timer_id in unanswered_timers(asked)})
+    if any(key.startswith(TIMER) for key in copied):
+        copied[ASLEEP] = True
+    return copied
 
 
 def can_answer(when: When, value: Any) -> bool:

@@ -153,6 +153,24 @@ def test_a_step_that_follows_no_edge_is_drawn_too():
     assert links == ["__START__ -->|1| A", "C -->|3| __END__", "A -.->|2| C"]
 
 
+def test_the_destinations_of_commands_are_drawn():
+    graph = StateGraph({}).add_node("A", node, destinations=["B", "C", END]).add_node("B", node).add_node("C", node)
+    for source, target in ((START, "A"), ("A", "B"), ("B", END), ("C", END)):
+        graph.add_edge(source, target)
+    expected = ["A --> B", "A -.-> C", "A -.-> __END__"]
+    assert [arrow for arrow in arrows(graph) if arrow.startswith("A")] == expected
+    assert [arrow for arrow in arrows(graph.compile()) if arrow.startswith("A")] == expected
+    passed = arrows(graph, path=[START, "A", "C", END])
+    assert [arrow for arrow in passed if arrow.startswith("A")] == ["A --> B", "A -.->|2| C", "A -.-> __END__"]
+
+
+def test_a_branch_that_ends_without_an_edge_leads_to_its_own_join():
+    graph = make_graph("START>A A>B,C,H B>E,F E>G G>D H>D D>END")
+    drawn = arrows(graph.compile())
+    assert {"F --> G", "C --> D"} <= set(drawn)
+    assert len(drawn) == 12
+
+
 def test_the_ids_of_a_history_are_a_path():
     """A node is there twice where its state was updated, and START again where a second input came."""
     _, links = passed(chain("A", "B"), [START, "A", "A", "B", START, "A", "gone", END])

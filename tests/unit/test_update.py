@@ -1,6 +1,6 @@
 """update_state: what it appends, what stays, what is refused."""
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 
 import pytest
@@ -12,8 +12,11 @@ from graphkit.worker import Worker
 from savers import MemorySaver
 from tests.support.graphs import (
     CONFIG,
+    COUNTED,
     LOG,
     at_checkpoint,
+    connect,
+    log_node,
     make_chain,
     make_graph,
     nodes_of,
@@ -268,3 +271,90 @@ def test_a_running_thread_cannot_be_updated_from_outside():
         compiled.update_state(CONFIG, {})
     stream.close()
     compiled.update_state(CONFIG, {})
+
+
+# --- an earlier checkpoint: its next node is executed anew ------------------------------------------------------------
+
+
+def reading_n(name):
+    return lambda state: {"log": f"{name}{state['n']}"}
+
+
+def fork_of_n():
+    return make_graph(COUNTED, "START>a a>b,c b>d c>d d>END", b=reading_n("b"), c=reading_n("c"))
+
+
+def map_of_n():
+    graph = StateGraph(COUNTED).add_node("a", log_node("a"))
+    graph.add_map_node("m", lambda item: {"log": f"m{item}"}, lambda state: [state["n"]] * 2)
+    return connect(graph, "START>a a>m m>END")
+
+
+def nested_of_n():
+    return make_chain(COUNTED, a=log_node("a"), s=make_chain(COUNTED, p=reading_n("p"), q=reading_n("q")).compile())
+
+
+def once_of_n():
+    def pay(state, config):
+        return {"log": config.once("pay", lambda: f"paid{state['n']}")}
+
+    return make_chain(COUNTED, a=log_node("a"), pay=pay)
+
+
+def die_in_update(compiled, saver, monkeypatch, config, values):
+    """Update, and die before the pending writes of the parent are taken over."""
+    with monkeypatch.context() as patched, suppress(TypeError):
+        patched.setattr(saver, "put_writes", None)
+        compiled.update_state(config, values)
+
+
+@pytest.mark.parametrize("deaths", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("make", "log"),
+    [
+        (fork_of_n, ["b{n}", "c{n}", "d"]),
+        (map_of_n, ["m{n}", "m{n}"]),
+        (nested_of_n, ["p{n}", "q{n}"]),
+        (once_of_n, ["paid{n}"]),
+    ],
+)
+def test_after_an_earlier_checkpoint_all_of_its_next_node_runs_with_the_new_values(
+    saver, make, log, deaths, monkeypatch
+):
+    compiled = make().compile(checkpoint_saver=saver)
+    assert compiled.invoke({"n": 1}, CONFIG)["log"] == ["a", *(word.format(n=1) for word in log)]
+    config = next(snapshot for snapshot in compiled.get_state_history(CONFIG) if snapshot.node == "a").config
+
+    for _ in range(deaths):
+        die_in_update(compiled, saver, monkeypatch, config, {})
+        config = CONFIG
+    compiled.update_state(config, {"n": 1})
+
+    assert status_of(saver) == "stalled"
+    assert compiled.invoke(None, CONFIG)["log"] == ["a", *(word.format(n=2) for word in log)]
+
+
+@pytest.mark.parametrize("deaths", [0, 1, 2])
+def test_what_an_earlier_checkpoint_asked_is_asked_again(saver, deaths, monkeypatch):
+    keys = set()
+
+    def ask(state, config):
+        keys.add(config.idempotency_key)
+        return {"log": [interrupt(f"q{state['n']}"), interrupt("really?")]}
+
+    compiled = make_chain(COUNTED, a=log_node("a"), ask=ask).compile(checkpoint_saver=saver)
+    stop = compiled.invoke_final({}, CONFIG)
+    compiled.invoke(GraphResume("yes"), CONFIG)
+    compiled.invoke(GraphResume("sure"), CONFIG)
+    config = CONFIG.replace(checkpoint_id=stop.waiting.checkpoint_id)
+
+    for _ in range(deaths):
+        die_in_update(compiled, saver, monkeypatch, config, {})
+        config = CONFIG
+    compiled.update_state(config, {"n": 1})
+
+    assert pending_ids(saver) == [stop.id]
+    assert compiled.invoke_final(None, CONFIG).payload == "q1"
+    assert compiled.invoke_final(GraphResume("no"), CONFIG).payload == "really?"
+    assert compiled.invoke(GraphResume("never"), CONFIG)["log"] == ["a", "no", "never"]
+    assert len(keys) == 2

@@ -259,3 +259,22 @@ def test_old_threads_are_archived_there(url, tmp_path):
     copy_thread(live, "t", archive, "t")
     live.delete("t")
     assert numbers(ObjectStoreSaver(url).list(CONFIG)) == [2, 1, 0]
+
+
+def test_what_was_written_before_a_run_is_no_conflict(url):
+    saver = ObjectStoreSaver(url)
+    other = ObjectStoreSaver(url)
+    nested = CONFIG.replace(checkpoint_ns="n")
+    saver.put(nested, make(0))
+    saver.put(CONFIG, make(1))
+    other.put(nested, make(2))
+    with saver.run_lock(CONFIG):
+        saver.put(nested, make(3))
+        other.put(CONFIG, make(4))
+        with pytest.raises(CheckpointConflictError):
+            saver.put(CONFIG, make(5))
+    other.release(CONFIG)
+    for config in (CONFIG, nested):
+        other.put(RunnableConfig("u", checkpoint_ns=config.checkpoint_ns), make(6))
+    saver.copy("u", "t")
+    assert numbers(saver.list(nested)) == [6]

@@ -529,11 +529,12 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             # A medium may have stored the record and refused it nevertheless, if the log was replaced right then. An
             # earlier checkpoint may have the id, too: that one stands before the record, or says something else.
             present = log.history.find(checkpoint.id)
-            if present is None:
+            if present is None or not present.is_copy_of(attempted):
                 return False
             if log.frames.fid == fid:
+                # Another writer, too, may have put the id, and right there.
                 return present.offset == attempted.offset
-            return present.is_copy_of(attempted) and log.load_state(present) == checkpoint.state
+            return log.load_state(present) == checkpoint.state
 
         def append(log: Log[Medium]) -> None:
             nonlocal attempted, fid

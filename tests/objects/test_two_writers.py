@@ -278,3 +278,13 @@ def test_what_was_written_before_a_run_is_no_conflict(url):
         other.put(RunnableConfig("u", checkpoint_ns=config.checkpoint_ns), make(6))
     saver.copy("u", "t")
     assert numbers(saver.list(nested)) == [6]
+
+
+def test_two_writers_append_an_id_at_the_same_place(url):
+    one = ObjectStoreSaver(url)
+    two = ObjectStoreSaver(url)
+    one.put(CONFIG, make(0))
+    assert numbers(two.list(CONFIG)) == [0]
+    for number, saver in enumerate((one, two), 1):
+        saver.put(CONFIG, Checkpoint(id="same", node_id="a", next_node_id="b", state={"n": number}))
+    assert numbers(one.list(CONFIG)) == numbers(two.list(CONFIG)) == [2, 1, 0]

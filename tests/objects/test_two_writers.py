@@ -288,3 +288,13 @@ def test_two_writers_append_an_id_at_the_same_place(url):
     for number, saver in enumerate((one, two), 1):
         saver.put(CONFIG, Checkpoint(id="same", node_id="a", next_node_id="b", state={"n": number}))
     assert numbers(one.list(CONFIG)) == numbers(two.list(CONFIG)) == [2, 1, 0]
+
+
+def test_a_version_of_a_deleted_thread_is_not_taken_for_a_new_one(url):
+    saver = ObjectStoreSaver(url)
+    other = ObjectStoreSaver(url)
+    for number in range(2):
+        saver.put(CONFIG, make(number))
+        released = saver.release(CONFIG)
+        assert numbers(released.checkpoints) == numbers(other.tag(CONFIG, 1).checkpoints) == [number]
+        saver.delete("t")

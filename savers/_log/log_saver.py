@@ -987,10 +987,14 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         """
         config = RunnableConfig.of(config)
         log = self.catalogue.new_log(config.thread, config.checkpoint_ns, version or 0)
-        try:
-            return get_key_name(log.frames.read_own_key()) or None
-        finally:
-            log.close()
+        while True:
+            try:
+                return get_key_name(log.frames.read_own_key()) or None
+            except CheckpointCorruptionError as error:
+                if not log.frames.bytes.is_gone():
+                    raise self._explain_damage(error) from error
+            finally:
+                log.close()
 
     # Runs
 

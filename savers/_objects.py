@@ -130,6 +130,12 @@ class Bucket:
         with self._explain(name, "look for"):
             return bool(self._fs.exists(self._path(name)))
 
+    def identify(self, name: str) -> str | None:
+        """Return what tells an object from a later one of the same name; None if there is none."""
+        with suppress(FileNotFoundError), self._explain(name, "look for"):
+            return str(self._fs.ukey(self._path(name)))
+        return None
+
     def read(self, names: Sequence[str]) -> list[bytes]:
         """Return the bytes of several objects.
 
@@ -238,6 +244,8 @@ class SegmentBytes(BufferedLogBytes):
         self._version = version
         self._log = ""
         """The name of the log that was open last, or would have been."""
+        self._identity: str | None = None
+        """Of a released version: that of its object. After a delete of the thread, another one gets its name."""
         self._starts: list[int] = []
         """Where the segments begin."""
         self._kept: dict[int, bytes] = {}
@@ -246,8 +254,12 @@ class SegmentBytes(BufferedLogBytes):
         """Whether nothing can be appended to the log: the next one takes its place."""
 
     def open(self) -> bool:
+        if self._version:
+            self._log = f"v{self._version:08d}"
+            self._identity = self._identify_version()  # First: what is read then is not older.
         logs = list_logs(self._bucket, self._directory)
-        self._log = f"v{self._version:08d}" if self._version else find_last_log(logs)
+        if not self._version:
+            self._log = find_last_log(logs)
         self.size = 0
         self._is_sealed = False
         self._starts = []
@@ -260,8 +272,13 @@ class SegmentBytes(BufferedLogBytes):
                 self._starts.append(start)
         return self.size > 0
 
+    def _identify_version(self) -> str | None:
+        return self._bucket.identify(name_segment(self._directory, self._log))
+
     def refresh(self, end: int) -> Change:
-        if self._version or not (self._exists(self._log, end) or self._exists(_name_next(self._log), 0)):
+        if self._version:
+            return Change.NONE if self._identify_version() == self._identity else Change.REPLACED
+        if not (self._exists(self._log, end) or self._exists(_name_next(self._log), 0)):
             return Change.NONE
         known = self._log
         self.open()
@@ -273,7 +290,9 @@ class SegmentBytes(BufferedLogBytes):
         return self._bucket.exists(name_segment(self._directory, log, offset))
 
     def is_gone(self) -> bool:
-        return not self._version and find_last_log(list_logs(self._bucket, self._directory)) != self._log
+        if self._version:
+            return self._identify_version() != self._identity
+        return find_last_log(list_logs(self._bucket, self._directory)) != self._log
 
     def close(self) -> None:
         super().close()

@@ -570,7 +570,11 @@ def copy_thread(source: BaseCheckpointSaver, thread: str, target: BaseCheckpoint
     """
     namespaces = _check_source(source, thread)
     first = RunnableConfig(thread, checkpoint_ns=min(namespaces))
-    oldest = source.list(first)[-1]
+    checkpoints = source.list(first)
+    if not checkpoints:
+        # Another process has released or deleted it meanwhile: not every saver has run locks across processes.
+        raise CheckpointNotFoundError(thread)
+    oldest = checkpoints[-1]
     with fill_new_thread(target, new_thread, thread, namespaces, oldest, find_own_key(source, first)) as incoming:
         for namespace in namespaces:
             config = RunnableConfig(thread, checkpoint_ns=namespace)

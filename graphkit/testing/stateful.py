@@ -25,7 +25,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import HasVersions
+from graphkit._saver.capabilities import HasVersions, SupportsRemove
 from graphkit._saver.status import public_metadata
 from graphkit._values.channels import REMOVE
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
@@ -504,6 +504,20 @@ class SaverMachine(RuleBasedStateMachine):
             keep_interrupted=keep_interrupted,
         )
         check.equal(count, expected, "the count of prune")
+
+    @rule(key=histories, positions=st.lists(positions, max_size=3), is_all=st.booleans())
+    def remove(self, key: HistoryKey, positions: list[float], is_all: bool) -> None:
+        """Remove some checkpoints of a history, or all."""
+        saver = self.saver
+        if not isinstance(saver, SupportsRemove):
+            return
+
+        rows = self.history(key)
+        picked = [self.pick(key, position) for position in positions]
+        ids = {row.id for row in (rows if is_all else filter(None, picked))}
+        kept = [row for row in rows if row.id not in ids]
+        check.equal(saver.remove(self.config(key), ids), len(rows) - len(kept), "the count of remove")
+        self.rows[key] = kept
 
     @rule(index=st.integers(0, 1))
     def open_again(self, index: int) -> None:

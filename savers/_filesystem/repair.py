@@ -536,8 +536,7 @@ class Repairer:
         size = open_unchecked(damaged)
         frames = damaged.frames
         medium = frames.bytes
-        directory, file_name = os.path.split(damaged.path)
-        version = layout.parse_version(file_name)
+        version = layout.parse_version(os.path.basename(damaged.path))
         generation = identify_log(store, damaged, size)
         corrections = find_corrections(frames.records, size)
         if corrections:
@@ -553,7 +552,9 @@ class Repairer:
         if version is not None:
             # The name says that the history is released, whether the record that ends it is left or not.
             ending = (RELEASE, version)
-        elif (checkpoints or early) and ending is not None:
+        elif not checkpoints and not early:
+            ending = None
+        elif ending is not None:
             unfinished = name_ending(ending[0])
         # The copy has the bytes as they are in the file, without the corrections. It is on the disk, with its name,
         # before the old log loses its own.
@@ -562,11 +563,7 @@ class Repairer:
             content = FileRange(io=store.io, fd=medium.fd, start=0, end=size)
             salvaged = self._set_aside(content, damaged.path, f"{layout.DAMAGED}{generation}-{frames.fid:08x}")
         if not self._dry_run:
-            if checkpoints or early or version is not None:
-                rewrite.keep(store, damaged, checkpoints, early=early, lost_offset=NOWHERE, ending=ending)
-            else:
-                store.io.unlink(damaged.path)
-                store.io.fsync_dir(directory)
+            rewrite.keep(store, damaged, checkpoints, early=early, lost_offset=NOWHERE, ending=ending)
         return FileRepair(
             before=report,
             thread_id=damaged.thread_id,

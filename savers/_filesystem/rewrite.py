@@ -11,7 +11,7 @@ thread.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
@@ -243,11 +243,11 @@ def keep(
     log: FileLog,
     checkpoints: Sequence[StoredCheckpoint],
     *,
-    early: Iterable[StoredCheckpoint],
+    early: Sequence[StoredCheckpoint],
     lost_offset: int | None = None,
     ending: tuple[int, int] | None = None,
 ) -> None:
-    """Rewrite a log with some of its checkpoints. The caller holds the mutex of the log.
+    """Rewrite a log with some of its checkpoints; remove it if nothing is left. The caller holds the mutex of the log.
 
     Args:
         store: the store.
@@ -261,6 +261,13 @@ def keep(
         CheckpointCorruptionError: a checkpoint cannot be read. The old log is unchanged.
         OSError: the file system refused. The same.
     """
+    if not checkpoints and not early and ending is None:
+        # A log stands for a history, without being read, where the threads of a store are listed.
+        store.io.unlink(log.path)
+        store.io.fsync_dir(os.path.dirname(log.path))
+        _mark_as_replaced(log.frames)
+        log.close()
+        return
     header = log.frames.header
     assert header is not None
     next_header = new_header(header.digest, header.generation + 1)
@@ -274,11 +281,7 @@ def keep(
             pass
         if ending is not None:
             new.end(*ending)
-        medium = new.frames.bytes
-        if medium.file is None:
-            # No record was kept: the file has only the beginning of the log.
-            medium.append(0, b"", 0, None)
-        _install(store.io, medium.fd, path, log.path)
+        _install(store.io, new.frames.bytes.fd, path, log.path)
     except BaseException:
         with suppress(OSError):
             store.io.unlink(path)
@@ -295,4 +298,4 @@ def keep_all(store: Store, log: FileLog, ending: tuple[int, int] | None = None) 
     See `keep` for the arguments and the errors.
     """
     checkpoints = log.history.load_index().checkpoints
-    keep(store, log, checkpoints, early=log.history.scan.load_early(), ending=ending)
+    keep(store, log, checkpoints, early=list(log.history.scan.load_early()), ending=ending)

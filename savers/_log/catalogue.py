@@ -151,6 +151,11 @@ class OpenLogs(Generic[LogType]):
                         open_log.drop_caches()
                         self._cached -= self._sizes.pop(open_log)
 
+    def list_of_thread(self, thread_id: str) -> Sequence[LogType]:
+        """Return the logs of a thread."""
+        with self._guard:
+            return [log for key, log in self._logs.items() if key[0] == thread_id]
+
     def close_thread(self, thread_id: str) -> None:
         """Close the logs of a thread."""
         with self._guard:

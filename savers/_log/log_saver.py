@@ -529,11 +529,12 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             # A medium may have stored the record and refused it nevertheless, if the log was replaced right then. An
             # earlier checkpoint may have the id, too: that one stands before the record, or says something else.
             present = log.history.find(checkpoint.id)
-            if present is None:
+            if present is None or not present.is_copy_of(attempted):
                 return False
             if log.frames.fid == fid:
+                # Another writer, too, may have put the id, and right there.
                 return present.offset == attempted.offset
-            return present.is_copy_of(attempted) and log.load_state(present) == checkpoint.state
+            return log.load_state(present) == checkpoint.state
 
         def append(log: Log[Medium]) -> None:
             nonlocal attempted, fid
@@ -986,10 +987,14 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         """
         config = RunnableConfig.of(config)
         log = self.catalogue.new_log(config.thread, config.checkpoint_ns, version or 0)
-        try:
-            return get_key_name(log.frames.read_own_key()) or None
-        finally:
-            log.close()
+        while True:
+            try:
+                return get_key_name(log.frames.read_own_key()) or None
+            except CheckpointCorruptionError as error:
+                if not log.frames.bytes.is_gone():
+                    raise self._explain_damage(error) from error
+            finally:
+                log.close()
 
     # Runs
 
@@ -1003,6 +1008,10 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     @contextmanager
     def _note_run(self, thread_id: str, lock: AbstractContextManager[object]) -> Iterator[None]:
         with lock:
+            # Only what other processes write from now on is a conflict. A damaged log is opened anew when it is used.
+            for log in self.catalogue.logs.list_of_thread(thread_id):
+                with log.mutex, suppress(CheckpointerError):
+                    log.refresh()
             self._running.add(thread_id)
             try:
                 yield

@@ -6,7 +6,6 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
-from tests.support.checkpoints import make_checkpoint
 
 CONTEXT = get_context("spawn")
 
@@ -95,13 +94,3 @@ def test_removing_leaves_the_others_as_they_are(saver, opener):
     assert saver.remove(at(), ["c0"]) == 0
     assert saver.remove(at(), []) == 0
     assert fresh.verify().ok
-
-
-def test_all_of_a_history_can_be_removed_and_it_goes_on(saver, opener):
-    assert saver.remove(at(), [f"c{n}" for n in range(4)]) == 4
-    assert opener().get(at()) is None
-    assert list(opener().namespaces("t")) == []
-    assert saver.remove(RunnableConfig("nobody"), ["c0"]) == 0
-    saver.put(at(), make_checkpoint(9))
-    assert opener().get(at()).state == {"n": 9}
-    assert opener().verify().ok

@@ -10,7 +10,12 @@ from uuid import uuid4
 import pytest
 
 from graphkit import END, START, Checkpoint, GraphInterrupt, RunnableConfig, StateGraph
-from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError, CheckpointStorageError
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointerConfigurationError,
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+)
 from graphkit.saver_kit import copy_thread
 from savers import FileSystemSaver, ObjectStoreSaver
 from tests.support.buckets import die_at, replace_operation
@@ -259,3 +264,75 @@ def test_old_threads_are_archived_there(url, tmp_path):
     copy_thread(live, "t", archive, "t")
     live.delete("t")
     assert numbers(ObjectStoreSaver(url).list(CONFIG)) == [2, 1, 0]
+
+
+def test_what_was_written_before_a_run_is_no_conflict(url):
+    saver = ObjectStoreSaver(url)
+    other = ObjectStoreSaver(url)
+    nested = CONFIG.replace(checkpoint_ns="n")
+    saver.put(nested, make(0))
+    saver.put(CONFIG, make(1))
+    other.put(nested, make(2))
+    with saver.run_lock(CONFIG):
+        saver.put(nested, make(3))
+        other.put(CONFIG, make(4))
+        with pytest.raises(CheckpointConflictError):
+            saver.put(CONFIG, make(5))
+    other.release(CONFIG)
+    for config in (CONFIG, nested):
+        other.put(RunnableConfig("u", checkpoint_ns=config.checkpoint_ns), make(6))
+    saver.copy("u", "t")
+    assert numbers(saver.list(nested)) == [6]
+
+
+def test_two_writers_append_an_id_at_the_same_place(url):
+    one = ObjectStoreSaver(url)
+    two = ObjectStoreSaver(url)
+    one.put(CONFIG, make(0))
+    assert numbers(two.list(CONFIG)) == [0]
+    for number, saver in enumerate((one, two), 1):
+        saver.put(CONFIG, Checkpoint(id="same", node_id="a", next_node_id="b", state={"n": number}))
+    assert numbers(one.list(CONFIG)) == numbers(two.list(CONFIG)) == [2, 1, 0]
+
+
+def test_a_version_of_a_deleted_thread_is_not_taken_for_a_new_one(url):
+    saver = ObjectStoreSaver(url)
+    other = ObjectStoreSaver(url)
+    for number in range(2):
+        saver.put(CONFIG, make(number))
+        released = saver.release(CONFIG)
+        assert numbers(released.checkpoints) == numbers(other.tag(CONFIG, 1).checkpoints) == [number]
+        saver.delete("t")
+
+
+def test_a_copy_whose_source_is_deleted_as_it_begins_finds_none(url, monkeypatch):
+    saver = ObjectStoreSaver(url)
+    saver.put(CONFIG, make(0))
+    read = ObjectStoreSaver.list
+
+    def delete_and_list(saver, config):
+        ObjectStoreSaver(url).delete("t")
+        return read(saver, config)
+
+    monkeypatch.setattr(ObjectStoreSaver, "list", delete_and_list)
+    with pytest.raises(CheckpointNotFoundError):
+        saver.copy("t", "u")
+    assert saver.threads() == []
+
+
+def test_the_key_of_a_log_that_is_replaced_as_it_is_read(url, monkeypatch):
+    saver = ObjectStoreSaver(url)
+    for number in range(2):
+        saver.put(CONFIG, make(number))
+    prunes = iter([1])
+
+    def prune_and_read(read):
+        def operate(*arguments):
+            for keep_last in prunes:
+                ObjectStoreSaver(url).prune("t", keep_last=keep_last)
+            return read(*arguments)
+
+        return operate
+
+    replace_operation(monkeypatch, "read", prune_and_read)
+    assert saver.own_key(CONFIG) is None

@@ -10,7 +10,7 @@ from typing import Any
 from graphkit._records.config import ThreadLike
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import HasVersions, SupportsDeleteIdle, SupportsErase
+from graphkit._saver.capabilities import HasVersions, SupportsDeleteIdle, SupportsErase, SupportsRemove
 from graphkit._saver.writes import ANSWER, INTERRUPT
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
 from graphkit.testing import _check as check
@@ -273,6 +273,39 @@ class MaintenanceTests(ContractTests):
             with self.raises(ValueError):
                 saver.prune(thread, keep_tags=["tag"])
             check.count(saver.list(CONFIG), 2)
+
+    # Remove
+
+    def test_remove_removes_single_checkpoints(self) -> None:
+        saver = self.open()
+        if not isinstance(saver, SupportsRemove):
+            self.skip("the saver does not declare remove")
+        oldest, tagged, middle, latest = grow_list(saver, CONFIG, 4)
+        saver.add_tags(config_of(tagged), "tag")
+        saver.put_writes(config_of(tagged), {"w": 1})
+
+        check.equal(saver.remove(CONFIG, [oldest.id, middle.id, latest.id, "unknown"]), 3)
+        self.assert_history(saver, CONFIG, [tagged])
+        check.tags(saver, config_of(tagged), "tag")
+        check.writes(saver, config_of(tagged), {"w": 1})
+        check.equal(saver.remove(CONFIG, [oldest.id]), 0)
+        check.equal(saver.remove(OTHER, [tagged.id]), 0)
+
+    def test_a_thread_without_checkpoints_does_not_exist(self) -> None:
+        saver = self.open("lists_threads")
+        if not isinstance(saver, SupportsRemove):
+            self.skip("the saver does not declare remove")
+        checkpoints = grow_list(saver, CONFIG, 2)
+        check.equal(saver.remove(CONFIG, [checkpoint.id for checkpoint in checkpoints]), 2)
+        self.assert_history(saver, CONFIG, [])
+        check.threads(saver)
+        check.threads(saver, released=True)
+        check.items(saver.namespaces("t"), [])
+        check.same(saver.delete("t"), False)
+
+        following = grow_list(saver, CONFIG, 1)
+        self.assert_history(saver, CONFIG, following)
+        check.threads(saver, "t")
 
     # Delete idle threads
 

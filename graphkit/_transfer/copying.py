@@ -203,13 +203,14 @@ class ThreadReader:
                 record["tags"] = [*tags]
             yield ReadCheckpoint(checkpoint=checkpoint, writes=writes, tags=tags, record=record)
 
-    def lines(self, *, versions: bool, order: Sequence[str] = ()) -> Iterator[str]:
+    def lines(self, *, versions: bool, order: Mapping[int | None, Iterable[str]] = {}) -> Iterator[str]:
         """Yield the thread as lines of a file, the last of them with a digest of the others.
 
         Args:
             versions: whether to export released histories.
-            order: namespaces that come first, in this order; the others are sorted, so that the
-                root comes first: an import marks the first history as incomplete.
+            order: for each version, and the active history (None), namespaces that come first, in
+                this order; the others are sorted, so that the root comes first: an import marks the
+                first history as incomplete.
 
         Raises:
             CheckpointNotFoundError: the thread has neither checkpoints nor, if wanted, versions.
@@ -228,19 +229,19 @@ class ThreadReader:
         yield format_line({"end": digest.hexdigest(), "lines": count})
 
     def _records(
-        self, namespaces: Sequence[str], versions: Sequence[int], order: Sequence[str]
+        self, namespaces: Sequence[str], versions: Sequence[int], order: Mapping[int | None, Iterable[str]]
     ) -> Iterator[Mapping[str, Any]]:
         for version in versions:
-            for namespace in _sort(self.list_namespaces_of(version), order):
+            for namespace in _sort(self.list_namespaces_of(version), order.get(version, ())):
                 for read in self.read(namespace, version):
                     yield {"version": version, **read.record}
             yield {"release": version}
-        for namespace in _sort(namespaces, order):
+        for namespace in _sort(namespaces, order.get(None, ())):
             for read in self.read(namespace):
                 yield read.record
 
 
-def _sort(namespaces: Sequence[str], order: Sequence[str]) -> Sequence[str]:
+def _sort(namespaces: Sequence[str], order: Iterable[str]) -> Sequence[str]:
     first = [name for name in order if name in namespaces]
     return [*first, *sorted(name for name in namespaces if name not in first)]
 

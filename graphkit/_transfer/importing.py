@@ -146,8 +146,8 @@ class ThreadImporter:
         self._incoming = IncomingThread(saver, thread_id, source_id)
         self._was_incomplete = is_thread_incomplete(saver, thread_id)
         """Whether an earlier import was cut short, and this one has not continued it yet."""
-        self._namespaces: dict[str, None] = {}
-        """The namespaces of the file, in its order. Earlier versions did not sort them."""
+        self._namespaces: dict[int | None, dict[str, None]] = {}
+        """The namespaces of each version in the file, in its order. Earlier versions did not sort them."""
         self._first_namespace: str | None = None
         """The namespace of the first line since the last release; the root, if the file has it."""
         self._is_begun = False
@@ -182,6 +182,7 @@ class ThreadImporter:
                     self._release(data["release"])
                     continue
                 namespace, imported = self._parse(data)
+                self._namespaces.setdefault(data.get("version"), {})[namespace] = None
             except CheckpointerError:
                 raise
             except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
@@ -190,7 +191,6 @@ class ThreadImporter:
                 raise CheckpointerConfigurationError(
                     f"{type(self._saver).__name__} keeps no versions; export without them, or import elsewhere"
                 )
-            self._namespaces[namespace] = None
             if data.get("version") in self._stored_versions:
                 self.skipped += 1  # `_finish` compares it
             else:
@@ -296,8 +296,7 @@ class ThreadImporter:
         self._put_parts()
         self._incoming.settle()
         reader = ThreadReader(self._saver, self.thread_id, self._values)
-        order = [*self._namespaces]
-        *_, last_line = reader.lines(versions=self._has_versions, order=order)
+        *_, last_line = reader.lines(versions=self._has_versions, order=self._namespaces)
         end = json.loads(last_line)
         if end["end"] != digest:
             raise CheckpointConflictError(self.thread_id, "the stored thread differs from the file")

@@ -94,6 +94,18 @@ def test_released_histories_come_along(tmp_path, source, versions):
         assert import_threads(target, versions, types=TYPES).skipped == 7
 
 
+def test_the_namespaces_of_a_version_may_be_others_than_those_of_the_active_history(tmp_path):
+    source = FileSystemSaver(tmp_path / "a", fsync="never")
+    for number, namespaces in enumerate((("", "z"), ("", "a", "z"))):
+        source.release("t")
+        for namespace in namespaces:
+            source.put(RunnableConfig("t", checkpoint_ns=namespace), checkpoint(number, START, "a", {}))
+    lines = list(export_threads(source))
+    target = FileSystemSaver(tmp_path / "b", fsync="never")
+    assert import_threads(target, lines).checkpoints == 5
+    assert list(export_threads(target)) == lines
+
+
 def test_a_saver_without_versions_takes_none(source, versions):
     kept = MemorySaver()
     with pytest.raises(CheckpointerConfigurationError, match="keeps no versions"):

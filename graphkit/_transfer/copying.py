@@ -610,8 +610,11 @@ class ThreadCopier:
         self._incoming.settle()
 
     def _begin(self, stage: _Stage) -> None:
-        if stage.namespaces:
-            first = next(self._source.read(min(stage.namespaces), stage.version))
+        if not stage.namespaces:
+            return
+        # A version may have only the placeholder of a copy that was cut short, which is not read.
+        for first in self._source.read(min(stage.namespaces), stage.version):
             history = RunnableConfig(self._thread_id, checkpoint_ns=min(stage.namespaces))
             key = self._find_own_key(history, stage.version)
             self._incoming.begin(stage.namespaces, first.checkpoint.state, first.checkpoint.metadata, key)
+            break

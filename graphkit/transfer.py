@@ -286,9 +286,10 @@ def import_threads(
 ) -> Imported:
     """Store the threads of a file, read each one back, and compare it with the file.
 
-    A thread is incomplete until all of it is stored: no run and no worker takes it. If an import was
-    cut short, the next import of the same file continues it. Holds the run lock of a thread meanwhile.
-    Of logs, files that are stored already, with the same bytes, are skipped.
+    Stores nothing of a thread before all its lines were read and their digest has proved right. A thread
+    is incomplete until all of it is stored: no run and no worker takes it. If an import was cut short,
+    the next import of the same file continues it. Holds the run lock of a thread meanwhile. Of logs,
+    files that are stored already, with the same bytes, are skipped.
 
     Args:
         saver: where to store the threads.
@@ -303,7 +304,7 @@ def import_threads(
             threads before it are stored, and its own checkpoints up to the difference: it is
             incomplete.
         CheckpointFormatError: the file is not an export, is damaged or cut short, or has a newer
-            format.
+            format. The threads before the damage are stored.
         CheckpointSerializationError: a value has a type that is not in `types`.
         CheckpointerConfigurationError: the file has versions, and the saver keeps none: nothing of
             that thread is stored. Or it has logs, and the saver keeps no files, or `rename` is given.
@@ -321,18 +322,16 @@ def import_threads(
     imported: list[str] = []
     stored = 0
     skipped = 0
-    while (data := source.read()) is not None:
-        source_id = data.get("thread")
-        if not isinstance(source_id, str):
-            raise source.error("expected a thread")
+    while (data := source.read_first()) is not None:
+        source_id = data["thread"]
         if form == "logs":
             thread_id = source_id
             stored += import_logs(saver, source, thread_id, data.get("directory"))
         else:
             thread_id = rename(source_id)
-            with saver.run_lock(RunnableConfig(thread_id)):
+            with source.read_thread(source_id) as (thread_lines, digest), saver.run_lock(RunnableConfig(thread_id)):
                 thread = ThreadImporter(saver, source_id, thread_id, JsonValueCodec(types))
-                thread.import_lines(source)
+                thread.import_lines(thread_lines, digest)
             stored += thread.stored
             skipped += thread.skipped
         imported.append(thread_id)

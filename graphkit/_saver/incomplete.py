@@ -407,6 +407,10 @@ class IncomingThread:
             self._compact()
             self._config = None
         tag = self._saver.release(RunnableConfig(self._thread_id))
+        if tag.version is None:
+            raise CheckpointConflictError(
+                self._thread_id, f"version {version} has no checkpoints and cannot be stored; leave versions out"
+            )
         if tag.version != version:
             raise CheckpointConflictError(
                 self._thread_id, f"its history was released as version {tag.version} and should be version {version}"

@@ -203,13 +203,14 @@ class ThreadReader:
                 record["tags"] = [*tags]
             yield ReadCheckpoint(checkpoint=checkpoint, writes=writes, tags=tags, record=record)
 
-    def lines(self, *, versions: bool, order: Sequence[str] = ()) -> Iterator[str]:
+    def lines(self, *, versions: bool, order: Mapping[int | None, Iterable[str]] = {}) -> Iterator[str]:
         """Yield the thread as lines of a file, the last of them with a digest of the others.
 
         Args:
             versions: whether to export released histories.
-            order: namespaces that come first, in this order; the others are sorted, so that the
-                root comes first: an import marks the first history as incomplete.
+            order: for each version, and the active history (None), namespaces that come first, in
+                this order; the others are sorted, so that the root comes first: an import marks the
+                first history as incomplete.
 
         Raises:
             CheckpointNotFoundError: the thread has neither checkpoints nor, if wanted, versions.
@@ -228,19 +229,19 @@ class ThreadReader:
         yield format_line({"end": digest.hexdigest(), "lines": count})
 
     def _records(
-        self, namespaces: Sequence[str], versions: Sequence[int], order: Sequence[str]
+        self, namespaces: Sequence[str], versions: Sequence[int], order: Mapping[int | None, Iterable[str]]
     ) -> Iterator[Mapping[str, Any]]:
         for version in versions:
-            for namespace in _sort(self.list_namespaces_of(version), order):
+            for namespace in _sort(self.list_namespaces_of(version), order.get(version, ())):
                 for read in self.read(namespace, version):
                     yield {"version": version, **read.record}
             yield {"release": version}
-        for namespace in _sort(namespaces, order):
+        for namespace in _sort(namespaces, order.get(None, ())):
             for read in self.read(namespace):
                 yield read.record
 
 
-def _sort(namespaces: Sequence[str], order: Sequence[str]) -> Sequence[str]:
+def _sort(namespaces: Sequence[str], order: Iterable[str]) -> Sequence[str]:
     first = [name for name in order if name in namespaces]
     return [*first, *sorted(name for name in namespaces if name not in first)]
 
@@ -609,8 +610,11 @@ class ThreadCopier:
         self._incoming.settle()
 
     def _begin(self, stage: _Stage) -> None:
-        if stage.namespaces:
-            first = next(self._source.read(min(stage.namespaces), stage.version))
+        if not stage.namespaces:
+            return
+        # A version may have only the placeholder of a copy that was cut short, which is not read.
+        for first in self._source.read(min(stage.namespaces), stage.version):
             history = RunnableConfig(self._thread_id, checkpoint_ns=min(stage.namespaces))
             key = self._find_own_key(history, stage.version)
             self._incoming.begin(stage.namespaces, first.checkpoint.state, first.checkpoint.metadata, key)
+            break

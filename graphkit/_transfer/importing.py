@@ -1,4 +1,7 @@
-"""ThreadImporter: stores the lines of one thread. At the end: logs exported and imported as they are."""
+"""ThreadImporter: stores the lines of one thread. At the end: logs exported and imported as they are.
+
+Nothing is stored of a thread before all its lines were read, and their digests have proved right.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, Literal, final
+from tempfile import SpooledTemporaryFile, gettempdir
+from typing import Any, BinaryIO, Final, Literal, final
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
@@ -44,15 +48,18 @@ FORMAT: Final = 1
 """The version of the lines; a reader refuses a greater one."""
 _FORMS: Final[dict[str, Form]] = {"threads": "lines", "logs": "logs"}
 """By what the first line says."""
+_MAX_IN_MEMORY: Final = 1 << 20
+"""Bytes of a thread's lines above which they are kept in a temporary file."""
 
 
 @final
 class LineReader:
     """Reads the lines of a file, and counts them for error messages."""
 
-    def __init__(self, lines: Iterable[str]) -> None:
+    def __init__(self, lines: Iterable[str], *, number: int = 0) -> None:
+        """Prepare to read lines that follow the one with this number."""
         self._lines = iter(lines)
-        self._number = 0
+        self._number = number
         self.text = ""
         """The last line that was read."""
 
@@ -109,9 +116,63 @@ class LineReader:
             raise self.error(f"it has format {version}; this graphkit reads up to {FORMAT}")
         return form
 
+    def read_first(self) -> dict[str, Any] | None:
+        """Return the line that begins the next thread, and names it; None at the end of the file.
+
+        Raises:
+            CheckpointFormatError: the line is another one.
+        """
+        data = self.read()
+        if data is not None and not isinstance(data.get("thread"), str):
+            raise self.error("expected a thread")
+        return data
+
+    @contextmanager
+    def read_thread(self, thread_id: str) -> Iterator[tuple[LineReader, str]]:
+        """Read the lines of a thread; then yield a reader that has them again, and their digest.
+
+        Raises:
+            CheckpointFormatError: lines are missing or were changed.
+            CheckpointStorageError: there is no room for a temporary file.
+        """
+        number = self._number
+        digest = blake2b(digest_size=16)
+        with SpooledTemporaryFile(_MAX_IN_MEMORY) as copy:
+            while "end" not in (data := self.read_required(of=thread_id)):
+                line = f"{self.text.rstrip()}\n".encode()
+                digest.update(line)
+                try:
+                    copy.write(line)
+                except OSError as error:
+                    raise CheckpointStorageError(gettempdir(), "write", error) from error
+            if data["end"] != digest.hexdigest():
+                raise self.error(f"the lines of thread {thread_id!r} were changed")
+            copy.seek(0)
+            yield LineReader((line.decode() for line in copy), number=number), digest.hexdigest()
+
     def error(self, reason: str) -> CheckpointFormatError:
         """Return an error that names the line."""
         return CheckpointFormatError("the file", f"line {max(self._number, 1)}: {reason}")
+
+
+def check_threads(source: LineReader, form: Form) -> list[str]:
+    """Return the ids of the threads in the rest of a file.
+
+    Raises:
+        CheckpointFormatError: the file is damaged or cut short.
+    """
+    found: list[str] = []
+    while (data := source.read_first()) is not None:
+        thread_id = data["thread"]
+        if form == "logs":
+            with Path(os.devnull).open("wb") as nothing:
+                while _read_log_name(source, thread_id) is not None:
+                    _read_log(source, nothing, thread_id)
+        else:
+            with source.read_thread(thread_id):
+                pass
+        found.append(thread_id)
+    return found
 
 
 def _refuse_constant(constant: str) -> None:
@@ -142,12 +203,11 @@ class ThreadImporter:
         self.skipped = 0
         self._saver = saver
         self._values = values
-        self._digest = blake2b(digest_size=16)
         self._incoming = IncomingThread(saver, thread_id, source_id)
         self._was_incomplete = is_thread_incomplete(saver, thread_id)
         """Whether an earlier import was cut short, and this one has not continued it yet."""
-        self._namespaces: dict[str, None] = {}
-        """The namespaces of the file, in its order. Earlier versions did not sort them."""
+        self._namespaces: dict[int | None, dict[str, None]] = {}
+        """The namespaces of each version in the file, in its order. Earlier versions did not sort them."""
         self._first_namespace: str | None = None
         """The namespace of the first line since the last release; the root, if the file has it."""
         self._is_begun = False
@@ -168,20 +228,20 @@ class ThreadImporter:
         self._has_versions = False
         """Whether the file has a version of this thread."""
 
-    def import_lines(self, source: LineReader) -> None:
-        """Store the next lines, up to the one that ends the thread.
+    def import_lines(self, source: LineReader, digest: str) -> None:
+        """Store the lines of the thread, read it back, and compare it with their digest; then it is complete.
 
         Raises:
-            CheckpointFormatError: lines are missing, were changed or are malformed.
+            CheckpointFormatError: lines are malformed.
             CheckpointConflictError: the stored thread differs from the file.
         """
-        while "end" not in (data := source.read_required(of=self.thread_id)):
-            self._digest.update(f"{source.text.rstrip()}\n".encode())
+        while (data := source.read()) is not None:
             try:
                 if "release" in data:
                     self._release(data["release"])
                     continue
                 namespace, imported = self._parse(data)
+                self._namespaces.setdefault(data.get("version"), {})[namespace] = None
             except CheckpointerError:
                 raise
             except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
@@ -190,12 +250,18 @@ class ThreadImporter:
                 raise CheckpointerConfigurationError(
                     f"{type(self._saver).__name__} keeps no versions; export without them, or import elsewhere"
                 )
-            self._namespaces[namespace] = None
             if data.get("version") in self._stored_versions:
-                self.skipped += 1  # `_finish` compares it
+                self.skipped += 1  # compared below
             else:
                 self._store(namespace, imported)
-        self._finish(data["end"], source)
+        self._put_parts()
+        self._incoming.settle()
+        reader = ThreadReader(self._saver, self.thread_id, self._values)
+        *_, last_line = reader.lines(versions=self._has_versions, order=self._namespaces)
+        end = json.loads(last_line)
+        if end["end"] != digest:
+            raise CheckpointConflictError(self.thread_id, "the stored thread differs from the file")
+        self._incoming.finish()
 
     def _store(self, namespace: str, imported: StoredCheckpoint) -> None:
         """Store a checkpoint, or what it lacks if it is stored already.
@@ -286,22 +352,6 @@ class ThreadImporter:
         self._is_begun = False
         self._states = {}
         self._unmatched = {}
-
-    def _finish(self, digest: str, source: LineReader) -> None:
-        """Check that the lines were complete, and that the stored thread equals them; then it is complete."""
-        # The lines are stored as they come, before their digest is known, since a file may be larger than the memory.
-        # The mark of an incomplete thread stays until the digest, and the stored thread, have proved right.
-        if self._digest.hexdigest() != digest:
-            raise source.error(f"the lines of thread {self.thread_id!r} were changed")
-        self._put_parts()
-        self._incoming.settle()
-        reader = ThreadReader(self._saver, self.thread_id, self._values)
-        order = [*self._namespaces]
-        *_, last_line = reader.lines(versions=self._has_versions, order=order)
-        end = json.loads(last_line)
-        if end["end"] != digest:
-            raise CheckpointConflictError(self.thread_id, "the stored thread differs from the file")
-        self._incoming.finish()
 
 
 # Logs, exported to a file unchanged and imported into another directory. Nothing is decoded here: types need not be
@@ -429,60 +479,69 @@ def import_logs(saver: BaseCheckpointSaver, source: LineReader, thread_id: str, 
 
 def _import_files(source: LineReader, directory: Path, thread_id: str) -> None:
     _check_directory(directory)
+    logs: dict[str, Path] = {}
+    """For each name the file that holds its bytes until all of them were read."""
     with ExitStack() as stack:
-        root_log: tuple[Path, Path] | None = None
-        while "end" not in (data := source.read_required(of=thread_id)):
-            name = data.get("file")
-            if not isinstance(name, str) or not _FILE.match(name):
-                raise source.error("expected a log")
+        while (name := _read_log_name(source, thread_id)) is not None:
+            logs[name] = directory / f"tmp-{name.replace('/', '-')}"
+            stack.callback(logs[name].unlink, missing_ok=True)
+            _write_file(source, logs[name], thread_id)
+        for name, temporary in logs.items():
             path = directory / name
             with suppress(FileExistsError):
                 path.parent.mkdir(mode=0o700)
             _check_directory(path.parent)
-            temporary = path.with_name(f"tmp-{path.name}")
-            _write_file(source, temporary, thread_id)
-            if name == _ROOT_LOG and not os.path.lexists(path):
-                root_log = temporary, path
-                stack.callback(temporary.unlink, missing_ok=True)
-            else:
-                _move_log(temporary, path, thread_id)
-        # Last: without the histories of its nested graphs, a run would repeat what they have done.
-        if root_log is not None:
-            _move_log(*root_log, thread_id)
+            if os.path.lexists(path):
+                _check_file(path)
+                if path.read_bytes() != temporary.read_bytes():
+                    raise CheckpointConflictError(
+                        thread_id, "it already holds other data; delete it first, or import elsewhere"
+                    )
+        # The root last: without the histories of its nested graphs, a run would repeat what they have done.
+        for name in sorted(logs, key=lambda name: name == _ROOT_LOG):
+            path = directory / name
+            logs[name].replace(path)
+            sync_directory(path.parent)
     # An import that died may have created the directory of a namespace without syncing its name.
     sync_directory(directory)
 
 
-def _move_log(temporary: Path, path: Path, thread_id: str) -> None:
-    """Move a log to its place, unless other data are there."""
-    if os.path.lexists(path):
-        _check_file(path)
-        if path.read_bytes() != temporary.read_bytes():
-            temporary.unlink()
-            raise CheckpointConflictError(
-                thread_id, "it already holds other data; delete it first, or import elsewhere"
-            )
-    temporary.replace(path)
-    sync_directory(path.parent)
+def _read_log_name(source: LineReader, thread_id: str) -> str | None:
+    """Read the line that begins the next log of a thread; return None at the end of the thread."""
+    data = source.read_required(of=thread_id)
+    if "end" in data:
+        return None
+    name = data.get("file")
+    if not isinstance(name, str) or not _FILE.match(name):
+        raise source.error("expected a log")
+    return name
 
 
 def _write_file(source: LineReader, path: Path, thread_id: str) -> None:
-    """Write the next file of the source; leave no file if its bytes do not match their digest."""
+    """Write the bytes of the next log to a file."""
     path.unlink(missing_ok=True)  # left by an import that died, or a link, which must not be written through
-    digest = blake2b(digest_size=16)
     descriptor = _open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     with os.fdopen(descriptor, "wb") as file:
-        while "data" in (data := source.read_required(of=thread_id)):
-            try:
-                chunk = base64.b64decode(data["data"], validate=True)
-            except (TypeError, ValueError) as error:
-                raise source.error(f"not base64: {error}") from error
-            digest.update(chunk)
-            file.write(chunk)
+        _read_log(source, file, thread_id)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _read_log(source: LineReader, file: BinaryIO, thread_id: str) -> None:
+    """Read the lines of a log, and write its bytes to a file.
+
+    Raises:
+        CheckpointFormatError: the bytes do not match their digest, or lines are missing.
+    """
+    digest = blake2b(digest_size=16)
+    while "data" in (data := source.read_required(of=thread_id)):
+        try:
+            chunk = base64.b64decode(data["data"], validate=True)
+        except (TypeError, ValueError) as error:
+            raise source.error(f"not base64: {error}") from error
+        digest.update(chunk)
+        file.write(chunk)
     if data.get("digest") != digest.hexdigest():
-        path.unlink()
         raise source.error("the bytes before this line were changed")
 
 

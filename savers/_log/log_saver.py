@@ -667,7 +667,10 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
                 except StaleLogError:
                     continue
                 self._finish_release(root, version)
-                return Tag(thread_id, checkpoints, version)
+                break
+        # Those of nested graphs, too: a put that still knew one as open would be refused, and a run does not repeat it.
+        self.catalogue.logs.close_thread(thread_id)
+        return Tag(thread_id, checkpoints, version)
 
     def _finish_release(self, root: Log[Medium], version: int) -> None:
         """Make all live logs of a thread a version, unless another process has just done that.

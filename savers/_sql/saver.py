@@ -283,6 +283,8 @@ class SqlSaver(LogSaver[RowLogBytes]):
         with self._exclude_runs(thread_id):
             root = self._store.shared_log(thread_id, "")
             with root.mutex:
+                if not self.namespaces(thread_id):  # early writes may be there, and stay
+                    return Tag(thread_id, [], None)
                 checkpoints = self.list(RunnableConfig(thread_id))
                 version = self._release(thread_id)
                 root.close()

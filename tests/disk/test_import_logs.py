@@ -10,6 +10,7 @@ from graphkit import CheckpointFormatError, RunnableConfig, ThreadBusyError
 from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver
 from tests.support.checkpoints import make_checkpoint
+from tests.support.disks import Died
 from tests.support.logs import locate_thread, namespace_name
 
 X, INNER = RunnableConfig("x"), RunnableConfig("x", checkpoint_ns="sub")
@@ -48,14 +49,25 @@ def test_every_directory_that_an_import_makes_is_synced(died, lines, opener, tmp
     assert opener(root).get(X).state["n"] == 2
 
 
-def test_the_log_of_the_root_takes_its_place_last(lines, opener, tmp_path):
+def test_the_log_of_the_root_takes_its_place_last(lines, opener, tmp_path, monkeypatch):
     """An import that was cut short is continued, and until then nothing takes its thread for a whole one."""
     old = opener(tmp_path / "old")
     expected = [*export_threads(old, format="logs")]
-    for cut in range(2, len(lines)):
-        target = opener(tmp_path / str(cut))
-        with pytest.raises(CheckpointFormatError, match="cut short"):
-            import_threads(target, lines[:cut], format="logs")
+    replace = os.replace
+    for left in range(4):
+        target = opener(tmp_path / str(left))
+        done = []
+
+        def dying(*paths, left=left, done=done):
+            if len(done) == left:
+                raise Died
+            done.append(paths)
+            replace(*paths)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", dying)
+            with pytest.raises(Died):
+                import_threads(target, lines, format="logs")
         assert target.get(X) is None
         report = import_threads(target, lines, format="logs")
         assert report.threads == ["x"]

@@ -126,6 +126,18 @@ def test_what_other_threads_wrote_before_a_checkpoint_stays(opener):
     assert saver.get_tuple(own).pending_writes == [("early", "n", 0)]
 
 
+@parametrize("file", *DATABASES)
+def test_what_waits_for_its_checkpoint_is_no_history_that_could_be_released(opener):
+    saver = opener.new()
+    made = make_checkpoint(version="0", n=0)
+    own = thread("t", checkpoint_id=made[0]["id"])
+    saver.put_writes(own, [("n", 0)], "early")
+    assert saver.store.release(RunnableConfig("t")).version is None
+    assert list(saver.store.versions_by_thread_id("t")) == []
+    saver.put(thread("t"), *made)
+    assert saver.get_tuple(own).pending_writes == [("early", "n", 0)]
+
+
 @parametrize("file")
 def test_released_versions_stay_when_runs_are_removed(opener):
     saver = opener.new()

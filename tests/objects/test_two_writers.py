@@ -55,6 +55,16 @@ def test_the_slower_of_two_runs_is_refused_and_has_changed_nothing(url):
     assert 1 not in numbers(saver.list(CONFIG))
 
 
+def test_a_run_that_releases_its_thread_goes_on_in_all_namespaces(url):
+    saver = ObjectStoreSaver(url)
+    nested = CONFIG.replace(checkpoint_ns="sub")
+    with saver.run_lock(CONFIG):
+        saver.put(nested, make(1))
+        saver.release(CONFIG)
+        saver.put(nested, make(2))
+    assert numbers(saver.list(nested)) == [2]
+
+
 def test_outside_a_run_a_refused_put_is_put_again(url):
     one = ObjectStoreSaver(url)
     two = ObjectStoreSaver(url)

@@ -364,6 +364,18 @@ def test_a_damaged_thread_is_left_out_of_the_copy(tmp_path, named):
     assert sorted(target.threads()) == ["a", "c"]
 
 
+def test_a_version_without_checkpoints_does_not_stop_the_copy_of_other_threads():
+    source = VersionedMemorySaver()
+    IncomingThread(source, "a", "x").begin([""], FrozenDict())  # and then its process dies
+    source.release("a")
+    put_one(source, "a")
+    put_one(source, "b")
+    target = VersionedMemorySaver()
+    with pytest.raises(CheckpointConflictError, match="version 1 has no checkpoints"):
+        copy_threads(source, target)
+    assert [*target.threads()] == ["b"]
+
+
 def test_a_copy_that_only_lacked_its_end_is_no_skipped_thread(monkeypatch):
     source = make_threads(1)
     target = MemorySaver()

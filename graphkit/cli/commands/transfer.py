@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -14,7 +14,7 @@ import click
 
 from graphkit._saver.capabilities import HasBaseDirectory
 from graphkit._saver.incomplete import is_thread_incomplete
-from graphkit._transfer.importing import LineReader, sync_directory
+from graphkit._transfer.importing import LineReader, check_threads, sync_directory
 from graphkit.cli import options
 from graphkit.cli.cells import count_checkpoints
 from graphkit.cli.command import Command
@@ -295,10 +295,9 @@ def import_(
     """
     from graphkit.transfer import import_threads
 
-    with (
-        _open_input(context, file) as file_lines,
-        context.progress("importing") as progress,
-    ):
+    with ExitStack() as stack:
+        file_lines = stack.enter_context(_open_input(context, file))
+        progress = stack.enter_context(context.progress("importing"))
         # Nothing is created for a file that is none of graphkit's, so that its first line is read before the store is
         # opened, and put back.
         header = next(file_lines, "")
@@ -307,11 +306,10 @@ def import_(
             raise UsageError("--as requires a file of readable lines: a raw log contains the id of its thread")
         lines: Iterator[str] = chain((header,), file_lines)
         if rename is not None:
-            checked = _check_single(lines)
-            # The first line comes when all of them are checked, and before the store is opened.
-            lines = chain((next(checked),), checked)
+            lines = stack.enter_context(_read_single(lines))
         if dry_run:
-            found = _list_threads(lines)
+            source = LineReader(lines)
+            found = check_threads(source, source.read_head(None))
             return _describe_dry_run("import", found if rename is None else [rename])
         saver = open_store(directory, create=True, fsync=SECONDS_UNTIL_SYNC)
         new_name = str if rename is None else lambda _: rename
@@ -347,42 +345,25 @@ def _open_input(context: CliContext, file: str) -> Iterator[Iterator[str]]:
         raise CheckpointFormatError("the file", "not an export file of graphkit: it is not UTF-8") from error
 
 
-def _check_single(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a file.
+@contextmanager
+def _read_single(lines: Iterable[str]) -> Iterator[Iterator[str]]:
+    """Read the lines of a file; then yield them again.
 
     Raises:
-        UsageError: it has more than one thread. No line was yielded.
+        UsageError: it has more than one thread.
     """
     # From a temporary copy: nothing may be stored of a file with several threads, and standard input cannot be read
     # twice.
     count = 0
-    with TemporaryFile("w+", encoding="utf-8", newline="") as checked:
+    with TemporaryFile("w+", encoding="utf-8", newline="") as copy:
         for line in lines:
             if line.startswith(_THREAD_LINE):
                 count += 1
             if count > 1:
                 raise UsageError("--as requires a file with one thread; this one has several")
-            checked.write(line)
-        checked.seek(0)
-        yield from checked
-
-
-def _list_threads(lines: Iterable[str]) -> list[str]:
-    """Return the ids of the threads in a file.
-
-    Raises:
-        CheckpointFormatError: a line is not JSON, or the file ends within a thread.
-    """
-    reader = LineReader(lines)
-    found: list[str] = []
-    while (data := reader.read()) is not None:
-        if "thread" not in data:
-            continue
-        thread_id = str(data["thread"])
-        while "end" not in reader.read_required(of=thread_id):
-            pass
-        found.append(thread_id)
-    return found
+            copy.write(line)
+        copy.seek(0)
+        yield iter(copy)
 
 
 _target = click.argument(

@@ -203,13 +203,11 @@ class ThreadReader:
                 record["tags"] = [*tags]
             yield ReadCheckpoint(checkpoint=checkpoint, writes=writes, tags=tags, record=record)
 
-    def lines(self, *, versions: bool, order: Sequence[str] = ()) -> Iterator[str]:
+    def lines(self, *, versions: bool) -> Iterator[str]:
         """Yield the thread as lines of a file, the last of them with a digest of the others.
 
         Args:
             versions: whether to export released histories.
-            order: namespaces that come first, in this order; the others are sorted, so that the
-                root comes first: an import marks the first history as incomplete.
 
         Raises:
             CheckpointNotFoundError: the thread has neither checkpoints nor, if wanted, versions.
@@ -220,29 +218,23 @@ class ThreadReader:
             raise CheckpointNotFoundError(self._thread_id, hint="see threads()")
         digest = blake2b(digest_size=16)
         count = 0
-        for data in self._records(namespaces, numbers, order):
+        for data in self._records(namespaces, numbers):
             line = format_line(data)
             digest.update(line.encode())
             count += 1
             yield line
         yield format_line({"end": digest.hexdigest(), "lines": count})
 
-    def _records(
-        self, namespaces: Sequence[str], versions: Sequence[int], order: Sequence[str]
-    ) -> Iterator[Mapping[str, Any]]:
+    def _records(self, namespaces: Sequence[str], versions: Sequence[int]) -> Iterator[Mapping[str, Any]]:
+        # Sorted, so that the root comes first: an import marks the first history as incomplete.
         for version in versions:
-            for namespace in _sort(self.list_namespaces_of(version), order):
+            for namespace in sorted(self.list_namespaces_of(version)):
                 for read in self.read(namespace, version):
                     yield {"version": version, **read.record}
             yield {"release": version}
-        for namespace in _sort(namespaces, order):
+        for namespace in sorted(namespaces):
             for read in self.read(namespace):
                 yield read.record
-
-
-def _sort(namespaces: Sequence[str], order: Sequence[str]) -> Sequence[str]:
-    first = [name for name in order if name in namespaces]
-    return [*first, *sorted(name for name in namespaces if name not in first)]
 
 
 # Copying

@@ -128,13 +128,12 @@ def _require_text(value: Any) -> str:
 class ThreadImporter:
     """Stores the lines of one thread, whose run lock the caller holds. The thread is incomplete meanwhile."""
 
-    def __init__(self, saver: BaseCheckpointSaver, source_id: str, thread_id: str, values: JsonValueCodec) -> None:
+    def __init__(self, saver: BaseCheckpointSaver, thread_id: str, values: JsonValueCodec) -> None:
         """Prepare the import.
 
         Args:
             saver: where to store the thread.
-            source_id: the id of the thread in the file.
-            thread_id: its id in the store.
+            thread_id: the thread.
             values: decodes the values of the file.
         """
         self.thread_id = thread_id
@@ -143,11 +142,9 @@ class ThreadImporter:
         self._saver = saver
         self._values = values
         self._digest = blake2b(digest_size=16)
-        self._incoming = IncomingThread(saver, thread_id, source_id)
+        self._incoming = IncomingThread(saver, thread_id, thread_id)
         self._was_incomplete = is_thread_incomplete(saver, thread_id)
         """Whether an earlier import was cut short, and this one has not continued it yet."""
-        self._namespaces: dict[str, None] = {}
-        """The namespaces of the file, in its order. Earlier versions did not sort them."""
         self._first_namespace: str | None = None
         """The namespace of the first line since the last release; the root, if the file has it."""
         self._is_begun = False
@@ -190,7 +187,6 @@ class ThreadImporter:
                 raise CheckpointerConfigurationError(
                     f"{type(self._saver).__name__} keeps no versions; export without them, or import elsewhere"
                 )
-            self._namespaces[namespace] = None
             if data.get("version") in self._stored_versions:
                 self.skipped += 1  # `_finish` compares it
             else:
@@ -221,7 +217,7 @@ class ThreadImporter:
         # By id only: the states are compared in the end, by the digest of the whole thread.
         if unmatched.pop(0) != imported.checkpoint.id:
             raise CheckpointConflictError(
-                self.thread_id, "it already holds other checkpoints; import it under another id, or delete it first"
+                self.thread_id, "it already holds other checkpoints; delete it first, or import elsewhere"
             )
         self.skipped += 1
         address = config.with_check_point_id(imported.checkpoint.id)
@@ -296,8 +292,7 @@ class ThreadImporter:
         self._put_parts()
         self._incoming.settle()
         reader = ThreadReader(self._saver, self.thread_id, self._values)
-        order = [*self._namespaces]
-        *_, last_line = reader.lines(versions=self._has_versions, order=order)
+        *_, last_line = reader.lines(versions=self._has_versions)
         end = json.loads(last_line)
         if end["end"] != digest:
             raise CheckpointConflictError(self.thread_id, "the stored thread differs from the file")

@@ -31,7 +31,7 @@ from graphkit._saver.incomplete import (
     require_empty,
 )
 from graphkit._saver.status import public_metadata
-from graphkit._saver.writes import is_fork, well_formed_writes
+from graphkit._saver.writes import is_fork
 from graphkit._values.frozen import PRIVATE, FrozenDict, FrozenList, kind_of
 from graphkit._values.json_values import JsonValueCodec, StateDiffer, format_line
 from graphkit._values.state import REMOVED, SET, Changes
@@ -118,7 +118,7 @@ class ReadCheckpoint(NamedTuple):
 
     checkpoint: Checkpoint
     writes: Mapping[str, Any]
-    """Without those that no reader could use. Empty for a released history."""
+    """Empty for a released history."""
     tags: Sequence[str]
     """Empty for a released history."""
     record: Mapping[str, Any]
@@ -184,8 +184,7 @@ class ThreadReader:
             tags: Sequence[str] = ()
             if version is None:  # the contract of savers does not show those of a released history
                 address = config.with_check_point_id(checkpoint.id)
-                stored = self._saver.get_writes(address)
-                writes = well_formed_writes(stored, self._thread_id)
+                writes = self._saver.get_writes(address)
                 tags = self._saver.tags_of(address)
             record: dict[str, Any] = {
                 "ns": namespace,

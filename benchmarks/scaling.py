@@ -118,7 +118,7 @@ def make_graph() -> Any:
 def serve_in_process(place: Place, number: int, start: Any, ends: Any) -> None:
     del number
     with open_saver(place) as saver:
-        worker = Worker(make_graph().compile(checkpoint_saver=saver))
+        worker = Worker(saver, make_graph().compile())
         start.wait()
         started = perf_counter()
         count = worker.run(once=True)

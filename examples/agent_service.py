@@ -97,7 +97,7 @@ async def answer(request):
 @asynccontextmanager
 async def work(_app):
     """Serve, beside the requests, runs that were answered or interrupted."""
-    worker = Worker(agent.graph)
+    worker = Worker(saver, agent.graph)
     working = asyncio.create_task(asyncio.to_thread(worker.run))
     yield
     worker.stop()

@@ -44,7 +44,7 @@ from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode, wit
 from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit._records.output import Command, GraphResume, NodeOutput, StateSnapshot, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.writes import is_cancelled, subgraph_interrupts, waiting_interrupts, well_formed_writes
+from graphkit._saver.writes import is_cancelled, subgraph_interrupts, waiting_interrupts
 from graphkit._to_thread import finish_in_thread, run_in_thread
 from graphkit._values.state import StateT
 from graphkit._wording import check_options, explain_name, name_type, suggest
@@ -599,8 +599,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         found = waiting_interrupts(config, writes)
         if is_cancelled(writes):
             return found
-        usable = well_formed_writes(writes, config.thread)
-        nested = subgraph_interrupts(usable)
+        nested = subgraph_interrupts(writes)
         for namespace in dict.fromkeys(nested.values()):
             if find_programs(self.program, namespace) is None:
                 continue  # the graph has changed since

@@ -13,7 +13,6 @@ from graphkit._plan.events import (
     MultiObserver,
     NoOpObserver,
     Observer,
-    filtered,
     get_observer,
     register_observer,
 )
@@ -27,7 +26,6 @@ __all__ = [
     "MultiObserver",
     "NoOpObserver",
     "Observer",
-    "filtered",
     "get_observer",
     "register_observer",
 ]

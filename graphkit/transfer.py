@@ -281,7 +281,6 @@ def import_threads(
     *,
     format: Form | None = None,
     types: Sequence[type] = (),
-    rename: Callable[[str], str] = str,
     progress: Progress = lambda *_: None,
 ) -> Imported:
     """Store the threads of a file, read each one back, and compare it with the file.
@@ -296,7 +295,6 @@ def import_threads(
         lines: the lines of the file.
         format: what the file must hold; None takes what it holds.
         types: the application types that states hold.
-        rename: returns the new id for the id of a thread in the file. Threads of logs keep theirs.
         progress: called after each thread.
 
     Raises:
@@ -307,7 +305,7 @@ def import_threads(
             format. The threads before the damage are stored.
         CheckpointSerializationError: a value has a type that is not in `types`.
         CheckpointerConfigurationError: the file has versions, and the saver keeps none: nothing of
-            that thread is stored. Or it has logs, and the saver keeps no files, or `rename` is given.
+            that thread is stored. Or it has logs, and the saver keeps no files.
         CheckpointCorruptionError: a log was damaged when it was exported. It is stored; `repair` it.
         CheckpointStorageError: the file system refused. The next import of the file continues.
         ThreadBusyError: a run holds a thread. The threads before it are stored.
@@ -316,21 +314,17 @@ def import_threads(
     form = source.read_head(format)
     if form == "logs":
         find_directory(saver)
-        if rename is not str:
-            raise CheckpointerConfigurationError("a log contains the id of its thread: the thread cannot be renamed")
     saver.register_types(*types)
     imported: list[str] = []
     stored = 0
     skipped = 0
     while (data := source.read_first()) is not None:
-        source_id = data["thread"]
+        thread_id = data["thread"]
         if form == "logs":
-            thread_id = source_id
             stored += import_logs(saver, source, thread_id, data.get("directory"))
         else:
-            thread_id = rename(source_id)
-            with source.read_thread(source_id) as (thread_lines, digest), saver.run_lock(RunnableConfig(thread_id)):
-                thread = ThreadImporter(saver, source_id, thread_id, JsonValueCodec(types))
+            with source.read_thread(thread_id) as (thread_lines, digest), saver.run_lock(RunnableConfig(thread_id)):
+                thread = ThreadImporter(saver, thread_id, JsonValueCodec(types))
                 thread.import_lines(thread_lines, digest)
             stored += thread.stored
             skipped += thread.skipped

@@ -12,11 +12,9 @@ from graphkit._plan.checkpoint_when import (
     Step,
     When,
     after,
-    all_of,
     any_of,
     before,
     changed_more_than,
-    not_of,
     slower_than,
 )
 from graphkit._public_names import set_public_module
@@ -26,11 +24,9 @@ __all__ = [
     "Step",
     "When",
     "after",
-    "all_of",
     "any_of",
     "before",
     "changed_more_than",
-    "not_of",
     "slower_than",
 ]
 

@@ -21,7 +21,7 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from time import monotonic
-from typing import Any, Final, Generic, TypeAlias, TypeVar, final, overload
+from typing import Any, Final, Generic, TypeVar, final
 
 from graphkit import operations, schedules
 from graphkit._compiled import CompiledGraph, parse_submitted
@@ -195,12 +195,6 @@ class _Agenda:
             self._queue.set(thread, candidate.due)
 
 
-# The worker
-
-Graphs: TypeAlias = CompiledGraph | Mapping[str, CompiledGraph]
-"""One graph, or several by their ids."""
-
-
 @final
 class Worker:
     """Begins the runs of a store that were submitted, and resumes those that can continue.
@@ -217,40 +211,11 @@ class Worker:
     graph.
     """
 
-    @overload
     def __init__(
         self,
         saver: BaseCheckpointSaver,
-        graphs: Graphs,
+        graphs: CompiledGraph | Mapping[str, CompiledGraph],
         *,
-        concurrency: int = 1,
-        failed: bool = False,
-        retry: RetryPolicy | None = None,
-        on_output: Callable[[str, NodeOutput], object] | None = None,
-        interval: float = 1.0,
-        clock: Callable[[], datetime] | None = None,
-        policy: RetentionPolicy | None = None,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self,
-        app: CompiledGraph,
-        saver: BaseCheckpointSaver | None = None,
-        *,
-        concurrency: int = 1,
-        failed: bool = False,
-        retry: RetryPolicy | None = None,
-        on_output: Callable[[str, NodeOutput], object] | None = None,
-        interval: float = 1.0,
-        clock: Callable[[], datetime] | None = None,
-        policy: RetentionPolicy | None = None,
-    ) -> None: ...
-    def __init__(
-        self,
-        *given: Any,
-        app: CompiledGraph | None = None,
-        graphs: Graphs | None = None,
-        saver: BaseCheckpointSaver | None = None,
         concurrency: int = 1,
         failed: bool = False,
         retry: RetryPolicy | None = None,
@@ -262,13 +227,11 @@ class Worker:
         """Prepare a worker.
 
         Args:
-            given: the saver and the graphs, or a graph and perhaps a saver.
-            app: the graph, if there is one.
+            saver: where the threads are, in place of the savers of the graphs.
             graphs: the graph, or several by their ids. The worker serves only threads whose latest
                 checkpoint was stored by one of them, and runs that were submitted to one of them. A
                 run that was submitted without a graph id is for the only graph. The worker leaves
                 other threads alone, and logs that once for each graph.
-            saver: where the threads are, in place of the graph's own saver.
             concurrency: how many threads to run at once. Above 1, each runs on a thread of its own,
                 on which `on_output` is called.
             failed: also resume runs that failed; otherwise a failed run waits for a human.
@@ -286,20 +249,15 @@ class Worker:
                 own; another takes over when that one has ended. Errors are logged.
 
         Raises:
-            CheckpointerConfigurationError: there is no saver, or no graph; or the policy is none, or the
-                saver cannot do what it needs.
+            CheckpointerConfigurationError: the saver is none, or there is no graph; or the policy is none, or
+                the saver cannot do what it needs.
             TypeError: the clock is none.
             ValueError: `concurrency` is below one.
         """
-        graphs = graphs or app
-        for argument in given:
-            if isinstance(argument, BaseCheckpointSaver):
-                saver = argument
-            elif argument is not None:
-                graphs = argument
         if clock is not None:
             check_clock(clock)
-        self._graphs, self.saver = _adopt_graphs(graphs, saver, clock)
+        self.saver = saver
+        self._graphs = _adopt_graphs(graphs, saver, clock)
         clocks = [graph.compile_config.clock for graph in self._graphs.values()]
         own_clock = next((each for each in clocks if each is not None), None)
         self._now: Callable[[], datetime] = own_clock or partial(datetime.now, UTC)
@@ -820,33 +778,29 @@ class Worker:
 
 
 def _adopt_graphs(
-    graphs: Graphs | None, saver: BaseCheckpointSaver | None, clock: Callable[[], datetime] | None
-) -> tuple[Mapping[str | None, CompiledGraph], BaseCheckpointSaver]:
-    """Return graphs of the worker's own by their ids, with one saver, and the saver.
+    graphs: CompiledGraph | Mapping[str, CompiledGraph], saver: object, clock: Callable[[], datetime] | None
+) -> Mapping[str | None, CompiledGraph]:
+    """Return graphs of the worker's own by their ids, with its saver.
 
     Stopping the worker must not pause runs of the caller's graphs.
 
     Raises:
-        CheckpointerConfigurationError: there is no graph, or no saver.
+        CheckpointerConfigurationError: there is no graph, or the saver is none.
     """
     given: dict[str | None, CompiledGraph] = {}
     if isinstance(graphs, CompiledGraph):
         given[graphs.compile_config.graph_id] = graphs
-    elif graphs is not None:
+    else:
         given.update(graphs)
-    if not given:
-        raise CheckpointerConfigurationError("a worker needs a graph: Worker(saver, graph)")
-    for graph in given.values():
-        saver = saver or graph.compile_config.saver
-    if saver is None:
-        raise CheckpointerConfigurationError("a worker needs a saver: compile the graph with checkpoint_saver=...")
+    if not given or not isinstance(saver, BaseCheckpointSaver):
+        raise CheckpointerConfigurationError("a worker needs a saver and a graph: Worker(saver, graph)")
     adopted: dict[str | None, CompiledGraph] = {}
     for graph_id, graph in given.items():
         options = graph.compile_config.replace(checkpoint_saver=saver)
         if clock is not None:
             options = options.replace(clock=clock)
         adopted[graph_id] = CompiledGraph(graph.topology, options)
-    return adopted, saver
+    return adopted
 
 
 def _check_policy(policy: object, saver: BaseCheckpointSaver) -> None:

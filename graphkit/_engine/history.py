@@ -65,7 +65,6 @@ from graphkit._saver.writes import (
     subgraph_namespace,
     unanswered_interrupts,
     unanswered_timers,
-    well_formed_writes,
 )
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit.errors import CheckpointerError, CheckpointNotFoundError, GraphRunnerError, NodeExecutionError
@@ -491,7 +490,6 @@ class RunHistory:
 
         An update takes over the pending writes of its parent. If the process died before it had
         done so, they are loaded from where they are; `writes_from` is the id of that checkpoint.
-        Malformed writes are left out: a run can neither use them nor record them again.
 
         Raises:
             CheckpointConflictError: the thread is incomplete: only its release is missing.
@@ -505,7 +503,7 @@ class RunHistory:
             parent = self.config.with_check_point_id(taken_from)
             writes = {**taken_over((yield LoadWrites(self.saver, parent)), base), **writes}
             self.writes_from = taken_from
-        return dict(well_formed_writes(writes, self.config.thread))
+        return writes
 
     # The position, and the checkpoint that stores it
 

@@ -119,28 +119,16 @@ def any_of(*predicates: Predicate) -> When:
         ValueError: there is no predicate.
         TypeError: a predicate cannot be called.
     """
-    return When(_any_of, _adapt_all("any_of", predicates))
-
-
-def all_of(*predicates: Predicate) -> When:
-    """Store if all of these predicates return True.
-
-    They are called in order, up to the first that returns False.
-
-    Raises:
-        ValueError: there is no predicate.
-        TypeError: a predicate cannot be called.
-    """
-    return When(_all_of, _adapt_all("all_of", predicates))
-
-
-def not_of(predicate: Predicate) -> When:
-    """Store if this predicate returns False.
-
-    Raises:
-        TypeError: it cannot be called.
-    """
-    return When(_not_of, _adapt_all("not_of", (predicate,)))
+    if not predicates:
+        raise ValueError("any_of() has no predicate: pass at least one")
+    for predicate in predicates:
+        candidate: object = predicate
+        if not callable(candidate):
+            raise TypeError(
+                f"any_of() takes predicates of (node_id, state) or (node_id, state, step), not {candidate!r}",
+            )
+    # The signatures are read here, once, and not at every step.
+    return When(_any_of, tuple(map(adapt_predicate, predicates)))
 
 
 def adapt_predicate(predicate: Predicate) -> Predicate:
@@ -183,14 +171,6 @@ def _any_of(node_id: str, state: Any, step: Step, *predicates: Predicate) -> boo
     return any(predicate(node_id, state, step) for predicate in predicates)
 
 
-def _all_of(node_id: str, state: Any, step: Step, *predicates: Predicate) -> bool:
-    return all(predicate(node_id, state, step) for predicate in predicates)
-
-
-def _not_of(node_id: str, state: Any, step: Step, predicate: Predicate) -> bool:
-    return not predicate(node_id, state, step)
-
-
 def _without_step(node_id: str, state: Any, _step: Step, predicate: Predicate) -> bool:
     return predicate(node_id, state)
 
@@ -203,24 +183,6 @@ def _check_ids(preset: str, node_ids: tuple[str, ...]) -> tuple[str, ...]:
         if not isinstance(candidate, str):
             raise TypeError(f"{preset}() takes node ids, not {candidate!r}")
     return node_ids
-
-
-def _adapt_all(preset: str, predicates: tuple[Predicate, ...]) -> tuple[Predicate, ...]:
-    """Return predicates that all take three arguments.
-
-    The signatures are read here, once, and not at every step.
-    """
-    if not predicates:
-        raise ValueError(f"{preset}() has no predicate: pass at least one")
-    adapted: list[Predicate] = []
-    for predicate in predicates:
-        candidate: object = predicate
-        if not callable(candidate):
-            raise TypeError(
-                f"{preset}() takes predicates of (node_id, state) or (node_id, state, step), not {candidate!r}",
-            )
-        adapted.append(adapt_predicate(predicate))
-    return tuple(adapted)
 
 
 def _check_limit(name: str, number: float) -> float:

@@ -408,24 +408,6 @@ class MultiObserver:
 
 
 @final
-class _Filtered:
-    """An observer that receives only events of a level and above."""
-
-    def __init__(self, observer: Observer, level: Level) -> None:
-        self.observer = observer
-        self.level = level
-
-    def __call__(self, event: Event) -> None:
-        if event.level >= self.level:
-            self.observer(event)
-
-
-def filtered(observer: Observer, level: Level | str) -> Observer:
-    """Return an observer that passes on only events of this level and above."""
-    return _Filtered(observer, max(Level(level), get_level(observer)))
-
-
-@final
 @dataclasses.dataclass(frozen=True, slots=True)
 class _RunStart:
     """When a run began, and whether it was resumed."""
@@ -488,16 +470,6 @@ class Metrics:
             return self._counts[type]
 
     @property
-    def runs(self) -> int:
-        """How many runs began, including resumed ones."""
-        return self.count("graph.start")
-
-    @property
-    def nodes(self) -> int:
-        """How many nodes ended, including failed ones."""
-        return self.count("node.complete")
-
-    @property
     def checkpoints(self) -> int:
         """How many checkpoints were stored."""
         return self.count("checkpoint.save")
@@ -511,16 +483,6 @@ class Metrics:
     def resumes(self) -> int:
         """How many runs resumed from a checkpoint."""
         return self.count("checkpoint.resume")
-
-    @property
-    def interrupts(self) -> int:
-        """How often runs stopped for a human."""
-        return self.count("interrupt.raised")
-
-    @property
-    def retries(self) -> int:
-        """How often an attempt was made after a failed one."""
-        return self.count("retry.attempt")
 
     @property
     def seconds(self) -> float:
@@ -554,10 +516,11 @@ class Metrics:
         return saver.size(thread)
 
     def as_dict(self) -> dict[str, float | None]:
-        """Return all figures by name, for export."""
-        counts = ("runs", "nodes", "checkpoints", "failures", "resumes", "interrupts", "retries")
+        """Return the counts of all types of events that were received, and the other figures, for export."""
         rates = ("seconds", "resume_success", "checkpoints_per_second")
-        return {name: getattr(self, name) for name in (*counts, *rates)}
+        with self._lock:
+            counts = dict(self._counts)
+        return {**counts, **{name: getattr(self, name) for name in rates}}
 
 
 _OBSERVERS: Final[NamedRegistry[Observer]] = NamedRegistry("observer")

@@ -77,13 +77,11 @@ class RetryPolicy(JavaNames):
                 return True
         return False
 
-    def delay_after(self, attempt: int, *, chance: Callable[[], float] | None = None) -> float:
+    def delay_after(self, attempt: int) -> float:
         """Return how many seconds to wait after a failed attempt.
 
         Args:
             attempt: the number of the attempt, from 1.
-            chance: returns a number from 0 to 1, the part of the delay that jitter adds;
-                `random.random` by default.
         """
         # With 1 s and a factor of 2: 1, 2, 4, 8, ... up to max_delay. Jitter adds up to the same again, so
         # that many runs that failed at one moment do not come back at one moment.
@@ -93,11 +91,9 @@ class RetryPolicy(JavaNames):
             delay = self.max_delay if self.initial_delay else 0.0
 
         if self.jitter:
-            if chance is None:
-                import random  # a millisecond, and few runs fail
+            import random  # a millisecond, and few runs fail
 
-                chance = random.random
-            delay += delay * chance()
+            delay += delay * random.random()  # noqa: S311 - not for cryptography
         return min(delay, self.max_delay)
 
     def replace(self, **changes: Any) -> RetryPolicy:

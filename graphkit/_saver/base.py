@@ -50,7 +50,6 @@ from graphkit._saver.writes import (
     subgraph_interrupts,
     subgraph_timers,
     waiting_interrupts,
-    well_formed_writes,
 )
 from graphkit._to_thread import HeldCancellation, finish_in_thread, run_in_thread
 from graphkit._values.frozen import freeze
@@ -223,7 +222,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             history = self.list(config)
             if not history:
                 return None
-            writes = well_formed_writes(self.get_writes(config), config.thread)
+            writes = self.get_writes(config)
             waiting = (*subgraph_interrupts(writes).values(), *subgraph_timers(writes).values())
             return [*nested_namespaces(namespace, history), *waiting]
 
@@ -293,8 +292,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             waiting = waiting_interrupts(config, writes)
         if not latest.status:
             latest = with_status(self, latest, writes)
-        failure = find_failure(config, writes)
-        return HistorySummary(latest, count, tags, tuple(waiting), failure, find_cancellation(config, writes))
+        return HistorySummary(latest, count, tags, tuple(waiting), find_failure(writes), find_cancellation(writes))
 
     def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
         """Return the pending interrupts at the latest checkpoints of one thread, or of all (None).

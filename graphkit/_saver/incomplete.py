@@ -26,7 +26,7 @@ from graphkit._records.output import CheckpointInfo
 from graphkit._saver.capabilities import SupportsCompact, SupportsFlush, SupportsOwnKeys, check_rights
 from graphkit._saver.run_lock import lock_for_rewrite
 from graphkit._saver.status import public_metadata
-from graphkit._saver.writes import INCOMPLETE, is_fork, is_incomplete, well_formed_writes
+from graphkit._saver.writes import INCOMPLETE, is_fork, is_incomplete
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit.errors import (
     CheckpointConflictError,
@@ -70,11 +70,8 @@ class CheckpointParts(NamedTuple):
 
     def put(self, saver: BaseCheckpointSaver) -> None:
         """Record them with the checkpoint."""
-        # Malformed writes, which `put_writes` would refuse, are left out. An error here would lose
-        # the rest of the history: `prune` has released the thread and must put everything back.
-        writes = well_formed_writes(self.writes, self.address.thread)
-        if writes:
-            saver.put_writes(self.address, writes)
+        if self.writes:
+            saver.put_writes(self.address, self.writes)
         if self.tags:
             saver.add_tags(self.address, *self.tags)
 

@@ -42,7 +42,6 @@ from graphkit._saver.writes import (
     subgraph_interrupts,
     subgraph_timers,
     unanswered_interrupts,
-    well_formed_writes,
     writes_of_copy,
 )
 from graphkit._values.frozen import FrozenDict
@@ -173,7 +172,7 @@ def find_interrupt_ids(saver: BaseCheckpointSaver, config: RunnableConfig) -> se
     graph has a saver of its own, only the record of the outer graph counts. A task of LangGraph
     counts by its own id.
     """
-    writes = well_formed_writes(saver.get_writes(config), config.thread)
+    writes = saver.get_writes(config)
     if is_cancelled(writes):
         return set()
     found = {*unanswered_interrupts(writes), *list_asking_tasks(writes)}
@@ -190,7 +189,7 @@ def find_next_time(saver: BaseCheckpointSaver, config: RunnableConfig) -> dateti
     None if it waits for humans only, or was cancelled; or if a nested graph has answers that the outer one
     has not taken.
     """
-    writes = well_formed_writes(saver.get_writes(config), config.thread)
+    writes = saver.get_writes(config)
     if is_cancelled(writes):
         return None
     nested = {*subgraph_interrupts(writes).values(), *subgraph_timers(writes).values()}

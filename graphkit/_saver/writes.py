@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from logging import getLogger
 from types import NoneType
 from typing import Any, Final, NamedTuple, get_args
 
@@ -19,8 +18,6 @@ from graphkit._records.output import WaitingInterrupt, When
 from graphkit._saver import langgraph_writes
 from graphkit._values.frozen import freeze
 from graphkit.errors import CheckpointSerializationError
-
-_LOGGER: Final = getLogger("graphkit")
 
 INTERRUPT: Final = "interrupt:"
 """Prefix of an interrupt: `interrupt:<id>` -> {node_id, when, payload, created_at, metadata, key, call,
@@ -104,23 +101,6 @@ def check_tags(tags: Iterable[Any]) -> None:
             raise CheckpointSerializationError("tags", type(tag).__name__, "a tag is a string")
 
 
-def well_formed_writes(writes: Mapping[str, Any], thread_id: str) -> Mapping[str, Any]:
-    """Return the pending writes that a reader can use, and log a warning for each of the others.
-
-    Earlier versions stored any value under any key, so a store may hold values that `put_writes`
-    refuses now.
-    """
-    malformed: set[str] = set()
-    for key, value in writes.items():
-        problem = _find_problem(key, value)
-        if problem is not None:
-            _warn_of(key, thread_id, problem)
-            malformed.add(key)
-    if not malformed:
-        return writes
-    return {key: value for key, value in writes.items() if key not in malformed}
-
-
 def problem_with_interrupt(interrupt: Any) -> str | None:
     """Return why a reader cannot use the record of an interrupt; None if it can."""
     if not isinstance(interrupt, Mapping):
@@ -185,10 +165,6 @@ def _find_problem(key: str, value: Any) -> str | None:
     if prefix == TASK and not isinstance(value.get("branches", 0), int):
         return "the 'branches' of a finished task are a number"
     return None
-
-
-def _warn_of(key: str, thread_id: str, problem: str) -> None:
-    _LOGGER.warning("thread %.80r: skipped the pending write %.80r, which is malformed: %s", thread_id, key, problem)
 
 
 # Nodes and namespaces
@@ -405,7 +381,7 @@ def next_update_key(writes: Mapping[str, Any]) -> str:
 
 
 def waiting_interrupts(config: RunnableConfig, writes: Mapping[str, Any]) -> list[WaitingInterrupt]:
-    """Return the pending interrupts of one checkpoint, and log a warning for each malformed one.
+    """Return the pending interrupts of one checkpoint.
 
     A run that was cancelled waits for no answer.
 
@@ -417,10 +393,6 @@ def waiting_interrupts(config: RunnableConfig, writes: Mapping[str, Any]) -> lis
     if is_cancelled(writes):
         return found
     for key, interrupt in unanswered_interrupts(writes).items():
-        problem = problem_with_interrupt(interrupt)
-        if problem is not None:
-            _warn_of(INTERRUPT + key, config.thread, problem)
-            continue
         found.append(
             WaitingInterrupt(
                 thread_id=config.thread,
@@ -482,34 +454,21 @@ def find_waiting_interrupts(latest: Mapping[str, LatestCheckpoint]) -> list[Wait
     return found
 
 
-def find_failure(config: RunnableConfig, writes: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return why a run ended at a checkpoint; None if it did not fail, or if the record is malformed.
+def find_failure(writes: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return why a run ended at a checkpoint, by its pending writes; None if it did not fail.
 
-    Args:
-        config: names the checkpoint.
-        writes: its pending writes.
+    A caller may record anything under the key, which then is no failure.
     """
     failure = writes.get(FAILURE)
     if failure is None:
         return langgraph_writes.find_failure(writes)
-    if isinstance(failure, Mapping):
-        return failure
-    _warn_of(FAILURE, config.thread, "a failure is a mapping with node_id, type, message and at")
-    return None
+    return failure if isinstance(failure, Mapping) else None
 
 
-def find_cancellation(config: RunnableConfig, writes: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return why a run was cancelled at a checkpoint, {reason, at}; None if it was not, or if the record is malformed.
-
-    Args:
-        config: names the checkpoint.
-        writes: its pending writes.
-    """
+def find_cancellation(writes: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return why a run was cancelled at a checkpoint, {reason, at}; as `find_failure`."""
     cancellation = writes.get(CANCELLED)
-    if cancellation is None or isinstance(cancellation, Mapping):
-        return cancellation
-    _warn_of(CANCELLED, config.thread, "a cancel is a mapping with reason and at")
-    return None
+    return cancellation if isinstance(cancellation, Mapping) else None
 
 
 def is_incomplete(metadata: Mapping[str, Any], writes: Mapping[str, Any] = _NONE) -> bool:
@@ -619,16 +578,14 @@ class ForkProgress(NamedTuple):
 def progress_of(writes: Mapping[str, Any]) -> list[ForkProgress]:
     """Return how far the running forks and maps of a checkpoint are, the outermost first.
 
-    A fork is known once one of its nodes has finished, a map once its items are known. Malformed
-    writes are left out.
+    A fork is known once one of its nodes has finished, a map once its items are known.
 
     Args:
         writes: the pending writes of the checkpoint.
     """
-    usable = {key: value for key, value in writes.items() if _find_problem(key, value) is None}
-    tasks = _strip_prefix(TASK, usable)
+    tasks = _strip_prefix(TASK, writes)
     found: dict[str, ForkProgress] = {}
-    for execution, items in _strip_prefix(ITEMS, usable).items():
+    for execution, items in _strip_prefix(ITEMS, writes).items():
         finished: list[Any] = []
         for name, task in tasks.items():
             head, _, number = name.rpartition(".")

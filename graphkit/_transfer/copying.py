@@ -31,7 +31,7 @@ from graphkit._saver.incomplete import (
     require_empty,
 )
 from graphkit._saver.status import public_metadata
-from graphkit._saver.writes import is_fork, well_formed_writes
+from graphkit._saver.writes import is_fork
 from graphkit._values.frozen import PRIVATE, FrozenDict, FrozenList, kind_of
 from graphkit._values.json_values import JsonValueCodec, StateDiffer, format_line
 from graphkit._values.state import REMOVED, SET, Changes
@@ -118,7 +118,7 @@ class ReadCheckpoint(NamedTuple):
 
     checkpoint: Checkpoint
     writes: Mapping[str, Any]
-    """Without those that no reader could use. Empty for a released history."""
+    """Empty for a released history."""
     tags: Sequence[str]
     """Empty for a released history."""
     record: Mapping[str, Any]
@@ -184,8 +184,7 @@ class ThreadReader:
             tags: Sequence[str] = ()
             if version is None:  # the contract of savers does not show those of a released history
                 address = config.with_check_point_id(checkpoint.id)
-                stored = self._saver.get_writes(address)
-                writes = well_formed_writes(stored, self._thread_id)
+                writes = self._saver.get_writes(address)
                 tags = self._saver.tags_of(address)
             record: dict[str, Any] = {
                 "ns": namespace,
@@ -203,14 +202,11 @@ class ThreadReader:
                 record["tags"] = [*tags]
             yield ReadCheckpoint(checkpoint=checkpoint, writes=writes, tags=tags, record=record)
 
-    def lines(self, *, versions: bool, order: Mapping[int | None, Iterable[str]] = {}) -> Iterator[str]:
+    def lines(self, *, versions: bool) -> Iterator[str]:
         """Yield the thread as lines of a file, the last of them with a digest of the others.
 
         Args:
             versions: whether to export released histories.
-            order: for each version, and the active history (None), namespaces that come first, in
-                this order; the others are sorted, so that the root comes first: an import marks the
-                first history as incomplete.
 
         Raises:
             CheckpointNotFoundError: the thread has neither checkpoints nor, if wanted, versions.
@@ -221,29 +217,23 @@ class ThreadReader:
             raise CheckpointNotFoundError(self._thread_id, hint="see threads()")
         digest = blake2b(digest_size=16)
         count = 0
-        for data in self._records(namespaces, numbers, order):
+        for data in self._records(namespaces, numbers):
             line = format_line(data)
             digest.update(line.encode())
             count += 1
             yield line
         yield format_line({"end": digest.hexdigest(), "lines": count})
 
-    def _records(
-        self, namespaces: Sequence[str], versions: Sequence[int], order: Mapping[int | None, Iterable[str]]
-    ) -> Iterator[Mapping[str, Any]]:
+    def _records(self, namespaces: Sequence[str], versions: Sequence[int]) -> Iterator[Mapping[str, Any]]:
+        # Sorted, so that the root comes first: an import marks the first history as incomplete.
         for version in versions:
-            for namespace in _sort(self.list_namespaces_of(version), order.get(version, ())):
+            for namespace in sorted(self.list_namespaces_of(version)):
                 for read in self.read(namespace, version):
                     yield {"version": version, **read.record}
             yield {"release": version}
-        for namespace in _sort(namespaces, order.get(None, ())):
+        for namespace in sorted(namespaces):
             for read in self.read(namespace):
                 yield read.record
-
-
-def _sort(namespaces: Sequence[str], order: Iterable[str]) -> Sequence[str]:
-    first = [name for name in order if name in namespaces]
-    return [*first, *sorted(name for name in namespaces if name not in first)]
 
 
 # Copying

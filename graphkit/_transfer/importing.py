@@ -189,13 +189,12 @@ def _require_text(value: Any) -> str:
 class ThreadImporter:
     """Stores the lines of one thread, whose run lock the caller holds. The thread is incomplete meanwhile."""
 
-    def __init__(self, saver: BaseCheckpointSaver, source_id: str, thread_id: str, values: JsonValueCodec) -> None:
+    def __init__(self, saver: BaseCheckpointSaver, thread_id: str, values: JsonValueCodec) -> None:
         """Prepare the import.
 
         Args:
             saver: where to store the thread.
-            source_id: the id of the thread in the file.
-            thread_id: its id in the store.
+            thread_id: the thread.
             values: decodes the values of the file.
         """
         self.thread_id = thread_id
@@ -203,11 +202,9 @@ class ThreadImporter:
         self.skipped = 0
         self._saver = saver
         self._values = values
-        self._incoming = IncomingThread(saver, thread_id, source_id)
+        self._incoming = IncomingThread(saver, thread_id, thread_id)
         self._was_incomplete = is_thread_incomplete(saver, thread_id)
         """Whether an earlier import was cut short, and this one has not continued it yet."""
-        self._namespaces: dict[int | None, dict[str, None]] = {}
-        """The namespaces of each version in the file, in its order. Earlier versions did not sort them."""
         self._first_namespace: str | None = None
         """The namespace of the first line since the last release; the root, if the file has it."""
         self._is_begun = False
@@ -241,7 +238,6 @@ class ThreadImporter:
                     self._release(data["release"])
                     continue
                 namespace, imported = self._parse(data)
-                self._namespaces.setdefault(data.get("version"), {})[namespace] = None
             except CheckpointerError:
                 raise
             except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
@@ -257,7 +253,7 @@ class ThreadImporter:
         self._put_parts()
         self._incoming.settle()
         reader = ThreadReader(self._saver, self.thread_id, self._values)
-        *_, last_line = reader.lines(versions=self._has_versions, order=self._namespaces)
+        *_, last_line = reader.lines(versions=self._has_versions)
         end = json.loads(last_line)
         if end["end"] != digest:
             raise CheckpointConflictError(self.thread_id, "the stored thread differs from the file")
@@ -287,7 +283,7 @@ class ThreadImporter:
         # By id only: the states are compared in the end, by the digest of the whole thread.
         if unmatched.pop(0) != imported.checkpoint.id:
             raise CheckpointConflictError(
-                self.thread_id, "it already holds other checkpoints; import it under another id, or delete it first"
+                self.thread_id, "it already holds other checkpoints; delete it first, or import elsewhere"
             )
         self.skipped += 1
         address = config.with_check_point_id(imported.checkpoint.id)

@@ -221,11 +221,7 @@ def freeze(value: object) -> object:
     try:
         return _freeze(value)
     except RecursionError:
-        # Searching for a cycle costs memory and time, so do it only where there may be one.
-        cycle = _find_cycle(value)
-        if cycle is None:
-            raise ValueError("a value is nested too deeply to be kept in a state") from None
-        raise ValueError(f"a {cycle} contains itself") from None
+        raise ValueError("a value contains itself, or is nested too deeply to be kept in a state") from None
 
 
 def extend_frozen(old: FrozenList, items: Iterable[Any]) -> FrozenList:
@@ -376,27 +372,6 @@ def _copy_object(value: Any) -> Any:
         raise
     except Exception:  # noqa: BLE001 - a __deepcopy__ may raise anything; the codec refuses such an object anyway
         return value
-
-
-def _find_cycle(root: object) -> str | None:
-    """Return the type of a list, dict or tuple that contains itself, or None. Does not recurse."""
-    ancestors: set[int] = set()
-    done: set[int] = set()
-    stack: list[tuple[Any, bool]] = [(root, False)]
-    while stack:
-        value, is_leaving = stack.pop()
-        identity = id(value)
-        if is_leaving:
-            ancestors.discard(identity)
-            done.add(identity)
-        elif identity in ancestors:
-            return type(value).__name__
-        elif isinstance(value, (list, dict, tuple)) and identity not in done:
-            ancestors.add(identity)
-            stack.append((value, True))
-            items = value.values() if isinstance(value, dict) else value
-            stack.extend((item, False) for item in items)
-    return None
 
 
 # --- kinds ------------------------------------------------------------------------------------------------------------

@@ -1,11 +1,10 @@
-"""The group of all commands: finds a command, installs completion, explains an invalid command line."""
+"""The group of all commands: finds a command, completes its name, explains an invalid command line."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,13 +17,11 @@ from graphkit.cli.values import UsageError, escape
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_PROGRAM: Final = "graphkit"
-
 
 def run(args: list[str], context: CliContext) -> int:
     """Run a command line, or print what is wrong with an invalid one; return the exit code."""
     try:
-        code: int = make_group().main(args, prog_name=_PROGRAM, obj=context, standalone_mode=False)
+        code: int = make_group().main(args, prog_name="graphkit", obj=context, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         context.warn(error.message)
         return UsageError.exit_code
@@ -39,17 +36,9 @@ def run(args: list[str], context: CliContext) -> int:
 
 
 def make_group() -> click.Group:
-    """Return the group of all commands, with the options that stand before a command."""
+    """Return the group of all commands."""
     group = _Group(None, {name: name for name in COMMANDS})
-    callbacks = {
-        "--version": _print_version,
-        "--install-completion": _install_completion,
-        "--show-completion": _print_completion,
-    }
-    for name, callback in callbacks.items():
-        option = click.Option([name], is_flag=True, is_eager=True, expose_value=False, callback=callback)
-        group.params.append(option)
-    return group
+    return click.version_option(__version__, message="%(prog)s %(version)s")(group)
 
 
 class _Group(click.Group):
@@ -122,64 +111,3 @@ class _Group(click.Group):
         if members:
             return word, _Group(word, members), args[1:]
         raise click.NoSuchCommand(word, possibilities=self._members, ctx=ctx)
-
-
-# Options before a command
-
-
-def _print_version(ctx: click.Context, _param: click.Parameter, is_wanted: bool) -> None:
-    if is_wanted:
-        click.echo(f"graphkit {__version__}")
-        ctx.exit()
-
-
-def _print_completion(ctx: click.Context, _param: click.Parameter, is_wanted: bool) -> None:
-    if is_wanted and not ctx.resilient_parsing:
-        _, script = _make_completion_script(ctx)
-        click.echo(script)
-        ctx.exit()
-
-
-_COMPLETION_FILES: Final = {
-    "bash": (".bash_completions/graphkit.sh", ".bashrc"),
-    "zsh": (".zfunc/_graphkit", ".zshrc"),
-    "fish": (".config/fish/completions/graphkit.fish", None),
-}
-"""For each shell the file of the script, and the file that has to read it, below the home directory."""
-
-
-def _install_completion(ctx: click.Context, _param: click.Parameter, is_wanted: bool) -> None:
-    if not is_wanted or ctx.resilient_parsing:
-        return
-    shell, script = _make_completion_script(ctx)
-    if shell not in _COMPLETION_FILES:
-        raise click.UsageError(f"cannot install completion in {shell}; --show-completion prints the script", ctx)
-    name, startup_name = _COMPLETION_FILES[shell]
-    home = Path.home()
-    path = home / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(script, encoding="utf-8")
-    if startup_name is not None:
-        startup = home / startup_name
-        text = startup.read_text(encoding="utf-8") if startup.exists() else ""
-        line = f"source '{path}'"
-        if line not in text.splitlines():
-            startup.write_text(f"{text.rstrip()}\n{line}\n", encoding="utf-8")
-    click.echo(f"installed completion in {path}; it works in new shells")
-    ctx.exit()
-
-
-def _make_completion_script(ctx: click.Context) -> tuple[str, str]:
-    """Return the name of the user's shell, and the script that completes commands there."""
-    from click.shell_completion import get_completion_class
-
-    environment = ctx.obj.environment
-    shell = Path(environment.get("SHELL", "")).name
-    if not shell and "PSModulePath" in environment:
-        shell = "powershell"
-    shell_class = get_completion_class(shell)
-    if shell_class is None:
-        raise click.UsageError(f"there is no completion for the shell {escape(shell)}; see SHELL", ctx)
-    variable = f"_{_PROGRAM.upper()}_COMPLETE"
-    completion = shell_class(ctx.command, {}, _PROGRAM, variable)
-    return shell, completion.source()

@@ -121,16 +121,10 @@ class ScriptedSaver(BaseCheckpointSaver):
             wrapper_class = _add_bases(cls, extras)
         return super().__new__(wrapper_class)
 
-    def __init__(self, delegate: BaseCheckpointSaver, *, sleep: Callable[[float], object] = time.sleep) -> None:
-        """Wrap a saver.
-
-        Args:
-            delegate: the saver that does the work.
-            sleep: the function that `slow` calls with a number of seconds.
-        """
+    def __init__(self, delegate: BaseCheckpointSaver) -> None:
+        """Wrap a saver, which does the work."""
         self.delegate: Any = delegate
         self.calls: list[Call] = []
-        self._sleep = sleep
         self._actions: dict[str, list[_Action]] = {}
         self._lock = threading.Lock()
 
@@ -162,9 +156,9 @@ class ScriptedSaver(BaseCheckpointSaver):
         """Raise an error at calls of a method; see `on`."""
         return self.on(method, partial(_raise_error, error), skip=skip, times=times, late=late)
 
-    def slow(self, method: str, seconds: float, *, skip: int = 0, times: int | None = None) -> Self:
-        """Make calls of a method wait; see `on`."""
-        return self.on(method, lambda: self._sleep(seconds), skip=skip, times=times)
+    def slow(self, method: str, seconds: float) -> Self:
+        """Make all calls of a method wait; see `on`."""
+        return self.on(method, partial(time.sleep, seconds), times=None)
 
     def count(self, method: str) -> int:
         """Return how many times a method was called."""
@@ -216,7 +210,7 @@ class ManualClock:
         worker = Worker(saver, app, clock=clock)
         clock.advance(timedelta(weeks=1))
 
-    It stands in for functions that sleep, too: `ScriptedSaver(saver, sleep=clock.sleep)`.
+    Calling it gives the time.
     """
 
     def __init__(self, start: float | datetime = 0.0) -> None:
@@ -234,10 +228,6 @@ class ManualClock:
         """Return the time, in UTC."""
         return self._now
 
-    def time(self) -> float:
-        """Return the time in seconds since 1970, as `time.time` does."""
-        return self._now.timestamp()
-
     def advance(self, seconds: float | timedelta) -> None:
         """Move the clock forward.
 
@@ -250,7 +240,3 @@ class ManualClock:
             raise ValueError(f"advance() needs seconds >= 0, got {seconds!r}")
         with self._lock:
             self._now += timedelta(seconds=seconds)
-
-    def sleep(self, seconds: float) -> None:
-        """Move the clock forward instead of waiting."""
-        self.advance(seconds)

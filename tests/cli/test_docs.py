@@ -131,6 +131,6 @@ def test_what_all_have_is_on_the_page():
     beginning = PAGE.split("### ")[0]
     for word in (
         *["--json", "--debug", "--no-pager", "--key-file", "--help", "-h", "--version"],
-        *["--install-completion", "--show-completion", "GRAPHKIT_KEYS", "GRAPHKIT_DIR", "NO_COLOR"],
+        *["_GRAPHKIT_COMPLETE", "GRAPHKIT_KEYS", "GRAPHKIT_DIR", "NO_COLOR"],
     ):
         assert f"`{word}" in beginning or f" {word}`" in beginning, word

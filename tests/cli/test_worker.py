@@ -271,7 +271,7 @@ def test_the_death_of_a_process_calls_those_who_found_the_thread_busy(place, sav
     with launcher.start("-c", HOLDER, cwd=place) as holder:
         try:
             assert holder.stdout.readline() == "held\n"
-            worker = graphkit.worker.Worker(flow.app, Telling(saver), interval=3600)
+            worker = graphkit.worker.Worker(Telling(saver), flow.app, interval=3600)
             with ThreadPoolExecutor(1) as pool:
                 done = pool.submit(worker.run)
                 assert Telling.was_busy.wait(PATIENCE)

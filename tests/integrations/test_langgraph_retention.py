@@ -141,7 +141,7 @@ def test_a_policy_by_age_keeps_what_is_young(saver):
     later = datetime.now(UTC) + 2 * DAY
     graph = make_chain(LOG, a=lambda state: None)
     own = graph.compile(checkpoint_saver=saver.store)
-    worker = Worker(own, policy=policy, clock=lambda: later)
+    worker = Worker(saver.store, own, policy=policy, clock=lambda: later)
     assert worker.run(once=True) == 0
     after = read_states(app)
     assert len(after) < len(before)
@@ -153,7 +153,7 @@ def test_a_worker_applies_its_policy_to_the_threads_of_langgraph_that_run(saver)
     own = make_chain(LOG, a=lambda state: None).compile(checkpoint_saver=saver.store)
     app = graphs.delta(4, turns=40).compile(checkpointer=saver)
     for _ in app.stream({"log": ["in"], "n": 0}, {**THREAD, "recursion_limit": 200}):
-        Worker(own, policy=RetentionPolicy(keep_last=1)).run(once=True)
+        Worker(saver.store, own, policy=RetentionPolicy(keep_last=1)).run(once=True)
     assert len(app.get_state(THREAD).values["log"]) == 81
     assert len(read_states(app)) < 8
     assert saver.store.verify().ok

@@ -128,7 +128,7 @@ def run_on_workers(saver, thread_id, gate, pipe):
 
 def serve(saver, folder, gate):
     tell("serving")
-    Worker(make_served_graph(folder, gate).compile(checkpoint_saver=saver), interval=0.05).run()
+    Worker(saver, make_served_graph(folder, gate).compile(), interval=0.05).run()
 
 
 def answer(saver, threads):

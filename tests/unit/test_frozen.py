@@ -276,14 +276,14 @@ def test_private_copies_share_all_but_the_private():
     assert private_copy(frozen["v"]) is frozen["v"]
 
 
-def test_what_contains_itself_is_refused_by_name():
+def test_what_contains_itself_or_is_too_deep_is_refused():
     loop = []
     loop.append({"a": loop})
     with pytest.raises(ValueError, match="contains itself"):
         freeze(loop)
-    deep = shared = [0]
+    deep = [0]
     for _ in range(3000):
-        deep = [deep, shared]
+        deep = [deep]
     with pytest.raises(ValueError, match="nested too deeply"):
         freeze(deep)
     frozen = Mutable([])

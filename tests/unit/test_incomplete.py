@@ -183,7 +183,7 @@ def assert_not_run(saver, thread, caplog):
     effects = Effects()
     app = make_app(saver, effects)
     with caplog.at_level(logging.INFO, "graphkit"):
-        assert Worker(app).run(once=True) == 0
+        assert Worker(saver, app).run(once=True) == 0
     assert caplog.messages == []
     if saver.get(RunnableConfig(thread)) is not None:
         with pytest.raises(CheckpointConflictError, match="it is incomplete"):
@@ -558,6 +558,7 @@ def test_a_worker_takes_a_thread_when_its_copy_has_ended(store):
     run_until(source, "t", "crashed")
     effects = Effects()
     worker = Worker(
+        store.opened,
         make_app(store.opened, effects),
         on_output=lambda _, output: ended.set() if output.node == "ask" else None,
         interval=0.01,

@@ -70,7 +70,7 @@ def test_a_run_begins_while_a_thread_is_pruned():
     saver.may_prune.clear()
     has_run = threading.Event()
     app = make_app(saver, a=lambda state: has_run.set())
-    with serving(Worker(app, policy=KEEP_TWO)):
+    with serving(Worker(saver, app, policy=KEEP_TWO)):
         assert saver.pruning.wait(PATIENCE)
         app.submit({}, RunnableConfig("new"))
         assert has_run.wait(PATIENCE)
@@ -116,7 +116,7 @@ def test_an_error_is_logged_and_the_policy_is_applied_again(monkeypatch, caplog)
     saver = Failing(MemorySaver())
     fill(saver, "old")
     app = make_app(saver)
-    with caplog.at_level(logging.WARNING, logger="graphkit.worker"), serving(Worker(app, policy=KEEP_TWO)):
+    with caplog.at_level(logging.WARNING, logger="graphkit.worker"), serving(Worker(saver, app, policy=KEEP_TWO)):
         assert saver.pruning.wait(PATIENCE)
     assert has_failed.is_set()
     assert "the retention policy failed here" in caplog.text
@@ -145,11 +145,11 @@ def test_ages_count_from_the_clock_of_the_worker():
     fill(saver, "old")
     policy = RetentionPolicy(max_age="1d")
     app = make_app(saver)
-    assert Worker(app, policy=policy).run(once=True) == 0
+    assert Worker(saver, app, policy=policy).run(once=True) == 0
     assert len(ids(saver, "old")) == 5
 
     later = datetime.now(UTC) + timedelta(days=2)
-    Worker(app, policy=policy, clock=lambda: later).run(once=True)
+    Worker(saver, app, policy=policy, clock=lambda: later).run(once=True)
     assert ids(saver, "old") == ["c4"]
 
 
@@ -234,7 +234,7 @@ def test_a_policy_rests_only_while_the_worker_has_something_else_to_do(monkeypat
 def test_a_worker_refuses_what_it_could_never_apply():
     app = make_app(MemorySaver())
     with pytest.raises(CheckpointerConfigurationError, match="must be a graphkit"):
-        Worker(app, policy={"keep_last": 1})
+        Worker(MemorySaver(), app, policy={"keep_last": 1})
     with pytest.raises(CheckpointerConfigurationError, match="cannot measure sizes"):
         Worker(ListingSaver(), app, policy=RetentionPolicy(max_bytes=1))
     with pytest.raises(CheckpointerConfigurationError, match="cannot list its threads"):

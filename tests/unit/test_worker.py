@@ -54,13 +54,13 @@ def log(app, thread):
 def test_an_answered_run_goes_on(saver):
     app = log_of(a=None, ask=lambda: interrupt("ok?"), b=None).compile(checkpoint_saver=saver)
     app.invoke({}, RunnableConfig("t"))
-    assert Worker(app).run(once=True) == 0
+    assert Worker(saver, app).run(once=True) == 0
     assert status(saver, "t") == "interrupted"
 
     answer(saver, "t", "yes")
-    assert Worker(app).run(once=True) == 1
+    assert Worker(saver, app).run(once=True) == 1
     assert log(app, "t") == ["a", "ask", "yes", "b"]
-    assert Worker(app).run(once=True) == 0
+    assert Worker(saver, app).run(once=True) == 0
 
 
 def test_a_run_stopped_before_a_node_goes_on_with_what_was_answered(saver):
@@ -70,7 +70,7 @@ def test_a_run_stopped_before_a_node_goes_on_with_what_was_answered(saver):
     answer(saver, "given", {"log": "by hand"})
     answer(saver, "passed", None)
 
-    assert Worker(app).run(once=True) == 2
+    assert Worker(saver, app).run(once=True) == 2
 
     logs = {thread: log(app, thread) for thread in ("given", "passed", "open")}
     assert logs == {"given": ["a", "by hand", "b"], "passed": ["a", "b"], "open": ["a"]}
@@ -82,23 +82,23 @@ def test_a_stop_after_the_last_node_is_brought_to_its_end(saver):
     for thread, value in (("given", {"log": "by hand"}), ("passed", None)):
         app.invoke({}, RunnableConfig(thread))
         answer(saver, thread, value)
-    assert Worker(app).run(once=True) == 1  # of the other nothing is left to do
+    assert Worker(saver, app).run(once=True) == 1  # of the other nothing is left to do
     assert log(app, "given") == ["a", "by hand"]
-    assert Worker(app).run(once=True) == 0
+    assert Worker(saver, app).run(once=True) == 0
 
 
 def test_a_passed_stop_at_the_end_is_cleared_away_if_the_graph_wants_that(saver):
     app = log_of(a=None).compile(checkpoint_saver=saver, interrupt_after=["a"], preserve=False)
     app.invoke({}, RunnableConfig("t"))
     answer(saver, "t", None)
-    assert Worker(app).run(once=True) == 1
+    assert Worker(saver, app).run(once=True) == 1
     assert not saver.threads()
 
 
 def test_a_crashed_run_goes_on_where_it_was(saver):
     app = log_of(a=None, b=None, c=None).compile(checkpoint_saver=saver)
     crash(app, "t", after="b")
-    assert Worker(app).run(once=True) == 1
+    assert Worker(saver, app).run(once=True) == 1
     assert log(app, "t") == ["a", "b", "c"]
     assert len(saver.history(RunnableConfig("t"))) == 4
 
@@ -107,7 +107,7 @@ def test_what_was_moved_on_by_update_state_goes_on(saver):
     app = log_of(a=None, ask=lambda: interrupt("ok?"), b=None).compile(checkpoint_saver=saver)
     app.invoke({}, RunnableConfig("t"))
     app.update_state(RunnableConfig("t"), {"log": "by hand"}, goto="b")
-    assert Worker(app).run(once=True) == 1
+    assert Worker(saver, app).run(once=True) == 1
     assert log(app, "t") == ["a", "by hand", "b"]
 
 
@@ -115,10 +115,10 @@ def test_a_question_inside_an_embedded_graph(saver):
     child = log_of(ask=lambda: interrupt("ok?"), after=None).compile()
     app = make_chain(LOG, child=child).compile(checkpoint_saver=saver)
     app.invoke({}, RunnableConfig("t"))
-    assert Worker(app).run(once=True) == 0
+    assert Worker(saver, app).run(once=True) == 0
 
     answer(saver, "t", "yes")
-    assert Worker(app).run(once=True) == 1
+    assert Worker(saver, app).run(once=True) == 1
     assert log(app, "t") == ["ask", "yes", "after"]
     assert status(saver, "t") == "finished"
 
@@ -127,7 +127,7 @@ def test_an_embedded_graph_with_a_saver_of_its_own_is_not_passed_by(saver):
     child = log_of(a=None, b=None).compile(checkpoint_saver=MemorySaver(), interrupt_before=["b"])
     app = make_chain(LOG, child=child).compile(checkpoint_saver=saver)
     app.invoke({}, RunnableConfig("t"))
-    assert Worker(app).run(once=True) == 0
+    assert Worker(saver, app).run(once=True) == 0
     assert status(saver, "t") == "interrupted"
 
 
@@ -138,7 +138,7 @@ def test_an_asynchronous_graph(saver):
     app = make_chain(LOG, ask=node).compile(checkpoint_saver=saver)
     invoke(app, {}, how="async")
     answer(saver, "t", "yes")
-    assert Worker(app).run(once=True) == 1
+    assert Worker(saver, app).run(once=True) == 1
     assert log(app, "t") == ["yes"]
 
 
@@ -146,7 +146,7 @@ def test_outputs_are_handed_out(saver):
     app = log_of(a=None, b=None).compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
     seen = []
-    Worker(app, on_output=lambda thread, output: seen.append((thread, output.node))).run(once=True)
+    Worker(saver, app, on_output=lambda thread, output: seen.append((thread, output.node))).run(once=True)
     assert seen == [("t", "b"), ("t", END)]
 
 
@@ -162,7 +162,7 @@ def test_threads_of_other_graphs_are_left_alone_and_named_once(saver, caplog):
     saver.put(RunnableConfig("by hand"), Checkpoint(node_id="a", next_node_id="b", state={}))
 
     with caplog.at_level(logging.WARNING, "graphkit"):
-        assert Worker(mine).run(once=True) == 1
+        assert Worker(saver, mine).run(once=True) == 1
 
     assert status(saver, "mine") == "finished"
     assert status(saver, "one") == "stalled"
@@ -178,13 +178,13 @@ def test_a_failed_run_waits_for_a_human(saver, caplog):
     app = log_of(a=None, b=fail).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         app.invoke({}, RunnableConfig("t"))
-    assert Worker(app).run(once=True) == 0
+    assert Worker(saver, app).run(once=True) == 0
     crash(app, "u", after="a")
     with caplog.at_level(logging.WARNING, "graphkit"):
-        assert Worker(app).run(once=True) == 1
+        assert Worker(saver, app).run(once=True) == 1
     assert "waits for a human" in caplog.text
     assert status(saver, "u") == "failed"
-    assert Worker(app).run(once=True) == 0
+    assert Worker(saver, app).run(once=True) == 0
 
 
 def test_failed_runs_are_taken_up_again_with_pauses_and_not_for_ever(saver):
@@ -207,7 +207,7 @@ def test_failed_runs_are_taken_up_again_with_pauses_and_not_for_ever(saver):
     logger = logging.getLogger("graphkit.worker")
     logger.addHandler(handler)
     try:
-        with serving(Worker(app, interval=SOON, failed=True, retry=retry)):
+        with serving(Worker(saver, app, interval=SOON, failed=True, retry=retry)):
             assert enough.wait(PATIENCE)
     finally:
         logger.removeHandler(handler)
@@ -228,7 +228,7 @@ def test_a_run_that_succeeds_in_the_end(saver):
     app = log_of(a=None, b=shy, c=done.set).compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
     retry = RetryPolicy(max_attempts=5, initial_delay=0, retry_on=ConnectionError)
-    with serving(Worker(app, interval=SOON, failed=True, retry=retry)):
+    with serving(Worker(saver, app, interval=SOON, failed=True, retry=retry)):
         assert done.wait(PATIENCE)
     assert len(tries) == 3
 
@@ -241,7 +241,7 @@ def test_a_missing_node_is_logged_and_does_not_keep_the_worker_busy(saver, caplo
     saver.put(RunnableConfig("t"), lost)
     crash(app, "u", after="a")
     with caplog.at_level(logging.WARNING, "graphkit"):
-        assert Worker(app).run(once=True) == 2
+        assert Worker(saver, app).run(once=True) == 2
     assert "'lost' is not a node of this graph" in caplog.text
     assert "failed here once; the next attempt is in" in caplog.text
     assert status(saver, "u") == "finished"
@@ -251,7 +251,7 @@ def test_a_thread_with_another_run_is_left_alone(saver):
     app = log_of(a=None, b=None).compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
     with saver.run_lock(RunnableConfig("t")), ThreadPoolExecutor(1) as pool:
-        assert pool.submit(Worker(app).run, once=True).result(PATIENCE) == 0
+        assert pool.submit(Worker(saver, app).run, once=True).result(PATIENCE) == 0
     assert log(app, "t") == ["a"]
 
 
@@ -272,7 +272,7 @@ def test_runs_that_share_a_write_lock_do_not_refuse_each_other(tmp_path):
         app = make_chain({}, a=meet, b=lambda state: None).compile(checkpoint_saver=saver)
         for thread in threads:
             app.submit({}, RunnableConfig(thread))
-        assert Worker(app, concurrency=2).run(once=True) == 2
+        assert Worker(saver, app, concurrency=2).run(once=True) == 2
         assert [status(saver, thread) for thread in threads] == ["finished", "finished"]
 
 
@@ -297,7 +297,7 @@ def test_a_worker_looks_again_when_the_run_of_another_has_ended(tmp_path):
         app = log_of(a=None, b=done.set).compile(checkpoint_saver=saver)
         crash(app, "t", after="a")
 
-        with serving(Worker(app, interval=SOON)) as (served,):
+        with serving(Worker(saver, app, interval=SOON)) as (served,):
             assert done.wait(PATIENCE)
 
         assert saver.left == 0
@@ -310,7 +310,7 @@ def test_a_worker_looks_again_when_the_run_of_another_has_ended(tmp_path):
 def test_an_answer_is_noticed(saver):
     done = threading.Event()
     app = log_of(ask=lambda: interrupt("ok?"), b=done.set).compile(checkpoint_saver=saver)
-    with serving(Worker(app, interval=SOON)):
+    with serving(Worker(saver, app, interval=SOON)):
         app.invoke({}, RunnableConfig("t"))
         answer(saver, "t", "yes")
         assert done.wait(PATIENCE)
@@ -328,7 +328,7 @@ class Work:
 
     def stop_worker_of(self, app, *, before=lambda: None):
         """Stop a worker while the node executes; return how many runs it resumed."""
-        worker = Worker(app, interval=SOON)
+        worker = Worker(app.compile_config.saver, app, interval=SOON)
         with serving(worker) as (served,):
             assert self.began.wait(PATIENCE)
             before()
@@ -345,7 +345,7 @@ def test_stopping_stops_at_the_node_boundary_and_leaves_the_run_to_others(saver)
     assert log(app, "t") == ["a", "work"]
     assert not saver.interrupts("t")
     assert status(saver, "t") == "answered"
-    assert Worker(app).run(once=True) == 1
+    assert Worker(saver, app).run(once=True) == 1
     assert log(app, "t") == ["a", "work", "c"]
 
 
@@ -359,7 +359,7 @@ def test_stopping_inside_an_embedded_graph_and_a_fork(saver):
     crash(app, "t", after="a")
     assert work.stop_worker_of(app) == 1
     assert not saver.interrupts("t")
-    assert Worker(app).run(once=True) == 1
+    assert Worker(saver, app).run(once=True) == 1
     assert log(app, "t") == ["a", "one", "two", "end"]
 
 
@@ -369,7 +369,7 @@ def test_a_stopped_worker_leaves_a_human_s_stop_alone(saver):
     crash(app, "t", after="a")
     assert work.stop_worker_of(app) == 1
     assert [stop.when for stop in saver.interrupts("t")] == ["before"]
-    assert Worker(app).run(once=True) == 0
+    assert Worker(saver, app).run(once=True) == 0
 
 
 @pytest.mark.parametrize("is_nested", [False, True])
@@ -382,15 +382,15 @@ def test_a_stopped_worker_leaves_a_run_that_others_paused(saver, is_nested):
     crash(app, "t", after="a")
     assert work.stop_worker_of(app, before=lambda: pause(saver, "t")) == 1
     assert [stop.when for stop in saver.interrupts("t")] == ["before"]
-    assert Worker(app).run(once=True) == 0
+    assert Worker(saver, app).run(once=True) == 0
     answer(saver, "t", None)
-    assert Worker(app).run(once=True) == 1
+    assert Worker(saver, app).run(once=True) == 1
 
 
 def test_a_worker_that_was_stopped_before_it_ran_does_nothing(saver):
     app = log_of(a=None, b=None).compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
-    worker = Worker(app)
+    worker = Worker(saver, app)
     worker.stop()
     assert worker.run() == 0
     assert log(app, "t") == ["a"]
@@ -398,7 +398,7 @@ def test_a_worker_that_was_stopped_before_it_ran_does_nothing(saver):
 
 def test_stopping_a_worker_stops_no_other_run_of_the_app(saver):
     app = log_of(a=None, b=None, c=None).compile(checkpoint_saver=saver)
-    worker = Worker(app)
+    worker = Worker(saver, app)
     nodes = []
     for output in app.stream({}, RunnableConfig("t")):
         nodes.append(output.node)
@@ -411,14 +411,14 @@ def test_a_deleted_thread_is_forgotten_and_not_made_again(saver, tmp_path):
     app.invoke({}, RunnableConfig("t"))
     answer(saver, "t", 1)
     saver.delete("t")
-    assert Worker(app).run(once=True) == 0
+    assert Worker(saver, app).run(once=True) == 0
     assert not list(tmp_path.glob("runs/t-*"))
 
 
 def test_a_signal_just_before_the_sleep_is_not_lost(saver, monkeypatch):
     """A handler runs in the thread that it interrupts, whose locks do not keep it out."""
     app = log_of(a=None).compile(checkpoint_saver=saver)
-    worker = Worker(app, interval=3600)
+    worker = Worker(saver, app, interval=3600)
     sleep = Watch._sleep_until
 
     def interrupted(self, until):

@@ -414,21 +414,19 @@ class Codec:
         """The registered types, by the names in stored data; a snapshot."""
         return MappingProxyType(self._registry.list_types())
 
-    def register(self, *types: type, names: Mapping[type, str] | None = None) -> None:
+    def register(self, *types: type) -> None:
         """Make application types storable, and those that their fields name. May be repeated.
 
         Args:
-            types: Enums, dataclasses, NamedTuples, pydantic models.
-            names: the names under which to store them; `module.qualname` otherwise.
+            types: Enums, dataclasses, NamedTuples, pydantic models; stored as `module.qualname`.
 
         Raises:
             TypeError: a type is none of these; the types before it are registered.
             CheckpointerConfigurationError: another class has the name; the types before it are
                 registered.
         """
-        chosen_names = names or {}
         for cls in types:
-            self.register_as(chosen_names.get(cls) or describe_type(cls), cls)
+            self.register_as(describe_type(cls), cls)
 
     def register_as(self, name: str, cls: type) -> None:
         """Make a type readable under a name. It is stored under its first name.

@@ -233,11 +233,7 @@ class TypeRegistry:
         One type is the answer, and `get` finds it from now on; several are ambiguous.
         """
         with self._lock:
-            public = self._by_name.get(make_public_name(name))
-            if public is not None:
-                found = [public]
-            else:
-                found = [entry for cls, entry in self.by_type.items() if is_renamed(name, cls)]
+            found = [entry for cls, entry in self.by_type.items() if is_renamed(name, cls)]
             if len(found) == 1:
                 self._renamed[name] = found[0]
             return found
@@ -389,19 +385,6 @@ def is_renamed(name: str, cls: type) -> bool:
 def is_of_main(name: str) -> bool:
     """Return whether a stored name is of a program whose module has no other name."""
     return name.partition(".")[0] in _MAIN
-
-
-def make_public_name(name: str) -> str:
-    """Return the name that a stored type name has today.
-
-    graphkit 0.1 stored its own classes under the private module that defined them, such as
-    `graphkit._output.CheckpointInfo`. Their name is the public one now.
-    """
-    package, _, rest = name.partition("._")
-    _, dot, qualname = rest.partition(".")
-    if package == "graphkit" and dot:
-        return f"graphkit.{qualname}"
-    return name
 
 
 def describe_type(cls: object) -> str:

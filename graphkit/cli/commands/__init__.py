@@ -88,8 +88,6 @@ COMMANDS: Final[Mapping[str, Entry]] = {name: entry for group in GROUPS.values()
 
 _OPTIONS: Final = {
     "--version": "Print the version.",
-    "--install-completion": "Install completion in this shell.",
-    "--show-completion": "Print the completion script of this shell.",
     "-h, --help": "Show this message and exit.",
 }
 

@@ -159,8 +159,8 @@ def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
         waiting = langgraph_interrupts(config, writes, checkpoint.created_at)
     else:
         waiting = waiting_interrupts(config, writes)
-    cancellation = find_cancellation(config, writes) or {}
-    failure = dict(find_failure(config, writes) or {})
+    cancellation = find_cancellation(writes) or {}
+    failure = dict(find_failure(writes) or {})
     traceback = failure.pop("traceback", None)
     status = _find_status(saver, config)
     progress = describe_progress(writes)

@@ -392,7 +392,15 @@ def worker(
 
     rules = None if policy is None else RetentionPolicy.from_file(policy)
     graph = load_app(app, directory, create=True)
-    serving = Worker(graph, concurrency=concurrency, failed=failed, on_output=report, interval=interval, policy=rules)
+    serving = Worker(
+        require_saver(graph),
+        graph,
+        concurrency=concurrency,
+        failed=failed,
+        on_output=report,
+        interval=interval,
+        policy=rules,
+    )
     with context.stop_on_signal(serving.stop):
         context.warn("serving; Ctrl-C or SIGTERM stops before the next node")
         count = serving.run(once=once)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any, Final, TextIO
 
 import click
@@ -154,8 +153,6 @@ def _describe_dry_run(verb: str, threads: Sequence[str], place: str = "", **data
 # export and import
 
 _STANDARD_STREAM: Final = "-"
-_THREAD_LINE: Final = '{"thread": '
-"""The beginning of the line that starts a thread in a readable file."""
 _END_KEY: Final = '"end":'
 """Near the beginning of the line that ends a thread, in both forms."""
 
@@ -275,14 +272,12 @@ def _write_to_file(path: Path, lines: Iterable[str]) -> int:
 @click.command("import", cls=Command)
 @options.directory
 @click.argument("file", metavar="FILE", help="A file that `export` wrote, in either form; - is standard input.")
-@click.option("--as", "rename", metavar="NEW", help="The id of the imported thread; only for a file with one thread.")
 @options.dry_run
 @options.maybe_app
 def import_(
     context: CliContext,
     directory: str,
     file: str,
-    rename: str | None,
     dry_run: bool,
     app: str | None,
 ) -> Message:
@@ -291,7 +286,7 @@ def import_(
     The command creates the store if it is missing, reads each thread back and compares it. An
     interrupted import continues where it stopped when you run it again.
 
-    Example: graphkit import elsewhere order-17.jsonl --as order-18
+    Example: graphkit import elsewhere order-17.jsonl
     """
     from graphkit.transfer import import_threads
 
@@ -301,19 +296,13 @@ def import_(
         # Nothing is created for a file that is none of graphkit's, so that its first line is read before the store is
         # opened, and put back.
         header = next(file_lines, "")
-        form = LineReader([header]).read_head(None)
-        if rename is not None and form == "logs":
-            raise UsageError("--as requires a file of readable lines: a raw log contains the id of its thread")
-        lines: Iterator[str] = chain((header,), file_lines)
-        if rename is not None:
-            lines = stack.enter_context(_read_single(lines))
+        LineReader([header]).read_head(None)
+        lines = chain((header,), file_lines)
         if dry_run:
             source = LineReader(lines)
-            found = check_threads(source, source.read_head(None))
-            return _describe_dry_run("import", found if rename is None else [rename])
+            return _describe_dry_run("import", check_threads(source, source.read_head(None)))
         saver = open_store(directory, create=True, fsync=SECONDS_UNTIL_SYNC)
-        new_name = str if rename is None else lambda _: rename
-        done = import_threads(saver, lines, types=_types_of(app), rename=new_name, progress=progress)
+        done = import_threads(saver, lines, types=_types_of(app), progress=progress)
 
     checkpoints = pluralize(done.checkpoints, "checkpoint")
     sentence = f"imported {checkpoints} of {pluralize(len(done.threads), 'thread')}, verified"
@@ -343,27 +332,6 @@ def _open_input(context: CliContext, file: str) -> Iterator[Iterator[str]]:
             yield iter(opened)
     except UnicodeDecodeError as error:
         raise CheckpointFormatError("the file", "not an export file of graphkit: it is not UTF-8") from error
-
-
-@contextmanager
-def _read_single(lines: Iterable[str]) -> Iterator[Iterator[str]]:
-    """Read the lines of a file; then yield them again.
-
-    Raises:
-        UsageError: it has more than one thread.
-    """
-    # From a temporary copy: nothing may be stored of a file with several threads, and standard input cannot be read
-    # twice.
-    count = 0
-    with TemporaryFile("w+", encoding="utf-8", newline="") as copy:
-        for line in lines:
-            if line.startswith(_THREAD_LINE):
-                count += 1
-            if count > 1:
-                raise UsageError("--as requires a file with one thread; this one has several")
-            copy.write(line)
-        copy.seek(0)
-        yield iter(copy)
 
 
 _target = click.argument(

@@ -246,11 +246,46 @@ class CompileConfigBuilder:
     def releaseThread(self, release: bool) -> Self:
         return self._with(release_thread=release)
 
-    def recursionLimit(self, max_iterations: int) -> Self:
+    def checkpointInterval(self, interval: int) -> Self:
+        return self._with(checkpoint_interval=interval)
+
+    def maxIterations(self, max_iterations: int) -> Self:
         return self._with(max_iterations=max_iterations)
+
+    recursionLimit = maxIterations
 
     def graphId(self, graph_id: str | None) -> Self:
         return self._with(graph_id=graph_id)
+
+    def checkpointWhen(self, predicate: Callable[..., bool] | None) -> Self:
+        return self._with(checkpoint_when=predicate)
+
+    def preserve(self, preserve: bool) -> Self:
+        return self._with(preserve=preserve)
+
+    def onSaveError(self, what: Literal["raise", "warn"]) -> Self:
+        return self._with(on_save_error=what)
+
+    def durability(self, durability: Literal["sync", "async", "exit"]) -> Self:
+        return self._with(durability=durability)
+
+    def observers(self, observers: Iterable[Observer | str | None]) -> Self:
+        return self._with(observers=observers)
+
+    def executor(self, executor: Executor | None) -> Self:
+        return self._with(executor=executor)
+
+    def retry(self, policy: RetryPolicy | None) -> Self:
+        return self._with(retry=policy)
+
+    def timeout(self, seconds: float | None) -> Self:
+        return self._with(timeout=seconds)
+
+    def migrations(self, migrations: Sequence[Callable[[dict[str, Any]], Mapping[str, Any]]]) -> Self:
+        return self._with(migrations=migrations)
+
+    def clock(self, clock: Callable[[], datetime] | None) -> Self:
+        return self._with(clock=clock)
 
     def build(self) -> CompileConfig:
         return self._config

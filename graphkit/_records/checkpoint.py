@@ -290,6 +290,15 @@ class CheckpointBuilder:
     def nextNodeId(self, next_node_id: str | None) -> Self:
         return self._with("next_node_id", next_node_id)
 
+    def parentId(self, parent_id: str | None) -> Self:
+        return self._with("parent_id", parent_id)
+
+    def createdAt(self, created_at: datetime) -> Self:
+        return self._with("created_at", created_at)
+
+    def metadata(self, metadata: Mapping[str, Any]) -> Self:
+        return self._with("metadata", metadata)
+
     def state(self, state: AgentState | Mapping[str, Any]) -> Self:
         return self._with("state", state)
 

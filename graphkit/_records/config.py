@@ -420,19 +420,36 @@ class RunnableConfigBuilder:
     def checkPointId(self, checkpoint_id: str | None) -> Self:
         return self._with(checkpoint_id=checkpoint_id)
 
+    def checkPointNs(self, checkpoint_ns: str) -> Self:
+        return self._with(checkpoint_ns=checkpoint_ns)
+
     def nextNode(self, next_node: str | None) -> Self:
         return self._with(next_node=next_node)
 
     def streamMode(self, stream_mode: StreamMode) -> Self:
         return self._with(stream_mode=stream_mode)
 
-    def recursionLimit(self, max_iterations: int | None) -> Self:
+    def maxIterations(self, max_iterations: int | None) -> Self:
         return self._with(max_iterations=max_iterations)
+
+    recursionLimit = maxIterations
+
+    def maxConcurrency(self, max_concurrency: int | None) -> Self:
+        return self._with(max_concurrency=max_concurrency)
+
+    def principal(self, principal: Any) -> Self:
+        return self._with(principal=principal)
+
+    def executor(self, executor: Executor | Mapping[str, Executor] | None) -> Self:
+        return self._with(executor=executor)
 
     def addParallelNodeExecutor(self, node_id: str, executor: Executor) -> Self:
         executors = self._config.executor
         others = executors if isinstance(executors, Mapping) else {}
         return self._with(executor={**others, node_id: executor})
+
+    def metadata(self, metadata: Mapping[str, Any]) -> Self:
+        return self._with(metadata=metadata)
 
     def addMetadata(self, key: str, value: Any) -> Self:
         return self._with(metadata={**self._config.metadata, key: value})

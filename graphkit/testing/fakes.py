@@ -205,6 +205,8 @@ def _raise_error(error: BaseException) -> None:
 class ManualClock:
     """A clock that moves only when a test says so. Any thread may use it.
 
+    A graph and a worker take it in place of the clock of the machine:
+
         clock = ManualClock()
         app = graph.compile(checkpoint_saver=saver, clock=clock)
         worker = Worker(saver, app, clock=clock)

@@ -305,9 +305,9 @@ def test_the_time_of_a_node_that_was_resumed_begins_with_the_resume(saver, store
 @pytest.mark.parametrize(("seconds", "rate"), [(0.05, None), (59, None), (60, 120.0)])
 def test_a_rate_wants_a_minute_of_history(tmp_path, seconds, rate):
     saver, t = FileSystemSaver(tmp_path / "new", fsync="never"), RunnableConfig("t")
-    saver.put(t, checkpoint(1, START, "a", {}, source="input"))
-    moment = minutes_ago(59) + timedelta(seconds=seconds)
-    saver.put(t, Checkpoint(id="2", node_id=START, next_node_id="a", state={}, created_at=moment))
+    first = saver.put(t, checkpoint(1, START, "a", {}, source="input"))
+    later = Checkpoint.builder(saver.get(first)).id("2").createdAt(minutes_ago(59) + timedelta(seconds=seconds))
+    saver.put(t, later.build())
     assert read_json("stats", tmp_path / "new")["per_hour"] == rate
     assert ("per hour" in graphkit("stats", tmp_path / "new").out) == (rate is not None)
 

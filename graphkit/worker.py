@@ -55,6 +55,8 @@ _LONGEST_WAIT: Final = 60.0
 machine may sleep."""
 _OWN_CLOCK_WAIT: Final = 0.05
 """The same for a clock that the worker was given: nobody can say when it moves."""
+_DECLARED_STOPS: Final = frozenset({"before", "after"})
+"""Values of `when` of interrupts that any resume passes."""
 _WAITING: Final = frozenset({"sleeping", "interrupted"})
 """The statuses of threads that a worker runs once a timer is due or a deadline has passed."""
 _RUNNABLE: Final = frozenset({"queued", "running", "stalled", "answered"})
@@ -563,6 +565,10 @@ class Worker:
             is_runnable = latest.status == "sleeping" if time is None else time <= self._now()
             if time is not None and not is_runnable:
                 self._set_alarm(config.thread, time)
+            # A run that was paused while a branch slept: a resume would undo the pause.
+            is_runnable = is_runnable and not any(
+                stop.when in _DECLARED_STOPS for stop in self.saver.interrupts(config)
+            )
         elif latest.status == "finished":
             # A run that stopped after its last node may have yet to act on an answer.
             writes = self.saver.get_writes(config.with_check_point_id(latest.id))

@@ -62,6 +62,7 @@ from graphkit._saver.writes import (
     Submission,
     is_expired,
     stops_in,
+    subgraph_interrupts,
     subgraph_namespace,
     unanswered_interrupts,
     unanswered_timers,
@@ -97,6 +98,7 @@ class RunControl:
         next_look: when the run looks into the store again, in seconds of its clock; 0 before `begin`.
         pause_requested: stop at the next node boundary. Only ever set to True, from any thread or
             signal handler.
+        has_left_work: whether a pause has kept a node from running that waits for nothing else.
         granted: the pending writes that withdraw the requests that the run has found.
         cancellation: why the run is cancelled, {reason, at}; None if it is not.
         mailboxes: the checkpoints at which requests may have been recorded since the last look.
@@ -104,8 +106,8 @@ class RunControl:
     """
 
     __slots__ = (
-        "_measure", "_settled_at", "cancellation", "config", "granted", "mailboxes", "must_check",
-        "next_look", "noted_error", "pause_requested", "saver",
+        "_measure", "_settled_at", "cancellation", "config", "granted", "has_left_work", "mailboxes",
+        "must_check", "next_look", "noted_error", "pause_requested", "saver",
     )  # fmt: skip
 
     def __init__(self, saver: BaseCheckpointSaver | None, config: RunnableConfig) -> None:
@@ -119,6 +121,7 @@ class RunControl:
         """When the first look is due. A run that ends before that looks for nothing: who asks it to stop
         waits for longer, and finds that it has ended."""
         self.pause_requested = False
+        self.has_left_work = False
         self.granted: dict[str, None] = {}
         self.cancellation: Mapping[str, Any] | None = None
         self.mailboxes: list[str] = []
@@ -147,6 +150,7 @@ class RunControl:
             # Requests may still be recorded at the newest one.
             del self.mailboxes[: max(0, count - 1)]
         if self.pause_requested:
+            self.has_left_work = True
             raise Halt
 
     def look(self) -> Steps:
@@ -326,6 +330,8 @@ class RunHistory:
         stores_at_exit: whether nothing is stored before the run stops.
         outer_execution: identifies the node of the outer run that this run is; None if there is no
             outer run.
+        passable_stops: of a nested run, the ids of its declared stops that a resume passes: those that the
+            outer runs have recorded, so that a caller may have seen them; None if there is no outer run.
         held_locks: the keys of the run locks that this run and the outer runs hold.
     """
 
@@ -378,6 +384,7 @@ class RunHistory:
         """The slot of time in which the latest checkpoint was made; its first one is a mailbox. -1 until the
         run has stored a checkpoint that is no copy of the one that it resumed: each until then is a mailbox."""
         self.outer_execution: str | None = None
+        self.passable_stops: frozenset[str] | None = None
         self.held_locks: frozenset[object] = frozenset()
         self.listener: Callable[[Any], None] | None = None
         """Called with each output that a node dispatches; None if the stream waits for the end of the node."""
@@ -411,6 +418,8 @@ class RunHistory:
             program, config, saver, outer_state=state, run_id=self.metadata.run_id, control=self.control
         )
         nested.outer_execution = f"{self.execution_start()}/{key}"
+        recorded = frozenset(subgraph_interrupts(self.writes))
+        nested.passable_stops = recorded if self.passable_stops is None else recorded & self.passable_stops
         nested.stores_at_exit = self.stores_at_exit
         nested.reporter.limit = self.reporter.limit
         nested.reporter.post = self.reporter.post

@@ -102,6 +102,7 @@ class Run:
         step_updates: the updates since the last output, by node; None unless the caller wants to see them.
         nested_interrupts: the interrupts of nested runs, as these emitted them.
         nested_resumes: what a resume brought for nested graphs, by namespace.
+        brings_answer: whether a resume answers something, and so does not pass declared stops elsewhere.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class Run:
         self.step_updates: dict[str, dict[str, Any]] | None = None
         self.nested_interrupts: list[InterruptionMetadata] = []
         self.nested_resumes: dict[str, GraphResume] = {}
+        self.brings_answer = False
 
     def steps(self) -> Steps:
         """Run, from the input or the stored checkpoint, to the end or a stop."""
@@ -208,6 +210,7 @@ class Run:
         self.may_stop = plan.may_stop
         self.must_emit = plan.submission is not None
         self.nested_resumes = dict(plan.nested)
+        self.brings_answer = resume.has_value
         if self.step_updates is not None:
             self.step_updates.clear()  # no node returned the updates of the resume
         # A resume of an older checkpoint that only passes a stop leaves nothing to find again. To
@@ -400,6 +403,8 @@ class Run:
         nested = history.open_nested(node, state, key)
         namespace = nested.config.checkpoint_ns
         resume = self.nested_resumes.pop(namespace, None)
+        if resume is None and self.brings_answer:
+            nested.passable_stops = frozenset()
         run_input: Any = state.data
         if nested.saver is not None:
             if nested.saver is not history.saver:
@@ -520,11 +525,14 @@ class Run:
         """Emit the interrupts and timers at which the run has stopped; a pause is recorded as one."""
         history = self.history
         yield from history.record_deferred(is_stopping=True)
-        waiting = {**unanswered_interrupts(history.writes), **unanswered_timers(history.writes)}
-        if not waiting and not self.nested_interrupts:  # the run was asked to pause
+        own_questions = unanswered_interrupts(history.writes)
+        nested_questions = [interrupt for interrupt in self.nested_interrupts if interrupt.due is None]
+        # What a pause has kept from running must not wait for the timer of another branch.
+        if self.control.has_left_work and not own_questions and not nested_questions:
             node_id = self.next_node_id or history.position.node_id
             yield from history.record_interrupt(node_id, "before", "", metadata={"reason": "pause"})
-            waiting = unanswered_interrupts(history.writes)
+            own_questions = unanswered_interrupts(history.writes)
+        waiting = {**own_questions, **unanswered_timers(history.writes)}
         state = self.state.schema.state_factory(self.state.data)
         interrupts = [
             self._make_interruption(interrupt_id, interrupt, state) for interrupt_id, interrupt in waiting.items()

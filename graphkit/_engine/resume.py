@@ -41,6 +41,7 @@ from graphkit._saver.writes import (
     ASLEEP,
     CANCELLED,
     FAILURE,
+    INTERRUPT,
     OUTER_EXECUTION,
     STOP_PREFIXES,
     SUBMIT,
@@ -94,8 +95,16 @@ def prepare_resume(history: RunHistory, resume: GraphResume) -> Generator[Reques
     history.reporter.post_load(base)
     writes = yield from history.load_writes(base)
     state = history.state
+    kept_stops: set[str] = set()
+    if history.passable_stops is not None:
+        for interrupt_id, interrupt in unanswered_interrupts(writes).items():
+            is_pause = interrupt.get("metadata", {}).get("reason") == "pause"
+            if interrupt["when"] in _DECLARED_STOPS and not is_pause and interrupt_id not in history.passable_stops:
+                kept_stops.add(interrupt_id)
     try:
-        plan = plan_resume(state, base, writes, resume, history.now(), is_latest=history.is_latest)
+        plan = plan_resume(
+            state, base, writes, resume, history.now(), is_latest=history.is_latest, kept_stops=kept_stops
+        )
     except GraphRunnerError as error:
         history.reporter.add_place(error, error.node_id, state.data)
         raise
@@ -120,6 +129,7 @@ def plan_resume(
     now: datetime,
     *,
     is_latest: bool,
+    kept_stops: Collection[str] = (),
 ) -> ResumePlan:
     """Decide how a resume goes on from a checkpoint. Changes nothing.
 
@@ -130,6 +140,7 @@ def plan_resume(
         resume: what the caller gave.
         now: the time.
         is_latest: whether it is the latest checkpoint of its history.
+        kept_stops: the ids of declared stops at which the run stops again.
 
     Raises:
         GraphRunnerError: the resume does not match what waits; names no place but a node.
@@ -148,8 +159,9 @@ def plan_resume(
     recorded = dict(writes)
     if not is_latest:  # its interrupts wait again, without their answers
         recorded = asked_again(recorded, now)
-    was_interrupted = any(key.startswith(STOP_PREFIXES) for key in recorded)
-    waiting = unanswered_interrupts(recorded)
+    passed = {key: value for key, value in recorded.items() if key.removeprefix(INTERRUPT) not in kept_stops}
+    was_interrupted = any(key.startswith(STOP_PREFIXES) for key in passed)
+    waiting = unanswered_interrupts(passed)
     parts = split_resume(resume, waiting, subgraph_interrupts(recorded))
     brought = _read_own_part(state, parts.own, waiting, recorded, (base.node_id, next_node_id), now)
     # The run lock is held, so that no human answers between the look at the clock and the record.
@@ -173,7 +185,7 @@ def plan_resume(
         submission=submission,
         # A stop for a human starts a new count: the human has seen that the run goes on.
         step=0 if was_interrupted else base.metadata.get("step", 0),
-        may_stop=submission is not None or (is_from_loop and not was_interrupted),
+        may_stop=submission is not None or bool(kept_stops) or (is_from_loop and not was_interrupted),
         inherited=inherited_metadata(base),
         recorded=recorded,
         added=added,

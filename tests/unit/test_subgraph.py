@@ -650,6 +650,27 @@ def test_a_crash_neither_loses_a_question_nor_its_answer(saver, before, status, 
     assert logged(run(graph, after, how=how)) == ["ok"]
 
 
+@pytest.mark.parametrize("options", [{"interrupt_before": ["y"]}, {"interrupt_after": ["x"]}])
+@both
+def test_no_crash_skips_a_declared_stop_in_a_nested_graph(options, how):
+    def make(runs, saver):
+        inner = chain(x=Node("x", runs), y=Node("y", runs)).compile(**options)
+        return chain(s=chain(t=inner).compile()).compile(checkpoint_saver=saver)
+
+    counting = ScriptedSaver(MemorySaver())
+    run(make([], counting), {}, how=how)
+    for at in range(1, counting.count("put") + counting.count("put_writes") + 1):
+        runs = []
+        saver = MemorySaver()
+        with pytest.raises(Killed):
+            run(make(runs, dying(saver, at, late=False)), {}, how=how)
+        graph = make(runs, saver)
+        last = run(graph, GraphResume() if graph.last_state_of(CONFIG) else {}, how=how)[-1]
+        (waiting,) = saver.interrupts(CONFIG)
+        assert (waiting.id, "y" in runs) == (last.id, False), at
+        assert logged(run(graph, GraphResume(), how=how)) == ["x", "y"]
+
+
 def branches(saver, *nodes, **options):
     """Subgraphs side by side, which meet in j."""
     edges = [f"START>{name} {name}>j" for name, _ in nodes]
@@ -686,6 +707,22 @@ def test_several_that_wait_in_a_fork_are_answered_each_by_its_id(saver, how):
     assert [each.id for each in graph.get_state(CONFIG).interrupts] == [ids["s1"]]
     assert logged(run(graph, GraphResume("A"), how=how)) == ["ps1", "A", "ps2", "B", "O", "j"]
     assert sorted(runs) == ["ps1", "ps2"]
+
+
+@both
+def test_an_answer_passes_no_declared_stop_in_another_branch(saver, how):
+    runs = []
+    stop = chain(p=Node("p", runs)).compile(interrupt_before=["p"])
+    deep = chain(d=chain(q=Node("q", runs)).compile(interrupt_before=["q"])).compile()
+    graph = branches(saver, ("s1", stop), ("s2", deep), ("own", lambda state: {"log": interrupt("own")}))
+    ids = {stop.node_id: stop.id for stop in run(graph, {}, how=how)[-1].interrupts}
+
+    for node_id, answer, ran in (("own", "O", []), ("p", {"log": "P"}, ["p"]), ("q", {"log": "Q"}, ["p", "q"])):
+        last = run(graph, GraphResume({ids.pop(node_id): answer}), how=how)[-1]
+        assert runs == ran
+        assert {stop.id for stop in last.interrupts} == {*ids.values()}
+        assert {each.id for each in saver.interrupts(CONFIG)} == {*ids.values()}
+    assert last.state["log"] == ["P", "p", "Q", "q", "O", "j"]
 
 
 def test_an_update_for_several_that_wait_is_for_none_of_them(saver):

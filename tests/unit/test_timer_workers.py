@@ -1,5 +1,6 @@
 """Workers and time: they take what is due when it is due, in order, once, and after a restart."""
 
+import threading
 from datetime import timedelta
 from time import monotonic, sleep as sleep_here
 
@@ -171,6 +172,53 @@ def test_what_died_beside_a_sleeping_branch_goes_on_at_once(tmp_path, clock, kin
         clock.advance(HOUR)
         assert worker.run(once=True) == 2
         assert status(store) == "finished"
+
+
+@pytest.mark.parametrize("who", ["worker", "human"])
+def test_what_was_stopped_beside_a_sleeping_branch_does_not_wait_for_its_timer(clock, who):
+    saver = MemorySaver()
+    began, go_on = threading.Event(), threading.Event()
+
+    def work(state):
+        began.set()
+        assert go_on.wait(PATIENCE)
+        return {"log": "b"}
+
+    graph = make_graph(LOG, "START>s s>nap,b b>c c>j nap>j j>END", nap=nap(HOUR), b=work)
+    app = graph.compile(checkpoint_saver=saver, clock=clock)
+    app.submit({}, T)
+    worker = Worker(saver, app)
+    with serving(worker):
+        assert began.wait(PATIENCE)
+        if who == "worker":
+            worker.stop()
+        else:
+            assert operations.pause(saver, T)
+        go_on.set()
+    other = Worker(saver, app)
+    if who == "worker":
+        assert (status(saver), other.run(once=True)) == ("answered", 1)
+        assert status(saver) == "sleeping"
+    clock.advance(HOUR)
+    other.run(once=True)
+    if who == "human":
+        assert status(saver) == "interrupted"
+        operations.answer(saver, T, None)
+        assert other.run(once=True) == 1
+    assert status(saver) == "finished"
+
+
+def test_a_timer_does_not_pass_a_declared_stop_in_another_branch(saver, clock):
+    child = make_chain(ship=log_node("shipped")).compile(interrupt_before=["ship"])
+    graph = make_graph(LOG, "START>s s>nap,child nap>j child>j j>END", nap=nap(HOUR), child=child)
+    app = graph.compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, T)
+    clock.advance(HOUR)
+    worker = Worker(saver, app)
+    assert worker.run(once=True) == 0
+    operations.answer(saver, T, None)
+    assert worker.run(once=True) == 1
+    assert log_of(saver) == ["s", "awake", "shipped", "j"]
 
 
 # Reminders

@@ -137,7 +137,7 @@ def test_a_wrong_key_is_named():
         ({"steps": [{"type": "agent"}]}, r"steps\[0\]: needs either agent or file"),
         (
             {"steps": [{"type": "agent", "agent": {"checkpointer": {}}, "checkpointer": {}}]},
-            r"steps\[0\]: has two checkpointers",
+            r"steps\[0\].checkpointer: is in its agent, too",
         ),
         ({"tools": [{"function": "m:f", "on_error": "x"}]}, r"tools\[0\].on_error: must be 'model' or 'raise'"),
         ({"thread_id": {"strategy": "uuid", "user_id": "b"}}, "thread_id: the thread id strategy 'uuid' has no option"),

@@ -405,7 +405,7 @@ def parse_checkpointer(checkpointer: Any) -> Any:
     if is_saver or hasattr(checkpointer, "build"):
         return checkpointer
     raise CheckpointerConfigurationError(
-        f"a checkpointer must be a mapping, a CheckpointerConfig or a saver, not {checkpointer!r}"
+        f"a checkpointer must be a mapping, a CheckpointerConfig or a saver, not {type(checkpointer).__name__}"
     )
 
 

@@ -64,7 +64,7 @@ def test_a_checkpointer_may_be_a_mapping_of_its_fields():
     assert config.checkpointer == CheckpointerConfig("file", {"base_directory": "x"})
     with pytest.raises(CheckpointerConfigurationError, match="redis"):
         config.set_checkpointer({"type": "redis"})
-    with pytest.raises(CheckpointerConfigurationError, match="a CheckpointerConfig or a saver, not 'file'"):
+    with pytest.raises(CheckpointerConfigurationError, match="a CheckpointerConfig or a saver, not str"):
         config.set_checkpointer("file")
     assert config.checkpointer.type == "file"
 

@@ -405,7 +405,7 @@ def parse_checkpointer(checkpointer: Any) -> Any:
     if is_saver or hasattr(checkpointer, "build"):
         return checkpointer
     raise CheckpointerConfigurationError(
-        f"a checkpointer must be a mapping, a CheckpointerConfig or a saver, not {checkpointer!r}"
+        f"a checkpointer must be a mapping, a CheckpointerConfig or a saver, not {type(checkpointer).__name__}"
     )
 
 
@@ -866,10 +866,7 @@ class AgentStepSettings(Settings):
         file = data.get("file")
         if loading is None or not isinstance(file, str) or data.get("agent") is not None:
             return data
-        agent = loading.load_inner(FilePath(file))
-        if data.get("checkpointer") is not None and agent.checkpointer is not None:
-            raise KeyProblemError(f"{file} has a checkpointer, too; keep one", "checkpointer")
-        return {**data, "agent": agent, "file": None}
+        return {**data, "agent": loading.load_inner(FilePath(file)), "file": None}
 
     @model_validator(mode="after")
     def _check_agent(self) -> Self:
@@ -878,7 +875,7 @@ class AgentStepSettings(Settings):
         # Which of the two would count is not obvious, so neither does.
         inner = getattr(self.agent, "checkpointer", None)
         if self.checkpointer is not None and inner is not None:
-            raise ValueError("has two checkpointers: one of the step and one of its agent; keep one")
+            raise KeyProblemError("is in its agent, too; keep one", "checkpointer")
         return self
 
 

@@ -339,22 +339,8 @@ def resolve_reference(text: str) -> Any:
             cannot be imported. The cause is chained.
     """
     module_name, _, path = check_reference(text).partition(":")
-    found = _import_module(module_name)
-    for name in path.split("."):
-        if not hasattr(found, name):
-            raise ValueError(f"the module {module_name!r} has no {path!r}")
-        found = getattr(found, name)
-    return found
-
-
-def _import_module(module_name: str) -> Any:
-    """Import a module.
-
-    Raises:
-        ValueError: there is none, or its code failed.
-    """
     try:
-        return importlib.import_module(module_name)
+        found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         missing = error.name or ""
         is_the_module = missing and f"{module_name}.".startswith(f"{missing}.")
@@ -366,26 +352,11 @@ def _import_module(module_name: str) -> Any:
         raise ValueError(f"{module_name} needs the module {error.name}, which is not installed") from error
     except Exception as error:  # the code of the application may raise anything
         raise ValueError(f"importing {module_name!r} failed: {describe_error(error)}") from error
-
-
-def describe_reference(thing: Any) -> str:
-    """Return the reference to a class or a function of an application.
-
-    Raises:
-        ValueError: no reference leads to it, because it is local, a lambda, or from `__main__`.
-    """
-    module_name = getattr(thing, "__module__", None)
-    path = getattr(thing, "__qualname__", None)
-    if not isinstance(module_name, str) or not isinstance(path, str):
-        raise ValueError(f"{thing!r} has no name that a file can hold: name a class or a function")  # noqa: TRY004 - one kind for all
-    if module_name == "__main__":
-        raise ValueError(f"{path} is defined in the main program: move it to a module, so that others can import it")
-    found: Any = sys.modules.get(module_name)
     for name in path.split("."):
-        found = getattr(found, name, None)
-    if found is not thing:
-        raise ValueError(f"{path} is not a top-level name of {module_name}, so no file can name it")
-    return f"{module_name}:{path}"
+        if not hasattr(found, name):
+            raise ValueError(f"the module {module_name!r} has no {path!r}")
+        found = getattr(found, name)
+    return found
 
 
 _PLAIN: Final = (str, int, float, bool, type(None))
@@ -446,17 +417,27 @@ def dump_value(value: Any, path: Path) -> Any:
 
 
 def name_object(thing: Any, path: Path) -> str:
-    """Return the reference to an object of a module; a text is one already.
+    """Return the reference to a class or a function of an application; a text is one already.
 
     Raises:
-        AgentConfigurationError: no reference leads to it. The message names its key.
+        AgentConfigurationError: no reference leads to it, because it is local, a lambda, or from `__main__`. The
+            message names its key.
     """
     if isinstance(thing, str):
         return thing
-    try:
-        return describe_reference(thing)
-    except ValueError as error:
-        raise _no_plain_form(path, str(error)) from error
+    module_name = getattr(thing, "__module__", None)
+    name = getattr(thing, "__qualname__", None)
+    if not isinstance(module_name, str) or not isinstance(name, str):
+        raise _no_plain_form(path, f"{thing!r} has no name that a file can hold: name a class or a function")
+    if module_name == "__main__":
+        reason = f"{name} is defined in the main program: move it to a module, so that others can import it"
+        raise _no_plain_form(path, reason)
+    found: Any = sys.modules.get(module_name)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not thing:
+        raise _no_plain_form(path, f"{name} is not a top-level name of {module_name}, so no file can name it")
+    return f"{module_name}:{name}"
 
 
 def _no_plain_form(path: Path, reason: str) -> AgentConfigurationError:

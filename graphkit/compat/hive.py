@@ -17,7 +17,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit.errors import CheckpointerError, CheckpointNotFoundError
+from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointNotFoundError
 from graphkit.recovery import last_good
 
 __all__ = ["CheckpointManager", "CheckpointPolicy", "Comparison", "compare"]
@@ -299,7 +299,7 @@ class CheckpointManager:
     ) -> list[CheckpointInfo]:
         """Return the latest checkpoint of each run, also of graphs, by run id.
 
-        Reads metadata, no memory.
+        Reads metadata, no memory. A run that is damaged is left out, and a warning is logged.
 
         Args:
             status: only runs with this status, such as "stalled" or "finished".
@@ -311,7 +311,11 @@ class CheckpointManager:
         """
         latest: list[CheckpointInfo] = []
         for run_id in sorted(self.saver.threads()):
-            summary = self.saver.summary(RunnableConfig(run_id))
+            try:
+                summary = self.saver.summary(RunnableConfig(run_id))
+            except CheckpointCorruptionError as error:
+                _LOGGER.warning("run %r is left out: %s", run_id, error)
+                continue
             if summary is not None and status in {None, summary.latest.status}:
                 latest.append(summary.latest)
         end = None if limit is None else offset + limit

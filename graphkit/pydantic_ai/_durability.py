@@ -16,20 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Union, get_type_hints
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
-from pydantic_ai import (
-    DeferredToolRequests,
-    DeferredToolResults,
-    NativeOutput,
-    PromptedOutput,
-    RunContext,
-    TextOutput,
-    ToolApproved,
-    ToolDenied,
-    ToolOutput,
-    durable_exec,
-)
+from pydantic_ai import DeferredToolRequests, DeferredToolResults, RunContext, ToolApproved, ToolDenied, durable_exec
 from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRequest, UserContent, UserPromptPart
+from pydantic_ai.output import NativeOutput, PromptedOutput, TextOutput, ToolOutput
 from pydantic_ai.toolsets.function import FunctionToolsetTool
 from pydantic_core import from_json, to_json, to_jsonable_python
 

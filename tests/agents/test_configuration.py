@@ -64,7 +64,7 @@ def test_a_checkpointer_may_be_a_mapping_of_its_fields():
     assert config.checkpointer == CheckpointerConfig("file", {"base_directory": "x"})
     with pytest.raises(CheckpointerConfigurationError, match="redis"):
         config.set_checkpointer({"type": "redis"})
-    with pytest.raises(CheckpointerConfigurationError, match="a CheckpointerConfig or a saver, not 'file'"):
+    with pytest.raises(CheckpointerConfigurationError, match="a CheckpointerConfig or a saver, not str"):
         config.set_checkpointer("file")
     assert config.checkpointer.type == "file"
 
@@ -137,7 +137,7 @@ def test_a_wrong_key_is_named():
         ({"steps": [{"type": "agent"}]}, r"steps\[0\]: needs either agent or file"),
         (
             {"steps": [{"type": "agent", "agent": {"checkpointer": {}}, "checkpointer": {}}]},
-            r"steps\[0\]: has two checkpointers",
+            r"steps\[0\].checkpointer: is in its agent, too",
         ),
         ({"tools": [{"function": "m:f", "on_error": "x"}]}, r"tools\[0\].on_error: must be 'model' or 'raise'"),
         ({"thread_id": {"strategy": "uuid", "user_id": "b"}}, "thread_id: the thread id strategy 'uuid' has no option"),

@@ -231,7 +231,7 @@ def test_what_only_building_finds_is_named_too(write):
             "steps:\n  - type: agent\n    file: inner.yaml\n    checkpointer: {type: memory}\n",
             4,
             "steps[0].checkpointer",
-            "inner.yaml has a checkpointer, too",
+            "is in its agent, too",
         ),
         (
             "steps:\n  - {type: function, name: one, function: 'APP:ship'}\n  - {type: function, name: one, function: 'APP:ship'}\n",

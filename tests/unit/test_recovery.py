@@ -422,7 +422,7 @@ def test_listing_is_filtered(saver):
 
 
 @pytest.mark.requirement("H20", "H40", "H44")
-def test_runs_are_listed_with_their_status(file_saver):
+def test_runs_are_listed_with_their_status(file_saver, root):
     manager = managing(file_saver, retention_strategy="all")
 
     assert manager.list_runs() == []
@@ -442,6 +442,10 @@ def test_runs_are_listed_with_their_status(file_saver):
 
     recover(line(file_saver, []), "t")
     assert manager.list_runs(status="failed") == [], "a failed run can be gone on with"
+
+    flip_in_file(locate_log(root, "b"), 30)
+    later = managing(FileSystemSaver(root))
+    assert [info.thread_id for info in later.list_runs()] == ["a", "c", "t"], "a damaged run hides no other"
 
 
 @pytest.mark.requirement("H35")

@@ -14,6 +14,7 @@ from graphkit import RunnableConfig
 from graphkit.compat.go_agents import CheckpointStore, State
 from graphkit.errors import (
     CheckpointConflictError,
+    CheckpointCorruptionError,
     CheckpointerConfigurationError,
     CheckpointNotFoundError,
     CheckpointSerializationError,
@@ -22,6 +23,7 @@ from graphkit.errors import (
 from graphkit.registry import get_checkpoint_store, register_checkpoint_store
 from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import make_chain
+from tests.support.logs import flip_in_file, locate_log
 from tests.support.savers import open_kind
 
 
@@ -321,6 +323,22 @@ def test_list(listing_store):
 def test_a_saver_that_knows_no_threads_cannot_list_them(list_saver):
     with pytest.raises(CheckpointerConfigurationError, match="cannot list"):
         CheckpointStore(list_saver).list()
+
+
+def test_a_damaged_run_does_not_hide_the_others_and_can_be_deleted(tmp_path):
+    damaged, good = State({"n": 1}), State({"n": 2})
+    with FileSystemSaver(tmp_path) as saver:
+        store = CheckpointStore(saver)
+        store.save(damaged)
+        store.save(good)
+        flip_in_file(locate_log(tmp_path, damaged.run_id), 30)
+    with FileSystemSaver(tmp_path) as saver:
+        store = CheckpointStore(saver)
+        assert store.list() == [good.run_id]
+        with pytest.raises(CheckpointCorruptionError):
+            store.load(damaged.run_id)
+        store.delete(damaged.run_id)
+        assert saver.threads() == [good.run_id]
 
 
 @pytest.mark.requirement("G8")

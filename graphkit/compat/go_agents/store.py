@@ -13,7 +13,7 @@ thread id.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, final
 from uuid import uuid4
@@ -21,10 +21,12 @@ from uuid import uuid4
 from graphkit._plan.events import EVENTS, Event, Observer, call_observer
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import START, RunnableConfig
+from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._values.frozen import FrozenDict, freeze, private_copy
 from graphkit.errors import (
     CheckpointConflictError,
+    CheckpointCorruptionError,
     CheckpointerConfigurationError,
     CheckpointNotFoundError,
     CheckpointSerializationError,
@@ -334,7 +336,7 @@ class CheckpointStore:
         if config is None:
             return
         if config.thread != run_id:
-            others = set(self._runs_of(config.thread)) - {run_id}
+            others = {*map(_run_of, self.saver.history(RunnableConfig(config.thread)))} - {run_id}
             if others:
                 raise CheckpointConflictError(
                     config.thread, f"it holds {len(others)} other runs; saver.delete deletes them all"
@@ -344,23 +346,24 @@ class CheckpointStore:
     def list(self) -> list[str]:
         """Return the ids of all runs, in no particular order. Reads metadata, no states.
 
+        Runs in a thread that is damaged are left out; the saver logs a warning.
+
         Raises:
             CheckpointerConfigurationError: the saver cannot list its threads.
         """
-        runs: dict[str, None] = {}
-        for thread in self.saver.threads():
-            runs.update(dict.fromkeys(self._runs_of(thread)))
-        return [*runs]
-
-    def _runs_of(self, thread: str) -> Sequence[str]:
-        return [info.metadata.get("run_id", thread) for info in self.saver.history(RunnableConfig(thread))]
+        infos = [info for info in self.saver.search({}) if not info.checkpoint_ns]
+        return [*dict.fromkeys(map(_run_of, infos))]
 
     def _find_run(self, run_id: str) -> RunnableConfig | None:
         """Return the address of the latest checkpoint of a run, or None."""
         # States are stored in a thread of the run's name. A graph's run has an id of its own, and its
         # thread may hold many runs: those are found by their metadata.
         config = RunnableConfig(run_id)
-        if self.saver.get(config) is not None:
+        try:
+            is_thread = self.saver.get(config) is not None
+        except CheckpointCorruptionError:  # `load` raises it again; `delete` deletes a damaged thread
+            is_thread = True
+        if is_thread:
             return config
         try:
             infos = self.saver.search({"run_id": run_id})
@@ -370,6 +373,10 @@ class CheckpointStore:
             if not info.checkpoint_ns:
                 return RunnableConfig(info.thread_id, info.id)
         return None
+
+
+def _run_of(info: CheckpointInfo) -> str:
+    return info.metadata.get("run_id", info.thread_id)  # type: ignore[no-any-return]
 
 
 def _emit(state: State, type_: str, **data: Any) -> None:

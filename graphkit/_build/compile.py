@@ -160,7 +160,7 @@ class FlattenedGraph:
         self.exits |= {f"{graph_id}-{alias}": names[target] for alias, target in child.exits.items()}
 
         if entry == _start_bridge(graph_id):
-            self._add(Node(id=entry, action=_NO_ACTION))
+            self._add(Node(id=entry, action=_NO_ACTION, local_names=names))
             self.edges[entry] = _rename_edge(child.edges[START], names)
 
         for node in child.nodes.values():

@@ -8,7 +8,6 @@ from typing import Any
 from graphkit._engine.requests import Ask, Request
 from graphkit._engine.state import RunState
 from graphkit._plan.topology import Call, Condition, describe_unknown_node
-from graphkit._records.config import END
 from graphkit._records.context import GraphInterrupt
 from graphkit._records.output import Command
 from graphkit._wording import describe_error
@@ -77,22 +76,22 @@ def call_user(
 
 def _resolve_one(state: RunState, source: str, mappings: Mapping[Any, str] | None, result: Any) -> str:
     """Return the node or fork that one result of a condition leads to."""
-    target = result
     if mappings is not None:
         try:
-            target = mappings[result]
+            # An id of this topology. In an inlined subgraph, a node may have the same name as the target of END.
+            return mappings[result]
         except (KeyError, TypeError):
             if not hasattr(result, "arg"):  # else it is LangGraph's Send, which is refused below
                 known = ", ".join(map(repr, mappings))
                 reason = f"the edge of {source!r} gave {result!r}, which its mappings do not have (they have {known})"
                 raise state.make_error(GraphRunnerError, reason, source) from None
     next_node_id = None
-    if isinstance(target, str):
-        next_node_id = state.topology.resolve_target(target, source)
-    elif hasattr(target, "arg"):  # LangGraph's Send
-        raise _several_targets_error(state, f"the edge of {source!r} leads", target, source)
+    if isinstance(result, str):
+        next_node_id = state.topology.resolve_target(result, source)
+    elif hasattr(result, "arg"):  # LangGraph's Send
+        raise _several_targets_error(state, f"the edge of {source!r} leads", result, source)
     if next_node_id is None:
-        reason = f"the edge of {source!r} leads to {describe_unknown_node(target, state.topology.nodes)}"
+        reason = f"the edge of {source!r} leads to {describe_unknown_node(result, state.topology.nodes)}"
         raise state.make_error(GraphRunnerError, reason, source)
     return next_node_id
 
@@ -104,7 +103,7 @@ def _choose(state: RunState, source: str, targets: Collection[str]) -> str:
     """
     heads = [target for target in state.topology.declared_targets(source) if target in targets]
     if len(heads) <= 1:
-        return heads[0] if heads else END
+        return heads[0] if heads else state.topology.end_of(source)
     try:
         return state.topology.choose(source, heads).id
     except GraphStateError as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from graphkit._plan.schema import StateSchema, TypedChannel, find_application_types, make_state_class, read_channel
+from graphkit._plan.schema import StateSchema, find_application_types, make_state_class, read_channel, with_default
 from graphkit._values.channels import REMOVE, RESET, AppenderChannel, Channel, Marker
 from graphkit._values.frozen import FrozenDict, private_copy
 from graphkit._values.state import SET, merge
@@ -30,9 +30,9 @@ class PydanticSchema(StateSchema):
             channel = read_channel(name, field.annotation, field.metadata)
             if channel is None:
                 continue
-            # A required field has no default; the reducer then starts from the type's empty value.
-            if isinstance(channel, TypedChannel) and not field.is_required():
-                channel.default = partial(field.get_default, call_default_factory=True)
+            # A required field has no default; a reducer then starts from the type's empty value.
+            if not field.is_required():
+                channel = with_default(channel, partial(field.get_default, call_default_factory=True))
             channels[name] = channel
         types = find_application_types(field.annotation for field in fields.values())
         closed_as = "" if model.model_config.get("extra") == "allow" else model.__name__

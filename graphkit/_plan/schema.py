@@ -199,10 +199,10 @@ class DataclassSchema(StateSchema):
                     continue
                 make_default = partial(getattr, field, "default")
             channel = channels.get(field.name)
-            if isinstance(channel, TypedChannel):
-                channel.default = make_default
-            elif channel is None:
+            if channel is None:
                 self._defaults[field.name] = Channel(default=make_default)
+            else:
+                channels[field.name] = with_default(channel, make_default)
         types = find_application_types(hints.values())
         super().__init__(channels, make_state_class(cls, names), keys=names, types=types, closed_as=cls.__name__)
 
@@ -327,6 +327,14 @@ def read_channel(key: str, annotation: Any, extras: Iterable[Any]) -> Channel | 
             except TypeError:
                 raise GraphStateError(f"the reducer of {key!r} must take two values, the old and the new one") from None
             channel = TypedChannel(extra, annotation)
+    return channel
+
+
+def with_default(channel: Channel, default: Callable[[], Any]) -> Channel:
+    """Return the channel of a field with a default; a default of the channel itself goes before."""
+    if channel.default is None:
+        channel = copy(channel)  # the same one may be in the annotation of another field
+        channel.default = default
     return channel
 
 

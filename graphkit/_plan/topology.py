@@ -240,8 +240,8 @@ class Topology:
             start = fork_id(f"{source}{_CHOSEN}")[:-1]
             if not node_id.startswith(start):
                 continue
-            heads = node_id[len(start) : -1].split(", ")
-            if set(heads).issubset(self.declared_targets(source)):
+            heads = _split_heads(node_id[len(start) : -1], self.declared_targets(source))
+            if heads:
                 return self.choose(source, heads)
         return None
 
@@ -254,7 +254,13 @@ class Topology:
             targets += (edge.mappings or {}).values()
         if node is not None:
             targets += node.destinations
-        return [target for target in dict.fromkeys(targets) if target != END]
+        end = self.end_of(source)
+        return [target for target in dict.fromkeys(targets) if target != end]
+
+    def end_of(self, source: str) -> str:
+        """Return what END is in the graph of a node: of an inlined subgraph, the target of the edge out of it."""
+        node = self.nodes.get(source)
+        return END if node is None else node.local_names.get(END, END)
 
     def find_parallel(self) -> list[str]:
         """Return the ids at which branches or items may begin, in this graph and in its nested graphs."""
@@ -323,6 +329,18 @@ class Topology:
 
 _CHOSEN: Final = " -> "
 """Between the source and the heads in the id of a fork that a condition has chosen."""
+
+
+def _split_heads(text: str, targets: Sequence[str]) -> list[str]:
+    """Return the heads in the id of a chosen fork, all of them different targets; none if it has others."""
+    # The id of a node may contain the separator.
+    for target in targets:
+        if text.startswith(f"{target}, "):
+            others = [other for other in targets if other != target]
+            following = _split_heads(text[len(target) + 2 :], others)
+            if following:
+                return [target, *following]
+    return [text] if text in targets else []
 
 
 def fork_id(source: str) -> str:

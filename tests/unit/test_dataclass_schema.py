@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pytest
 
-from graphkit import REMOVE, RESET, GraphRunnerError, NodeExecutionError
+from graphkit import REMOVE, RESET, Channels, GraphRunnerError, NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import make_chain, make_map
 
@@ -53,6 +53,18 @@ def test_a_node_reads_fields_properties_and_methods():
     run(lambda state: seen.append((state.item, state.label, state.is_for("Rome"))), Order("tea", 2, Address("Rome")))
 
     assert seen == [("tea", "2 x tea", True)]
+
+
+def test_a_channel_without_a_default_gets_that_of_its_field():
+    channel = Channels.base(operator.add)
+
+    @dataclass
+    class Counts:
+        one: Annotated[int, channel] = 5
+        ten: Annotated[int, channel] = 10
+        own: Annotated[int, Channels.base(operator.add, lambda: 1)] = 2
+
+    assert run(lambda state: {"ten": 1, "own": 1}, {"one": 1}, Counts) == {"one": 6, "ten": 11, "own": 2}
 
 
 def test_fields_that_the_input_lacks_get_their_defaults():

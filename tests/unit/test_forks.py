@@ -959,6 +959,18 @@ def test_a_stop_inside_is_a_stop_at_the_whole_fork(stop, before):
     assert app.invoke(None, "t")["log"] == ["route", "a", "b", "join"]
 
 
+def test_ids_with_the_separator_of_heads_are_found_again():
+    def graph():
+        graph = make_graph(LOG, "START>route c>join join>END", c=asking("ok?"))
+        graph.add_node("a, b", lambda state: {"log": "a, b"}).add_edge("a, b", "join")
+        return graph.add_conditional_edges("route", lambda state: ["a, b", "c"], ["a, b", "c"])
+
+    saver = MemorySaver()
+    log_of(graph(), checkpoint_saver=saver)
+    final = graph().compile(checkpoint_saver=saver).invoke(GraphResume("yes"), "t")
+    assert final["log"] == ["route", "a, b", "yes", "join"]
+
+
 def test_branches_that_do_not_meet_are_refused():
     graph = make_graph({}, "START>route a>b b>END").add_conditional_edges("route", lambda state: ["a", "b"], ["a", "b"])
     with pytest.raises(GraphRunnerError, match="cannot be joined"):
@@ -985,3 +997,17 @@ def test_a_chosen_fork_inside_a_branch():
     inner = graph_of(lambda state: ["a", "c"])
     graph = make_graph(LOG, "START>left,right left>end right>end end>END", left=inner)
     assert log_of(graph) == ["route", "a", "c", "join", "right", "end"]
+
+
+@pytest.mark.parametrize("make", [lambda graph: graph, lambda graph: graph.compile()], ids=["inlined", "nested"])
+@pytest.mark.parametrize("chosen", [[], END, [END], ["a", END], ["a", "b", END]])
+@pytest.mark.parametrize("source", ["route", START])
+def test_end_among_the_targets_is_that_of_the_subgraph(make, chosen, source):
+    inner = make_graph(LOG, "a>join b>join join>END")
+    if source == "route":
+        inner.add_node(source, lambda state: {}).add_edge(START, source)
+    inner.add_conditional_edges(source, lambda state: chosen, ["a", "b", END])
+    branches = [name for name in chosen if name != END] if isinstance(chosen, list) else []
+    expected = [*branches, "join"] if branches else []
+    outer = make_graph(LOG, "START>sub sub>last last>END", sub=make(inner))
+    assert log_of(outer) == [*expected, "last"]

@@ -100,3 +100,10 @@ def test_an_embedded_graph_inside_a_merged_one(saver, how):
     inside = RunnableConfig("t", checkpoint_ns="S-t")
     assert graph.get_state(inside).next == "x"
     assert logged(run(graph, GraphResume("x"), how=how)) == ["a", "p", "x"]
+
+
+@pytest.mark.parametrize("mappings", [["z", END], None])
+def test_its_end_is_not_a_node_of_its_own_with_the_name_of_the_next(mappings):
+    inside = StateGraph(LOG).add_node("a", log_node("a")).add_node("z", log_node("inner z")).set_entry_point("a")
+    inside.add_conditional_edges("a", lambda state: END, mappings).add_edge("z", END)
+    assert logged(run(chain(S=inside, z=log_node("z")).compile(), {})) == ["a", "z"]

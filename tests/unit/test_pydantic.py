@@ -119,6 +119,13 @@ def test_reducers_start_with_the_default():
     assert run(Model, {"name": "n"}, {"log": ["a"]}, {"log": None}).log == ["start"]
 
 
+def test_a_channel_without_a_default_gets_that_of_its_field():
+    class Counts(BaseModel):
+        one: Annotated[int, Channels.base(operator.add)] = 5
+
+    assert make_chain(Counts, node=lambda state: {"one": 2}).compile().invoke({"one": 1}) == {"one": 8}
+
+
 def test_reset_and_remove_of_fields_with_defaults():
     final = run(Model, {"name": "n", "count": 5, "even": 4}, {"count": RESET, "even": REMOVE})
     assert final.count == 0

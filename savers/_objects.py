@@ -171,12 +171,19 @@ class Bucket:
             return [name for name in names if _UNFINISHED.match(name)]
         return []
 
-    def measure(self, directory: str) -> tuple[int, float]:
-        """Return the bytes of all objects below a directory, and the time of the last write, in seconds since 1970."""
+    def measure(self, directory: str) -> int:
+        """Return the bytes of all objects below a directory."""
         with self._explain(directory, "list"):
-            found = self._fs.find(self._path(directory), detail=True)
-            written = (self._fs.modified(path).timestamp() for path in found)
-            return sum(entry["size"] for entry in found.values()), max(written, default=0.0)
+            return sum(entry["size"] for entry in self._fs.find(self._path(directory), detail=True).values())
+
+    def find_last_write(self, directory: str) -> float:
+        """Return when an object below a directory was last written, in seconds since 1970; 0 if there is none."""
+        last_write = 0.0
+        with self._explain(directory, "list"):
+            for path in self._fs.find(self._path(directory)):
+                with suppress(FileNotFoundError):  # a rewrite has removed it since
+                    last_write = max(last_write, self._fs.modified(path).timestamp())
+        return last_write
 
 
 Logs = dict[str, list[tuple[int, int]]]
@@ -495,8 +502,7 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
     def size(self, thread: ThreadLike = None) -> int:
         """Return the bytes of all objects of a thread, or of the whole store (None)."""
         directory = "" if thread is None else encode(resolve_thread_id(thread))
-        size, _ = self._bucket.measure(directory)
-        return size
+        return self._bucket.measure(directory)
 
     def erase_deleted(self, *, full: bool = False) -> Sequence[str]:
         """Remove what deletes and rewrites have left; see `graphkit.abc.SupportsErase`.
@@ -533,7 +539,7 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
         return reasons
 
     def _is_idle(self, thread_id: str, idle_since: datetime) -> bool:
-        _, last_write = self._bucket.measure(encode(thread_id))
+        last_write = self._bucket.find_last_write(encode(thread_id))
         return 0.0 < last_write < idle_since.timestamp()
 
     eraseDeleted = erase_deleted

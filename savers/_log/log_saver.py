@@ -178,8 +178,10 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         log = self.catalogue.shared_log(config.thread, config.checkpoint_ns)
         with log.mutex:
             # A log that was not there is begun: the medium refuses it if another writer was faster.
+            # One that a reader found to end in RELEASE is released first.
             was_read = log.is_open or log.is_known_absent
-            is_refreshed = not was_read or log.frames.in_doubt or log.frames.must_be_sealed
+            has_ended = log.history.scan.closed_by is not None
+            is_refreshed = not was_read or has_ended or log.frames.in_doubt or log.frames.must_be_sealed
             if is_refreshed:
                 self._refresh_to_append(log)
             refusals = 0
@@ -213,21 +215,22 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
     def _refresh_to_append(self, log: Log[Medium]) -> None:
         """Bring a log up to date for an append; rewrite a plain one if the saver has a cipher."""
-        self._refresh_whole(log)
-        while log.is_open and log.history.closed_by is not None:
-            # A process that was about to release it has died, or is slower.
-            self._finish_release(log, log.history.scan.read_closing_version())
-            self._refresh_whole(log)
+        self._refresh_to_change(log)
         while log.frames.must_be_sealed:
             self._rewrite_log(RunnableConfig(log.thread_id, checkpoint_ns=log.namespace), select_all)
-            self._refresh_whole(log)
+            self._refresh_to_change(log)
 
-    def _refresh_whole(self, log: Log[Medium]) -> None:
-        log.discard()
-        try:
-            log.refresh()
-        except CheckpointCorruptionError as error:
-            raise self._explain_damage(error) from error
+    def _refresh_to_change(self, log: Log[Medium]) -> None:
+        """Bring a log up to date. If it ends in RELEASE, finish that: its process has died, or is slower."""
+        while True:
+            log.discard()
+            try:
+                log.refresh()
+            except CheckpointCorruptionError as error:
+                raise self._explain_damage(error) from error
+            if not log.is_open or log.history.closed_by is None:
+                return
+            self._finish_release(log, log.history.scan.read_closing_version())
 
     def _check_may_retry(self, thread_id: str) -> None:
         """Check that records may be appended behind those of another writer, after they were refused.
@@ -860,7 +863,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         log = self.catalogue.shared_log(config.thread, config.checkpoint_ns)
         with log.mutex:
             while True:
-                self._refresh_whole(log)
+                self._refresh_to_change(log)
                 try:
                     kept = select(log) if log.is_open else None
                     if kept is None:

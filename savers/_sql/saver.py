@@ -168,7 +168,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         # opens the new one. Readers that are in the middle find it gone, and begin again.
         with log.mutex:
             with self._explained(log), self._database.transaction() as transaction:
-                found = transaction.execute(statements.lock_history, log.frames.bytes.inserter.key)
+                found = _lock_histories(transaction, statements.lock_history, log.frames.bytes.inserter.key)
                 kept = None
                 if log.refresh():
                     kept = select(log)
@@ -285,34 +285,29 @@ class SqlSaver(LogSaver[RowLogBytes]):
             with root.mutex:
                 if not self.namespaces(thread_id):  # early writes may be there, and stay
                     return Tag(thread_id, [], None)
-                checkpoints = self.list(RunnableConfig(thread_id))
-                version = self._release(thread_id)
+                statements = self._store.statements
+                thread = encode_text(thread_id)
+                with self._database.transaction() as transaction:
+                    if not _lock_histories(transaction, statements.lock_thread, (thread,)):
+                        return Tag(thread_id, [], None)
+                    self._lock_token(transaction, thread_id)
+                    checkpoints = self.list(RunnableConfig(thread_id))
+                    ((last,),) = transaction.execute(statements.select_last_version, (thread,))
+                    version = int(last) + 1
+                    transaction.execute(statements.release, (version, time_ns() // 1000, thread))
+                    transaction.notify(thread_id)
                 root.close()
         return Tag(thread_id, checkpoints, version)
-
-    def _release(self, thread_id: str) -> int | None:
-        """Make the live histories of a thread a version; return its number, None if there are none."""
-        statements = self._store.statements
-        thread = encode_text(thread_id)
-        with self._database.transaction() as transaction:
-            if not transaction.execute(statements.lock_thread, (thread,)):
-                return None
-            self._lock_token(transaction, thread_id)
-            ((last,),) = transaction.execute(statements.select_last_version, (thread,))
-            version = int(last) + 1
-            transaction.execute(statements.release, (version, time_ns() // 1000, thread))
-            transaction.notify(thread_id)
-        return version
 
     def _delete_thread(self, thread_id: str, idle_since: datetime | None) -> bool:
         statements = self._store.statements
         encoded = encode_text(thread_id)
         with self._database.transaction() as transaction:
             self._lock_token(transaction, thread_id)
+            # An insert keeps the key of its history, and so has ended.
+            _lock_histories(transaction, statements.lock_whole_thread, (encoded,))
             if idle_since is not None:
                 since = _in_microseconds(idle_since)
-                # An insert keeps the key of its history, and so has ended.
-                transaction.execute(statements.lock_whole_thread, (encoded,))
                 if not transaction.execute(statements.select_if_idle, (encoded, since, since)):
                     return False
             transaction.execute(statements.delete_thread, (encoded,))
@@ -693,6 +688,18 @@ def _open_for_runs(open_saver: Callable[[], PostgresSaver], tokens: dict[str, in
     assert isinstance(database, PostgresDatabase)
     database.run_locks.borrow(tokens)
     return saver
+
+
+def _lock_histories(transaction: Transaction, statement: str, key: Parameters) -> list[Row]:
+    """Lock the rows of histories until the end of a transaction; return what the statement selects of them.
+
+    If it has to wait for a rewrite, it finds no row of that history: not the old one, which is deleted by then, and not
+    the new one, which was not there when it began. So it is repeated until it finds nothing else.
+    """
+    known = transaction.execute(statement, key)
+    while set(found := transaction.execute(statement, key)) != set(known):
+        known = found
+    return found
 
 
 def _rewrite(

@@ -346,3 +346,27 @@ def test_the_key_of_a_log_that_is_replaced_as_it_is_read(url, monkeypatch):
 
     replace_operation(monkeypatch, "read", prune_and_read)
     assert saver.own_key(CONFIG) is None
+
+
+@pytest.mark.parametrize("change", [None, "prune", "compact"])
+@pytest.mark.parametrize("count", range(1, 4))
+def test_what_changes_a_thread_finishes_a_release_first(url, monkeypatch, count, change):
+    saver = ObjectStoreSaver(url)
+    other = ObjectStoreSaver(url)
+    for number in range(3):
+        saver.put(CONFIG, make(number))
+    other.put_writes(CONFIG, {"w": 1})
+    other.put_writes(CONFIG, {"w": 2})
+    with monkeypatch.context() as patch, suppress(Died):
+        die_at(patch, count, ["create"])
+        saver.release(CONFIG)
+    assert other.list(CONFIG) == []
+    if change == "prune":
+        other.prune("t", keep_last=1)
+    elif change == "compact":
+        other.compact("t")
+    other.put(CONFIG, make(9))
+    for after in (other, ObjectStoreSaver(url)):
+        assert numbers(after.list(CONFIG)) == [9]
+        assert after.versions_by_thread_id("t") == [1]
+        assert numbers(after.tag(CONFIG, 1).checkpoints) == [2, 1, 0]

@@ -2,13 +2,14 @@
 
 import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import psycopg
 import psycopg_pool
 import pytest
 from psycopg.rows import dict_row
 
-from graphkit import RunnableConfig
+from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
 from savers import PostgresSaver
 from tests.sql.rows import add_history, positions, put
@@ -385,3 +386,38 @@ def test_a_connection_that_is_lost_before_the_answer_leaves_the_outcome_open(ser
         with pytest.raises(OutcomeUnknownError):
             slow.result()
     assert positions(database, history) == expected
+
+
+# Rewrites
+
+
+@pytest.mark.parametrize("change", ["delete", "release"])
+def test_what_waits_for_a_rewrite_finds_the_new_history(server, open_postgres_saver, monkeypatch, change):
+    saver = open_postgres_saver()
+    other = open_postgres_saver()
+    config = RunnableConfig("t")
+    for number in range(3):
+        saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"n": number}))
+    transaction = saver._database.transaction
+    waiting = []
+
+    with ThreadPoolExecutor(1) as executor:
+
+        @contextmanager
+        def wait_at_the_end():
+            with transaction() as opened:
+                yield opened
+                waiting.append(executor.submit(getattr(other, change), "t"))
+                while not execute(server, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
+                    assert not waiting[0].done()
+
+        monkeypatch.setattr(saver._database, "transaction", wait_at_the_end)
+        assert saver.prune("t", keep_last=2) == 1
+        result = waiting[0].result()
+    assert saver.list(config) == []
+    if change == "delete":
+        assert result is True
+        assert saver.threads(released=True) == []
+    else:
+        assert [checkpoint.state["n"] for checkpoint in result.checkpoints] == [2, 1]
+        assert saver.tag(config, 1).checkpoints == result.checkpoints

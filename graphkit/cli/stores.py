@@ -238,6 +238,11 @@ def open_store(
     return saver
 
 
+def names_store(name: str) -> bool:
+    """Return whether a word names something that may be a store: something that exists, or a kind of store."""
+    return parse_store_name(name, _list_kinds(name)) is not None or Path(name).exists()
+
+
 def open_target(name: str) -> tuple[str | BaseCheckpointSaver, dict[str, str]]:
     """Return where an import writes, and its options: the name of a directory with its keys, or a saver.
 

@@ -19,7 +19,7 @@ from graphkit.errors import (
     CheckpointSerializationError,
 )
 from graphkit.transfer import export_threads, import_threads
-from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
+from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
 from tests.support.odd import odd
 from tests.support.sweeps import examples
 from tests.support.terminal import NOW, assert_refused, checkpoint, damage, graphkit
@@ -446,6 +446,14 @@ def test_one_thread_through_a_pipe_under_another_name(store, tmp_path, saver):
     assert not (tmp_path / "c").exists()
 
 
+def test_a_dry_run_of_an_export_refuses_what_the_export_would(tmp_path):
+    name = f"sqlite:{tmp_path / 'runs.db'}"
+    with SqliteSaver(tmp_path / "runs.db", fsync="never") as saver:
+        saver.put("t", checkpoint(1, START, "a", {}))
+    for options in ((), ("--dry-run",)):
+        assert_refused(graphkit("export", name, "--raw", *options), 18, "SqliteSaver has no logs")
+
+
 def test_a_dry_run_of_an_import_refuses_what_the_import_would(store, tmp_path):
     def would(lines, *options):
         return graphkit("import", tmp_path / "b", "-", "--dry-run", *options, stdin=lines)
@@ -455,6 +463,10 @@ def test_a_dry_run_of_an_import_refuses_what_the_import_would(store, tmp_path):
     assert_refused(would(graphkit("export", store).out, "--as", "x"), 2, "has several")
     assert_refused(would(one.rpartition('{"end"')[0]), 13, "cut short within thread 'order-17'")
     assert_refused(would(f'{one}{{"thread": x'), 13, "line 6: not JSON")
+    assert_refused(would(one.replace('"next"', '"text"')), 13, "were changed")
+    raw = graphkit("export", store, "--raw").out
+    assert would(raw).out == "would import 3 threads: import-a, order-17, order-18\n"
+    assert_refused(would(raw.replace('{"data": "', '{"data": "AAAA')), 13, "were changed")
 
 
 def test_the_raw_form(store, tmp_path):

@@ -219,6 +219,7 @@ def end_of(lines):
 NO_EXPORTS = [
     (lambda _: [], "line 1: this is not an export"),
     (lambda _: ["{}"], "not an export of graphkit"),
+    (lambda _: ["import os"], "line 1: this is not an export of graphkit"),
     (lambda _: ['{"graphkit": "threads", "format": 2}'], "reads up to 1"),
     (lambda lines: [lines[0], *lines[2:]], "line 2: expected a thread"),
     (lambda lines: [*lines[:3], "nonsense", *lines[3:]], "line 4: not JSON"),
@@ -352,8 +353,11 @@ def test_the_logs_come_along_byte_by_byte(tmp_path, source):
     assert logs_of(root) == logs_of(tmp_path / "source")
     assert_same(source, target)
     assert list(target.versions_by_thread_id("t")) == [1]
+    log = root / json.loads(lines[1])["directory"] / "log"
+    before = log.stat().st_ino
     again = import_threads(target, lines, format="logs")
     assert again.threads == ["t"]  # all is there
+    assert log.stat().st_ino == before, "a writer may append to it at this moment"
     for path in root.glob("t-*/**/*"):
         mode = 0o700 if path.is_dir() else 0o600
         assert path.stat().st_mode & 0o777 == mode

@@ -240,7 +240,12 @@ def open_store(
 
 def names_store(name: str) -> bool:
     """Return whether a word names something that may be a store: something that exists, or a kind of store."""
-    return parse_store_name(name, _list_kinds(name)) is not None or Path(name).exists()
+    if parse_store_name(name, _list_kinds(name)) is not None:
+        return True
+    try:
+        return Path(name).exists()
+    except OSError:  # it is too long for a path
+        return False
 
 
 def open_target(name: str) -> tuple[str | BaseCheckpointSaver, dict[str, str]]:

@@ -91,6 +91,7 @@ def test_the_first_word_is_no_store_if_the_environment_names_one(store):
     assert read_json("stats", "order-18", **here)["threads"] == 1
     assert read_json("stats", store, **here)["threads"] == 3
     assert read_json("search", "user=bert", "step=1", **here)[0]["thread"] == "order-18"
+    assert read_json("search", "user=" + 5_000 * "x", "step=1", **here) == []
     assert graphkit("diff", "order-18", "0013", "0011", **here).code == 0
     assert (
         graphkit("export", "order-17", "--dry-run", **here).out

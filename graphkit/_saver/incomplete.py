@@ -180,11 +180,21 @@ def require_empty(saver: BaseCheckpointSaver, thread_id: str) -> None:
     """Check that a copy or a fork may take a thread id, and remove an incomplete thread that has it.
 
     Raises:
+        CheckpointConflictError: as `check_target`. Nothing was changed.
+    """
+    if check_target(saver, thread_id):
+        saver.delete(thread_id)
+
+
+def check_target(saver: BaseCheckpointSaver, thread_id: str) -> bool:
+    """Check that a copy or a fork may take a thread id; return whether an incomplete thread has to be removed.
+
+    Raises:
         CheckpointConflictError: the thread is not empty; or it is incomplete, and a removal would
-            take along what it had before. Nothing was changed.
+            take along what it had before.
     """
     if not saver.namespaces(thread_id):
-        return
+        return False
     mark = _find_mark(saver, thread_id)
     if mark is None:
         raise CheckpointConflictError(thread_id, "not empty; choose another id, or release or delete it first")
@@ -194,7 +204,7 @@ def require_empty(saver: BaseCheckpointSaver, thread_id: str) -> None:
         raise CheckpointConflictError(
             thread_id, "it is incomplete, and has released versions, which must stay: release it, or delete the thread"
         )
-    saver.delete(thread_id)
+    return True
 
 
 def check_copy(saver: BaseCheckpointSaver, source_id: str, target_id: str) -> Sequence[str]:

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from hashlib import blake2b
@@ -103,7 +103,9 @@ class LineReader:
             CheckpointFormatError: it holds something else than was expected, is not an export, or has a
                 newer format.
         """
-        head = self.read() or {}
+        head: Mapping[str, Any] = {}
+        with suppress(CheckpointFormatError):  # of a file that is something else altogether
+            head = self.read() or head
         form = _FORMS.get(str(head.get("graphkit")))
         if form is None:
             raise self.error("this is not an export of graphkit")
@@ -482,21 +484,26 @@ def _import_files(source: LineReader, directory: Path, thread_id: str) -> None:
             logs[name] = directory / f"tmp-{name.replace('/', '-')}"
             stack.callback(logs[name].unlink, missing_ok=True)
             _write_file(source, logs[name], thread_id)
+        missing: set[str] = set()
         for name, temporary in logs.items():
             path = directory / name
             with suppress(FileExistsError):
                 path.parent.mkdir(mode=0o700)
             _check_directory(path.parent)
-            if os.path.lexists(path):
-                _check_file(path)
-                if path.read_bytes() != temporary.read_bytes():
-                    raise CheckpointConflictError(
-                        thread_id, "it already holds other data; delete it first, or import elsewhere"
-                    )
-        # The root last: without the histories of its nested graphs, a run would repeat what they have done.
+            if not os.path.lexists(path):
+                missing.add(name)
+                continue
+            _check_file(path)
+            if path.read_bytes() != temporary.read_bytes():
+                raise CheckpointConflictError(
+                    thread_id, "it already holds other data; delete it first, or import elsewhere"
+                )
+        # The root last: without the histories of its nested graphs, a run would repeat what they have done. A log that
+        # is stored already stays the same file: an answer needs no run lock, and may be appended at this moment.
         for name in sorted(logs, key=lambda name: name == _ROOT_LOG):
             path = directory / name
-            logs[name].replace(path)
+            if name in missing:
+                logs[name].replace(path)
             sync_directory(path.parent)
     # An import that died may have created the directory of a namespace without syncing its name.
     sync_directory(directory)

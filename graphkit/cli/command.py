@@ -16,7 +16,7 @@ import click
 from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import Message, show
-from graphkit.cli.stores import KEY_FILE, close_stores, find_passwords, hide_passwords
+from graphkit.cli.stores import KEY_FILE, close_stores, find_passwords, hide_passwords, names_store
 from graphkit.cli.values import escape
 from graphkit.errors import (
     CheckpointErasedError,
@@ -71,24 +71,31 @@ class Command(click.Command):
         """Parse the arguments.
 
         The argument DIR may be omitted if the environment or --app names the store. The parser cannot
-        know that: it takes the first word for DIR, and misses the last argument. Then the words are
-        parsed again, after the directory that stands for the omitted one.
+        know that: it takes the first word for DIR, and misses the last argument, unless that one may be
+        omitted, too. Then the words are parsed again, after the directory that stands for the omitted one.
         """
         typed = list(args)
+        directory = "" if ctx.obj is None else ctx.obj.environment.get("GRAPHKIT_DIR", "")
+        others = [param for param in self.params if isinstance(param, click.Argument) and param.name != "directory"]
         try:
             rest = super().parse_args(ctx, args)
+            is_omitted = False
+            if directory and any(param.nargs < 0 or not param.required for param in others):
+                taken = ctx.params.get("directory")
+                is_omitted = taken is not None and not names_store(taken)
         except click.MissingParameter:
-            directory = "" if ctx.obj is None else ctx.obj.environment.get("GRAPHKIT_DIR", "")
             # In the words themselves: the parser has failed, and what it had understood until then is lost.
             has_app = any(word.split("=")[0] == "--app" for word in typed)
             takes_directory = any(param.name == "directory" for param in self.params)
             if not takes_directory or not (directory or has_app):
                 raise
-            ctx.params.clear()
-            rest = super().parse_args(ctx, [directory, *typed])
+            is_omitted = True
         except click.UsageError as error:
             error.ctx = ctx  # which the parser leaves out of some
             raise
+        if is_omitted:
+            ctx.params.clear()
+            rest = super().parse_args(ctx, [directory, *typed])
         if rest and not ctx.resilient_parsing:  # which completion uses
             raise click.UsageError(f"unexpected argument: {escape(' '.join(rest))}", ctx)
         return rest

@@ -18,7 +18,25 @@ _RECURSION_LIMIT: Final = 10_000
 def main() -> None:
     """Run the command line of this process, and exit with its code."""
     _open_closed_streams()
-    args = sys.argv[1:]
+    try:
+        code = _run(sys.argv[1:])
+        sys.stdout.flush()
+    except KeyboardInterrupt:  # during the imports, too
+        code = _INTERRUPTED
+    except OSError as error:  # commands handle theirs; this is one of the help, or of the completion
+        from graphkit.errors import CheckpointStorageError
+
+        # The interpreter flushes again when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+        if not isinstance(error, BrokenPipeError):
+            failure = CheckpointStorageError(error.filename or "the output", "write", error)
+            sys.stderr.write(f"graphkit: {failure}\n")
+            code = failure.exit_code
+    sys.exit(code)
+
+
+def _run(args: list[str]) -> int:
     missing = None
     absent = [package for package in ("click", "rich") if find_spec(package) is None]
     if absent:
@@ -27,22 +45,18 @@ def main() -> None:
         missing = MissingDependencyError(absent[0], "cli")
     if args[:1] in (["--help"], ["-h"]) or (missing and not args):
         sys.stdout.write(format_help(str(missing or "")) + "\n")
-        return
+        return 0
     if args[:1] == ["--version"]:
         sys.stdout.write(f"graphkit {__version__}\n")
-        return
+        return 0
     if missing is not None:
         sys.stderr.write(f"graphkit: {missing}\n")
-        sys.exit(missing.exit_code)
-    try:
-        from graphkit.cli.app import run
-        from graphkit.cli.context import CliContext
+        return missing.exit_code
+    from graphkit.cli.app import run
+    from graphkit.cli.context import CliContext
 
-        sys.setrecursionlimit(_RECURSION_LIMIT)
-        code = run(args, CliContext.of_process())
-    except KeyboardInterrupt:  # during the imports, too
-        code = _INTERRUPTED
-    sys.exit(code)
+    sys.setrecursionlimit(_RECURSION_LIMIT)
+    return run(args, CliContext.of_process())
 
 
 def _open_closed_streams() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -110,8 +110,10 @@ def find_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, typed: s
     raise UsageError(f"{len(matches)} checkpoints match {typed}: {ids}; type more characters")
 
 
-def match_ids(ids: Iterable[str], part: str) -> list[str]:
-    """Return the ids that begin or end with a text."""
+def match_ids(ids: Collection[str], part: str) -> list[str]:
+    """Return the ids that begin or end with a text; only the one that is the text, if there is one."""
+    if part in ids:
+        return [part]
     return [full for full in ids if full.startswith(part) or full.endswith(part)]
 
 

@@ -238,6 +238,16 @@ def open_store(
     return saver
 
 
+def names_store(name: str) -> bool:
+    """Return whether a word names something that may be a store: something that exists, or a kind of store."""
+    if parse_store_name(name, _list_kinds(name)) is not None:
+        return True
+    try:
+        return Path(name).exists()
+    except OSError:  # it is too long for a path
+        return False
+
+
 def open_target(name: str) -> tuple[str | BaseCheckpointSaver, dict[str, str]]:
     """Return where an import writes, and its options: the name of a directory with its keys, or a saver.
 

@@ -35,6 +35,7 @@ from savers.langgraph.importing import (
     SourceCheckpoint,
     SqliteSource,
     list_differences,
+    list_missing_writes,
     make_passthrough_serializer,
     open_checkpointer,
     read_stored,
@@ -255,10 +256,11 @@ class _Export:
         if is_new:
             # The writes come first: a checkpoint in the database is one whose writes are there.
             existing_writes = self._database.read_writes(history, checkpoint_id)
-            if _has_conflict(existing_writes, original.writes):
+            missing = list_missing_writes(existing_writes, original.writes)
+            if missing is None:
                 self.problems.append(f"{where}: the database has other writes of it; nothing was overwritten")
                 return
-            self._put_writes(history, checkpoint_id, existing_writes, original.writes)
+            self._put_writes(history, checkpoint_id, missing)
             config = make_langgraph_config(*history, original.parent_id)
             versions = original.checkpoint["channel_versions"]
             self._target.put(config, original.checkpoint, original.metadata, versions)
@@ -268,37 +270,28 @@ class _Export:
             with _explain_unknown_types("database", history):
                 existing = self._database.read(history, checkpoint_id)
             different = list_differences(self._saver.serde, existing, original)
-            if "writes" in different and not _has_conflict(existing.writes, original.writes):
-                # The thread has gone on since an earlier export.
+            missing = list_missing_writes(existing.writes, original.writes)
+            if missing:  # the thread has gone on since an earlier export
                 different.remove("writes")
-            if different:
+            if different or missing is None:
                 self.problems.append(
                     f"{where}: the database has it with another {' and '.join(different)}; nothing was overwritten"
                 )
                 return
-            self._put_writes(history, checkpoint_id, existing.writes, original.writes)
+            self._put_writes(history, checkpoint_id, missing)
         stored = self._database.read(history, checkpoint_id)
         for part in list_differences(self._saver.serde, stored, original):
             self.problems.append(f"{where}: its {part} differs")
 
-    def _put_writes(
-        self, history: HistoryKey, checkpoint_id: str, existing: Sequence[Write], writes: Sequence[Write]
-    ) -> None:
-        """Add the writes that the database does not have, with their bytes and indexes as they are.
+    def _put_writes(self, history: HistoryKey, checkpoint_id: str, writes: Sequence[Write]) -> None:
+        """Add writes to the database, with their bytes and indexes as they are.
 
         SqliteSaver.put_writes would encode the values, and number the writes, again.
         """
-        known = {write.key for write in existing}
-        rows = [(*history, checkpoint_id, *write) for write in writes if write.key not in known]
+        rows = [(*history, checkpoint_id, *write) for write in writes]
         if rows:
             with self._target.cursor() as cursor:
                 cursor.executemany(_INSERT_WRITE, rows)
-
-
-def _has_conflict(existing: Sequence[Write], writes: Sequence[Write]) -> bool:
-    """Return whether the database has a write that differs from that of the store, or that the store has not."""
-    by_key = {write.key: write for write in writes}
-    return any(by_key.get(write.key) != write for write in existing)
 
 
 @contextmanager

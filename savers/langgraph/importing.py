@@ -74,8 +74,8 @@ def import_langgraph_sqlite(
     A target in the same file is a `SqliteSaver` of graphkit on it, whose tables have other names.
 
     An interrupted import continues when it is called again: it skips checkpoints that the store
-    already has. It reads back each checkpoint, compares it with the database, and finally verifies
-    every byte of the store.
+    already has. A later import adds what is new, pending writes too. The import reads back each
+    checkpoint, compares it with the database, and finally verifies every byte of the store.
 
     Args:
         file: the SQLite database.
@@ -396,6 +396,15 @@ def list_differences(
     return [part for part, is_equal in are_equal.items() if not is_equal]
 
 
+def list_missing_writes(stored: Sequence[Write], wanted: Sequence[Write]) -> Sequence[Write] | None:
+    """Return the writes that a stored checkpoint lacks; None if it has one that differs, or is not wanted."""
+    by_key = {write.key: write for write in wanted}
+    if any(by_key.get(write.key) != write for write in stored):
+        return None
+    known = {write.key for write in stored}
+    return [write for write in wanted if write.key not in known]
+
+
 def _serialize_values(serde: SerializerProtocol, checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a checkpoint with its values as bytes, which can be compared.
 
@@ -441,13 +450,18 @@ def _import(
             stored_ids = {info.id for info in saver.store.history(config)}
             for checkpoint_id in source.list_ids(history):
                 original = source.read(history, checkpoint_id)
-                if checkpoint_id in stored_ids:
+                named = make_langgraph_config(*history, original.parent_id)
+                writes: Sequence[Write] | None = original.writes
+                is_new = checkpoint_id not in stored_ids
+                if not is_new:
+                    # The thread may have gone on since an earlier import, with answers to what was the latest.
+                    known = saver.writes_of(make_langgraph_config(*history, checkpoint_id))
+                    writes = list_missing_writes(known, original.writes)
                     skipped += 1
-                else:
-                    named = make_langgraph_config(*history, original.parent_id)
-                    if original.writes:
-                        # Before their checkpoint: if the import is interrupted, it is not taken for complete.
-                        saver.restore_writes(named, original.checkpoint["id"], original.writes, original.metadata)
+                if writes:
+                    # Before their checkpoint: if the import is interrupted, it is not taken for complete.
+                    saver.restore_writes(named, original.checkpoint["id"], writes, original.metadata)
+                if is_new:
                     new_versions = original.checkpoint["channel_versions"]
                     saver.restore(named, original.checkpoint, original.metadata, new_versions)
                 stored = read_stored(saver, history, checkpoint_id)

@@ -91,6 +91,13 @@ def test_one_of_several_questions(saver, store):
     assert pending["id"] == "q-1"
 
 
+def test_a_whole_interrupt_id_is_no_beginning_of_another(saver, store):
+    here = RunnableConfig("order-17", "00000000-0000-7000-8000-000000000002")
+    saver.put_writes(here, {"interrupt:q-10": {**STOP, "payload": "Wrap?", "created_at": minutes_ago(57)}})
+    assert graphkit("answer", store, "order-17", "--value", "1", "--interrupt", "q-1").code == 0
+    assert [row["id"] for row in read_json("interrupts", store)] == ["q-10"]
+
+
 def test_an_update_without_the_graph_is_merged_by_the_next_resume(waiting):
     done = graphkit("update", waiting, "order-17", "--set", "city=Bern", "--set", 'log=["by hand"]')
     assert done.out == "stored for order-17: the next resume merges city, log\n"

@@ -68,6 +68,18 @@ def test_the_script_is_the_module():
     assert (done.returncode, done.stdout, done.stderr) == (0, f"graphkit {project['version']}\n", "")
 
 
+@pytest.mark.parametrize("args", [["--help"], ["threads", "--help"]])
+def test_help_that_cannot_be_written_is_no_traceback(args):
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([*GRAPHKIT, *args], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (15, "graphkit: cannot write the output: No space left on device\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([*GRAPHKIT, *args], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert done.stderr == ""
+
+
 WITHOUT = """
 import contextlib, io, json, sys
 package, *command_lines = json.loads(sys.argv[1])
@@ -78,7 +90,7 @@ for words in command_lines:
     out, err = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main() or 0
+            main()
     except SystemExit as end:
         code = end.code or 0
     print(json.dumps([code, out.getvalue(), err.getvalue()]))

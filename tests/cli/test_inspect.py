@@ -118,6 +118,10 @@ def test_diff(store):  # compare two
     assert graphkit("diff", store, "order-18", "0013", "0013").out == "the states are the same\nno nodes in between\n"
 
 
+def test_the_first_checkpoint_has_none_to_be_compared_with(store):
+    assert_refused(graphkit("diff", store, "import-a"), 2, "has no parent; name the one to compare it with")
+
+
 @pytest.mark.requirement("H44")
 def test_diff_as_json(store):  # added, removed and changed keys, new nodes in path
     assert read_json("diff", store, "order-18") == {

@@ -8,6 +8,7 @@ from graphkit.cli.stores import StoreName, find_passwords, hide_passwords, parse
 from graphkit.errors import CheckpointStorageError
 from graphkit.registry import _SAVERS, register_saver
 from savers import FileSystemSaver, MemorySaver
+from tests.support.savers import ListingSaver
 from tests.support.terminal import assert_refused, checkpoint, graphkit, read_json
 
 KINDS = ["file", "sqlite", "postgres"]
@@ -81,6 +82,32 @@ def test_commands_take_databases(databases, tmp_path):
         assert [row["thread"] for row in read_json("threads", name)] == ["t"]
         assert [row["thread"] for row in read_json("threads", GRAPHKIT_DIR=name)] == ["t"]
     assert [*dict.fromkeys(databases)] == [("sqlite", str(file)), ("postgres", "postgresql://anna@host/db")]
+
+
+def test_the_first_word_is_no_store_if_the_environment_names_one(store):
+    here = {"GRAPHKIT_DIR": str(store)}
+    (thread,) = read_json("interrupts", "order-17", **here)
+    assert thread["thread"] == "order-17"
+    assert read_json("stats", "order-18", **here)["threads"] == 1
+    assert read_json("stats", store, **here)["threads"] == 3
+    assert read_json("search", "user=bert", "step=1", **here)[0]["thread"] == "order-18"
+    assert read_json("search", "user=" + 5_000 * "x", "step=1", **here) == []
+    assert graphkit("diff", "order-18", "0013", "0011", **here).code == 0
+    assert (
+        graphkit("export", "order-17", "--dry-run", **here).out
+        == "would export 1 thread to standard output: order-17\n"
+    )
+
+
+@pytest.mark.usefixtures("databases")
+def test_a_thread_of_a_saver_that_knows_no_sizes_can_be_deleted(tmp_path):
+    saver = ListingSaver()
+    saver.put(RunnableConfig("t"), checkpoint(1, "a", "b", {"n": 1}))
+    register_saver("sqlite", lambda path: saver)
+    (tmp_path / "runs.db").write_bytes(b"")
+    name = f"sqlite:{tmp_path / 'runs.db'}"
+    assert graphkit("delete", name, "t", "--yes").out == "deleted t\n"
+    assert read_json("threads", name) == []
 
 
 def test_a_missing_database_file_is_not_created(databases, tmp_path):

@@ -19,7 +19,7 @@ from graphkit.errors import (
     CheckpointSerializationError,
 )
 from graphkit.transfer import export_threads, import_threads
-from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
+from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
 from tests.support.odd import odd
 from tests.support.sweeps import examples
 from tests.support.terminal import NOW, assert_refused, checkpoint, damage, graphkit
@@ -219,6 +219,7 @@ def end_of(lines):
 NO_EXPORTS = [
     (lambda _: [], "line 1: this is not an export"),
     (lambda _: ["{}"], "not an export of graphkit"),
+    (lambda _: ["import os"], "line 1: this is not an export of graphkit"),
     (lambda _: ['{"graphkit": "threads", "format": 2}'], "reads up to 1"),
     (lambda lines: [lines[0], *lines[2:]], "line 2: expected a thread"),
     (lambda lines: [*lines[:3], "nonsense", *lines[3:]], "line 4: not JSON"),
@@ -352,8 +353,11 @@ def test_the_logs_come_along_byte_by_byte(tmp_path, source):
     assert logs_of(root) == logs_of(tmp_path / "source")
     assert_same(source, target)
     assert list(target.versions_by_thread_id("t")) == [1]
+    log = root / json.loads(lines[1])["directory"] / "log"
+    before = log.stat().st_ino
     again = import_threads(target, lines, format="logs")
     assert again.threads == ["t"]  # all is there
+    assert log.stat().st_ino == before, "a writer may append to it at this moment"
     for path in root.glob("t-*/**/*"):
         mode = 0o700 if path.is_dir() else 0o600
         assert path.stat().st_mode & 0o777 == mode
@@ -442,6 +446,14 @@ def test_one_thread_through_a_pipe(store, tmp_path, saver):
     assert_same(saver, FileSystemSaver(tmp_path / "b"), "order-17", "order-17")
 
 
+def test_a_dry_run_of_an_export_refuses_what_the_export_would(tmp_path):
+    name = f"sqlite:{tmp_path / 'runs.db'}"
+    with SqliteSaver(tmp_path / "runs.db", fsync="never") as saver:
+        saver.put("t", checkpoint(1, START, "a", {}))
+    for options in ((), ("--dry-run",)):
+        assert_refused(graphkit("export", name, "--raw", *options), 18, "SqliteSaver has no logs")
+
+
 def test_a_dry_run_of_an_import_refuses_what_the_import_would(store, tmp_path):
     def would(lines):
         return graphkit("import", tmp_path / "b", "-", "--dry-run", stdin=lines)
@@ -450,6 +462,10 @@ def test_a_dry_run_of_an_import_refuses_what_the_import_would(store, tmp_path):
     assert would(one).out == "would import 1 thread: order-17\n"
     assert_refused(would(one.rpartition('{"end"')[0]), 13, "cut short within thread 'order-17'")
     assert_refused(would(f'{one}{{"thread": x'), 13, "line 6: not JSON")
+    assert_refused(would(one.replace('"next"', '"text"')), 13, "were changed")
+    raw = graphkit("export", store, "--raw").out
+    assert would(raw).out == "would import 3 threads: import-a, order-17, order-18\n"
+    assert_refused(would(raw.replace('{"data": "', '{"data": "AAAA')), 13, "were changed")
 
 
 def test_the_raw_form(store, tmp_path):

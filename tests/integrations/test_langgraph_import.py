@@ -209,6 +209,22 @@ def test_encrypted_values_stay_encrypted(opening, tmp_path):
         assert ids() > before
 
 
+def test_what_was_added_since_is_added(database, tmp_path):
+    app = graphs.nested().compile(checkpointer=database.saver)
+    app.invoke({"log": ["in"]}, thread("nested"))
+    store = MemorySaver()
+    targets = [tmp_path / "runs", store]
+    for target in targets:
+        assert database.bring(target).ok
+    app.invoke(Command(resume="yes"), thread("nested"))
+    for target in targets:
+        report = database.bring(target)
+        assert (report.ok, report.problems) == (True, ())
+        assert report.checkpoints > 0
+        assert report.skipped > 0
+    assert seen(permissive(tmp_path / "runs")) == seen(CheckpointSaver(store)) == seen(database.saver)
+
+
 def test_sends_of_an_old_format_are_found_at_the_parent(own_database, tmp_path):
     send = Send("node", {"a": 1})
     with _postgres(own_database) as database:

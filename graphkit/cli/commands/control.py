@@ -144,11 +144,7 @@ def answer(
     if value is not None and text is not None:
         raise UsageError("give --value or --text, not both")
     if thread is None:
-        # The parser took the first word for DIR, which may be omitted.
-        thread = directory
-        directory = context.environment.get("GRAPHKIT_DIR", "")
-        if not directory:
-            raise UsageError("name the thread: graphkit answer DIR THREAD")
+        raise UsageError("name the thread: graphkit answer DIR THREAD")
     saver = open_store(directory)
     thread_id = find_thread(saver, thread)
     parsed: Any = text

@@ -225,6 +225,8 @@ def diff(
     saver = open_store_of(directory, app)
     config = find_config(saver, thread, ns=ns)
     after = find_checkpoint(saver, config, second)
+    if first is None and after.parent_id is None:
+        raise UsageError(f"checkpoint {escape(after.id)} has no parent; name the one to compare it with")
     before = find_checkpoint(saver, config, first or after.parent_id)
     old_state = _load_state(saver, config.with_check_point_id(before.id))
     new_state = _load_state(saver, config.with_check_point_id(after.id))

@@ -19,7 +19,7 @@ from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_writes, list_removable
 from graphkit._saver.retention_policy import RetentionPolicy, apply_policy
 from graphkit.cli import options
-from graphkit.cli.cells import Row, count_checkpoints, format_bytes, status_of
+from graphkit.cli.cells import Row, count_checkpoints, format_bytes, size_of, status_of
 from graphkit.cli.command import Command
 from graphkit.cli.commands.damage import find_thread_or_files, missing_capability
 from graphkit.cli.context import CliContext
@@ -281,8 +281,10 @@ def delete(context: CliContext, directory: str, thread: str, yes: bool, dry_run:
     """
     saver = open_store(directory)
     thread_id = require_whole_id(saver, thread)
-    size = saver.size(thread_id)
-    what = f"{escape(thread_id)}, {format_bytes(size)}"
+    size = size_of(saver, thread_id)
+    what = escape(thread_id)
+    if size is not None:
+        what += f", {format_bytes(size)}"
     data: dict[str, Any] = {"thread": thread_id, "size": size, "dry_run": dry_run}
     if dry_run:
         return Message(f"would delete {what}", data)

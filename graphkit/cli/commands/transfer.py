@@ -12,7 +12,7 @@ from typing import Any, Final, TextIO
 import click
 
 from graphkit._saver.capabilities import HasBaseDirectory
-from graphkit._saver.incomplete import is_thread_incomplete
+from graphkit._saver.incomplete import check_target, refuse_incomplete
 from graphkit._transfer.importing import LineReader, check_threads, sync_directory
 from graphkit.cli import options
 from graphkit.cli.cells import count_checkpoints
@@ -81,7 +81,7 @@ def copy(
     if to is None:
         if plaintext or not versions or app is not None:
             raise UsageError("--plaintext, --no-versions and --app are for a copy to another store: name it with --to")
-        return _copy_within(context, directory, threads, dry_run=dry_run)
+        return _copy_within(directory, threads, dry_run=dry_run)
     from graphkit.transfer import copy_threads
 
     source = open_store(directory)
@@ -107,17 +107,10 @@ def copy(
     return Message(text, {"to": place, **done._asdict()})
 
 
-def _copy_within(context: CliContext, directory: str, threads: Sequence[str], *, dry_run: bool) -> Message:
-    # With GRAPHKIT_DIR the directory may be omitted, but nothing is missing for the parser then: it takes the thread
-    # for the directory.
-    default = context.environment.get("GRAPHKIT_DIR")
-    names: Sequence[str] = threads
-    if default and len(names) < _NAMES_WITHIN_STORE:
-        names = [directory, *names]
-        directory = default
-    if len(names) != _NAMES_WITHIN_STORE:
+def _copy_within(directory: str, threads: Sequence[str], *, dry_run: bool) -> Message:
+    if len(threads) != _NAMES_WITHIN_STORE:
         raise UsageError("name the thread and the id of its copy, or another store with --to")
-    thread, target = names
+    thread, target = threads
     saver = open_store(directory)
     source = find_thread(saver, thread)
     count = count_checkpoints(saver, source)
@@ -129,12 +122,12 @@ def _copy_within(context: CliContext, directory: str, threads: Sequence[str], *,
         "checkpoints": count,
         "dry_run": dry_run,
     }
-    if not dry_run:
-        saver.copy(source, target)
-        return Message(f"copied {what}", data)
-    if saver.namespaces(target) and not is_thread_incomplete(saver, target):
-        return Message(f"would refuse to copy {what}, which is not empty", data)
-    return Message(f"would copy {what}", data)
+    if dry_run:
+        refuse_incomplete(saver, source)
+        check_target(saver, target)
+        return Message(f"would copy {what}", data)
+    saver.copy(source, target)
+    return Message(f"copied {what}", data)
 
 
 def _describe(checkpoints: int, versions: int) -> str:
@@ -191,16 +184,13 @@ def export(
 
     Example: graphkit export runs order-17 --output order-17.jsonl
     """
+    from graphkit.transfer import export_threads
+
     saver = open_store(directory)
     types = _types_of(app)
     saver.register_types(*types)
     chosen = find_chosen(saver, threads, released=versions)
-    if dry_run:
-        place = "standard output" if output == _STANDARD_STREAM else escape(output)
-        return _describe_dry_run("export", chosen or saver.threads(released=versions), f" to {place}", file=output)
     with context.progress("exporting", is_wanted=output != _STANDARD_STREAM) as progress:
-        from graphkit.transfer import export_threads
-
         lines = export_threads(
             saver,
             chosen,
@@ -210,6 +200,10 @@ def export(
             plaintext=plaintext,
             progress=progress,
         )
+        if dry_run:
+            next(lines)  # what the export refuses altogether, it refuses before its first line
+            place = "standard output" if output == _STANDARD_STREAM else escape(output)
+            return _describe_dry_run("export", chosen or saver.threads(released=versions), f" to {place}", file=output)
         if output == _STANDARD_STREAM:
             context.use_utf8()
             for line in lines:

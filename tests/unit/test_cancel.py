@@ -193,13 +193,10 @@ def test_an_async_node_asks_too(saver):
     assert (last.reason(), last.state["log"]) == ("enough", ["True"])
 
 
-def test_outside_a_node_there_is_nothing_to_ask():
+def test_outside_a_node_there_is_nothing_to_ask_and_without_a_saver_nothing_to_cancel():
+    assert make_app(None, a=lambda state, config: {"log": config.is_cancelled}).invoke({})["log"] == [False]
     with pytest.raises(GraphRunnerError, match="is_cancelled works inside a node"):
         _ = RunnableConfig("t").is_cancelled
-
-
-def test_without_a_saver_cancel_is_refused():
-    assert make_app(None, a=lambda state, config: {"log": config.is_cancelled}).invoke({})["log"] == [False]
 
 
 @pytest.mark.parametrize("open_store", [FileSystemSaver, SqliteSaver])
@@ -333,12 +330,6 @@ def test_a_cancelled_submission_that_is_not_due_is_queued_again_by_a_resume(save
     cancel(saver, "t")
     app.invoke(None, CONFIG)
     assert status(saver) == "queued"
-
-
-def test_an_answer_resumes_it_deliberately(saver):
-    app = make_idle(saver, "interrupted")
-    cancel(saver, "t")
-    assert app.invoke(GraphResume("yes"), CONFIG)["log"] == ["a", "asked"]
 
 
 def test_a_finished_thread_stays_finished(saver):
@@ -515,12 +506,6 @@ def test_a_request_reaches_a_run_that_stores_meanwhile(saver, real_times, monkey
             assert done.result(PATIENCE).is_cancelled
             assert run.count - asked_at <= 5  # it looks each fifth of a second
             run.last, run.permits, run.arrived = None, threading.Semaphore(0), threading.Semaphore(0)
-
-
-def test_a_run_that_has_resumed_and_stored_nothing_finds_it_at_its_base(saver):
-    app = make_app(saver, {"interrupt_before": ["a"]}, x="x", a=Canceller(saver), b="b")
-    app.invoke({}, CONFIG)
-    assert app.invoke_final(None, CONFIG).is_cancelled
 
 
 def test_a_resume_of_an_older_checkpoint_finds_it_at_the_latest(saver):

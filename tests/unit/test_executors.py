@@ -3,7 +3,6 @@
 import asyncio
 import multiprocessing
 import os
-import pickle
 import re
 import signal
 import threading
@@ -33,7 +32,6 @@ from tests.support.graphs import (
     CONFIG,
     LOG,
     FlakyNode,
-    at_checkpoint,
     close_at,
     connect,
     is_chunk,
@@ -219,12 +217,6 @@ def test_a_plain_function_that_gives_an_awaitable(go, threads):
             graph.compile(executor=executor).invoke({})
 
 
-def test_errors_of_runs_with_an_executor_pickle(go, threads):
-    with pytest.raises(NodeExecutionError) as failed:
-        go(fork_of(where, fails).compile(executor=threads["mine"]), {})
-    assert pickle.loads(pickle.dumps(failed.value)).node_id == "n1"
-
-
 def test_an_executor_that_takes_nothing_is_a_failure_of_the_node(go):
     pool = ThreadPoolExecutor(1)
     pool.shutdown()
@@ -360,14 +352,6 @@ def test_retries_in_a_process_are_events_of_the_run(go, processes, tmp_path):
 
 def once_there(state, config):
     return {"log": config.once("pid", os.getpid)}
-
-
-def test_once_inside_a_process_is_recorded_there(go, processes, store):
-    graph = alone(once_there, executor=processes).compile(checkpoint_saver=store)
-    (pid,) = logged(go(graph, {}))
-    assert pid != os.getpid()
-    start = store.list(CONFIG)[1]
-    assert list(store.get_writes(at_checkpoint(start)).values()) == [pid]
 
 
 def once_then_fail(state, config):

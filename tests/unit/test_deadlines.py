@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import GraphResume, RunnableConfig, interrupt, operations, sleep
+from graphkit import GraphResume, RunnableConfig, interrupt, operations
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointSerializationError,
@@ -18,7 +18,7 @@ from graphkit.errors import (
 )
 from graphkit.testing import ManualClock
 from savers import FileSystemSaver
-from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph, make_map, status_of
+from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph, status_of
 from tests.support.savers import contents, saver_fixture
 from tests.support.sweeps import ALL
 from tests.support.times import HOUR, MOMENT, NOON
@@ -208,19 +208,6 @@ def test_several_questions_with_deadlines(saver, clock):
     assert final["log"] == ["a", "b", "c", "j"]
 
 
-def test_a_map_answers_the_items_that_expire(saver, clock):
-    def work(item):
-        return {"log": interrupt(item, deadline=item * HOUR, default=item)}
-
-    app = make_map(work, [1, 2, 3]).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, CONFIG)
-    clock.advance(HOUR * 2)
-
-    (left,) = app.invoke(None, CONFIG).interrupts
-    assert left.payload == 3
-    assert app.invoke(GraphResume("three"), CONFIG)["log"] == [1, 2, "three"]
-
-
 def test_a_past_checkpoint_asks_again_without_the_deadline_that_has_passed(saver, clock):
     app = ask(saver, clock, default="no")
     past = app.get_state(CONFIG).config
@@ -233,17 +220,6 @@ def test_a_past_checkpoint_asks_again_without_the_deadline_that_has_passed(saver
     operations.answer(saver, other, "maybe", clock=clock)
     final = app.invoke(None, RunnableConfig("other"))
     assert final["log"] == ["maybe"]
-
-
-def test_a_question_after_a_sleep_counts_from_when_it_is_asked(saver, clock):
-    def ask(state):
-        sleep(HOUR)
-        return {"log": interrupt("?", deadline=HOUR, default="no")}
-
-    app = make_chain(ask=ask).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, CONFIG)
-    clock.advance(HOUR * 3)
-    assert app.invoke(None, CONFIG).interrupts[0].deadline == NOON + HOUR * 4
 
 
 @pytest.mark.parametrize(

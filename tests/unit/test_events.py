@@ -246,25 +246,17 @@ def test_an_observer_that_changes_its_event_and_reads_the_thread():
 # --- the events of the other systems ----------------------------------------------------------------------------------
 
 
-def pipeline(b, **options):
-    graph = StateGraph({}).add_node("a", process_chain(lambda state: {"a": True})).add_node("b", b)
-    branch = branch_on((key_exists("a"), "b"), otherwise=END)
-    graph.add_edge(START, "a").add_conditional_edges("a", branch, branch.mappings).add_edge("b", END)
-    return graph.compile(**options)
-
-
-def seen(observer):
-    """The events of a run that fails in b, and of its recovery."""
-    app = pipeline(fail_once(lambda state: {"b": True}), checkpoint_saver=MemorySaver(), observers=[observer])
-    with pytest.raises(NodeExecutionError):
-        app.invoke({}, CONFIG)
-    assert dict(recover(app, "t")) == {"a": True, "b": True}
-
-
 @pytest.mark.requirement("G26", "G33")
 def test_every_event_of_a_run_is_in_the_table():
     got = []
-    seen(got.append)
+    b = fail_once(lambda state: {"b": True})
+    graph = StateGraph({}).add_node("a", process_chain(lambda state: {"a": True})).add_node("b", b)
+    branch = branch_on((key_exists("a"), "b"), otherwise=END)
+    graph.add_edge(START, "a").add_conditional_edges("a", branch, branch.mappings).add_edge("b", END)
+    app = graph.compile(checkpoint_saver=MemorySaver(), observers=[got.append])
+    with pytest.raises(NodeExecutionError):
+        app.invoke({}, CONFIG)
+    assert dict(recover(app, "t")) == {"a": True, "b": True}
     assert {event.type for event in got} <= set(EVENTS)
     assert {"node.state", "state.merge", "edge.evaluate", "edge.transition"} <= {event.type for event in got}
     unusual = {event.type for event in got if event.level != EVENTS[event.type].level}
@@ -283,5 +275,5 @@ def test_an_observer_that_blocks_holds_up_no_node():
         assert got == [], "the observer is still in its first event"
         go.set()
 
-    pipeline(release, observers=observer).invoke({})
+    chain(a=release).compile(observers=observer).invoke({})
     assert got[-1] == "graph.complete"

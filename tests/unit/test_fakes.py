@@ -116,7 +116,7 @@ class Note:
     lines: tuple = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Money:
     amount: Decimal
 

@@ -400,31 +400,6 @@ def test_an_item_cannot_ask_a_human(how):
 
 
 @pytest.mark.requirement("G31")
-def test_cancelling_leaves_no_task_behind():
-    begun, ended, both_run = [], [], asyncio.Event()
-
-    async def work(item):
-        begun.append(item)
-        if len(begun) == 2:
-            both_run.set()
-        try:
-            await asyncio.sleep(3600)
-        finally:
-            ended.append(item)
-
-    async def main():
-        task = asyncio.create_task(process_parallel(work, "items", "out", workers=2)({"items": [1, 2, 3]}, None))
-        await both_run.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(main())
-    assert sorted(ended) == [1, 2]
-
-
-@pytest.mark.requirement("G31")
 def test_what_parallel_refuses():
     with pytest.raises(ValueError, match="workers"):
         process_parallel(square, "a", "b", workers=0)

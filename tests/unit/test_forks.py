@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections import Counter, defaultdict
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
@@ -286,46 +286,28 @@ def test_the_first_failure_in_the_order_of_the_edges_is_raised_with_a_note_of_th
     assert note.startswith("Another branch also failed: NodeExecutionError: node 'c' failed: Boom: c")
 
 
-class Watched(ThreadPoolExecutor):
-    """One thread; knows what it was given."""
+class RunsOne(ThreadPoolExecutor):
+    """Runs the first call; the others wait until they are taken back."""
 
-    def __init__(self):
-        super().__init__(1)
-        self.futures = []
+    waiting = None
 
     def submit(self, *call):
-        self.futures.append(super().submit(*call))
-        return self.futures[-1]
-
-    def wait_for_the_rest(self, count):
-        while len(self.futures) < count:
-            os.sched_yield()
-        for waiting in [future for future in self.futures if not future.running()]:
-            done = threading.Event()
-            waiting.add_done_callback(lambda _, done=done: done.set())
-            assert done.wait(PATIENCE)
+        if self.waiting is None:
+            self.waiting = []
+            return super().submit(*call)
+        self.waiting.append(Future())
+        return self.waiting[-1]
 
 
 def test_what_has_not_started_does_not_start(saver, go):
     runs = []
-    edges = "START>b,c,e,f,g b>d c>d e>d f>d g>d d>END"
     b = FlakyNode("b", runs, fails=True)
-
-    def node(name):  # its thread is not free before the others were taken back
-        def run(state):
-            runs.append(name)
-            pool.wait_for_the_rest(5)
-            return {"log": name}
-
-        return run
-
-    with Watched() as pool:
-        graph = built(edges, b=b, **{name: node(name) for name in "cefg"}).compile(checkpoint_saver=saver)
-        with pytest.raises(NodeExecutionError):
-            go(graph, {}, CONFIG.replace(executor=pool))
-        assert (runs[0], len(runs) <= 2) == ("b", True)
+    others = {name: FlakyNode(name, runs) for name in "cefg"}
+    graph = built("START>b,c,e,f,g b>d c>d e>d f>d g>d d>END", b=b, **others).compile(checkpoint_saver=saver)
+    with RunsOne() as pool, pytest.raises(NodeExecutionError):
+        go(graph, {}, CONFIG.replace(executor=pool))
+    assert [future.cancelled() for future in pool.waiting] == [True] * 4
     b.fails = False
-    graph = built(edges, b=b, **{name: FlakyNode(name, runs) for name in "cefg"}).compile(checkpoint_saver=saver)
     assert logged(go(graph, None)) == ["b", "c", "e", "f", "g", "d"]
     assert sorted(runs) == ["b", "b", "c", "e", "f", "g"]
 
@@ -382,27 +364,6 @@ def test_a_store_that_fails_at_any_of_its_calls(go, durability, on_save_error, l
         else:
             assert sorted(runs) == ["a", "b", "b2", "c", "d"]
         assert final.state["log"] == ["a", "b", "b2", "c", "d"]
-
-
-def test_what_is_first_stored_by_two_at_once_is_stored_once(tmp_path, go):
-    """Under "exit" the first question, or result of once, stores where the run stands; here they come together."""
-
-    def once(state, config):
-        return {"log": config.once("effect", lambda: config.node_id)}
-
-    def both(state, config):
-        config.once("effect", lambda: 1)
-        return {"log": interrupt("b?")}
-
-    saver = FileSystemSaver(tmp_path)  # whose put takes a while
-    graph = built("START>b,c,e b>d c>d e>d d>END", b=both, c=asking("c?"), e=once)
-    compiled = graph.compile(checkpoint_saver=saver, durability="exit")
-    for n in range(10):
-        config = RunnableConfig(str(n))
-        go(compiled, {}, config)
-        (only,) = saver.list(config)
-        kinds = [key.partition(":")[0] for key in saver.get_writes(at_checkpoint(only, config))]
-        assert sorted(kinds) == ["interrupt", "interrupt", "once", "once", "task"]
 
 
 @pytest.mark.parametrize("moment", range(1, 5))

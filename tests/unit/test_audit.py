@@ -486,13 +486,6 @@ def test_reading_makes_no_directory_and_files_are_private(tmp_path):
         assert stat.S_IMODE(path.stat().st_mode) in {0o700, 0o600}
 
 
-def test_an_export_has_the_canonical_form_of_each_entry(log):
-    put_one(log)
-    lines = list(log.export())
-    assert [json.loads(line)["kind"] for line in lines] == ["begin", "intent", "outcome"]
-    assert all(json.dumps(json.loads(line), sort_keys=True, separators=(",", ":")) == line for line in lines)
-
-
 @pytest.mark.parametrize("is_open", [True, False])
 def test_what_could_not_be_written_is_recorded_at_the_latest_by_close(tmp_path, is_open):
     log = AuditLog(tmp_path / "log", signing_key=KEY)

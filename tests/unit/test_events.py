@@ -1,6 +1,5 @@
 """What observers receive, in order, for each kind of graph; and that no observer changes a run."""
 
-import threading
 from functools import partial
 
 import pytest
@@ -261,19 +260,3 @@ def test_every_event_of_a_run_is_in_the_table():
     assert {"node.state", "state.merge", "edge.evaluate", "edge.transition"} <= {event.type for event in got}
     unusual = {event.type for event in got if event.level != EVENTS[event.type].level}
     assert unusual <= {"node.complete"}
-
-
-@pytest.mark.requirement("G26")
-def test_an_observer_that_blocks_holds_up_no_node():
-    go, got = threading.Event(), []
-
-    def observer(event):
-        go.wait(60)
-        got.append(event.type)
-
-    def release(state):
-        assert got == [], "the observer is still in its first event"
-        go.set()
-
-    chain(a=release).compile(observers=observer).invoke({})
-    assert got[-1] == "graph.complete"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from graphkit import END, START, Command, StateGraph
+from graphkit import END, START, StateGraph
 from graphkit.errors import GraphStateError
 from tests.support.graphs import LOG, connect, log_node, make_chain, make_graph, nodes_of
 
@@ -187,11 +187,3 @@ def test_notes_on_a_merged_graph_are_on_its_nodes():
     graph = StateGraph(LOG).add_node("S", connect(child, "START>a a>END"), metadata={"k": "outer", "m": 2})
     topology = connect(graph, "START>S S>END").compile().topology
     assert topology.nodes["S-a"].metadata == {"k": "own", "l": 1, "m": 2}
-
-
-def test_a_run_goes_to_the_first_node_of_a_merged_graph_that_is_named_outright():
-    graph = make_graph(LOG, "S>END", S=CHILD).add_conditional_edges(START, lambda state: "S")
-    assert nodes_of(graph.compile().stream({})) == [START, "S-a", "S-b", END]
-
-    graph = make_graph(LOG, "S>END", S=CHILD).add_node("X", lambda state: Command("S"), destinations=["S"])
-    assert nodes_of(graph.add_edge(START, "X").compile().stream({})) == [START, "X", "S-a", "S-b", END]

@@ -559,12 +559,3 @@ def test_a_run_that_finishes_and_leaves_no_thread(saver, monkeypatch, options):
         assert at_work.wait(PATIENCE)
         assert not cancel(scripted, "t")
         assert running.result(PATIENCE).is_end
-
-
-def test_a_watch_reports_it(saver):
-    make_idle(saver, "interrupted")
-    with saver.watch("t", interval=0.01) as changes:
-        cancel(saver, "t", reason="no more")
-        change = changes.get(PATIENCE)
-    assert (change.kind, change.value["reason"], change.checkpoint.status) == ("cancel", "no more", "cancelled")
-    assert change.at == change.value["at"]

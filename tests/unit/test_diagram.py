@@ -334,14 +334,6 @@ def test_branches_that_are_too_wide_are_listed():
         assert f"├─▶ {head}" in "\n".join(drawn)
 
 
-def test_every_edge_is_drawn_once():
-    """In a graph with loops, jumps over a node and a branch of conditions."""
-    graph = make_graph("START>a a>b c>d d>END").add_conditional_edges("b", node, {"c": "c", "d": "d", "back": "a"})
-    lines = lines_of(graph)
-    assert sum("▼" in line for line in lines) == 5  # start-a, a-b, b-c, c-d, d-stop
-    assert sum("▶" in line for line in lines) == 2
-
-
 def test_wide_letters_and_control_characters():
     lines = lines_of(chain("\u6ce8\u6587", "a\x1b[31m"))
     assert "│ \u6ce8\u6587 │" in lines[5]
@@ -358,9 +350,3 @@ def test_a_graph_inside_is_drawn_below():
     assert "┃ ▶ nested (graph) ┃" in "\n".join(lines)
     below = lines.index("nested:")
     assert any("│ one │" in line for line in lines[below:])
-
-
-@pytest.mark.parametrize("form", ["mermaid", "plantuml"])
-def test_only_text_marks_the_node_that_is_next(form):
-    topology = chain("a").compile().topology
-    assert draw(topology, form, current="a") == draw(topology, form)

@@ -16,7 +16,6 @@ from tests.support.graphs import (
     nodes_of,
     outputs,
     pending_ids,
-    stored_nodes,
 )
 
 
@@ -139,16 +138,6 @@ def test_a_failed_run_releases_nothing():
     with pytest.raises(NodeExecutionError):
         make_chain(a=lambda s: 1).compile(checkpoint_saver=saver, release_thread=True).invoke({}, CONFIG)
     assert len(saver.list(CONFIG)) == 1
-
-
-def test_a_node_may_release_its_own_thread(saver):
-    compiled = make_chain(a=lambda s: {"log": len(saver.release(CONFIG).checkpoints)}).compile(checkpoint_saver=saver)
-    assert compiled.invoke({}, CONFIG)["log"] == [1]
-    assert stored_nodes(saver) == ["a"]
-
-
-def test_without_a_saver_there_is_nothing_to_release():
-    assert make_chain(a=log_node("a")).compile(release_thread=True).invoke({})["log"] == ["a"]
 
 
 # --- snapshots --------------------------------------------------------------------------------------------------------

@@ -59,15 +59,6 @@ def test_a_late_failure_comes_after_the_deed():
     assert len(saver.list()) == 2
 
 
-def test_a_failure_without_end_holds_for_the_async_twin_too():
-    saver = ScriptedSaver(MemorySaver()).fail("get", FULL, times=None)
-    for _ in range(3):
-        with pytest.raises(CheckpointStorageError):
-            saver.get()
-        with pytest.raises(CheckpointStorageError):
-            asyncio.run(saver.aget())
-
-
 @pytest.mark.requirement("P81")
 def test_latency(monkeypatch):
     waited = []

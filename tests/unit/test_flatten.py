@@ -114,13 +114,6 @@ def test_where_a_command_leads_from_a_merged_node():
     assert [topology.resolve_target(name, "Z") for name in ["a", "S", "S-I", END]] == ["a", "S-I-a", "S-I-a", END]
 
 
-def test_what_each_of_two_merged_graphs_calls_its_places():
-    topology = chain(("O", chain(("S", CHILD), ("T", CHILD), "n")), "Z").compile().topology
-    assert [topology.resolve_target(name, "O-S-a") for name in ["b", END]] == ["O-S-b", "O-T-a"]
-    assert [topology.resolve_target(name, "O-T-a") for name in ["b", END]] == ["O-T-b", "O-n"]
-    assert [topology.resolve_target(name, "O-n") for name in ["S", "T", END]] == ["O-S-a", "O-T-a", "Z"]
-
-
 # Stops
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextvars
-import functools
 import itertools
 import pickle
 import threading
@@ -394,17 +393,6 @@ def test_a_failing_predicate_is_an_error_of_its_own():
     assert isinstance(raised.value.__cause__.__context__, KeyError)
 
 
-def test_what_is_sometimes_asynchronous_is_retried_too():
-    nodes = make_nodes(Failing(ValueError("in the coroutine"), ValueError("at once")))
-    kinds = iter(["later", "plain", "plain"])
-
-    def node(state, config):
-        kind = next(kinds)
-        return nodes[kind](state, config)
-
-    assert asyncio.run(make_graph(node, AT_ONCE.as_hook()).compile().ainvoke({})) == {"calls": 3}
-
-
 def test_a_failed_attempt_takes_back_what_it_dispatched():
     attempts = itertools.count(1)
 
@@ -523,13 +511,6 @@ def test_an_attempt_that_is_late_fails_and_is_retried_as_any_error_is(kind, retr
         run(make_late(kind, released), retry=retry, timeout=SHORT, events=events)
     retries = [event.type for event in events if event.type.startswith("retry.")]
     assert retries == ([] if retry is None else ["retry.attempt", "retry.attempt", "retry.exhausted"])
-
-
-def test_an_awaitable_of_a_plain_function_is_late_too(released):
-    node = functools.partial(lambda function, state: function(state), make_late("later", released))
-    compiled = make_graph(node, retry=AT_ONCE, timeout=SHORT).compile()
-    with pytest.raises(NodeExecutionError, match="node 'n' took longer"):
-        asyncio.run(compiled.ainvoke({}))
 
 
 def test_each_attempt_has_the_whole_time(released):

@@ -203,28 +203,22 @@ def ugly():
     return graph.add_conditional_edges("SSS", node, {f"{name}!": name for name in UGLY})
 
 
-@pytest.mark.parametrize("conditions", [True, False])
-def test_mermaid_of_any_id(conditions):
-    name = r"[A-Za-z_][A-Za-z0-9_]*"
-    text = r'"(?:[\w \-.,()/]|#\d+;)*"'
-    known = re.compile(
-        rf"(%%\t)?({name}\(\((start|stop)\)\)(:::{name})?|{name}[({{]{text}[)}}]|subgraph SSS|end|flowchart TD|classDef .*|"
-        rf"{name}:::{name} (-->|-\.->)(\|({text}|[A-Za-z0-9_ ]+)\|)? {name}:::{name})?"
-    )
-    for line in lines(ugly(), conditions=conditions):
-        assert known.fullmatch(line), line
+NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+MERMAID_TEXT = r'"(?:[\w \-.,()/]|#\d+;)*"'
+PLANTUML_TEXT = r"(?:[\w \-.,()]|<U\+[0-9A-F]+>)*"
+KNOWN_LINE = {
+    MERMAID: rf"(%%\t)?({NAME}\(\((start|stop)\)\)(:::{NAME})?|{NAME}[({{]{MERMAID_TEXT}[)}}]|subgraph SSS|end|flowchart TD|"
+    rf"classDef .*|{NAME}:::{NAME} (-->|-\.->)(\|({MERMAID_TEXT}|[A-Za-z0-9_ ]+)\|)? {NAME}:::{NAME})?",
+    PLANTUML: rf"'?((circle|usecase|hexagon) \"{PLANTUML_TEXT}\" as {NAME}(<<\w+>>)?|package \"{PLANTUML_TEXT}\" as {NAME} {{|"
+    rf"}}|@startuml unnamed|@enduml|{NAME} [-.]down[-.]> {NAME}( : {PLANTUML_TEXT})?)",
+}
 
 
 @pytest.mark.parametrize("conditions", [True, False])
-def test_plantuml_of_any_id(conditions):
-    name = r"[A-Za-z_][A-Za-z0-9_]*"
-    text = r"(?:[\w \-.,()]|<U\+[0-9A-F]+>)*"
-    known = re.compile(
-        rf"'?((circle|usecase|hexagon) \"{text}\" as {name}(<<\w+>>)?|package \"{text}\" as {name} {{|}}|@startuml unnamed|@enduml|"
-        rf"{name} [-.]down[-.]> {name}( : {text})?)"
-    )
-    for line in lines(ugly(), PLANTUML, conditions=conditions):
-        assert known.fullmatch(line), line
+@pytest.mark.parametrize("type", KNOWN_LINE)
+def test_any_id_gives_lines_of_known_form(type, conditions):
+    for line in lines(ugly(), type, conditions=conditions):
+        assert re.fullmatch(KNOWN_LINE[type], line), line
 
 
 @pytest.mark.parametrize(("type", "code"), [(MERMAID, r"#(\d+);"), (PLANTUML, r"<U\+([0-9A-F]+)>")])

@@ -294,12 +294,16 @@ def test_results_come_in_the_order_of_the_items(function):
     action = process_parallel(function, "items", "squares")
     assert called(action, {"items": list(range(100))}) == {"squares": [n * n for n in range(100)]}
     assert called(action, {"items": []}) == {"squares": []}
-    with_thread = in_graph(process_parallel(lambda item, config: config.thread, "items", "to"))
-    assert with_thread.invoke({"items": [1]}, CONFIG)["to"] == ["t"]
     chosen = process_parallel(
         function, lambda state: (n for n in state["items"] if n > 1), lambda results: {"sum": sum(results)}
     )
     assert called(chosen, {"items": [1, 2, 3]}) == {"sum": 13}
+
+
+@pytest.mark.requirement("G31")
+def test_an_item_may_take_the_config():
+    app = in_graph(process_parallel(lambda item, config: config.thread, "items", "to"))
+    assert app.invoke({"items": [1]}, CONFIG)["to"] == ["t"]
 
 
 @pytest.mark.requirement("G31")

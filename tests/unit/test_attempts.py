@@ -590,31 +590,27 @@ def test_a_generator_stays_on_one_thread_and_in_one_context():
     assert (first_value, second_value, variable.get()) == ("around", "inside", "around")
 
 
-def test_a_late_attempt_records_and_dispatches_nothing_more():
+def test_a_late_attempt_records_nothing_more():
     failed, ended, refused = threading.Event(), threading.Event(), []
 
     def node(state, config):
         config.once("in time", lambda: config.idempotency_key)
-        config.dispatch("never emitted")
         for key in ("late", "in time"):
             try:
                 config.once(key, lambda: failed.wait(LONG))
             except GraphRunnerError as error:
                 refused.append((error.node_id, str(error)))
-        config.dispatch("late")
         ended.set()
 
     saver = MemorySaver()
     compiled = make_graph(node, timeout=0.5).compile(checkpoint_saver=saver)
-    outputs = []
     with pytest.raises(NodeExecutionError, match="took longer"):
-        outputs.extend(compiled.stream({}, CONFIG))
+        compiled.invoke({}, CONFIG)
     failed.set()
     assert ended.wait(LONG)
     recorded = [value for key, value in saver.get_writes(CONFIG).items() if key.startswith("once:")]
     assert len(recorded) == 1
     assert isinstance(recorded[0], str)
-    assert not [output for output in outputs if isinstance(output, StreamingOutput)]
     assert refused == [("n", "this attempt of node 'n' is over: nothing more is recorded for it")] * 2
 
 

@@ -173,13 +173,6 @@ def test_no_thread_is_left_behind():
 
 
 @both
-def test_at_exit_one_checkpoint_at_the_end(saver, how):
-    graph = chain("a", "b", "c").compile(checkpoint_saver=saver, durability="exit")
-    assert logged(run(graph, {}, how=how)) == ["a", "b", "c"]
-    assert stored(saver) == [("c", END)]
-
-
-@both
 def test_at_exit_a_stop_and_a_failure_are_stored(saver, how):
     c = fail_once(lambda state: {"log": interrupt("?")})
     graph = chain("a", "b", "c", "d", c=c).compile(checkpoint_saver=saver, durability="exit")

@@ -106,14 +106,6 @@ def test_map_nodes_that_are_refused(graph, id, action, items):
 # Graphs as nodes; see test_flatten.py too
 
 
-def test_a_compiled_graph_is_one_node(graph):
-    inner = graph.add_edge("a", END).compile()
-    outer = StateGraph({}).add_node("S", inner, metadata={"note": 1}).add_edge(START, "S").add_edge("S", END).compile()
-    kept = outer.topology.nodes["S"]
-    assert (kept.graph, kept.action, kept.metadata) == (inner, None, {"note": 1})
-    assert list(outer.topology.nodes) == ["S"]
-
-
 def test_add_subgraph_is_add_node(graph):
     inner = graph.add_edge("a", END)
     outer = connect(StateGraph({}).add_subgraph("S", inner).add_subgraph("T", inner.compile()), "START>S S>T T>END")

@@ -70,12 +70,6 @@ def test_merged_graphs_as_branches():
     assert fork.branches["T-__START__"] == {"T-__START__", "T-a", "T-b"}
 
 
-def test_an_end_among_the_targets_of_a_childs_fork_is_no_branch_either():
-    child = make_graph(LOG, "START>a b>END a>b,END")
-    (fork,) = chain(("S", child), "Z").compile().topology.forks.values()
-    assert (fork.heads, fork.join) == (("S-b",), "Z")
-
-
 def test_a_child_that_does_nothing():
     graph = chain(("S", StateGraph({}).add_edge(START, END)), "Z")
     assert nodes_of(graph.compile().stream({})) == [START, "S-__START__", "Z", END]

@@ -8,7 +8,6 @@ from graphkit import END, START, GraphResume, NodeExecutionError, StateGraph, in
 from graphkit._plan.events import EVENTS
 from graphkit.compat.go_agents import branch_on, key_exists, process_chain
 from graphkit.recovery import recover
-from graphkit.testing import ScriptedSaver
 from savers import MemorySaver
 from tests.support import graphs
 from tests.support.graphs import CONFIG, LOG, both, close_at, connect, fail_once, invoke, is_node, log_node, make_graph
@@ -86,16 +85,6 @@ def test_a_crash_and_a_resume(how, recorder):
     assert {event.thread_id for event in recorder.events} == {"t"}
     again = ["checkpoint.load a", "checkpoint.resume b", "graph.start b"]
     assert recorder.take() == [*again, *node("b"), "checkpoint.save b", "graph.complete __END__"]
-
-
-@pytest.mark.requirement("G25")
-def test_a_save_that_fails_is_not_reported_as_one(recorder):
-    saver = ScriptedSaver(MemorySaver()).fail("put", OSError("full"))
-    with pytest.raises(OSError, match="full"):
-        chain("a").compile(checkpoint_saver=saver, observers=[recorder]).invoke({}, CONFIG)
-    assert [(event.type, event.level) for event in recorder.events if "checkpoint" in event.type] == [
-        ("checkpoint.fail", "error")
-    ]
 
 
 @pytest.mark.requirement("G26")

@@ -148,16 +148,11 @@ def test_an_executor_by_the_id_of_the_forking_node(go, threads, more, log):  # a
     ],
 )
 def test_an_executor_that_would_have_no_effect_is_refused(threads, name, hint):
-    inner = StateGraph(SCHEMA).add_map_node("inner", where, lambda s: "x")
-    connect(inner, "START>inner inner>END")
-    graph = StateGraph(SCHEMA)
+    inner = connect(StateGraph(SCHEMA).add_map_node("inner", where, lambda s: "x"), "START>inner inner>END").compile()
+    graph = make_graph(SCHEMA, "START>n0,n1 nested>chosen x>END y>END", lambda name: where, nested=inner)
     graph.add_map_node("map", where, lambda s: "x")
-    graph.add_node("nested", inner.compile())
-    for node in ("n0", "n1", "chosen", "x", "y"):
-        graph.add_node(node, where)
     graph.add_conditional_edges("chosen", lambda s: ["x", "y"], ["x", "y"])
-    connect(graph, "START>n0,n1 n0>map n1>map map>nested nested>chosen x>END y>END")
-    app = graph.compile()
+    app = connect(graph, "n0>map n1>map map>nested").compile()
     mine = threads["mine"]
     config = CONFIG.replace(executor={"map": mine, name: mine})
     with pytest.raises(GraphStateError, match=f"executor names '{name}', which .* map node; {re.escape(hint)}"):

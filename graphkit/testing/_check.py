@@ -132,8 +132,12 @@ def _split(value: Any) -> list[Any] | None:
     if isinstance(value, (set, frozenset)):
         return sorted(value, key=_get_sort_key)
 
-    # Only instances of pydantic models have `model_fields_set`.
-    if dataclasses.is_dataclass(value) or hasattr(value, "model_fields_set"):
+    if dataclasses.is_dataclass(value):  # it may have slots, and fields without a value
+        names = [field.name for field in dataclasses.fields(value)]
+        return [{name: getattr(value, name) for name in names if hasattr(value, name)}]
+
+    # Only instances of pydantic models have it.
+    if hasattr(value, "model_fields_set"):
         return [vars(value)]
 
     return None

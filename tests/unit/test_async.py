@@ -70,15 +70,6 @@ def test_asynchronous_and_synchronous_nodes_in_one_run(saver):
     assert stored(saver) == [(START, "a"), ("a", "b"), ("b", "c"), ("c", "d"), ("d", END)]
 
 
-def test_asynchronous_edges():
-    async def edge(state, config):
-        return "b" if config.thread_id == "t" else END
-
-    graph = make_graph(LOG, "b>END", b=log_node("b")).add_node("a", log_node("a"))
-    graph.add_conditional_edges(START, lambda s: "a").add_conditional_edges("a", edge)
-    assert invoke(graph.compile(), {}, how="async")["log"] == ["a", "b"]
-
-
 @pytest.mark.parametrize("where", ["node", "edge", "object"])
 def test_a_synchronous_run_of_an_asynchronous_graph_is_refused_before_anything(saver, where):
     class Later:

@@ -193,13 +193,10 @@ def test_an_async_node_asks_too(saver):
     assert (last.reason(), last.state["log"]) == ("enough", ["True"])
 
 
-def test_outside_a_node_there_is_nothing_to_ask():
+def test_outside_a_node_there_is_nothing_to_ask_and_without_a_saver_nothing_to_cancel():
+    assert make_app(None, a=lambda state, config: {"log": config.is_cancelled}).invoke({})["log"] == [False]
     with pytest.raises(GraphRunnerError, match="is_cancelled works inside a node"):
         _ = RunnableConfig("t").is_cancelled
-
-
-def test_without_a_saver_cancel_is_refused():
-    assert make_app(None, a=lambda state, config: {"log": config.is_cancelled}).invoke({})["log"] == [False]
 
 
 @pytest.mark.parametrize("open_store", [FileSystemSaver, SqliteSaver])
@@ -333,12 +330,6 @@ def test_a_cancelled_submission_that_is_not_due_is_queued_again_by_a_resume(save
     cancel(saver, "t")
     app.invoke(None, CONFIG)
     assert status(saver) == "queued"
-
-
-def test_an_answer_resumes_it_deliberately(saver):
-    app = make_idle(saver, "interrupted")
-    cancel(saver, "t")
-    assert app.invoke(GraphResume("yes"), CONFIG)["log"] == ["a", "asked"]
 
 
 def test_a_finished_thread_stays_finished(saver):
@@ -517,12 +508,6 @@ def test_a_request_reaches_a_run_that_stores_meanwhile(saver, real_times, monkey
             run.last, run.permits, run.arrived = None, threading.Semaphore(0), threading.Semaphore(0)
 
 
-def test_a_run_that_has_resumed_and_stored_nothing_finds_it_at_its_base(saver):
-    app = make_app(saver, {"interrupt_before": ["a"]}, x="x", a=Canceller(saver), b="b")
-    app.invoke({}, CONFIG)
-    assert app.invoke_final(None, CONFIG).is_cancelled
-
-
 def test_a_resume_of_an_older_checkpoint_finds_it_at_the_latest(saver):
     make_app(saver, x="x", a="a", b="b").invoke({}, CONFIG)
     older = saver.history(CONFIG)[2]
@@ -574,12 +559,3 @@ def test_a_run_that_finishes_and_leaves_no_thread(saver, monkeypatch, options):
         assert at_work.wait(PATIENCE)
         assert not cancel(scripted, "t")
         assert running.result(PATIENCE).is_end
-
-
-def test_a_watch_reports_it(saver):
-    make_idle(saver, "interrupted")
-    with saver.watch("t", interval=0.01) as changes:
-        cancel(saver, "t", reason="no more")
-        change = changes.get(PATIENCE)
-    assert (change.kind, change.value["reason"], change.checkpoint.status) == ("cancel", "no more", "cancelled")
-    assert change.at == change.value["at"]

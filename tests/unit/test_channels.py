@@ -29,10 +29,8 @@ def make_three():
         (Channels.base(operator.add, int), operator.add, int),
         (Channels.base(reducer=operator.add, default=int), operator.add, int),
         (Channels.base(default=int), None, int),
-        (Channels.base(operator.add, default=int), operator.add, int),
         (Channels.base(int, reducer=operator.add), operator.add, int),
         (Channels.base(), None, None),
-        (Channels.base(None, list), None, list),
     ],
 )
 def test_base_takes_a_reducer_a_default_or_both(channel, reducer, default):
@@ -78,7 +76,6 @@ KEEPS, DUPLICATES = Channels.appender(), Channels.appender_with_duplicate()
     ("channel", "old", "new", "expected"),
     [
         (KEEPS, [], ["A", "A", "b"], ["A", "b"]),
-        (KEEPS, ["A"], ["A", "c"], ["A", "c"]),
         (KEEPS, [1], [True, 1.0, 1], [1, True, 1.0]),
         (KEEPS, [[1]], [[1], {"x": 1}, {"x": 1}], [[1], {"x": 1}]),
         (KEEPS, None, "x", ["x"]),
@@ -87,7 +84,6 @@ KEEPS, DUPLICATES = Channels.appender(), Channels.appender_with_duplicate()
         (DUPLICATES, None, ("a", "b"), ["a", "b"]),
         (DUPLICATES, ["x"], "yz", ["x", "yz"]),
         (DUPLICATES, ["x"], {"k": 1}, ["x", {"k": 1}]),
-        (DUPLICATES, ["x"], [], ["x"]),
         (DUPLICATES, None, [], None),
         (DUPLICATES, ["x"], None, []),
         (DUPLICATES, ["x"], ReplaceAllWith(["y", "y"]), ["y", "y"]),
@@ -98,7 +94,6 @@ KEEPS, DUPLICATES = Channels.appender(), Channels.appender_with_duplicate()
         (DUPLICATES, [{"x": 1}, 2], RemoveByHash({"x": 1}), [2]),
         (DUPLICATES, [1, True], RemoveByHash(True), [1]),
         (DUPLICATES, None, [RemoveByHash("a"), "b"], ["b"]),
-        (DUPLICATES, ["a"], RemoveByHash("b"), ["a"]),
     ],
 )
 def test_appending(channel, old, new, expected):

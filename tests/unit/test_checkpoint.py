@@ -68,9 +68,7 @@ def test_a_time_of_another_zone_is_the_same_moment():
 
 WRONG = [
     {"node_id": None},
-    {"next_node_id": 3},
     {"state": [1]},
-    {"id": 5},
     {"parent_id": b"x"},
     {"created_at": "2026-01-01"},
     {"created_at": date(2026, 1, 1)},

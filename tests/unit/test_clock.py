@@ -1,65 +1,30 @@
 """Where a run has its times and ids from: a clock that the driver passes in."""
 
 from datetime import UTC, datetime, timedelta
-from itertools import count
-from types import SimpleNamespace
 
 import pytest
 
-from graphkit import interrupt, wait_until
+from graphkit import GraphResume, interrupt, wait_until
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from graphkit.testing import ManualClock
 from savers import MemorySaver
-from tests.support.graphs import CONFIG, log_node, make_chain, make_graph
+from tests.support.graphs import CONFIG, fail_once, log_node, make_chain, make_graph
 from tests.support.times import NOON
 
 
-@pytest.fixture
-def ids(monkeypatch):
-    """Let it always be noon; return the ids that were made, in order."""
-    made = []
-    numbers = count()
-
-    def new_id(milliseconds):
-        assert milliseconds == int(NOON.timestamp() * 1000)
-        made.append(f"id {next(numbers)}")
-        return made[-1]
-
-    nanoseconds = int(NOON.timestamp()) * 1_000_000_000
-    clock = SimpleNamespace(now=lambda: nanoseconds, measure=lambda: 0.0, new_id=new_id)
-    monkeypatch.setattr("graphkit._engine.driver.CLOCK", clock)
-    return made
-
-
-def test_checkpoints_and_interrupts(ids):
+def test_what_is_recorded_has_the_time_of_the_clock():
     saver = MemorySaver()
-    graph = make_chain(a=log_node("a"), ask=lambda state: {"log": interrupt("?")})
-    compiled = graph.compile(checkpoint_saver=saver)
-    compiled.invoke({}, CONFIG)
-    (stop,) = saver.interrupts("t")
-    compiled.update_state(CONFIG, {"log": "b"})
-
-    history = saver.list(CONFIG)
-    for made in (stop, *history):
-        assert made.id in ids
-        assert made.created_at == NOON
-    assert history[-1].metadata["run_id"] in ids
-
-
-def test_failures_and_resumes(ids):
-    def fail(state):
-        raise KeyError(state)
-
-    saver = MemorySaver()
-    compiled = make_chain(a=fail).compile(checkpoint_saver=saver)
-    for again in ({}, None):
-        with pytest.raises(NodeExecutionError):
-            compiled.invoke(again, CONFIG)
-    config = CONFIG.replace(checkpoint_id=saver.get(CONFIG).id)
-    assert saver.get_writes(config)["failure"]["at"] == NOON
-    compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
-    compiled.invoke(None, CONFIG)
-    assert saver.get(CONFIG).metadata["resumed_at"] == NOON.isoformat()
+    options = {"checkpoint_saver": saver, "clock": ManualClock(NOON)}
+    ask = fail_once(lambda state: {"log": interrupt("?")})
+    app = make_chain(ask=ask).compile(**options)
+    with pytest.raises(NodeExecutionError):
+        app.invoke({}, CONFIG)
+    assert saver.get_writes(CONFIG.replace(checkpoint_id=saver.get(CONFIG).id))["failure"]["at"] == NOON
+    (stop,) = app.invoke(None, CONFIG).interrupts
+    app.invoke(GraphResume("yes"), CONFIG)
+    app.update_state(CONFIG, {"log": "b"})
+    assert {stop.created_at, *[checkpoint.created_at for checkpoint in saver.list(CONFIG)]} == {NOON}
+    assert saver.list(CONFIG)[1].metadata["resumed_at"] == NOON.isoformat()
 
 
 @pytest.mark.requirement("W16")

@@ -8,7 +8,7 @@ import pathlib
 import sys
 import threading
 import uuid
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from dataclasses import InitVar, dataclass, field, fields, is_dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -181,17 +181,11 @@ def test_everything_comes_back_exactly(value):
 
 @settings(max_examples=examples(60))
 @given(st.lists(VALUES, max_size=20))
-def test_items_after_a_header_are_the_list(items):
+def test_a_flat_list_and_items_after_a_header_are_packed_as_any_list(items):
     frozen = freeze(items)
+    assert CODEC.pack_flat(tuple(frozen), "x") == CODEC.pack(frozen, "x")
     assert array_header(len(items)) + CODEC.pack_items(frozen) == CODEC.pack(frozen)
     assert CODEC.pack_items(list(frozen)[:2]) + CODEC.pack_items(list(frozen)[2:]) == CODEC.pack_items(frozen)
-
-
-@settings(max_examples=examples(60))
-@given(st.lists(VALUES, max_size=20))
-def test_a_flat_list_is_packed_as_any_list(values):
-    frozen = freeze(values)
-    assert CODEC.pack_flat(tuple(frozen), "x") == CODEC.pack(frozen, "x")
 
 
 @pytest.mark.parametrize("odd", ["\ud800", 2**63, -(2**63) - 1])
@@ -310,7 +304,6 @@ def sub_pair():
 REFUSED = [
     ({"messages": [0, 1, 2, {"when": Stranger()}]}, "", "messages[3].when", "Stranger", "leave it out"),
     ({"a b": Unknown(1)}, "config", "config['a b']", "Unknown", r"FileSystemSaver\(types=\[Unknown\]\)"),
-    ([Unknown(1)], "", "[0]", "Unknown", "register"),
     ({(1, 2): Stranger()}, "x", "x[(1, 2)]", "Stranger", "leave it out"),
     ({"k" * 90 + " ": Stranger()}, "", "['" + "k" * 56 + "...]", "Stranger", "leave it out"),
     ([Outer(Colour.RED, [Note(Stranger())])], "s", "s[0].notes[0].text", "Stranger", "leave it out"),
@@ -319,13 +312,10 @@ REFUSED = [
     ({frozenset({Stranger})}, "s", "s", "type", "leave it out"),
     (OrderedDict(a=1), "x", "x", "collections.OrderedDict", r"dict\(x\)"),
     ([bytearray(b"x")], "x", "x[0]", "bytearray", r"bytes\(x\)"),
-    ([deque()], "x", "x[0]", "collections.deque", r"list\(x\)"),
     ([Text("x")], "x", "x[0]", "Text", r"str\(x\)"),
     ([(i for i in "")], "x", "x[0]", "generator", r"list\(x\)"),
     ([threading.Lock()], "x", "x[0]", "_thread.lock", "make it again"),
-    ([len, 1], "x", "x[0]", "builtin_function_or_method", "leave it out"),
     ([msgpack.ExtType(1, b"")], "x", "x[0]", "msgpack.ext.ExtType", "storage format"),
-    ([msgpack.Timestamp(1)], "x", "x[0]", "msgpack.ext.Timestamp", "leave it out"),
     ([dt.datetime(2020, 1, 1, tzinfo=type("Z", (dt.tzinfo,), {})())], "x", "x[0]", "Z", "ZoneInfo with a key"),
     ([beside()], "x", "x[0]", "Note", "'other' is not a field"),
     ([hidden()], "x", "x[0]", "Slotted", "'hidden' is not a field"),

@@ -34,10 +34,8 @@ def test_it_reads_like_langgraphs():
     ("given", "expected"),
     [
         (None, RunnableConfig()),
-        ({}, RunnableConfig()),
         ({"configurable": None}, RunnableConfig()),
         ({"configurable": {"thread_id": 7}}, RunnableConfig("7")),
-        ({"configurable": {"thread_id": ""}}, RunnableConfig("")),
         (
             {"configurable": {"thread_id": "t", "checkpoint_id": "c", "checkpoint_ns": "n"}},
             RunnableConfig("t", "c", "n"),

@@ -16,7 +16,7 @@ from graphkit import Checkpoint, RunnableConfig, Tag, testing
 from graphkit.errors import CheckpointSerializationError
 from graphkit.saver_kit import FrozenDict
 from graphkit.testing import SaverContract, made
-from graphkit.testing.stateful import HistoryKey, SaverMachine
+from graphkit.testing.stateful import SaverMachine
 from savers import MemorySaver, VersionedMemorySaver
 from tests.support.savers import ListingSaver, ListSaver
 
@@ -338,21 +338,6 @@ def test_a_saver_with_the_default_methods_passes_the_state_machine():
 
     result = run_machine(Machine, max_examples=5, stateful_step_count=30)
     assert result.wasSuccessful(), result.failures + result.errors
-
-
-def test_the_state_machine_knows_what_a_prune_keeps():
-    class Machine(SaverMachine):
-        def make_saver(self):
-            return MemorySaver()
-
-    machine, key = Machine(), HistoryKey("t", "")
-    machine.start()
-    for number in range(3):
-        machine.put_any(key, {"n": number})
-    machine.add_tag(key, 0.0, "keep")  # the oldest one
-    machine.prune("t", 1, ("keep",), keep_interrupted=True)
-    machine.check_histories()
-    assert len(machine.history(key)) == 2
 
 
 PROGRAM = """

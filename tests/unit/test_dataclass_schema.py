@@ -8,7 +8,7 @@ from typing import Annotated
 import pytest
 
 from graphkit import REMOVE, RESET, Channels, GraphRunnerError, NodeExecutionError
-from savers import FileSystemSaver, MemorySaver
+from savers import FileSystemSaver
 from tests.support.graphs import make_chain, make_map
 
 
@@ -137,11 +137,6 @@ def test_fields_with_types_of_the_application_are_stored(tmp_path):
     with FileSystemSaver(tmp_path, types=[Address]) as saver:
         state = saver.get(CONFIG).state
         assert (state["address"], state["seen"]) == (Address("Rome"), {"a"})
-
-
-def test_a_nested_graph_with_a_dataclass():
-    inner = make_chain(Order, add=lambda state: {"log": ["inner"]}).compile()
-    assert run(inner, Order("tea"), saver=MemorySaver()).log == ["inner"]
 
 
 def test_a_map_whose_items_return_objects():

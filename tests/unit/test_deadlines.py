@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import GraphResume, RunnableConfig, interrupt, operations, sleep
+from graphkit import GraphResume, RunnableConfig, interrupt, operations
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointSerializationError,
@@ -18,7 +18,7 @@ from graphkit.errors import (
 )
 from graphkit.testing import ManualClock
 from savers import FileSystemSaver
-from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph, make_map, status_of
+from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph, status_of
 from tests.support.savers import contents, saver_fixture
 from tests.support.sweeps import ALL
 from tests.support.times import HOUR, MOMENT, NOON
@@ -30,11 +30,16 @@ def asks(**terms):
     return lambda state: {"log": [interrupt("pay?", **terms)]}
 
 
-def ask(saver, clock, *, config=CONFIG, **terms):
-    """Run a graph that asks until its deadline in an hour."""
-    app = make_chain(ask=asks(deadline=HOUR, **terms)).compile(checkpoint_saver=saver, clock=clock)
+def begin(graph, saver, clock, config=CONFIG, **options):
+    """Run a graph until it asks."""
+    app = graph.compile(checkpoint_saver=saver, clock=clock, **options)
     app.invoke({}, config)
     return app
+
+
+def ask(saver, clock, *, config=CONFIG, **terms):
+    """Run a graph that asks until its deadline in an hour."""
+    return begin(make_chain(ask=asks(deadline=HOUR, **terms)), saver, clock, config)
 
 
 @pytest.mark.requirement("W8")
@@ -125,8 +130,7 @@ def test_a_node_may_catch_the_error(saver, clock):
             first = "nobody"
         return {"log": [first, interrupt("second?")]}
 
-    app = make_chain(ask=ask).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, CONFIG)
+    app = begin(make_chain(ask=ask), saver, clock)
     clock.advance(HOUR)
     assert app.invoke(None, CONFIG).interrupts[0].payload == "second?"
     assert app.invoke(GraphResume("two"), CONFIG)["log"] == ["nobody", "two"]
@@ -155,9 +159,7 @@ def find_resumed(saver, stop):
 def test_the_record_names_who_answered(saver, clock):
     events = []
     question = asks(deadline=HOUR, default="no")
-    graph = make_chain(ask=question, again=question)
-    app = graph.compile(checkpoint_saver=saver, clock=clock, observers=events.append)
-    app.invoke({}, CONFIG)
+    app = begin(make_chain(ask=question, again=question), saver, clock, observers=events.append)
     first = app.get_state(CONFIG).config
     app.invoke(GraphResume("yes"), CONFIG)
     second = app.get_state(CONFIG).config
@@ -173,9 +175,7 @@ def test_the_record_names_who_answered(saver, clock):
 @pytest.mark.parametrize("embedded", [False, True])
 def test_a_deadline_in_a_nested_graph(saver, clock, embedded):
     inner = make_chain(ask=asks(deadline=HOUR, default="no"))
-    sub = inner.compile() if embedded else inner
-    app = make_chain(sub=sub).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, CONFIG)
+    app = begin(make_chain(sub=inner.compile() if embedded else inner), saver, clock)
     (pending,) = saver.interrupts("t")
     assert pending.deadline == NOON + HOUR
 
@@ -193,9 +193,7 @@ def test_several_questions_with_deadlines(saver, clock):
     later = 2 * HOUR
     a = asks(deadline=HOUR, default="a")
     b = asks(deadline=later, default="b")
-    graph = make_graph(LOG, "START>a,b,c a>j b>j c>j j>END", a=a, b=b, c=asks())
-    app = graph.compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, CONFIG)
+    app = begin(make_graph(LOG, "START>a,b,c a>j b>j c>j j>END", a=a, b=b, c=asks()), saver, clock)
 
     clock.advance(HOUR)
     left = app.invoke(None, CONFIG).interrupts
@@ -206,19 +204,6 @@ def test_several_questions_with_deadlines(saver, clock):
     clock.advance(HOUR)
     final = app.invoke(None, CONFIG)
     assert final["log"] == ["a", "b", "c", "j"]
-
-
-def test_a_map_answers_the_items_that_expire(saver, clock):
-    def work(item):
-        return {"log": interrupt(item, deadline=item * HOUR, default=item)}
-
-    app = make_map(work, [1, 2, 3]).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, CONFIG)
-    clock.advance(HOUR * 2)
-
-    (left,) = app.invoke(None, CONFIG).interrupts
-    assert left.payload == 3
-    assert app.invoke(GraphResume("three"), CONFIG)["log"] == [1, 2, "three"]
 
 
 def test_a_past_checkpoint_asks_again_without_the_deadline_that_has_passed(saver, clock):
@@ -233,17 +218,6 @@ def test_a_past_checkpoint_asks_again_without_the_deadline_that_has_passed(saver
     operations.answer(saver, other, "maybe", clock=clock)
     final = app.invoke(None, RunnableConfig("other"))
     assert final["log"] == ["maybe"]
-
-
-def test_a_question_after_a_sleep_counts_from_when_it_is_asked(saver, clock):
-    def ask(state):
-        sleep(HOUR)
-        return {"log": interrupt("?", deadline=HOUR, default="no")}
-
-    app = make_chain(ask=ask).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, CONFIG)
-    clock.advance(HOUR * 3)
-    assert app.invoke(None, CONFIG).interrupts[0].deadline == NOON + HOUR * 4
 
 
 @pytest.mark.parametrize(

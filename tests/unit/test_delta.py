@@ -147,24 +147,6 @@ def test_bytes_that_are_not_those_stored_are_noticed():
             read_from(wrong)
 
 
-def test_far_pieces_are_read_apart_and_near_ones_together():
-    far = 10_000_000
-    a = b"a" * 10
-    b = b"b" * 10
-    c = b"c" * 10
-    disk = {0: a + b"." * 40 + b, far: c}
-    body = a + b + c
-    value = delta.Value(delta.OPAQUE, 0, len(body), crc32(body), [0, 10, 50, 10, far, 10])
-    asked = []
-
-    def read(ranges):
-        asked.extend(ranges)
-        return [disk[start][: end - start] for start, end in ranges]
-
-    assert delta.read_bodies([value], read) == [body]
-    assert asked == [(0, 60), (far, far + 10)]
-
-
 @given(
     lengths=st.lists(st.integers(1, 9), max_size=12),
     first=st.integers(-3, 60),

@@ -61,20 +61,6 @@ def test_in_the_background_all_is_stored_in_order_when_the_last_item_comes(saver
     assert seen == WHOLE
 
 
-def test_in_the_background_a_step_does_not_wait_for_the_one_before_to_be_stored():
-    ran, steps = threading.Event(), []
-    saver = ScriptedSaver(MemorySaver())
-    saver.on("put", lambda: steps.append("put") or ran.wait(60), skip=1)
-
-    def last(state):
-        steps.append("b")
-        ran.set()
-
-    in_background(saver, "a", b=last).invoke({}, CONFIG)
-    assert sorted(steps) == ["b", "put"]
-    assert stored(saver) == [(START, "a"), ("a", "b"), ("b", END)]
-
-
 @pytest.mark.requirement("H36")
 def test_the_background_is_bounded():
     free, ran, done = threading.Event(), [], []
@@ -184,13 +170,6 @@ def test_no_thread_is_left_behind():
 
 
 # --- only when it stands still ----------------------------------------------------------------------------------------
-
-
-@both
-def test_at_exit_one_checkpoint_at_the_end(saver, how):
-    graph = chain("a", "b", "c").compile(checkpoint_saver=saver, durability="exit")
-    assert logged(run(graph, {}, how=how)) == ["a", "b", "c"]
-    assert stored(saver) == [("c", END)]
 
 
 @both

@@ -25,9 +25,6 @@ from savers import (
     FileSystemSaver,
     KeyFile,
     MemorySaver,
-    ObjectStoreSaver,
-    SaverWrapper,
-    SqliteSaver,
     SubjectKeys,
     VersionedMemorySaver,
     acting_as,
@@ -35,11 +32,12 @@ from savers import (
 )
 from tests.support.erasure import MARKER, fill, find_files
 from tests.support.logs import flip_in_file
-from tests.support.savers import ListSaver
+from tests.support.savers import ListSaver, saver_fixture
 
 pytestmark = pytest.mark.requirement("P73")
 
 KEY = bytes(range(32))
+saver = saver_fixture(("memory", "file", "sqlite", "wrapped"), most=4, compression=None)
 
 
 def put(saver, thread, user="bob", *, minutes_ago=None, namespace=""):
@@ -82,25 +80,6 @@ def two(tmp_path):
         put(saver, "u", "ann")
         with ThreadPoolExecutor(1) as pool:
             yield saver, other, lambda *call, **options: pool.submit(*call, **options).result()
-
-
-@pytest.fixture(params=["memory", "versioned", "file", "sqlite", "sealed", "objects", "wrapped", "guarded"])
-def saver(request, tmp_path):
-    if request.param == "sealed":
-        pytest.importorskip("cryptography")
-    plain = {"compression": None, "fsync": "never"}
-    makers = {
-        "memory": MemorySaver,
-        "versioned": VersionedMemorySaver,
-        "file": lambda: FileSystemSaver(tmp_path / "store", **plain),
-        "sqlite": lambda: SqliteSaver(tmp_path / "store.db", **plain),
-        "sealed": lambda: SqliteSaver(tmp_path / "store.db", **plain, cipher={"k": KEY}),
-        "objects": lambda: ObjectStoreSaver(f"file://{tmp_path}/store", compression=None),
-        "wrapped": lambda: SaverWrapper(SqliteSaver(tmp_path / "store.db", **plain)),
-        "guarded": lambda: AccessControlledSaver(FileSystemSaver(tmp_path, **plain), policies.prefix({None: ""})),
-    }
-    with makers[request.param]() as saver:
-        yield saver
 
 
 # Threads

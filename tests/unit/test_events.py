@@ -1,6 +1,5 @@
 """What observers receive, in order, for each kind of graph; and that no observer changes a run."""
 
-import threading
 from functools import partial
 
 import pytest
@@ -9,7 +8,6 @@ from graphkit import END, START, GraphResume, NodeExecutionError, StateGraph, in
 from graphkit._plan.events import EVENTS
 from graphkit.compat.go_agents import branch_on, key_exists, process_chain
 from graphkit.recovery import recover
-from graphkit.testing import ScriptedSaver
 from savers import MemorySaver
 from tests.support import graphs
 from tests.support.graphs import CONFIG, LOG, both, close_at, connect, fail_once, invoke, is_node, log_node, make_graph
@@ -87,16 +85,6 @@ def test_a_crash_and_a_resume(how, recorder):
     assert {event.thread_id for event in recorder.events} == {"t"}
     again = ["checkpoint.load a", "checkpoint.resume b", "graph.start b"]
     assert recorder.take() == [*again, *node("b"), "checkpoint.save b", "graph.complete __END__"]
-
-
-@pytest.mark.requirement("G25")
-def test_a_save_that_fails_is_not_reported_as_one(recorder):
-    saver = ScriptedSaver(MemorySaver()).fail("put", OSError("full"))
-    with pytest.raises(OSError, match="full"):
-        chain("a").compile(checkpoint_saver=saver, observers=[recorder]).invoke({}, CONFIG)
-    assert [(event.type, event.level) for event in recorder.events if "checkpoint" in event.type] == [
-        ("checkpoint.fail", "error")
-    ]
 
 
 @pytest.mark.requirement("G26")
@@ -246,42 +234,18 @@ def test_an_observer_that_changes_its_event_and_reads_the_thread():
 # --- the events of the other systems ----------------------------------------------------------------------------------
 
 
-def pipeline(b, **options):
-    graph = StateGraph({}).add_node("a", process_chain(lambda state: {"a": True})).add_node("b", b)
-    branch = branch_on((key_exists("a"), "b"), otherwise=END)
-    graph.add_edge(START, "a").add_conditional_edges("a", branch, branch.mappings).add_edge("b", END)
-    return graph.compile(**options)
-
-
-def seen(observer):
-    """The events of a run that fails in b, and of its recovery."""
-    app = pipeline(fail_once(lambda state: {"b": True}), checkpoint_saver=MemorySaver(), observers=[observer])
-    with pytest.raises(NodeExecutionError):
-        app.invoke({}, CONFIG)
-    assert dict(recover(app, "t")) == {"a": True, "b": True}
-
-
 @pytest.mark.requirement("G26", "G33")
 def test_every_event_of_a_run_is_in_the_table():
     got = []
-    seen(got.append)
+    b = fail_once(lambda state: {"b": True})
+    graph = StateGraph({}).add_node("a", process_chain(lambda state: {"a": True})).add_node("b", b)
+    branch = branch_on((key_exists("a"), "b"), otherwise=END)
+    graph.add_edge(START, "a").add_conditional_edges("a", branch, branch.mappings).add_edge("b", END)
+    app = graph.compile(checkpoint_saver=MemorySaver(), observers=[got.append])
+    with pytest.raises(NodeExecutionError):
+        app.invoke({}, CONFIG)
+    assert dict(recover(app, "t")) == {"a": True, "b": True}
     assert {event.type for event in got} <= set(EVENTS)
     assert {"node.state", "state.merge", "edge.evaluate", "edge.transition"} <= {event.type for event in got}
     unusual = {event.type for event in got if event.level != EVENTS[event.type].level}
     assert unusual <= {"node.complete"}
-
-
-@pytest.mark.requirement("G26")
-def test_an_observer_that_blocks_holds_up_no_node():
-    go, got = threading.Event(), []
-
-    def observer(event):
-        go.wait(60)
-        got.append(event.type)
-
-    def release(state):
-        assert got == [], "the observer is still in its first event"
-        go.set()
-
-    pipeline(release, observers=observer).invoke({})
-    assert got[-1] == "graph.complete"

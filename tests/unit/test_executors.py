@@ -3,7 +3,6 @@
 import asyncio
 import multiprocessing
 import os
-import pickle
 import re
 import signal
 import threading
@@ -33,7 +32,6 @@ from tests.support.graphs import (
     CONFIG,
     LOG,
     FlakyNode,
-    at_checkpoint,
     close_at,
     connect,
     is_chunk,
@@ -150,16 +148,11 @@ def test_an_executor_by_the_id_of_the_forking_node(go, threads, more, log):  # a
     ],
 )
 def test_an_executor_that_would_have_no_effect_is_refused(threads, name, hint):
-    inner = StateGraph(SCHEMA).add_map_node("inner", where, lambda s: "x")
-    connect(inner, "START>inner inner>END")
-    graph = StateGraph(SCHEMA)
+    inner = connect(StateGraph(SCHEMA).add_map_node("inner", where, lambda s: "x"), "START>inner inner>END").compile()
+    graph = make_graph(SCHEMA, "START>n0,n1 nested>chosen x>END y>END", lambda name: where, nested=inner)
     graph.add_map_node("map", where, lambda s: "x")
-    graph.add_node("nested", inner.compile())
-    for node in ("n0", "n1", "chosen", "x", "y"):
-        graph.add_node(node, where)
     graph.add_conditional_edges("chosen", lambda s: ["x", "y"], ["x", "y"])
-    connect(graph, "START>n0,n1 n0>map n1>map map>nested nested>chosen x>END y>END")
-    app = graph.compile()
+    app = connect(graph, "n0>map n1>map map>nested").compile()
     mine = threads["mine"]
     config = CONFIG.replace(executor={"map": mine, name: mine})
     with pytest.raises(GraphStateError, match=f"executor names '{name}', which .* map node; {re.escape(hint)}"):
@@ -217,12 +210,6 @@ def test_a_plain_function_that_gives_an_awaitable(go, threads):
         assert asyncio.run(graph.compile(executor=executor).ainvoke({}))["log"] == ["n0", "n1"]
         with pytest.raises(NodeExecutionError, match="astream"):
             graph.compile(executor=executor).invoke({})
-
-
-def test_errors_of_runs_with_an_executor_pickle(go, threads):
-    with pytest.raises(NodeExecutionError) as failed:
-        go(fork_of(where, fails).compile(executor=threads["mine"]), {})
-    assert pickle.loads(pickle.dumps(failed.value)).node_id == "n1"
 
 
 def test_an_executor_that_takes_nothing_is_a_failure_of_the_node(go):
@@ -360,14 +347,6 @@ def test_retries_in_a_process_are_events_of_the_run(go, processes, tmp_path):
 
 def once_there(state, config):
     return {"log": config.once("pid", os.getpid)}
-
-
-def test_once_inside_a_process_is_recorded_there(go, processes, store):
-    graph = alone(once_there, executor=processes).compile(checkpoint_saver=store)
-    (pid,) = logged(go(graph, {}))
-    assert pid != os.getpid()
-    start = store.list(CONFIG)[1]
-    assert list(store.get_writes(at_checkpoint(start)).values()) == [pid]
 
 
 def once_then_fail(state, config):

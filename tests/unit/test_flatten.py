@@ -2,7 +2,7 @@
 
 import pytest
 
-from graphkit import END, START, Command, StateGraph
+from graphkit import END, START, StateGraph
 from graphkit.errors import GraphStateError
 from tests.support.graphs import LOG, connect, log_node, make_chain, make_graph, nodes_of
 
@@ -31,11 +31,6 @@ def test_merged_in_merged_in_merged():
     assert list(graph.compile().topology.nodes) == ["S-I-K-a", "S-I-K-b", "S-I-k", "S-i", "Z"]
     assert log(graph.compile()) == ["a", "b", "k", "i", "Z"]
     assert graph.compile().topology.aliases == {"S-I-K": "S-I-K-a", "S-I": "S-I-K-a", "S": "S-I-K-a"}
-
-
-def test_the_same_graph_twice():
-    graph = chain(("S", CHILD), ("T", CHILD))
-    assert edges(graph) == {START: "S-a", "S-a": "S-b", "S-b": "T-a", "T-a": "T-b", "T-b": END}
 
 
 def test_a_graph_that_is_added_to_itself_is_added_as_it_was():
@@ -73,12 +68,6 @@ def test_merged_graphs_as_branches():
     (fork,) = graph.compile().topology.forks.values()
     assert (fork.heads, fork.join) == (("S-a", "T-__START__"), "J")
     assert fork.branches["T-__START__"] == {"T-__START__", "T-a", "T-b"}
-
-
-def test_an_end_among_the_targets_of_a_childs_fork_is_no_branch_either():
-    child = make_graph(LOG, "START>a b>END a>b,END")
-    (fork,) = chain(("S", child), "Z").compile().topology.forks.values()
-    assert (fork.heads, fork.join) == (("S-b",), "Z")
 
 
 def test_a_child_that_does_nothing():
@@ -119,13 +108,6 @@ def test_where_a_command_leads_from_a_merged_node():
     assert [topology.resolve_target(name, "Z") for name in ["a", "S", "S-I", END]] == ["a", "S-I-a", "S-I-a", END]
 
 
-def test_what_each_of_two_merged_graphs_calls_its_places():
-    topology = chain(("O", chain(("S", CHILD), ("T", CHILD), "n")), "Z").compile().topology
-    assert [topology.resolve_target(name, "O-S-a") for name in ["b", END]] == ["O-S-b", "O-T-a"]
-    assert [topology.resolve_target(name, "O-T-a") for name in ["b", END]] == ["O-T-b", "O-n"]
-    assert [topology.resolve_target(name, "O-n") for name in ["S", "T", END]] == ["O-S-a", "O-T-a", "Z"]
-
-
 # Stops
 
 
@@ -156,12 +138,6 @@ def test_interrupt_after_a_merged_graph_is_a_problem_with_a_hint(name, hint):
         graph.compile(interrupt_after=[name])
 
 
-def test_what_stops_name_is_known_under_its_new_name_only():
-    for option in ("interrupt_before", "interrupt_after"):
-        with pytest.raises(GraphStateError, match=f"{option} names 'a'"):
-            chain(("S", CHILD)).compile(**{option: ["a"]})
-
-
 # What is added is what was there
 
 
@@ -172,12 +148,6 @@ def test_a_child_is_checked_when_it_is_added():
     assert [problem.startswith("subgraph 'S': ") for problem in failed.value.problems] == [True, True]
     assert "entry point" in failed.value.problems[0]
     assert "'gone'" in failed.value.problems[1]
-
-
-def test_a_childs_forks_are_checked_when_it_is_added():
-    child = make_graph({}, "START>a,b", a=log_node("a"), b=log_node("b"))
-    with pytest.raises(GraphStateError, match=r"subgraph 'S': .*cannot be joined"):
-        StateGraph({}).add_node("S", child)
 
 
 def test_later_changes_of_the_child_change_nothing():
@@ -204,16 +174,3 @@ def test_notes_on_a_merged_graph_are_on_its_nodes():
     graph = StateGraph(LOG).add_node("S", connect(child, "START>a a>END"), metadata={"k": "outer", "m": 2})
     topology = connect(graph, "START>S S>END").compile().topology
     assert topology.nodes["S-a"].metadata == {"k": "own", "l": 1, "m": 2}
-
-
-def test_never_being_led_to_is_a_problem_as_in_langgraph4j():
-    with pytest.raises(GraphStateError, match="'S' cannot be reached from START"):
-        chain("A").add_node("S", CHILD).add_edge("S", END).compile()
-
-
-def test_a_run_goes_to_the_first_node_of_a_merged_graph_that_is_named_outright():
-    graph = make_graph(LOG, "S>END", S=CHILD).add_conditional_edges(START, lambda state: "S")
-    assert nodes_of(graph.compile().stream({})) == [START, "S-a", "S-b", END]
-
-    graph = make_graph(LOG, "S>END", S=CHILD).add_node("X", lambda state: Command("S"), destinations=["S"])
-    assert nodes_of(graph.add_edge(START, "X").compile().stream({})) == [START, "X", "S-a", "S-b", END]

@@ -6,7 +6,7 @@ import copy
 import json
 import pickle
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -23,7 +23,6 @@ from graphkit._values.frozen import (
     FrozenSet,
     extend_frozen,
     freeze,
-    freeze_grown,
     kind_of,
     private_copy,
 )
@@ -126,17 +125,17 @@ def test_they_behave_as_the_builtins():
 
 
 @pytest.mark.parametrize("plain", [[1, [2]], {"a": [1]}, {1, 2}])
-@pytest.mark.parametrize("copier", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
-def test_copies_are_plain(plain, copier):
-    made = copier(freeze(plain))
+def test_a_copy_is_plain(plain):
+    made = copy.copy(freeze(plain))
     assert type(made) is type(plain)
     assert made == plain
 
 
-def test_deep_copies_and_pickles_are_plain_all_the_way():
-    frozen = freeze({"a": [[1], {"b": {2}}]})
-    for made in (copy.deepcopy(frozen), pickle.loads(pickle.dumps(frozen))):
-        assert [type(made), type(made["a"]), type(made["a"][0]), type(made["a"][1]["b"])] == [dict, list, list, set]
+@pytest.mark.parametrize("copier", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_deep_copies_and_pickles_are_plain_all_the_way(copier):
+    made = copier(freeze({"a": [[1], {"b": {2}}]}))
+    assert made == {"a": [[1], {"b": {2}}]}
+    assert [type(made), type(made["a"]), type(made["a"][0]), type(made["a"][1]["b"])] == [dict, list, list, set]
 
 
 def test_freezing_shares_what_is_frozen():
@@ -150,15 +149,6 @@ def test_freezing_shares_what_is_frozen():
     assert type(pair.left) is FrozenList
     fs = frozenset({1})
     assert freeze(fs) is fs
-
-
-def test_the_original_may_change_afterwards():
-    original = {"a": [1], "m": Mutable([1]), "o": OrderedDict(a=[1])}
-    frozen = freeze(original)
-    original["a"].append(2)
-    original["m"].items.append(2)
-    original["o"]["a"].append(2)
-    assert frozen == {"a": [1], "m": Mutable([1]), "o": OrderedDict(a=[1])}
 
 
 def test_what_cannot_be_copied_is_shared():
@@ -181,13 +171,10 @@ def test_a_tuple_class_of_its_own_is_copied_whole():
 KINDS = [
     (PLAIN, [1, "a", None, True, 2.5, b"x", [], {}]),
     (PLAIN, {"a": {"b": [1]}, 1: 2}),
-    (PLAIN, []),
     (PLAIN, 1),
     (VALUE, [(1,)]),
-    (VALUE, ()),
     (VALUE, {(1, 2): 3}),
     (VALUE, {"a": {1}}),
-    (VALUE, frozenset()),
     (VALUE, [[Colour.RED]]),
     (VALUE, [1 + 2j, len, object()]),
     (VALUE, [Fixed((1, "a"))]),
@@ -195,7 +182,6 @@ KINDS = [
     (PRIVATE, [Fixed([1])]),
     (PRIVATE, {"a": [Mutable([])]}),
     (PRIVATE, [Model()]),
-    (PRIVATE, (1, OrderedDict())),
     (PRIVATE, [Pair(bytearray())]),
     (PRIVATE, [deque()]),
 ]
@@ -212,13 +198,6 @@ def test_kinds_of_containers_made_by_hand_are_found_out():
     assert kind_of([1]) == PRIVATE
 
 
-def test_putting_raises_the_kind():
-    new = FrozenDict(freeze({"a": 1}))
-    new._set_frozen("b", (1,))
-    assert new == {"a": 1, "b": (1,)}
-    assert new.kind == VALUE
-
-
 def test_a_sum_knows_what_it_grew_from():
     old = freeze([[1]])
     new = old + [[2]]  # noqa: RUF005 - the sum is what is tested
@@ -233,29 +212,6 @@ def test_a_sum_knows_what_it_grew_from():
     assert (old + [(1,)]).kind == VALUE  # noqa: RUF005 - as above
     assert (old + [3] + [4]).base is old  # noqa: RUF005 - as above
     assert extend_frozen(old, iter("ab")) == [[1], "a", "b"]
-
-
-def test_grown():
-    old = freeze([[1], "x"])
-    new, appended = freeze_grown(old, [*old, [2]])
-
-    assert new == [[1], "x", [2]]
-    assert appended is True
-    assert new[0] is old[0]
-    assert type(new[2]) is FrozenList
-
-    same, appended = freeze_grown(old, list(old))
-    assert same is old
-    assert appended is True
-
-    for other in ([[1], "x", [2]], [old[0]], [old[1], old[0], 3]):
-        frozen, appended = freeze_grown(old, other)
-        assert frozen == other
-        assert type(frozen) is FrozenList
-        assert not appended
-
-    _, appended = freeze_grown(freeze([1]), [True, 2])
-    assert appended is False
 
 
 def test_private_copies_share_all_but_the_private():

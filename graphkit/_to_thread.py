@@ -8,13 +8,13 @@ for calls whose result is still needed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator
 from functools import partial, wraps
 from threading import Thread
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
 
 if TYPE_CHECKING:
-    from asyncio import CancelledError, Future
+    from asyncio import CancelledError, Future, Runner
     from contextvars import Context
     from queue import SimpleQueue
 
@@ -111,6 +111,19 @@ class HeldCancellation:
         error = self.take()
         if error is not None:
             raise error
+
+
+def step_through(stream: AsyncIterator[T], runner: Runner) -> Iterator[T]:
+    """Yield the items of a stream, none of which is None, each as soon as there is one.
+
+    The event loop stands still between two items: nothing else runs in it.
+    """
+
+    async def read_next() -> T | None:
+        return await anext(stream, None)
+
+    while (item := runner.run(read_next())) is not None:
+        yield item
 
 
 def capture_outcome(thunk: Thunk) -> Outcome:

@@ -24,7 +24,7 @@ from time import monotonic
 from typing import Any, Final, Generic, TypeVar, final
 
 from graphkit import operations, schedules
-from graphkit._compiled import CompiledGraph, parse_submitted
+from graphkit._compiled import CompiledGraph, parse_submitted, stream_outputs
 from graphkit._engine.schedules import ScheduleAgenda
 from graphkit._options import check_clock
 from graphkit._plan.events import Outbox, level_of
@@ -655,12 +655,12 @@ class Worker:
         context = NodeContext("", (), get_held_run_locks() | {own_lock})
         token = CURRENT_NODE_CONTEXT.set(context)
         try:
-            if graph.topology.asynchronous:
-                last = self._run_async(graph, config)
-            else:
-                last = None
-                for last in graph.stream(None, config):
-                    self._report(graph, config, last)
+            last = None
+            for last in stream_outputs(graph, None, config):
+                if self._on_output is not None:
+                    self._on_output(config.thread, last)
+                if self._stopping.is_set():  # perhaps since before this run could be paused
+                    graph.pause(config)
         finally:
             CURRENT_NODE_CONTEXT.reset(token)
         if isinstance(last, InterruptionMetadata):
@@ -734,23 +734,6 @@ class Worker:
         """Return the times of all reminders of a question, and how many were posted."""
         writes = self.saver.get_writes(_config_of(interrupt))
         return writes.get(INTERRUPT + interrupt.id, {}).get("reminders", ()), writes.get(REMINDED + interrupt.id, 0)
-
-    def _run_async(self, graph: CompiledGraph, config: RunnableConfig) -> NodeOutput | None:
-        import asyncio
-
-        async def run() -> NodeOutput | None:
-            last = None
-            async for last in graph.astream(None, config):
-                self._report(graph, config, last)
-            return last
-
-        return asyncio.run(run())
-
-    def _report(self, graph: CompiledGraph, config: RunnableConfig, output: NodeOutput) -> None:
-        if self._on_output is not None:
-            self._on_output(config.thread, output)
-        if self._stopping.is_set():  # perhaps since before this run could be paused
-            graph.pause(config)
 
     def _handle_failure(self, config: RunnableConfig, candidate: _Candidate, error: Exception) -> None:
         """Postpone a thread that failed or cannot be read, or leave it until it changes."""

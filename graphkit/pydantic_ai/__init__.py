@@ -23,6 +23,7 @@ from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.context import interrupt
 from graphkit._records.output import Command, GraphResume, StreamingOutput, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._to_thread import step_through
 from graphkit._values.channels import Channels
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, MissingDependencyError
 
@@ -113,13 +114,8 @@ class DurableAgent(Generic[_OutputT]):
         """As `astream`, for code that is on no event loop."""
         with asyncio.Runner() as runner:
             stream = self.astream(prompt, thread_id, deps=deps)
-
-            async def read() -> AgentStreamEvent | DurableResult[_OutputT] | None:
-                return await anext(stream, None)
-
             try:
-                while (item := runner.run(read())) is not None:
-                    yield item
+                yield from step_through(stream, runner)
             finally:
                 runner.run(stream.aclose())
 

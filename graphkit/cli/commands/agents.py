@@ -12,6 +12,7 @@ import click
 from graphkit._records.config import END
 from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
+from graphkit._to_thread import step_through
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import Message, Text
@@ -205,12 +206,7 @@ class _Conversation:
         is_streamed = False
         try:
             with self._context.stop_on_signal(self._stop):
-                stream = self._agent.astream(given, self._thread)
-
-                async def read_next() -> NodeOutput | None:
-                    return await anext(stream, None)
-
-                while (output := self._runner.run(read_next())) is not None:
+                for output in step_through(self._agent.astream(given, self._thread), self._runner):
                     last = output
                     if isinstance(output, StreamingOutput):
                         is_streamed = is_streamed or isinstance(output.chunk, str)

@@ -198,13 +198,15 @@ def _follow(
     directory: str,
 ) -> Iterator[View]:
     """Run a graph; yield a view for each output, and one for how the run ended."""
+    from graphkit._compiled import stream_outputs
+
     last: NodeOutput | None = None
     steps = 0
     start = monotonic()
     config = config.with_stream_mode(StreamMode.UPDATES)
 
     with context.stop_on_signal(lambda: graph.pause(config.thread)):
-        for last in _outputs(graph, given, config):
+        for last in stream_outputs(graph, given, config):
             if isinstance(last, InterruptionMetadata):
                 break
             if last.is_end:
@@ -238,25 +240,6 @@ def _follow(
     else:
         hint = format_command(context, *answer, "--text", "...")
     yield replace(end, hint=hint)
-
-
-def _outputs(graph: CompiledGraph, given: Input, config: RunnableConfig) -> Iterator[NodeOutput]:
-    """Run a graph and yield its outputs, whether its nodes are asynchronous or not."""
-    if not graph.topology.asynchronous:
-        yield from graph.stream(given, config)
-        return
-    import asyncio
-
-    # One step of the event loop at a time, so that each output is shown as soon as there is one. The loop stands still
-    # in between; nothing else runs in it. The runner ends the stream if the caller stops early.
-    stream = graph.astream(given, config)
-
-    async def read_next() -> NodeOutput | None:
-        return await anext(stream, None)
-
-    with asyncio.Runner() as runner:
-        while (output := runner.run(read_next())) is not None:
-            yield output
 
 
 def _step_view(context: CliContext, output: NodeOutput, number: int, seconds: float) -> Text:

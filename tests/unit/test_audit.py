@@ -413,16 +413,12 @@ def test_a_digest_key_may_be_in_a_key_file(tmp_path):
 
 @pytest.fixture
 def keys(tmp_path):
-    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
     private = Ed25519PrivateKey.from_private_bytes(KEY)
-    private_pem = private.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    public_pem = private.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+    private_pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    public_pem = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     (tmp_path / "private.pem").write_bytes(private_pem)
     (tmp_path / "public.pem").write_bytes(public_pem)
     return {

@@ -174,6 +174,25 @@ def test_what_died_beside_a_sleeping_branch_goes_on_at_once(tmp_path, clock, kin
         assert status(store) == "finished"
 
 
+def test_what_died_after_the_timer_of_a_nested_graph_goes_on_at_once(saver, clock):
+    deaths = [Killed()]
+
+    def die_once(state):
+        if deaths:
+            raise deaths.pop()
+        return {"log": "b"}
+
+    inner = make_chain(nap=nap(HOUR), b=die_once).compile()
+    app = make_chain(sub=make_chain(deep=inner).compile()).compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, T)
+    clock.advance(HOUR)
+    with pytest.raises(Killed):
+        Worker(saver, app).run(once=True)
+    assert status(saver) == "stalled"
+    assert Worker(saver, app).run(once=True) == 1
+    assert log_of(saver) == ["awake", "b"]
+
+
 @pytest.mark.parametrize("who", ["worker", "human"])
 def test_what_was_stopped_beside_a_sleeping_branch_does_not_wait_for_its_timer(clock, who):
     saver = MemorySaver()

@@ -25,10 +25,9 @@ from typing import Final, NamedTuple
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.failed_threads import FailedThreads
 from graphkit._saver.incomplete import refuse_incomplete
-from graphkit._transfer.copying import CopyCounts, ThreadCopier, ThreadReader
+from graphkit._transfer.copying import CopyCounts, ThreadCopier, ThreadReader, check_stores
 from graphkit._transfer.importing import (
     FORMAT,
     Form,
@@ -151,21 +150,7 @@ def copy_threads(
             copied; after a wait in vain, no other run is waited for.
     """
     chosen = [*dict.fromkeys(source.threads(released=versions) if threads is None else threads)]
-    same_thread = RunnableConfig("t")
-    if source.run_lock_key(same_thread) == target.run_lock_key(same_thread):
-        raise CheckpointerConfigurationError("the source and the target are the same store; copy() copies a thread")
-    if source.seals_records and not target.seals_records and not plaintext:
-        raise CheckpointerConfigurationError(
-            "the source is sealed, and the target is not: open the target with a cipher, export the logs "
-            "(format='logs', `graphkit export --raw`), or ask for plaintext (plaintext=True, --plaintext)"
-        )
-    if versions and isinstance(source, HasVersions) and not isinstance(target, HasVersions):
-        for thread_id in chosen:
-            if source.versions_by_thread_id(thread_id):
-                raise CheckpointerConfigurationError(
-                    f"{type(target).__name__} keeps no versions, and thread {thread_id!r} has some; copy without them "
-                    f"(versions=False, --no-versions), or to another saver"
-                )
+    check_stores(source, target, chosen, versions=versions, plaintext=plaintext)
     if threads is not None:
         for thread_id in chosen:
             ThreadCopier(source, target, thread_id, versions=versions).check_exists()

@@ -279,6 +279,37 @@ def _changed_keys(change: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
+def check_stores(
+    source: BaseCheckpointSaver,
+    target: BaseCheckpointSaver,
+    threads: Sequence[str],
+    *,
+    versions: bool,
+    plaintext: bool,
+) -> None:
+    """Check that these threads may be copied from one store to another, before anything is changed.
+
+    Raises:
+        CheckpointerConfigurationError: source and target are the same store; the target keeps no
+            versions; or the source seals its records, the target does not, and `plaintext` is False.
+    """
+    same_thread = RunnableConfig("t")
+    if source.run_lock_key(same_thread) == target.run_lock_key(same_thread):
+        raise CheckpointerConfigurationError("the source and the target are the same store; copy() copies a thread")
+    if source.seals_records and not target.seals_records and not plaintext:
+        raise CheckpointerConfigurationError(
+            "the source is sealed, and the target is not: open the target with a cipher, export the logs "
+            "(format='logs', `graphkit export --raw`), or ask for plaintext (plaintext=True, --plaintext)"
+        )
+    if versions and isinstance(source, HasVersions) and not isinstance(target, HasVersions):
+        for thread_id in threads:
+            if source.versions_by_thread_id(thread_id):
+                raise CheckpointerConfigurationError(
+                    f"{type(target).__name__} keeps no versions, and thread {thread_id!r} has some; copy without them "
+                    f"(versions=False, --no-versions), or to another saver"
+                )
+
+
 _ROUNDS: Final = 5
 """A human may answer an interrupt while its thread is copied, so that something is missing again."""
 _UNREADABLE: Final = (CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError)

@@ -252,6 +252,7 @@ class ThreadImporter:
                 self.skipped += 1  # compared below
             else:
                 self._store(namespace, imported)
+        self._check_matched()
         self._put_parts()
         self._incoming.settle()
         reader = ThreadReader(self._saver, self.thread_id, self._values)
@@ -293,12 +294,24 @@ class ThreadImporter:
         tags: list[str] = []
         if imported.writes:
             stored = self._saver.get_writes(address)
-            writes = {key: value for key, value in imported.writes.items() if key not in stored or stored[key] != value}
+            writes = {key: value for key, value in imported.writes.items() if key not in stored}
+            for key in imported.writes.keys() - writes.keys():
+                encoded, wanted = (self._values.encode(each[key], key) for each in (stored, imported.writes))
+                if format_line({key: encoded}) != format_line({key: wanted}):
+                    reason = f"the pending write {key!r} of checkpoint {imported.checkpoint.id} differs from the file"
+                    raise CheckpointConflictError(self.thread_id, reason)
         if imported.tags:
             stored_tags = self._saver.tags_of(address)
             tags = [tag for tag in imported.tags if tag not in stored_tags]
         if writes or tags:
             self._parts.append(CheckpointParts(address, writes, tags))
+
+    def _check_matched(self) -> None:
+        """Check that no checkpoint is stored behind those of the file, before a complete thread gets what it lacks."""
+        if any(self._unmatched.values()):
+            raise CheckpointConflictError(
+                self.thread_id, "it holds checkpoints that the file has not: it differs from the file"
+            )
 
     def _begin(self, checkpoint: Checkpoint) -> None:
         """Mark the thread as incomplete, unless it is; then store what earlier checkpoints lack."""
@@ -343,6 +356,7 @@ class ThreadImporter:
         if type(version) is not int:
             raise TypeError(f"{version!r} is not a version")
         if version not in self._stored_versions:
+            self._check_matched()
             self._put_parts()
             self._incoming.release(version)
         self._has_versions = True

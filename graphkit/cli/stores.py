@@ -248,6 +248,19 @@ def names_store(name: str) -> bool:
         return False
 
 
+def is_new_directory(name: str) -> bool:
+    """Return whether a store is a directory that is missing or empty, so that opening it would create the store."""
+    path = Path(name)
+    store = parse_store_name(name, _list_kinds(name))
+    if store is not None:
+        if store.kind not in _FILE_KINDS:
+            return False
+        path = Path(store.argument)
+    if path.is_dir():
+        return not any(path.iterdir())
+    return not path.exists()
+
+
 def open_target(name: str) -> tuple[str | BaseCheckpointSaver, dict[str, str]]:
     """Return where an import writes, and its options: the name of a directory with its keys, or a saver.
 

@@ -34,6 +34,7 @@ from savers.langgraph.importing import (
     HistoryKey,
     SourceCheckpoint,
     SqliteSource,
+    explain_unknown_types,
     list_differences,
     list_missing_writes,
     make_passthrough_serializer,
@@ -233,7 +234,7 @@ class _Export:
             return
         existing_ids = set(self._database.list_ids(history))
         for checkpoint_id in ids:
-            with _explain_unknown_types("store", history):
+            with explain_unknown_types("store", history):
                 original = read_stored(self._saver, history, checkpoint_id)
             if original is not None:  # it may have been removed meanwhile
                 self._export(history, checkpoint_id, original, is_new=checkpoint_id not in existing_ids)
@@ -267,7 +268,7 @@ class _Export:
             self.written += 1
         else:
             self.skipped += 1
-            with _explain_unknown_types("database", history):
+            with explain_unknown_types("database", history):
                 existing = self._database.read(history, checkpoint_id)
             different = list_differences(self._saver.serde, existing, original)
             missing = list_missing_writes(existing.writes, original.writes)
@@ -292,19 +293,3 @@ class _Export:
         if rows:
             with self._target.cursor() as cursor:
                 cursor.executemany(_INSERT_WRITE, rows)
-
-
-@contextmanager
-def _explain_unknown_types(place: str, history: HistoryKey) -> Iterator[None]:
-    """Replace the error of LangGraph's serializer for types that it does not know, such as encrypted ones.
-
-    Raises:
-        CheckpointerConfigurationError: the serializer does not know the type of a value.
-    """
-    try:
-        yield
-    except NotImplementedError as error:
-        raise CheckpointerConfigurationError(
-            f"{history.describe()} of the {place}: {error}; if the values are encrypted, pass the serializer of the"
-            " store to export_langgraph_sqlite(serde=...)"
-        ) from error

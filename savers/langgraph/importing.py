@@ -27,7 +27,12 @@ from langgraph.checkpoint.serde.types import TASKS
 
 from graphkit import BaseCheckpointSaver, RunnableConfig
 from graphkit.abc import SupportsVerify
-from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError, MissingDependencyError
+from graphkit.errors import (
+    CheckpointerConfigurationError,
+    CheckpointStorageError,
+    GraphKitError,
+    MissingDependencyError,
+)
 from graphkit.saver_kit import Progress
 from savers._cipher import Cipher
 from savers.langgraph.checked_serializer import CheckedSerializer
@@ -53,7 +58,7 @@ class ImportReport:
     skipped: int
     """The number of checkpoints that the store already had."""
     problems: tuple[str, ...] = ()
-    """The differences between the store and the database, and the damaged files."""
+    """The differences between the store and the database, damaged checkpoints, and damaged files."""
 
     @property
     def ok(self) -> bool:
@@ -87,7 +92,8 @@ def import_langgraph_sqlite(
         cipher: the keys that seal a directory, as of FileSystemCheckpointSaver.
 
     Raises:
-        CheckpointerConfigurationError: `cipher` with a saver, whose own keys seal it.
+        CheckpointerConfigurationError: `cipher` with a saver, whose own keys seal it; or the values are
+            encrypted and `serde` is missing.
         CheckpointStorageError: the database cannot be read, or the file system refused. Checkpoints
             imported so far stay.
         CheckpointConflictError: a thread of the same id holds a run of graphkit.
@@ -118,7 +124,8 @@ def import_langgraph_postgres(
         cipher: the keys that seal a directory, as of FileSystemCheckpointSaver.
 
     Raises:
-        CheckpointerConfigurationError: `cipher` with a saver, whose own keys seal it.
+        CheckpointerConfigurationError: `cipher` with a saver, whose own keys seal it; or the values are
+            encrypted and `serde` is missing.
         MissingDependencyError: psycopg is not installed.
         CheckpointStorageError: the database cannot be read, or the file system refused. Checkpoints
             imported so far stay.
@@ -422,6 +429,22 @@ def _serialize_values(serde: SerializerProtocol, checkpoint: Mapping[str, Any]) 
     return {**checkpoint, "channel_values": serialized}
 
 
+@contextmanager
+def explain_unknown_types(place: str, history: HistoryKey) -> Iterator[None]:
+    """Replace the error of LangGraph's serializer for types that it does not know, such as encrypted ones.
+
+    Raises:
+        CheckpointerConfigurationError: the serializer does not know the type of a value.
+    """
+    try:
+        yield
+    except NotImplementedError as error:
+        raise CheckpointerConfigurationError(
+            f"{history.describe()} of the {place}: {error}; if the values are encrypted, pass the serializer that"
+            " wrote them (serde=...)"
+        ) from error
+
+
 # Importing
 
 
@@ -436,6 +459,7 @@ def _import(
     with open_source():
         pass
     done = 0
+    imported = 0
     skipped = 0
     problems: list[str] = []
     with ExitStack() as opened:
@@ -449,24 +473,23 @@ def _import(
             config = RunnableConfig(history.thread_id, checkpoint_ns=history.namespace)
             stored_ids = {info.id for info in saver.store.history(config)}
             for checkpoint_id in source.list_ids(history):
-                original = source.read(history, checkpoint_id)
-                named = make_langgraph_config(*history, original.parent_id)
-                writes: Sequence[Write] | None = original.writes
-                is_new = checkpoint_id not in stored_ids
-                if not is_new:
-                    # The thread may have gone on since an earlier import, with answers to what was the latest.
-                    known = saver.writes_of(make_langgraph_config(*history, checkpoint_id))
-                    writes = list_missing_writes(known, original.writes)
-                    skipped += 1
-                if writes:
-                    # Before their checkpoint: if the import is interrupted, it is not taken for complete.
-                    saver.restore_writes(named, original.checkpoint["id"], writes, original.metadata)
-                if is_new:
-                    new_versions = original.checkpoint["channel_versions"]
-                    saver.restore(named, original.checkpoint, original.metadata, new_versions)
-                stored = read_stored(saver, history, checkpoint_id)
                 where = f"{history.describe()}, checkpoint {checkpoint_id}"
-                problems += [f"{where}: its {part} differs" for part in list_differences(saver.serde, stored, original)]
+                is_new = checkpoint_id not in stored_ids
+                try:
+                    different = _import_checkpoint(saver, source, history, checkpoint_id, is_new=is_new)
+                except GraphKitError:
+                    raise
+                except (
+                    AttributeError,
+                    KeyError,
+                    TypeError,
+                    ValueError,
+                ) as error:  # what the serializer makes of damage
+                    problems.append(f"{where}: it is damaged in the database: {type(error).__name__}: {error}")
+                else:
+                    problems += [f"{where}: its {part} differs" for part in different]
+                    imported += is_new
+                    skipped += not is_new
                 done += 1
                 if progress is not None:
                     progress(done, total, history.thread_id)
@@ -474,7 +497,29 @@ def _import(
             problems += [f"{file.path} is {file.state}" for file in saver.store.verify().problems]
     return ImportReport(
         threads=len({history.thread_id for history in counts}),
-        checkpoints=done - skipped,
+        checkpoints=imported,
         skipped=skipped,
         problems=tuple(problems),
     )
+
+
+def _import_checkpoint(
+    saver: CheckpointSaver, source: Source, history: HistoryKey, checkpoint_id: str, *, is_new: bool
+) -> list[str]:
+    """Store a checkpoint, or what it lacks if it is stored; return which parts differ when it is read back."""
+    with explain_unknown_types("database", history):
+        original = source.read(history, checkpoint_id)
+    named = make_langgraph_config(*history, original.parent_id)
+    writes: Sequence[Write] | None = original.writes
+    if not is_new:
+        # The thread may have gone on since an earlier import, with answers to what was the latest.
+        known = saver.writes_of(make_langgraph_config(*history, checkpoint_id))
+        writes = list_missing_writes(known, original.writes)
+    if writes:
+        # Before their checkpoint: if the import is interrupted, it is not taken for complete.
+        saver.restore_writes(named, original.checkpoint["id"], writes, original.metadata)
+    if is_new:
+        new_versions = original.checkpoint["channel_versions"]
+        saver.restore(named, original.checkpoint, original.metadata, new_versions)
+    stored = read_stored(saver, history, checkpoint_id)
+    return list_differences(saver.serde, stored, original)

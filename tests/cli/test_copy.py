@@ -59,6 +59,24 @@ def test_a_whole_store_is_copied_to_another_one_and_what_is_new_later(store, tmp
     }
 
 
+def test_a_dry_run_of_a_copy_to_another_store_refuses_what_the_copy_would(store, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("no store")
+    for target, message in (
+        (store, "are the same store"),
+        (f"disk:{store}", "are the same store"),
+        (file, "is a file"),
+    ):
+        for options in ((), ("--dry-run",)):
+            assert_refused(graphkit("copy", store, "--to", target, *options), 18, message)
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "missing", f"disk:{tmp_path / 'missing'}", f"sqlite:{tmp_path / 'missing'}"):
+        would = graphkit("copy", store, "--to", name if ":" in name else tmp_path / name, "--dry-run")
+        assert would.out.startswith("would copy 3 threads to "), name
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "runs"]
+    assert [*(tmp_path / "empty").iterdir()] == []
+
+
 def test_chosen_threads_are_copied_to_another_store(store, tmp_path):
     done = read_json("copy", store, "order-17", "imp", "--to", tmp_path / "b")
     assert (done["threads"], done["checkpoints"]) == (["order-17", "import-a"], 3)

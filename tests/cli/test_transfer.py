@@ -193,6 +193,28 @@ def test_what_is_there_is_not_overwritten(source):
         import_threads(altered, lines, types=TYPES)
 
 
+def test_a_refused_import_adds_nothing_to_a_complete_thread():
+    source = MemorySaver()
+    here = source.put("t", checkpoint(1, START, "a", {}))
+    source.put_writes(here, {"answer:q": "yes", "once:x": float("nan")})
+    source.add_tags(here, "late")
+    lines = list(export_threads(source))
+    for write in ({}, {"answer:q": "no"}):
+        target = MemorySaver()
+        target.put("t", checkpoint(1, START, "a", {}))
+        if write:
+            target.put_writes(here, write)
+        else:
+            target.put("t", checkpoint(2, "a", "b", {}, 1))
+        before = list(export_threads(target))
+        with pytest.raises(CheckpointConflictError, match="differs from the file"):
+            import_threads(target, lines)
+        assert list(export_threads(target)) == before
+    target = MemorySaver()
+    for skipped in (0, 1):
+        assert import_threads(target, lines).skipped == skipped
+
+
 def test_what_the_saver_loses_is_noticed(source):
     class Lossy(MemorySaver):
         def add_tags(self, config, *tags):

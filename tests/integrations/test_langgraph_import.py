@@ -209,6 +209,27 @@ def test_encrypted_values_stay_encrypted(opening, tmp_path):
         assert ids() > before
 
 
+def test_a_damaged_checkpoint_is_named_and_the_others_are_imported(database, tmp_path):
+    graphs.loop().compile(checkpointer=database.saver).invoke({"n": 0}, thread("loop"))
+    count = len([*database.saver.list(None)])
+    database.execute(
+        "UPDATE checkpoints SET metadata = '[]' WHERE checkpoint_id = (SELECT min(checkpoint_id) FROM checkpoints)"
+    )
+    for stored in (0, count - 1):
+        report = database.bring(tmp_path / "runs")
+        assert (report.checkpoints, report.skipped) == (count - 1 - stored, stored)
+        (problem,) = report.problems
+        assert problem.startswith("thread 'loop', namespace '', checkpoint ")
+        assert "it is damaged in the database" in problem
+
+
+def test_the_serializer_of_encrypted_values_is_asked_for(opening, tmp_path):
+    with opening(EncryptedSerializer(Rot(), JsonPlusSerializer())) as database:
+        notes().compile(checkpointer=database.saver).invoke({"note": Note("old")}, thread("notes"))
+        with pytest.raises(CheckpointerConfigurationError, match="pass the serializer that wrote them"):
+            database.bring(tmp_path / "runs")
+
+
 def test_what_was_added_since_is_added(database, tmp_path):
     app = graphs.nested().compile(checkpointer=database.saver)
     app.invoke({"log": ["in"]}, thread("nested"))

@@ -13,6 +13,7 @@ import click
 
 from graphkit._saver.capabilities import HasBaseDirectory
 from graphkit._saver.incomplete import check_target, refuse_incomplete
+from graphkit._transfer.copying import check_stores
 from graphkit._transfer.importing import LineReader, check_threads, sync_directory
 from graphkit.cli import options
 from graphkit.cli.cells import count_checkpoints
@@ -27,6 +28,7 @@ from graphkit.cli.stores import (
     SECONDS_UNTIL_SYNC,
     SQLITE,
     hide_passwords,
+    is_new_directory,
     load_langgraph,
     open_store,
     open_target,
@@ -91,6 +93,9 @@ def copy(
     place = hide_passwords(to)
     if dry_run:
         found = chosen or source.threads(released=versions)
+        if not is_new_directory(to):  # nor is anything else created before the first thread is stored
+            target = open_store(to, create=True, is_sealed=not plaintext)
+            check_stores(source, target, found, versions=versions, plaintext=plaintext)
         return _describe_dry_run("copy", found, f" to {escape(place)}", to=place)
 
     target = open_store(to, create=True, is_sealed=not plaintext, fsync=SECONDS_UNTIL_SYNC)

@@ -155,7 +155,7 @@ class DurableAgent(Generic[_OutputT]):
             async for event in stream:
                 events.put_nowait(event)
 
-        durability = self._records.Durability(self.agent.name or "agent", forward if is_streamed else None)
+        durability = self._records.Durability(forward if is_streamed else None)
         work = asyncio.ensure_future(
             self.agent.run(**self._records.make_arguments(state), deps=deps, capabilities=[durability])
         )

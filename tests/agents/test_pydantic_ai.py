@@ -177,6 +177,23 @@ def test_a_new_prompt_before_the_answers_are_used_is_refused_and_changes_nothing
     assert calls == ["cancel 2"]
 
 
+def test_a_resume_finds_the_records_whatever_the_name_of_the_agent(tmp_path):
+    asked = []
+    for name in (None, "renamed"):
+        script = Script(call("look_up", "c1", number=1), *(["done"] if name else []))
+        agent = make_shop(script, [])
+        agent.name = name  # pydantic-ai infers one from the variable of the first caller
+        with FileSystemSaver(tmp_path) as saver:
+            durable = make_durable(agent, saver)
+            if name is None:
+                with pytest.raises(NodeExecutionError, match="IndexError"):
+                    durable.run("go", "t")
+            else:
+                assert durable.run(None, "t").output == "done"
+        asked.append(len(script.asked))
+    assert asked == [2, 1]
+
+
 class SlowSaver(MemorySaver):
     """Takes its time for each record, so that finished calls wait for theirs."""
 

@@ -206,9 +206,10 @@ def _ask(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_approval(answer: object) -> bool:
-    if isinstance(answer, Mapping):
-        return isinstance(answer.get("approved"), bool) and answer.keys() <= {"approved", "reason", "arguments"}
-    return isinstance(answer, bool)
+    if not isinstance(answer, Mapping):
+        return isinstance(answer, bool)
+    has_types = isinstance(answer.get("approved"), bool) and isinstance(answer.get("arguments"), Mapping | None)
+    return has_types and answer.keys() <= {"approved", "reason", "arguments"}
 
 
 set_public_module(globals(), __name__)

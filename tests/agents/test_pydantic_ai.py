@@ -148,8 +148,9 @@ def test_an_approval_approves_changes_or_refuses(answer, content, called):
     calls = []
     durable = make_durable(make_shop(Script(call("cancel", "c2", number=2), "done"), calls), MemorySaver())
     durable.run("go", "t")
-    asked_again = durable.run(GraphResume("perhaps"), "t")
-    assert "answer True, False" in asked_again.interrupts[0].payload["error"]
+    for useless in ("perhaps", {"approved": True, "arguments": [4]}):
+        asked_again = durable.run(GraphResume(useless), "t")
+        assert "answer True, False" in asked_again.interrupts[0].payload["error"]
     result = durable.run(GraphResume(answer), "t")
     assert (result.output, returned(result), calls) == ("done", [content], called)
 

@@ -617,7 +617,7 @@ def _read_model(value: Any) -> Any:
 
 def _read_state_type(value: Any) -> Any:
     if not isinstance(value, str):
-        if isinstance(value, int | float | list):
+        if isinstance(value, int | float | list | None):
             raise ValueError(f"must be module:name, not {type(value).__name__}")  # noqa: TRY004 - pydantic collects it
         return value
     is_bare = value.isidentifier()

@@ -14,7 +14,7 @@ from graphkit._values.state import AgentState, MessagesState
 from graphkit.agents.agent import Agent
 from graphkit.agents.builder import AgentBuilderDirector, InvalidStepError
 from graphkit.agents.configuration import LOADING, AgentConfig, AgentStepSettings, CheckpointerConfig, Loading
-from graphkit.agents.settings import KeyProblemError, Path, YamlFile, find_problems
+from graphkit.agents.settings import KeyProblemError, Path, YamlFile, find_problems, require_package
 from graphkit.agents.state import DefaultState
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
 
@@ -90,9 +90,7 @@ def check_agent_file(path: str | os.PathLike[str], *, environment: Mapping[str, 
                 _LOGGER.warning("%s. Use a field for secrets, or the name of the variable, such as api_key_env", error)
     _check_checkpointers(config)
     if config.mcp_servers:
-        from graphkit.agents.mcp_servers import McpServers
-
-        McpServers(config.mcp_servers)
+        require_package("mcp")
     _build(_without_stores(config))
     return config
 

@@ -155,7 +155,7 @@ class DurableAgent(Generic[_OutputT]):
             async for event in stream:
                 events.put_nowait(event)
 
-        durability = self._records.Durability(self.agent.name or "agent", forward if is_streamed else None)
+        durability = self._records.Durability(forward if is_streamed else None)
         work = asyncio.ensure_future(
             self.agent.run(**self._records.make_arguments(state), deps=deps, capabilities=[durability])
         )
@@ -206,9 +206,10 @@ def _ask(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_approval(answer: object) -> bool:
-    if isinstance(answer, Mapping):
-        return isinstance(answer.get("approved"), bool) and answer.keys() <= {"approved", "reason", "arguments"}
-    return isinstance(answer, bool)
+    if not isinstance(answer, Mapping):
+        return isinstance(answer, bool)
+    has_types = isinstance(answer.get("approved"), bool) and isinstance(answer.get("arguments"), Mapping | None)
+    return has_types and answer.keys() <= {"approved", "reason", "arguments"}
 
 
 set_public_module(globals(), __name__)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Union, get_type_hints
+from typing import Any, Final, Union, get_type_hints
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from pydantic_ai import DeferredToolRequests, DeferredToolResults, RunContext, ToolApproved, ToolDenied, durable_exec
@@ -25,6 +25,10 @@ from pydantic_core import from_json, to_json, to_jsonable_python
 
 from graphkit._records.config import RunnableConfig
 from graphkit._to_thread import HeldCancellation
+
+_NAME: Final = "agent"
+"""What the names of records begin with. Not the name of the agent, which may have another one when it goes on: the
+thread and the execution of the node say whose records they are."""
 
 
 @dataclass(init=False, kw_only=True)
@@ -39,9 +43,9 @@ class Durability(durable_exec.BaseDurabilityCapability[Any]):
         toolset_lifecycles={"function": "enter-always", "mcp": "enter-in-durable-unit", "dynamic": "enter-never"},
     )
 
-    def __init__(self, name: str, event_stream_handler: EventStreamHandler[Any] | None = None) -> None:
-        super().__init__(name=name, event_stream_handler=event_stream_handler)
-        self._backend = _Backend(name)
+    def __init__(self, event_stream_handler: EventStreamHandler[Any] | None = None) -> None:
+        super().__init__(name=_NAME, event_stream_handler=event_stream_handler)
+        self._backend = _Backend()
 
     @property
     def in_durable_context(self) -> bool:
@@ -70,9 +74,9 @@ class _Backend(durable_exec.CallableOperationBackend[dict[str, Any]]):
     numbered; they follow each other.
     """
 
-    def __init__(self, agent_name: str) -> None:
+    def __init__(self) -> None:
         config = durable_exec.RoleBasedOperationConfig[dict[str, Any]](model={}, event={}, capability={}, tool={})
-        super().__init__(namer=_Namer(agent_name), config=config)
+        super().__init__(namer=_Namer(_NAME), config=config)
         self._counts: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()
 

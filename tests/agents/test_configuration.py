@@ -142,6 +142,7 @@ def test_a_wrong_key_is_named():
         ({"tools": [{"function": "m:f", "on_error": "x"}]}, r"tools\[0\].on_error: must be 'model' or 'raise'"),
         ({"thread_id": {"strategy": "uuid", "user_id": "b"}}, "thread_id: the thread id strategy 'uuid' has no option"),
         ({"state_type": 3}, "state_type: must be module:name, not int"),
+        ({"state_type": None}, "state_type: must be module:name, not NoneType"),
     ):
         with pytest.raises(AgentConfigurationError, match=f"^{message}"):
             AgentConfig.from_dict(change)

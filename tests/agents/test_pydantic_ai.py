@@ -148,8 +148,9 @@ def test_an_approval_approves_changes_or_refuses(answer, content, called):
     calls = []
     durable = make_durable(make_shop(Script(call("cancel", "c2", number=2), "done"), calls), MemorySaver())
     durable.run("go", "t")
-    asked_again = durable.run(GraphResume("perhaps"), "t")
-    assert "answer True, False" in asked_again.interrupts[0].payload["error"]
+    for useless in ("perhaps", {"approved": True, "arguments": [4]}):
+        asked_again = durable.run(GraphResume(useless), "t")
+        assert "answer True, False" in asked_again.interrupts[0].payload["error"]
     result = durable.run(GraphResume(answer), "t")
     assert (result.output, returned(result), calls) == ("done", [content], called)
 
@@ -175,6 +176,23 @@ def test_a_new_prompt_before_the_answers_are_used_is_refused_and_changes_nothing
     assert durable.run(None, "t").output == "done"
     assert durable.run("something else", "t").output == "something else"
     assert calls == ["cancel 2"]
+
+
+def test_a_resume_finds_the_records_whatever_the_name_of_the_agent(tmp_path):
+    asked = []
+    for name in (None, "renamed"):
+        script = Script(call("look_up", "c1", number=1), *(["done"] if name else []))
+        agent = make_shop(script, [])
+        agent.name = name  # pydantic-ai infers one from the variable of the first caller
+        with FileSystemSaver(tmp_path) as saver:
+            durable = make_durable(agent, saver)
+            if name is None:
+                with pytest.raises(NodeExecutionError, match="IndexError"):
+                    durable.run("go", "t")
+            else:
+                assert durable.run(None, "t").output == "done"
+        asked.append(len(script.asked))
+    assert asked == [2, 1]
 
 
 class SlowSaver(MemorySaver):

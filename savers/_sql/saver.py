@@ -324,6 +324,8 @@ class SqlSaver(LogSaver[RowLogBytes]):
         try:
             with self._database.transaction() as transaction:
                 self._lock_token(transaction, target_id)
+                # Rewrites wait: what is copied is read little by little.
+                _lock_histories(transaction, self._store.statements.lock_thread, (encode_text(source_id),))
                 for namespace in namespaces:
                     self._copy_history(transaction, source_id, target_id, namespace)
                 transaction.notify(target_id)

@@ -1,6 +1,7 @@
 """What holds on PostgreSQL: connections, guests, rights, a server that is killed."""
 
 import multiprocessing
+import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -18,6 +19,7 @@ from tests.support.databases import (
     OutcomeUnknownError,
     PostgresDatabase,
     end_idle_transactions_soon,
+    limit_read,
 )
 
 PREPARED_AFTER = 5
@@ -390,6 +392,8 @@ def test_a_connection_that_is_lost_before_the_answer_leaves_the_outcome_open(ser
 
 # Rewrites
 
+IS_WAITING = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+
 
 @pytest.mark.parametrize("change", ["delete", "release"])
 def test_what_waits_for_a_rewrite_finds_the_new_history(server, open_postgres_saver, monkeypatch, change):
@@ -408,7 +412,7 @@ def test_what_waits_for_a_rewrite_finds_the_new_history(server, open_postgres_sa
             with transaction() as opened:
                 yield opened
                 waiting.append(executor.submit(getattr(other, change), "t"))
-                while not execute(server, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
+                while not execute(server, IS_WAITING):
                     assert not waiting[0].done()
 
         monkeypatch.setattr(saver._database, "transaction", wait_at_the_end)
@@ -421,3 +425,31 @@ def test_what_waits_for_a_rewrite_finds_the_new_history(server, open_postgres_sa
     else:
         assert [checkpoint.state["n"] for checkpoint in result.checkpoints] == [2, 1]
         assert saver.tag(config, 1).checkpoints == result.checkpoints
+
+
+def test_a_rewrite_waits_until_the_history_is_copied(server, open_postgres_saver, monkeypatch):
+    limit_read(monkeypatch, 0)
+    config = RunnableConfig("t")
+    writer = open_postgres_saver()
+    for number in range(20):
+        state = {"n": number, "whole": os.urandom(60_000)}
+        writer.put(config, Checkpoint(node_id="a", next_node_id="b", state=state))
+    saver = open_postgres_saver()
+    new_log = saver._store.new_log
+    waiting = []
+
+    with ThreadPoolExecutor(1) as executor:
+
+        def rewrite_and_begin(thread_id, *more):
+            if thread_id == "u":
+                waiting.append(executor.submit(open_postgres_saver().prune, "t", keep_last=2))
+                while not waiting[0].done() and not execute(server, IS_WAITING):
+                    pass
+            return new_log(thread_id, *more)
+
+        monkeypatch.setattr(saver._store, "new_log", rewrite_and_begin)
+        saver.copy("t", "u")
+        assert waiting[0].result() == 18
+    assert [checkpoint.state["n"] for checkpoint in open_postgres_saver().list(RunnableConfig("u"))] == [
+        *range(19, -1, -1)
+    ]

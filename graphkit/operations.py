@@ -313,9 +313,9 @@ def fork(
     """Make a new thread from a checkpoint of another and from the checkpoints that led to it.
 
     The checkpoints keep their ids, and all but the last keep their times and tags. The interrupts
-    that were recorded with the last one are pending in the new thread, unanswered. Histories of
-    nested graphs are not copied. The other thread is only read, without its lock, and does not
-    change.
+    that were recorded with the last one are pending in the new thread, unanswered; of a node that
+    asked several times, the first. Histories of nested graphs are not copied. The other thread is
+    only read, without its lock, and does not change.
 
     Args:
         saver: the store of both threads.
@@ -376,7 +376,8 @@ def rollback(
     """Append a copy of an older checkpoint, from which the thread continues.
 
     The copy has an id of its own and the older checkpoint as its parent. Nothing is removed. The
-    interrupts that were recorded with the older checkpoint are pending again, unanswered.
+    interrupts that were recorded with the older checkpoint are pending again, unanswered; of a node
+    that asked several times, the first.
 
     Args:
         saver: the store of the thread.

@@ -93,6 +93,7 @@ def test_the_first_word_is_no_store_if_the_environment_names_one(store):
     assert read_json("search", "user=bert", "step=1", **here)[0]["thread"] == "order-18"
     assert read_json("search", "user=" + 5_000 * "x", "step=1", **here) == []
     assert graphkit("diff", "order-18", "0013", "0011", **here).code == 0
+    assert_refused(graphkit("stats", "sqlite:missing.db", **here), 18, "there is no database file")
     assert (
         graphkit("export", "order-17", "--dry-run", **here).out
         == "would export 1 thread to standard output: order-17\n"

@@ -17,6 +17,7 @@ from graphkit.errors import (
     CheckpointFormatError,
     CheckpointNotFoundError,
     CheckpointSerializationError,
+    CheckpointStorageError,
 )
 from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
@@ -171,6 +172,17 @@ def test_a_file_that_is_cut_short_or_altered_changes_nothing(tmp_path, source, f
             assert read_all(target) == before
     import_threads(target, lines, types=TYPES)
     assert_same(source, target)
+
+
+def test_a_thread_for_whose_lines_there_is_no_room_is_not_stored(tmp_path, monkeypatch):
+    source = MemorySaver()
+    source.put("t", checkpoint(1, START, "a", {"text": "x" * (1 << 20)}))
+    lines = list(export_threads(source))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    target = MemorySaver()
+    with pytest.raises(CheckpointStorageError, match="missing"):
+        import_threads(target, lines)
+    assert not target.threads()
 
 
 def test_what_is_there_is_not_overwritten(source):

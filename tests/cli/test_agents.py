@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHOP = '''
 import os
 import pathlib
+import signal
 from graphkit.agents import tool
 from graphkit.errors import ModelError
 
@@ -43,6 +44,8 @@ def answer(messages, on_text=None):
         return {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": call}]}
     if "fail" in last["content"] and not pathlib.Path("fixed").exists():
         raise ModelError("m", "it is down", attempts=1)
+    if last["content"] == "stop":
+        os.kill(os.getpid(), signal.SIGINT)
     if "die" in last["content"] and not pathlib.Path("fixed").exists():
         os._exit(9)
     text = f"You said {last['content']!r}."
@@ -298,6 +301,18 @@ def test_ctrl_c_ends_a_conversation_without_a_traceback(launcher):
     # 0: the signal came while the turn ended, and then the input ended.
     assert process.returncode in {130, 0}
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("store", ["{type: file, config: {base_directory: runs}}", ""], ids=["stored", "not stored"])
+def test_the_first_ctrl_c_ends_the_conversation_before_the_next_step(store, run_process):
+    steps = "  - {type: function, function: 'agent_shop:ask'}\n"
+    Path("shop.yaml").write_text(agent_file(store=store, steps=steps))
+    done = run_process(stdin="stop\nmore\n")
+    assert done.returncode == 0
+    assert "You said 'stop'." in done.stdout
+    assert "city" not in done.stdout + done.stderr
+    assert "waits" not in done.stdout
+    assert calls() == ["model"]
 
 
 def test_a_provider_and_an_mcp_server_are_used_over_their_protocols(tmp_path, run_process, monkeypatch):

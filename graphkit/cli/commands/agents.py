@@ -165,8 +165,16 @@ class _Conversation:
                 self._context.warn(f"graphkit: {error}")
                 last = None
             stops = last.interrupts if isinstance(last, InterruptionMetadata) else ()
-            waiting = [stop for stop in stops if stop.due is None]
-            given = self._ask(waiting) if waiting else self._read_message()
+            waiting = [stop for stop in stops if stop.when != "before" and stop.due is None]
+            given = ABSENT  # Ctrl-C has stopped the run before its next node
+            if waiting:
+                given = self._ask(waiting)
+            elif all(stop.when != "before" for stop in stops):
+                given = self._read_message()
+        yield self._summarize(turns, waiting)
+
+    def _summarize(self, turns: int, waiting: Sequence[InterruptionMetadata]) -> Message:
+        """Return what the conversation ends with: its turns, what waits for an answer, and how to continue."""
         parts = [pluralize(turns, "turn")]
         for stop in waiting:
             if _is_approval(stop.payload):
@@ -178,7 +186,7 @@ class _Conversation:
         elif waiting:
             parts.append("no answer can come later, because the agent has no checkpointer")
         payloads = [interrupt.payload for interrupt in waiting]
-        yield Message("; ".join(parts), {"thread": self._thread, "turns": turns, "waiting": payloads})
+        return Message("; ".join(parts), {"thread": self._thread, "turns": turns, "waiting": payloads})
 
     def _read_message(self) -> Any:
         """Return the next line that is not empty; ABSENT at the end of the input."""
@@ -205,7 +213,7 @@ class _Conversation:
         last: NodeOutput | None = None
         is_streamed = False
         try:
-            with self._context.stop_on_signal(self._stop):
+            with self._context.stop_on_signal(lambda: self._agent.graph.pause(self._thread)):
                 for output in step_through(self._agent.astream(given, self._thread), self._runner):
                     last = output
                     if isinstance(output, StreamingOutput):
@@ -220,11 +228,6 @@ class _Conversation:
             if is_streamed:
                 self._write("\n")  # after the part of an answer that broke off
         return last
-
-    def _stop(self) -> None:
-        """Stop the run before the next node."""
-        if self._thread is not None:
-            self._agent.graph.pause(self._thread)
 
     def _write(self, text: Any) -> None:
         if isinstance(text, str) and not self._context.as_json:

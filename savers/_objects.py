@@ -272,6 +272,8 @@ class SegmentBytes(BufferedLogBytes):
         self._starts = []
         for start, length in logs.get(self._log, ()):
             if start != self.size:
+                if self._exists(self._log, self.size):
+                    return self.open()  # It was created while the list was made, and a later one is in the list.
                 raise CheckpointCorruptionError(self.path, self.size, "a segment is missing")
             self._is_sealed = not length
             self.size += length

@@ -336,7 +336,11 @@ class ExpectedStore:
             return
         must_exist = result == "ok" and not operation.is_raced_by_removal
         is_certain = must_exist and not operation.is_raced
-        self._apply_in(self.thread(operation.thread_id or ""), operation, is_certain=is_certain, must_exist=must_exist)
+        thread = self.thread(operation.thread_id or "")
+        for target in operation.copied_to:
+            # The copy may have what was there before, and its outcome may be still to come.
+            self.thread(target).history(operation.namespace).add_possible(deepcopy(thread.history(operation.namespace)))
+        self._apply_in(thread, operation, is_certain=is_certain, must_exist=must_exist)
         for target in operation.copied_to:
             self._apply_in(self.thread(target), operation, is_certain=False, must_exist=False)
 
@@ -471,7 +475,10 @@ class ExpectedStore:
         source = self.thread(operation.thread_id or "")
         target = self.thread(operation.target or "")
         if is_certain:
+            overlapping = target.histories
             target.histories = deepcopy(source.histories)
+            for namespace, history in overlapping.items():
+                target.history(namespace).add_possible(history)
             return
         # Half of it may be there. A target that had content was not changed.
         for namespace, history in source.histories.items():

@@ -408,8 +408,7 @@ class Store:
             lock.close()
 
     def close_after_fork(self) -> None:
-        """Close, in the child, what the parent has open; make locks that no thread holds."""
-        self.logs.close_after_fork()
+        """Close, in the child, the locks of the parent; make locks that no thread holds."""
         for lock in self._write_locks.values():
             lock.close_after_fork()
         self._write_locks = {}

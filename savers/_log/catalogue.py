@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from savers._log.frame import digest_thread
 from savers._log.frame_log import Medium, ThreadIdentity
 from savers._log.log import Log
-from savers._threads import hold_if_free
+from savers._threads import call_after_fork, hold_if_free
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -54,6 +54,7 @@ class OpenLogs(Generic[LogType]):
         of 15."""
         self._guard = Lock()
         _ALL_OPEN_LOGS[id(self)] = self
+        _INHERITED.add(self)
 
     def find(self, key: LogKey) -> LogType | None:
         """Return the log with a key, None if there is none."""
@@ -191,6 +192,9 @@ def _close_all(logs: Sequence[Log[Any]]) -> None:
 
 _ALL_OPEN_LOGS: Final[weakref.WeakValueDictionary[int, OpenLogs[Any]]] = weakref.WeakValueDictionary()
 """By id of the object."""
+_INHERITED: Final[weakref.WeakSet[OpenLogs[Any]]] = weakref.WeakSet()
+# Whatever their bytes lie in: another thread of the parent may hold the mutex of a log for ever.
+call_after_fork(_INHERITED, OpenLogs.close_after_fork)
 
 
 def find_share(limit: int, others: list[int]) -> int:

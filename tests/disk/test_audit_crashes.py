@@ -321,6 +321,10 @@ class Interleaving(MemorySaver):
         super().put_writes(config, writes)
         self._call()
 
+    def copy(self, source, target):
+        super().copy(source, target)
+        self._call()
+
     def _call(self):
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
@@ -356,6 +360,10 @@ OVERLAPS = {
     "a write is overwritten": (
         lambda saver: saver.put_writes(CONFIG, {"a": 1}),
         lambda saver: saver.put_writes(CONFIG, {"a": 2}),
+    ),
+    "what is copied is replaced": (
+        lambda saver: saver.copy("t", "u"),
+        lambda saver: saver.put(CONFIG.with_check_point_id(FIRST.id), FIRST.with_metadata(freeze({"k": 1}))),
     ),
     "what has writes is replaced": (
         lambda saver: saver.put_writes(CONFIG.with_check_point_id(FIRST.id), {"a": 1}),

@@ -370,3 +370,23 @@ def test_what_changes_a_thread_finishes_a_release_first(url, monkeypatch, count,
         assert numbers(after.list(CONFIG)) == [9]
         assert after.versions_by_thread_id("t") == [1]
         assert numbers(after.tag(CONFIG, 1).checkpoints) == [2, 1, 0]
+
+
+def test_a_list_may_lack_what_was_created_while_it_was_made(url, monkeypatch):
+    saver = ObjectStoreSaver(url)
+    for number in range(3):
+        saver.put(CONFIG, make(number))
+    lacks = iter([True])
+
+    def scan_slowly(scan):
+        def operate(bucket, directory):
+            found = scan(bucket, directory)
+            if directory == "t/~":
+                for _ in lacks:
+                    del found[1]
+            return found
+
+        return operate
+
+    replace_operation(monkeypatch, "scan", scan_slowly)
+    assert numbers(ObjectStoreSaver(url).list(CONFIG)) == [2, 1, 0]

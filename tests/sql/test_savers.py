@@ -2,8 +2,10 @@
 
 import multiprocessing
 import os
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from threading import Event
 
 import pytest
 
@@ -302,6 +304,28 @@ def test_a_saver_works_after_a_fork(saver):
     put(saver, {"number": "parent"})
     assert [checkpoint.state["number"] for checkpoint in saver.list(T)] == ["parent", "child", 2, 1, 0]
     assert saver.verify().ok
+
+
+def test_a_child_does_not_wait_for_the_threads_of_its_parent(saver):
+    fill(saver, 3)
+    is_in_use = Event()
+    is_over = Event()
+
+    def use(_log):
+        is_in_use.set()
+        is_over.wait()
+
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(saver.read_log, T, use, None)
+        is_in_use.wait()
+        child = multiprocessing.get_context("fork").Process(target=_put_in_child, args=(saver,))
+        child.start()
+        child.join(20)
+        child.kill()
+        is_over.set()
+    child.join()
+    assert child.exitcode == 0
+    assert saver.get(T).state["number"] == "child"
 
 
 # Idle threads

@@ -19,6 +19,7 @@ from pydantic_ai import (
     Agent,
     CallDeferred,
     DeferredToolRequests,
+    PromptedOutput,
     RunContext,
     TextOutput,
     ToolOutput,
@@ -354,13 +355,25 @@ def find_seat(answer: str) -> Seat:
     return take_seat(len(answer))
 
 
+def name_day(number: int) -> date:
+    return "someday"
+
+
 @pytest.mark.parametrize(
-    "output_type",
-    [take_seat, TextOutput(find_seat), ToolOutput(Seat), [Seat, bool], [take_seat, DeferredToolRequests]],
-    ids=["function", "text", "tool", "several", "deferred"],
+    ("output_type", "text"),
+    [
+        (take_seat, None),
+        (TextOutput(find_seat), None),
+        (ToolOutput(Seat), None),
+        (PromptedOutput(Seat), '{"number": 3}'),
+        ([Seat, bool], None),
+        ([take_seat, DeferredToolRequests], None),
+        (name_day, None),
+    ],
+    ids=["function", "text", "tool", "prompted", "several", "deferred", "other than declared"],
 )
-def test_an_output_is_what_the_agent_returned(output_type):
-    agent = Agent(TestModel(), output_type=output_type, name="seats")
+def test_an_output_is_what_the_agent_returned(output_type, text):
+    agent = Agent(TestModel(custom_output_text=text), output_type=output_type, name="seats")
     expected = asyncio.run(agent.run("go")).output
     SEATED.clear()
     durable = make_durable(agent, MemorySaver())

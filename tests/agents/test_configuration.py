@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from graphkit import RetryPolicy
+from graphkit import AgentState, RetryPolicy
 from graphkit.agents import AgentBuilder, AgentBuilderDirector, AgentConfig, CheckpointerConfig, tool
 from graphkit.agents.settings import resolve_reference
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
@@ -121,6 +121,7 @@ def test_what_has_no_plain_form_is_an_error_that_names_the_key():
         ({"tools": [{"function": application.find_order, "retry": PICKY}]}, r"tools\[0\].retry.retry_on"),
         ({"tools": [replace(application.search, name="other")]}, r"tools\[0\]"),
         ({"state_type": {"n": int}}, "state_type"),
+        ({"state_type": type("Local", (AgentState,), {"__module__": "__main__"})}, "state_type"),
     ):
         with pytest.raises(AgentConfigurationError, match=f"^{key}: has no plain form"):
             AgentConfig(**change).to_dict()

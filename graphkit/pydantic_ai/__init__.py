@@ -112,12 +112,9 @@ class DurableAgent(Generic[_OutputT]):
         self, prompt: _Prompt, thread_id: str, *, deps: Any = None
     ) -> Iterator[AgentStreamEvent | DurableResult[_OutputT]]:
         """As `astream`, for code that is on no event loop."""
+        # The runner ends the stream if the caller stops early.
         with asyncio.Runner() as runner:
-            stream = self.astream(prompt, thread_id, deps=deps)
-            try:
-                yield from step_through(stream, runner)
-            finally:
-                runner.run(stream.aclose())
+            yield from step_through(self.astream(prompt, thread_id, deps=deps), runner)
 
     async def astream(self, prompt: _Prompt, thread_id: str, *, deps: Any = None) -> Any:
         """As `arun`, but yield the events of the agent while they happen, and the result last.

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import inspect
 import json
-import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Union, get_type_hints
 
@@ -61,10 +59,6 @@ class Durability(durable_exec.BaseDurabilityCapability[Any]):
         return RunnableConfig().idempotency_key
 
 
-class _NotRecordedError(Exception):
-    """An operation has no record. An error of its own: that of a store, such as a lost thread, must be raised."""
-
-
 class _Backend(durable_exec.CallableOperationBackend[dict[str, Any]]):
     """Executes an operation, or returns its recorded result.
 
@@ -78,7 +72,6 @@ class _Backend(durable_exec.CallableOperationBackend[dict[str, Any]]):
         config = durable_exec.RoleBasedOperationConfig[dict[str, Any]](model={}, event={}, capability={}, tool={})
         super().__init__(namer=_Namer(_NAME), config=config)
         self._counts: Counter[tuple[str, str]] = Counter()
-        self._lock = threading.Lock()
 
     async def execute(
         self,
@@ -97,29 +90,19 @@ class _Backend(durable_exec.CallableOperationBackend[dict[str, Any]]):
         self._counts[name, place] += 1
         key = f"{name}:{place}:{self._counts[name, place]}"
 
-        def refuse() -> str:
-            raise _NotRecordedError
+        async def make_record() -> str:
+            return json.dumps(await body())
 
-        # `once` returns a record, or calls a function that makes it; here there is nothing to call yet.
-        recorded: str | None = None
-        with suppress(_NotRecordedError):
-            recorded = RunnableConfig().once(key, refuse)
-        if recorded is None:
-            # A finished call is recorded even if it is cancelled now, because a parallel one has failed. The
-            # cancellation waits for that, and for a function on a thread: a run has its thread only until it stops.
-            held = HeldCancellation()
-            is_on_thread = any(isinstance(item, FunctionToolsetTool) and not item.is_async for item in cache_key)
-            try:
-                result = await (held.complete(body()) if is_on_thread else body())
-                recorded = json.dumps(result)
-                await held.complete_in_thread(self._record, key, recorded)
-            finally:
-                held.release()
-        return json.loads(recorded)
-
-    def _record(self, key: str, text: str) -> None:
-        with self._lock:  # parallel tool calls: a run takes one record at a time
-            RunnableConfig().once(key, lambda: text)
+        record = RunnableConfig().aonce(key, make_record)
+        if not any(isinstance(item, FunctionToolsetTool) and not item.is_async for item in cache_key):
+            return json.loads(await record)
+        # A function on a thread goes on although the call is cancelled, because a parallel one has failed. The
+        # cancellation waits for it, and for its record: a run has its thread only until it stops.
+        held = HeldCancellation()
+        try:
+            return json.loads(await held.complete(record))
+        finally:
+            held.release()
 
 
 class _Namer(durable_exec.JournalOperationNamer):

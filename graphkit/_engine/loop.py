@@ -637,9 +637,9 @@ def _relay_requests(
                 still_open |= {SUBGRAPH_TIMER + stop_id for stop_id in open_timers}
                 answered = [key for key in waiting if key not in still_open]
                 if answered:
-                    # The outer run does not sleep any more: if the process dies now, a worker takes it at once.
-                    is_asleep = outer.writes.get(ASLEEP) is not None
-                    yield from outer.record(dict.fromkeys([*answered, ASLEEP] if is_asleep else answered))
+                    if outer.writes.get(ASLEEP):  # no more: if the process dies now, a worker takes it at once
+                        answered.append(ASLEEP)
+                    yield from outer.record(dict.fromkeys(answered))
                 waiting = [key for key in waiting if key in still_open]
             if isinstance(request, Finish):  # the outer run keeps the run lock
                 continue

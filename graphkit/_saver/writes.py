@@ -61,6 +61,8 @@ CANCELLED: Final = "cancelled"
 INCOMPLETE: Final = "graphkit:incomplete"
 """A key in the metadata of the latest checkpoint of a copy, fork or import that has not ended, or in its
 pending writes if only its release is missing; see `graphkit._saver.incomplete`."""
+DECLARED_STOPS: Final = frozenset({"before", "after"})
+"""Values of `when` of the interrupts that the options declare, and of a pause: a plain resume passes them."""
 _STOPS: Final = (INTERRUPT, SUBGRAPH_INTERRUPT, ASLEEP, FAILURE, CANCELLED, langgraph_writes.CONTROL_WRITE)
 """The keys from which it follows that a run has stopped, or their prefixes."""
 _NONE: Final[Mapping[str, Any]] = {}

@@ -631,16 +631,19 @@ def _relay_requests(
         try:
             if waiting and not isinstance(request, _BEFORE_FIRST_STEP):
                 writes = nested.writes
-                open_interrupts = (*unanswered_interrupts(writes), *subgraph_interrupts(writes))
-                open_timers = (*unanswered_timers(writes), *subgraph_timers(writes))
-                still_open = {SUBGRAPH_INTERRUPT + stop_id for stop_id in open_interrupts}
-                still_open |= {SUBGRAPH_TIMER + stop_id for stop_id in open_timers}
+                open_ids = {
+                    *unanswered_interrupts(writes),
+                    *unanswered_timers(writes),
+                    *subgraph_interrupts(writes),
+                    *subgraph_timers(writes),
+                }
+                still_open = [key for key in waiting if key.partition(":")[2] in open_ids]
                 answered = [key for key in waiting if key not in still_open]
                 if answered:
                     if outer.writes.get(ASLEEP):  # no more: if the process dies now, a worker takes it at once
                         answered.append(ASLEEP)
                     yield from outer.record(dict.fromkeys(answered))
-                waiting = [key for key in waiting if key in still_open]
+                waiting = still_open
             if isinstance(request, Finish):  # the outer run keeps the run lock
                 continue
             # The outer run emits the interrupts, with its own, when its other branches have stopped.

@@ -775,12 +775,6 @@ class RunHistory:
             resolved["reminders"] = known.get("reminders") or sorted(times)
         return resolved
 
-    def store_at_stop(self) -> Steps:
-        """Store the position and the deferred writes of a nested run that stops."""
-        if self.saver is not None and not self.is_saved:
-            yield from self.save("loop", self.execution_start())
-        yield from self.record_deferred(is_stopping=True)
-
     def record_failure(self, failure: Exception | None, node_id: str | None) -> Steps:
         """Record the deferred writes, and the failure or the cancel that ended the run, if one did."""
         writes = dict(self._deferred)

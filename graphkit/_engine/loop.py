@@ -57,7 +57,6 @@ from graphkit._records.output import (
     InterruptionMetadata,
     NodeOutput,
     StateSnapshot,
-    WaitingInterrupt,
     When,
 )
 from graphkit._saver.status import PAUSE_REQUEST, WRITES_TAKEN_FROM
@@ -68,6 +67,7 @@ from graphkit._saver.writes import (
     SUBGRAPH_TIMER,
     subgraph_interrupts,
     subgraph_timers,
+    to_waiting_interrupt,
     unanswered_interrupts,
     unanswered_timers,
 )
@@ -510,7 +510,7 @@ class Run:
             yield from self._emit_interrupts()
             return
         if history.outer_execution is not None:
-            yield from history.store_at_stop()
+            yield from history.record({})  # the position, and what was deferred
             raise Halt
         node_id = self.next_node_id or history.position.node_id
         reason = self.control.cancellation.get("reason")
@@ -573,17 +573,10 @@ class Run:
             output.due = interrupt["due"]
             output.metadata = freeze({"reason": "timer"})
             return output
-        output.waiting = WaitingInterrupt(
-            thread_id=history.config.thread,
-            checkpoint_ns=history.config.checkpoint_ns,
-            checkpoint_id="" if history.base is None else history.base.id,
-            node_id=output.node_id,
-            when=output.when,
-            id=interrupt_id,
-            payload=output.payload,
-            created_at=interrupt["created_at"],
-            deadline=interrupt.get("deadline"),
-        )
+        config = history.config
+        if history.base is not None:
+            config = config.with_check_point_id(history.base.id)
+        output.waiting = to_waiting_interrupt(config, interrupt_id, interrupt)
         return output
 
     # Not a lambda in `_run_steps`: its local names would become slower, as those of a closure.

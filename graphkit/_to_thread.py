@@ -8,7 +8,9 @@ for calls whose result is still needed.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator
+from contextlib import suppress
 from functools import partial, wraps
 from threading import Thread
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
@@ -132,7 +134,27 @@ def capture_outcome(thunk: Thunk) -> Outcome:
     try:
         return thunk(), None
     except BaseException as error:  # noqa: BLE001 - `unwrap_outcome` raises it again
-        return None, error
+        return None, judge_cancellation(error)
+
+
+def judge_cancellation(error: BaseException) -> BaseException:
+    """Return the error of a call; a failure for a CancelledError, unless the task that makes the call is cancelled.
+
+    User code awaited something that was cancelled. Passed on, the error would look like a cancellation of the
+    run: the run would record no failure, and what awaits it would end as cancelled.
+    """
+    asyncio = sys.modules.get("asyncio")  # takes 25 ms to import; without it there is no CancelledError
+    was_cancelled = asyncio is not None and isinstance(error, asyncio.CancelledError)
+    if asyncio is None or not was_cancelled:
+        return error
+    task = None
+    with suppress(RuntimeError):  # no event loop runs on this thread
+        task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        return error
+    failure = RuntimeError("it awaited a task that was cancelled")
+    failure.__cause__ = error
+    return failure
 
 
 def unwrap_outcome(outcome: Outcome) -> Any:

@@ -37,7 +37,16 @@ from graphkit._saver.retention_policy import RetentionThread, find_store
 from graphkit._saver.run_lock import get_held_run_locks
 from graphkit._saver.status import find_next_time, grant_cancel_request
 from graphkit._saver.watch import Change, Watch
-from graphkit._saver.writes import ANSWER, GRAPH_ID, INTERRUPT, REMINDED, UPDATE, Submission, time_or_none
+from graphkit._saver.writes import (
+    ANSWER,
+    DECLARED_STOPS,
+    GRAPH_ID,
+    INTERRUPT,
+    REMINDED,
+    UPDATE,
+    Submission,
+    time_or_none,
+)
 from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError
 from graphkit.retention import RetentionPolicy
 from graphkit.schedules import Schedule
@@ -55,8 +64,6 @@ _LONGEST_WAIT: Final = 60.0
 machine may sleep."""
 _OWN_CLOCK_WAIT: Final = 0.05
 """The same for a clock that the worker was given: nobody can say when it moves."""
-_DECLARED_STOPS: Final = frozenset({"before", "after"})
-"""Values of `when` of interrupts that any resume passes."""
 _WAITING: Final = frozenset({"sleeping", "interrupted"})
 """The statuses of threads that a worker runs once a timer is due or a deadline has passed."""
 _RUNNABLE: Final = frozenset({"queued", "running", "stalled", "answered"})
@@ -566,9 +573,7 @@ class Worker:
             if time is not None and not is_runnable:
                 self._set_alarm(config.thread, time)
             # A run that was paused while a branch slept: a resume would undo the pause.
-            is_runnable = is_runnable and not any(
-                stop.when in _DECLARED_STOPS for stop in self.saver.interrupts(config)
-            )
+            is_runnable = is_runnable and not any(stop.when in DECLARED_STOPS for stop in self.saver.interrupts(config))
         elif latest.status == "finished":
             # A run that stopped after its last node may have yet to act on an answer.
             writes = self.saver.get_writes(config.with_check_point_id(latest.id))

@@ -50,7 +50,6 @@ from graphkit._engine.tasks import (
     advance_generator,
     close_generator,
     executing,
-    judge_cancellation,
     refuse_awaitable,
 )
 from graphkit._plan.compile_config import Program, iter_savers, program_of
@@ -63,7 +62,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import check_rights
 from graphkit._saver.run_lock import find_held_lock, locks_held_by_runs
 from graphkit._saver.writes import subgraph_namespace
-from graphkit._to_thread import HeldCancellation, JobThread, unwrap_outcome, wait_until_done
+from graphkit._to_thread import HeldCancellation, JobThread, judge_cancellation, unwrap_outcome, wait_until_done
 from graphkit.errors import GraphRunnerError
 
 # The rights that a run needs: asked for before its first node, of savers that decide about them
@@ -297,7 +296,7 @@ class Driver:
                     try:
                         answer = answers[request.__class__](request)
                     except BaseException as raised:  # noqa: BLE001 - the loop handles it
-                        error = raised
+                        error = judge_cancellation(raised)
         finally:
             del error  # its traceback refers to this frame
             self.active_runs.pop(id(self.run), None)

@@ -640,38 +640,24 @@ class RunHistory:
 
     def ensure_stored(self) -> Steps:
         """Make sure that pending writes can be recorded at the run's position."""
-        if self.saver is None or self.stores_at_exit:
-            return
-        is_copy = yield from self._store_position()
-        if is_copy and self.writes:
-            yield Record(self.saver, self._base_config(), self.writes)
-
-    def _store_position(self) -> Generator[Request, Any, bool]:
-        """Store the run's position as the latest checkpoint, unless it is that already.
-
-        Returns:
-            Whether a copy of an older checkpoint was stored. The pending writes of the original do
-            not belong to the copy.
-        """
-        # Three cases. The base is the latest checkpoint: nothing to do. The run has moved on without
-        # a save, because of an interval or of `durability="exit"`: the position becomes a checkpoint.
-        # The run has resumed an older checkpoint: pending writes recorded there would be seen by a
-        # reader of the older one, so they need a copy that is the latest.
-        is_copy = self.is_saved and not self.is_latest
-        if is_copy:
-            yield from self.save("fork", self.execution_start())
-        elif not self.is_saved:
-            yield from self.save("loop", self.execution_start())
-        return is_copy
+        is_stored = self.is_saved and self.is_latest
+        if self.saver is not None and not self.stores_at_exit and not is_stored:
+            yield from self.record({})
 
     def record(self, writes: Mapping[str, Any]) -> Steps:
-        """Record pending writes at the run's position; without a saver, keep them in memory."""
+        """Record pending writes at the run's position, which is stored first; without a saver, keep them in memory."""
         if self.saver is not None:
-            is_copy = yield from self._store_position()
-            if is_copy:
+            # Three cases. The run has moved on without a save, because of an interval or of `durability="exit"`:
+            # the position becomes a checkpoint. The run has resumed an older checkpoint: pending writes recorded
+            # there would be seen by a reader of the older one, so they need a copy that is the latest, and those
+            # of the original do not belong to the copy. The base is the latest checkpoint: nothing to do.
+            if not self.is_saved:
+                yield from self.save("loop", self.execution_start())
+            elif not self.is_latest:
+                yield from self.save("fork", self.execution_start())
                 writes = {**self.writes, **writes}
-            if self.is_saved:  # else the save failed, and the options say to go on
-                combined = {**self._deferred, **writes}
+            combined = {**self._deferred, **writes}
+            if combined and self.is_saved:  # else the save failed, and the options say to go on
                 yield Record(self.saver, self._base_config(), combined)
                 # A branch may have deferred more in the meantime.
                 self._deferred = {key: value for key, value in self._deferred.items() if key not in combined}
@@ -788,12 +774,6 @@ class RunHistory:
             times = [now + each if isinstance(each, timedelta) else each for each in terms.reminders]
             resolved["reminders"] = known.get("reminders") or sorted(times)
         return resolved
-
-    def store_at_stop(self) -> Steps:
-        """Store the position and the deferred writes of a nested run that stops."""
-        if self.saver is not None and not self.is_saved:
-            yield from self.save("loop", self.execution_start())
-        yield from self.record_deferred(is_stopping=True)
 
     def record_failure(self, failure: Exception | None, node_id: str | None) -> Steps:
         """Record the deferred writes, and the failure or the cancel that ended the run, if one did."""

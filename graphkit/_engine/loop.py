@@ -57,7 +57,6 @@ from graphkit._records.output import (
     InterruptionMetadata,
     NodeOutput,
     StateSnapshot,
-    WaitingInterrupt,
     When,
 )
 from graphkit._saver.status import PAUSE_REQUEST, WRITES_TAKEN_FROM
@@ -68,6 +67,7 @@ from graphkit._saver.writes import (
     SUBGRAPH_TIMER,
     subgraph_interrupts,
     subgraph_timers,
+    to_waiting_interrupt,
     unanswered_interrupts,
     unanswered_timers,
 )
@@ -510,7 +510,7 @@ class Run:
             yield from self._emit_interrupts()
             return
         if history.outer_execution is not None:
-            yield from history.store_at_stop()
+            yield from history.record({})  # the position, and what was deferred
             raise Halt
         node_id = self.next_node_id or history.position.node_id
         reason = self.control.cancellation.get("reason")
@@ -573,17 +573,10 @@ class Run:
             output.due = interrupt["due"]
             output.metadata = freeze({"reason": "timer"})
             return output
-        output.waiting = WaitingInterrupt(
-            thread_id=history.config.thread,
-            checkpoint_ns=history.config.checkpoint_ns,
-            checkpoint_id="" if history.base is None else history.base.id,
-            node_id=output.node_id,
-            when=output.when,
-            id=interrupt_id,
-            payload=output.payload,
-            created_at=interrupt["created_at"],
-            deadline=interrupt.get("deadline"),
-        )
+        config = history.config
+        if history.base is not None:
+            config = config.with_check_point_id(history.base.id)
+        output.waiting = to_waiting_interrupt(config, interrupt_id, interrupt)
         return output
 
     # Not a lambda in `_run_steps`: its local names would become slower, as those of a closure.
@@ -631,16 +624,19 @@ def _relay_requests(
         try:
             if waiting and not isinstance(request, _BEFORE_FIRST_STEP):
                 writes = nested.writes
-                open_interrupts = (*unanswered_interrupts(writes), *subgraph_interrupts(writes))
-                open_timers = (*unanswered_timers(writes), *subgraph_timers(writes))
-                still_open = {SUBGRAPH_INTERRUPT + stop_id for stop_id in open_interrupts}
-                still_open |= {SUBGRAPH_TIMER + stop_id for stop_id in open_timers}
+                open_ids = {
+                    *unanswered_interrupts(writes),
+                    *unanswered_timers(writes),
+                    *subgraph_interrupts(writes),
+                    *subgraph_timers(writes),
+                }
+                still_open = [key for key in waiting if key.partition(":")[2] in open_ids]
                 answered = [key for key in waiting if key not in still_open]
                 if answered:
-                    # The outer run does not sleep any more: if the process dies now, a worker takes it at once.
-                    is_asleep = outer.writes.get(ASLEEP) is not None
-                    yield from outer.record(dict.fromkeys([*answered, ASLEEP] if is_asleep else answered))
-                waiting = [key for key in waiting if key in still_open]
+                    if outer.writes.get(ASLEEP):  # no more: if the process dies now, a worker takes it at once
+                        answered.append(ASLEEP)
+                    yield from outer.record(dict.fromkeys(answered))
+                waiting = still_open
             if isinstance(request, Finish):  # the outer run keeps the run lock
                 continue
             # The outer run emits the interrupts, with its own, when its other branches have stopped.

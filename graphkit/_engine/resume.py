@@ -40,6 +40,7 @@ from graphkit._saver.writes import (
     ANSWER,
     ASLEEP,
     CANCELLED,
+    DECLARED_STOPS,
     FAILURE,
     INTERRUPT,
     OUTER_EXECUTION,
@@ -68,8 +69,6 @@ HOW_TO_ANSWER: Final = "an answer is an input: invoke(GraphResume(answer), threa
 _SOURCES_OF_LOOP: Final = frozenset({"input", "loop"})
 """Values of `source` in the metadata of checkpoints at which a resume still makes the declared
 stops; it does not after an update, a fork or an answer."""
-_DECLARED_STOPS: Final = frozenset({"before", "after"})
-"""Values of `when` of interrupts that the options declare."""
 
 
 def prepare_resume(history: RunHistory, resume: GraphResume) -> Generator[Request, Any, ResumePlan]:
@@ -95,16 +94,8 @@ def prepare_resume(history: RunHistory, resume: GraphResume) -> Generator[Reques
     history.reporter.post_load(base)
     writes = yield from history.load_writes(base)
     state = history.state
-    kept_stops: set[str] = set()
-    if history.passable_stops is not None:
-        for interrupt_id, interrupt in unanswered_interrupts(writes).items():
-            is_pause = interrupt.get("metadata", {}).get("reason") == "pause"
-            if interrupt["when"] in _DECLARED_STOPS and not is_pause and interrupt_id not in history.passable_stops:
-                kept_stops.add(interrupt_id)
     try:
-        plan = plan_resume(
-            state, base, writes, resume, history.now(), is_latest=history.is_latest, kept_stops=kept_stops
-        )
+        plan = plan_resume(history, base, writes, resume)
     except GraphRunnerError as error:
         history.reporter.add_place(error, error.node_id, state.data)
         raise
@@ -121,30 +112,21 @@ def prepare_resume(history: RunHistory, resume: GraphResume) -> Generator[Reques
 # The plan
 
 
-def plan_resume(
-    state: RunState,
-    base: Checkpoint,
-    writes: Mapping[str, Any],
-    resume: GraphResume,
-    now: datetime,
-    *,
-    is_latest: bool,
-    kept_stops: Collection[str] = (),
-) -> ResumePlan:
+def plan_resume(history: RunHistory, base: Checkpoint, writes: Mapping[str, Any], resume: GraphResume) -> ResumePlan:
     """Decide how a resume goes on from a checkpoint. Changes nothing.
 
     Args:
-        state: the state at the checkpoint; only its graph and its transient keys matter here.
+        history: the history; of its state, only the graph and the transient keys matter here.
         base: the checkpoint.
         writes: its pending writes.
         resume: what the caller gave.
-        now: the time.
-        is_latest: whether it is the latest checkpoint of its history.
-        kept_stops: the ids of declared stops at which the run stops again.
 
     Raises:
         GraphRunnerError: the resume does not match what waits; names no place but a node.
     """
+    state = history.state
+    now = history.now()
+    is_latest = history.is_latest
     submission = Submission.find(base.next_node_id, base.metadata)
     next_node_id = base.next_node_id
     if next_node_id is not None and submission is None:
@@ -159,6 +141,13 @@ def plan_resume(
     recorded = dict(writes)
     if not is_latest:  # its interrupts wait again, without their answers
         recorded = asked_again(recorded, now)
+    # A nested run stops again where no human has seen that it stopped, or where this resume is for another stop.
+    kept_stops: set[str] = set()
+    for interrupt_id, interrupt in unanswered_interrupts(recorded).items():
+        is_pause = interrupt.get("metadata", {}).get("reason") == "pause"
+        is_passable = history.passable_stops is None or interrupt_id in history.passable_stops
+        if interrupt["when"] in DECLARED_STOPS and not is_pause and not is_passable:
+            kept_stops.add(interrupt_id)
     passed = {key: value for key, value in recorded.items() if key.removeprefix(INTERRUPT) not in kept_stops}
     was_interrupted = any(key.startswith(STOP_PREFIXES) for key in passed)
     waiting = unanswered_interrupts(passed)
@@ -232,7 +221,7 @@ def _read_own_part(
     writes: dict[str, Any] = {
         ANSWER + interrupt_id: None
         for interrupt_id, interrupt in waiting.items()
-        if interrupt["when"] in _DECLARED_STOPS
+        if interrupt["when"] in DECLARED_STOPS
     }
     updates: dict[str, Any] = {}
     if resume.has_value:

@@ -44,7 +44,14 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import CANCEL_REQUEST, LOOK_INTERVAL
-from graphkit._to_thread import HeldCancellation, Outcome, capture_outcome, unwrap_outcome, wait_until_done
+from graphkit._to_thread import (
+    HeldCancellation,
+    Outcome,
+    capture_outcome,
+    judge_cancellation,
+    unwrap_outcome,
+    wait_until_done,
+)
 from graphkit._wording import describe_error
 from graphkit.errors import GraphRunnerError
 
@@ -181,7 +188,7 @@ class TaskFutures:
         except CancelledError as error:
             return None, Stop() if ticket in self.withdrawn else error
         except BaseException as error:  # noqa: BLE001 - of the executor: a broken pool, a dead worker
-            return None, error
+            return None, judge_cancellation(error)
         if not isinstance(outcome, RemoteOutcome):
             return outcome  # type: ignore[no-any-return]
         context = task.context
@@ -401,22 +408,6 @@ class AsyncPool:
             with executing(task.context):
                 return await _capture_outcome(result)
         return result, error
-
-
-def judge_cancellation(error: BaseException) -> BaseException:
-    """Return the error of user code; another one for a CancelledError if nobody cancels the task that executes it.
-
-    The code awaited something that was cancelled. Passed on, the error would look like a cancellation of the
-    run: the run would record no failure, and whatever awaits it would end as cancelled.
-    """
-    import asyncio
-
-    task = asyncio.current_task()
-    if not isinstance(error, asyncio.CancelledError) or task is None or task.cancelling():
-        return error
-    failure = RuntimeError("it awaited a task that was cancelled")
-    failure.__cause__ = error
-    return failure
 
 
 def is_async(task: Task) -> bool:

@@ -61,6 +61,8 @@ CANCELLED: Final = "cancelled"
 INCOMPLETE: Final = "graphkit:incomplete"
 """A key in the metadata of the latest checkpoint of a copy, fork or import that has not ended, or in its
 pending writes if only its release is missing; see `graphkit._saver.incomplete`."""
+DECLARED_STOPS: Final = frozenset({"before", "after"})
+"""Values of `when` of the interrupts that the options declare, and of a pause: a plain resume passes them."""
 _STOPS: Final = (INTERRUPT, SUBGRAPH_INTERRUPT, ASLEEP, FAILURE, CANCELLED, langgraph_writes.CONTROL_WRITE)
 """The keys from which it follows that a run has stopped, or their prefixes."""
 _NONE: Final[Mapping[str, Any]] = {}
@@ -389,24 +391,25 @@ def waiting_interrupts(config: RunnableConfig, writes: Mapping[str, Any]) -> lis
         config: names the checkpoint.
         writes: its pending writes.
     """
-    found: list[WaitingInterrupt] = []
     if is_cancelled(writes):
-        return found
-    for key, interrupt in unanswered_interrupts(writes).items():
-        found.append(
-            WaitingInterrupt(
-                thread_id=config.thread,
-                checkpoint_ns=config.checkpoint_ns,
-                checkpoint_id=config.checkpoint_id or "",
-                node_id=interrupt["node_id"],
-                when=interrupt["when"],
-                id=key,
-                payload=interrupt["payload"],
-                created_at=interrupt["created_at"],
-                deadline=interrupt.get("deadline"),
-            )
-        )
-    return found
+        return []
+    waiting = unanswered_interrupts(writes)
+    return [to_waiting_interrupt(config, key, interrupt) for key, interrupt in waiting.items()]
+
+
+def to_waiting_interrupt(config: RunnableConfig, interrupt_id: str, interrupt: Mapping[str, Any]) -> WaitingInterrupt:
+    """Return a recorded interrupt as listings show it; the config names its checkpoint."""
+    return WaitingInterrupt(
+        thread_id=config.thread,
+        checkpoint_ns=config.checkpoint_ns,
+        checkpoint_id=config.checkpoint_id or "",
+        node_id=interrupt["node_id"],
+        when=interrupt["when"],
+        id=interrupt_id,
+        payload=interrupt["payload"],
+        created_at=interrupt["created_at"],
+        deadline=interrupt.get("deadline"),
+    )
 
 
 class LatestCheckpoint(NamedTuple):

@@ -301,6 +301,25 @@ def test_what_awaits_a_cancelled_task_fails_and_cancels_no_run(saver, graph):
     assert saver.history(CONFIG)[0].status == "failed"
 
 
+def run_what_was_cancelled(*_):
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        make_chain(a=run_what_was_cancelled),
+        make_map(run_what_was_cancelled, [1, 2]),
+        make_graph(LOG, "START>a").add_conditional_edges("a", run_what_was_cancelled, [END]),
+    ],
+    ids=["node", "map", "edge"],
+)
+def test_a_sync_function_whose_own_event_loop_was_cancelled_fails(saver, go, graph):
+    with pytest.raises(GraphRunnerError, match="awaited a task that was cancelled"):
+        go(graph.compile(checkpoint_saver=saver), {})
+    assert saver.history(CONFIG)[0].status == "failed"
+
+
 def test_a_cancelled_node_may_finish_after_all(saver):
     async def run():
         started = asyncio.Event()

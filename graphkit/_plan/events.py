@@ -66,7 +66,7 @@ _RANKS: Final[Mapping[str, int]] = {level: rank for rank, level in enumerate(_OR
 
 @final
 class Event(NamedTuple):
-    """One occurrence in a run. Immutable; `EVENTS` lists the types."""
+    """One occurrence in a run. Immutable. docs/from-other-systems.md lists the types."""
 
     type: str
     level: Level

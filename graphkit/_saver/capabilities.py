@@ -205,7 +205,8 @@ class SupportsRemove(Protocol):
     def remove(self, config: ConfigLike, ids: Collection[str]) -> int:
         """Remove checkpoints of a history, with their pending writes and tags.
 
-        The other checkpoints keep their whole states.
+        The other checkpoints keep their whole states. A thread of which nothing is left does not
+        exist any more.
 
         Returns:
             How many of the checkpoints the history had.

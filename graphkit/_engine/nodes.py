@@ -26,9 +26,10 @@ from typing import Any, Final, final
 from graphkit._engine.concurrent import run_concurrently
 from graphkit._engine.history import Halt, RunHistory
 from graphkit._engine.reporter import describe_cause, find_user_traceback
-from graphkit._engine.requests import Close, Collected, Emit, Ended, Next, Request, RunNode, Steps
+from graphkit._engine.requests import Close, Collected, Emit, Next, Request, RunNode, Steps
 from graphkit._engine.routing import call_user, follow_edge, resolve_goto
 from graphkit._engine.state import RunState, keys_of, pack, unpack
+from graphkit._plan.calls import Ended
 from graphkit._plan.topology import Call, Fork, Node, StateItems
 from graphkit._records.context import GraphInterrupt, NodeContext
 from graphkit._records.output import (
@@ -239,12 +240,10 @@ class NodeRunner:
         is_over = False
         try:
             while True:
-                if source.__class__ is not Collected:
-                    chunk = yield Next(source, context)
-                elif source.chunks:
+                if source.__class__ is Collected:
                     chunk = source.chunks.pop(0)
                 else:
-                    chunk = Ended(source.value)
+                    chunk = yield Next(source, context)
                 if chunk.__class__ is Ended:
                     is_over = True
                     if command is not None and chunk.value is not None:

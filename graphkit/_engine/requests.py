@@ -93,24 +93,13 @@ class Next(Task):
 
 
 @final
-class Ended:
-    """The answer to Next when no chunk is left; holds what the generator returned."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-@final
 class Collected:
-    """Everything that a generator yielded and returned in another process."""
+    """Everything that a generator yielded in another process; the last item is Ended."""
 
-    __slots__ = ("chunks", "value")
+    __slots__ = ("chunks",)
 
-    def __init__(self, chunks: list[Any], value: Any) -> None:
+    def __init__(self, chunks: list[Any]) -> None:
         self.chunks = chunks
-        self.value = value
 
 
 @final

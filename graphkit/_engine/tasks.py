@@ -29,7 +29,6 @@ from graphkit._engine.requests import (
     Close,
     Collected,
     DoneTask,
-    Ended,
     Next,
     RunNode,
     Start,
@@ -38,7 +37,7 @@ from graphkit._engine.requests import (
     Wait,
     Withdraw,
 )
-from graphkit._plan.calls import EXHAUSTED, next_chunk
+from graphkit._plan.calls import Ended, next_chunk
 from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
@@ -104,10 +103,7 @@ def call_action(task: RunNode) -> Any:
 def advance_generator(task: Next) -> Any:
     """Return the next chunk of a generator, or Ended; on the calling thread."""
     with executing(task.context):
-        try:
-            return next(task.generator)
-        except StopIteration as end:
-            return Ended(end.value)
+        return next_chunk(task.generator)
 
 
 def close_generator(request: Close) -> None:
@@ -593,10 +589,10 @@ def perform(remote_call: RemoteCall) -> RemoteOutcome:
         with executing(context):
             returned = remote_call.call.run(remote_call.argument, remote_call.config)
             if returned.__class__ is GeneratorType:
-                chunks: list[Any] = []
-                while (chunk := next_chunk(returned))[0] is not EXHAUSTED:
-                    chunks.append(chunk[0])
-                returned = Collected(chunks, chunk[1])
+                chunks = [next_chunk(returned)]
+                while not isinstance(chunks[-1], Ended):
+                    chunks.append(next_chunk(returned))
+                returned = Collected(chunks)
             result = returned  # not before: a generator that failed cannot be sent back
     except (Exception, GraphInterrupt) as raised:  # noqa: BLE001 - raised again in the run
         raised.add_note(f"In process {os.getpid()}:\n{''.join(traceback.format_exception(raised))}")

@@ -54,8 +54,23 @@ if TYPE_CHECKING:
 # A call that may be repeated is made inside `with attempts:`, which swallows an error that another
 # attempt follows. A generator starts over then, so chunks that it yielded before come again.
 
-EXHAUSTED: Final = object()
-"""Stands for the end of a generator."""
+
+@final
+class Ended:
+    """Stands for the next chunk of a generator that has ended; holds what it returned."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def next_chunk(chunks: Iterator[Any]) -> Any:
+    """Return the next chunk of a generator, or Ended."""
+    try:
+        return next(chunks)
+    except StopIteration as end:
+        return Ended(end.value)
 
 
 class Attempts:
@@ -150,24 +165,13 @@ RUN: Final[Mapping[tuple[bool, bool], Callable[..., Any]]] = {
 async def iterate_on_thread(chunks: Iterator[Any]) -> AsyncGenerator[Any]:
     """Iterate with each step on a thread; what a generator returns comes last, as a Command."""
     try:
-        while True:
-            chunk, returned = await finish_in_thread(partial(next_chunk, chunks))
-            if chunk is EXHAUSTED:
-                break
+        while not isinstance(chunk := await finish_in_thread(next_chunk, chunks), Ended):
             yield chunk
-        if returned is not None:
-            yield _to_command(returned)
+        if chunk.value is not None:
+            yield _to_command(chunk.value)
     finally:
         if inspect.isgenerator(chunks):
             chunks.close()
-
-
-def next_chunk(chunks: Iterator[Any]) -> tuple[Any, Any]:
-    """Return the next chunk and None; at the end, EXHAUSTED and what the generator returned."""
-    try:
-        return next(chunks), None
-    except StopIteration as end:
-        return EXHAUSTED, end.value
 
 
 def _to_command(update: Any) -> Command:
@@ -369,11 +373,9 @@ def _run_generator_in_time(thunk: Thunk, budget: _TimeBudget) -> Generator[Any, 
     with _TimedAttempt(budget) as attempt:
         chunks = RUN[False, True](thunk)
         try:
-            while True:
-                chunk, returned = attempt.run(partial(next_chunk, chunks))
-                if chunk is EXHAUSTED:
-                    return returned
+            while not isinstance(chunk := attempt.run(partial(next_chunk, chunks)), Ended):
                 yield chunk
+            return chunk.value
         except GeneratorExit:
             attempt.run(chunks.close)
             raise
@@ -383,7 +385,7 @@ def _run_generator_in_time(thunk: Thunk, budget: _TimeBudget) -> Generator[Any, 
 
 async def _run_async_generator_in_time(thunk: Thunk, budget: _TimeBudget) -> AsyncGenerator[Any]:
     async with aclosing(RUN[True, True](thunk)) as chunks:
-        while (chunk := await budget.run(anext(chunks, EXHAUSTED))) is not EXHAUSTED:
+        while not isinstance(chunk := await budget.run(anext(chunks, Ended(None))), Ended):
             yield chunk
 
 

@@ -403,12 +403,15 @@ def rollback(
         refuse_incomplete(saver, config.thread)
         checkpoint = _load(saver, config)
         check_rights(saver, config, "put", "put_writes")
-        copy = StoredCheckpoint(
-            _copy_as_fork(checkpoint, created_at, id=generate_id(), parent_id=checkpoint.id),
-            writes=_read_interrupts(saver, config, checkpoint, created_at),
-        )
+        copy = _copy_as_fork(checkpoint, created_at, id=generate_id(), parent_id=checkpoint.id)
+        writes = _read_interrupts(saver, config, checkpoint, created_at)
+        if writes:  # if the process dies before it has recorded them, a resume finds them there
+            taken_from = checkpoint.id
+            if read_left_writes(saver, config, checkpoint):
+                taken_from = checkpoint.metadata[WRITES_TAKEN_FROM]
+            copy = copy.with_metadata(FrozenDict({**copy.metadata, WRITES_TAKEN_FROM: taken_from}))
         # At a config with a checkpoint id, put replaces that checkpoint.
-        return copy.put(saver, config.with_check_point_id(None))
+        return StoredCheckpoint(copy, writes).put(saver, config.with_check_point_id(None))
 
 
 def lineage(history: Sequence[CheckpointInfo], checkpoint_id: str) -> list[CheckpointInfo]:

@@ -141,13 +141,7 @@ def plan_resume(history: RunHistory, base: Checkpoint, writes: Mapping[str, Any]
     recorded = dict(writes)
     if not is_latest:  # its interrupts wait again, without their answers
         recorded = asked_again(recorded, now)
-    # A nested run stops again where no human has seen that it stopped, or where this resume is for another stop.
-    kept_stops: set[str] = set()
-    for interrupt_id, interrupt in unanswered_interrupts(recorded).items():
-        is_pause = interrupt.get("metadata", {}).get("reason") == "pause"
-        is_passable = history.passable_stops is None or interrupt_id in history.passable_stops
-        if interrupt["when"] in DECLARED_STOPS and not is_pause and not is_passable:
-            kept_stops.add(interrupt_id)
+    kept_stops = _find_kept_stops(history, base, recorded, resume)
     passed = {key: value for key, value in recorded.items() if key.removeprefix(INTERRUPT) not in kept_stops}
     was_interrupted = any(key.startswith(STOP_PREFIXES) for key in passed)
     waiting = unanswered_interrupts(passed)
@@ -183,6 +177,26 @@ def plan_resume(history: RunHistory, base: Checkpoint, writes: Mapping[str, Any]
         nested=parts.by_namespace,
         follows_failure=follows_failure,
     )
+
+
+def _find_kept_stops(
+    history: RunHistory, base: Checkpoint, recorded: Mapping[str, Any], resume: GraphResume
+) -> set[str]:
+    """Return the ids of the declared stops at which the run stops again, because no human has seen them.
+
+    Those of a nested run, if the outer run has not recorded them, or if the resume answers something else. Those
+    of any run, if an update or a rollback has died, so that its checkpoint lacks the stops of the one before.
+    """
+    was_shown = resume.has_value or not history.is_latest or history.writes_from == base.id
+    kept_stops: set[str] = set()
+    for interrupt_id, interrupt in unanswered_interrupts(recorded).items():
+        is_pause = interrupt.get("metadata", {}).get("reason") == "pause"
+        is_passable = was_shown
+        if history.passable_stops is not None:
+            is_passable = interrupt_id in history.passable_stops
+        if interrupt["when"] in DECLARED_STOPS and not is_pause and not is_passable:
+            kept_stops.add(interrupt_id)
+    return kept_stops
 
 
 class _Brought(NamedTuple):

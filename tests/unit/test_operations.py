@@ -265,7 +265,7 @@ def test_a_copy_does_not_continue_the_old_node_execution(app, waiting):
     fork(waiting, updated, NEW)
     rollback(waiting, updated)
     for config in (T, NEW):
-        assert not {"visit", "keeps", "resumed_at"} & waiting.get(config).metadata.keys()
+        assert not {"visit", "resumed_at"} & waiting.get(config).metadata.keys()
 
 
 @pytest.mark.parametrize("operation", [lambda saver, at: fork(saver, at, "new"), rollback])

@@ -7,7 +7,7 @@ import pytest
 
 from graphkit import END, START, Command, GraphResume, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError, ThreadBusyError
-from graphkit.operations import cancel, update
+from graphkit.operations import cancel, rollback, update
 from graphkit.worker import Worker
 from savers import MemorySaver
 from tests.support.graphs import (
@@ -358,3 +358,25 @@ def test_what_an_earlier_checkpoint_asked_is_asked_again(saver, deaths, monkeypa
     assert compiled.invoke_final(GraphResume("no"), CONFIG).payload == "really?"
     assert compiled.invoke(GraphResume("never"), CONFIG)["log"] == ["a", "no", "never"]
     assert len(keys) == 2
+
+
+@pytest.mark.parametrize(("updates", "rollbacks"), [(1, 0), (0, 1), (1, 1)])
+def test_a_death_while_going_back_to_a_declared_stop_does_not_pass_it(updates, rollbacks, monkeypatch):
+    saver = MemorySaver()
+    compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
+    stop = compiled.invoke_final({}, CONFIG)
+    compiled.invoke(None, CONFIG)
+    config = CONFIG.replace(checkpoint_id=stop.waiting.checkpoint_id)
+
+    if updates:
+        die_in_update(compiled, saver, monkeypatch, config, {})
+        config = CONFIG.replace(checkpoint_id=saver.get(CONFIG).id)
+    if rollbacks:
+        with monkeypatch.context() as patched, suppress(TypeError):
+            patched.setattr(saver, "put_writes", None)
+            rollback(saver, config)
+
+    assert status_of(saver) == "stalled"
+    Worker(saver, compiled).run(once=True)
+    assert pending_ids(saver) == [stop.id]
+    assert compiled.invoke(None, CONFIG)["log"] == ["a", "b"]

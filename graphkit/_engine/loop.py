@@ -65,8 +65,7 @@ from graphkit._saver.writes import (
     OUTER_EXECUTION,
     SUBGRAPH_INTERRUPT,
     SUBGRAPH_TIMER,
-    subgraph_interrupts,
-    subgraph_timers,
+    subgraph_stops,
     to_waiting_interrupt,
     unanswered_interrupts,
     unanswered_timers,
@@ -624,12 +623,7 @@ def _relay_requests(
         try:
             if waiting and not isinstance(request, _BEFORE_FIRST_STEP):
                 writes = nested.writes
-                open_ids = {
-                    *unanswered_interrupts(writes),
-                    *unanswered_timers(writes),
-                    *subgraph_interrupts(writes),
-                    *subgraph_timers(writes),
-                }
+                open_ids = {*unanswered_interrupts(writes), *unanswered_timers(writes), *subgraph_stops(writes)}
                 still_open = [key for key in waiting if key.partition(":")[2] in open_ids]
                 answered = [key for key in waiting if key not in still_open]
                 if answered:

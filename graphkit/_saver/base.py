@@ -48,7 +48,7 @@ from graphkit._saver.writes import (
     follow_namespaces,
     nested_namespaces,
     subgraph_interrupts,
-    subgraph_timers,
+    subgraph_stops,
     waiting_interrupts,
 )
 from graphkit._to_thread import HeldCancellation, finish_in_thread, run_in_thread
@@ -223,8 +223,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             if not history:
                 return None
             writes = self.get_writes(config)
-            waiting = (*subgraph_interrupts(writes).values(), *subgraph_timers(writes).values())
-            return [*nested_namespaces(namespace, history), *waiting]
+            return [*nested_namespaces(namespace, history), *subgraph_stops(writes).values()]
 
         return follow_namespaces([""], find_nested)
 

@@ -40,7 +40,7 @@ from graphkit._saver.writes import (
     is_cancelled,
     next_time_of,
     subgraph_interrupts,
-    subgraph_timers,
+    subgraph_stops,
     unanswered_interrupts,
     writes_of_copy,
 )
@@ -192,7 +192,7 @@ def find_next_time(saver: BaseCheckpointSaver, config: RunnableConfig) -> dateti
     writes = saver.get_writes(config)
     if is_cancelled(writes):
         return None
-    nested = {*subgraph_interrupts(writes).values(), *subgraph_timers(writes).values()}
+    nested = {*subgraph_stops(writes).values()}
     inside = [find_next_time(saver, config.replace(checkpoint_ns=name, checkpoint_id=None)) for name in nested]
     times = [next_time_of(writes), *inside]
     return min((time for time in times if time is not None), default=None)

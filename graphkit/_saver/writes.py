@@ -371,10 +371,10 @@ def subgraph_interrupts(writes: Mapping[str, Any]) -> dict[str, str]:
     return {key: namespace for key, namespace in recorded.items() if namespace is not None}
 
 
-def subgraph_timers(writes: Mapping[str, Any]) -> dict[str, str]:
-    """Return the pending timers in nested graphs: id -> namespace."""
-    recorded = _strip_prefix(SUBGRAPH_TIMER, writes)
-    return {key: namespace for key, namespace in recorded.items() if namespace is not None}
+def subgraph_stops(writes: Mapping[str, Any]) -> dict[str, str]:
+    """Return the pending interrupts and timers in nested graphs: id -> namespace."""
+    timers = _strip_prefix(SUBGRAPH_TIMER, writes)
+    return subgraph_interrupts(writes) | {key: namespace for key, namespace in timers.items() if namespace is not None}
 
 
 def next_update_key(writes: Mapping[str, Any]) -> str:

@@ -1,7 +1,6 @@
 """What users of LangGraph and newcomers write: it works, or a sentence names graphkit's way."""
 
 import copy
-import dataclasses
 import pickle
 import re
 
@@ -13,7 +12,6 @@ from graphkit import (
     Channels,
     CheckpointerConfigurationError,
     Command,
-    CompileConfig,
     GraphRunnerError,
     GraphStateError,
     NodeExecutionError,
@@ -39,12 +37,6 @@ def make_graph():
 
 def chain():
     return make_graph().add_sequence([first, second]).set_entry_point("first").set_finish_point("second")
-
-
-def test_a_node_takes_the_name_of_its_function():
-    graph = make_graph().add_node(first, metadata={"team": "a"}).set_entry_point("first").set_finish_point("first")
-
-    assert graph.compile().invoke({}) == {"log": ["first"]}
 
 
 @pytest.mark.parametrize("function", [lambda state: {}, copy.deepcopy(object)()])
@@ -217,11 +209,6 @@ def test_attributes_of_langgraphs_snapshots_are_explained():
     assert not hasattr(app.get_state("t"), "zzzz")
 
 
-def test_compile_takes_every_field_of_its_config():
-    defaults = {field.name: field.default for field in dataclasses.fields(CompileConfig)}
-    assert chain().compile(**defaults).compile_config == CompileConfig()
-
-
 def test_an_unknown_node_is_answered_with_the_nearest_one():
     graph = make_graph().add_node(first)
 
@@ -245,11 +232,6 @@ def test_a_graph_that_is_not_compiled_is_explained():
 def test_a_saver_in_place_of_the_config_names_the_option():
     with pytest.raises(TypeError, match="checkpoint_saver"):
         chain().compile(MemorySaver())
-
-
-def test_the_class_of_a_saver_is_no_saver():
-    with pytest.raises(CheckpointerConfigurationError, match=r"the class MemorySaver"):
-        chain().compile(checkpoint_saver=MemorySaver)
 
 
 @pytest.mark.parametrize("key", ["threadId", "thread-id", "threadid"])

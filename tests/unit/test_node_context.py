@@ -79,13 +79,6 @@ def test_several_questions_are_asked_in_turn_and_answers_replayed_in_order(saver
     assert len(started) == 4
 
 
-def test_a_question_inside_after_a_declared_stop(saver):
-    compiled = asking("q").compile(checkpoint_saver=saver, interrupt_before=["ask"])
-    assert run(compiled, {}).when == "before"
-    assert run(compiled, GraphResume({"log": "b"})).when == "inside"
-    assert run(compiled, GraphResume("yes")).state["log"] == ["a", "b", "yes", "z"]
-
-
 def test_a_resume_without_a_value_asks_again_under_the_same_id(saver):
     payloads = iter(["first", "second", "third"])
 

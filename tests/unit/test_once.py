@@ -9,7 +9,7 @@ from graphkit import END, START, GraphResume, RetryPolicy, StateGraph, interrupt
 from graphkit.errors import CheckpointSerializationError, GraphRunnerError, NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, LOG, Killed, at_checkpoint, both, invoke, make_chain
+from tests.support.graphs import CONFIG, LOG, Killed, both, invoke, make_chain
 
 pytestmark = pytest.mark.sweep(1, of=("saver", "how"), in_turn=True)
 
@@ -178,15 +178,6 @@ def test_it_is_on_the_disk_before_the_node_goes_on(tmp_path):
     assert seen == [(START, ["done"])] * 3
 
 
-def test_the_checkpoint_itself_stays_as_it_is(saver):
-    graph = make_chain(a=Charge(raises(ValueError()))).compile(checkpoint_saver=saver)
-    with pytest.raises(NodeExecutionError):
-        graph.invoke({"log": "i"}, CONFIG)
-    (only,) = saver.list(CONFIG)
-    assert (only.node_id, dict(only.state)) == (START, {"log": ["i"]})
-    assert 1 in saver.get_writes(CONFIG).values()
-
-
 @pytest.mark.parametrize("result", [None, False, (1, [2]), {"a": {1, 2}}])
 def test_any_result_that_can_be_stored(saver, result):
     runs = []
@@ -216,16 +207,6 @@ def test_a_result_that_cannot_be_stored(tmp_path):
     app = graph.compile(checkpoint_saver=MemorySaver())
     with pytest.raises(NodeExecutionError, match="cannot be stored"):
         app.invoke({}, CONFIG)
-
-
-def test_a_result_cannot_be_changed_afterwards(saver):
-    mine = [1]
-    graph = make_chain(a=lambda state, config: {"log": config.once("k", lambda: mine)}).compile(checkpoint_saver=saver)
-    with pytest.raises(NodeExecutionError, match="read-only"):
-        make_chain(a=lambda state, config: config.once("k", lambda: [1]).append(2)).compile().invoke({})
-    graph.invoke({}, CONFIG)
-    mine.append(2)
-    assert [*saver.get_writes(at_checkpoint(saver.list(CONFIG)[-1])).values()] == [[1]]
 
 
 def test_an_effect_that_fails_is_not_recorded(saver):
@@ -307,14 +288,3 @@ def test_without_a_saver_and_outside_a_node():
         CONFIG.once("k", charge.effect)
     with pytest.raises(GraphRunnerError, match="inside a node"):
         asyncio.run(CONFIG.aonce("k", charge.effect.later))
-
-
-@both
-def test_in_a_subgraph(saver, how):
-    charge = Charge(raises(Killed()))
-    graph = make_chain(s=make_chain(t=make_chain(p=charge).compile()).compile()).compile(checkpoint_saver=saver)
-    with pytest.raises(Killed):
-        invoke(graph, {}, how=how)
-    charge.then = lambda: None
-    assert invoke(graph, None, how=how)["log"] == [1]
-    assert len(set(charge.keys)) == 1

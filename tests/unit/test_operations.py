@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from graphkit import RESET, START, Checkpoint, RunnableConfig, interrupt
+from graphkit import START, Checkpoint, RunnableConfig, interrupt
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -26,10 +26,8 @@ def asking(state):
     return {"log": f"answer {interrupt('Really?')}"}
 
 
-def looping():
-    contains = []
-    contains.append(contains)
-    return contains
+LOOP = []
+LOOP.append(LOOP)
 
 
 @pytest.fixture
@@ -133,9 +131,9 @@ def test_an_answer_to_an_unknown_interrupt_is_refused(two_pending):
 
 def test_a_value_that_contains_itself_is_refused(waiting):
     with unchanged(waiting), pytest.raises(CheckpointSerializationError, match="value"):
-        answer(waiting, "t", looping())
+        answer(waiting, "t", LOOP)
     with unchanged(waiting), pytest.raises(CheckpointSerializationError, match="values"):
-        update(waiting, "t", {"log": looping()})
+        update(waiting, "t", {"log": LOOP})
 
 
 # update
@@ -150,25 +148,12 @@ def test_updates_are_merged_by_the_next_resume_in_their_order(app, waiting):
     assert log_of(app.get_state(T)) == ["first", "by hand", "again", "answer 1", "last"]
 
 
-def test_an_update_may_have_markers(app, waiting):
-    update(waiting, "t", {"log": RESET})
-    answer(waiting, "t", 1)
-    app.invoke(None, T)
-    assert log_of(app.get_state(T)) == ["answer 1", "last"]
-
-
 def test_an_update_may_name_the_latest_checkpoint_only(waiting):
     latest, older = (info.id for info in waiting.history(T)[:2])
     with unchanged(waiting), pytest.raises(CheckpointConflictError, match=f"{older} is not the latest"):
         update(waiting, RunnableConfig("t", older), {"log": "x"})
     update(waiting, RunnableConfig("t", latest), {"log": "x"})
     assert waiting.get_writes(T)["update:0"] == {"log": "x"}
-
-
-@pytest.mark.parametrize("config", ["unknown", RunnableConfig("t", checkpoint_ns="sub")])
-def test_an_update_needs_a_checkpoint(waiting, config):
-    with unchanged(waiting), pytest.raises(CheckpointNotFoundError):
-        update(waiting, config, {"log": "x"})
 
 
 def test_an_update_is_a_mapping(waiting):
@@ -206,23 +191,10 @@ def test_a_fork_has_the_path_to_its_checkpoint(app, waiting):
     assert log_of(app.get_state(T)) == ["first", "answer yes", "last"]
 
 
-def test_a_fork_does_not_copy_other_lines(saver):
-    for own, parent in (("a", None), ("b", "a"), ("c", "a")):
-        saver.put(T, Checkpoint(id=own, parent_id=parent, node_id="n", next_node_id="n", state={}))
-    assert fork(saver, T, "new").checkpoints == 2
-    assert [info.id for info in saver.history(NEW)] == ["c", "a"]
-
-
 def test_a_fork_does_not_overwrite(waiting):
     waiting.put(NEW, Checkpoint(node_id="n", next_node_id="n", state={}))
     with unchanged(waiting), pytest.raises(CheckpointConflictError, match="not empty"):
         fork(waiting, "t", "new")
-
-
-@pytest.mark.parametrize("config", ["unknown", RunnableConfig("t", "unknown")])
-def test_a_fork_needs_a_checkpoint(waiting, config):
-    with unchanged(waiting), pytest.raises(CheckpointNotFoundError):
-        fork(waiting, config, "new")
 
 
 # rollback
@@ -251,13 +223,6 @@ def test_a_rollback_appends_a_copy_to_resume_from(app, waiting):
     assert log_of(app.get_state(T)) == ["first", "answer no", "last"]
 
 
-def test_a_rollback_needs_a_checkpoint(waiting):
-    with unchanged(waiting), pytest.raises(CheckpointerConfigurationError, match="checkpoint_id"):
-        rollback(waiting, T)
-    with unchanged(waiting), pytest.raises(CheckpointNotFoundError):
-        rollback(waiting, RunnableConfig("t", "unknown"))
-
-
 def test_a_copy_does_not_continue_the_old_node_execution(app, waiting):
     """Neither copy has the metadata that would give it the answers and results of the run it comes from."""
     updated = app.update_state(T, {"log": "x"})
@@ -273,6 +238,21 @@ def test_the_history_of_a_nested_graph_is_refused(waiting, operation):
     at = RunnableConfig("t", waiting.get(T).id, "sub")
     with unchanged(waiting), pytest.raises(CheckpointerConfigurationError, match="nested graph"):
         operation(waiting, at)
+
+
+@pytest.mark.parametrize(
+    ("operate", "config", "error"),
+    [
+        (lambda saver, config: update(saver, config, {"log": "x"}), RunnableConfig("unknown"), CheckpointNotFoundError),
+        (lambda saver, config: fork(saver, config, "new"), RunnableConfig("unknown"), CheckpointNotFoundError),
+        (lambda saver, config: fork(saver, config, "new"), RunnableConfig("t", "unknown"), CheckpointNotFoundError),
+        (rollback, RunnableConfig("t", "unknown"), CheckpointNotFoundError),
+        (rollback, T, CheckpointerConfigurationError),
+    ],
+)
+def test_a_checkpoint_is_needed(waiting, operate, config, error):
+    with unchanged(waiting), pytest.raises(error):
+        operate(waiting, config)
 
 
 # Locks and lineage

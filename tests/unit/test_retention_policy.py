@@ -164,14 +164,6 @@ def test_an_age_that_is_none_is_refused(age):
         RetentionPolicy(max_age=age)
 
 
-def test_a_thousand_threads(tmp_path, sweep):
-    saver = MemorySaver()
-    count = sweep.count(10_000, 1000)
-    for number in range(count):
-        fill(saver, f"t{number}", 2)
-    assert RetentionPolicy(keep_last=1).apply(saver).removed == count
-
-
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

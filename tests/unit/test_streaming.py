@@ -122,24 +122,6 @@ def test_a_chunk_may_be_anything(chunk):
     assert logged(outputs) == []
 
 
-@kinds
-def test_a_command_comes_last(saver, how, kind):
-    talker = Talker("x", update={"log": "g"})
-
-    def node(state):
-        yield "x"
-        yield Command("z", {"log": "g"})
-
-    async def later(state):
-        yield "x"
-        yield Command("z", {"log": "g"})
-
-    graph = make_chain(LOG, g=later if kind == "async" else node, h=talker.plain, z=lambda state: {"log": "z"})
-    outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
-    assert items(outputs) == [START, "x", "g", "z", END]
-    assert logged(outputs) == ["g", "z"]
-
-
 @pytest.mark.parametrize("kind", ["plain", "async"])
 @pytest.mark.parametrize("late", [[], ["chunk"], [Command()]], ids=["the update", "chunk", "command"])
 def test_nothing_may_come_after_it(saver, kind, late):
@@ -287,13 +269,6 @@ def test_updates_of_nodes_and_of_the_commands_of_edges(saver, how):
         ("b", {}),
         (END, None),
     ]
-
-
-def test_updates_after_a_resume_are_those_of_the_steps_that_follow(saver):
-    graph = make_chain(a=node("a"), b=node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
-    graph.invoke({}, CONFIG)
-    given = GraphResume({"log": "answer"}, update={"log": "update"})
-    assert updates(graph, given) == [("b", {"b": {"log": "b"}}), (END, None)]
 
 
 def test_the_update_of_an_edge_that_a_resume_takes_is_shown(saver):

@@ -33,7 +33,7 @@ from graphkit.errors import (
 from graphkit.operations import submit
 from graphkit.saver_kit import IncomingThread, freeze
 from graphkit.worker import Worker
-from savers import FileSystemSaver, MemorySaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
+from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
 from tests.support.graphs import LOG, ConcurrentCalls, leave_with_status, log_node, make_chain
 from tests.support.savers import contents, saver_fixture
 from tests.support.workers import PATIENCE, log_of, serving, status_everywhere as status
@@ -70,10 +70,6 @@ def app(saver):
 
 def make_app(saver, schema=LOG, **options):
     return make_chain(schema, a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, **options)
-
-
-def fail(state):
-    raise ValueError("no luck")
 
 
 # What is stored
@@ -128,14 +124,6 @@ def test_a_run_that_was_submitted_is_that_of_invoke(saver):
         assert latest.metadata["run_id"]
 
 
-def test_declared_stops_hold_for_a_submitted_run(saver):
-    app = make_app(saver, interrupt_before=["a"])
-    app.submit({"log": "in"}, T)
-    app.invoke(None, T)
-    assert [stop.when for stop in saver.interrupts("t")] == ["before"]
-    assert status(saver) == "interrupted"
-
-
 def test_a_finished_thread_goes_on_from_its_state(app, saver):
     app.invoke({"log": "one"}, T)
     before = contents(saver)
@@ -167,12 +155,6 @@ def test_without_a_thread_each_submit_makes_one(app, saver):
     first, second = app.submit({}), submit(saver, {})
     assert first.thread != second.thread
     assert [status(saver, config.thread) for config in (first, second)] == ["queued", "queued"]
-
-
-def test_a_new_run_from_an_input_takes_the_place_of_a_queued_one(app, saver):
-    app.submit({"log": "queued"}, T)
-    app.invoke({"log": "now"}, T)
-    assert log_of(saver) == ["now", "a", "b"]
 
 
 # Before and after it begins
@@ -214,19 +196,6 @@ def make_due(saver):
     saver.put(RunnableConfig("t", queued.id), queued.with_metadata(metadata))
 
 
-def test_a_saver_that_refuses_empty_states_takes_submitted_runs():
-    saver = ValidatingSaver(MemorySaver())
-    app = make_app(saver)
-    app.submit({"log": "in"}, T)
-    assert app.invoke(None, T)["log"] == ["in", "a", "b"]
-
-
-def test_a_time_that_has_passed_is_no_reason_to_wait(app, saver):
-    app.submit({}, T, at=now() - LATER)
-    app.invoke(None, T)
-    assert status(saver) == "finished"
-
-
 def test_updates_of_a_queued_thread_come_after_its_input(app, saver):
     app.submit({"log": "in", "x": 1}, T)
     operations.update(saver, T, {"x": 2, "log": "more"})
@@ -244,13 +213,6 @@ def test_update_state_changes_the_state_before_the_input(saver):
     assert (state["log"], state["seen"]) == (["before", "in", "a", "b"], ["default"])
 
 
-def test_update_state_may_skip_the_beginning(app, saver):
-    app.submit({"log": "in"}, T)
-    app.update_state(T, {"log": "by hand"}, goto="b")
-    assert status(saver) == "stalled"
-    assert app.invoke(None, T)["log"] == ["by hand", "b"]
-
-
 def test_a_fork_of_a_queued_thread_is_queued(store):
     app = make_app(store)
     app.submit({"log": "in"}, T, at=now() + LATER, key="k")
@@ -258,18 +220,6 @@ def test_a_fork_of_a_queued_thread_is_queued(store):
     assert status(store, "copy") == "queued"
     assert app.submit({}, RunnableConfig("copy"), key="k") == RunnableConfig("copy")
     assert app.invoke(None, RunnableConfig("copy")).get("log", []) == []
-
-
-def test_a_rollback_to_a_queued_checkpoint_queues_the_run_again(saver):
-    app = make_app(saver, DEFAULTED)
-    app.submit({"log": "in"}, T)
-    app.invoke(None, T)
-    *_, queued = saver.list(T)
-
-    operations.rollback(saver, RunnableConfig("t", queued.id))
-
-    assert status(saver) == "queued"
-    assert dict(app.invoke(None, T)) == {"log": ["in", "a", "b"], "seen": ["default"]}
 
 
 def test_a_run_that_cannot_begin_has_failed(saver):
@@ -299,15 +249,6 @@ def test_an_input_that_does_not_fit_the_graph_is_recorded_when_it_begins(saver):
     with pytest.raises(GraphRunnerError, match="the input cannot be merged"):
         app.invoke(None, T)
     assert status(saver) == "failed"
-
-
-def test_a_run_with_durability_exit_is_not_queued_while_it_runs(saver):
-    seen = []
-    app = make_chain(LOG, a=lambda state: seen.append(status(saver))).compile(checkpoint_saver=saver, durability="exit")
-    app.submit({}, T)
-    app.invoke(None, T)
-    assert seen == ["running"]
-    assert status(saver) == "finished"
 
 
 def test_what_is_new_needs_no_migration_and_what_is_stored_is_migrated_once(saver):
@@ -368,28 +309,10 @@ def test_a_thread_with_a_run_that_has_not_ended_is_busy(saver, wanted):
     assert contents(saver) == before
 
 
-def test_a_running_thread_is_busy(saver):
-    refused = []
-
-    def node(state):
-        with pytest.raises(ThreadBusyError, match="its run is running") as error:
-            submit(saver, {}, "t")
-        refused.append(error.value.thread_id)
-
-    make_chain(LOG, a=node).compile(checkpoint_saver=saver).invoke({}, T)
-    assert refused == ["t"]
-
-
 def test_a_thread_that_another_process_holds_is_busy(tmp_path):
     saver = FileSystemSaver(tmp_path, fsync="never", lock_timeout=0)
     with saver, saver.run_lock(T), ThreadPoolExecutor(1) as pool, pytest.raises(ThreadBusyError):
         pool.submit(submit, saver, {}, "t").result(PATIENCE)
-
-
-def test_a_failed_thread_takes_a_new_run(saver):
-    leave_with_status(saver, "failed")
-    submit(saver, {}, "t")
-    assert status(saver) == "queued"
 
 
 def test_an_incomplete_thread_takes_none(saver):
@@ -427,14 +350,6 @@ def test_the_key_of_a_given_thread_holds_for_that_thread(app, saver):
     app.submit({"log": "two"}, T, key="other")
     app.submit({"log": "one"}, RunnableConfig("u"), key="k")
     assert [status(saver), status(saver, "u")] == ["queued", "queued"]
-
-
-def test_the_same_key_while_the_run_goes_on(store):
-    configs = []
-    app = make_chain(LOG, a=lambda state: configs.append(submit(store, {}, key="k"))).compile(checkpoint_saver=store)
-    first = app.submit({}, key="k")
-    app.invoke(None, first)
-    assert configs == [first]
 
 
 def test_a_key_outlives_a_prune_and_a_release():
@@ -527,15 +442,6 @@ def test_no_more_runs_at_once_than_allowed(store):
         assert status(store, thread) == "finished"
     with pytest.raises(ValueError, match="concurrency"):
         Worker(store, app, concurrency=0)
-
-
-def test_a_failure_of_one_run_is_not_that_of_the_others(store):
-    app = make_chain(LOG, a=lambda state, config: fail(state) if config.thread == "bad" else None)
-    app = app.compile(checkpoint_saver=store)
-    for thread in ("bad", "good", "better"):
-        app.submit({}, RunnableConfig(thread))
-    assert Worker(store, app, concurrency=3).run(once=True) == 3
-    assert [status(store, thread) for thread in ("bad", "good", "better")] == ["failed", "finished", "finished"]
 
 
 @pytest.mark.requirement("W5")

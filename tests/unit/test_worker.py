@@ -87,28 +87,12 @@ def test_a_stop_after_the_last_node_is_brought_to_its_end(saver):
     assert Worker(saver, app).run(once=True) == 0
 
 
-def test_a_passed_stop_at_the_end_is_cleared_away_if_the_graph_wants_that(saver):
-    app = log_of(a=None).compile(checkpoint_saver=saver, interrupt_after=["a"], preserve=False)
-    app.invoke({}, RunnableConfig("t"))
-    answer(saver, "t", None)
-    assert Worker(saver, app).run(once=True) == 1
-    assert not saver.threads()
-
-
 def test_a_crashed_run_goes_on_where_it_was(saver):
     app = log_of(a=None, b=None, c=None).compile(checkpoint_saver=saver)
     crash(app, "t", after="b")
     assert Worker(saver, app).run(once=True) == 1
     assert log(app, "t") == ["a", "b", "c"]
     assert len(saver.history(RunnableConfig("t"))) == 4
-
-
-def test_what_was_moved_on_by_update_state_goes_on(saver):
-    app = log_of(a=None, ask=lambda: interrupt("ok?"), b=None).compile(checkpoint_saver=saver)
-    app.invoke({}, RunnableConfig("t"))
-    app.update_state(RunnableConfig("t"), {"log": "by hand"}, goto="b")
-    assert Worker(saver, app).run(once=True) == 1
-    assert log(app, "t") == ["a", "by hand", "b"]
 
 
 def test_a_question_inside_an_embedded_graph(saver):
@@ -214,23 +198,6 @@ def test_failed_runs_are_taken_up_again_with_pauses_and_not_for_ever(saver):
     assert len(tries) == 4
     for line, part in zip(said, ("in 0.01 s", "in 0.02 s", "in 0.04 s", "leaves"), strict=True):
         assert part in line
-
-
-def test_a_run_that_succeeds_in_the_end(saver):
-    tries = []
-    done = threading.Event()
-
-    def shy():
-        tries.append(1)
-        if len(tries) < 3:
-            raise ConnectionError
-
-    app = log_of(a=None, b=shy, c=done.set).compile(checkpoint_saver=saver)
-    crash(app, "t", after="a")
-    retry = RetryPolicy(max_attempts=5, initial_delay=0, retry_on=ConnectionError)
-    with serving(Worker(saver, app, interval=SOON, failed=True, retry=retry)):
-        assert done.wait(PATIENCE)
-    assert len(tries) == 3
 
 
 def test_a_missing_node_is_logged_and_does_not_keep_the_worker_busy(saver, caplog):

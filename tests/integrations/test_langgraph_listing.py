@@ -237,15 +237,6 @@ def test_a_log_that_is_written_after_the_logs_were_listed_is_in_its_place(saver,
     assert found[0].checkpoint["channel_values"] == {"n": "new"}
 
 
-@pytest.mark.parametrize("limit", [None, 3])
-def test_a_thread_that_is_deleted_after_the_logs_were_listed(saver, monkeypatch, limit):
-    for number in range(5):
-        put_at(saver, thread(f"t{number}"), START + timedelta(seconds=number), n=number)
-    before_each_history(monkeypatch, lambda _: again(saver).delete_thread("t3"))
-    found = [thread_of(saved.config) for saved in again(saver).list(None, limit=limit)]
-    assert found == ["t4", "t2", "t1", "t0"][:limit]
-
-
 def test_a_directory_that_became_a_link_since_the_threads_were_listed(saver, monkeypatch):
     put(saver, thread(), n=1)
     directory = path_of(saver, "t").parent

@@ -127,18 +127,6 @@ def test_other_ids_than_uuids(opener):
         check(saver)
 
 
-@parametrize(*DATABASES)
-def test_copies_that_are_not_looked_at_come_before_a_later_thread(opener):
-    saver = opener.new()
-    first = put_one(saver, "the last one")
-    for number in range(20):
-        saver.copy_thread("the last one", f"copy {number:02}")
-    put_one(saver, "the last one", parent=first, n=1)
-    found = [thread_of(config) for config, *_ in show(saver, limit=2)]
-    assert found == ["the last one", "copy 00"]
-    check(saver)
-
-
 @pytest.mark.parametrize("beginning", ["ffffffff-0000-0000-0000", "run"])
 @parametrize(*DATABASES)
 def test_threads_of_graphkit_are_newer(opener, beginning):

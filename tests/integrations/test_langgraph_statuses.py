@@ -9,14 +9,13 @@ from typing import Annotated, TypedDict
 
 import pytest
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 from graphkit import RunnableConfig, operations
 from graphkit.errors import CheckpointConflictError
 from savers import FileSystemSaver, MemorySaver, SqliteSaver
-from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver, import_langgraph_sqlite
+from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.integrations.test_langgraph_store import Rot
 from tests.support.terminal import graphkit, read_json
 
@@ -165,27 +164,6 @@ def until(watch, kind):
         assert change is not None
         if change.kind == kind:
             return change
-
-
-def test_an_imported_thread_waits_too(tmp_path):
-    database = tmp_path / "langgraph.db"
-    graph = graph_of(ask=lambda: interrupt("ok?"), done=lambda: "x")
-    with LangGraphSqliteSaver.from_conn_string(str(database)) as source:
-        app = graph.compile(checkpointer=source)
-        app.invoke({"log": []}, CONFIG)
-    directory = tmp_path / "runs"
-    sqlite = SqliteSaver(tmp_path / "runs.db")
-    for target in (directory, sqlite):
-        for _ in range(2):  # a second import adds nothing
-            assert import_langgraph_sqlite(database, target).ok
-        store = FileSystemSaver(directory) if target is directory else sqlite
-        with CheckpointSaver(store) as saver:
-            assert status(saver) == "interrupted"
-            assert asked(saver) == [("ask", "inside", "ok?")]
-            app = graph.compile(checkpointer=saver)
-            final = app.invoke(Command(resume="yes"), CONFIG)
-            assert sorted(final["log"]) == ["x", "yes"]
-            assert status(saver) == "finished"
 
 
 def test_only_langgraph_may_answer_and_update_its_threads(saver):

@@ -9,7 +9,6 @@ import pytest
 from graphkit import Checkpoint
 from graphkit.errors import CheckpointCorruptionError
 from savers._cipher import KeyRing
-from savers._log import writer
 from savers._log.frame import CHECKPOINT, HEADER_SIZE, RELEASE, TOMBSTONE, pack_frame
 from savers.log import MemoryLogBytes, StoredCheckpoint
 from tests.support.interruptions import find_places, interrupt
@@ -92,15 +91,6 @@ def test_a_checkpoint_is_found_by_its_id_as_in_the_index(log, seed, replaces):
     assert reader.history.find(None).id == ids[-1]
 
 
-@pytest.mark.parametrize("limit", [1, 5, 30, 79, 80, 200])
-def test_the_last_checkpoints_are_those_of_the_index(log, limit, replaces):
-    fill(log, 7, replaces=replaces)
-    whole = outline(log.history.load_index().checkpoints)
-    assert outline(open_again(log).history.find_recent(limit)) == whole[-limit:]
-    assert outline(log.history.find_recent(limit)) == whole[-limit:]
-    assert outline(open_again(log).history.walk_back()) == whole[::-1]
-
-
 def test_the_end_of_a_log_is_read_first(log):
     ids = fill(log, 1)
     reader = open_again(log)
@@ -127,15 +117,6 @@ def test_a_reader_takes_in_what_other_writers_append(log, knows_all):
     assert outline(reader.history.load_index().checkpoints) == outline(log.history.load_index().checkpoints)
 
 
-def test_a_writer_goes_on_with_what_another_has_written(log):
-    other = log
-    for number in range(60):
-        put(other, n=number, items=[*range(number)])
-        other = open_again(other)
-        assert other.history.scan.depth == number % (writer.USUAL_DEPTH + 1)
-    assert len(other.history.load_index().checkpoints) == 60
-
-
 def test_an_id_that_occurs_twice_means_the_newer_one(log):
     put(log, id="twice", n=1)
     put(log, id="other", n=2)
@@ -144,16 +125,6 @@ def test_an_id_that_occurs_twice_means_the_newer_one(log):
     newest = log.history.load_index().checkpoints[2].offset
     assert log.history.find("twice").offset == newest
     assert open_again(log).history.find("twice").offset == newest
-
-
-def test_whether_an_id_is_new(log):
-    assert log.history.lacks("a")
-    put(log, id="a")
-    put(log, id="b")
-    for each in (log, open_again(log)):
-        assert not each.history.lacks("a")
-        assert not each.history.lacks("b")
-        assert each.history.lacks("c")
 
 
 # Early writes

@@ -266,25 +266,6 @@ def test_only_what_wraps_a_node_may_ask_a_human(saver, kind):
 
 
 @both
-def test_a_before_hook_comes_before_the_question_of_an_action(saver, how):
-    asked = []
-
-    class Action(InterruptableAction):
-        def interrupt(self, node_id, state, config):
-            asked.append(list(state["log"]))
-            return {"look": 1} if len(asked) == 1 else None
-
-        def __call__(self, state, config):
-            return {"log": "a"}
-
-    graph = logs(a=Action()).add_before_call_node_hook(of(how, lambda *arguments: {"log": "before"}))
-    compiled = graph.compile(checkpoint_saver=saver)
-    invoke(compiled, {}, how=how)
-    assert invoke(compiled, None, how=how)["log"] == ["before", "a"]
-    assert asked == [["before"], ["before"]]
-
-
-@both
 def test_edge_hooks_update_the_state_and_redirect(saver, how):
     graph = make_graph(LOG, "START>a b>END c>END")
     graph.add_conditional_edges("a", lambda state: state["key"], {"to b": "b", "to c": "c"})

@@ -257,16 +257,6 @@ def test_input_on_a_finished_thread_continues_from_its_state(saver):
     assert stored(saver) == [(START, "a"), ("a", END)] * 2
 
 
-def test_input_on_a_stopped_thread_starts_again_and_nothing_waits_any_more(saver):
-    compiled = chain("a", "b")[0].compile(checkpoint_saver=saver, interrupt_before=["b"])
-    compiled.invoke({}, CONFIG)
-    assert len(saver.interrupts("t")) == 1
-    outputs = list(compiled.stream({"log": "again"}, CONFIG))
-    assert nodes_of(outputs) == [START, "a", "b"]
-    assert logged(outputs) == ["a", "again", "a"]
-    assert len(saver.interrupts("t")) == 1
-
-
 @pytest.mark.requirement("P14")
 def test_input_with_a_checkpoint_id_starts_from_that_state(saver):
     compiled = chain("a")[0].compile(checkpoint_saver=saver)

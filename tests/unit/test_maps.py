@@ -112,18 +112,6 @@ def test_items_that_cannot_be_stored_are_refused_before_any_runs(tmp_path, go):
     assert len(runs) == 2
 
 
-def test_an_item_is_not_the_nodes_to_change(go):
-    seen = []
-
-    def action(item):
-        seen.append(item)
-        with pytest.raises((TypeError, AttributeError)):
-            item["n"] = 2
-
-    go(mapped(action, lambda state: [{"n": 1}]).compile(), {})
-    assert seen == [{"n": 1}]
-
-
 # --- what an item returns ---------------------------------------------------------------------------------------------
 
 

@@ -48,15 +48,6 @@ def test_a_resume_goes_on_in_the_new_shape(saver):
     assert second.calls == 1
 
 
-def test_a_state_half_way_is_migrated_the_rest_of_the_way(saver):
-    graph = make_chain(a=ask)
-    first, second = Migration("first", "second"), Migration("second", "third")
-    graph.compile(checkpoint_saver=saver, migrations=[first]).invoke({"second": 1}, CONFIG)
-    new = graph.compile(checkpoint_saver=saver, migrations=[first, second])
-    assert new.invoke(GraphResume("x"), CONFIG)["third"] == 1
-    assert (first.calls, second.calls) == (0, 1)
-
-
 def test_histories_and_updates_see_the_new_shape_and_the_stored_past_stays(saver):
     new = migrated(saver, make_chain(a=ask), {"old": 1}, Migration("old", "new"))
 

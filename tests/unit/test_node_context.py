@@ -126,24 +126,6 @@ def test_an_answer_given_twice_is_refused(saver):
     assert run(compiled).state["log"] == ["a", "one", "z"]
 
 
-def test_an_answer_is_read_only_the_first_time_too(saver):
-    errors = []
-
-    def ask(state):
-        answer = interrupt("q")
-        try:
-            answer.append(1)
-        except TypeError as error:
-            errors.append(error)
-
-    compiled = make_chain({}, ask=ask).compile(checkpoint_saver=saver)
-    run(compiled, {})
-    mine = [0]
-    run(compiled, GraphResume(mine))
-    assert mine == [0]
-    assert len(errors) == 1
-
-
 def test_an_update_alone_asks_again_and_is_kept(saver):
     compiled = asking("q").compile(checkpoint_saver=saver)
     first = run(compiled, {})
@@ -310,16 +292,6 @@ def test_an_action_is_asked_each_time_after_a_resume_too(saver):
     assert (gate.asked, gate.runs) == (3, 1)
     assert end.state["log"] == ["gate"]
     assert len(saver.list(CONFIG)) == 2
-
-
-def test_an_answer_that_does_not_convince_is_followed_by_a_new_question(saver):
-    compiled = gated(Gate(), checkpoint_saver=saver)
-    first = run(compiled, {})
-    second = run(compiled, GraphResume({"note": "not yet"}))
-    assert second.id != first.id
-    assert second.state["note"] == "not yet"
-    assert pending_ids(saver) == [second.id]
-    assert run(compiled, GraphResume(update={"go": 1})).state["note"] == "not yet"
 
 
 def test_an_action_may_return_whole_metadata(saver):

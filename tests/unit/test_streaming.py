@@ -160,21 +160,6 @@ def test_a_failure_in_the_middle(saver, how, kind):
 
 
 @kinds
-def test_a_question_in_the_middle(saver, how, kind):
-    answers = []
-    talker = Talker("x", "y")
-    talker.at["y"] = lambda: answers.append(interrupt("ok?"))
-    graph = make_chain(g=talker.node(kind)).compile(checkpoint_saver=saver)
-
-    outputs = run(graph, {}, how=how)
-
-    assert items(outputs) == [START, "x", "g"]
-    assert isinstance(outputs[-1], InterruptionMetadata)
-    assert items(run(graph, GraphResume("yes"), how=how)) == ["x", "y", "g", END]
-    assert answers == ["yes"]
-
-
-@kinds
 def test_after_hooks_come_when_the_stream_is_over(how, kind):
     seen = []
     talker = Talker("x", "y")

@@ -559,24 +559,6 @@ def everything(saver):
     ]
 
 
-@both
-def test_stops_of_the_graph_around_it_at_it(saver, how):
-    child = chain(p=Node("p", []), q=asking).compile()
-    options = {"interrupt_before": ["s"], "interrupt_after": ["s"]}
-    graph = chain(s=child, z=Node("z", [])).compile(checkpoint_saver=saver, **options)
-
-    for given, when, node_id in (
-        ({}, "before", "s"),
-        (GraphResume({"log": "b"}), "inside", "q"),
-        (GraphResume("ok"), "after", "s"),
-    ):
-        stop = run(graph, given, how=how)[-1]
-        assert stop.when == when
-        assert stop.node_id == node_id
-
-    assert logged(run(graph, GraphResume({"log": "a"}), how=how)) == ["b", "p", "ok", "a", "z"]
-
-
 @pytest.mark.parametrize(
     ("before", "status", "after"),
     [(GraphResume(), "interrupted", GraphResume("ok")), (GraphResume("ok"), "running", GraphResume())],
@@ -754,21 +736,6 @@ def test_time_travel_before_it_and_into_it(saver):
 
     assert changed.checkpoint_ns == "s"
     assert graph.get_state(CONFIG).next == END
-
-
-def test_time_travel_inside_while_it_waits(saver):
-    runs = []
-    child = chain(p=Node("p", runs), q=Node("q", runs), r=asking).compile()
-    graph = chain(s=child).compile(checkpoint_saver=saver)
-    graph.invoke({}, CONFIG)
-    _, past, _ = graph.get_state_history(INSIDE)
-    assert past.node == "p"
-
-    graph.update_state(past.config, {"log": "changed"})
-
-    assert graph.invoke_final(None, CONFIG).payload == "ok?"
-    assert graph.invoke(GraphResume("ok"), CONFIG)["log"] == ["p", "changed", "q", "ok"]
-    assert runs == ["p", "q", "q"]
 
 
 def test_metadata_of_the_caller_do_not_mislead_a_resume(saver):

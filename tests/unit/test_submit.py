@@ -367,16 +367,6 @@ def test_a_key_outlives_a_prune_and_a_release():
 # The worker
 
 
-def test_a_worker_begins_what_is_submitted_while_it_serves(store):
-    done = threading.Event()
-    app = make_chain(LOG, a=lambda state: done.set()).compile(checkpoint_saver=store)
-    worker = Worker(store, app, interval=0.01)
-    with serving(worker) as (served,):
-        app.submit({}, T)
-        assert done.wait(PATIENCE)
-    assert served.result() == 1
-
-
 @pytest.mark.requirement("W3")
 def test_a_worker_waits_until_a_run_is_due(store, monkeypatch):
     monkeypatch.setattr(graphkit.worker, "_LONGEST_WAIT", 0.05)  # it looks at the clock again

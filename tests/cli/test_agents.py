@@ -111,11 +111,6 @@ def test_the_help_of_the_group_lists_its_commands(words):
     assert done.code == (0 if len(words) == 2 else 2)
 
 
-def test_an_unknown_command_of_the_group_is_a_usage_error():
-    done = graphkit("agents", "rn")
-    assert_refused(done, 2, "'run'")
-
-
 def test_the_schema_is_json():
     assert graphkit("agents", "schema").json["required"] == ["steps"]
 

@@ -146,11 +146,6 @@ def test_a_connection_string_names_the_schema(own_database, connection, store):
     assert len(of_default) == 3
 
 
-def test_an_empty_name_of_a_schema_is_an_error(own_database):
-    done = graphkit("threads", f"postgres:{own_database} schema=")
-    assert_refused(done, 18, "schema")
-
-
 # Bad input
 
 

@@ -109,12 +109,6 @@ def test_a_copy_to_any_store_is_sealed_with_the_keys(store, keys, tmp_path, kind
     assert graphkit(*copy, "--plaintext").code == 21
 
 
-def test_a_copy_is_plain_when_that_is_asked_for(store, keys, tmp_path):
-    plain = f"sqlite:{tmp_path / 'plain.db'}"
-    assert graphkit("copy", store, "--to", plain, "--key-file", keys, "--plaintext").code == 0
-    assert SECRET in graphkit("show", plain, "order-17").out
-
-
 def test_verify_without_keys_and_with_damage(sealed):
     (path,) = sealed.glob("t-order-17-*/log")
     data = bytearray(path.read_bytes())

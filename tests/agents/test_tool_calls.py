@@ -66,23 +66,6 @@ def test_the_model_gets_the_schemas_and_the_results_of_its_calls(run, till):
     assert (result["role"], result["tool_call_id"], result["content"]) == ("tool", "c1", "2")
 
 
-def test_tools_of_a_step_belong_to_its_model_only(till):
-    one, two = Script("x"), Script("x", "y")
-    agent = AgentBuilder().with_chat(one, tools=[till.sell]).with_chat(two).with_tools(till.add).build()
-    agent.run("go")
-    assert [schema["function"]["name"] for schema in one.requests[0][1]] == ["add", "sell"]
-    assert [schema["function"]["name"] for schema in two.requests[0][1]] == ["add"]
-
-
-def test_asynchronous_and_synchronous_tools_are_called_together(till):
-    async def wait(word: str) -> str:
-        await asyncio.sleep(0)
-        return word
-
-    agent = build(calling(call("wait", word="a"), call("add", a=1)), "done", tools=[wait, till.add], kind=AsyncScript)
-    assert contents(asyncio.run(agent.arun("go"))) == ["a", "2"]
-
-
 @pytest.mark.sweep(ALL)
 def test_calls_of_one_message_run_at_the_same_time(run):
     both = threading.Barrier(2, timeout=60)
@@ -160,14 +143,6 @@ def test_all_attempts_of_a_call_have_one_key_and_no_other_call_has_it(run):
 
 
 # Errors
-
-
-def test_an_error_goes_back_to_the_model(run):
-    def fail():
-        raise ValueError("out of tea")
-
-    agent = build(calling(call("fail")), "sorry", tools=[fail])
-    assert contents(run(agent, "go")) == ["Error: ValueError: out of tea"]
 
 
 @pytest.mark.sweep(ALL)

@@ -23,7 +23,7 @@ from savers.langgraph import (
     import_langgraph_sqlite,
 )
 from tests.integrations.langgraph_graphs import chain
-from tests.support.terminal import assert_refused, assert_shows, graphkit
+from tests.support.terminal import assert_shows, graphkit
 
 KEYS = {"2026": bytes(range(32))}
 SECRET = "my number is 4000 0012"
@@ -247,13 +247,3 @@ def test_without_the_request_or_the_key_nothing_is_exported(sealed, database, op
     with pytest.raises(error, match=message):
         export_langgraph_sqlite(sealed, database, **options)
     assert (bytes_of(database), stored(sealed)) == before
-
-
-def test_the_command_takes_the_keys_and_must_be_asked(sealed, tmp_path, key_file):
-    database = tmp_path / "target.sqlite"
-    export = ["export-langgraph-sqlite", sealed, database]
-    assert_refused(graphkit(*export, "--key-file", key_file), 18, "--plaintext")
-    assert_refused(graphkit(*export, "--plaintext"), 21, "'2026'")
-    assert not database.exists()
-    done = graphkit(*export, "--plaintext", "--thread", "an", GRAPHKIT_KEYS=str(key_file))
-    assert_shows(done, 0, "1 thread, verified\n")

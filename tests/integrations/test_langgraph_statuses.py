@@ -80,15 +80,6 @@ def test_a_thread_that_waits_for_a_human(saver, durability):
     assert store.wait_for_resume("t", 0) is True
 
 
-def test_each_question_of_a_task_waits_until_it_is_answered(saver):
-    app = graph_of(ask=lambda: interrupt("one?") + interrupt("two?")).compile(checkpointer=saver)
-    app.invoke({"log": []}, CONFIG)
-    for question in ("one?", "two?"):
-        assert (status(saver), asked(saver)) == ("interrupted", [("ask", "inside", question)])
-        app.invoke(Command(resume="yes"), CONFIG)
-    assert status(saver) == "finished"
-
-
 def test_of_several_tasks_those_that_have_not_finished_wait(saver):
     app = graph_of(a=lambda: interrupt("a?"), b=lambda: interrupt("b?"), c=lambda: "c").compile(checkpointer=saver)
     app.invoke({"log": []}, CONFIG)

@@ -12,7 +12,7 @@ from typing import TypedDict
 import pytest
 
 from graphkit import Checkpoint, GraphResume, RunnableConfig, interrupt, operations
-from graphkit.errors import CheckpointConflictError, CheckpointSerializationError, CheckpointStorageError
+from graphkit.errors import CheckpointConflictError, CheckpointStorageError
 from graphkit.recovery import recover
 from graphkit.testing import made
 from graphkit.transfer import copy_threads, export_threads, import_threads
@@ -22,7 +22,7 @@ from tests.support.checkpoints import list_ids, with_lazy_state
 from tests.support.graphs import make_chain
 from tests.support.savers import ListingSaver
 from tests.support.sweeps import in_turn
-from tests.support.threads import TYPES, assert_same, everything
+from tests.support.threads import assert_same
 from tests.support.workers import serving
 
 T = RunnableConfig("t")
@@ -368,15 +368,6 @@ def test_the_history_of_a_nested_graph_is_incomplete_with_its_thread(store):
             attempt()
 
 
-def test_every_listing_shows_that_a_thread_is_incomplete(store):
-    saver = make_incomplete(store, 5)
-    assert saver.history(T)[0].status == "incomplete"
-    assert [info.status for info in saver.recent(T, limit=1)] == ["incomplete"]
-    assert saver.summary(T).latest.status == "incomplete"
-    assert [info.status for info in saver.history(T)].count("incomplete") == 1
-    assert [*saver.interrupts("t")] == []
-
-
 def test_a_version_that_only_has_to_be_released_does_not_run(store, caplog):
     """A version equals that of the source from then on, so its mark is a pending write."""
     if not store.has_versions:
@@ -510,14 +501,6 @@ def test_a_fork_that_fails_leaves_no_thread(store):
             FailingCall(call).during(lambda target: operations.fork(target, "t", "new"), saver)
         assert [*saver.namespaces("new")] == []
     operations.fork(saver, "t", "new")
-
-
-def test_a_fork_that_cannot_read_a_type_changes_nothing(tmp_path):
-    everything(FileSystemSaver(tmp_path, fsync="never", types=TYPES))
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    with pytest.raises(CheckpointSerializationError, match=r"Colour|Pair|Point"):
-        operations.fork(saver, "t", "new")
-    assert [*saver.threads()] == ["t"]
 
 
 def test_a_fork_into_a_thread_with_versions_keeps_them_when_it_fails(tmp_path):

@@ -767,18 +767,6 @@ def test_what_is_done_to_an_output_or_an_update_afterwards_changes_nothing(kind)
     assert seen == [(Box([7]), [1])]
 
 
-def test_the_state_of_an_error_is_a_copy():
-    saver = MemorySaver()
-    saver.register_types(Box)
-    graph, _ = chain("a", "b", fails="b")
-    compiled = graph.compile(checkpoint_saver=saver)
-    with pytest.raises(NodeExecutionError) as failed:
-        compiled.invoke({"box": Box([1])}, CONFIG)
-    failed.value.state["box"].n = 99
-    checkpoint = saver.get(CONFIG)
-    assert checkpoint.state["box"] == Box([1])
-
-
 # --- metadata, errors -------------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from graphkit import END, CheckpointerConfigurationError, CheckpointStorageError, RunnableConfig
+from graphkit import CheckpointerConfigurationError, RunnableConfig
 from graphkit.retention import RetentionPolicy
 from savers import FileSystemSaver, MemorySaver
 from tests.support.checkpoints import make_interrupt
@@ -70,34 +70,6 @@ def test_limits_alert_once_per_crossing(saver):
     fill(saver, "t")
     policy.apply(saver)
     assert [thread for thread, _, _ in alerts if thread] == ["t", "t"]
-
-
-def test_a_thread_that_leaves_the_policy_for_a_while_has_not_been_below_its_limit():
-    saver = MemorySaver()
-    alerts = []
-    policy = RetentionPolicy(
-        max_bytes_per_thread=1, statuses=["finished"], on_limit=lambda *found: alerts.append(found)
-    )
-    for next_node in (END, "b", END):
-        fill(saver, "t", next_node=next_node)
-        policy.apply(saver)
-    assert len(alerts) == 1
-
-
-def test_a_thread_that_cannot_be_pruned_alerts_again_after_it_was_below_its_limit(monkeypatch):
-    saver = MemorySaver()
-    fill(saver, "t")
-    alerts = []
-    policy = RetentionPolicy(keep_last=1, max_bytes_per_thread=100, on_limit=lambda *found: alerts.append(found))
-
-    def fail(*_, **options):
-        raise CheckpointStorageError("t", "prune", "read-only")
-
-    monkeypatch.setattr(saver, "prune", fail)
-    for size in (101, 99, 101):
-        monkeypatch.setattr(saver, "size", lambda _, size=size: size)
-        assert policy.apply(saver).failed
-    assert len(alerts) == 2
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no connection"), SystemExit("too large")])

@@ -26,6 +26,21 @@ def test_the_error_at_the_door_names_what_is_expected(saver):
     )
 
 
+@pytest.mark.parametrize("words", [("threads",), ("show", "t"), ("interrupts",)])
+def test_the_command_line_shows_what_has_no_time_and_no_reason(words, tmp_path):
+    with FileSystemSaver(tmp_path / "store", fsync="never") as saver:
+        for thread in ("t", "u"):
+            saver.put(RunnableConfig(thread), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+        saver.put_writes(T, {"interrupt:i": GOOD, "interrupt:j": {**GOOD, "created_at": 1}})
+        saver.put_writes(RunnableConfig("u"), {"failure": {}})
+
+    done = command(words[0], tmp_path / "store", *words[1:])
+
+    assert done.code == 0
+    assert done.err == ""
+    assert "why?" in done.out
+
+
 def test_keys_like_those_of_langgraph_may_have_any_value():
     saver = MemorySaver()
     saver.put(T, Checkpoint(node_id="a", next_node_id="b", state={}))

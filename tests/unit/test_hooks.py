@@ -11,13 +11,12 @@ from graphkit import (
     START,
     Command,
     GraphResume,
-    InterruptableAction,
     RetryPolicy,
     RunnableConfig,
     StateGraph,
     interrupt,
 )
-from graphkit.errors import GraphRunnerError, GraphStateError, MaxIterationsError, NodeExecutionError
+from graphkit.errors import GraphRunnerError, GraphStateError, NodeExecutionError
 from tests.support.graphs import (
     CONFIG,
     LOG,
@@ -359,22 +358,3 @@ def test_a_wrap_hook_may_run_the_node_with_another_state_and_config(way, options
     graph.add_wrap_call_node_hook(hook).add_wrap_call_node_hook(lambda node_id, state, config, call: call())
 
     assert graph.compile().invoke({"n": 1}, RunnableConfig("t"))["seen"] == SEEN[way]
-
-
-def test_the_limit_is_checked_before_the_hooks_of_the_node():
-    ran = []
-
-    class Asking(InterruptableAction):
-        def interrupt(self, node_id, state, config):
-            ran.append("asked")
-
-        def __call__(self, state, config):
-            return {}
-
-    graph = make_chain({}, a=node, b=Asking())
-    graph.add_before_call_node_hook("b", lambda node_id, state, config: ran.append("hook"))
-    with pytest.raises(MaxIterationsError):
-        graph.compile(max_iterations=1).invoke({})
-    assert ran == []
-    graph.compile(max_iterations=2).invoke({})
-    assert ran == ["hook", "asked"]

@@ -177,21 +177,6 @@ def test_a_closed_stream_stops_at_the_node_boundary():
     assert not any(thread.name == "graphkit stream" for thread in threading.enumerate())
 
 
-def test_the_run_waits_until_the_caller_asks_for_more():
-    ran = []
-
-    def first(state):
-        ran.append("first")
-
-    def second(state):
-        ran.append("second")
-
-    stream = chain(first, second).compile().stream({}, stream_mode=["values", "custom"])
-    assert [next(stream)[1].node for _ in range(2)] == [START, "first"]
-    assert ran == ["first"]
-    stream.close()
-
-
 def test_a_cancelled_task_cancels_its_run():
     async def main():
         started = asyncio.Event()

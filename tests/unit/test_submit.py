@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, TypedDict
@@ -383,22 +382,6 @@ def test_a_worker_waits_until_a_run_is_due(store, monkeypatch):
         assert now() >= at
     assert served.result() == 1
     assert status(store, "far") == "queued"
-
-
-def test_a_worker_does_not_read_a_run_again_that_is_not_due(store, monkeypatch):
-    monkeypatch.setattr(graphkit.worker, "_LONGEST_WAIT", 0.001)
-    app = make_app(store)
-    app.submit({}, RunnableConfig("far"), at=now() + LATER)
-    app.submit({}, T, at=now() + timedelta(seconds=0.3))
-    read = []
-    monkeypatch.setattr(store, "recent", lambda config, limit: read.append(config.thread) or [])
-
-    with serving(Worker(store, app, interval=3600)) as (served,):
-        while not read:
-            assert not served.done()
-            time.sleep(0.001)
-
-    assert set(read) == {"t"}
 
 
 @pytest.mark.requirement("W4")

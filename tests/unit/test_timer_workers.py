@@ -10,7 +10,7 @@ from graphkit import RunnableConfig, interrupt, operations, sleep
 from graphkit.testing import ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
-from tests.support.graphs import LOG, Killed, asking, ids_of, log_node, make_chain, make_graph, make_map
+from tests.support.graphs import LOG, Killed, asking, log_node, make_chain, make_graph, make_map
 from tests.support.savers import ListingSaver, saver_fixture
 from tests.support.times import HOUR, MOMENT, NOON
 from tests.support.workers import PATIENCE, log_of, serving, status, wait_for
@@ -249,33 +249,6 @@ def test_reminders_end_with_the_answer(saver, clock):
     clock.advance(HOUR * 5)
     assert worker.run(once=True) == 1
     assert reminders_of(events) == [("t", "ask", "?", 1, 3)]
-
-
-def test_an_answer_to_one_question_leaves_the_reminder_of_another(saver, clock):
-    events = []
-    a = asking("a?")
-    b = asking("b?", reminders=[HOUR])
-    graph = make_graph(LOG, "START>a,b a>END b>END", a=a, b=b)
-    app = graph.compile(checkpoint_saver=saver, clock=clock, observers=events.append)
-    stop = app.invoke({}, T)
-    worker = Worker(saver, app)
-    worker.run(once=True)
-    clock.advance(HOUR)
-    first = ids_of(stop)["a?"]
-    operations.answer(saver, "t", "yes", interrupt=first, clock=clock)
-    worker.run(once=True)
-    worker.run(once=True)
-    assert [payload for _, _, payload, *_ in reminders_of(events)] == ["b?"]
-
-
-def test_a_running_worker_posts_the_reminders_and_takes_the_deadline(saver):
-    events = []
-    ask = asking("?", deadline=0.3, default="no", reminders=[0.1, 0.2])
-    app = make_chain(ask=ask).compile(checkpoint_saver=saver, observers=events.append)
-    app.invoke({}, T)
-    with serving(Worker(saver, app, interval=3600)):
-        wait_for(saver, "finished")
-    assert [number for *_, number, _ in reminders_of(events)] == [1, 2]
 
 
 def test_a_worker_that_dies_leaves_its_reminder_to_another(saver, clock):

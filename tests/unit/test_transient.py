@@ -165,17 +165,6 @@ def test_subgraphs_see_and_change_it_and_store_it_as_little(watched, around, ins
     assert seen == [given.get("token"), SECRET + "q", SECRET + "q" if around is SCHEMA else None]
 
 
-@pytest.mark.parametrize("inside", [SCHEMA, PLAIN])
-@both
-def test_a_resume_brings_it_into_a_subgraph(watched, inside, how):
-    seen = []
-    child = chain(inside, p=lambda state: {"log": interrupt("?")}, q=sees(seen)).compile()
-    graph = watched.compile(chain(SCHEMA, s=child, z=sees(seen)))
-    run(graph, {"token": SECRET}, how=how)
-    run(graph, GraphResume("x", update={"token": SECRET}), how=how)
-    assert seen == [SECRET, SECRET]
-
-
 def test_other_kinds_of_schema(watched):
     class Typed(TypedDict, total=False):
         log: Annotated[list, operator.add]

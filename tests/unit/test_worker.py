@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import END, START, Channels, Checkpoint, RetryPolicy, RunnableConfig, interrupt
+from graphkit import END, START, Checkpoint, RetryPolicy, RunnableConfig, interrupt
 from graphkit.abc import Watch
 from graphkit.errors import NodeExecutionError, ThreadBusyError
 from graphkit.operations import answer, pause
@@ -316,20 +316,6 @@ def test_stopping_stops_at_the_node_boundary_and_leaves_the_run_to_others(saver)
     assert log(app, "t") == ["a", "work", "c"]
 
 
-def test_stopping_inside_an_embedded_graph_and_a_fork(saver):
-    work = Work()
-    child = log_of(one=work, two=None).compile()
-    graph = make_chain(
-        {"log": Channels.appender_with_duplicate()}, a=noting("a", None), child=child, end=noting("end", None)
-    )
-    app = graph.compile(checkpoint_saver=saver)
-    crash(app, "t", after="a")
-    assert work.stop_worker_of(app) == 1
-    assert not saver.interrupts("t")
-    assert Worker(saver, app).run(once=True) == 1
-    assert log(app, "t") == ["a", "one", "two", "end"]
-
-
 def test_a_stopped_worker_leaves_a_human_s_stop_alone(saver):
     work = Work()
     app = log_of(a=None, work=work, c=None).compile(checkpoint_saver=saver, interrupt_before=["c"])
@@ -371,15 +357,6 @@ def test_stopping_a_worker_stops_no_other_run_of_the_app(saver):
         nodes.append(output.node)
         worker.stop()
     assert nodes == [START, "a", "b", "c", END]
-
-
-def test_a_deleted_thread_is_forgotten_and_not_made_again(saver, tmp_path):
-    app = log_of(a=None, ask=lambda: interrupt("ok?")).compile(checkpoint_saver=saver)
-    app.invoke({}, RunnableConfig("t"))
-    answer(saver, "t", 1)
-    saver.delete("t")
-    assert Worker(saver, app).run(once=True) == 0
-    assert not list(tmp_path.glob("runs/t-*"))
 
 
 def test_a_signal_just_before_the_sleep_is_not_lost(saver, monkeypatch):

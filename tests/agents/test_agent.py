@@ -172,21 +172,6 @@ def test_what_was_opened_for_an_agent_that_cannot_be_built_is_closed(build):
     assert len(closed) == 2
 
 
-def test_all_resources_are_closed_although_one_fails():
-    closed = []
-
-    class Failing:
-        def close(self):
-            raise OSError("the disk is gone")
-
-    resources = [SaverInMemory(closed).build(), Failing(), SaverInMemory(closed).build()]
-    with pytest.raises(OSError, match="the disk is gone"):
-        Agent(resources=resources).close()
-    with pytest.raises(OSError, match="the disk is gone"):
-        asyncio.run(Agent(resources=resources).aclose())
-    assert len(closed) == 4
-
-
 def test_building_with_mcp_servers_in_a_running_loop_names_abuild():
     servers = {"files": {"command": "/bin/false"}}
     inner = AgentConfig(steps=[{"type": "llm", "model": echo}], mcp_servers=servers)

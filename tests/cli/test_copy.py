@@ -1,10 +1,7 @@
 """copy: within a store, and to another one."""
 
-import pytest
-
 from graphkit import RunnableConfig
 from savers import FileSystemSaver
-from tests.support.disks import FileIO
 from tests.support.terminal import assert_refused, checkpoint, graphkit, read_json
 from tests.support.threads import assert_same
 
@@ -93,25 +90,3 @@ def test_a_thread_that_differs_stays_as_it_is(store, tmp_path):
 def test_a_copy_within_a_store_needs_two_names(store):
     for args in ([], ["order-17"], ["a", "b", "c"], ["a", "b", "--no-versions"], ["a", "b", "--plaintext"]):
         assert graphkit("copy", store, *args).code == 2
-
-
-@pytest.mark.parametrize("command", ["copy", "import"])
-def test_threads_wait_for_the_disk_once_and_not_at_each_checkpoint(tmp_path, monkeypatch, command):
-    source = FileSystemSaver(tmp_path / "long", fsync="never")
-    for number in range(60):
-        source.put(RunnableConfig("long"), checkpoint(number, "a", "b", {"n": number}))
-    graphkit("export", tmp_path / "long", "--output", tmp_path / "lines")
-    synced = []
-    original = FileIO.fdatasync
-
-    def note_sync(io, fd):
-        synced.append(fd)
-        return original(io, fd)
-
-    monkeypatch.setattr(FileIO, "fdatasync", note_sync)
-    if command == "copy":
-        done = graphkit("copy", tmp_path / "long", "--to", tmp_path / "b")
-    else:
-        done = graphkit("import", tmp_path / "b", tmp_path / "lines")
-    assert done.code == 0
-    assert 1 <= len(synced) <= 5

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 
 import pytest
 
@@ -153,21 +152,6 @@ def test_bad_input(store, tmp_path):
     assert_refused(unknown, 11, "order-17")
     (tmp_path / "plain").mkdir()
     assert graphkit("watch", tmp_path / "plain").code == 13
-
-
-def test_a_store_that_another_process_makes_threads_in(store, watch):
-    watching = watch("--json", "--limit", "1")
-    more = 0
-    with FileSystemSaver(store, fsync="never") as writer:
-        while watching.process.poll() is None:  # until it has begun, nothing is told of what is written
-            more += 1
-            writer.put(RunnableConfig(f"new {more}"), step("a", "b"))
-            time.sleep(0.02)
-    (line,) = map(json.loads, watching.lines())
-    assert line["kind"] == "checkpoint"
-    assert line["node"] == "a"
-    assert line["next"] == "b"
-    assert line["thread"].startswith("new ")
 
 
 def later(action):

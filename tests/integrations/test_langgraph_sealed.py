@@ -12,10 +12,9 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
-from graphkit import CheckpointErasedError, CheckpointerConfigurationError, CheckpointKeyError, RunnableConfig
-from savers import DESTROYED, FileSystemSaver, SubjectKeys, ValidatingSaver
+from graphkit import CheckpointErasedError, CheckpointerConfigurationError, CheckpointKeyError
+from savers import DESTROYED, SubjectKeys
 from savers.langgraph import (
-    CheckpointSaver,
     FileSystemCheckpointSaver,
     PostgresCheckpointSaver,
     SqliteCheckpointSaver,
@@ -138,21 +137,6 @@ def test_each_user_has_a_key_that_can_be_destroyed(opener, durability):
 
 def of_the_user(keys):
     return SubjectKeys({**KEYS, **keys}, key_for=lambda _, metadata: metadata["user_id"])
-
-
-def test_a_history_that_begins_with_writes_has_the_key_of_its_user(opener, tmp_path):
-    cipher = of_the_user({"anna": bytes(32)})
-    config = config_of("anna")
-    checkpoint_id = str(uuid.UUID(int=7))
-    config["configurable"] |= {"checkpoint_ns": "", "checkpoint_id": checkpoint_id}
-    files = FileSystemSaver(tmp_path / "contract", cipher=cipher)
-    contract = CheckpointSaver(ValidatingSaver(files))
-    for saver in (opener(cipher=cipher), contract):
-        with saver:
-            saver.put_writes(config, [("messages", SECRET)], "task")
-            (namespace,) = saver.store.namespaces("anna") or [""]  # of early writes, where there is no log
-            history = RunnableConfig("anna", checkpoint_ns=namespace)
-            assert saver.store.own_key(history) == "anna"
 
 
 def test_an_import_gives_each_user_a_key(tmp_path):

@@ -110,23 +110,6 @@ def test_a_call_that_finds_a_lock_in_use_waits_in_the_event_loop(saver, hops, fi
     assert hops == ["hold"]
 
 
-@pytest.mark.parametrize("appends", [False, True])
-def test_a_history_that_a_new_object_has_not_opened_is_opened_in_a_thread(saver, hops, tmp_path, appends):
-    async def run():
-        await aput(saver, "t0", 5)
-        with SqliteCheckpointSaver(tmp_path / "test.db", fsync="never") as other:
-            await other.aget_tuple(thread("unknown"))
-            hops.forget()
-            if appends:
-                await aput(other, "t0", 6)
-            else:
-                assert (await other.aget_tuple(thread("t0"))).checkpoint["channel_values"] == {"a": 5}
-
-    asyncio.run(run())
-    assert hops == ["put" if appends else "get_tuple"]
-    assert list_values(saver, "t0") == ([6, 5] if appends else [5])
-
-
 def test_a_call_that_has_waited_for_long_goes_to_a_thread(saver, hops, monkeypatch):
     monkeypatch.setattr(thread_calls, "_MAX_WAIT", 0.0)
 

@@ -1,6 +1,6 @@
 """The one parser of records, over bytes in memory."""
 
-from itertools import chain, pairwise
+from itertools import chain
 
 import pytest
 
@@ -45,17 +45,6 @@ def window(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("window")
-def test_a_scan_finds_the_records_in_their_order():
-    frames = scan(make_data())
-
-    assert [frame.seq for frame in frames] == [*range(40)]
-    for frame, letter in with_letters(frames):
-        assert frame.payload in {b"", letter * 30, letter * 700}
-    for before, after in pairwise(frames):
-        assert before.end == after.offset
-
-
-@pytest.mark.usefixtures("window")
 def test_every_way_to_read_finds_the_same_records():
     data = make_data()
     end = len(data)
@@ -73,11 +62,6 @@ def test_every_way_to_read_finds_the_same_records():
     within = frames[5].offset + 1
     assert [*records.search(within, frames[9].end)] == frames[6:10]
     assert records.read_run(frames[7].offset, frames[20].end) == frames[7:21]
-
-
-def with_letters(frames):
-    """The records of `make_data`, each with the letter of which its payload consists."""
-    return [(frame, bytes([65 + frame.seq % 26])) for frame in frames]
 
 
 @pytest.mark.usefixtures("window")
@@ -166,13 +150,6 @@ def test_a_run_that_ends_inside_a_record_is_refused():
     frames = scan(data)
     with pytest.raises(CheckpointCorruptionError):
         records_of(data).read_run(frames[2].offset, frames[4].end - 1)
-
-
-def test_no_record_is_read_where_none_can_be():
-    data = make_data(3)
-    for offset in (0, HEADER_SIZE - 1, HEADER_SIZE + 1, len(data)):
-        with pytest.raises(CheckpointCorruptionError):
-            records_of(data).read(offset, len(data))
 
 
 class Racing(MemoryLogBytes):

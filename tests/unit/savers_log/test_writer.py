@@ -187,18 +187,6 @@ def test_if_a_record_is_refused_none_of_a_put_stays(refusing, left):
     assert states_of(refusing) == [{"n": 0}, {"n": 1}]
 
 
-@pytest.mark.parametrize("left", [0, 1])
-def test_if_the_first_put_is_refused_there_is_no_log(refusing, left):
-    refusing.frames.bytes.left = left
-    with pytest.raises(OSError, match="space"):
-        put(refusing, long="x" * 30_000)
-    assert not refusing.frames.bytes.data
-    refusing.frames.bytes.left = 1 << 30
-    assert not refusing.refresh()
-    put(refusing, n=1)
-    assert states_of(refusing) == [{"n": 1}]
-
-
 UNSTORABLE = {
     "a value": {"state": {"n": object()}},
     "a key": {"state": {1: 2}},

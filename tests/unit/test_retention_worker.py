@@ -124,22 +124,6 @@ def test_an_error_is_logged_and_the_policy_is_applied_again(monkeypatch, caplog)
     assert ids(saver, "old") == ["c4", "c3"]
 
 
-def test_a_thread_that_fails_is_named_and_the_others_are_pruned(caplog):
-    class Damaged(MemorySaver):
-        def prune(self, thread=None, **options):
-            if thread == "old 1":
-                raise CheckpointStorageError("old 1", "prune", "read-only")
-            return super().prune(thread, **options)
-
-    saver = Damaged()
-    fill(saver, "old 1")
-    fill(saver, "old 2")
-    with caplog.at_level(logging.WARNING, logger="graphkit.worker"):
-        assert Worker(saver, make_app(saver), policy=KEEP_TWO).run(once=True) == 0
-    assert "cannot prune old 1: " in caplog.text
-    assert ids(saver, "old 2") == ["c4", "c3"]
-
-
 def test_ages_count_from_the_clock_of_the_worker():
     saver = MemorySaver()
     fill(saver, "old")
@@ -197,22 +181,6 @@ def test_with_once_a_worker_ends_when_the_policy_is_applied(held):
         assert running.result(PATIENCE) == 0
     for number in range(3):
         assert len(ids(saver, f"old {number}")) == 2
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_worker_does_not_wait_for_a_policy_whose_thread_has_ended():
-    class Ending(MemorySaver):
-        def threads(self, **options):
-            if threading.current_thread().name == "graphkit-retention":
-                raise SystemExit
-            return super().threads(**options)
-
-    saver = Ending()
-    worker = Worker(saver, make_app(saver), policy=KEEP_TWO)
-    running = threading.Thread(target=worker.run, kwargs={"once": True}, daemon=True)
-    running.start()
-    running.join(PATIENCE)
-    assert not running.is_alive()
 
 
 def test_a_policy_rests_only_while_the_worker_has_something_else_to_do(monkeypatch):

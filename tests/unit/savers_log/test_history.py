@@ -75,56 +75,12 @@ def test_a_reader_finds_what_the_writer_knows(log, seed, replaces):
     assert outline(open_again(log).history.load_index().checkpoints) == outline(index)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_checkpoint_is_found_by_its_id_as_in_the_index(log, seed, replaces):
-    ids = fill(log, seed, replaces=replaces)
-    index = log.history.load_index().checkpoints
-    known = dict(zip(ids, outline(index), strict=True))
-    reader = open_again(log)
-
-    for each in random.Random(seed).sample(ids, 12):
-        for other in (reader, open_again(log)):
-            found = other.history.find(each)
-            assert outline([found]) == [known[each]]
-
-    assert reader.history.find("unknown") is None
-    assert reader.history.find(None).id == ids[-1]
-
-
 def test_the_end_of_a_log_is_read_first(log):
     ids = fill(log, 1)
     reader = open_again(log)
     assert reader.history.index is None
     assert reader.history.find(None).id == ids[-1]
     assert reader.history.index is None
-
-
-@pytest.mark.parametrize("knows_all", [False, True])
-def test_a_reader_takes_in_what_other_writers_append(log, knows_all):
-    fill(log, 1, 20)
-    reader = open_again(log)
-    if knows_all:
-        reader.history.load_index()
-
-    for number in range(2, 6):
-        fill(log, number, 10, replaces=number == 4)
-        assert reader.refresh()
-        assert outline([reader.history.find(None)]) == outline([log.history.find(None)])
-        assert reader.frames.end == log.frames.end
-        assert reader.frames.seq == log.frames.seq
-        assert reader.history.scan.depth == log.history.scan.depth
-
-    assert outline(reader.history.load_index().checkpoints) == outline(log.history.load_index().checkpoints)
-
-
-def test_an_id_that_occurs_twice_means_the_newer_one(log):
-    put(log, id="twice", n=1)
-    put(log, id="other", n=2)
-    put(log, id="twice", n=3)
-    put(log, id="last", n=4)
-    newest = log.history.load_index().checkpoints[2].offset
-    assert log.history.find("twice").offset == newest
-    assert open_again(log).history.find("twice").offset == newest
 
 
 # Early writes
@@ -225,15 +181,6 @@ def test_a_record_that_names_another_keyframe_is_refused(log):
         log.refresh()
     with pytest.raises(CheckpointCorruptionError):
         open_again(log)
-
-
-def test_a_change_relative_to_another_record_is_refused(log):
-    for number in range(3):
-        put(log, n=number)
-    good = last_frame(log)
-    append_raw(log, good.payload, flags=good.flags, back=good.back, key=good.key)
-    with pytest.raises(CheckpointCorruptionError):
-        log.refresh()
 
 
 def test_a_lost_replacement_is_refused(log):

@@ -6,7 +6,7 @@ import pytest
 
 from graphkit import Checkpoint
 from graphkit._values.state import merge
-from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError, CheckpointSerializationError
+from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from graphkit.saver_kit import Changes, Codec, FrozenDict, freeze
 from savers._log import writer
 from savers._log.frame import CHECKPOINT, HEADER_SIZE, KEY
@@ -224,25 +224,6 @@ def test_what_cannot_be_stored_is_refused_and_changes_nothing(refusing, what, is
 
 
 # Replacing, pending writes, tags
-
-
-def test_a_checkpoint_takes_the_place_of_another_with_its_writes_and_tags(log):
-    first = put(log, n=0)
-    put(log, n=1)
-    replaced = log.history.find(first)
-    log.writer.put_writes(replaced, {"w": b"\x01"})
-    log.writer.put_tags(log.history.find(first), ["tag"], ())
-    new = put(log, first, n=2)
-
-    for each in (log, open_again(log)):
-        assert each.history.find(first) is None
-        checkpoint = each.history.find(new)
-        assert checkpoint.tags == ("tag",)
-        assert each.read_writes(checkpoint) == {"w": 1}
-        assert each.load_state(checkpoint) == {"n": 2}
-
-    with pytest.raises(CheckpointNotFoundError):
-        put(log, "unknown", n=3)
 
 
 def test_a_value_of_the_last_state_that_is_damaged_stops_the_put(log):

@@ -124,6 +124,22 @@ def test_an_error_is_logged_and_the_policy_is_applied_again(monkeypatch, caplog)
     assert ids(saver, "old") == ["c4", "c3"]
 
 
+def test_a_thread_that_fails_is_named_and_the_others_are_pruned(caplog):
+    class Damaged(MemorySaver):
+        def prune(self, thread=None, **options):
+            if thread == "old 1":
+                raise CheckpointStorageError("old 1", "prune", "read-only")
+            return super().prune(thread, **options)
+
+    saver = Damaged()
+    fill(saver, "old 1")
+    fill(saver, "old 2")
+    with caplog.at_level(logging.WARNING, logger="graphkit.worker"):
+        assert Worker(saver, make_app(saver), policy=KEEP_TWO).run(once=True) == 0
+    assert "cannot prune old 1: " in caplog.text
+    assert ids(saver, "old 2") == ["c4", "c3"]
+
+
 def test_ages_count_from_the_clock_of_the_worker():
     saver = MemorySaver()
     fill(saver, "old")

@@ -14,9 +14,9 @@ from graphkit import (
     RunnableConfig,
     interrupt,
 )
-from graphkit.agents import AgentBuilder, Tool, ToolError, tool
+from graphkit.agents import AgentBuilder, ToolError, tool
 from savers import MemorySaver
-from tests.support.agents import AsyncScript, Script, call, calling, contents, transcript
+from tests.support.agents import AsyncScript, Script, call, calling, contents
 from tests.support.sweeps import ALL
 
 
@@ -419,17 +419,3 @@ def test_a_result_that_was_supplied_is_not_computed(run, till):
     state = run(agent, None, "t")
     assert contents(state) == ["sold by phone", "2"]
     assert till.sold == []
-
-
-def test_a_tool_without_a_signature_gets_the_arguments_as_they_are(run):
-    seen = []
-
-    def take(**arguments):
-        seen.append(arguments)
-        return "ok"
-
-    remote = Tool(name="remote", description="", parameters={"type": "object"}, function=take)
-    agent = build(calling(call("remote", x=1, y=[2])), "done", tools=[remote])
-    assert contents(run(agent, "go")) == ["ok"]
-    assert seen == [{"x": 1, "y": [2]}]
-    assert transcript(run(agent, "go")) == transcript(run(agent, "go"))

@@ -548,21 +548,6 @@ def test_a_flipped_bit_of_each_byte_of_a_sealed_log_is_noticed_and_corrected(tmp
                 leftover.unlink()
 
 
-def test_a_log_whose_beginning_is_lost_is_repaired_with_the_key(tmp_path):
-    """Its header and both METAs: each record has its own salt, so nothing else is lost."""
-    root = tmp_path / "store"
-    with open_saver(root) as saver:
-        write(saver)
-        before = view(saver)
-    path = locate_log(root)
-    first = read_records(path)[2].offset
-    path.write_bytes(random.Random(1).randbytes(first) + path.read_bytes()[first:])
-    with open_saver(root) as saver, quiet():
-        assert saver.repair("t").ok
-        assert view(saver) == before
-    assert_no_plaintext(root)
-
-
 def test_a_failed_sync_reseals_what_was_acknowledged(tmp_path):
     io = HookedIO()
     root = tmp_path / "store"

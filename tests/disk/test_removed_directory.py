@@ -11,7 +11,6 @@ from tests.support.disks import HookedIO, failing
 from tests.support.logs import limit_cache
 
 T = RunnableConfig("t")
-INNER = RunnableConfig("t", checkpoint_ns="inner")
 
 
 def remove_thread(root):
@@ -98,28 +97,6 @@ def test_a_run_may_delete_its_own_thread(opener):
     app = graph([one_more, deleting, one_more]).compile(checkpoint_saver=saver)
     assert app.invoke({"n": 0}, T) == {"n": 3}
     assert [checkpoint.node_id for checkpoint in saver.list(T)] == ["n2", "n1"]
-
-
-OTHER = """
-import sys
-from graphkit import RunnableConfig
-from savers import FileSystemSaver
-with FileSystemSaver(sys.argv[1]) as saver:
-    getattr(saver, sys.argv[2])("t" if sys.argv[2] == "delete" else RunnableConfig("t"))
-"""
-
-
-@pytest.mark.parametrize("spaces", [(T,), (T, INNER), (INNER,), (INNER, RunnableConfig("t", checkpoint_ns="more"))])
-@pytest.mark.parametrize("operation", ["delete", "release"])
-def test_what_another_process_deletes_or_releases_is_no_loss(operation, spaces, opener, launcher, tmp_path):
-    saver = opener()
-    for config in spaces:
-        saver.put(config, make_checkpoint(0))
-    done = launcher.run("-c", OTHER, tmp_path / "store", operation)
-    assert done.returncode == 0, done.stderr
-    for config in spaces:
-        saver.put(config, make_checkpoint(1))
-        assert list_numbers(saver, config) == [1]
 
 
 def test_a_log_that_another_process_has_rewritten_is_no_loss(opener):

@@ -258,13 +258,3 @@ def test_a_copy_keeps_the_key_of_its_subject(tmp_path, keys):
     assert graphkit("fork", copied, "order-17", "forked", *given).code == 0
     KeyFile(keys).destroy("anna")
     assert read_json("verify", copied, *given)["erased"] == 3
-
-
-@pytest.mark.parametrize("way", ["option", "environment"])
-def test_keys_that_a_store_cannot_use_are_refused(sealed, keys, way):
-    options = ["--key-file", keys] if way == "option" else []
-    environment = {} if way == "option" else {"GRAPHKIT_KEYS": str(keys)}
-    for command in (["threads", "memory:"], ["copy", sealed, "--to", "memory:"]):
-        done = graphkit(*command, *options, **environment)
-        assert done.code == 18, command
-        assert "cannot be sealed" in done.err

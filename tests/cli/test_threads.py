@@ -8,7 +8,7 @@ from graphkit import END, START, BaseCheckpointSaver, Checkpoint, RunnableConfig
 from graphkit.cli.values import parse_age
 from savers import FileSystemSaver, SqliteSaver
 from tests.support.graphs import make_chain
-from tests.support.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago, read_json
+from tests.support.terminal import NOW, checkpoint, damage, graphkit, minutes_ago, read_json
 
 
 def test_threads_in_a_pipe(store):
@@ -254,16 +254,6 @@ def test_a_rate_wants_a_minute_of_history(tmp_path, seconds, rate):
     saver.put(t, later.build())
     assert read_json("stats", tmp_path / "new")["per_hour"] == rate
     assert ("per hour" in graphkit("stats", tmp_path / "new").out) == (rate is not None)
-
-
-def test_a_thread_was_updated_when_it_asked_or_failed(saver, store):
-    asks = {**STOP, "created_at": minutes_ago(5)}
-    fails = {"node_id": "read", "type": "E", "message": "no", "at": minutes_ago(3)}
-    saver.put_writes(RunnableConfig("order-17"), {"interrupt:q-2": asks})
-    saver.put_writes(RunnableConfig("import-a"), {"failure": fails})
-    rows = read_json("threads", store, "--sort", "age")
-    assert [row["thread"] for row in rows] == ["import-a", "order-17", "order-18"]
-    assert [row["updated"][11:16] for row in rows] == ["11:57", "11:55", "11:13"]
 
 
 @pytest.mark.requirement("P60")

@@ -11,7 +11,6 @@ import shutil
 import pytest
 
 from graphkit import Checkpoint, CheckpointSerializationError, RunnableConfig
-from graphkit.abc import StateSerializer
 from savers import Compression, FileSystemSaver
 from tests.support.checkpoints import list_ids
 from tests.support.disks import FileIO
@@ -19,16 +18,6 @@ from tests.support.logs import CHECKPOINT, DATA, MAX_PAYLOAD as LIMIT, locate_lo
 
 CONFIG = RunnableConfig("t")
 pytestmark = pytest.mark.usefixtures("short_records")
-
-
-class Bytes(StateSerializer):
-    """States are bytes that the saver does not look into."""
-
-    def dumps(self, state):
-        return state["data"]
-
-    def loads(self, data):
-        return {"data": data}
 
 
 def noise(seed, length):
@@ -122,22 +111,6 @@ def test_a_value_about_as_long_as_a_record_is_stored(tmp_path, length):
         for number, state in enumerate(states):
             saver.put(CONFIG, made(number, state))
     expect(tmp_path, by_id(states))
-
-
-def test_many_values_that_are_short_each_are_stored(tmp_path):
-    state = {f"key{n}": noise(n, 300) for n in range(700)}
-    with open_saver(tmp_path) as saver:
-        saver.put(CONFIG, made(0, state))
-        saver.put(CONFIG, made(1, {**state, "key3": b"other"}))
-    expect(tmp_path, by_id([state, {**state, "key3": b"other"}]))
-
-
-def test_opaque_states_longer_than_a_record_are_stored(tmp_path):
-    states = [{"data": noise(n, 100_000 * (n + 1))} for n in range(3)]
-    with open_saver(tmp_path, state_serializer=Bytes()) as saver:
-        for number, state in enumerate(states):
-            saver.put(CONFIG, made(number, state))
-    expect(tmp_path, by_id(states), state_serializer=Bytes())
 
 
 def test_a_state_that_outgrew_a_record_goes_on_at_the_cost_of_what_is_new(tmp_path):

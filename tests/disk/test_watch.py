@@ -259,23 +259,6 @@ def test_a_watch_reports_a_rewritten_log_from_its_beginning(saver, config, lates
         assert ids(until(watch, to(put[-1]))) == put[2:]
 
 
-def test_a_tail_that_was_cut_short_is_passed_over(saver, config):
-    saver.put(config, make_checkpoint(1))
-    path = locate_log(saver.base_directory)
-    with saver.watch(config, interval=NEVER) as watch:
-
-        def follow(config, number):
-            put = saver.put(config, make_checkpoint(number))
-            return until(watch, to(put.checkpoint_id))
-
-        follow(config, 2)
-        with path.open("ab") as file:
-            file.write(path.read_bytes()[64:84])
-        follow(config.replace(checkpoint_ns="other"), 0)
-        found = follow(config, 3)
-        assert found[-1].checkpoint.node_id == "n3"
-
-
 def test_a_damaged_log_is_named_and_the_others_are_followed(saver, caplog):
     caplog.set_level(logging.WARNING, "graphkit")
     good = RunnableConfig("good")

@@ -63,16 +63,6 @@ def add(graph, part, name, *place):
     return graph
 
 
-def test_edge_hooks_on_a_merged_graph_are_on_the_bridge_it_is_left_by():
-    child = StateGraph({}).add_node("a", node).add_edge("a", END).add_conditional_edges(START, node, ["a"])
-    add(child, "edge", "child", START)
-    parent = StateGraph({}).add_node("S", child).add_edge(START, "S").add_conditional_edges("S", node, [END])
-    add(parent, "edge", "out", "S")
-    edges = parent.compile().topology.edges
-    assert around(edges["S-__START__"])[0] == "child"
-    assert around(edges["S-__END__"])[0] == "out"
-
-
 def test_an_embedded_graph_is_not_wrapped():
     graph = make_chain({}, S=chain("a").compile())
     add(graph, "node", "all")

@@ -159,20 +159,6 @@ def test_a_failure_in_the_middle(saver, how, kind):
     assert items(run(graph, None, how=how)) == ["x", "y", "g", END]
 
 
-@kinds
-def test_after_hooks_come_when_the_stream_is_over(how, kind):
-    seen = []
-    talker = Talker("x", "y")
-
-    def after(node_id, state, config, update):
-        seen.append((talker.closed, dict(update)))
-        return {"log": "changed"}
-
-    graph = make_chain(g=talker.node(kind)).add_after_call_node_hook(after).compile()
-    assert logged(run(graph, {}, how=how)) == ["changed"]
-    assert seen == [(1, {"log": "done"})]
-
-
 def test_an_asynchronous_generator_in_a_synchronous_run(saver):
     graph = make_chain(a=lambda state: None, g=Talker("x").later).compile(checkpoint_saver=saver)
 

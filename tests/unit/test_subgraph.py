@@ -712,15 +712,6 @@ def test_an_update_inside_may_set_where_it_goes_on(saver):
     assert graph.invoke(None, CONFIG)["log"] == ["a", "z"]
 
 
-def test_an_update_of_the_parent_may_lead_past_it(saver):
-    graph, _, _ = stopping("inside", saver)
-    graph.invoke({}, CONFIG)
-    graph.update_state(CONFIG, {"log": "instead"}, "s")
-    with pytest.raises(GraphRunnerError, match="nothing waits"):
-        graph.invoke(GraphResume("ok"), CONFIG)
-    assert graph.invoke(None, CONFIG)["log"] == ["a", "instead", "z"]
-
-
 def test_time_travel_before_it_and_into_it(saver):
     graph, _, log = stopping("inside", saver)
     graph.invoke({}, CONFIG)

@@ -3,7 +3,7 @@
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from tests.support.langgraph_checkpoints import id_of, put, thread, values_of
+from tests.support.langgraph_checkpoints import put, thread, values_of
 
 
 class Counting(JsonPlusSerializer):
@@ -16,28 +16,6 @@ class Counting(JsonPlusSerializer):
     def dumps_typed(self, obj):
         self.stored.append(obj)
         return super().dumps_typed(obj)
-
-
-def test_a_copy_has_its_parents(saver):
-    configs = [put(saver, a=0)]
-    for n in range(1, 4):
-        configs.append(put(saver, configs[-1], a=n))
-    saver.put_writes(configs[1], [("delta", "d")], "task")
-    saver.copy_thread("t", "copy")
-
-    newest_first = [id_of(config) for config in reversed(configs)]
-    *found, first = saver.list({"configurable": {"thread_id": "copy"}})
-    *ids, first_id = newest_first
-    parents = newest_first[1:]
-    for checkpoint, checkpoint_id, parent_id in zip(found, ids, parents, strict=True):
-        assert id_of(checkpoint.config) == checkpoint_id
-        assert id_of(checkpoint.parent_config) == parent_id
-    assert id_of(first.config) == first_id
-    assert first.parent_config is None
-
-    history = saver.get_delta_channel_history(config=thread("copy"), channels=["delta"])
-    copied = ("task", "delta", "d")
-    assert history == {"delta": {"writes": [copied]}}
 
 
 def test_what_a_checkpoint_has_beside_its_channels_stays(saver):

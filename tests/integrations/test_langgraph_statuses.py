@@ -4,7 +4,6 @@ import json
 import operator
 import subprocess
 import sys
-from dataclasses import dataclass
 from typing import Annotated, TypedDict
 
 import pytest
@@ -205,28 +204,6 @@ def test_the_commands_show_it(runs):
         graph_of(ask=lambda: interrupt("ok?")).compile(checkpointer=saver).invoke(Command(resume="yes"), CONFIG)
     (difference,) = read("diff", runs, "t")["differences"]
     assert (difference["path"], difference["new"]) == ("log[1]", "yes")
-
-
-@dataclass
-class Order:
-    item: str
-
-
-def test_types_of_the_application_are_shown_by_their_fields(tmp_path):
-    path = tmp_path / "runs"
-    with FileSystemCheckpointSaver(path, types=[Order]) as saver:
-        graph = graph_of(ask=lambda: interrupt(Order("lamp")))
-        app = graph.compile(checkpointer=saver)
-        given = {"log": [Order("cup")]}
-        app.invoke(given, CONFIG)
-    command = [sys.executable, "-m", "graphkit", "show", path, "t", "--json"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert done.stderr == ""
-    shown = json.loads(done.stdout)
-    (logged,) = shown["state"]["log"]
-    assert logged == {"item": "cup"}
-    (waiting,) = shown["waiting"]
-    assert waiting["payload"] == {"item": "lamp"}
 
 
 WITHOUT_LANGGRAPH = """

@@ -528,30 +528,6 @@ def test_without_a_value_a_question_is_asked_again_under_its_id(saver, how):
     assert logged(run(graph, GraphResume("ok"), how=how)) == ["a", "u", *log[1:]]
 
 
-WRONG_RESUMES = [
-    (GraphResume("text"), "mapping"),
-    (GraphResume(update="text"), "mapping"),
-    (GraphResume({"n": "text"}), "cannot be merged"),
-    (GraphResume(update={"n": "text"}), "cannot be merged"),
-]
-
-
-@pytest.mark.sweep(1, of=("saver", "deep", "how"), in_turn=True)
-@pytest.mark.parametrize("kind", [kind for kind in STOPS if kind != "inside"])
-@pytest.mark.parametrize("deep", [False, True])
-@both
-def test_a_wrong_value_is_refused_before_anything_runs_or_is_stored(saver, kind, deep, how):
-    graph, answer, log = stopping(kind, saver, deep=deep)
-    run(graph, {}, how=how)
-    before = everything(saver)
-    for resume, reason in WRONG_RESUMES:
-        with pytest.raises(GraphRunnerError, match=reason):
-            run(graph, resume, how=how)
-
-    assert everything(saver) == before
-    assert logged(run(graph, GraphResume(answer), how=how)) == log
-
-
 def everything(saver):
     """All that is stored: ids, and what is recorded beside each checkpoint."""
     return [

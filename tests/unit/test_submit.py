@@ -93,21 +93,6 @@ def test_a_submitted_run_is_queued_until_it_begins(app, saver):
     assert "graphkit:submit" not in infos[0].metadata
 
 
-@pytest.mark.parametrize("how", ["resume", "ainvoke", "stream", "worker"])
-def test_every_resume_begins_it(store, how):
-    app = make_app(store)
-    app.submit({"log": "in"}, T)
-    if how == "resume":
-        app.resume("t")
-    elif how == "ainvoke":
-        asyncio.run(app.ainvoke(None, T))
-    elif how == "stream":
-        assert [output.node for output in app.stream(None, T)] == [START, "a", "b", END]
-    else:
-        assert Worker(store, app).run(once=True) == 1
-    assert log_of(store) == ["in", "a", "b"]
-
-
 def test_a_run_that_was_submitted_is_that_of_invoke(saver):
     app = make_app(saver, DEFAULTED)
     given = {"log": RESET, "x": 1}

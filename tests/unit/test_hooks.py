@@ -16,7 +16,7 @@ from graphkit import (
     StateGraph,
     interrupt,
 )
-from graphkit.errors import GraphRunnerError, GraphStateError, NodeExecutionError
+from graphkit.errors import GraphRunnerError, GraphStateError, MaxIterationsError, NodeExecutionError
 from tests.support.graphs import (
     CONFIG,
     LOG,
@@ -207,6 +207,14 @@ def test_a_wrap_hook_may_answer_itself_call_again_or_change_what_came(saver, how
     assert invoke(compiled, {}, how=how) == {"log": ["a"], "wrapped": "t"}
     assert invoke(compiled, {"cached": "c"}, how=how)["log"] == ["a", "c"]
     assert runs == ["a", "a"]
+
+
+def test_the_limit_is_checked_before_the_hooks_of_the_node():
+    ran = []
+    graph = logs("a", "b").add_before_call_node_hook("b", lambda *arguments: ran.append("hook"))
+    with pytest.raises(MaxIterationsError):
+        graph.compile(max_iterations=1).invoke({})
+    assert ran == []
 
 
 @both

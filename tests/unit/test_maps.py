@@ -34,6 +34,7 @@ from tests.support.graphs import (
     ids_of,
     logged,
     make_chain,
+    make_graph,
     nodes_of,
     payloads_of,
     stored,
@@ -108,8 +109,18 @@ def test_items_that_cannot_be_stored_are_refused_before_any_runs(tmp_path, go):
     with pytest.raises(CheckpointSerializationError, match=r"\[1\].*object"):
         go(compiled, {})
     assert runs == []
+    hooked = mapped(runs.append, "items").add_before_call_node_hook("m", lambda *arguments: {"items": [object()]})
+    with pytest.raises(CheckpointSerializationError, match=r"\[0\].*object"):
+        go(hooked.compile(checkpoint_saver=FileSystemSaver(tmp_path / "single", fsync="never")), {})
+    assert runs == []
     go(graph.compile(), {})  # without a saver there is nothing to store
     assert len(runs) == 2
+
+
+def test_an_item_is_not_the_nodes_to_change(go):
+    graph = mapped(lambda item: item.update(n=2), lambda state: [{"n": 1}])
+    with pytest.raises(NodeExecutionError, match="read-only"):
+        go(graph.compile(), {})
 
 
 # --- what an item returns ---------------------------------------------------------------------------------------------
@@ -318,6 +329,25 @@ def test_a_max_concurrency_that_is_refused(limit):
         squares([], max_concurrency=limit)
 
 
+def test_max_concurrency_starts_nothing_after_a_failure_and_repeats_nothing(saver):
+    ran = []
+    fails = [True]
+
+    def action(n):
+        ran.append(n)
+        if n == 2 and fails:
+            fails.pop()
+            raise Boom
+        return {"log": n}
+
+    app = squares(range(5), action, max_concurrency=1).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        app.invoke({}, CONFIG)
+    assert ran == [0, 1, 2]
+    assert app.invoke(None, CONFIG)["log"] == [0, 1, 2, 3, 4]
+    assert ran == [0, 1, 2, 2, 3, 4]
+
+
 FAULTS = {
     "raises": (lambda n: {"log": 1 // (2 - n)}, "item 2 of node 'm' failed: ZeroDivisionError"),
     "returns no update": (lambda n: {} if n != 2 else 3, "item 2 of node 'm' returned int"),
@@ -411,6 +441,23 @@ def test_each_finished_item_is_reported_to_the_stream():
     assert labels == dict(enumerate(map(label, DOCUMENTS)))
 
 
+def test_progress_arrives_while_other_items_run():
+    async def main():
+        seen = asyncio.Event()
+
+        async def wait_for_the_first(document):
+            if document != "a":
+                await asyncio.wait_for(seen.wait(), PATIENCE)
+
+        app = graph_of(wait_for_the_first).compile()
+        async for item in app.astream({"documents": DOCUMENTS}, stream_mode="custom"):
+            if item.index == 0:
+                seen.set()
+        assert seen.is_set()
+
+    asyncio.run(main())
+
+
 def branches_of(events):
     data = [event.data for event in events if event.type == "parallel.branch"]
     return sorted((each["index"], each["total"], each.get("label")) for each in data)
@@ -421,6 +468,16 @@ def test_observers_get_index_total_and_label():
     app = graph_of(lambda document: {}, label=str.upper).compile(observers=events.append)
     app.invoke({"documents": ["a", "b"]})
     assert branches_of(events) == [(0, 2, "A"), (1, 2, "B")]
+    events.clear()
+    make_graph({}, "START>a,b a>END b>END", lambda name: lambda state: None).compile(observers=events.append).invoke({})
+    assert branches_of(events) == [(0, 2, None), (1, 2, None)]
+
+
+def test_retries_come_before_a_failure_is_collected():
+    attempts = []
+    app = collecting(lambda document: attempts.append(document) or read("b"), retry=QUICK).compile()
+    assert len(app.invoke({"documents": ["b"]})["failed"]) == 1
+    assert attempts == ["b"] * 3
 
 
 @pytest.mark.parametrize("make", [FileSystemSaver, lambda path: SqliteSaver(path / "db")])

@@ -18,6 +18,7 @@ from graphkit import (
     RetryPolicy,
     RunnableConfig,
     StateGraph,
+    StateSnapshot,
 )
 from graphkit.errors import (
     CheckpointerConfigurationError,
@@ -376,6 +377,10 @@ def test_max_iterations_counts_nodes_and_is_checked_before_a_node_runs(saver):
     assert "'u'" in str(failed.value)
     assert stored(saver, RunnableConfig("u"))[-1] == ("b", "c")
 
+    with pytest.raises(MaxIterationsError) as failed:
+        endless(max_iterations=2).invoke({})
+    assert failed.value.thread_id == "$default"
+
 
 def test_a_higher_limit_lets_a_resume_go_on(saver):
     compiled = endless(checkpoint_saver=saver, max_iterations=3)
@@ -432,6 +437,12 @@ def test_every_nth_node_is_saved_and_start_and_end_always(saver):
     assert logs(saver) == [[], ["a", "b"], ["a", "b", "c", "d"], ["a", "b", "c", "d", "e"]]
     history = list(reversed(saver.list(CONFIG)))
     assert [checkpoint.parent_id for checkpoint in history[1:]] == [checkpoint.id for checkpoint in history[:-1]]
+
+
+def test_a_snapshot_is_handed_out_for_what_was_stored_only():
+    compiled = chain("a", "b")[0].compile(checkpoint_saver=MemorySaver(), checkpoint_interval=2)
+    kinds = [isinstance(output, StateSnapshot) for output in compiled.stream_snapshots({}, CONFIG)]
+    assert kinds == [True, False, True, False]
 
 
 @pytest.mark.requirement("G18")
@@ -767,6 +778,16 @@ def test_what_is_done_to_an_output_or_an_update_afterwards_changes_nothing(kind)
     assert seen == [(Box([7]), [1])]
 
 
+def test_the_state_of_an_error_is_a_copy():
+    saver = MemorySaver()
+    saver.register_types(Box)
+    compiled = chain("a", "b", fails="b")[0].compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError) as failed:
+        compiled.invoke({"box": Box([1])}, CONFIG)
+    failed.value.state["box"].n = 99
+    assert saver.get(CONFIG).state["box"] == Box([1])
+
+
 # --- metadata, errors -------------------------------------------------------------------------------------------------
 
 
@@ -817,6 +838,14 @@ def test_an_error_of_a_subclass_leaves_the_run_as_itself():
         assert failed.value is error
         assert (error.node_id, error.thread_id, error.state["x"], error.config.thread_id) == ("a", thread, 1, thread)
         assert error.__cause__ is None
+
+
+def test_the_error_of_another_run_is_the_cause():
+    inner = failing_graph(Boom("no")).compile()
+    outer = make_chain(LOG, b=lambda state: inner.invoke({}))
+    with pytest.raises(NodeExecutionError, match=r"'b' failed: NodeExecutionError: .*'a' failed: Boom: no") as failed:
+        outer.compile().invoke({})
+    assert (failed.value.node_id, failed.value.__cause__.node_id) == ("b", "a")
 
 
 def test_an_error_without_a_text_is_reported_and_recorded():

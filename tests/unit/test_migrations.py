@@ -48,6 +48,15 @@ def test_a_resume_goes_on_in_the_new_shape(saver):
     assert second.calls == 1
 
 
+def test_a_state_half_way_is_migrated_the_rest_of_the_way(saver):
+    graph = make_chain(a=ask)
+    first, second = Migration("first", "second"), Migration("second", "third")
+    graph.compile(checkpoint_saver=saver, migrations=[first]).invoke({"second": 1}, CONFIG)
+    new = graph.compile(checkpoint_saver=saver, migrations=[first, second])
+    assert new.invoke(GraphResume("x"), CONFIG)["third"] == 1
+    assert (first.calls, second.calls) == (0, 1)
+
+
 def test_histories_and_updates_see_the_new_shape_and_the_stored_past_stays(saver):
     new = migrated(saver, make_chain(a=ask), {"old": 1}, Migration("old", "new"))
 
@@ -99,6 +108,16 @@ def test_a_migration_that_fails_is_an_error_and_changes_nothing(saver):
 
     assert len(saver.list(CONFIG)) == 1
     assert len(saver.interrupts("t")) == 1
+
+
+def test_what_a_migration_does_to_its_argument_changes_no_stored_state(saver):
+    def in_place(state):
+        state["new"] = [*state.pop("old"), 2]
+        return state
+
+    new = migrated(saver, make_chain(a=ask), {"old": [1]}, in_place)
+    assert new.invoke(GraphResume("x"), CONFIG)["new"] == [1, 2]
+    assert dict(saver.list(CONFIG)[-1].state) == {"old": [1], "log": []}
 
 
 def test_a_failure_after_a_migration_migrates_once(saver):

@@ -133,6 +133,16 @@ def test_hooks_that_compile_refuses(kind, part, place, words):
     assert len(failed.value.problems) == 1
 
 
+def test_edge_hooks_on_a_merged_graph_are_on_the_edge_it_is_left_by():
+    child = StateGraph({}).add_node("a", node).add_edge("a", END).add_conditional_edges(START, node, ["a"])
+    add(child, "edge", "child", START)
+    parent = StateGraph({}).add_node("S", child).add_edge(START, "S").add_conditional_edges("S", node, [END])
+    add(parent, "edge", "out", "S")
+    edges = parent.compile().topology.edges
+    assert around(edges["S-__START__"])[0] == "child"
+    assert around(edges["S-__END__"])[0] == "out"
+
+
 def test_a_childs_own_hooks_are_checked_when_it_is_added():
     child = chain("a").add_before_call_node_hook("gone", hook("x"))
     with pytest.raises(GraphStateError, match="subgraph 'S': a before hook is on 'gone'"):

@@ -336,7 +336,7 @@ def test_metrics(tmp_path):
 
 
 @pytest.mark.requirement("G38")
-def test_metrics_of_runs_within_runs():
+def test_metrics_of_runs_within_runs_and_beside_each_other():
     metrics = Metrics()
     lived(
         metrics,
@@ -346,6 +346,10 @@ def test_metrics_of_runs_within_runs():
     assert metrics.resume_success == 1.0
     assert metrics.seconds == 1 + 1 + 4 + 1
     assert not metrics._running
+
+    metrics = Metrics()
+    lived(metrics, "graph.start@t0 graph.start@t1 graph.complete@t0 graph.complete@t1")
+    assert metrics.seconds == 4.0
 
 
 @pytest.mark.requirement("G38")

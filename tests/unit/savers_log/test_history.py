@@ -9,6 +9,7 @@ import pytest
 from graphkit import Checkpoint
 from graphkit.errors import CheckpointCorruptionError
 from savers._cipher import KeyRing
+from savers._log import writer
 from savers._log.frame import CHECKPOINT, HEADER_SIZE, RELEASE, TOMBSTONE, pack_frame
 from savers.log import MemoryLogBytes, StoredCheckpoint
 from tests.support.interruptions import find_places, interrupt
@@ -72,7 +73,11 @@ def test_a_reader_finds_what_the_writer_knows(log, seed, replaces):
     ids = fill(log, seed, replaces=replaces)
     index = log.history.load_index().checkpoints
     assert [stored.id for stored in index] == ids
-    assert outline(open_again(log).history.load_index().checkpoints) == outline(index)
+    known = outline(index)
+    assert outline(open_again(log).history.find(each) for each in ids[::7]) == known[::7]
+    assert outline(open_again(log).history.find_recent(30)) == known[-30:]
+    assert outline(open_again(log).history.walk_back()) == known[::-1]
+    assert outline(open_again(log).history.load_index().checkpoints) == known
 
 
 def test_the_end_of_a_log_is_read_first(log):
@@ -81,6 +86,14 @@ def test_the_end_of_a_log_is_read_first(log):
     assert reader.history.index is None
     assert reader.history.find(None).id == ids[-1]
     assert reader.history.index is None
+
+
+def test_a_writer_goes_on_with_what_another_has_written(log):
+    """Else a history to which each process adds one checkpoint would never have a second keyframe."""
+    for number in range(60):
+        put(log, n=number, items=[*range(number)])
+        log = open_again(log)
+        assert log.history.scan.depth == number % (writer.USUAL_DEPTH + 1)
 
 
 # Early writes
@@ -108,7 +121,7 @@ def read_all(log):
     assert log.refresh()
     found = log.history.load_index().checkpoints
     states = [log.load_state(stored) for stored in found]
-    return outline(found), states, [log.history.chains.read_writes(stored) for stored in found]
+    return outline(found), states, log.history.scan.depth, [log.history.chains.read_writes(stored) for stored in found]
 
 
 READS = {

@@ -58,6 +58,9 @@ def test_every_way_to_read_finds_the_same_records():
     ahead = bytes(data[start : start + 90])
     assert [*records.scan(start, end, 11, ahead)] == frames[11:]
     assert [*BackwardReader(records, end)] == frames[::-1]
+    back = BackwardReader(records_of(data + bytes(5000)), end + 5000)
+    back.skip_zeros()
+    assert [*back] == frames[::-1]
     assert [*records.search(HEADER_SIZE, end)] == frames
     within = frames[5].offset + 1
     assert [*records.search(within, frames[9].end)] == frames[6:10]

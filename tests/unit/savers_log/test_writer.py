@@ -172,9 +172,13 @@ def refusing(monkeypatch):
     return new_log(Refusing())
 
 
+@pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("left", range(4))
-def test_if_a_record_is_refused_none_of_a_put_stays(refusing, left):
-    put(refusing, n=0)
+def test_if_a_record_is_refused_none_of_a_put_stays(refusing, left, is_first):
+    states = []
+    if not is_first:
+        put(refusing, n=0)
+        states.append({"n": 0})
     before = bytes(refusing.frames.bytes.data)
     refusing.frames.bytes.left = left
     with pytest.raises(OSError, match="space"):
@@ -182,9 +186,9 @@ def test_if_a_record_is_refused_none_of_a_put_stays(refusing, left):
     assert refusing.frames.in_doubt
     assert refusing.frames.bytes.data == before
     refusing.frames.bytes.left = 1 << 30
-    assert refusing.refresh()
+    assert refusing.refresh() is not is_first
     put(refusing, n=1)
-    assert states_of(refusing) == [{"n": 0}, {"n": 1}]
+    assert states_of(refusing) == [*states, {"n": 1}]
 
 
 UNSTORABLE = {

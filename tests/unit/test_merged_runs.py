@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from graphkit import END, START, Command, StateGraph
+from graphkit import END, START, Channels, Command, StateGraph
 from graphkit.errors import MaxIterationsError
 from tests.support import graphs
 from tests.support.graphs import (
@@ -85,6 +85,11 @@ def test_commands_and_updates_go_to_merged_nodes(saver, how):
     assert nodes_of(run(compiled, {}, how=how)) == [START, "a", "S-p", "S-r", END]
     assert compiled.update_state(CONFIG, {}, goto="S").next_node == "S-p"
     assert logged(run(compiled, None, how=how)) == ["a", "p", "r", "p", "r"]
+
+
+def test_the_rules_of_the_graph_around_it_hold(saver):
+    inside = make_chain({"log": Channels.base()}, p=log_node("p"))
+    assert chain("a", S=inside).compile(checkpoint_saver=saver).invoke({}, CONFIG)["log"] == ["a", "p"]
 
 
 @pytest.mark.parametrize("mappings", [["z", END], None])

@@ -85,6 +85,17 @@ def test_a_death_does_not_repeat_it(options, how):
     assert len(set(charge.keys)) == 1
 
 
+@both
+def test_a_death_in_a_subgraph_does_not_repeat_it(saver, how):
+    charge = Charge(raises(Killed()))
+    graph = make_chain(s=make_chain(t=make_chain(p=charge).compile()).compile()).compile(checkpoint_saver=saver)
+    with pytest.raises(Killed):
+        invoke(graph, {}, how=how)
+    charge.then = lambda: None
+    assert invoke(graph, None, how=how)["log"] == [1]
+    assert len(set(charge.keys)) == 1
+
+
 @stored_somehow
 @both
 def test_a_question_does_not_repeat_it(saver, options, how):

@@ -107,6 +107,15 @@ def test_any_value_is_an_answer(saver, answer):
     assert seen == [answer]
 
 
+def test_an_answer_is_read_only_the_first_time_too(saver):
+    compiled = make_chain({}, ask=lambda state: interrupt("q").append(1)).compile(checkpoint_saver=saver)
+    run(compiled, {})
+    mine = [0]
+    with pytest.raises(NodeExecutionError, match="read-only"):
+        run(compiled, GraphResume(mine))
+    assert mine == [0]
+
+
 def test_an_answer_given_twice_is_refused(saver):
     broken = [True]
 
@@ -214,6 +223,20 @@ def test_a_question_that_contains_itself_is_an_error(saver):
     compiled = asking(loop).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError, match="contains itself"):
         run(compiled, {})
+
+
+def test_a_question_after_the_node_updated_its_own_thread_is_found(saver):
+    done = []
+
+    def ask(state):
+        if not done:
+            done.append(compiled.update_state(CONFIG, {"log": "from inside"}))
+        return {"log": interrupt("q")}
+
+    compiled = make_chain(LOG, ask=ask).compile(checkpoint_saver=saver)
+    run(compiled, {})
+    assert pending_payloads(saver) == ["q"]
+    assert run(compiled, GraphResume("yes")).is_end
 
 
 def test_a_stop_pickles_with_its_payload():

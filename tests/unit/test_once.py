@@ -9,7 +9,7 @@ from graphkit import END, START, GraphResume, RetryPolicy, StateGraph, interrupt
 from graphkit.errors import CheckpointSerializationError, GraphRunnerError, NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, LOG, Killed, both, invoke, make_chain
+from tests.support.graphs import CONFIG, LOG, Killed, at_checkpoint, both, invoke, make_chain
 
 pytestmark = pytest.mark.sweep(1, of=("saver", "how"), in_turn=True)
 
@@ -218,6 +218,18 @@ def test_a_result_that_cannot_be_stored(tmp_path):
     app = graph.compile(checkpoint_saver=MemorySaver())
     with pytest.raises(NodeExecutionError, match="cannot be stored"):
         app.invoke({}, CONFIG)
+
+
+def test_a_result_cannot_be_changed_afterwards(saver):
+    mine = [1]
+    graph = make_chain(a=lambda state, config: {"log": config.once("k", lambda: mine)}).compile(checkpoint_saver=saver)
+    graph.invoke({}, CONFIG)
+    mine.append(2)
+    assert [*saver.get_writes(at_checkpoint(saver.list(CONFIG)[-1])).values()] == [[1]]
+
+    graph = make_chain(a=lambda state, config: config.once("k", lambda: [1]).append(2))
+    with pytest.raises(NodeExecutionError, match="read-only"):
+        graph.compile().invoke({})
 
 
 def test_an_effect_that_fails_is_not_recorded(saver):

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from graphkit import START, Checkpoint, RunnableConfig, interrupt
+from graphkit import RESET, START, Checkpoint, RunnableConfig, interrupt
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -118,6 +118,13 @@ def test_updates_are_merged_by_the_next_resume_in_their_order(app, waiting):
     answer(waiting, "t", 1)
     app.invoke(None, T)
     assert log_of(app.get_state(T)) == ["first", "by hand", "again", "answer 1", "last"]
+
+
+def test_an_update_may_have_markers(app, waiting):
+    update(waiting, "t", {"log": RESET})
+    answer(waiting, "t", 1)
+    app.invoke(None, T)
+    assert log_of(app.get_state(T)) == ["answer 1", "last"]
 
 
 def test_an_update_may_name_the_latest_checkpoint_only(waiting):

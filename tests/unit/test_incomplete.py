@@ -5,7 +5,6 @@ store in memory, one that has only what a saver must have, one in files, one in 
 """
 
 import logging
-import threading
 from functools import partial
 from typing import TypedDict
 
@@ -23,7 +22,6 @@ from tests.support.graphs import make_chain
 from tests.support.savers import ListingSaver
 from tests.support.sweeps import in_turn
 from tests.support.threads import assert_same
-from tests.support.workers import serving
 
 T = RunnableConfig("t")
 NEW = RunnableConfig("new")
@@ -515,25 +513,6 @@ def test_a_fork_into_a_thread_with_versions_keeps_them_when_it_fails(tmp_path):
     assert status_of(saver, "new") == "incomplete"
     with pytest.raises(CheckpointConflictError, match="has released versions, which must stay"):
         operations.fork(saver, "t", "new")
-
-
-def test_a_worker_takes_a_thread_when_its_copy_has_ended(store):
-    """The worker is there first, as the migration to another store allows; the copy ends while it watches."""
-    source = ListingSaver()
-    run_until(source, "t", "crashed")
-    effects = Effects()
-    worker = Worker(
-        store.opened,
-        make_app(store.opened, effects),
-        on_output=lambda _, output: ended.set() if output.node == "ask" else None,
-        interval=0.01,
-    )
-    ended = threading.Event()
-    with serving(worker) as (served,):
-        copy_threads(source, store.opened, ["t"])
-        assert ended.wait(60)
-    assert served.result() == 1
-    assert effects == ["one", "two"]
 
 
 class DecodingOnFirstUse(ListingSaver):

@@ -14,6 +14,7 @@ from graphkit import (
     InterruptableAction,
     InterruptionMetadata,
     RetryPolicy,
+    RunnableConfig,
     StateGraph,
     interrupt,
 )
@@ -223,6 +224,20 @@ def test_a_question_that_contains_itself_is_an_error(saver):
     compiled = asking(loop).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError, match="contains itself"):
         run(compiled, {})
+
+
+def test_a_run_inside_a_node_has_questions_of_its_own(saver):
+    inner = asking("inner").compile(checkpoint_saver=saver)
+
+    def outer(state):
+        first = interrupt("outer")
+        stop = inner.invoke_final({}, RunnableConfig("inner"))
+        return {"log": [first, stop.payload, interrupt("outer again")]}
+
+    compiled = make_chain(LOG, n=outer).compile(checkpoint_saver=saver)
+    assert run(compiled, {}).payload == "outer"
+    assert run(compiled, GraphResume(1)).payload == "outer again"
+    assert run(compiled, GraphResume(2)).state["log"] == [1, "inner", 2]
 
 
 def test_a_question_after_the_node_updated_its_own_thread_is_found(saver):

@@ -21,7 +21,6 @@ from graphkit import (
     NodeExecutionError,
     RunnableConfig,
     StateGraph,
-    interrupt,
 )
 from graphkit.agents import (
     Agent,
@@ -171,21 +170,6 @@ def test_what_was_opened_for_an_agent_that_cannot_be_built_is_closed(build):
     with pytest.raises(ValueError, match="Invalid step 2"):
         build(AgentConfig(steps=steps))
     assert len(closed) == 2
-
-
-def test_all_resources_are_closed_although_one_fails():
-    closed = []
-
-    class Failing:
-        def close(self):
-            raise OSError("the disk is gone")
-
-    resources = [SaverInMemory(closed).build(), Failing(), SaverInMemory(closed).build()]
-    with pytest.raises(OSError, match="the disk is gone"):
-        Agent(resources=resources).close()
-    with pytest.raises(OSError, match="the disk is gone"):
-        asyncio.run(Agent(resources=resources).aclose())
-    assert len(closed) == 4
 
 
 def test_building_with_mcp_servers_in_a_running_loop_names_abuild():
@@ -492,57 +476,6 @@ def test_a_graph_that_is_compiled_takes_no_other_checkpointer():
         build_it(AgentConfig(steps=[step]))
 
 
-@pytest.mark.sweep(ALL)
-def test_an_interrupt_in_a_nested_agent_is_answered_through_the_outer_one(run):
-    inner = AgentBuilder().with_step("ask", lambda state: {"answer": interrupt("which?")}).build()
-    saver = MemorySaver()
-    agent = AgentBuilder().with_step("expert", inner).with_checkpointer(saver).build()
-    run(agent, {}, "t")
-    assert [(waiting.checkpoint_ns, waiting.payload) for waiting in saver.interrupts("t")] == [("expert", "which?")]
-    assert run(agent, GraphResume("this"), "t")["answer"] == "this"
-
-
-# A model that can be called and awaited
-
-
-class BothWays(Script):
-    """Notes which of its methods were used; `arequest` waits until all runs are in it."""
-
-    def __init__(self, runs):
-        super().__init__("done")
-        self.used = []
-        self.barrier = asyncio.Barrier(runs)
-
-    def request(self, messages, tools=(), on_text=None):
-        self.used.append("request")
-        return super().request(messages, tools, on_text)
-
-    async def arequest(self, messages, tools=(), on_text=None):
-        self.used.append("arequest")
-        async with asyncio.timeout(60):
-            await self.barrier.wait()
-        return super().request(messages, tools, on_text)
-
-
-@pytest.mark.parametrize("is_streamed", [False, True], ids=["arun", "astream"])
-def test_asynchronous_runs_wait_for_their_models_without_threads(is_streamed):
-    # more runs than asyncio has threads: with a thread each, they would never all wait at once
-    runs = 100
-    model = BothWays(runs)
-    agent = AgentBuilder().with_chat(model).build()
-
-    async def converse():
-        if is_streamed:
-            return [output async for output in agent.astream({"messages": []})]
-        return await agent.arun({"messages": []})
-
-    async def converse_all():
-        return await asyncio.gather(*(converse() for _ in range(runs)))
-
-    assert len(asyncio.run(converse_all())) == runs
-    assert model.used == ["arequest"] * runs
-
-
 # Wrong input
 
 
@@ -563,11 +496,6 @@ def test_a_model_names_a_message_of_a_step_that_is_none():
     agent = AgentBuilder().with_step("s", lambda state: {"messages": ["b"]}).with_chat(Script("x")).build()
     with pytest.raises(NodeExecutionError, match=r"messages\[1\] must be a mapping with role and content, not str"):
         agent.run("a")
-
-
-def test_without_a_model_messages_may_have_any_form():
-    agent = AgentBuilder(MessagesState).with_step("s", lambda state: {"messages": ["b"]}).build()
-    assert agent.run({"messages": ["a"]})["messages"] == ["a", "b"]
 
 
 def test_what_is_no_input_is_an_error():

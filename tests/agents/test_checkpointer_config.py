@@ -1,6 +1,5 @@
 """CheckpointerConfig and the YAML block."""
 
-import json
 import pickle
 import subprocess
 import sys
@@ -50,13 +49,6 @@ def test_it_is_immutable_and_pickles_and_compares():
         config.type = "file"
     assert pickle.loads(pickle.dumps(config)) == config
     assert config != CheckpointerConfig("sqlite", {"db_file": "b.db"})
-
-
-def test_it_is_read_back_from_plain_data():
-    config = CheckpointerConfig("sqlite", {"db_file": "a.db"}, False)
-    plain = config.to_dict()
-    assert json.loads(json.dumps(plain)) == {"type": "sqlite", "config": {"db_file": "a.db"}, "enabled": False}
-    assert CheckpointerConfig.from_dict(plain) == config
 
 
 def test_its_text_has_no_password():

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from graphkit import END, START, RetryPolicy, StateGraph
-from graphkit.agents import AgentBuilder, ToolError
+from graphkit import END, START, StateGraph
+from graphkit.agents import AgentBuilder
 from graphkit.agents.mcp_servers import McpServers
 from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError, MissingDependencyError
 from savers import FileSystemSaver
@@ -461,34 +461,6 @@ def test_a_call_has_a_time_limit_unless_the_settings_have_none(plain):
     assert set(limits().values()) == {300}
     assert set(limits(calls={"timeout": None}).values()) == {None}
     assert limits(tools={"add": {"timeout": 2}, "wait": None}, calls={"timeout": 9}) == {"add": 2, "wait": 9}
-
-
-def test_a_server_that_hangs_is_an_error_for_the_model(plain):
-    settings = plain.settings | {"calls": {"timeout": 0.2, "retry": {"max_attempts": 2, "initial_delay": 0}}}
-    hanging, fast = run_agent(settings, "done", tool_calls=[call("wait"), call("add", a=1, b=2)])
-    assert hanging == "Error: TimeoutError: tool 'wait' took longer than its timeout of 0.2 s"
-    assert fast == "3"
-    assert plain.calls().count("wait") == 2  # two attempts
-    assert plain.calls().count("start") == 1
-
-
-def test_a_failed_call_is_repeated_as_the_settings_require(plain):
-    only_lost = RetryPolicy(max_attempts=3, initial_delay=0, jitter=False, retry_on=McpServerError)
-    settings = plain.settings | {"tools": {"die": {"retry": only_lost}, "complain": {"retry": only_lost}}}
-    again, once = run_agent(
-        settings, "done", tool_calls=[call("die", how_often=2), call("complain", name="PATH", kind="tool")]
-    )
-    assert again == "alive in attempt 3"
-    assert once.startswith("Error: McpToolError: ")
-
-
-def test_an_error_stops_the_run_if_the_settings_require_it(plain):
-    with pytest.raises(ToolError, match=r"tool 'refuse' failed in call 'c1': McpServerError: .*: quota") as caught:
-        run_agent(
-            plain.settings | {"calls": {"on_error": "raise"}},
-            tool_calls=[call("refuse", id="c1", code=-32000, message="quota")],
-        )
-    assert isinstance(caught.value.__cause__, McpServerError)
 
 
 def test_half_a_surrogate_pair_stops_neither_a_call_nor_its_connection(plain):

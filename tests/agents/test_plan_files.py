@@ -9,15 +9,13 @@ from pydantic import BaseModel
 from graphkit import AgentState, MessagesState, NodeExecutionError
 from graphkit.agents import (
     AgentBuilder,
-    AgentBuilderDirector,
     AgentConfig,
     AgentConfigurationError,
     DefaultState,
     load_agent,
-    tool,
 )
-from graphkit.agents.yaml_loader import check_agent_file, load_agent_config
-from tests.agents import application, chat_server
+from graphkit.agents.yaml_loader import load_agent_config
+from tests.agents import chat_server
 from tests.agents.chat_server import Reply
 from tests.support.agents import APP, STEPS
 
@@ -259,29 +257,3 @@ def test_an_invalid_step_of_an_inner_agent_is_named_where_it_stands(write):
         5,
         "steps[1].prompt_template",
     )
-
-
-def take(number: int) -> str:
-    return f"taken {number}"
-
-
-def give(number: int) -> str:
-    return f"given {number}"
-
-
-def test_an_invalid_step_of_an_inner_agent_in_code_has_both_numbers():
-    inner = AgentConfig(
-        steps=[{"type": "llm", "model": application.echo, "tools": [tool(take, name="same"), tool(give, name="same")]}]
-    )
-    outer = AgentConfig(
-        steps=[{"type": "function", "function": application.take_order}, {"type": "agent", "agent": inner}]
-    )
-    with pytest.raises(ValueError, match=r"^Invalid step 1: Invalid step 0: there are two tools named"):
-        AgentBuilderDirector(outer).build()
-
-
-def test_check_reports_that_the_plans_file_is_valid(write, caplog):
-    config = check_agent_file(write(PLAN))
-    assert [step.type for step in config.steps] == ["llm"]
-    assert not caplog.records
-    assert not Path("data").exists()

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from graphkit import GraphResume, NodeExecutionError, RunnableConfig, StreamingOutput, interrupt
+from graphkit import NodeExecutionError, RunnableConfig, StreamingOutput
 from graphkit.agents import AgentBuilder
 from savers import MemorySaver
 from tests.support.agents import AsyncScript, Script, call, calling, texts
@@ -58,22 +58,6 @@ def test_mode_custom_yields_the_pieces_alone():
     items = build(model).stream("go", stream_mode="custom")
     pieces = [item for item in items if isinstance(item, str)]
     assert pieces == ["let", "me", "add", "it", "is", "2"]
-
-
-def test_run_asks_for_no_pieces():
-    seen = []
-
-    class Model(Script):
-        def request(self, messages, tools=(), on_text=None):
-            seen.append(on_text)
-            return super().request(messages, tools, on_text)
-
-    agent = build(Model("done", "done"))
-    agent.run("go")
-    asyncio.run(agent.arun("go"))
-    assert seen == [None, None]
-    list(agent.stream("go"))
-    assert seen[2] is not None
 
 
 def test_a_piece_arrives_before_the_model_is_done():
@@ -151,19 +135,6 @@ def test_a_stream_is_closed_although_the_model_is_stuck(monkeypatch):
     released.set()
     assert recorded.wait(60)
     assert dict(saver.get_writes(RunnableConfig("t"))) == before
-
-
-def test_a_model_finds_the_node_context_while_it_streams():
-    class Model(Script):
-        def request(self, messages, tools=(), on_text=None):
-            word = RunnableConfig().once("word", lambda: "kept")
-            on_text(word)
-            return {"role": "assistant", "content": interrupt("go on?") + word}
-
-    agent = build(Model(), MemorySaver())
-    assert texts(agent.stream("go", "t")) == ["kept"]
-    *_, last = agent.stream(GraphResume("yes, "), "t")
-    assert last.state["messages"][-1]["content"] == "yes, kept"
 
 
 def test_closing_an_asynchronous_stream_cancels_the_request():

@@ -14,9 +14,9 @@ from graphkit import (
     RunnableConfig,
     interrupt,
 )
-from graphkit.agents import AgentBuilder, Tool, ToolError, tool
+from graphkit.agents import AgentBuilder, ToolError, tool
 from savers import MemorySaver
-from tests.support.agents import AsyncScript, Script, call, calling, contents, transcript
+from tests.support.agents import AsyncScript, Script, call, calling, contents
 from tests.support.sweeps import ALL
 
 
@@ -64,23 +64,6 @@ def test_the_model_gets_the_schemas_and_the_results_of_its_calls(run, till):
     assert [schema["function"]["name"] for schema in model.requests[0][1]] == ["add"]
     result = model.requests[1][0][-1]
     assert (result["role"], result["tool_call_id"], result["content"]) == ("tool", "c1", "2")
-
-
-def test_tools_of_a_step_belong_to_its_model_only(till):
-    one, two = Script("x"), Script("x", "y")
-    agent = AgentBuilder().with_chat(one, tools=[till.sell]).with_chat(two).with_tools(till.add).build()
-    agent.run("go")
-    assert [schema["function"]["name"] for schema in one.requests[0][1]] == ["add", "sell"]
-    assert [schema["function"]["name"] for schema in two.requests[0][1]] == ["add"]
-
-
-def test_asynchronous_and_synchronous_tools_are_called_together(till):
-    async def wait(word: str) -> str:
-        await asyncio.sleep(0)
-        return word
-
-    agent = build(calling(call("wait", word="a"), call("add", a=1)), "done", tools=[wait, till.add], kind=AsyncScript)
-    assert contents(asyncio.run(agent.arun("go"))) == ["a", "2"]
 
 
 @pytest.mark.sweep(ALL)
@@ -160,14 +143,6 @@ def test_all_attempts_of_a_call_have_one_key_and_no_other_call_has_it(run):
 
 
 # Errors
-
-
-def test_an_error_goes_back_to_the_model(run):
-    def fail():
-        raise ValueError("out of tea")
-
-    agent = build(calling(call("fail")), "sorry", tools=[fail])
-    assert contents(run(agent, "go")) == ["Error: ValueError: out of tea"]
 
 
 @pytest.mark.sweep(ALL)
@@ -444,17 +419,3 @@ def test_a_result_that_was_supplied_is_not_computed(run, till):
     state = run(agent, None, "t")
     assert contents(state) == ["sold by phone", "2"]
     assert till.sold == []
-
-
-def test_a_tool_without_a_signature_gets_the_arguments_as_they_are(run):
-    seen = []
-
-    def take(**arguments):
-        seen.append(arguments)
-        return "ok"
-
-    remote = Tool(name="remote", description="", parameters={"type": "object"}, function=take)
-    agent = build(calling(call("remote", x=1, y=[2])), "done", tools=[remote])
-    assert contents(run(agent, "go")) == ["ok"]
-    assert seen == [{"x": 1, "y": [2]}]
-    assert transcript(run(agent, "go")) == transcript(run(agent, "go"))

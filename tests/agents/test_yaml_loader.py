@@ -3,12 +3,11 @@
 import json
 import sys
 import traceback
-from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
 
-from graphkit import RetryPolicy, RunnableConfig
+from graphkit import RetryPolicy
 from graphkit.agents import AgentBuilderDirector, AgentConfig, CheckpointerConfig, load_agent, load_agent_config
 from graphkit.agents.yaml_loader import check_agent_file, make_schema
 from graphkit.errors import (
@@ -17,11 +16,8 @@ from graphkit.errors import (
     AgentFileSyntaxError,
     MissingDependencyError,
 )
-from savers import FileSystemSaver
 from tests.agents import application
 from tests.support.agents import APP, STEPS
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.requirement("P40")
@@ -77,28 +73,6 @@ def test_a_tool_of_the_decorator_may_get_other_options_and_keeps_them_as_data(wr
     assert config.to_dict()["tools"] == [
         {"function": f"{APP}:cancel_order", "requires_approval": False, "name": "stop"}
     ]
-
-
-@pytest.mark.requirement("P43")
-@pytest.mark.parametrize("place", ["step", "agent", "file"])
-def test_a_nested_agent_has_a_checkpointer_of_its_own(place, write, tmp_path):
-    block = "checkpointer: {type: file, config: {base_directory: inner}}"
-    function = f"state_type: '{APP}:OrderState', steps: [{{type: function, function: '{APP}:Shop.ship'}}]"
-    step = {
-        "step": f"{{type: agent, name: ship, agent: {{{function}}}, {block}}}",
-        "agent": f"{{type: agent, name: ship, agent: {{{function}, {block}}}}}",
-        "file": f"{{type: agent, name: ship, file: inner.yaml, {block}}}",
-    }[place]
-    write(f"{{{function}}}", "inner.yaml")
-    path = write(
-        f"state_type: '{APP}:OrderState'\ncheckpointer: {{type: file, config: {{base_directory: outer}}}}\nsteps: [{step}]\n"
-    )
-    load_agent(path).run({"order": "", "city": ""}, "t")
-    outer, inner = FileSystemSaver(tmp_path / "outer"), FileSystemSaver(tmp_path / "inner")
-    assert list(outer.namespaces("t")) == [""]
-    assert [name for name in inner.namespaces("t") if inner.list(RunnableConfig("t", checkpoint_ns=name))] == ["ship"]
-    outer.close()
-    inner.close()
 
 
 def test_only_what_the_file_names_is_replaced_by_variables(write):

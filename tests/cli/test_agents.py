@@ -111,11 +111,6 @@ def test_the_help_of_the_group_lists_its_commands(words):
     assert done.code == (0 if len(words) == 2 else 2)
 
 
-def test_an_unknown_command_of_the_group_is_a_usage_error():
-    done = graphkit("agents", "rn")
-    assert_refused(done, 2, "'run'")
-
-
 def test_the_schema_is_json():
     assert graphkit("agents", "schema").json["required"] == ["steps"]
 
@@ -229,18 +224,6 @@ def test_an_approval_waits_for_the_next_process_and_no_call_is_repeated():
     assert "approve cancel_order" in second.err
     assert second.out.split("\n")[:3] == ["  = order 3 is cancelled", "Done: order 3 is cancelled", "You said 'Bye'. "]
     assert calls() == ["model", "cancel 3", "model", "model"]
-
-
-def test_an_answer_is_kept_when_the_input_ends_before_the_next_one():
-    first = run("--thread", "bob", "--json", stdin="cancel both\ny\n")
-    assert [payload["arguments"] for payload in json.loads(first.lines[-1])["waiting"]] == [{"number": 4}]
-    assert calls() == ["model", "cancel 3"]
-    messages = [json.loads(line)["message"] for line in first.lines[:-1]]
-    assert [message["role"] for message in messages] == ["user", "assistant"], "one line for both calls"
-    done = run("--thread", "bob", stdin="n\n")
-    assert done.err.count("approve cancel_order") == 1
-    assert 'cancel_order {"number": 4}' in done.err
-    assert calls() == ["model", "cancel 3", "model"]
 
 
 def test_another_question_takes_any_answer():

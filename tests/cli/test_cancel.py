@@ -68,10 +68,6 @@ def test_a_pause_of_a_thread_that_does_not_run(store):
     assert graphkit("pause", store, "t").out == "t is interrupted: nothing to stop\n"
 
 
-def test_an_unknown_thread(store):
-    assert graphkit("cancel", store, "missing").code == 11
-
-
 @pytest.mark.parametrize("command", ["cancel", "pause"])
 def test_a_run_of_another_process_stops(tmp_path, launcher, command):
     (tmp_path / "flow.py").write_text(FLOW)

@@ -146,11 +146,6 @@ def test_a_connection_string_names_the_schema(own_database, connection, store):
     assert len(of_default) == 3
 
 
-def test_an_empty_name_of_a_schema_is_an_error(own_database):
-    done = graphkit("threads", f"postgres:{own_database} schema=")
-    assert_refused(done, 18, "schema")
-
-
 # Bad input
 
 
@@ -199,32 +194,6 @@ def test_a_damaged_file_gives_up_the_threads_that_can_be_read(tmp_path):
         assert saver.threads() == ["b"]
         values = [checkpoint.state["value"] for checkpoint in saver.replay("b")]
         assert values == texts["b"]
-
-
-@pytest.mark.sweep(1, of="fault", in_turn=True)
-@pytest.mark.parametrize("fault", ["cut short", "missing"])
-def test_the_error_of_a_copy_names_the_damaged_thread_and_has_advice(database, request, tmp_path, fault):
-    of_thread = (
-        "FROM {records} WHERE position > 0 AND history = (SELECT history FROM {histories} WHERE thread = 'order-17')"
-    )
-    change = (
-        f"DELETE FROM {{records}} WHERE (history, position) = (SELECT history, min(position) {of_thread} GROUP BY 1)"
-    )
-    if fault == "cut short":
-        change = change.replace("DELETE FROM {records}", "UPDATE {records} SET frame = substr(frame, 1, 30)")
-    if database.startswith("sqlite:"):
-        with closing(sqlite3.connect(database.removeprefix("sqlite:"))) as raw:
-            raw.execute(change.format(records="graphkit_records", histories="graphkit_histories"))
-            raw.commit()
-    else:
-        connection = request.getfixturevalue("connection")
-        connection.execute(change.format(records="graphkit.records", histories="graphkit.histories"))
-    done = graphkit("copy", database, "--to", tmp_path / "copy")
-    assert (done.code, done.err.startswith("graphkit: the history of thread 'order-17' in ")) == (12, True)
-    advice = "; restore a backup of the database, or delete the thread"
-    assert done.err.endswith(f"{advice} (cannot copy order-17; all others are done)\n")
-    assert FileSystemSaver(tmp_path / "copy").threads() == ["import-a", "order-18"]
-    assert graphkit("copy", database, "order-17", "--to", tmp_path / "copy").err.endswith(f"{advice}\n")
 
 
 @pytest.mark.parametrize(

@@ -197,12 +197,6 @@ def test_completion_knows_the_threads(store, fork):
         assert "_GRAPHKIT_COMPLETE" in fork(_GRAPHKIT_COMPLETE=f"{shell}_source").stdout
 
 
-def test_completion_of_what_is_not_there(tmp_path, fork):
-    words = f"graphkit show {tmp_path / 'nothing'} o"
-    done = fork(_GRAPHKIT_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD="3")
-    assert (done.stdout.strip(), done.stderr) == ("", "")
-
-
 # What cannot be shown as it is
 
 
@@ -295,38 +289,10 @@ def test_no_such_directory(tmp_path):
         assert not (tmp_path / "rns").exists()
 
 
-def test_no_directory_for_a_graph(tmp_path, shop):
-    for command in ("resume", "update", "show", "fork"):
-        rest = {"update": ["--set", "a=1"], "fork": ["new"]}.get(command, [])
-        done = graphkit(command, tmp_path / "runs", "t", *rest, "--app", shop)
-        assert_refused(done, 18, "there is no directory")
-        assert not (tmp_path / "runs").exists()
-
-
-def test_no_checkpoint_directory(tmp_path):
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "photos" / "a.jpg").touch()
-    for command in COMMANDS_OF_A_DIRECTORY:
-        done = graphkit(command, tmp_path / "photos")
-        assert_refused(done, 13, "not a checkpoint directory: it has no graphkit.store")
-        assert [path.name for path in (tmp_path / "photos").iterdir()] == ["a.jpg"]
-
-
 def test_a_file_is_no_directory(tmp_path):
     (tmp_path / "file").touch()
     done = graphkit("threads", tmp_path / "file")
     assert_refused(done, 18, "is a file; name the directory")
-
-
-def test_a_store_that_lost_its_marker_is_still_one(store):
-    (store / "graphkit.store").unlink()
-    assert len(read_json("threads", store)) == 3
-
-
-def test_a_store_of_a_newer_version(store):
-    (store / "graphkit.store").write_text('{"format": 99}')
-    done = graphkit("threads", store)
-    assert_refused(done, 13, "update it")
 
 
 def test_a_thread_is_named_whole_or_by_its_beginning(store):
@@ -382,12 +348,6 @@ def test_debug_shows_where_it_happened(store):
     assert kind == "graphkit.CheckpointNotFoundError"
     assert sentence.startswith("graphkit: thread 'zebra' has no checkpoint")
     assert done.err.count("has no checkpoint") == 1
-
-
-def test_other_kinds_of_store(tmp_path):
-    assert read_json("threads", f"disk:{tmp_path}") == []
-    assert graphkit("threads", "memory:").code == 18  # it takes no path
-    assert graphkit("threads", "redis:x").code == 18
 
 
 def test_a_directory_that_another_process_writes_to(tmp_path, launcher):

@@ -160,12 +160,6 @@ def test_what_a_difference_looks_like(tmp_path, old, new, expected):
     assert lines[:-1] == expected
 
 
-@pytest.mark.requirement("H44")
-def test_long_values_are_cut_in_json_too(tmp_path):  # values cut at 500 characters
-    data = read_json("diff", two(tmp_path, {"t": "a"}, {"t": "x" * 600}), "t")
-    assert len(data["differences"][0]["new"]) == 501
-
-
 def test_a_path_without_the_graph(store):
     lines = graphkit("graph", store, "order-18").lines
     assert lines[:4] == ["---", "title: order-18", "---", "flowchart TD"]
@@ -173,14 +167,6 @@ def test_a_path_without_the_graph(store):
     assert "\tpack:::pack -->|2| __END__:::__END__" in lines
     plantuml = graphkit("graph", store, "order-18", "--format", "plantuml").lines
     assert (plantuml[0], plantuml[-1]) == ("@startuml order_18", "@enduml")
-
-
-def test_a_path_with_a_loop(tmp_path):
-    saver = FileSystemSaver(tmp_path / "loop", fsync="never")
-    for number, node in enumerate([START, "a", "b", "a"]):
-        saver.put(RunnableConfig("t"), checkpoint(number, node, "b", {}, number - 1 if number else None))
-    arrows = [line.strip() for line in graphkit("graph", tmp_path / "loop", "t").lines if "-->" in line]
-    assert arrows == ["__START__:::__START__ -->|1| a:::a", "a:::a -->|2| b:::b", "b:::b -->|3| a:::a"]
 
 
 def test_the_graph_with_the_path_taken(tmp_path, shop):
@@ -203,12 +189,6 @@ def test_the_graph_with_the_path_taken(tmp_path, shop):
     assert graphkit(*graph, "--format", "text").out == drawn
     path_alone = graphkit("graph", store, "t", terminal=True)
     assert "┃ ▶ approve ┃" in path_alone.out
-
-
-def test_an_older_line_is_the_path_to_its_end(saver, store):
-    saver.put(RunnableConfig("order-18"), checkpoint(14, "pack", "more", {}, 11))
-    assert read_json("graph", store, "order-18")["path"] == [START, "pack"]
-    assert read_json("graph", store, "order-18", "-c", "0013")["path"] == [START, "pack", END]
 
 
 def test_types_of_a_graph(tmp_path, shop):
@@ -304,18 +284,3 @@ def test_what_no_class_can_stand_in_for_stays_an_error():
         with pytest.raises(CheckpointSerializationError):
             with_placeholder_types(fail)(calls, raw)
         assert len(calls) <= 2
-
-
-def test_metadata_is_a_list_at_a_terminal_and_json_in_a_pipe(saver, store):
-    saver.put(RunnableConfig("t"), checkpoint(40, "a", "b", {}, order={"city": "Bern", "lines": [1]}))
-    lines = graphkit("show", store, "t", terminal=True).lines
-    here = next(number for number, line in enumerate(lines) if line.startswith("metadata"))
-    assert [line.strip() for line in lines[here : here + 6]] == [
-        "metadata    run_id: run-1",
-        "source: loop",
-        "order:",
-        "city: Bern",
-        "lines:",
-        "[0]: 1",
-    ]
-    assert '"order": {"city": "Bern", "lines": [1]}' in graphkit("show", store, "t").out

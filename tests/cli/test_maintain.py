@@ -11,9 +11,8 @@ import pytest
 
 from graphkit import RunnableConfig
 from graphkit.cli.cells import format_bytes
-from graphkit.errors import CheckpointStorageError
 from savers import FileSystemSaver, MemorySaver
-from tests.support.terminal import assert_refused, assert_shows, checkpoint, damage, graphkit, minutes_ago, read_json
+from tests.support.terminal import assert_refused, checkpoint, damage, graphkit, minutes_ago, read_json
 
 
 def files(store):
@@ -122,21 +121,6 @@ def test_a_repair_that_keeps_nothing_is_no_success(store):
     assert done.lines[-1].startswith(advice)
 
 
-def test_a_torn_end_loses_nothing_that_was_acknowledged(store):
-    (path,) = store.glob("t-order-18-*/log")
-    path.write_bytes(path.read_bytes()[:-5])
-    verified = graphkit("verify", store)
-    assert_shows(verified, 0, "sets a torn end aside")
-    would = graphkit("repair", store, "--dry-run")
-    done = graphkit("repair", store)
-    assert would.lines[0] == "order-18: would keep 2 checkpoints, would lose nothing"
-    assert done.lines[0] == "order-18: kept 2 checkpoints, lost nothing"
-    (copy,) = path.parent.glob("torn-*.bin")
-    assert str(copy) in would.lines[-2]
-    assert str(copy) in done.lines[-2]
-    assert done.code == 0
-
-
 def test_what_repair_finishes_and_removes_is_said(store):
     leftover = store / f"tmp-{next(store.glob('t-order-17-*')).name}"
     leftover.mkdir()
@@ -144,13 +128,6 @@ def test_what_repair_finishes_and_removes_is_said(store):
     assert (would.out, leftover.exists()) == ("would remove 1 leftover of crashed processes\n", True)
     assert graphkit("repair", store).out == "removed 1 leftover of crashed processes\n"
     assert not leftover.exists()
-
-
-def test_a_narrow_terminal_breaks_the_report_between_words_and_no_path(store):
-    garble(store, "order-17")
-    wide, narrow = (graphkit("repair", store, "--dry-run", terminal=True, width=width) for width in (300, 40))
-    assert narrow.out.split() == wide.out.split()
-    assert all(len(line) <= 40 for line in narrow.lines if "/" not in line)
 
 
 def test_many_losses_are_cut_for_people_only(store, saver):
@@ -181,23 +158,6 @@ def test_a_thread_of_which_only_set_aside_files_are_left_can_be_deleted(store):
     assert graphkit("delete", store, "order-17", "--yes").out.startswith("deleted order-17, ")
     assert not log.parent.exists()
     assert graphkit("delete", store, "order-17", "--yes").code == 11
-
-
-def test_a_thread_that_only_its_name_proves_is_repaired_when_it_is_named(store):
-    FileSystemSaver(store).put(RunnableConfig("Order / 19"), checkpoint(1, "a", "b", {}))
-    (log,) = store.glob("t-order-19-*/log")
-    payload_size = int.from_bytes(log.read_bytes()[68:72], "little")
-    length = 45 + payload_size
-    for offset in (70, 70 + length):  # the log's description, and its copy
-        damage(store, "order-19", offset=offset)
-    unnamed = graphkit("repair", store)
-    assert unnamed.code == 12
-    assert unnamed.lines[0] == f"{log.parent.name}: not repaired"
-    assert "    because its thread id cannot be read: name the thread to repair it" in unnamed.lines
-    done = graphkit("repair", store, "Order / 19")
-    assert done.code == 0
-    assert done.lines[0].startswith("Order / 19: kept 1 checkpoint")
-    assert graphkit("repair", store, "Order / 20").code == 11
 
 
 def test_compact(saver, store):
@@ -238,17 +198,6 @@ def test_prune_by_age(store):
     assert graphkit("prune", store, "--older-than", "48min").out == "removed 2 checkpoints of 3 threads\n"
     assert graphkit("prune", store).code == 2
     assert graphkit("prune", store, "--older-than", "soon").code == 2
-
-
-def test_prune_goes_on_after_a_damaged_thread(store):
-    damage(store, "import-a")
-    prune = ["prune", store, "--keep-last", "1", "--interrupted"]
-    for options in (["--dry-run"], []):
-        assert_refused(graphkit(*prune, *options), 12, "cannot prune import-a; all others are done")
-    assert [len(read_json("history", store, thread)) for thread in ("order-17", "order-18")] == [1, 1]
-    alone = graphkit(*prune[:2], "import-a", *prune[2:])
-    assert_refused(alone, 12, "is damaged")
-    assert "others" not in alone.err
 
 
 def age(store, thread, minutes):
@@ -348,20 +297,6 @@ def test_a_thread_in_use_again_stays(idle, saver):
     )
     assert threads(idle) == ["import-a", "order-18"]
     assert len(saver.list(RunnableConfig("order-18"))) == 3
-
-
-def test_an_idle_thread_that_cannot_be_deleted_does_not_keep_the_others(idle, monkeypatch):
-    delete = FileSystemSaver.delete_idle
-
-    def refusing(saver, thread=None, **options):
-        if thread == "order-17":
-            raise CheckpointStorageError("log", "delete", OSError("no"))
-        return delete(saver, thread, **options)
-
-    monkeypatch.setattr(FileSystemSaver, "delete_idle", refusing)
-    done = graphkit("prune", idle, "--idle", "30min", "--interrupted", "--yes")
-    assert_refused(done, CheckpointStorageError.exit_code, "cannot delete order-17; all others are done")
-    assert threads(idle) == ["import-a", "order-17"]
 
 
 def test_idle_excludes_the_options_that_select_checkpoints(idle):
@@ -468,19 +403,3 @@ def test_warnings_never_share_a_line_with_a_progress_bar(store, monkeypatch):
     assert [line for line in shown if line in said] == said
     assert not any("verifying" in line and ("warn" in line or "log" in line) for line in shown)
     assert handlers[0].stream.getvalue() == done.err  # it has its own stream back
-
-
-def test_a_warning_of_python_is_one_line(store, monkeypatch):
-    before = warnings.showwarning
-    monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: WarningSaver(store))
-    with warnings.catch_warnings(action="always"):
-        done = graphkit("verify", store)
-    assert "graphkit: warning: warned of" in done.err.splitlines()
-    assert "test_maintain.py" not in done.err
-    assert warnings.showwarning is before
-
-
-def test_an_export_to_the_terminal_has_no_bar_in_it(store):
-    done = graphkit("export", store, terminal=True)
-    assert (done.code, done.err) == (0, "")
-    assert len(done.lines) > 3

@@ -76,11 +76,6 @@ def test_short_names_tell_apart(names):
 COLUMNS = (Column("a", "A"), Column("b", "B", "id"), Column("c", "C", "number"), Column("d", "D", "list"))
 
 
-def test_a_table_that_fits_is_left_alone_but_for_what_is_empty():
-    columns, cells = fit_table(COLUMNS, [["text"], ["id"], ["1"], [""]], 80)
-    assert ([column.title for column in columns], cells) == (["A", "B", "C"], [["text"], ["id"], ["1"]])
-
-
 def test_text_is_cut_before_figures_go():
     columns, cells = fit_table(COLUMNS, [["x" * 30], ["i" * 10], ["12345"], ["tag"]], 36)
     assert [column.title for column in columns] == ["A", "B", "C", "D"]

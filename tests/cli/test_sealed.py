@@ -109,12 +109,6 @@ def test_a_copy_to_any_store_is_sealed_with_the_keys(store, keys, tmp_path, kind
     assert graphkit(*copy, "--plaintext").code == 21
 
 
-def test_a_copy_is_plain_when_that_is_asked_for(store, keys, tmp_path):
-    plain = f"sqlite:{tmp_path / 'plain.db'}"
-    assert graphkit("copy", store, "--to", plain, "--key-file", keys, "--plaintext").code == 0
-    assert SECRET in graphkit("show", plain, "order-17").out
-
-
 def test_verify_without_keys_and_with_damage(sealed):
     (path,) = sealed.glob("t-order-17-*/log")
     data = bytearray(path.read_bytes())
@@ -264,13 +258,3 @@ def test_a_copy_keeps_the_key_of_its_subject(tmp_path, keys):
     assert graphkit("fork", copied, "order-17", "forked", *given).code == 0
     KeyFile(keys).destroy("anna")
     assert read_json("verify", copied, *given)["erased"] == 3
-
-
-@pytest.mark.parametrize("way", ["option", "environment"])
-def test_keys_that_a_store_cannot_use_are_refused(sealed, keys, way):
-    options = ["--key-file", keys] if way == "option" else []
-    environment = {} if way == "option" else {"GRAPHKIT_KEYS": str(keys)}
-    for command in (["threads", "memory:"], ["copy", sealed, "--to", "memory:"]):
-        done = graphkit(*command, *options, **environment)
-        assert done.code == 18, command
-        assert "cannot be sealed" in done.err

@@ -1,36 +1,12 @@
 """submit, and what the other commands say of a queued thread."""
 
-import json
-import signal
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-import pytest
-
 from savers import FileSystemSaver
-from tests.support.command_process import CommandProcess
 from tests.support.terminal import assert_refused, assert_shows, graphkit, read_json
-from tests.support.workers import status
 
 INPUT = '{"item": "lamp"}'
-FLOW = """
-import time
-from pathlib import Path
-from graphkit import END, START, StateGraph
-
-here = Path(__file__).parent
-
-
-def wait(state, config):
-    (here / f"began-{config.thread}").touch()
-    while not (here / "go").exists():
-        time.sleep(0.01)
-    return {}
-
-
-graph = StateGraph({}).add_node("wait", wait).add_node("last", lambda state: {})
-app = graph.add_edge(START, "wait").add_edge("wait", "last").add_edge("last", END).compile()
-"""
 
 
 def submit(store, *options, app="shop:app"):
@@ -82,28 +58,3 @@ def test_a_queued_thread_is_not_idle(tmp_path, shop):
         assert [*saver.delete_idle(idle_since=datetime.now(UTC) + timedelta(days=1), dry_run=True)] == ["t"]
     assert graphkit("prune", store, "--idle", "0s", "--interrupted", "--yes").out == "no thread is idle for 0s\n"
     assert read_json("threads", store)[0]["status"] == "queued"
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains_all_runs_of_a_worker(tmp_path, launcher, number):
-    (tmp_path / "flow.py").write_text(FLOW)
-    threads = ("t", "u", "v")
-    with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
-        for thread in threads:
-            command = ["-m", "graphkit", "submit", "runs", "--app", "flow:app", "-t", thread]
-            assert launcher.run(*command, cwd=tmp_path).returncode == 0
-        words = ["worker", "runs", "--app", "flow:app", "--concurrency", "2", "--json"]
-        worker = CommandProcess(launcher, *words, cwd=tmp_path)
-        assert worker.process.stderr.readline().startswith("serving; ")
-        with saver.watch(latest=True, interval=0.01) as changes:
-            while len([*tmp_path.glob("began-*")]) < 2:
-                changes.get(0.05)
-        worker.process.send_signal(number)
-        assert worker.process.stderr.readline().startswith("stopping after the current node")
-        (tmp_path / "go").touch()
-        lines, err, code = worker.end()
-        assert code == 0
-        assert err == ""
-        assert json.loads(lines[-1]) == {"runs": 2}
-        statuses = [status(saver, thread) for thread in threads]
-        assert statuses == ["answered", "answered", "queued"]

@@ -227,15 +227,6 @@ def test_a_refused_import_adds_nothing_to_a_complete_thread():
         assert import_threads(target, lines).skipped == skipped
 
 
-def test_what_the_saver_loses_is_noticed(source):
-    class Lossy(MemorySaver):
-        def add_tags(self, config, *tags):
-            pass
-
-    with pytest.raises(CheckpointConflictError, match="differs from the file"):
-        import_threads(Lossy(), export_threads(source, types=TYPES), types=TYPES)
-
-
 def test_types_must_be_known(source):
     with pytest.raises(CheckpointSerializationError, match="Colour"):
         list(export_threads(source))
@@ -506,15 +497,6 @@ def test_the_raw_form(store, tmp_path):
     lines = graphkit("export", store, "--raw").out
     assert graphkit("import", tmp_path / "b", "-", stdin=lines).out == "imported 5 checkpoints of 3 threads, verified\n"
     assert logs_of(tmp_path / "b") == logs_of(store)
-
-
-def test_types_of_a_graph(tmp_path, shop):
-    graphkit("run", tmp_path / "a", "--app", shop, "-t", "t", "--input", '{"item": "lamp"}')
-    graphkit("resume", tmp_path / "a", "t", "--app", shop, "--value", "1")
-    refused = graphkit("export", tmp_path / "a")  # a stand-in would not be what is stored
-    assert_refused(refused, 14, "here --app MODULE:OBJECT registers the types")
-    lines = graphkit("export", tmp_path / "a", "--app", shop).out
-    assert graphkit("import", tmp_path / "b", "-", "--app", shop, stdin=lines).code == 0
 
 
 def test_a_file_that_cannot_be(store, tmp_path):

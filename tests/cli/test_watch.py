@@ -1,9 +1,7 @@
 """`graphkit watch`: a line per step in a pipe, a table at a terminal."""
 
 import json
-import os
 import threading
-import time
 
 import pytest
 
@@ -12,7 +10,6 @@ from savers import FileSystemSaver
 from tests.support.command_process import CommandProcess
 from tests.support.terminal import NOW, assert_refused, checkpoint, damage, graphkit, minutes_ago, read_json
 
-STOP = {"node_id": "ask", "when": "inside", "payload": {"question": "ok?"}, "metadata": {}, "created_at": 1}
 AT = RunnableConfig("order-17")
 
 
@@ -87,21 +84,6 @@ def test_a_change_has_the_time_at_which_it_was_stored(store, saver):
     assert (row["kind"], row["time"]) == ("failure", "2026-11-20T11:53:00+00:00")
 
 
-def test_an_answer_has_the_time_of_the_last_write_to_its_log(store, saver):
-    saver.put_writes(AT, {"answer:q-1": True})
-    (path,) = store.glob("t-order-17-*/log")
-    an_hour_ago = minutes_ago(60)
-    os.utime(path, (an_hour_ago.timestamp(),) * 2)
-    *_, line = graphkit("watch", store, "order-17", "--limit", 3).lines
-    assert (line[:8], read_text(line)) == ("11:00:00", f"{'order-17':24} answered: true")
-
-
-def test_a_change_without_a_time_has_the_time_of_now(store, saver):
-    saver.put_writes(RunnableConfig("import-a"), {"interrupt:q": STOP, "failure": {**STOP, "type": "E", "message": ""}})
-    lines = graphkit("watch", store, "import-a", "--limit", 3).lines
-    assert [line[:8] for line in lines] == ["11:21:00", "12:00:00", "12:00:00"]
-
-
 def test_from_a_checkpoint_on(store):
     done = graphkit("watch", store, "order-17", "--checkpoint", "00000001", "--limit", 1)
     assert [read_text(line) for line in done.lines] == [f"{'order-17':24} reserve -> approve"]
@@ -135,17 +117,6 @@ def test_a_damaged_thread_is_reported_and_the_others_are_followed(store):
     assert "order-18" in done.out
 
 
-def test_a_run_whose_process_has_died_is_reported(store, watch, launcher):
-    code = (
-        "import os, sys; from savers import FileSystemSaver; from graphkit import RunnableConfig;"
-        f"s = FileSystemSaver({str(store)!r}); l = s.run_lock(RunnableConfig('import-a')); l.__enter__(); os._exit(1)"
-    )
-    watching = watch("import-a", "--limit", "2")
-    watching.process.stdout.readline()
-    launcher.run("-c", code)
-    assert [read_text(line) for line in watching.lines()] == [f"{'import-a':24} its process has died"]
-
-
 CLOSE = """
 import sys
 import threading
@@ -175,49 +146,12 @@ def test_a_stream_that_was_closed_is_distinguished_from_a_death(store, watch, la
     assert read_json("threads", store)[0]["status"] == "stalled"
 
 
-def test_an_answer_is_not_the_death_of_a_process(store, watch, launcher):
-    watching = watch("order-17", "--json", "--limit", "4")
-    for _ in range(2):
-        watching.process.stdout.readline()
-    assert launcher.run("-m", "graphkit", "answer", store, "order-17", "--value", "1").returncode == 0
-    answered, idle = map(json.loads, watching.lines())
-    assert answered["kind"] == "answer"
-    assert answered["status"] == "answered"
-    assert answered["text"] == "answered: 1"
-    assert idle["kind"] == "idle"
-    assert idle["status"] == "answered"
-    assert idle["text"] is None
-    assert read_json("threads", store, "--status", "answered")[0]["thread"] == "order-17"
-
-
-def test_the_table_shows_the_status_of_now(store, saver):
-    saver.put_writes(AT, {"answer:q-1": True})
-    _, rows = last_table(graphkit("watch", store, "--limit", 5, terminal=True))
-    statuses = {thread: row.split()[1] for thread, row in rows.items()}
-    assert statuses == {"order-17": "answered", "order-18": "finished", "import-a": "stalled"}
-
-
 def test_bad_input(store, tmp_path):
     assert graphkit("watch", tmp_path / "none").code == 18
     unknown = graphkit("watch", store, "order-71")
     assert_refused(unknown, 11, "order-17")
     (tmp_path / "plain").mkdir()
     assert graphkit("watch", tmp_path / "plain").code == 13
-
-
-def test_a_store_that_another_process_makes_threads_in(store, watch):
-    watching = watch("--json", "--limit", "1")
-    more = 0
-    with FileSystemSaver(store, fsync="never") as writer:
-        while watching.process.poll() is None:  # until it has begun, nothing is told of what is written
-            more += 1
-            writer.put(RunnableConfig(f"new {more}"), step("a", "b"))
-            time.sleep(0.02)
-    (line,) = map(json.loads, watching.lines())
-    assert line["kind"] == "checkpoint"
-    assert line["node"] == "a"
-    assert line["next"] == "b"
-    assert line["thread"].startswith("new ")
 
 
 def later(action):

@@ -281,14 +281,6 @@ def test_a_log_of_which_all_files_are_gone_is_found_with_the_public_key(audited)
     assert not audited.verify(public_key=public_key()).ok
 
 
-def test_the_head_of_an_empty_log_may_be_expected(tmp_path):
-    log = AuditLog(tmp_path / "log")
-    head = log.verify().head
-    assert log.verify(expect_head=head).ok
-    log.append(CALL, is_lasting=True)
-    assert log.verify(expect_head=head).ok
-
-
 def test_a_cut_back_to_a_signed_head_shows_only_against_the_store_or_a_kept_head(tmp_path):
     log, _, saver = open_audited(tmp_path, signing_key=KEY, sign_every=4)
     put(saver, *range(9))

@@ -409,27 +409,6 @@ def test_memory_stays_bounded_however_much_is_damaged(opener, config):
     saver.close()
 
 
-def test_progress_is_reported_in_bytes_and_ends_at_all_of_them(opener, config):
-    saver = opener()
-    for n in range(5):
-        saver.put(config.replace(thread_id=f"t{n}"), step(n, {"n": n}))
-    steps = []
-
-    def note(*step):
-        steps.append(step)
-
-    report = saver.verify(progress=note)
-    done, total, paths = zip(*steps, strict=True)
-    assert len(steps) == 5
-    assert list(done) == sorted(done)
-    assert done[-1] == report.size
-    assert set(total) == {report.size}
-    assert all(path.endswith("log") and path.startswith("t-") for path in paths)
-
-    saver.repair(progress=note)
-    assert steps[-1][:2] == (report.size, report.size)
-
-
 def test_leftovers_and_unfinished_work_are_reported_and_repaired(opener, config):
     saver = opener()
     saver.put(config, step(0, {"n": 0}))
@@ -474,24 +453,6 @@ def test_a_damaged_log_that_was_to_be_released_is_released_after_its_repair(open
     assert plan == dataclasses.replace(report, dry_run=True)
     assert (report.finished, report.files[0].unfinished) == (("t",), "release")
     assert saver.versions_by_thread_id(config) == [1]
-
-
-def test_a_log_that_was_to_be_released_is_released_without_a_write_that_did_not_finish(opener, config):
-    saver = opener()
-    saver.put(config, step(0, {"n": 0}))
-    path = locate_log(saver.base_directory)
-    saver.close()
-    append_record(path, RELEASE, RELEASE_PAYLOAD)
-    with path.open("ab") as file:
-        file.write(b"torn")
-    saver = opener()
-    plan = saver.repair(dry_run=True)
-    report = saver.repair()
-    assert plan == dataclasses.replace(report, dry_run=True)
-    assert report.finished == ("t",)
-    assert (path.parent.parent / report.files[0].set_aside).read_bytes() == b"torn"
-    assert saver.versions_by_thread_id(config) == [1]
-    assert not saver.repair().changed
 
 
 def test_a_log_of_which_nothing_can_be_kept_is_a_total_loss(damaged):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointFormatError, CheckpointStorageError, RunnableConfig
+from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from graphkit.errors import CheckpointerError
 from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver
@@ -261,26 +261,6 @@ def test_these_were_all_places_in_all_operations():
     assert sum(REFUSED.values()) > 420 // 6
     for is_full, least in ((False, 350), (True, 1750)):
         assert sum(len([*cases(OPERATIONS, place, FILES, is_full=is_full)]) for place in PLACES) >= least
-
-
-def test_a_link_in_place_of_a_thread_is_a_clear_error_and_is_reported(templates, tmp_path, caplog):
-    root = shutil.copytree(templates / "store", tmp_path / "store")
-    put_in_place(root / THREAD, "link to a copy", templates / "outside")
-    saver = FileSystemSaver(root, fsync="never")
-    for name in ("get", "put in a namespace", "tag", "delete", "run lock"):
-        operation = OPERATIONS[name]
-        with pytest.raises(CheckpointFormatError, match="symbolic link"):
-            operation(saver)
-    assert saver.threads() == ["y"]
-    assert "is not listed, for it is not a directory" in caplog.text
-    (problem,) = saver.verify().problems
-    assert problem.path == THREAD
-    assert problem.state == "foreign"
-    assert "symbolic link" in problem.reason
-    (file,) = saver.repair().files
-    assert file.before.path == THREAD
-    assert file.refused
-    saver.close()
 
 
 @pytest.mark.parametrize("fsync", ["always", "never"])

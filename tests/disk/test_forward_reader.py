@@ -57,14 +57,6 @@ def apply(before, one):
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_every_kind_of_value_and_change(tmp_path, name):
-    saver = everything(made(tmp_path, name))
-    assert_replay_is_list(saver)
-    assert_replay_is_list(saver, RunnableConfig("t", checkpoint_ns="sub"))
-    assert [*saver.replay(RunnableConfig("unknown"))] == []
-
-
-@pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_histories_with_long_values(tmp_path, name, seed):
     dice = random.Random(seed)
@@ -119,17 +111,6 @@ def test_versions(tmp_path):
         saver.version_namespaces("t", 2)
     with pytest.raises(CheckpointNotFoundError):
         saver.version_namespaces("other")
-
-
-def test_what_other_calls_do_meanwhile_is_not_seen(tmp_path):
-    saver = made(tmp_path)
-    for n in range(5):
-        put(saver, {"n": n})
-    replay = saver.replay(T)
-    assert next(replay).state == {"n": 0}
-    put(saver, {"n": 5})
-    saver.delete("t")
-    assert [checkpoint.state["n"] for checkpoint in replay] == [1, 2, 3, 4]
 
 
 def test_a_serializer_of_whole_states(tmp_path):

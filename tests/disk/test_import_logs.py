@@ -77,24 +77,6 @@ def test_the_log_of_the_root_takes_its_place_last(lines, opener, tmp_path, monke
         assert exported == expected
 
 
-def test_an_import_into_the_directory_of_another_thread_is_refused(lines, opener, tmp_path):
-    target = opener(tmp_path / "new")
-    target.put(RunnableConfig("victim"), make_checkpoint(0))
-    victim = locate_thread("victim").name
-    forged = [line.replace(locate_thread("x").name, victim) for line in lines]
-    directory = tmp_path / "new" / victim
-    before = sorted(directory.iterdir())
-    with (
-        target.run_lock(RunnableConfig("victim")),
-        pytest.raises(CheckpointFormatError, match="is not the directory of thread 'x'"),
-    ):
-        import_threads(target, forged, format="logs")
-    after = sorted(directory.iterdir())
-    assert [path for path in after if path.name != "run.lock"] == before
-    assert target.versions_by_thread_id("victim") == []
-    assert target.threads() == ["victim"]
-
-
 def test_an_import_takes_the_run_lock_of_the_thread(lines, opener, tmp_path):
     holder = opener(tmp_path / "new")
     target = FileSystemSaver(tmp_path / "new", fsync="never", lock_timeout=0)

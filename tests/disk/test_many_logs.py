@@ -47,14 +47,6 @@ def test_the_directories_of_a_log_are_synced_once_however_often_it_is_opened(fsy
     saver.close()
 
 
-def test_a_namespace_has_one_directory_more(tmp_path):
-    io = CountingIO()
-    saver = FileSystemSaver(tmp_path, io=io)
-    put_in_turns(saver, "inner")
-    assert io.calls.count("fsync_dir") == 3 * THREADS + 1
-    saver.close()
-
-
 @pytest.mark.parametrize("change", ["delete", "release", "restored", "prune"])
 def test_a_log_that_takes_the_place_of_another_has_its_names_synced(change, tmp_path):
     io = CountingIO()

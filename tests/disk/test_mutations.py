@@ -5,22 +5,17 @@ and at least one of the harnesses beside this file must raise within a bounded n
 """
 
 import errno
-import uuid
 from contextlib import contextmanager, suppress
-from tempfile import TemporaryDirectory
 from unittest import mock
 
 import pytest
 
 from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
-from savers import FileSystemSaver
 from savers._filesystem import lifecycle, log_bytes, rewrite, store, sync
 from savers._filesystem.io import FileRange
 from savers._filesystem.log_bytes import FileDurability, LogFile
-from savers._log import frame, frame_log, records, sealing, writer
-from savers._log.history import History, Scan
+from savers._log import frame, records
 from savers._log.stored_checkpoint import EarlyWrites
-from savers._log.writer import LogWriter
 from tests.disk import crashes
 from tests.disk.crashes import PLACE, Crashes, config_of, fixed, made, open_saver, view
 from tests.disk.simfs import SimFS
@@ -29,14 +24,8 @@ from tests.support.disks import failing
 from tests.support.logs import (
     HEADER_SIZE,
     flip,
-    forge_meta,
-    locate_log,
     locate_thread,
-    read_checkpoints,
-    read_records,
-    replace_payload,
 )
-from tests.support.sealed import NEW
 
 BOUND = 2500
 
@@ -160,37 +149,6 @@ def keep_waiting(early, checkpoint):
 def acknowledge_without_a_put(_, ticket):
     """Whether a put follows or not, its sync is believed in."""
     ticket.log.frames.bytes.durability.note_synced(ticket.end, with_names=True)
-
-
-@contextmanager
-def without_places_in_seals():
-    with (
-        returning(frame_log, "pack_place", b""),
-        returning(sealing, "pack_place", b""),
-        returning(rewrite, "pack_place", b""),
-    ):
-        yield
-
-
-def needs_keyframe_of_any_size(log_writer, _):
-    """Keyframes come as often however long they are."""
-    distance = log_writer._frames.end - log_writer._history.scan.keyframe_end
-    return distance + log_writer._history.scan.depth * writer.RECORD_COST > writer.MIN_KEYFRAME_DISTANCE
-
-
-def shortening_chains_of_any_state(note_record):
-    def note(scan, keyframe):
-        note_record(scan, keyframe)
-        scan.has_whole_keyframe = scan.has_whole_keyframe or keyframe is not None
-
-    return note
-
-
-def find_without_proof(history, offsets, id):
-    """The record that holds the bytes of an id is taken for its checkpoint, wherever they stand."""
-    for offset in offsets:
-        return next(found for found in reversed(history.load_index().checkpoints) if found.offset <= offset)
-    return None
 
 
 # What must miss it
@@ -319,78 +277,6 @@ def repeated_early_id():
     assert saver.verify().ok
 
 
-def moved_records():
-    """Sealed records change places, with right checksums: an error."""
-    for thread, place in (("t", 4), ("u", 3)):
-        with TemporaryDirectory() as root:
-            saver = FileSystemSaver(root, fsync="never", cipher=NEW)
-            for number in range(6):
-                checkpoint = made(number, text=f"text {number}")
-                saver.put(config_of(), checkpoint)
-                saver.put(config_of("u"), checkpoint)
-            saver.close()
-            path = locate_log(root)
-            record = read_records(path)[3]
-            other = read_records(locate_log(root, thread))[place]
-            assert len(record.payload) == len(other.payload)
-            replace_payload(path, record, other.payload)
-            with pytest.raises(CheckpointerError):
-                FileSystemSaver(root, cipher=NEW).list(config_of())
-
-
-def replaced_log():
-    """The sealed log of another thread takes the place of a log: an error."""
-
-    with TemporaryDirectory() as root:
-        saver = FileSystemSaver(root, fsync="never", cipher=NEW)
-        for thread in ("t", "u"):
-            saver.put(config_of(thread), made(1, text="text"))
-        saver.close()
-        locate_log(root).write_bytes(locate_log(root, "u").read_bytes())
-        forge_meta(locate_log(root), thread="t", ns="")
-        with pytest.raises(CheckpointerError):
-            FileSystemSaver(root, cipher=NEW).get(config_of())
-
-
-def keyframes():
-    """Small logs get keyframes often, longer ones now and then, those with a long keyframe rarely."""
-    config = config_of()
-    for length, least, most in ((0, 17, 19), (70_000, 2, 4), (200_000, 1, 1)):
-        with TemporaryDirectory() as root:
-            saver = FileSystemSaver(root, fsync="never", compression=None)
-            text = "x" * length
-            for number in range(300):
-                saver.put(config, made(number, text=text))
-            path = locate_log(root)
-            checkpoints = read_checkpoints(path)
-            keyframes = [record for record in checkpoints if record.is_keyframe]
-            assert least <= len(keyframes) <= most
-
-
-def found_by_id():
-    """The newest of two checkpoints with one id, none that was replaced, and none that only holds the bytes."""
-    fs = SimFS()
-
-    def get(checkpoint_id):
-        found = open_saver(fs).get(at(checkpoint_id))
-        return found and found.state["n"]
-
-    at = config_of().with_check_point_id
-    saver = open_saver(fs)
-    twice, wanted, absent = (str(uuid.UUID(int=number << 64, version=4)) for number in (1, 2, 3))
-    saver.put(config_of(), made(0, twice))
-    lure = b"\x96\xc4\x10" + uuid.UUID(absent).bytes
-    saver.put(config_of(), made(1, wanted, lure=lure))
-    for number in range(2, 40):
-        saver.put(config_of(), made(number, twice if number == 20 else None))
-    assert get(twice) == 20
-    assert get(wanted) == 1
-    assert get(absent) is None
-    saver.put(at(wanted), made(50))
-    assert get(wanted) is None
-    assert get(made(50).id) == 50
-
-
 def states(*names):
     return crash_states(*(getattr(crashes, name) for name in names))
 
@@ -483,30 +369,6 @@ MUTATIONS = {
     ),
     "telling zeros from a torn write": (lambda: returning(FileRange, "is_zero", False), zeros_ahead),
     "looking before zeros are cut": (lambda: returning(LogFile, "is_unchanged", True), zeros_ahead),
-    "places in seals": (without_places_in_seals, moved_records),
-    "histories in seals": (
-        lambda: replacing(sealing, "derive_key", lambda derive: lambda key, salt, *_: derive(key, salt, "", "")),
-        replaced_log,
-    ),
-    "a cost of records": (lambda: without(writer, "RECORD_COST", 0), keyframes),
-    "the size of the keyframe": (
-        lambda: without(LogWriter, "_needs_keyframe", needs_keyframe_of_any_size),
-        keyframes,
-    ),
-    "short chains": (lambda: without(writer, "USUAL_DEPTH", 1 << 30), keyframes),
-    "long chains of some states": (
-        lambda: replacing(Scan, "_note_record", shortening_chains_of_any_state),
-        keyframes,
-    ),
-    "searching from the end": (
-        lambda: replacing(History, "_search", lambda search: lambda *args: reversed([*search(*args)])),
-        found_by_id,
-    ),
-    "searching only for what cannot be replaced": (
-        lambda: without(History, "can_search", lambda history: history.index is None and history._frames.bytes.is_open),
-        found_by_id,
-    ),
-    "proof of what was found": (lambda: without(History, "_find_at", find_without_proof), found_by_id),
 }
 CASES = [
     pytest.param(mutation, harness, id=f"{name} {number}")
@@ -522,10 +384,7 @@ def test_a_broken_saver_is_found_out(mutation, harness):
         harness()
 
 
-HARNESSES = [
-    damage, two_at_once, longer_torn_write, full_disk, zeros_ahead, repeated_early_id, moved_records, replaced_log,
-    keyframes, found_by_id,
-]  # fmt: skip
+HARNESSES = [damage, two_at_once, longer_torn_write, full_disk, zeros_ahead, repeated_early_id]
 
 
 @pytest.mark.parametrize("harness", HARNESSES, ids=lambda one: one.__name__)

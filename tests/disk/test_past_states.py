@@ -105,23 +105,6 @@ def test_the_states_of_a_listing_share_the_items_of_a_growing_list(tmp_path):
         assert items.kind == newest.kind
 
 
-@pytest.mark.parametrize(
-    "make_item",
-    [
-        lambda number: (number, "x" * 50),
-        lambda number: {number, "y" * 40},
-        lambda number: b"z" * 50,
-        lambda number: [[number] * 9],
-    ],
-    ids=["tuples", "sets", "bytes", "lists"],
-)
-def test_items_of_any_type_are_right_in_past_states(tmp_path, make_item, plain):
-    ids = grow(FileSystemSaver(tmp_path, fsync="never"), 30, make_item)
-    reader = FileSystemSaver(tmp_path, fsync="never")
-    for checkpoint_id in [*reversed(ids), *ids]:
-        assert reader.get(name(checkpoint_id)).state == plain(tmp_path, checkpoint_id)
-
-
 # What comes after a read of a past state finds what it would have found without it
 
 OTHER_ID = "01a20482-9c2f-7cff-8d43-936a1ab1d30f"

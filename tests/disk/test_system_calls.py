@@ -102,13 +102,6 @@ def test_it_is_what_fstat_returns(opened, tmp_path, monkeypatch, system):
     assert io.measure(fd) == (size, 0)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="statx is a call of Linux")
-def test_on_linux_it_is_statx(opened, monkeypatch):
-    io, fd = opened
-    monkeypatch.setattr(io, "fstat", None)
-    assert io.measure(fd) == (0, 1)
-
-
 def test_a_descriptor_that_is_closed_is_an_error(opened):
     io, fd = opened
     other = os.dup(fd)

@@ -1,6 +1,5 @@
 """Every row of the table of LangGraph's checkpointers measures something, with little work."""
 
-import shutil
 from contextlib import closing
 
 import pytest
@@ -11,7 +10,6 @@ from benchmarks import langgraph_savers
 from benchmarks.peers.bench import QUICK, Bench
 from benchmarks.peers.contenders import CONTENDERS
 
-KEYS = [row.key for row in langgraph_savers.make_rows(QUICK)]
 MEMORY, OFF, _, NEVER, ALWAYS = CONTENDERS
 
 
@@ -20,19 +18,6 @@ def sample(key, contender, make_folder):
     with closing(Bench(contender, QUICK, make_folder)) as bench:
         row.sample(bench)
     return row
-
-
-@pytest.mark.sweep(8)
-@pytest.mark.parametrize("key", KEYS)
-def test_a_row_is_measured_without_the_rows_before_it(key, make_folder):
-    if key == "encrypted":
-        pytest.importorskip("Crypto")
-    if key == "syncs" and shutil.which("strace") is None:
-        pytest.skip("strace is not installed")
-    for contender in (OFF, NEVER):
-        row = sample(key, contender, make_folder)
-        assert row.notes == {}
-        assert row.median(contender.name) > 0, contender.name
 
 
 def read_table(output):

@@ -118,18 +118,6 @@ def test_writes_of_an_old_checkpoint_are_not_taken_for_early_ones(opener):
         assert early.id != id_of(old)
 
 
-@parametrize(*DATABASES)
-def test_a_past_checkpoint_takes_two_statements(opener, monkeypatch):
-    """One sees what is new in the history, and one finds the records since the keyframe."""
-    saver = opener.new()
-    configs = put_many(saver, 60)
-    reader = opener.reopen(saver)
-    assert reader.get_tuple(thread("other")) is None
-    counter = StatementCounter(reader.store, monkeypatch)
-    for wanted in (configs[7], configs[30], configs[-2]):
-        assert counter.count(partial(reader.get_tuple, wanted)) == 2
-
-
 @pytest.mark.parametrize("is_open", [False, True])
 def test_damage_is_found_in_each_record_that_leads_to_a_past_checkpoint(tmp_path, is_open):
     path = tmp_path / "test.db"

@@ -12,7 +12,7 @@ from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from savers.langgraph import CheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, parametrize
-from tests.support.langgraph_checkpoints import id_of, make_checkpoint, thread
+from tests.support.langgraph_checkpoints import make_checkpoint, thread
 
 
 def put_two(saver, namespace="", early=None):
@@ -66,17 +66,6 @@ def test_early_writes_are_read_by_a_new_object(opener, namespace, fill):
         found = read(opener.open("store"), ids, namespace)
         expected = 7 if name == "past" else 8
         assert found.pending_writes == [("task", "n", expected)], name
-
-
-@parametrize("file", *DATABASES)
-def test_the_namespace_of_early_writes_is_not_listed(opener):
-    saver = opener.new()
-    ids = put_through_wrapper(saver)
-    assert "#early:" in saver.store.namespaces("t")
-    for config in (None, {"configurable": {"thread_id": "t"}}):
-        for limit in (None, 5):
-            listed = saver.list(config, limit=limit)
-            assert [id_of(saved.config) for saved in listed] == ids[::-1]
 
 
 # What a prune leaves of them

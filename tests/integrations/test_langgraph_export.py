@@ -32,7 +32,6 @@ from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.langgraph_graphs import Note, notes
 from tests.integrations.test_langgraph_import import fill, seen, thread
 from tests.integrations.test_langgraph_store import Rot
-from tests.support.langgraph_checkpoints import thread_of
 from tests.support.terminal import graphkit
 
 CONFIG = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
@@ -160,24 +159,7 @@ def test_every_kind_of_value_is_moved(tmp_path, file):
     assert repr(found.pending_writes) == repr(original.pending_writes)
 
 
-def test_a_write_keeps_its_index_where_the_one_before_it_was_a_special_one(tmp_path, file):
-    saver = open_store(tmp_path / "runs")
-    stored = saver.put(CONFIG, empty_checkpoint(), {}, {})
-    saver.put_writes(stored, [("__interrupt__", 1), ("__interrupt__", 2), ("a", 3)], "task")
-    assert export_langgraph_sqlite(tmp_path / "runs", file).ok
-    with closing(sqlite3.connect(file)) as connection:
-        assert dict(connection.execute("SELECT idx, channel FROM writes")) == {-3: "__interrupt__", 2: "a"}
-
-
 # Which threads
-
-
-def test_only_the_threads_that_are_named(runs, file):
-    report = export_langgraph_sqlite(runs, file, threads=["loop", "nested"])
-    assert (report.ok, report.threads) == (True, 2)
-    expected = [stored for stored in seen(open_store(runs)) if thread_of(stored[0]) in {"loop", "nested"}]
-    with database(file) as saver:
-        assert seen(saver) == expected
 
 
 def test_runs_of_graphkits_own_are_left_out_and_named(runs, file):

@@ -1,12 +1,9 @@
 """The faults that LangGraph's conformance suite does not see in a checkpointer."""
 
-import itertools
-
-import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from tests.support.langgraph_checkpoints import id_of, put, thread, values_of
+from tests.support.langgraph_checkpoints import put, thread, values_of
 
 
 class Counting(JsonPlusSerializer):
@@ -19,69 +16,6 @@ class Counting(JsonPlusSerializer):
     def dumps_typed(self, obj):
         self.stored.append(obj)
         return super().dumps_typed(obj)
-
-
-def written(saver, config):
-    return [value for _, _, value in saver.get_tuple(config).pending_writes]
-
-
-def test_writes_come_in_order(saver):
-    config = put(saver, a=1)
-    order = itertools.permutations([("", "z"), ("~a", "b"), ("~b", "a")])
-    for number, tasks in enumerate(order):
-        config = put(saver, config, a=number)
-        for path, task in tasks:
-            saver.put_writes(config, [("a", path + task + "0"), ("a", path + task + "1")], task, path)
-        assert written(saver, config) == ["z0", "z1", "~ab0", "~ab1", "~ba0", "~ba1"]
-
-
-def test_versions_of_two_branches_differ(saver):
-    first = saver.get_next_version(None, None)
-    one, other = saver.get_next_version(first, None), saver.get_next_version(first, None)
-    assert first < one != other > first
-    assert max(one, other) < saver.get_next_version(min(one, other), None)
-    assert saver.get_next_version(41, None) > "00000000000000000000000000000041"
-
-
-SPECIAL = ("__error__", "__interrupt__", "__resume__", "__scheduled__")
-
-
-@pytest.mark.parametrize(
-    ("puts", "expected"),
-    [
-        ([[("a", "first")], [("a", "again"), ("b", "more")]], ["first", "more"]),
-        ([[("a", "result")], [("__error__", "wrong")]], ["wrong", "result"]),
-        ([[(channel, value)] for channel in SPECIAL for value in ("old", "new")], ["new"] * 4),
-    ],
-    ids=["the first of ordinary ones stays", "special ones have places of their own", "special ones are replaced"],
-)
-def test_writes_of_one_task(saver, puts, expected):
-    config = put(saver, a=1)
-    for writes in puts:
-        saver.put_writes(config, writes, "task")
-    assert written(saver, config) == expected
-
-
-def test_a_copy_has_its_parents(saver):
-    configs = [put(saver, a=0)]
-    for n in range(1, 4):
-        configs.append(put(saver, configs[-1], a=n))
-    saver.put_writes(configs[1], [("delta", "d")], "task")
-    saver.copy_thread("t", "copy")
-
-    newest_first = [id_of(config) for config in reversed(configs)]
-    *found, first = saver.list({"configurable": {"thread_id": "copy"}})
-    *ids, first_id = newest_first
-    parents = newest_first[1:]
-    for checkpoint, checkpoint_id, parent_id in zip(found, ids, parents, strict=True):
-        assert id_of(checkpoint.config) == checkpoint_id
-        assert id_of(checkpoint.parent_config) == parent_id
-    assert id_of(first.config) == first_id
-    assert first.parent_config is None
-
-    history = saver.get_delta_channel_history(config=thread("copy"), channels=["delta"])
-    copied = ("task", "delta", "d")
-    assert history == {"delta": {"writes": [copied]}}
 
 
 def test_what_a_checkpoint_has_beside_its_channels_stays(saver):

@@ -9,7 +9,6 @@ from langgraph.store.base import PutOp
 
 from graphkit.errors import (
     CheckpointCorruptionError,
-    CheckpointFormatError,
     CheckpointStorageError,
 )
 from savers.langgraph import FileSystemCache, FileSystemStore
@@ -131,24 +130,6 @@ def test_damage_of_a_long_value_is_seen_while_the_store_is_open(tmp_path, store,
     with pytest.raises(CheckpointCorruptionError, match="'long'"):
         store.get(("a",), "long")
     assert store.get(("a",), "short").value == {"n": 1}
-
-
-def test_repair_of_a_store_that_is_not_damaged_changes_nothing(store, log, tmp_path):
-    assert store.repair() == 0
-    store.put(("a",), "k", {"n": 1})
-    data = log.read_bytes()
-    assert store.repair() == 0
-    assert log.read_bytes() == data
-
-
-def test_a_log_of_another_kind_is_refused(tmp_path, store, log):
-    with FileSystemCache(tmp_path, fsync="never") as cache:
-        cache.set({(("a",), "k"): (1, None)})
-    store.put(("a",), "k", {"n": 1})
-    (tmp_path / "langgraph-cache" / "log").replace(log)
-    store.close()
-    with pytest.raises(CheckpointFormatError, match="put the file back"):
-        view(store)
 
 
 # The death of a process

@@ -166,18 +166,6 @@ def test_large_states_leave_the_event_loop(backend, open_saver, hops):
     assert hops == ["put", "put_writes", "get_tuple"]
 
 
-def test_an_earlier_checkpoint_is_read_in_a_thread(open_saver, hops):
-    async def run():
-        saver = open_saver()
-        first = await step(saver, CONFIG, 0)
-        await step(saver, first.config, 1)
-        hops.clear()
-        assert await saver.aget_tuple(first.config) == first
-
-    asyncio.run(run())
-    assert hops == ["get_tuple"]
-
-
 def test_the_event_loop_goes_on_while_another_process_writes(backend, open_saver, hops):
     saver = open_saver()
 

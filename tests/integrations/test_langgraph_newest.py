@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("langgraph")
 
-from graphkit import Checkpoint, RunnableConfig
 from savers.langgraph.histories import LogHistories
 from tests.integrations.langgraph_stores import DATABASES, parametrize
 from tests.support.langgraph_checkpoints import id_of, put, thread, thread_of
@@ -125,30 +124,6 @@ def test_other_ids_than_uuids(opener):
         saver = opener.new()
         fill(saver, 30, make_id=make_id)
         check(saver)
-
-
-@parametrize(*DATABASES)
-def test_copies_that_are_not_looked_at_come_before_a_later_thread(opener):
-    saver = opener.new()
-    first = put_one(saver, "the last one")
-    for number in range(20):
-        saver.copy_thread("the last one", f"copy {number:02}")
-    put_one(saver, "the last one", parent=first, n=1)
-    found = [thread_of(config) for config, *_ in show(saver, limit=2)]
-    assert found == ["the last one", "copy 00"]
-    check(saver)
-
-
-@pytest.mark.parametrize("beginning", ["ffffffff-0000-0000-0000", "run"])
-@parametrize(*DATABASES)
-def test_threads_of_graphkit_are_newer(opener, beginning):
-    saver = opener.new()
-    fill(saver, 30)
-    for number in range(40):
-        state = {"n": number}
-        newest = Checkpoint(node_id="a", next_node_id="b", state=state, id=f"{beginning}-{number:012}")
-        saver.store.put(RunnableConfig(f"run {number}"), newest)
-    check(saver)
 
 
 @parametrize(*DATABASES)

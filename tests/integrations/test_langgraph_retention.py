@@ -133,22 +133,6 @@ def test_a_policy_keeps_a_question_in_a_subgraph_and_chooses_by_status(opener):
     assert app.invoke(Command(resume="yes"), THREAD)["log"][-1] == "asked yes"
 
 
-def test_a_policy_by_age_keeps_what_is_young(saver):
-    app = run_delta(saver)
-    before = read_states(app)
-    policy = RetentionPolicy(max_age=DAY)
-    assert policy.apply(saver).removed == 0
-    later = datetime.now(UTC) + 2 * DAY
-    graph = make_chain(LOG, a=lambda state: None)
-    own = graph.compile(checkpoint_saver=saver.store)
-    worker = Worker(saver.store, own, policy=policy, clock=lambda: later)
-    assert worker.run(once=True) == 0
-    after = read_states(app)
-    assert len(after) < len(before)
-    newest = next(iter(before))
-    assert after[newest] == before[newest]
-
-
 def test_a_worker_applies_its_policy_to_the_threads_of_langgraph_that_run(saver):
     own = make_chain(LOG, a=lambda state: None).compile(checkpoint_saver=saver.store)
     app = graphs.delta(4, turns=40).compile(checkpointer=saver)

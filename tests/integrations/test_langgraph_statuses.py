@@ -4,19 +4,17 @@ import json
 import operator
 import subprocess
 import sys
-from dataclasses import dataclass
 from typing import Annotated, TypedDict
 
 import pytest
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 from graphkit import RunnableConfig, operations
 from graphkit.errors import CheckpointConflictError
 from savers import FileSystemSaver, MemorySaver, SqliteSaver
-from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver, import_langgraph_sqlite
+from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.integrations.test_langgraph_store import Rot
 from tests.support.terminal import graphkit, read_json
 
@@ -79,15 +77,6 @@ def test_a_thread_that_waits_for_a_human(saver, durability):
     assert status(saver) == "finished"
     assert asked(saver) == []
     assert store.wait_for_resume("t", 0) is True
-
-
-def test_each_question_of_a_task_waits_until_it_is_answered(saver):
-    app = graph_of(ask=lambda: interrupt("one?") + interrupt("two?")).compile(checkpointer=saver)
-    app.invoke({"log": []}, CONFIG)
-    for question in ("one?", "two?"):
-        assert (status(saver), asked(saver)) == ("interrupted", [("ask", "inside", question)])
-        app.invoke(Command(resume="yes"), CONFIG)
-    assert status(saver) == "finished"
 
 
 def test_of_several_tasks_those_that_have_not_finished_wait(saver):
@@ -167,27 +156,6 @@ def until(watch, kind):
             return change
 
 
-def test_an_imported_thread_waits_too(tmp_path):
-    database = tmp_path / "langgraph.db"
-    graph = graph_of(ask=lambda: interrupt("ok?"), done=lambda: "x")
-    with LangGraphSqliteSaver.from_conn_string(str(database)) as source:
-        app = graph.compile(checkpointer=source)
-        app.invoke({"log": []}, CONFIG)
-    directory = tmp_path / "runs"
-    sqlite = SqliteSaver(tmp_path / "runs.db")
-    for target in (directory, sqlite):
-        for _ in range(2):  # a second import adds nothing
-            assert import_langgraph_sqlite(database, target).ok
-        store = FileSystemSaver(directory) if target is directory else sqlite
-        with CheckpointSaver(store) as saver:
-            assert status(saver) == "interrupted"
-            assert asked(saver) == [("ask", "inside", "ok?")]
-            app = graph.compile(checkpointer=saver)
-            final = app.invoke(Command(resume="yes"), CONFIG)
-            assert sorted(final["log"]) == ["x", "yes"]
-            assert status(saver) == "finished"
-
-
 def test_only_langgraph_may_answer_and_update_its_threads(saver):
     app = graph_of(ask=lambda: interrupt("ok?")).compile(checkpointer=saver)
     app.invoke({"log": []}, CONFIG)
@@ -236,28 +204,6 @@ def test_the_commands_show_it(runs):
         graph_of(ask=lambda: interrupt("ok?")).compile(checkpointer=saver).invoke(Command(resume="yes"), CONFIG)
     (difference,) = read("diff", runs, "t")["differences"]
     assert (difference["path"], difference["new"]) == ("log[1]", "yes")
-
-
-@dataclass
-class Order:
-    item: str
-
-
-def test_types_of_the_application_are_shown_by_their_fields(tmp_path):
-    path = tmp_path / "runs"
-    with FileSystemCheckpointSaver(path, types=[Order]) as saver:
-        graph = graph_of(ask=lambda: interrupt(Order("lamp")))
-        app = graph.compile(checkpointer=saver)
-        given = {"log": [Order("cup")]}
-        app.invoke(given, CONFIG)
-    command = [sys.executable, "-m", "graphkit", "show", path, "t", "--json"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert done.stderr == ""
-    shown = json.loads(done.stdout)
-    (logged,) = shown["state"]["log"]
-    assert logged == {"item": "cup"}
-    (waiting,) = shown["waiting"]
-    assert waiting["payload"] == {"item": "lamp"}
 
 
 WITHOUT_LANGGRAPH = """

@@ -5,14 +5,13 @@ store in memory, one that has only what a saver must have, one in files, one in 
 """
 
 import logging
-import threading
 from functools import partial
 from typing import TypedDict
 
 import pytest
 
 from graphkit import Checkpoint, GraphResume, RunnableConfig, interrupt, operations
-from graphkit.errors import CheckpointConflictError, CheckpointSerializationError, CheckpointStorageError
+from graphkit.errors import CheckpointConflictError, CheckpointStorageError
 from graphkit.recovery import recover
 from graphkit.testing import made
 from graphkit.transfer import copy_threads, export_threads, import_threads
@@ -22,8 +21,7 @@ from tests.support.checkpoints import list_ids, with_lazy_state
 from tests.support.graphs import make_chain
 from tests.support.savers import ListingSaver
 from tests.support.sweeps import in_turn
-from tests.support.threads import TYPES, assert_same, everything
-from tests.support.workers import serving
+from tests.support.threads import assert_same
 
 T = RunnableConfig("t")
 NEW = RunnableConfig("new")
@@ -368,15 +366,6 @@ def test_the_history_of_a_nested_graph_is_incomplete_with_its_thread(store):
             attempt()
 
 
-def test_every_listing_shows_that_a_thread_is_incomplete(store):
-    saver = make_incomplete(store, 5)
-    assert saver.history(T)[0].status == "incomplete"
-    assert [info.status for info in saver.recent(T, limit=1)] == ["incomplete"]
-    assert saver.summary(T).latest.status == "incomplete"
-    assert [info.status for info in saver.history(T)].count("incomplete") == 1
-    assert [*saver.interrupts("t")] == []
-
-
 def test_a_version_that_only_has_to_be_released_does_not_run(store, caplog):
     """A version equals that of the source from then on, so its mark is a pending write."""
     if not store.has_versions:
@@ -512,14 +501,6 @@ def test_a_fork_that_fails_leaves_no_thread(store):
     operations.fork(saver, "t", "new")
 
 
-def test_a_fork_that_cannot_read_a_type_changes_nothing(tmp_path):
-    everything(FileSystemSaver(tmp_path, fsync="never", types=TYPES))
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    with pytest.raises(CheckpointSerializationError, match=r"Colour|Pair|Point"):
-        operations.fork(saver, "t", "new")
-    assert [*saver.threads()] == ["t"]
-
-
 def test_a_fork_into_a_thread_with_versions_keeps_them_when_it_fails(tmp_path):
     saver = VersionedMemorySaver()
     run_until(saver, "t", "finished")
@@ -532,43 +513,6 @@ def test_a_fork_into_a_thread_with_versions_keeps_them_when_it_fails(tmp_path):
     assert status_of(saver, "new") == "incomplete"
     with pytest.raises(CheckpointConflictError, match="has released versions, which must stay"):
         operations.fork(saver, "t", "new")
-
-
-def test_a_watch_sees_a_copy_end_and_nothing_deleted(store):
-    source = ListingSaver()
-    run_until(source, "t", "finished")
-    saver = store.opened
-    with saver.watch("t", interval=0.001) as changes:
-        copy_threads(source, saver, ["t"])
-        latest_id = source.get(T).id
-        seen = [changes.get(60)]
-        while seen[-1].checkpoint is None or (seen[-1].checkpoint.id, seen[-1].checkpoint.status) != (
-            latest_id,
-            "finished",
-        ):
-            seen.append(changes.get(60))
-
-    assert {change.kind for change in seen} <= {"checkpoint", "interrupt", "answer", "idle", "progress"}
-    assert {change.checkpoint.id for change in seen if change.checkpoint} >= {info.id for info in source.history(T)}
-
-
-def test_a_worker_takes_a_thread_when_its_copy_has_ended(store):
-    """The worker is there first, as the migration to another store allows; the copy ends while it watches."""
-    source = ListingSaver()
-    run_until(source, "t", "crashed")
-    effects = Effects()
-    worker = Worker(
-        store.opened,
-        make_app(store.opened, effects),
-        on_output=lambda _, output: ended.set() if output.node == "ask" else None,
-        interval=0.01,
-    )
-    ended = threading.Event()
-    with serving(worker) as (served,):
-        copy_threads(source, store.opened, ["t"])
-        assert ended.wait(60)
-    assert served.result() == 1
-    assert effects == ["one", "two"]
 
 
 class DecodingOnFirstUse(ListingSaver):

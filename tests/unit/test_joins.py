@@ -58,10 +58,6 @@ def test_shapes_that_join(name):
     assert shape(source, edges) == (join, inside)
 
 
-def test_heads_stand_in_the_order_of_the_edges():
-    assert fork_of("A", {"A": ["C", END, "B"], "B": [END], "C": [END]}).heads == ("C", "B")
-
-
 NESTED = {
     "A": ["B", "C"],
     "B": ["D", "E"],
@@ -79,30 +75,12 @@ def test_a_fork_in_a_branch():
     assert shape("B", NESTED) == ("F", {"D": "D", "E": "E"})
 
 
-def test_a_fork_in_a_branch_that_joins_where_the_outer_one_does():
-    edges = {**NESTED, "D": ["J"], "E": ["J"]}
-    assert shape("A", edges) == ("J", {"B": "BDE", "C": "C"})
-    assert shape("B", edges) == ("J", {"D": "D", "E": "E"})
-
-
-def test_the_only_branch_of_a_fork_forks():
-    edges = {"A": ["B", END], "B": ["C", "D"], "C": ["E"], "D": ["E"], "E": [END]}
-    assert shape("A", edges) == ("E", {"B": "BCD"})
-    assert shape("B", edges) == ("E", {"C": "C", "D": "D"})
-
-
 def test_branches_do_not_meet_where_a_branch_of_a_fork_in_them_begins():
     forks, problems = find_forks({"A": ["B", "C"], "B": ["D", END], "C": ["D"], "D": [END]})
     assert list(forks) == ["__PARALLEL__(B)"]
     assert ["'B' and 'C' meet in 'D', before all of them meet in '__END__'" in problem for problem in problems] == [
         True
     ]
-
-
-def test_a_fork_in_a_branch_does_not_lead_past_its_end():
-    edges = {"E": ["H", END], "H": to(x="G", y="A"), "G": ["H", END]}
-    _, problems = find_forks(edges)
-    assert problems == ["the branches out of 'G' lead past 'A', where those out of 'E' meet"]
 
 
 REFUSED = {

@@ -119,18 +119,6 @@ def test_a_long_value_is_read_in_short_ranges_in_their_order():
     assert [end for _, end in ranges[:-1]] == [start for start, _ in ranges[1:]]
 
 
-def test_pieces_far_from_each_other_are_read_apart():
-    pieces = place([(1 << 20, 10)] * 8)
-    ranges = []
-
-    def read(wanted):
-        ranges.extend(wanted)
-        return read_x(wanted)
-
-    assert delta.read_bodies([listed(pieces, b"x" * 80)], read) == [b"x" * 80]
-    assert ranges == [(start, start + length) for start, length in zip(pieces[::2], pieces[1::2], strict=True)]
-
-
 def test_bytes_that_two_listed_values_name_are_refused():
     pieces = place([(3, 50)] * 8)
     value = listed(pieces, b"x" * 400)

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from graphkit import END, START, Channels, Command, GraphResume, RunnableConfig, StateGraph, interrupt
+from graphkit import END, START, Channels, Command, StateGraph
 from graphkit.errors import MaxIterationsError
 from tests.support import graphs
 from tests.support.graphs import (
@@ -90,16 +90,6 @@ def test_commands_and_updates_go_to_merged_nodes(saver, how):
 def test_the_rules_of_the_graph_around_it_hold(saver):
     inside = make_chain({"log": Channels.base()}, p=log_node("p"))
     assert chain("a", S=inside).compile(checkpoint_saver=saver).invoke({}, CONFIG)["log"] == ["a", "p"]
-
-
-@both
-def test_an_embedded_graph_inside_a_merged_one(saver, how):
-    embedded = chain(x=lambda state: {"log": interrupt("?")}).compile()
-    graph = chain("a", S=chain(p=log_node("p"), t=embedded)).compile(checkpoint_saver=saver)
-    run(graph, {}, how=how)
-    inside = RunnableConfig("t", checkpoint_ns="S-t")
-    assert graph.get_state(inside).next == "x"
-    assert logged(run(graph, GraphResume("x"), how=how)) == ["a", "p", "x"]
 
 
 @pytest.mark.parametrize("mappings", [["z", END], None])

@@ -7,7 +7,7 @@ import pytest
 from graphkit import GraphResume, RunnableConfig
 from graphkit.errors import GraphRunnerError
 from savers import MemorySaver
-from tests.support.graphs import CONFIG, asking, at_checkpoint, fail_once, log_node, make_chain
+from tests.support.graphs import CONFIG, asking, fail_once, make_chain
 
 INSIDE = RunnableConfig("t", checkpoint_ns="s")
 
@@ -57,11 +57,6 @@ def test_a_state_half_way_is_migrated_the_rest_of_the_way(saver):
     assert (first.calls, second.calls) == (0, 1)
 
 
-def test_input_on_an_old_thread_is_merged_in_the_new_shape(saver):
-    new = migrated(saver, make_chain(a=log_node("a")), {"old": 1}, Migration("old", "new"))
-    assert asyncio.run(new.ainvoke({"new": 2}, CONFIG)) == {"new": 2, "log": ["a", "a"]}
-
-
 def test_histories_and_updates_see_the_new_shape_and_the_stored_past_stays(saver):
     new = migrated(saver, make_chain(a=ask), {"old": 1}, Migration("old", "new"))
 
@@ -79,14 +74,6 @@ def test_histories_and_updates_see_the_new_shape_and_the_stored_past_stays(saver
     assert oldest.state == {"old": 1, "log": []}
     assert "schema_version" not in oldest.metadata
     assert new.invoke(GraphResume("x"), CONFIG) == {"new": 2, "log": ["x"]}
-
-
-def test_an_old_checkpoint_among_new_ones(saver):
-    new = migrated(saver, make_chain(a=log_node("a")), {"old": 1}, Migration("old", "new"))
-    first = saver.list(CONFIG)[-1]
-    new.invoke({}, CONFIG)
-    assert new.invoke(None, at_checkpoint(first)) == {"new": 1, "log": ["a"]}
-    assert [snapshot.values.keys() for snapshot in new.get_state_history(CONFIG)] == [{"new", "log"}] * 5
 
 
 @pytest.mark.parametrize("given", [None, {}, GraphResume("x")])

@@ -27,7 +27,7 @@ from graphkit import (
 )
 from graphkit.retention import RetentionPolicy
 from graphkit.saver_kit import freeze
-from graphkit.transfer import copy_threads, export_threads, import_threads
+from graphkit.transfer import copy_threads, export_threads
 from savers import (
     DESTROYED,
     AccessControlledSaver,
@@ -509,13 +509,6 @@ def test_copies_and_exports_of_all_pass_over_what_is_erased(two_subjects, target
             copy_threads(source, copied, ["t"])
         with pytest.raises(CheckpointErasedError):
             list(export_threads(source, ["t"], plaintext=True))
-
-
-def test_key_for_decides_about_what_comes_from_readable_lines(two_subjects, target):
-    with two_subjects(KEYS) as source, target(cipher=by_subject()) as copied:
-        lines = export_threads(source, ["other"], plaintext=True)
-        assert len(import_threads(copied, lines).threads) == 1
-        assert copied.own_key("other") == "bob"
 
 
 def test_key_for_decides_about_what_comes_from_a_plain_store(target, tmp_path):

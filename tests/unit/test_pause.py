@@ -20,7 +20,6 @@ from tests.support.graphs import (
     log_node,
     make_chain,
     make_graph,
-    make_map,
     pending_ids,
     status_of,
 )
@@ -83,14 +82,6 @@ def test_a_run_that_is_about_to_end_ends(saver):
     assert graph.invoke_final({}, CONFIG).is_end
 
 
-def test_where_the_run_stops_anyway_there_is_one_stop(saver):
-    a = Pauser("a")
-    graph = a.graph = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
-    last = graph.invoke_final({}, CONFIG)
-    assert (last.metadata, len(last.interrupts)) == ({}, 1)
-    assert graph.invoke(None, CONFIG)["log"] == ["a", "b"]
-
-
 @both
 def test_inside_a_subgraph_and_a_fork(saver, how):
     p = Pauser("p")
@@ -106,30 +97,6 @@ def test_inside_a_subgraph_and_a_fork(saver, how):
     assert run(compiled, None, how=how).state["log"] == ["p", "q", "b", "j"]
     assert runs == ["q"]
     assert len(p.asked) == 1
-
-
-@both
-def test_inside_a_branch_and_between_items(saver, how):
-    b = Pauser("b")
-    m = Pauser("m")
-    branch = make_graph(LOG, "START>b,d b>c c>END d>END", b=b)
-    compiled = b.graph = branch.compile(checkpoint_saver=saver)
-
-    assert run(compiled, {}, how=how).metadata == {"reason": "pause"}
-    assert run(compiled, None, how=how).state["log"] == ["b", "c", "d"]
-
-    compiled = m.graph = make_map(m, range(3)).compile(checkpoint_saver=saver)
-
-    for _ in range(3):
-        last = run(compiled, {} if not m.asked else None, RunnableConfig("u"), how=how)
-
-    assert last.state["log"] == ["m"] * 3
-
-
-def test_without_a_saver_it_stops_too():
-    a = Pauser("a")
-    graph = a.graph = make_chain(a=a, b=log_node("b")).compile()
-    assert graph.invoke_final({}).metadata == {"reason": "pause"}
 
 
 @both

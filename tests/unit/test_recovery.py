@@ -11,9 +11,7 @@ import pytest
 
 from graphkit import (
     END,
-    START,
     Checkpoint,
-    MaxIterationsError,
     NodeExecutionError,
     RetryPolicy,
     RunnableConfig,
@@ -84,15 +82,6 @@ def test_after_a_failure_what_had_finished_is_not_run_again(saver):
     state = recover(line(saver, calls), "t")
     assert calls == ["c", "d"]
     assert state["path"] == list("abcd")
-
-
-@pytest.mark.requirement("H12")
-def test_recovery_with_an_empty_state(saver):
-    calls = []
-    app = line(saver, calls)
-    saver.put(AT, Checkpoint(node_id="b", next_node_id="c", state={}))
-    assert recover(app, AT)["path"] == ["c", "d"]
-    assert calls == ["c", "d"]
 
 
 @pytest.mark.requirement("H42")
@@ -179,14 +168,6 @@ def test_nothing_that_reads_is_the_error(root):
 
 
 @pytest.mark.requirement("H45")
-def test_a_wrapped_saver_is_repaired_too(root):
-    ids = checkpoints(root, 3)
-    damage(locate_log(root), -1)
-    wrapped = SaverWrapper(SaverWrapper(FileSystemSaver(root, fsync="never")))
-    assert last_good(wrapped, "t").id == ids[-2]
-
-
-@pytest.mark.requirement("H45")
 def test_damage_is_not_repaired_under_a_run(root):
     ids = checkpoints(root, 3)
     damage(locate_log(root), -1)
@@ -254,21 +235,6 @@ def test_pending_writes_of_the_good_one_go_along(list_saver):
     saver.put_writes(first, {"update:0": {"x": 1}})
     saver.bad = {saver.put(AT, Checkpoint(node_id="b", next_node_id="c", state={})).checkpoint_id}
     assert recover(line(saver, []), "t")["x"] == 1
-
-
-def test_the_copy_of_the_good_one_has_its_own_creation_time(list_saver):
-    saver = Spoilt(list_saver)
-    long_ago = datetime.now(UTC) - timedelta(days=1)
-    good = Checkpoint(node_id="a", next_node_id="b", state={"path": ["a"]}, created_at=long_ago)
-    bad = Checkpoint(node_id="b", next_node_id="c", state={})
-    saver.put(AT, good)
-    saver.put(AT, bad)
-    saver.bad = {bad.id}
-    recover(line(saver, []), "t")
-
-    copy = next(info for info in saver.history(AT) if info.parent_id == good.id)
-
-    assert copy.created_at > long_ago + timedelta(hours=23)
 
 
 @pytest.mark.requirement("H45")
@@ -456,15 +422,6 @@ def test_the_latest_clean_one(saver):
     saved(manager, 2, clean=False)
     assert manager.latest_clean("run").id == good
     assert manager.restore_from_checkpoint("run", manager.latest_clean("run").id) == ({"n": 2}, "n3")
-
-
-@pytest.mark.requirement("H31")
-def test_checkpoints_of_a_graph_are_listed_too(saver):
-    failed_at(saver, "c")
-    infos = managing(saver).list_checkpoints("t")
-    assert [info.node_id for info in infos] == [START, "a", "b"]
-    assert [info.metadata["source"] for info in infos] == ["input", "loop", "loop"]
-    assert managing(saver).restore_from_checkpoint("t") == ({"a": True, "b": True, "path": ["a", "b"]}, "c")
 
 
 @pytest.mark.requirement("H9")
@@ -705,15 +662,6 @@ def test_without_a_saver_there_is_no_thread_to_resume():
 
     assert "'check'" in note
     assert "resume" not in note
-
-
-def test_other_errors_of_a_run_have_the_note_too():
-    loop = StateGraph({}).add_node("loop", lambda state: {}).add_edge(START, "loop")
-    loop.add_conditional_edges("loop", lambda state: "loop", ["loop", END])
-    with pytest.raises(MaxIterationsError) as caught:
-        loop.compile(checkpointer=MemorySaver(), max_iterations=3).invoke({}, CONFIG)
-
-    assert "resume('order-1')" in notes_of(caught.value)
 
 
 def test_the_store_keeps_the_cause_and_its_traceback():

@@ -71,14 +71,6 @@ def test_a_nested_graph_notes_it_in_its_own_history(saver):
     assert resumed(saver) == ["inner"]
 
 
-def test_a_resume_from_a_past_checkpoint_notes_it_once(saver):
-    graph = line(a=step, b=step, c=step).compile(checkpoint_saver=saver)
-    graph.invoke({"n": 0}, AT)
-    past = next(info for info in saver.history(AT) if info.node_id == "a")
-    graph.invoke(None, AT.with_check_point_id(past.id))
-    assert resumed(saver) == ["b"]
-
-
 def test_a_new_run_of_the_thread_does_not_carry_it_on(saver):
     graph = line(a=step, ask=ask).compile(checkpoint_saver=saver)
     graph.invoke({"n": 0}, AT)

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from graphkit import END, CheckpointerConfigurationError, CheckpointStorageError, RunnableConfig
+from graphkit import CheckpointerConfigurationError, RunnableConfig
 from graphkit.retention import RetentionPolicy
 from savers import FileSystemSaver, MemorySaver
 from tests.support.checkpoints import make_interrupt
@@ -72,34 +72,6 @@ def test_limits_alert_once_per_crossing(saver):
     assert [thread for thread, _, _ in alerts if thread] == ["t", "t"]
 
 
-def test_a_thread_that_leaves_the_policy_for_a_while_has_not_been_below_its_limit():
-    saver = MemorySaver()
-    alerts = []
-    policy = RetentionPolicy(
-        max_bytes_per_thread=1, statuses=["finished"], on_limit=lambda *found: alerts.append(found)
-    )
-    for next_node in (END, "b", END):
-        fill(saver, "t", next_node=next_node)
-        policy.apply(saver)
-    assert len(alerts) == 1
-
-
-def test_a_thread_that_cannot_be_pruned_alerts_again_after_it_was_below_its_limit(monkeypatch):
-    saver = MemorySaver()
-    fill(saver, "t")
-    alerts = []
-    policy = RetentionPolicy(keep_last=1, max_bytes_per_thread=100, on_limit=lambda *found: alerts.append(found))
-
-    def fail(*_, **options):
-        raise CheckpointStorageError("t", "prune", "read-only")
-
-    monkeypatch.setattr(saver, "prune", fail)
-    for size in (101, 99, 101):
-        monkeypatch.setattr(saver, "size", lambda _, size=size: size)
-        assert policy.apply(saver).failed
-    assert len(alerts) == 2
-
-
 @pytest.mark.parametrize("error", [RuntimeError("no connection"), SystemExit("too large")])
 def test_an_alert_that_fails_ends_no_pass_and_without_on_limit_there_is_a_warning(caplog, error):
     saver = MemorySaver()
@@ -162,14 +134,6 @@ def test_a_policy_that_names_no_saver_is_refused():
 def test_an_age_that_is_none_is_refused(age):
     with pytest.raises(CheckpointerConfigurationError, match="max_age"):
         RetentionPolicy(max_age=age)
-
-
-def test_a_thousand_threads(tmp_path, sweep):
-    saver = MemorySaver()
-    count = sweep.count(10_000, 1000)
-    for number in range(count):
-        fill(saver, f"t{number}", 2)
-    assert RetentionPolicy(keep_last=1).apply(saver).removed == count
 
 
 @pytest.mark.parametrize(

@@ -199,22 +199,6 @@ def test_with_once_a_worker_ends_when_the_policy_is_applied(held):
         assert len(ids(saver, f"old {number}")) == 2
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_worker_does_not_wait_for_a_policy_whose_thread_has_ended():
-    class Ending(MemorySaver):
-        def threads(self, **options):
-            if threading.current_thread().name == "graphkit-retention":
-                raise SystemExit
-            return super().threads(**options)
-
-    saver = Ending()
-    worker = Worker(saver, make_app(saver), policy=KEEP_TWO)
-    running = threading.Thread(target=worker.run, kwargs={"once": True}, daemon=True)
-    running.start()
-    running.join(PATIENCE)
-    assert not running.is_alive()
-
-
 def test_a_policy_rests_only_while_the_worker_has_something_else_to_do(monkeypatch):
     monkeypatch.setattr(retention_policy, "_BURST", 0.0)
     monkeypatch.setattr(retention_policy, "_REST_PER_WORK", 1e9)

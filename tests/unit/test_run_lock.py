@@ -96,12 +96,3 @@ def is_busy(saver):
             return False
     except ThreadBusyError:
         return True
-
-
-def test_another_saver_on_the_same_store_is_another_party(tmp_path):
-    one, other = (FileSystemSaver(tmp_path, lock_timeout=0) for _ in range(2))
-    with one.run_lock(CONFIG):
-        with pytest.raises(ThreadBusyError), other.run_lock(CONFIG):
-            pass
-        with SaverWrapper(one).run_lock(CONFIG), one.run_lock(CONFIG):
-            pass

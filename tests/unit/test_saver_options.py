@@ -48,28 +48,6 @@ def test_a_wrong_value_is_named_and_leaves_nothing(option, directory):
     assert list(directory.iterdir()) == []
 
 
-@pytest.mark.parametrize(("name", "option"), [("file", "fsync"), ("sqlite", "fsync"), ("postgres", "lease")])
-def test_the_error_for_too_long_a_time_has_the_limit(name, option):
-    check_saver_options(name, **REQUIRED[name] | {option: 2_147_483})
-    with pytest.raises(CheckpointerConfigurationError, match=r"at most 2147483, not 2147484$"):
-        check_saver_options(name, **REQUIRED[name] | {option: 2_147_484})
-
-
-RIGHT = [
-    ("memory", {"lock_timeout": 0}),
-    ("versioned_memory", {"lock_timeout": 0.5}),
-    ("file", {"fsync": 3, "lock_timeout": 0, "compression": None, "cipher": "missing.key"}),
-    ("sqlite", {"fsync": "never", "compression": "zlib", "cipher": "missing.key"}),
-    ("postgres", {"lease": 1, "schema": "runs", "cipher": "missing.key"}),
-]
-
-
-@pytest.mark.parametrize(("name", "options"), RIGHT)
-def test_right_values_are_accepted_and_nothing_is_created(name, options, directory):
-    check_saver_options(name, **REQUIRED[name] | options)
-    assert list(directory.iterdir()) == []
-
-
 def test_checking_takes_the_path_of_a_configuration_file(directory):
     check_saver_options("file", path="runs")
     with pytest.raises(CheckpointerConfigurationError, match=r"^base_directory "):

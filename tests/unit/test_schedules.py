@@ -2,12 +2,11 @@
 
 import threading
 from datetime import UTC, datetime, timedelta
-from queue import SimpleQueue
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from graphkit import RetryPolicy, RunnableConfig, schedules
+from graphkit import RunnableConfig, schedules
 from graphkit._engine import schedules as engine
 from graphkit._engine.schedules import Schedule, ScheduleAgenda, iter_due_times
 from graphkit.abc import HasVersions
@@ -343,24 +342,6 @@ def test_a_schedule_that_cannot_be_read_does_not_stop_the_others(clock, app, cap
     clock.advance(HOUR)
     assert serve(saver, app, clock) == 1
     assert "schedule 'bad' failed" in caplog.text
-
-
-def test_after_each_failure_a_schedule_rests_longer(clock, app, monkeypatch):
-    """Also if only the submission fails, and reading the schedule does not."""
-    saver = MemorySaver()
-    schedules.add(saver, "x", "0 9 * * *", {}, created_at=clock())
-    clock.advance(HOUR)
-    attempts = SimpleQueue()
-
-    def delay_after(policy, attempt):
-        attempts.put(attempt)
-        return 0.0
-
-    monkeypatch.setattr(engine, "submit_once", None)
-    monkeypatch.setattr(RetryPolicy, "delay_after", delay_after)
-    with serving(Worker(saver, app, clock=clock, interval=0.01)):
-        for attempt in (1, 2, 3):
-            assert attempts.get(timeout=PATIENCE) == attempt
 
 
 class RemovedBefore(SaverWrapper):

@@ -30,10 +30,6 @@ def test_a_dict_of_channels():
     assert run(schema, {"x": 1}, {"log": "a"}, {"n": 1, "log": ["a", "b"]}) == {"log": ["a", "b"], "n": 6, "x": 1}
 
 
-def test_defaults_are_there_from_the_start():
-    assert run({"log": Channels.appender(lambda: ["d"]), "none": Channels.base(lambda: None)}, {}) == {"log": ["d"]}
-
-
 def test_defaults_are_made_for_each_thread():
     made = []
 
@@ -106,15 +102,6 @@ def test_a_typed_dict(key, updates, expected):
     first, second = updates
     assert run(Typed, {key: first}, {key: second})[key] == expected
     assert run(Typed, {}, {key: first}, {key: second})[key] == expected
-
-
-def test_none_resets_a_typed_reducer():
-    assert "total" not in run(Typed, {"total": 1}, {"total": None})
-    assert run(Typed, {"total": 1}, {"total": None}, {"total": 2})["total"] == 2
-
-
-def test_a_node_may_read_before_anything_was_written():
-    assert run(Typed, {}) == {"appended": []}
 
 
 def test_a_reducer_that_does_not_take_two_values():

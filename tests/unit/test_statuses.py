@@ -141,17 +141,6 @@ def test_an_answer_from_elsewhere_waits_for_the_next_resume(saver):
     assert status(saver) == "finished"
 
 
-def test_each_question_of_a_node_is_answered_separately(saver):
-    app = chain(saver, ask=lambda: interrupt("one?") + interrupt("two?"))
-    app.invoke({}, CONFIG)
-    for _ in range(2):
-        assert status(saver) == "interrupted"
-        operations.answer(saver, "t", "yes")
-        assert status(saver) == "answered"
-        app.invoke(None, CONFIG)
-    assert status(saver) == "finished"
-
-
 def test_one_of_two_answers_is_not_all(saver):
     def make_node(name):
         return logs(lambda: interrupt(name))
@@ -162,17 +151,6 @@ def test_one_of_two_answers_is_not_all(saver):
         pending, *_ = saver.interrupts("t")
         operations.answer(saver, "t", "yes", interrupt=pending.id)
         assert status(saver) == left
-
-
-@pytest.mark.parametrize("stop", [{"before": ["b"]}, {"after": ["a"]}, {"after": ["b"]}])
-def test_a_declared_stop_is_answered_like_a_question(saver, stop):
-    app = chain(saver, a=lambda: "a", b=lambda: "b", **stop)
-    app.invoke({}, CONFIG)
-    assert status(saver) == "interrupted"
-    operations.answer(saver, "t", {"log": "more"})
-    assert status(saver) == "answered"
-    app.invoke(None, CONFIG)
-    assert status(saver) == "finished"
 
 
 def test_an_answer_that_changes_nothing_after_the_last_node_ends_the_run(saver):

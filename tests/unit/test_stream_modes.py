@@ -9,13 +9,11 @@ from graphkit import (
     END,
     START,
     Channels,
-    GraphRunnerError,
     MapProgress,
     RetryPolicy,
     RunnableConfig,
     StateGraph,
     StreamMode,
-    interrupt,
 )
 from savers import MemorySaver
 from tests.support.graphs import connect, make_chain, make_graph, nodes_of
@@ -140,18 +138,6 @@ def test_a_value_arrives_while_a_node_of_an_async_run_runs(is_async):
 
 
 @both
-def test_an_interrupt_is_the_last_item(read):
-    def ask(state, config):
-        config.dispatch("asking")
-        interrupt("sure?")
-
-    app = chain(ask).compile(checkpoint_saver=MemorySaver())
-    items = read(app, {}, config=RunnableConfig("t"), stream_mode=["custom", "values"])
-    assert ("custom", "asking") in items
-    assert items[-1][1].payload == "sure?"
-
-
-@both
 def test_branches_items_and_nested_graphs_dispatch_too(read):
     def dispatch_item(item, config):
         config.dispatch(item)
@@ -169,16 +155,6 @@ def test_branches_items_and_nested_graphs_dispatch_too(read):
     assert sorted(items[:2]) == ["left", "right"]
     assert sorted(items[2:4]) == ["x", "y"]
     assert items[4:] == ["nested"]
-
-
-@both
-def test_an_error_of_a_node_leaves_the_stream(read):
-    def fail(state, config):
-        config.dispatch("before")
-        raise OSError("no network")
-
-    with pytest.raises(GraphRunnerError, match="no network"):
-        read(chain(fail).compile(), {}, stream_mode="custom")
 
 
 def test_invoke_ignores_the_stream_modes_of_the_config():
@@ -199,21 +175,6 @@ def test_a_closed_stream_stops_at_the_node_boundary():
 
     assert app.get_state(RunnableConfig("t")).next == "second"
     assert not any(thread.name == "graphkit stream" for thread in threading.enumerate())
-
-
-def test_the_run_waits_until_the_caller_asks_for_more():
-    ran = []
-
-    def first(state):
-        ran.append("first")
-
-    def second(state):
-        ran.append("second")
-
-    stream = chain(first, second).compile().stream({}, stream_mode=["values", "custom"])
-    assert [next(stream)[1].node for _ in range(2)] == [START, "first"]
-    assert ran == ["first"]
-    stream.close()
 
 
 def test_a_cancelled_task_cancels_its_run():

@@ -122,24 +122,6 @@ def test_a_chunk_may_be_anything(chunk):
     assert logged(outputs) == []
 
 
-@kinds
-def test_a_command_comes_last(saver, how, kind):
-    talker = Talker("x", update={"log": "g"})
-
-    def node(state):
-        yield "x"
-        yield Command("z", {"log": "g"})
-
-    async def later(state):
-        yield "x"
-        yield Command("z", {"log": "g"})
-
-    graph = make_chain(LOG, g=later if kind == "async" else node, h=talker.plain, z=lambda state: {"log": "z"})
-    outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
-    assert items(outputs) == [START, "x", "g", "z", END]
-    assert logged(outputs) == ["g", "z"]
-
-
 @pytest.mark.parametrize("kind", ["plain", "async"])
 @pytest.mark.parametrize("late", [[], ["chunk"], [Command()]], ids=["the update", "chunk", "command"])
 def test_nothing_may_come_after_it(saver, kind, late):
@@ -175,35 +157,6 @@ def test_a_failure_in_the_middle(saver, how, kind):
 
     talker.at.clear()
     assert items(run(graph, None, how=how)) == ["x", "y", "g", END]
-
-
-@kinds
-def test_a_question_in_the_middle(saver, how, kind):
-    answers = []
-    talker = Talker("x", "y")
-    talker.at["y"] = lambda: answers.append(interrupt("ok?"))
-    graph = make_chain(g=talker.node(kind)).compile(checkpoint_saver=saver)
-
-    outputs = run(graph, {}, how=how)
-
-    assert items(outputs) == [START, "x", "g"]
-    assert isinstance(outputs[-1], InterruptionMetadata)
-    assert items(run(graph, GraphResume("yes"), how=how)) == ["x", "y", "g", END]
-    assert answers == ["yes"]
-
-
-@kinds
-def test_after_hooks_come_when_the_stream_is_over(how, kind):
-    seen = []
-    talker = Talker("x", "y")
-
-    def after(node_id, state, config, update):
-        seen.append((talker.closed, dict(update)))
-        return {"log": "changed"}
-
-    graph = make_chain(g=talker.node(kind)).add_after_call_node_hook(after).compile()
-    assert logged(run(graph, {}, how=how)) == ["changed"]
-    assert seen == [(1, {"log": "done"})]
 
 
 def test_an_asynchronous_generator_in_a_synchronous_run(saver):
@@ -287,13 +240,6 @@ def test_updates_of_nodes_and_of_the_commands_of_edges(saver, how):
         ("b", {}),
         (END, None),
     ]
-
-
-def test_updates_after_a_resume_are_those_of_the_steps_that_follow(saver):
-    graph = make_chain(a=node("a"), b=node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
-    graph.invoke({}, CONFIG)
-    given = GraphResume({"log": "answer"}, update={"log": "update"})
-    assert updates(graph, given) == [("b", {"b": {"log": "b"}}), (END, None)]
 
 
 def test_the_update_of_an_edge_that_a_resume_takes_is_shown(saver):

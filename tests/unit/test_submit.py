@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, TypedDict
@@ -33,7 +32,7 @@ from graphkit.errors import (
 from graphkit.operations import submit
 from graphkit.saver_kit import IncomingThread, freeze
 from graphkit.worker import Worker
-from savers import FileSystemSaver, MemorySaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
+from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
 from tests.support.graphs import LOG, ConcurrentCalls, leave_with_status, log_node, make_chain
 from tests.support.savers import contents, saver_fixture
 from tests.support.workers import PATIENCE, log_of, serving, status_everywhere as status
@@ -72,10 +71,6 @@ def make_app(saver, schema=LOG, **options):
     return make_chain(schema, a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, **options)
 
 
-def fail(state):
-    raise ValueError("no luck")
-
-
 # What is stored
 
 
@@ -98,21 +93,6 @@ def test_a_submitted_run_is_queued_until_it_begins(app, saver):
     assert "graphkit:submit" not in infos[0].metadata
 
 
-@pytest.mark.parametrize("how", ["resume", "ainvoke", "stream", "worker"])
-def test_every_resume_begins_it(store, how):
-    app = make_app(store)
-    app.submit({"log": "in"}, T)
-    if how == "resume":
-        app.resume("t")
-    elif how == "ainvoke":
-        asyncio.run(app.ainvoke(None, T))
-    elif how == "stream":
-        assert [output.node for output in app.stream(None, T)] == [START, "a", "b", END]
-    else:
-        assert Worker(store, app).run(once=True) == 1
-    assert log_of(store) == ["in", "a", "b"]
-
-
 def test_a_run_that_was_submitted_is_that_of_invoke(saver):
     app = make_app(saver, DEFAULTED)
     given = {"log": RESET, "x": 1}
@@ -126,14 +106,6 @@ def test_a_run_that_was_submitted_is_that_of_invoke(saver):
         assert dict(latest.state) == {"seen": ["default"], "log": ["a", "b"], "x": 1}
         assert latest.metadata.items() >= {"who": "me", "step": 2}.items()
         assert latest.metadata["run_id"]
-
-
-def test_declared_stops_hold_for_a_submitted_run(saver):
-    app = make_app(saver, interrupt_before=["a"])
-    app.submit({"log": "in"}, T)
-    app.invoke(None, T)
-    assert [stop.when for stop in saver.interrupts("t")] == ["before"]
-    assert status(saver) == "interrupted"
 
 
 def test_a_finished_thread_goes_on_from_its_state(app, saver):
@@ -167,12 +139,6 @@ def test_without_a_thread_each_submit_makes_one(app, saver):
     first, second = app.submit({}), submit(saver, {})
     assert first.thread != second.thread
     assert [status(saver, config.thread) for config in (first, second)] == ["queued", "queued"]
-
-
-def test_a_new_run_from_an_input_takes_the_place_of_a_queued_one(app, saver):
-    app.submit({"log": "queued"}, T)
-    app.invoke({"log": "now"}, T)
-    assert log_of(saver) == ["now", "a", "b"]
 
 
 # Before and after it begins
@@ -214,19 +180,6 @@ def make_due(saver):
     saver.put(RunnableConfig("t", queued.id), queued.with_metadata(metadata))
 
 
-def test_a_saver_that_refuses_empty_states_takes_submitted_runs():
-    saver = ValidatingSaver(MemorySaver())
-    app = make_app(saver)
-    app.submit({"log": "in"}, T)
-    assert app.invoke(None, T)["log"] == ["in", "a", "b"]
-
-
-def test_a_time_that_has_passed_is_no_reason_to_wait(app, saver):
-    app.submit({}, T, at=now() - LATER)
-    app.invoke(None, T)
-    assert status(saver) == "finished"
-
-
 def test_updates_of_a_queued_thread_come_after_its_input(app, saver):
     app.submit({"log": "in", "x": 1}, T)
     operations.update(saver, T, {"x": 2, "log": "more"})
@@ -244,13 +197,6 @@ def test_update_state_changes_the_state_before_the_input(saver):
     assert (state["log"], state["seen"]) == (["before", "in", "a", "b"], ["default"])
 
 
-def test_update_state_may_skip_the_beginning(app, saver):
-    app.submit({"log": "in"}, T)
-    app.update_state(T, {"log": "by hand"}, goto="b")
-    assert status(saver) == "stalled"
-    assert app.invoke(None, T)["log"] == ["by hand", "b"]
-
-
 def test_a_fork_of_a_queued_thread_is_queued(store):
     app = make_app(store)
     app.submit({"log": "in"}, T, at=now() + LATER, key="k")
@@ -258,18 +204,6 @@ def test_a_fork_of_a_queued_thread_is_queued(store):
     assert status(store, "copy") == "queued"
     assert app.submit({}, RunnableConfig("copy"), key="k") == RunnableConfig("copy")
     assert app.invoke(None, RunnableConfig("copy")).get("log", []) == []
-
-
-def test_a_rollback_to_a_queued_checkpoint_queues_the_run_again(saver):
-    app = make_app(saver, DEFAULTED)
-    app.submit({"log": "in"}, T)
-    app.invoke(None, T)
-    *_, queued = saver.list(T)
-
-    operations.rollback(saver, RunnableConfig("t", queued.id))
-
-    assert status(saver) == "queued"
-    assert dict(app.invoke(None, T)) == {"log": ["in", "a", "b"], "seen": ["default"]}
 
 
 def test_a_run_that_cannot_begin_has_failed(saver):
@@ -299,15 +233,6 @@ def test_an_input_that_does_not_fit_the_graph_is_recorded_when_it_begins(saver):
     with pytest.raises(GraphRunnerError, match="the input cannot be merged"):
         app.invoke(None, T)
     assert status(saver) == "failed"
-
-
-def test_a_run_with_durability_exit_is_not_queued_while_it_runs(saver):
-    seen = []
-    app = make_chain(LOG, a=lambda state: seen.append(status(saver))).compile(checkpoint_saver=saver, durability="exit")
-    app.submit({}, T)
-    app.invoke(None, T)
-    assert seen == ["running"]
-    assert status(saver) == "finished"
 
 
 def test_what_is_new_needs_no_migration_and_what_is_stored_is_migrated_once(saver):
@@ -368,28 +293,10 @@ def test_a_thread_with_a_run_that_has_not_ended_is_busy(saver, wanted):
     assert contents(saver) == before
 
 
-def test_a_running_thread_is_busy(saver):
-    refused = []
-
-    def node(state):
-        with pytest.raises(ThreadBusyError, match="its run is running") as error:
-            submit(saver, {}, "t")
-        refused.append(error.value.thread_id)
-
-    make_chain(LOG, a=node).compile(checkpoint_saver=saver).invoke({}, T)
-    assert refused == ["t"]
-
-
 def test_a_thread_that_another_process_holds_is_busy(tmp_path):
     saver = FileSystemSaver(tmp_path, fsync="never", lock_timeout=0)
     with saver, saver.run_lock(T), ThreadPoolExecutor(1) as pool, pytest.raises(ThreadBusyError):
         pool.submit(submit, saver, {}, "t").result(PATIENCE)
-
-
-def test_a_failed_thread_takes_a_new_run(saver):
-    leave_with_status(saver, "failed")
-    submit(saver, {}, "t")
-    assert status(saver) == "queued"
 
 
 def test_an_incomplete_thread_takes_none(saver):
@@ -429,14 +336,6 @@ def test_the_key_of_a_given_thread_holds_for_that_thread(app, saver):
     assert [status(saver), status(saver, "u")] == ["queued", "queued"]
 
 
-def test_the_same_key_while_the_run_goes_on(store):
-    configs = []
-    app = make_chain(LOG, a=lambda state: configs.append(submit(store, {}, key="k"))).compile(checkpoint_saver=store)
-    first = app.submit({}, key="k")
-    app.invoke(None, first)
-    assert configs == [first]
-
-
 def test_a_key_outlives_a_prune_and_a_release():
     saver = VersionedMemorySaver()
     app = make_app(saver)
@@ -450,16 +349,6 @@ def test_a_key_outlives_a_prune_and_a_release():
 
 
 # The worker
-
-
-def test_a_worker_begins_what_is_submitted_while_it_serves(store):
-    done = threading.Event()
-    app = make_chain(LOG, a=lambda state: done.set()).compile(checkpoint_saver=store)
-    worker = Worker(store, app, interval=0.01)
-    with serving(worker) as (served,):
-        app.submit({}, T)
-        assert done.wait(PATIENCE)
-    assert served.result() == 1
 
 
 @pytest.mark.requirement("W3")
@@ -478,22 +367,6 @@ def test_a_worker_waits_until_a_run_is_due(store, monkeypatch):
         assert now() >= at
     assert served.result() == 1
     assert status(store, "far") == "queued"
-
-
-def test_a_worker_does_not_read_a_run_again_that_is_not_due(store, monkeypatch):
-    monkeypatch.setattr(graphkit.worker, "_LONGEST_WAIT", 0.001)
-    app = make_app(store)
-    app.submit({}, RunnableConfig("far"), at=now() + LATER)
-    app.submit({}, T, at=now() + timedelta(seconds=0.3))
-    read = []
-    monkeypatch.setattr(store, "recent", lambda config, limit: read.append(config.thread) or [])
-
-    with serving(Worker(store, app, interval=3600)) as (served,):
-        while not read:
-            assert not served.done()
-            time.sleep(0.001)
-
-    assert set(read) == {"t"}
 
 
 @pytest.mark.requirement("W4")
@@ -527,15 +400,6 @@ def test_no_more_runs_at_once_than_allowed(store):
         assert status(store, thread) == "finished"
     with pytest.raises(ValueError, match="concurrency"):
         Worker(store, app, concurrency=0)
-
-
-def test_a_failure_of_one_run_is_not_that_of_the_others(store):
-    app = make_chain(LOG, a=lambda state, config: fail(state) if config.thread == "bad" else None)
-    app = app.compile(checkpoint_saver=store)
-    for thread in ("bad", "good", "better"):
-        app.submit({}, RunnableConfig(thread))
-    assert Worker(store, app, concurrency=3).run(once=True) == 3
-    assert [status(store, thread) for thread in ("bad", "good", "better")] == ["failed", "finished", "finished"]
 
 
 @pytest.mark.requirement("W5")

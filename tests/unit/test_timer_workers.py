@@ -10,7 +10,7 @@ from graphkit import RunnableConfig, interrupt, operations, sleep
 from graphkit.testing import ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
-from tests.support.graphs import LOG, Killed, asking, ids_of, log_node, make_chain, make_graph, make_map
+from tests.support.graphs import LOG, Killed, asking, log_node, make_chain, make_graph, make_map
 from tests.support.savers import ListingSaver, saver_fixture
 from tests.support.times import HOUR, MOMENT, NOON
 from tests.support.workers import PATIENCE, log_of, serving, status, wait_for
@@ -59,22 +59,6 @@ def test_timers_and_deadlines_of_nested_graphs(saver, clock, embedded):
     assert log_of(saver) == ["no"]
 
 
-def test_items_that_sleep_differently(saver, clock):
-    def work(item):
-        sleep(item * HOUR)
-        return {"log": item}
-
-    app = make_map(work, [3, 1, 2]).compile(checkpoint_saver=saver, clock=clock)
-    worker = Worker(saver, app)
-    app.submit({}, T)
-    for count in (1, 2, 3):
-        assert worker.run(once=True) == count
-        assert status(saver) == "sleeping"
-        clock.advance(HOUR)
-    assert worker.run(once=True) == 4
-    assert log_of(saver) == [3, 1, 2]
-
-
 def test_an_idle_worker_wakes_at_the_time(saver):
     """By the clock of the system, without any change in the store."""
     app = make_chain(nap=nap(0.3)).compile(checkpoint_saver=saver)
@@ -93,32 +77,6 @@ def test_an_idle_worker_notices_that_a_manual_clock_moves(saver, clock):
         wait_for(saver, "sleeping")
         clock.advance(HOUR)
         wait_for(saver, "finished")
-
-
-def test_due_threads_are_taken_in_the_order_of_their_times(saver, clock):
-    order = []
-
-    def node(state, config):
-        sleep(state["n"] * HOUR)
-        order.append(config.thread)
-        return {}
-
-    app = make_chain(nap=node).compile(checkpoint_saver=saver, clock=clock)
-    for number in (3, 1, 2):
-        app.invoke({"n": number}, RunnableConfig(f"nap {number}"))
-    app.submit({"n": 0}, RunnableConfig("queued"), at=NOON + 1.5 * HOUR)
-    clock.advance(4 * HOUR)
-    assert Worker(saver, app).run(once=True) == 4
-    assert order == ["nap 1", "queued", "nap 2", "nap 3"]
-
-
-def test_an_expired_question_fails_and_stays_failed(saver, clock):
-    app = make_chain(ask=asking("?", deadline=HOUR)).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, T)
-    clock.advance(HOUR)
-    for failed in (False, True):
-        assert Worker(saver, app, failed=failed).run(once=True) == 1
-        assert status(saver) == "failed"
 
 
 def test_a_sleeping_thread_costs_no_reads(clock):
@@ -291,42 +249,6 @@ def test_reminders_end_with_the_answer(saver, clock):
     clock.advance(HOUR * 5)
     assert worker.run(once=True) == 1
     assert reminders_of(events) == [("t", "ask", "?", 1, 3)]
-
-
-def test_an_answer_to_one_question_leaves_the_reminder_of_another(saver, clock):
-    events = []
-    a = asking("a?")
-    b = asking("b?", reminders=[HOUR])
-    graph = make_graph(LOG, "START>a,b a>END b>END", a=a, b=b)
-    app = graph.compile(checkpoint_saver=saver, clock=clock, observers=events.append)
-    stop = app.invoke({}, T)
-    worker = Worker(saver, app)
-    worker.run(once=True)
-    clock.advance(HOUR)
-    first = ids_of(stop)["a?"]
-    operations.answer(saver, "t", "yes", interrupt=first, clock=clock)
-    worker.run(once=True)
-    worker.run(once=True)
-    assert [payload for _, _, payload, *_ in reminders_of(events)] == ["b?"]
-
-
-def test_reminders_that_no_worker_posted_in_time_come_together(saver, clock):
-    events = []
-    app = make_chain(ask=asks).compile(checkpoint_saver=saver, clock=clock, observers=events.append)
-    app.invoke({}, T)
-    clock.advance(2 * HOUR)
-    Worker(saver, app).run(once=True)
-    assert [number for *_, number, _ in reminders_of(events)] == [1, 2]
-
-
-def test_a_running_worker_posts_the_reminders_and_takes_the_deadline(saver):
-    events = []
-    ask = asking("?", deadline=0.3, default="no", reminders=[0.1, 0.2])
-    app = make_chain(ask=ask).compile(checkpoint_saver=saver, observers=events.append)
-    app.invoke({}, T)
-    with serving(Worker(saver, app, interval=3600)):
-        wait_for(saver, "finished")
-    assert [number for *_, number, _ in reminders_of(events)] == [1, 2]
 
 
 def test_a_worker_that_dies_leaves_its_reminder_to_another(saver, clock):

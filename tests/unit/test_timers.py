@@ -31,7 +31,6 @@ from tests.support.graphs import (
     make_graph,
     make_map,
     payloads_of,
-    pending_payloads,
 )
 from tests.support.savers import contents, saver_fixture
 from tests.support.times import HOUR, MINUTE, MOMENT, NOON, WEEK
@@ -237,20 +236,6 @@ def test_retries_and_timeouts_know_what_has_passed(clock):
     assert app.invoke(GraphResume("yes"), CONFIG)["log"] == ["yes"]
 
 
-def test_an_attempt_sleeps_although_the_one_before_did_not(clock):
-    def node(state, config):
-        sleep(60 * (config.attempt - 1))
-        if config.attempt < 3:
-            raise ValueError
-        return {"log": config.attempt}
-
-    retry = RetryPolicy(max_attempts=3, initial_delay=0)
-    app = make_chain(node=node).compile(checkpoint_saver=MemorySaver(), clock=clock, retry=retry)
-    assert app.invoke_final({}, CONFIG).due == NOON + MINUTE
-    clock.advance(60)
-    assert app.invoke(None, CONFIG)["log"] == [3]
-
-
 # Branches, maps, nested graphs
 
 
@@ -284,16 +269,6 @@ def test_a_branch_sleeps_while_another_asks(saver, clock):
     assert status(saver) == "sleeping"
     clock.advance(60)
     assert sorted(app.invoke(None, CONFIG)["log"]) == ["awake", "c", "j", "s", "yes"]
-
-
-def test_a_timer_goes_on_while_a_human_is_asked(saver, clock):
-    app = make_graph(LOG, "START>s s>nap,ask ask>j nap>j j>END", nap=nap(60), ask=asking("?"))
-    app = app.compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, CONFIG)
-    clock.advance(60)
-    stop = app.invoke_final(None, CONFIG)
-    assert [each.due for each in stop.interrupts] == [None]
-    assert sorted(app.invoke(GraphResume("yes"), CONFIG)["log"]) == ["awake", "j", "s", "yes"]
 
 
 @pytest.mark.requirement("W7")
@@ -342,37 +317,7 @@ def test_a_nested_graph_sleeps(saver, clock, how, embedded):
     assert status(saver) == "finished"
 
 
-def test_a_nested_graph_sleeps_and_asks(saver, clock):
-    inner = make_graph(LOG, "START>s s>nap,ask nap>j ask>j j>END", nap=nap(60), ask=asking("?"))
-    app = make_chain(sub=inner.compile()).compile(checkpoint_saver=saver, clock=clock)
-    stop = app.invoke_final({}, CONFIG)
-    assert stop.payload == "?"
-    assert len(stop.interrupts) == 2
-    assert status(saver) == "interrupted"
-    assert pending_payloads(saver) == ["?"]
-    operations.answer(saver, "t", "yes")
-    assert status(saver) == "answered"
-    app.invoke(None, CONFIG)
-    assert status(saver) == "sleeping"
-    clock.advance(60)
-    final = app.invoke(None, CONFIG)
-    assert sorted(final["log"]) == ["awake", "j", "s", "yes"]
-
-
 # What else there is
-
-
-def test_a_loop_that_sleeps_starts_a_new_count(saver, clock):
-    graph = StateGraph(LOG).add_node("nap", nap(60)).add_edge(START, "nap")
-    graph.add_conditional_edges(
-        "nap", lambda state: "on" if len(state["log"]) < 9 else "end", {"on": "nap", "end": END}
-    )
-    app = graph.compile(checkpoint_saver=saver, clock=clock, max_iterations=2)
-    app.invoke({}, CONFIG)
-    for _ in range(9):
-        clock.advance(60)
-        last = app.invoke_final(None, CONFIG)
-    assert last.is_end
 
 
 def test_a_past_checkpoint_sleeps_no_second_time(saver, clock):

@@ -105,24 +105,6 @@ def test_its_default_is_there_after_a_resume_too(saver):
     assert seen == ["default", "default", "given", "again"]
 
 
-def test_the_defaults_of_a_graph_inside():
-    seen = []
-    child = chain({"token": Channels.transient(lambda: "default")}, p=sees(seen)).compile()
-    chain(PLAIN, s=child).compile().invoke({})
-    chain(SCHEMA, s=child).compile().invoke({"token": "given"})
-    assert seen == ["default", "given"]
-
-
-@pytest.mark.parametrize("when", [{"interrupt_before": ["b"]}, {"interrupt_after": ["a"]}])
-def test_at_a_declared_stop_an_answer_may_bring_it(watched, when):
-    seen = []
-    graph = watched.compile(chain(a=lambda state: {"log": "a"}, b=sees(seen)), **when)
-    graph.invoke({"token": SECRET}, CONFIG)
-    graph.invoke(GraphResume({"token": SECRET, "log": "answer"}), CONFIG)
-    assert seen == [SECRET]
-    assert graph.get_state(CONFIG).values == {"log": ["a", "answer"]}
-
-
 def test_an_update_by_hand_leaves_it_out(watched):
     graph = watched.compile(chain(a=lambda state: {"log": "a"}), interrupt_before=["a"])
     graph.invoke({}, CONFIG)
@@ -183,17 +165,6 @@ def test_subgraphs_see_and_change_it_and_store_it_as_little(watched, around, ins
     assert seen == [given.get("token"), SECRET + "q", SECRET + "q" if around is SCHEMA else None]
 
 
-@pytest.mark.parametrize("inside", [SCHEMA, PLAIN])
-@both
-def test_a_resume_brings_it_into_a_subgraph(watched, inside, how):
-    seen = []
-    child = chain(inside, p=lambda state: {"log": interrupt("?")}, q=sees(seen)).compile()
-    graph = watched.compile(chain(SCHEMA, s=child, z=sees(seen)))
-    run(graph, {"token": SECRET}, how=how)
-    run(graph, GraphResume("x", update={"token": SECRET}), how=how)
-    assert seen == [SECRET, SECRET]
-
-
 def test_other_kinds_of_schema(watched):
     class Typed(TypedDict, total=False):
         log: Annotated[list, operator.add]
@@ -202,14 +173,6 @@ def test_other_kinds_of_schema(watched):
     seen = []
     watched.compile(chain(Typed, a=sees(seen), b=sees(seen))).invoke({"token": SECRET}, CONFIG)
     assert seen == [SECRET, SECRET]
-
-
-def test_without_a_saver_and_between_runs():
-    seen = []
-    graph = chain(a=sees(seen)).compile(checkpoint_saver=MemorySaver())
-    assert dict(graph.invoke({"token": SECRET}, CONFIG)) == {"log": []}
-    graph.invoke({}, CONFIG)
-    assert seen == [SECRET, None]
 
 
 @pytest.mark.requirement("G32")

@@ -110,11 +110,6 @@ def test_a_script_in_a_package_reads_what_its_module_stored(run):
     assert run("package/app.py", "show", "t") == "new!"
 
 
-def test_a_script_does_not_read_the_types_of_another_module(run):
-    assert run("-m", "package.app", "store", "t") == "new!"
-    assert "its type is not registered" in run("app.py", "show", "t")
-
-
 def test_a_program_that_imports_itself_again_reads_and_stores_both_classes(run, tmp_path):
     assert run(*MODULE, "store", "t") == "new!"
     again = APP.replace("app.invoke({", "import app as twin\n        app.invoke({")
@@ -193,8 +188,3 @@ def test_the_error_of_an_unknown_name_of_main_has_the_advice():
         Codec([make_class("other")]).unpack(pack_as("__main__.Note"))
     assert "import that file as a module, take its class Note" in caught.value.reason
     assert "types=[Note]" in caught.value.reason
-
-
-def test_names_of_other_modules_are_not_given_to_another_class():
-    with pytest.raises(CheckpointSerializationError, match="its type is not registered"):
-        Codec([Item]).unpack(pack_as("other.Item"))

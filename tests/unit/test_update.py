@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from graphkit import END, START, Command, GraphResume, RunnableConfig, StateGraph, interrupt
-from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError, ThreadBusyError
+from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, ThreadBusyError
 from graphkit.operations import cancel, rollback, update
 from graphkit.worker import Worker
 from savers import MemorySaver
@@ -21,7 +21,6 @@ from tests.support.graphs import (
     make_graph,
     nodes_of,
     pending_ids,
-    pending_payloads,
     status_of,
 )
 
@@ -53,31 +52,6 @@ def test_it_appends_a_child_and_keeps_node_next_and_what_waits(compiled, saver):
     assert latest.metadata["source"] == "update"
     assert pending_ids(saver) == [stop.id]
     assert compiled.invoke(GraphResume({"log": "answer"}), config)["log"] == ["a", "edge", "u", "answer", "b", "c"]
-
-
-def test_it_keeps_the_answers_already_given(saver):
-    def ask(state):
-        return {"log": [interrupt("q1"), interrupt("q2")]}
-
-    built = make_chain(LOG, ask=ask).compile(checkpoint_saver=saver)
-    built.invoke({}, CONFIG)
-    built.invoke(GraphResume("a1"), CONFIG)
-    built.update_state(CONFIG, {"log": "u"})
-    assert pending_payloads(saver) == ["q2"]
-    assert built.invoke(GraphResume("a2"), CONFIG)["log"] == ["u", "a1", "a2"]
-
-
-def test_the_original_of_a_past_checkpoint_stays(compiled, saver):
-    compiled.invoke({}, CONFIG)
-    compiled.invoke(None, CONFIG)
-    before = list(saver.list(CONFIG))
-    past = before[-2]
-
-    config = compiled.update_state(at_checkpoint(past), {"log": "u"})
-
-    assert list(saver.list(CONFIG))[1:] == before
-    assert saver.get(CONFIG).parent_id == past.id
-    assert compiled.invoke(None, config)["log"] == ["a", "edge", "u", "b", "c"]
 
 
 @pytest.mark.requirement("L13", "P33", "behaviour 11")
@@ -145,20 +119,6 @@ def test_an_unknown_checkpoint(compiled, saver, config):
     compiled.invoke({}, CONFIG)
     with pytest.raises(CheckpointNotFoundError):
         compiled.update_state(RunnableConfig("t", "nope"), {"log": "u"})
-    assert len(saver.list(CONFIG)) == 2
-
-
-def test_without_values(compiled, saver):
-    compiled.invoke({}, CONFIG)
-    for values in (None, {}):
-        compiled.update_state(CONFIG, values)
-    assert {tuple(checkpoint.state["log"]) for checkpoint in saver.list(CONFIG)[:3]} == {("a", "edge")}
-
-
-def test_values_that_cannot_be_merged_store_nothing(compiled, saver):
-    compiled.invoke({}, CONFIG)
-    with pytest.raises(NodeExecutionError):
-        compiled.update_state(CONFIG, {1: 2})
     assert len(saver.list(CONFIG)) == 2
 
 

@@ -114,11 +114,6 @@ def test_a_preset_shows_what_it_is():
     assert repr(any_of(after("a", "b"), slower_than(5))) == "any_of(after('a', 'b'), slower_than(5))"
 
 
-def test_a_preset_cannot_be_changed():
-    with pytest.raises(AttributeError):
-        after("a").arguments = ("b",)
-
-
 class Predicate:
     """An object and methods as predicates that are true if they get a step."""
 

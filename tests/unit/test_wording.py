@@ -51,11 +51,6 @@ def test_a_validation_error_in_one_line(fields, text):
     assert shown.startswith(f"the input cannot be merged: {text}")
 
 
-@pytest.mark.parametrize("text", ["no such item", "1 validation error for X", "Value error: 1"])
-def test_other_text_stays_as_it_is(text):
-    assert show(text) == text
-
-
 def test_a_configuration_names_the_field_and_what_is_wrong():
     with pytest.raises(CheckpointerConfigurationError) as raised:
         CheckpointConfig(interval=-1, colour="red")

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import END, START, Channels, Checkpoint, RetryPolicy, RunnableConfig, interrupt
+from graphkit import END, START, Checkpoint, RetryPolicy, RunnableConfig, interrupt
 from graphkit.abc import Watch
 from graphkit.errors import NodeExecutionError, ThreadBusyError
 from graphkit.operations import answer, pause
@@ -87,28 +87,12 @@ def test_a_stop_after_the_last_node_is_brought_to_its_end(saver):
     assert Worker(saver, app).run(once=True) == 0
 
 
-def test_a_passed_stop_at_the_end_is_cleared_away_if_the_graph_wants_that(saver):
-    app = log_of(a=None).compile(checkpoint_saver=saver, interrupt_after=["a"], preserve=False)
-    app.invoke({}, RunnableConfig("t"))
-    answer(saver, "t", None)
-    assert Worker(saver, app).run(once=True) == 1
-    assert not saver.threads()
-
-
 def test_a_crashed_run_goes_on_where_it_was(saver):
     app = log_of(a=None, b=None, c=None).compile(checkpoint_saver=saver)
     crash(app, "t", after="b")
     assert Worker(saver, app).run(once=True) == 1
     assert log(app, "t") == ["a", "b", "c"]
     assert len(saver.history(RunnableConfig("t"))) == 4
-
-
-def test_what_was_moved_on_by_update_state_goes_on(saver):
-    app = log_of(a=None, ask=lambda: interrupt("ok?"), b=None).compile(checkpoint_saver=saver)
-    app.invoke({}, RunnableConfig("t"))
-    app.update_state(RunnableConfig("t"), {"log": "by hand"}, goto="b")
-    assert Worker(saver, app).run(once=True) == 1
-    assert log(app, "t") == ["a", "by hand", "b"]
 
 
 def test_a_question_inside_an_embedded_graph(saver):
@@ -214,23 +198,6 @@ def test_failed_runs_are_taken_up_again_with_pauses_and_not_for_ever(saver):
     assert len(tries) == 4
     for line, part in zip(said, ("in 0.01 s", "in 0.02 s", "in 0.04 s", "leaves"), strict=True):
         assert part in line
-
-
-def test_a_run_that_succeeds_in_the_end(saver):
-    tries = []
-    done = threading.Event()
-
-    def shy():
-        tries.append(1)
-        if len(tries) < 3:
-            raise ConnectionError
-
-    app = log_of(a=None, b=shy, c=done.set).compile(checkpoint_saver=saver)
-    crash(app, "t", after="a")
-    retry = RetryPolicy(max_attempts=5, initial_delay=0, retry_on=ConnectionError)
-    with serving(Worker(saver, app, interval=SOON, failed=True, retry=retry)):
-        assert done.wait(PATIENCE)
-    assert len(tries) == 3
 
 
 def test_a_missing_node_is_logged_and_does_not_keep_the_worker_busy(saver, caplog):
@@ -349,20 +316,6 @@ def test_stopping_stops_at_the_node_boundary_and_leaves_the_run_to_others(saver)
     assert log(app, "t") == ["a", "work", "c"]
 
 
-def test_stopping_inside_an_embedded_graph_and_a_fork(saver):
-    work = Work()
-    child = log_of(one=work, two=None).compile()
-    graph = make_chain(
-        {"log": Channels.appender_with_duplicate()}, a=noting("a", None), child=child, end=noting("end", None)
-    )
-    app = graph.compile(checkpoint_saver=saver)
-    crash(app, "t", after="a")
-    assert work.stop_worker_of(app) == 1
-    assert not saver.interrupts("t")
-    assert Worker(saver, app).run(once=True) == 1
-    assert log(app, "t") == ["a", "one", "two", "end"]
-
-
 def test_a_stopped_worker_leaves_a_human_s_stop_alone(saver):
     work = Work()
     app = log_of(a=None, work=work, c=None).compile(checkpoint_saver=saver, interrupt_before=["c"])
@@ -404,15 +357,6 @@ def test_stopping_a_worker_stops_no_other_run_of_the_app(saver):
         nodes.append(output.node)
         worker.stop()
     assert nodes == [START, "a", "b", "c", END]
-
-
-def test_a_deleted_thread_is_forgotten_and_not_made_again(saver, tmp_path):
-    app = log_of(a=None, ask=lambda: interrupt("ok?")).compile(checkpoint_saver=saver)
-    app.invoke({}, RunnableConfig("t"))
-    answer(saver, "t", 1)
-    saver.delete("t")
-    assert Worker(saver, app).run(once=True) == 0
-    assert not list(tmp_path.glob("runs/t-*"))
 
 
 def test_a_signal_just_before_the_sleep_is_not_lost(saver, monkeypatch):

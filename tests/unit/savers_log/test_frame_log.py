@@ -47,18 +47,6 @@ def test_a_log_begins_with_whose_it_is_twice(frames):
     assert (frames.end, frames.seq) == (len(data), 4)
 
 
-def test_another_object_reads_what_was_appended(frames):
-    other = read_again(frames)
-    assert other.fid == frames.fid != 0
-    assert payloads_of(other)[1:] == [b"first", b"second"]
-
-
-def test_there_is_no_log_at_first():
-    frames = make()
-    assert not frames.open()
-    assert (frames.fid, frames.end, frames.seq) == (0, 0, 0)
-
-
 def test_a_log_whose_creation_was_cut_short_is_no_log(frames):
     data = frames.bytes.data
     first = next(iter(frames.records.scan(HEADER_SIZE, len(data), 0)))
@@ -98,12 +86,6 @@ def test_what_was_appended_is_taken_back(frames):
     assert frames.in_doubt
     frames.close()
     assert payloads_of(read_again(frames))[1:] == [b"first", b"second"]
-
-
-def test_taking_back_nothing_changes_nothing(frames):
-    before = bytes(frames.bytes.data)
-    frames.undo(frames.end)
-    assert frames.bytes.data == before
 
 
 def test_another_writer_makes_an_append_stale(frames):

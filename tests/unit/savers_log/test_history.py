@@ -73,32 +73,11 @@ def test_a_reader_finds_what_the_writer_knows(log, seed, replaces):
     ids = fill(log, seed, replaces=replaces)
     index = log.history.load_index().checkpoints
     assert [stored.id for stored in index] == ids
-    assert outline(open_again(log).history.load_index().checkpoints) == outline(index)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_checkpoint_is_found_by_its_id_as_in_the_index(log, seed, replaces):
-    ids = fill(log, seed, replaces=replaces)
-    index = log.history.load_index().checkpoints
-    known = dict(zip(ids, outline(index), strict=True))
-    reader = open_again(log)
-
-    for each in random.Random(seed).sample(ids, 12):
-        for other in (reader, open_again(log)):
-            found = other.history.find(each)
-            assert outline([found]) == [known[each]]
-
-    assert reader.history.find("unknown") is None
-    assert reader.history.find(None).id == ids[-1]
-
-
-@pytest.mark.parametrize("limit", [1, 5, 30, 79, 80, 200])
-def test_the_last_checkpoints_are_those_of_the_index(log, limit, replaces):
-    fill(log, 7, replaces=replaces)
-    whole = outline(log.history.load_index().checkpoints)
-    assert outline(open_again(log).history.find_recent(limit)) == whole[-limit:]
-    assert outline(log.history.find_recent(limit)) == whole[-limit:]
-    assert outline(open_again(log).history.walk_back()) == whole[::-1]
+    known = outline(index)
+    assert outline(open_again(log).history.find(each) for each in ids[::7]) == known[::7]
+    assert outline(open_again(log).history.find_recent(30)) == known[-30:]
+    assert outline(open_again(log).history.walk_back()) == known[::-1]
+    assert outline(open_again(log).history.load_index().checkpoints) == known
 
 
 def test_the_end_of_a_log_is_read_first(log):
@@ -109,51 +88,12 @@ def test_the_end_of_a_log_is_read_first(log):
     assert reader.history.index is None
 
 
-@pytest.mark.parametrize("knows_all", [False, True])
-def test_a_reader_takes_in_what_other_writers_append(log, knows_all):
-    fill(log, 1, 20)
-    reader = open_again(log)
-    if knows_all:
-        reader.history.load_index()
-
-    for number in range(2, 6):
-        fill(log, number, 10, replaces=number == 4)
-        assert reader.refresh()
-        assert outline([reader.history.find(None)]) == outline([log.history.find(None)])
-        assert reader.frames.end == log.frames.end
-        assert reader.frames.seq == log.frames.seq
-        assert reader.history.scan.depth == log.history.scan.depth
-
-    assert outline(reader.history.load_index().checkpoints) == outline(log.history.load_index().checkpoints)
-
-
 def test_a_writer_goes_on_with_what_another_has_written(log):
-    other = log
+    """Else a history to which each process adds one checkpoint would never have a second keyframe."""
     for number in range(60):
-        put(other, n=number, items=[*range(number)])
-        other = open_again(other)
-        assert other.history.scan.depth == number % (writer.USUAL_DEPTH + 1)
-    assert len(other.history.load_index().checkpoints) == 60
-
-
-def test_an_id_that_occurs_twice_means_the_newer_one(log):
-    put(log, id="twice", n=1)
-    put(log, id="other", n=2)
-    put(log, id="twice", n=3)
-    put(log, id="last", n=4)
-    newest = log.history.load_index().checkpoints[2].offset
-    assert log.history.find("twice").offset == newest
-    assert open_again(log).history.find("twice").offset == newest
-
-
-def test_whether_an_id_is_new(log):
-    assert log.history.lacks("a")
-    put(log, id="a")
-    put(log, id="b")
-    for each in (log, open_again(log)):
-        assert not each.history.lacks("a")
-        assert not each.history.lacks("b")
-        assert each.history.lacks("c")
+        put(log, n=number, items=[*range(number)])
+        log = open_again(log)
+        assert log.history.scan.depth == number % (writer.USUAL_DEPTH + 1)
 
 
 # Early writes
@@ -181,7 +121,7 @@ def read_all(log):
     assert log.refresh()
     found = log.history.load_index().checkpoints
     states = [log.load_state(stored) for stored in found]
-    return outline(found), states, [log.history.chains.read_writes(stored) for stored in found]
+    return outline(found), states, log.history.scan.depth, [log.history.chains.read_writes(stored) for stored in found]
 
 
 READS = {
@@ -254,15 +194,6 @@ def test_a_record_that_names_another_keyframe_is_refused(log):
         log.refresh()
     with pytest.raises(CheckpointCorruptionError):
         open_again(log)
-
-
-def test_a_change_relative_to_another_record_is_refused(log):
-    for number in range(3):
-        put(log, n=number)
-    good = last_frame(log)
-    append_raw(log, good.payload, flags=good.flags, back=good.back, key=good.key)
-    with pytest.raises(CheckpointCorruptionError):
-        log.refresh()
 
 
 def test_a_lost_replacement_is_refused(log):

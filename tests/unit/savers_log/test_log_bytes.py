@@ -68,14 +68,6 @@ def open_other(make):
     return other
 
 
-def test_there_is_nothing_at_first(make):
-    medium = make()
-    assert not medium.is_open
-    assert not medium.open()
-    assert not medium.is_open
-    medium.close()
-
-
 def test_the_beginning_is_written_with_the_first_record(make):
     medium = make()
     medium.begin(BEGINNING)
@@ -85,13 +77,6 @@ def test_the_beginning_is_written_with_the_first_record(make):
     other = open_other(make)
     assert other.read_at(0, 100) == BEGINNING + b"first"
     assert other.size == len(BEGINNING) + 5
-
-
-def test_a_beginning_without_a_record_is_nothing(make):
-    medium = make()
-    medium.begin(BEGINNING)
-    medium.close()
-    assert not medium.open()
 
 
 def test_ranges_are_read_at_their_places(make):

@@ -206,8 +206,7 @@ class WriteLock:
 
         It shares the lock of the parent.
         """
-        if self._fd >= 0:
-            self._io.close(self._fd)
+        self._close()
 
     def close(self) -> None:
         """Close the descriptor; the next use opens it again."""

@@ -78,6 +78,24 @@ def test_a_child_that_was_forked_with_an_open_saver_opens_its_own_files(opener, 
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_closes_the_files_of_its_parent_once(opener, config):
+    saver = opener()
+    saver.put(config, make_checkpoint(0))
+    saver.put(config, make_checkpoint(1))
+    for id_ in list_ids(saver, config):
+        # Such a read leaves a cycle, which keeps the lock of the log until the garbage is collected.
+        saver.get(config.replace(checkpoint_id=id_))
+
+    def open_files_in_their_place():
+        opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
+        gc.collect()
+        for fd in opened:
+            os.close(fd)
+
+    assert run_in_child(open_files_in_their_place)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_locks_that_others_held_at_the_fork_do_not_hang_the_child(opener, config):
     saver = opener()
     saver.put(config, make_checkpoint(0))

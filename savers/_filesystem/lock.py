@@ -14,12 +14,11 @@ import errno
 import os
 import threading
 from contextlib import contextmanager, suppress
-from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import ThreadBusyError
 from graphkit.saver_kit import hold_process_lock, is_process_lock_mine
-from savers._threads import hold_if_free, is_mine
+from savers._threads import Backoff, hold_if_free, is_mine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -173,8 +172,7 @@ class WriteLock:
         return TimeoutError(errno.ETIMEDOUT, f"{holder} kept it for {self._timeout:g} s", self._path)
 
     def _wait(self) -> None:
-        started = monotonic()
-        pause = _FIRST_WAIT
+        backoff = Backoff(self._timeout, first=_FIRST_WAIT, longest=_LONGEST_WAIT)
         # The system can wait for a lock, but not for a limited time. An append takes some ten
         # microseconds and a sync is outside of the lock, so the lock is free soon: the first pauses
         # are short.
@@ -184,10 +182,9 @@ class WriteLock:
                 self._fd = self._io.open(self._path, write=True, create=True)
             if self._io.lock(self._fd):
                 return
-            if monotonic() - started > self._timeout:
+            if backoff.is_over:
                 raise self._make_timeout_error("another writer")
-            sleep(pause)
-            pause = min(pause * 1.5, _LONGEST_WAIT)
+            backoff.wait()
 
     def __del__(self) -> None:
         with suppress(Exception):
@@ -312,12 +309,12 @@ class RunLock:
         Raises:
             ThreadBusyError: another run held it until the timeout.
         """
-        started = monotonic()
+        backoff = Backoff(self._timeout, first=_FIRST_WAIT, longest=_LONGEST_WAIT)
         with hold_process_lock(self._key, self._thread_id, self._timeout) as holder_name:
             try:
                 try:
                     _FILES[self._key] = self
-                    self._lock(started)
+                    self._lock(backoff)
                     # The lock holds without the name of its holder; a full disk must not prevent a delete.
                     with suppress(OSError):
                         self._io.truncate(self._fd, 0)
@@ -348,9 +345,8 @@ class RunLock:
         at_path = self._io.stat(self._path)
         return at_path is not None and at_path.st_ino == inode
 
-    def _lock(self, started: float) -> None:
+    def _lock(self, backoff: Backoff) -> None:
         io = self._io
-        pause = _FIRST_WAIT
         while True:
             if self._fd < 0:
                 try:
@@ -367,16 +363,14 @@ class RunLock:
                 io.close(self._fd)
                 self._fd = -1
                 continue
-            waited = monotonic() - started
-            if waited >= self._timeout:
+            if backoff.is_over:
                 # It may have been refused because processes look at the lock; see `is_locked`.
+                waited = backoff.waited
                 is_taken = is_locked(self._path) or waited >= self._timeout + _LONGEST_LOOKS
                 if is_taken:
                     holder = self._read_holder(self._fd) or "another process"
                     raise ThreadBusyError(self._thread_id, holder, round(waited, 1))
-            remaining = self._timeout - waited
-            sleep(min(pause, max(_FIRST_WAIT, remaining)))
-            pause = min(pause * 1.5, _LONGEST_WAIT)
+            backoff.wait()
 
     def close_after_fork(self) -> None:
         """Close the descriptor in the child of a fork, without unlocking it.

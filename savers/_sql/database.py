@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from logging import getLogger
-from time import monotonic, sleep
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
@@ -186,38 +185,6 @@ POSTGRES: Final = Dialect(
 
 
 # Waiting
-
-
-class Backoff:
-    """Waits for what another process will do, each time a little longer."""
-
-    def __init__(self, timeout: float, *, first: float = 0.0005, longest: float = 0.02) -> None:
-        """Begin to count the time.
-
-        Args:
-            timeout: seconds until waiting is over.
-            first: seconds of the first wait.
-            longest: seconds of the longest wait.
-        """
-        self._started = monotonic()
-        self._timeout = timeout
-        self._pause = first
-        self._longest = longest
-
-    @property
-    def waited(self) -> float:
-        """Seconds since the beginning."""
-        return monotonic() - self._started
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the timeout has passed."""
-        return self.waited >= self._timeout
-
-    def wait(self) -> None:
-        """Wait before the next attempt."""
-        sleep(min(self._pause, max(0.0, self._timeout - self.waited)))
-        self._pause = min(self._pause * 1.5, self._longest)
 
 
 class WakeUp:

@@ -23,10 +23,11 @@ from typing import Final
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
 from graphkit.saver_kit import hold_process_lock, is_process_lock_mine
 from savers._sql.columns import encode_text
-from savers._sql.database import Backoff, Row, RunLocks, WakeUp
+from savers._sql.database import Row, RunLocks, WakeUp
 from savers._sql.postgres_server import BUSY, PostgresServer, PostgresTables
 from savers._sql.postgres_session import LostError, PostgresError, PostgresSession, get_state
 from savers._sql.statements import name_token_sequence
+from savers._threads import Backoff
 
 _LOGGER: Final = getLogger("graphkit")
 _NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"

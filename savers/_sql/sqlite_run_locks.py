@@ -24,7 +24,8 @@ from typing import Final
 
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
 from graphkit.saver_kit import hold_process_lock, is_process_lock_held, is_process_lock_mine
-from savers._sql.database import Backoff, RunLocks
+from savers._sql.database import RunLocks
+from savers._threads import Backoff
 
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """Linux's struct flock: type, whence, start, length, process."""

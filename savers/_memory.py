@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -30,6 +30,8 @@ from graphkit.saver_kit import (
     check_tags,
     check_writes,
     freeze,
+    is_process_lock_held,
+    is_process_lock_mine,
     kind_of,
     make_checkpoint_info,
     private_copy,
@@ -65,8 +67,6 @@ class MemorySaver(BaseCheckpointSaver):
         self.lock_timeout = parse_lock_timeout(lock_timeout)
         self._lock = threading.RLock()
         self._codec = Codec()
-        self._holders: dict[str, int] = {}
-        """The id of the operating system's thread that holds the run lock, by thread id."""
         self._threads: dict[str, _Thread] = {}
         """The threads that have a history or a version. Each operation changes one of them by one
         assignment, so that an exception at any line leaves it as it was or as it shall be."""
@@ -279,22 +279,16 @@ class MemorySaver(BaseCheckpointSaver):
     def register_types(self, *types: type) -> None:
         self._codec.register(*types)
 
-    @contextmanager
-    def _run_lock(self, config: RunnableConfig, timeout: float | None) -> Iterator[None]:
-        with super()._run_lock(config, self.lock_timeout if timeout is None else timeout):
-            try:
-                self._holders[config.thread] = threading.get_ident()
-                yield
-            finally:
-                self._holders.pop(config.thread, None)
+    def _run_lock(self, config: RunnableConfig, timeout: float | None) -> AbstractContextManager[object]:
+        return super()._run_lock(config, self.lock_timeout if timeout is None else timeout)
 
     def _is_run_locked(self, config: RunnableConfig) -> bool:
-        return config.thread in self._holders
+        return is_process_lock_held(self.run_lock_key(config))
 
     def _exclude_runs(self, thread: str) -> AbstractContextManager[object]:
         """Hold the run lock, unless the caller holds it, or is a node of the run that holds it."""
-        is_held_by_caller = self._holders.get(thread) == threading.get_ident()
-        return nullcontext() if is_held_by_caller else self.run_lock(RunnableConfig(thread))
+        config = RunnableConfig(thread)
+        return nullcontext() if is_process_lock_mine(self.run_lock_key(config)) else self.run_lock(config)
 
     # Refusing what could not be stored
 

@@ -1,4 +1,4 @@
-"""Threads of execution: locks that are taken only if they are free, calls that must not wait, the flush thread.
+"""Threads of execution: locks that are taken only if they are free, how others are waited for, the flush thread.
 
 Also what is called in the child of a fork, which has none of its parent's threads.
 """
@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from logging import getLogger
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from graphkit.errors import CheckpointerError
@@ -90,6 +91,38 @@ def check_may_wait() -> None:
     """
     if not _STATE.may_wait:
         raise WouldWaitError
+
+
+class Backoff:
+    """Waits for what another process will do, each time a little longer."""
+
+    def __init__(self, timeout: float, *, first: float = 0.0005, longest: float = 0.02) -> None:
+        """Begin to count the time.
+
+        Args:
+            timeout: seconds until waiting is over.
+            first: seconds of the first wait.
+            longest: seconds of the longest wait.
+        """
+        self._started = monotonic()
+        self._timeout = timeout
+        self._pause = self._least = first
+        self._longest = longest
+
+    @property
+    def waited(self) -> float:
+        """Seconds since the beginning."""
+        return monotonic() - self._started
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the timeout has passed."""
+        return self.waited >= self._timeout
+
+    def wait(self) -> None:
+        """Wait before the next attempt."""
+        sleep(min(self._pause, max(self._least, self._timeout - self.waited)))
+        self._pause = min(self._pause * 1.5, self._longest)
 
 
 _LOGGER: Final = getLogger("graphkit")

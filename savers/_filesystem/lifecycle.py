@@ -340,7 +340,7 @@ def _remove_unused(store: Store, name: str) -> None:
     # Whoever waits for the lock finds that its file is not at the path any more, and makes another one.
     with (
         suppress(ThreadBusyError),
-        RunLock(io, lock_path, name, lambda: io.open(lock_path, write=True, create=True), 0.0),
+        RunLock(io, lock_path, name, lambda: io.open(lock_path, write=True, create=True), 0.0).hold(),
     ):
         removed = store.leftovers.choose_path(name)
         io.rename(path, removed)

@@ -14,12 +14,11 @@ import errno
 import os
 import threading
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
-from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import ThreadBusyError
-from savers._threads import hold_if_free, is_mine
+from graphkit.saver_kit import hold_process_lock, is_process_lock_mine
+from savers._threads import Backoff, hold_if_free, is_mine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -173,8 +172,7 @@ class WriteLock:
         return TimeoutError(errno.ETIMEDOUT, f"{holder} kept it for {self._timeout:g} s", self._path)
 
     def _wait(self) -> None:
-        started = monotonic()
-        pause = _FIRST_WAIT
+        backoff = Backoff(self._timeout, first=_FIRST_WAIT, longest=_LONGEST_WAIT)
         # The system can wait for a lock, but not for a limited time. An append takes some ten
         # microseconds and a sync is outside of the lock, so the lock is free soon: the first pauses
         # are short.
@@ -184,10 +182,9 @@ class WriteLock:
                 self._fd = self._io.open(self._path, write=True, create=True)
             if self._io.lock(self._fd):
                 return
-            if monotonic() - started > self._timeout:
+            if backoff.is_over:
                 raise self._make_timeout_error("another writer")
-            sleep(pause)
-            pause = min(pause * 1.5, _LONGEST_WAIT)
+            backoff.wait()
 
     def __del__(self) -> None:
         with suppress(Exception):
@@ -226,29 +223,16 @@ class WriteLock:
         return True
 
 
-class _HeldLocks:
-    """The run locks that this process holds, by the real path of their files.
-
-    The lock of a file excludes other open files, also of this process, but does not say which thread of
-    execution holds it, and a waiting thread would have to ask again and again.
-    """
-
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.owners: dict[str, RunLock] = {}
-
-
-_HELD: _HeldLocks = _HeldLocks()
+_FILES: Final[dict[str, RunLock]] = {}
+"""What has the file of a run lock open in this process, or is about to open it, by the real path of the file."""
 
 
 def _after_fork() -> None:
     # The parent's locks are not the child's. The child closes its copies of the descriptors without
-    # unlocking them: an unlock would take the lock from the parent, too. And it makes a new condition,
-    # for another thread may have held the old one at the fork.
-    global _HELD
-    inherited, _HELD = _HELD, _HeldLocks()
-    for lock in inherited.owners.values():
+    # unlocking them: an unlock would take the lock from the parent, too.
+    for lock in _FILES.values():
         lock.close_after_fork()
+    _FILES.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -257,9 +241,8 @@ if hasattr(os, "register_at_fork"):
 
 def is_run_locked(io: FileIO, path: str) -> bool:
     """Return whether a run holds a run lock now, in any process."""
-    owners = _HELD.owners
     # To find out the real path takes longer than the rest.
-    if owners and io.real_path(path) in owners:
+    if _FILES and io.real_path(path) in _FILES:
         return True
     return is_locked(path)
 
@@ -286,16 +269,11 @@ class RunLock:
         self._fd = -1
         self._inode: int | None = None
         """The number of the locked file, while the lock is held."""
-        self.owner_ident = 0
-        """The thread of execution that holds the lock."""
-        self.holder_name = ""
-        """The process that holds the lock, as its file and errors name it."""
 
     @property
     def is_mine(self) -> bool:
         """Whether the calling thread of execution holds this lock already."""
-        owner = _HELD.owners.get(self._key)
-        return owner is not None and owner.owner_ident == threading.get_ident()
+        return is_process_lock_mine(self._key)
 
     def is_held(self) -> bool:
         """Return whether a run holds the lock now, in any process."""
@@ -323,42 +301,35 @@ class RunLock:
     def _read_holder(self, fd: int) -> str:
         return self._io.read_at(fd, 0, _HOLDER_LENGTH).decode("utf-8", "replace").strip()
 
-    def __enter__(self) -> None:
-        import platform  # 2 ms, and only runs need it
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Hold the lock during the block.
 
-        started = monotonic()
-        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S+00:00}"
-        self.holder_name = f'process {os.getpid()} on host "{platform.node()}" since {now}'
-        held = _HELD
-        try:
-            with held.changed:
-                is_free = held.changed.wait_for(lambda: self._key not in held.owners, timeout=self._timeout)
-                if not is_free:
-                    waited = round(monotonic() - started, 1)
-                    holder = held.owners[self._key].holder_name
-                    raise ThreadBusyError(self._thread_id, holder, waited)  # noqa: TRY301 - what follows frees the lock
-                self.owner_ident = threading.get_ident()
-                held.owners[self._key] = self
-            self._lock(started)
-            # The lock holds without the name of its holder; a full disk must not prevent a delete.
-            with suppress(OSError):
-                self._io.truncate(self._fd, 0)
-                self._io.write_at(self._fd, 0, self.holder_name.encode())
-        except BaseException:
-            self._release()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._release()
-        except BaseException:
-            self._release()
-            raise
+        Raises:
+            ThreadBusyError: another run held it until the timeout.
+        """
+        backoff = Backoff(self._timeout, first=_FIRST_WAIT, longest=_LONGEST_WAIT)
+        with hold_process_lock(self._key, self._thread_id, self._timeout) as holder_name:
+            try:
+                try:
+                    _FILES[self._key] = self
+                    self._lock(backoff)
+                    # The lock holds without the name of its holder; a full disk must not prevent a delete.
+                    with suppress(OSError):
+                        self._io.truncate(self._fd, 0)
+                        self._io.write_at(self._fd, 0, holder_name.encode())
+                    yield
+                finally:
+                    self._close()
+            except BaseException:
+                # Ctrl-C may have come within the first attempt.
+                self._close()
+                raise
 
     @property
     def is_lost(self) -> bool:
         """Whether this process holds the lock on a file whose directory was removed."""
-        owner = _HELD.owners.get(self._key)
+        owner = _FILES.get(self._key)
         return owner is not None and owner.is_detached()
 
     def is_detached(self) -> bool:
@@ -373,9 +344,8 @@ class RunLock:
         at_path = self._io.stat(self._path)
         return at_path is not None and at_path.st_ino == inode
 
-    def _lock(self, started: float) -> None:
+    def _lock(self, backoff: Backoff) -> None:
         io = self._io
-        pause = _FIRST_WAIT
         while True:
             if self._fd < 0:
                 try:
@@ -392,16 +362,14 @@ class RunLock:
                 io.close(self._fd)
                 self._fd = -1
                 continue
-            waited = monotonic() - started
-            if waited >= self._timeout:
+            if backoff.is_over:
                 # It may have been refused because processes look at the lock; see `is_locked`.
+                waited = backoff.waited
                 is_taken = is_locked(self._path) or waited >= self._timeout + _LONGEST_LOOKS
                 if is_taken:
                     holder = self._read_holder(self._fd) or "another process"
                     raise ThreadBusyError(self._thread_id, holder, round(waited, 1))
-            remaining = self._timeout - waited
-            sleep(min(pause, max(_FIRST_WAIT, remaining)))
-            pause = min(pause * 1.5, _LONGEST_WAIT)
+            backoff.wait()
 
     def close_after_fork(self) -> None:
         """Close the descriptor in the child of a fork, without unlocking it.
@@ -413,17 +381,14 @@ class RunLock:
             self._fd = -1
             self._inode = None
 
-    def _release(self) -> None:
-        try:
-            self._close()
-        finally:
-            held = _HELD
-            with held.changed:
-                if held.owners.get(self._key) is self:
-                    del held.owners[self._key]
-                held.changed.notify_all()
-
     def _close(self) -> None:
+        try:
+            self._free()
+        finally:
+            if _FILES.get(self._key) is self:
+                del _FILES[self._key]
+
+    def _free(self) -> None:
         if self._fd < 0:
             return
         if self._inode is not None:

@@ -503,7 +503,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         lock = self._store.run_lock(config.thread, timeout)
         with ExitStack() as stack:
             with StorageErrors("lock", self._store.root):
-                stack.enter_context(lock)
+                stack.enter_context(lock.hold())
             yield
 
     def _holds_run_lock(self, thread_id: str) -> bool:

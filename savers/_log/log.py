@@ -8,11 +8,9 @@ caller holds `mutex` throughout.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from operator import attrgetter
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, final, overload
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 from graphkit import CheckpointInfo
 from graphkit.errors import CheckpointCorruptionError
@@ -24,7 +22,6 @@ from graphkit.saver_kit import (
     derive_stop,
     has_status_mark,
     private_copy,
-    with_status,
 )
 from savers import _delta as delta
 from savers._log import payloads
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from graphkit import Checkpoint
-    from graphkit.abc import BaseCheckpointSaver, StateSerializer
+    from graphkit.abc import StateSerializer
     from graphkit.saver_kit import Codec, FrozenDict
     from savers._compression import Compression
     from savers._log.stored_checkpoint import StoredCheckpoint
@@ -48,9 +45,6 @@ if TYPE_CHECKING:
 _ENTRY_COST: Final = 1 << 10
 """About how many bytes a checkpoint takes in an index."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-Additions = tuple[Mapping[str, int], frozenset[str], tuple[str, ...]]
-"""What later records add to a checkpoint: its `writes`, `cleared` and `tags`."""
-_get_additions: Final[Callable[[StoredCheckpoint], Additions]] = attrgetter("writes", "cleared", "tags")
 _new_info: Final[Callable[..., CheckpointInfo]] = tuple.__new__
 
 
@@ -298,23 +292,17 @@ AnyLog = Log[Any]
 
 def make_info(log: AnyLog, stored: StoredCheckpoint) -> CheckpointInfo:
     """Return what is known of a stored checkpoint without decoding its state; it has no status."""
-    return _make_info((log.thread_id, log.namespace), stored, _get_additions(stored))
-
-
-def _make_info(owner: tuple[str, str], stored: StoredCheckpoint, additions: Additions) -> CheckpointInfo:
     # A history has one of these per checkpoint. By position, without the calls that most need not
     # make, and without the constructor: 0.7 us instead of 2 us.
-    thread_id, namespace = owner
-    writes, cleared, tags = additions
     metadata = stored.metadata
     stopped = ""
-    if writes or has_status_mark(metadata):
-        stopped = derive_stop(stored.next, outline_writes(writes, cleared), metadata)
+    if stored.writes or has_status_mark(metadata):
+        stopped = derive_stop(stored.next, outline_writes(stored.writes, stored.cleared), metadata)
     return _new_info(
         CheckpointInfo,
         (
-            thread_id,
-            namespace,
+            log.thread_id,
+            log.namespace,
             stored.id,
             stored.parent,
             stored.node,
@@ -322,86 +310,11 @@ def _make_info(owner: tuple[str, str], stored: StoredCheckpoint, additions: Addi
             _EPOCH + timedelta(0, 0, stored.created),
             stored.size,
             "",
-            tags,
+            stored.tags,
             metadata if metadata.kind == PLAIN else private_copy(metadata),
             stopped,
         ),
     )
-
-
-@final
-class ListedInfos(Sequence[CheckpointInfo]):
-    """The infos of a history as it is now, newest first; each is made when it is asked for.
-
-    Most callers want a few of them. Iterating makes all, and keeps them. The first is made at once,
-    because the status of its thread is that of now.
-
-    Later records change the pending writes and the tags of a checkpoint, by other objects in their
-    place. Therefore those of now are noted.
-    """
-
-    def __init__(self, log: AnyLog, checkpoints: Sequence[StoredCheckpoint]) -> None:
-        """Note the checkpoints of a log, which are in the order of the history, oldest first."""
-        self._owner = (log.thread_id, log.namespace)
-        self._checkpoints = checkpoints[::-1]
-        self._additions = [*map(_get_additions, self._checkpoints)]
-        self._infos: list[CheckpointInfo] | None = None
-        self._latest: CheckpointInfo | None = None
-
-    def add_status(self, saver: BaseCheckpointSaver) -> Self:
-        """Give the first info the status of its thread; the caller holds no log."""
-        if self._checkpoints:
-            self._latest = with_status(saver, self._make(0))
-        return self
-
-    def _make_all(self) -> list[CheckpointInfo]:
-        infos = self._infos
-        if infos is None:
-            noted = zip(self._checkpoints, self._additions, strict=True)
-            infos = [_make_info(self._owner, stored, additions) for stored, additions in noted]
-            if self._latest is not None:
-                infos[0] = self._latest
-            self._infos = infos
-        return infos
-
-    def __len__(self) -> int:
-        return len(self._checkpoints)
-
-    def __iter__(self) -> Iterator[CheckpointInfo]:
-        return iter(self._make_all())
-
-    @overload
-    def __getitem__(self, index: int) -> CheckpointInfo: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[CheckpointInfo]: ...
-
-    def __getitem__(self, index: int | slice) -> CheckpointInfo | list[CheckpointInfo]:
-        if self._infos is not None:
-            return self._infos[index]
-        if isinstance(index, slice):
-            return [self._make(number) for number in range(*index.indices(len(self)))]
-        return self._make(index)
-
-    def _make(self, number: int) -> CheckpointInfo:
-        if self._latest is not None and number in {0, -len(self)}:
-            return self._latest
-        return _make_info(self._owner, self._checkpoints[number], self._additions[number])
-
-    def __eq__(self, other: object) -> bool:
-        """Compare with another history or a list, as lists do."""
-        if isinstance(other, (ListedInfos, list)):
-            return len(self) == len(other) and self._make_all() == list(other)
-        return NotImplemented
-
-    __hash__ = None  # type: ignore[assignment] # as a list
-
-    def __repr__(self) -> str:
-        return repr(self._make_all())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle as a list."""
-        return list, (self._make_all(),)
 
 
 def read_forward(log: AnyLog) -> Iterator[Checkpoint]:

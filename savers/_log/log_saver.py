@@ -46,7 +46,7 @@ from graphkit.saver_kit import (
 from savers._cipher import get_key_name
 from savers._log.frame import RELEASE
 from savers._log.frame_log import Medium
-from savers._log.log import ListedInfos, Log, make_info, read_forward
+from savers._log.log import Log, make_info, read_forward
 from savers._log.log_bytes import StaleLogError
 from savers._log.rewriter import copy_to_memory, has_unreachable_records
 
@@ -265,8 +265,12 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     def _list_infos(
         self, config: ConfigLike, select: Callable[[Log[Medium]], Sequence[StoredCheckpoint]]
     ) -> Sequence[CheckpointInfo]:
-        infos = self.read_log(config, lambda log: ListedInfos(log, select(log)), None)
-        return [] if infos is None else infos.add_status(self)
+        infos: list[CheckpointInfo] = []
+        infos = self.read_log(config, lambda log: [make_info(log, stored) for stored in reversed(select(log))], infos)
+        if infos:
+            # The status is that of the thread now; the log is free again, for it looks into other histories.
+            infos[0] = with_status(self, infos[0])
+        return infos
 
     def summary(self, config: ConfigLike = None) -> HistorySummary | None:
         config = RunnableConfig.of(config)

@@ -6,16 +6,14 @@ import os
 import select
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from logging import getLogger
-from time import monotonic, sleep
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
-from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointStorageError, ThreadBusyError
+from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointStorageError
 from savers._log.log_watch import Signals
 from savers._threads import call_after_fork
 
@@ -189,38 +187,6 @@ POSTGRES: Final = Dialect(
 # Waiting
 
 
-class Backoff:
-    """Waits for what another process will do, each time a little longer."""
-
-    def __init__(self, timeout: float, *, first: float = 0.0005, longest: float = 0.02) -> None:
-        """Begin to count the time.
-
-        Args:
-            timeout: seconds until waiting is over.
-            first: seconds of the first wait.
-            longest: seconds of the longest wait.
-        """
-        self._started = monotonic()
-        self._timeout = timeout
-        self._pause = first
-        self._longest = longest
-
-    @property
-    def waited(self) -> float:
-        """Seconds since the beginning."""
-        return monotonic() - self._started
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the timeout has passed."""
-        return self.waited >= self._timeout
-
-    def wait(self) -> None:
-        """Wait before the next attempt."""
-        sleep(min(self._pause, max(0.0, self._timeout - self.waited)))
-        self._pause = min(self._pause * 1.5, self._longest)
-
-
 class WakeUp:
     """Ends the wait of a thread that waits for descriptors."""
 
@@ -321,65 +287,6 @@ class RunLocks(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release what is open while no lock is held; locks that are held stay."""
-
-
-class HeldLocks:
-    """Excludes the threads of execution of this process from each other, and knows the holders."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._holders: dict[Hashable, tuple[int, str]] = {}
-        """The thread of execution and the name of each holder."""
-
-    @contextmanager
-    def hold(self, key: Hashable, thread_id: str, timeout: float) -> Iterator[str]:
-        """Hold a lock within this process.
-
-        Args:
-            key: identifies the lock.
-            thread_id: the thread, for the error.
-            timeout: seconds to wait for another holder.
-
-        Yields:
-            The name of the holder, for other processes.
-
-        Raises:
-            ThreadBusyError: another holder had the lock until the timeout.
-        """
-        import platform  # 2 ms, and only runs need it
-
-        started = monotonic()
-        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S+00:00}"
-        holder = threading.get_ident(), f'process {os.getpid()} on host "{platform.node()}" since {now}'
-        try:
-            with self._changed:
-                is_free = self._changed.wait_for(lambda: key not in self._holders, timeout=timeout)
-                if not is_free:
-                    waited = round(monotonic() - started, 1)
-                    raise ThreadBusyError(thread_id, self._holders[key][1], waited)  # noqa: TRY301 - it is released below
-                self._holders[key] = holder
-            yield holder[1]
-            self._release(key, holder)
-        except BaseException:
-            # Ctrl-C may have come before the lock was taken, or within the release; so this one looks who has it.
-            self._release(key, holder)
-            raise
-
-    def _release(self, key: Hashable, holder: tuple[int, str]) -> None:
-        """Release a lock, if a holder has it."""
-        with self._changed:
-            if self._holders.get(key) is holder:
-                del self._holders[key]
-            self._changed.notify_all()
-
-    def is_mine(self, key: Hashable) -> bool:
-        """Return whether the calling thread of execution holds a lock."""
-        holder = self._holders.get(key)
-        return holder is not None and holder[0] == threading.get_ident()
-
-    def is_held(self, key: Hashable) -> bool:
-        """Return whether any thread of execution of this process holds a lock."""
-        return key in self._holders
 
 
 # Changes: what wakes watches, so that they read what is new

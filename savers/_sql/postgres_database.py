@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from savers._sql.database import (
     POSTGRES,
-    Backoff,
     Database,
     OutcomeUnknownError,
     Parameters,
@@ -33,6 +32,7 @@ from savers._sql.postgres_session import (
     get_state,
     is_connection,
 )
+from savers._threads import Backoff
 
 if TYPE_CHECKING:
     import psycopg

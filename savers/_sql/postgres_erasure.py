@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from savers._sql.database import Backoff
 from savers._sql.postgres_server import BEGIN
 from savers._sql.postgres_session import PostgresError, PostgresSession, describe_error
+from savers._threads import Backoff
 
 if TYPE_CHECKING:
     from savers._sql.database import Parameters, TableNames

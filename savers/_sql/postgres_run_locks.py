@@ -21,11 +21,13 @@ from time import monotonic
 from typing import Final
 
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
+from graphkit.saver_kit import hold_process_lock, is_process_lock_mine
 from savers._sql.columns import encode_text
-from savers._sql.database import Backoff, HeldLocks, Row, RunLocks, WakeUp
+from savers._sql.database import Row, RunLocks, WakeUp
 from savers._sql.postgres_server import BUSY, PostgresServer, PostgresTables
 from savers._sql.postgres_session import LostError, PostgresError, PostgresSession, get_state
 from savers._sql.statements import name_token_sequence
+from savers._threads import Backoff
 
 _LOGGER: Final = getLogger("graphkit")
 _NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"
@@ -93,7 +95,8 @@ class PostgresRunLocks(RunLocks):
 
     def _reset(self) -> None:
         """Begin without connection and locks."""
-        self._held = HeldLocks()
+        self._holders = object()
+        """Names the locks of this object within the process: in the child of a fork, there are none of the parent."""
         self._locks: dict[str, _HeldLock] = {}
         """What this object holds, by thread."""
         self._mutex = threading.Lock()
@@ -109,15 +112,15 @@ class PostgresRunLocks(RunLocks):
     @contextmanager
     def hold(self, thread_id: str, timeout: float) -> Iterator[None]:
         backoff = Backoff(timeout)
-        held = self._held
-        with held.hold(thread_id, thread_id, timeout) as holder:
+        holders = self._holders
+        with hold_process_lock((holders, thread_id), thread_id, timeout) as holder:
             token = self._acquire(thread_id, holder, backoff)
             # The run that has lent one has ended.
             self._lent.pop(thread_id, None)
             try:
                 yield
             finally:
-                if held is self._held:
+                if holders is self._holders:
                     self._release(thread_id, token)
 
     def token_of(self, thread_id: str) -> int | None:
@@ -135,7 +138,7 @@ class PostgresRunLocks(RunLocks):
         self._lent.update(tokens)
 
     def is_mine(self, thread_id: str) -> bool:
-        return self._held.is_mine(thread_id)
+        return is_process_lock_mine((self._holders, thread_id))
 
     def is_held(self, thread_id: str) -> bool:
         # Shared, so that two who ask at the same time do not take each other for the holder.

@@ -23,14 +23,13 @@ from weakref import WeakSet
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
 from savers._log.log_bytes import StaleLogError
 from savers._sql.database import (
-    Backoff,
     DatabaseDamagedError,
     ForeignDatabaseError,
     Parameters,
     Row,
     make_table_error,
 )
-from savers._threads import check_may_wait
+from savers._threads import Backoff, check_may_wait
 
 OLDEST_VERSION: Final = (3, 40)
 """Of SQLite. Older ones lack fixes of the write-ahead log."""

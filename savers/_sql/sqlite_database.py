@@ -12,7 +12,6 @@ from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatErro
 from savers._options import Fsync
 from savers._sql.database import (
     SQLITE,
-    Backoff,
     Database,
     DatabaseDamagedError,
     Integrity,
@@ -32,7 +31,7 @@ from savers._sql.sqlite_connection import (
 )
 from savers._sql.sqlite_run_locks import SqliteRunLocks
 from savers._sql.statements import create_tables, is_current, select_version
-from savers._threads import InUseError, PeriodicFlush, check_may_wait, is_mine
+from savers._threads import Backoff, InUseError, PeriodicFlush, check_may_wait, is_mine
 
 _REINDEX: Final = (
     "restore a backup, or copy the file and execute REINDEX on it in SQLite's shell, which makes all indexes anew; "

@@ -23,7 +23,9 @@ from hashlib import blake2b
 from typing import Final
 
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
-from savers._sql.database import Backoff, HeldLocks, RunLocks
+from graphkit.saver_kit import hold_process_lock, is_process_lock_held, is_process_lock_mine
+from savers._sql.database import RunLocks
+from savers._threads import Backoff
 
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """Linux's struct flock: type, whence, start, length, process."""
@@ -114,10 +116,9 @@ class _LockFile:
 
 
 class _LockFiles:
-    """The lock files that this process has open, and the locks that it holds."""
+    """The lock files that this process has open."""
 
     def __init__(self) -> None:
-        self.held = HeldLocks()
         self._mutex = threading.Lock()
         self._files: dict[str, _LockFile] = {}
 
@@ -188,9 +189,10 @@ class SqliteRunLocks(RunLocks):
     def hold(self, thread_id: str, timeout: float) -> Iterator[None]:
         backoff = Backoff(timeout)
         self._make_directories()
-        files = _OPEN
-        key = self._path, thread_id
-        with files.held.hold(key, thread_id, timeout), self._hold_byte(files, thread_id, backoff):
+        with (
+            hold_process_lock((self._path, thread_id), thread_id, timeout),
+            self._hold_byte(_OPEN, thread_id, backoff),
+        ):
             yield
 
     @contextmanager
@@ -218,10 +220,10 @@ class SqliteRunLocks(RunLocks):
             backoff.wait()
 
     def is_mine(self, thread_id: str) -> bool:
-        return _OPEN.held.is_mine((self._path, thread_id))
+        return is_process_lock_mine((self._path, thread_id))
 
     def is_held(self, thread_id: str) -> bool:
-        if _OPEN.held.is_held((self._path, thread_id)):
+        if is_process_lock_held((self._path, thread_id)):
             return True
         with self._look() as file:
             return file is not None and file.find_holder(_find_offset(thread_id)) is not None

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -88,6 +89,20 @@ def test_the_child_of_a_fork_does_not_hold_what_its_parent_does(tmp_path):
     saver = FileSystemSaver(tmp_path, lock_timeout=0)
     with saver.run_lock(CONFIG):
         assert run_in_child(lambda: is_busy(saver))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_the_child_of_a_fork_waits_for_no_lock_in_the_memory_of_its_parent():
+    saver = MemorySaver(lock_timeout=0)
+    with saver.run_lock(CONFIG):
+        assert run_in_child(lambda: not is_busy(saver))
+
+
+def test_a_run_that_waits_in_vain_learns_which_process_holds_the_lock():
+    saver = MemorySaver(lock_timeout=0)
+    holder = f"process {os.getpid()} on host"
+    with saver.run_lock(CONFIG), ThreadPoolExecutor(1) as pool, pytest.raises(ThreadBusyError, match=holder):
+        pool.submit(saver.delete, CONFIG).result()
 
 
 def is_busy(saver):

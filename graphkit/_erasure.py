@@ -349,7 +349,7 @@ class ErasureLedger:
         given: object = key
         if not isinstance(given, bytes) or len(given) < _LEAST_KEY:
             raise CheckpointerConfigurationError(f"the key of an erasure ledger must be {_LEAST_KEY} bytes or more")
-        self._path = os.fspath(path)
+        self._path = str(Path(path).absolute())  # whatever the working directory becomes
         self._key = key
 
     def record(self, thread: ThreadLike) -> None:
@@ -370,7 +370,7 @@ class ErasureLedger:
             finally:
                 os.close(fd)
             if os.name != "nt":  # Windows brings the names in a directory to the disk itself
-                directory = os.open(Path(self._path).absolute().parent, os.O_RDONLY)
+                directory = os.open(Path(self._path).parent, os.O_RDONLY)
                 try:
                     os.fsync(directory)
                 finally:

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
@@ -556,7 +557,9 @@ class AuditLog:
         }
         self.digester = Digester(digest_key)
         signer = None if signing_key is None else Signer(signing_key)
-        self._files = _LogFiles(os.fspath(directory), FileIO() if io is None else io)
+        # Absolute: after a change of the working directory, this goes on with the same log.
+        root = str(Path(directory).absolute())
+        self._files = _LogFiles(root, FileIO() if io is None else io)
         self._writer = _Writer(self._files, self.digester, signer, sign_every=sign_every, max_bytes=max_bytes)
 
     def __repr__(self) -> str:

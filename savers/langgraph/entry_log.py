@@ -271,7 +271,7 @@ class EntryLog:
         if fsync not in {"always", "never"}:
             raise CheckpointerConfigurationError(f'fsync must be "always" or "never", not {fsync!r}')
         preload_modules()
-        self._root = os.fspath(base_directory)
+        self._root = str(Path(base_directory).absolute())  # whatever the working directory becomes
         self._kind = kind
         self._sync_mode = make_sync_mode(fsync)
         self._clock = clock

@@ -118,6 +118,21 @@ def test_an_export_has_a_line_for_each_entry(audited, tmp_path):
     assert (tmp_path / "audit.jsonl").read_text().splitlines() == lines
 
 
+def test_an_export_that_fails_leaves_the_file_as_it_was(audited, tmp_path):
+    output = tmp_path / "audit.jsonl"
+    output.write_text("older")
+    (file,) = (audited / "log").glob("audit-*.log")
+    content = bytearray(file.read_bytes())
+    content[-300] ^= 1
+    file.write_bytes(content)
+    assert graphkit("audit", "export", audited / "log", "--output", output).code == 12
+    assert output.read_text() == "older"
+    missing = graphkit("audit", "export", audited / "log", "--output", tmp_path / "no" / "audit.jsonl")
+    assert missing.code == 15
+    assert f"cannot write {tmp_path / 'no'}" in missing.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.jsonl", "log", "store"]
+
+
 def test_what_is_no_audit_log_is_refused(audited):
     for place in (audited, audited / "store", audited / "none"):
         assert graphkit("audit", "list", place).code == 18

@@ -91,6 +91,16 @@ def test_an_item_comes_back_with_its_times(open_store, clock):
     assert item.updated_at == datetime.fromtimestamp(clock.seconds, UTC)
 
 
+def test_a_relative_path_means_the_same_store_after_a_change_of_directory(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with FileSystemStore("data") as store:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        store.put(("a",), "k", {"n": 1})
+    with FileSystemStore(tmp_path / "data") as store:
+        assert store.get(("a",), "k").value == {"n": 1}
+
+
 class Color(StrEnum):
     RED = "red"
 

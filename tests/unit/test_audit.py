@@ -87,6 +87,19 @@ def make_store(tmp_path):
     return saver
 
 
+def test_a_relative_path_means_the_same_log_after_a_change_of_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with AuditLog("log") as log:
+        append_call(log)
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert log.verify().entries == 2
+        log.close()
+        append_call(log)
+        assert log.verify().entries == 3
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
 OPERATIONS_WITH_RECORDS = sorted({*OPERATIONS} - FREE)
 
 

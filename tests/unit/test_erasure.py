@@ -287,6 +287,15 @@ def test_what_is_older_than_its_last_erasure_is_erased_again(ledger):
     assert sorted(saver.threads(released=True)) == ["anew", "other"]
 
 
+def test_a_relative_path_means_the_same_ledger_after_a_change_of_directory(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    ledger = ErasureLedger("ledger", key=KEY)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    ledger.record("back")
+    assert outcomes(ErasureLedger(tmp_path / "ledger", key=KEY).apply(restored(back=1))) == {"back": True}
+
+
 def test_what_has_no_checkpoint_is_erased_again(ledger, tmp_path):
     ledger.record("early")
     with FileSystemSaver(tmp_path / "store", fsync="never", compression=None) as saver:

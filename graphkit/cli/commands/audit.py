@@ -13,6 +13,7 @@ import click
 
 from graphkit.cli.cells import Row
 from graphkit.cli.command import Command
+from graphkit.cli.commands.transfer import write_to_file
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import Column, Message, Table
 from graphkit.cli.stores import open_store, with_placeholder_types
@@ -120,8 +121,10 @@ def audit_verify(
 
 @click.command("audit-export", cls=Command)
 @_log
-@click.option("--output", "-o", metavar="FILE", help="The file to write. Default: standard output.")
-def audit_export(context: CliContext, log: str, output: str | None) -> Message | None:
+@click.option(
+    "--output", "-o", metavar="FILE", default="-", help="The file to write; - is standard output.", show_default=False
+)
+def audit_export(context: CliContext, log: str, output: str) -> Message | None:
     """Write the entries of a log as JSON lines.
 
     They are for an auditor who verifies them without graphkit: docs/security.md has the fields and the
@@ -129,16 +132,13 @@ def audit_export(context: CliContext, log: str, output: str | None) -> Message |
 
     Example: graphkit audit export audit-log --output audit.jsonl
     """
-    lines = _open_log(log, None).export()
-    if output is None:
+    lines = (line + "\n" for line in _open_log(log, None).export())
+    if output == "-":
         context.use_utf8()
         for line in lines:
-            context.out.write(line + "\n")
+            context.out.write(line)
         return None
-    count = 0
-    with Path(output).open("w", encoding="ascii", newline="\n") as file:
-        for count, line in enumerate(lines, 1):  # noqa: B007 - the number of the last line
-            file.write(line + "\n")
+    count = write_to_file(Path(output), lines, bool)
     return Message(f"exported {_count_entries(count)} to {escape(output)}", {"entries": count, "file": output})
 
 

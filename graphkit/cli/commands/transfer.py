@@ -214,7 +214,7 @@ def export(
             for line in lines:
                 context.out.write(line)
             return None
-        count = _write_to_file(Path(output), lines)
+        count = write_to_file(Path(output), lines, lambda line: _END_KEY in line[:16])
 
     return Message(
         f"exported {pluralize(count, 'thread')} to {escape(output)}",
@@ -229,8 +229,8 @@ def _types_of(app: str | None) -> tuple[type, ...]:
     return tuple(load_app(app).topology.schema.types)
 
 
-def _write_to_file(path: Path, lines: Iterable[str]) -> int:
-    """Write lines to a file; return the number of threads.
+def write_to_file(path: Path, lines: Iterable[str], is_counted: Callable[[str], bool]) -> int:
+    """Write lines to a file; return how many of them count.
 
     The file gets its name only when it is complete.
 
@@ -246,7 +246,7 @@ def _write_to_file(path: Path, lines: Iterable[str]) -> int:
     # number of the process, and only if there is no such file: it may be one of the user.
     partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        file = partial.open("x", encoding="utf-8")
+        file = partial.open("x", encoding="utf-8", newline="\n")
     except OSError as error:
         raise CheckpointStorageError(str(path), "write", error) from error
     count = 0
@@ -254,8 +254,7 @@ def _write_to_file(path: Path, lines: Iterable[str]) -> int:
         with file:
             for line in lines:
                 file.write(line)
-                if _END_KEY in line[:16]:
-                    count += 1
+                count += is_counted(line)
             file.flush()
             os.fsync(file.fileno())  # the user may delete the threads next
         partial.replace(path)

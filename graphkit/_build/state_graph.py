@@ -512,7 +512,7 @@ class StateGraph(JavaNames, Generic[StateT]):
         """Draw the graph as the user wrote it, with subgraphs as clusters. It may be incomplete.
 
         Args:
-            type: the syntax: MERMAID or PLANTUML.
+            type: MERMAID, PLANTUML or TEXT.
             title: None: no title.
             print_conditional_edges: whether a condition is a shape of its own.
 

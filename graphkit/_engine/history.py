@@ -240,8 +240,8 @@ class ResumePlan:
     """The updates that the resume merges into the state, by the key of their pending write."""
     nested: Mapping[str, GraphResume]
     """What the resume brings for nested graphs, by namespace."""
-    follows_failure: bool
-    """Whether the last run failed here."""
+    is_clean: bool
+    """Whether no attempt of what is next has failed."""
 
 
 @final
@@ -533,7 +533,7 @@ class RunHistory:
         if plan.submission is not None:
             own = {"run_id": self.new_id()}
         metadata.begin(own, plan.inherited)
-        if plan.follows_failure:
+        if not plan.is_clean:
             metadata.mark_unclean()
         self.reporter.step = plan.step
         self._start_step = plan.step

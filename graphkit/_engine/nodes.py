@@ -39,7 +39,7 @@ from graphkit._records.output import (
     NodeOutput,
     StreamingOutput,
 )
-from graphkit._saver.writes import ANSWER, ITEMS, TASK, stops_in
+from graphkit._saver.writes import ANSWER, ITEMS, RETRIED, TASK, stops_in
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import PLAIN, FrozenDict, freeze, kind_of
 from graphkit._values.state import MapFailure
@@ -217,6 +217,8 @@ class NodeRunner:
             raise self.state.make_error(NodeExecutionError, reason, node.id)
         if context.attempt > 1:
             history.metadata.mark_unclean()
+            # The run may stop before its next checkpoint, and resume in another process.
+            yield from history.record_or_defer({RETRIED: True}, may_wait=True)
         if context.outputs:
             self.dispatched_outputs += self._dispatched_by(node, context)
         return result

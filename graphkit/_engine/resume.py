@@ -44,6 +44,7 @@ from graphkit._saver.writes import (
     FAILURE,
     INTERRUPT,
     OUTER_EXECUTION,
+    RETRIED,
     STOP_PREFIXES,
     SUBMIT,
     UPDATE,
@@ -154,7 +155,6 @@ def plan_resume(history: RunHistory, base: Checkpoint, writes: Mapping[str, Any]
     # Answers may have been recorded by `graphkit.operations.answer`, long before this resume. From
     # here on, readers see that a run has taken them.
     added.update(taken_answers({**recorded, **added}))
-    follows_failure = recorded.get(FAILURE) is not None
     is_from_loop = base.metadata.get("source") in _SOURCES_OF_LOOP
     # A request to stop stays: it may have come since this run has its lock.
     for key in (FAILURE, CANCELLED):
@@ -175,7 +175,7 @@ def plan_resume(history: RunHistory, base: Checkpoint, writes: Mapping[str, Any]
         private=brought.private,
         updates=_find_updates({**recorded, **added}),
         nested=parts.by_namespace,
-        follows_failure=follows_failure,
+        is_clean=recorded.keys().isdisjoint({FAILURE, RETRIED}),
     )
 
 

@@ -222,7 +222,7 @@ class ThreadReader:
             digest.update(line.encode())
             count += 1
             yield line
-        yield format_line({"end": digest.hexdigest(), "lines": count})
+        yield format_line({"end": digest.hexdigest(), "lines": count, "thread": self._thread_id})
 
     def _records(self, namespaces: Sequence[str], versions: Sequence[int]) -> Iterator[Mapping[str, Any]]:
         # Sorted, so that the root comes first: an import marks the first history as incomplete.

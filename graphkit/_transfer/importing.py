@@ -10,8 +10,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -147,7 +147,8 @@ class LineReader:
                     copy.write(line)
                 except OSError as error:
                     raise CheckpointStorageError(gettempdir(), "write", error) from error
-            if data["end"] != digest.hexdigest():
+            # Exports of older versions do not name the thread again.
+            if data["end"] != digest.hexdigest() or data.get("thread", thread_id) != thread_id:
                 raise self.error(f"the lines of thread {thread_id!r} were changed")
             copy.seek(0)
             yield LineReader((line.decode() for line in copy), number=number), digest.hexdigest()
@@ -164,16 +165,15 @@ def check_threads(source: LineReader, form: Form) -> list[str]:
         CheckpointFormatError: the file is damaged or cut short.
     """
     found: list[str] = []
-    while (data := source.read_first()) is not None:
-        thread_id = data["thread"]
-        if form == "logs":
-            with Path(os.devnull).open("wb") as nothing:
-                while _read_log_name(source, thread_id) is not None:
-                    _read_log(source, nothing, thread_id)
-        else:
-            with source.read_thread(thread_id):
-                pass
-        found.append(thread_id)
+    with Path(os.devnull).open("wb") as nothing:
+        while (data := source.read_first()) is not None:
+            thread_id = data["thread"]
+            if form == "logs":
+                _read_logs(source, thread_id, lambda _: nullcontext(nothing))
+            else:
+                with source.read_thread(thread_id):
+                    pass
+            found.append(thread_id)
     return found
 
 
@@ -401,6 +401,7 @@ def export_log_lines(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[str
     if not files:
         raise CheckpointNotFoundError(thread_id, hint="see threads()")
     yield format_line({"thread": thread_id, "directory": directory.name})
+    digests: dict[str, str] = {}
     for name in files:
         path = directory / name
         _check_file(path)
@@ -415,8 +416,9 @@ def export_log_lines(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[str
                 digest.update(chunk)
                 remaining -= len(chunk)
                 yield format_line({"data": base64.b64encode(chunk).decode()})
-        yield format_line({"digest": digest.hexdigest()})
-    yield format_line({"end": thread_id})
+        digests[name] = digest.hexdigest()
+        yield format_line({"digest": digests[name]})
+    yield format_line({"end": thread_id, "files": digests})
 
 
 def find_directory(saver: BaseCheckpointSaver, thread_id: str = "") -> Path:
@@ -494,10 +496,18 @@ def _import_files(source: LineReader, directory: Path, thread_id: str) -> None:
     logs: dict[str, Path] = {}
     """For each name the file that holds its bytes until all of them were read."""
     with ExitStack() as stack:
-        while (name := _read_log_name(source, thread_id)) is not None:
-            logs[name] = directory / f"tmp-{name.replace('/', '-')}"
-            stack.callback(logs[name].unlink, missing_ok=True)
-            _write_file(source, logs[name], thread_id)
+
+        @contextmanager
+        def create_file(name: str) -> Iterator[BinaryIO]:
+            logs[name] = path = directory / f"tmp-{name.replace('/', '-')}"
+            stack.callback(path.unlink, missing_ok=True)
+            path.unlink(missing_ok=True)  # left by an import that died, or a link, which must not be written through
+            with os.fdopen(_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+
+        _read_logs(source, thread_id, create_file)
         missing: set[str] = set()
         for name, temporary in logs.items():
             path = directory / name
@@ -523,29 +533,27 @@ def _import_files(source: LineReader, directory: Path, thread_id: str) -> None:
     sync_directory(directory)
 
 
-def _read_log_name(source: LineReader, thread_id: str) -> str | None:
-    """Read the line that begins the next log of a thread; return None at the end of the thread."""
-    data = source.read_required(of=thread_id)
-    if "end" in data:
-        return None
-    name = data.get("file")
-    if not isinstance(name, str) or not _FILE.match(name):
-        raise source.error("expected a log")
-    return name
+def _read_logs(
+    source: LineReader, thread_id: str, open_file: Callable[[str], AbstractContextManager[BinaryIO]]
+) -> None:
+    """Read the lines of all logs of a thread, and write the bytes of each to the file that `open_file` opens for it.
+
+    Raises:
+        CheckpointFormatError: lines or logs are missing, or were changed.
+    """
+    digests: dict[str, str] = {}
+    while "end" not in (data := source.read_required(of=thread_id)):
+        name = data.get("file")
+        if not isinstance(name, str) or not _FILE.match(name):
+            raise source.error("expected a log")
+        with open_file(name) as file:
+            digests[name] = _read_log(source, file, thread_id)
+    if data["end"] != thread_id or data.get("files", digests) != digests:
+        raise source.error(f"logs of thread {thread_id!r} are missing, or were changed")
 
 
-def _write_file(source: LineReader, path: Path, thread_id: str) -> None:
-    """Write the bytes of the next log to a file."""
-    path.unlink(missing_ok=True)  # left by an import that died, or a link, which must not be written through
-    descriptor = _open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    with os.fdopen(descriptor, "wb") as file:
-        _read_log(source, file, thread_id)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _read_log(source: LineReader, file: BinaryIO, thread_id: str) -> None:
-    """Read the lines of a log, and write its bytes to a file.
+def _read_log(source: LineReader, file: BinaryIO, thread_id: str) -> str:
+    """Read the lines of a log, and write its bytes to a file; return their digest.
 
     Raises:
         CheckpointFormatError: the bytes do not match their digest, or lines are missing.
@@ -560,6 +568,7 @@ def _read_log(source: LineReader, file: BinaryIO, thread_id: str) -> None:
         file.write(chunk)
     if data.get("digest") != digest.hexdigest():
         raise source.error("the bytes before this line were changed")
+    return digest.hexdigest()
 
 
 def sync_directory(directory: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from graphkit._public_names import JavaNames
-from graphkit._values.channels import REMOVE, RESET, Channel, MessagesChannel
+from graphkit._values.channels import REMOVE, RESET, Channel, MessagesChannel, RemoveIdentifier, ReplaceAllWith
 from graphkit._values.frozen import (
     CONTAINERS,
     NATIVE_SCALARS,
@@ -42,6 +42,8 @@ SET: Final = -1
 """In `Changes.ops`: the key has a new value."""
 REMOVED: Final = -2
 """In `Changes.ops`: the key was removed."""
+_LIST_MARKERS: Final = (RemoveIdentifier, ReplaceAllWith)
+_NEEDS_CHANNEL: Final = "{} is for a key with Channels.appender(list); declare that channel, or return the new value"
 
 
 class Changes:
@@ -87,7 +89,8 @@ def merge(
 
     Raises:
         TypeError: the update is not a mapping of strings.
-        ValueError: a reducer failed, or a value contains itself.
+        ValueError: a reducer failed, a value contains itself, or the channel of a key does not
+            understand a RemoveIdentifier or ReplaceAllWith.
     """
     if not update:
         return data, {}
@@ -114,7 +117,7 @@ def merge(
                 dict.__setitem__(new, key, merged)
                 ops[key] = SET
             continue
-        frozen, op = _freeze_entering(old, merged)
+        frozen, op = _freeze_entering(key, old, merged)
         for container in (frozen, old):
             if type(container) in CONTAINERS:
                 check_size(container)
@@ -132,13 +135,16 @@ def _merge_through(channel: Channel, key: str, old: Any, value: Any) -> Any:
         is_reset = value is None or value is RESET
         merged = channel.initial() if is_reset else channel.update(key, old, value)
     except Exception as error:
-        raise ValueError(f"the channel of {key!r} cannot merge the update: {type(error).__name__}: {error}") from error
+        reason = f"{type(error).__name__}: {error}"
+        if channel.reducer is not None and isinstance(value, _LIST_MARKERS):
+            reason = _NEEDS_CHANNEL.format(type(value).__name__)
+        raise ValueError(f"the channel of {key!r} cannot merge the update: {reason}") from error
     if merged is None:
         return REMOVE
     return merged
 
 
-def _freeze_entering(old: Any, value: Any) -> tuple[Any, int]:
+def _freeze_entering(key: str, old: Any, value: Any) -> tuple[Any, int]:
     """Freeze a value that enters the state; return it and its op (see `Changes.ops`)."""
     if value.__class__ is FrozenList:
         base = value.base
@@ -153,7 +159,10 @@ def _freeze_entering(old: Any, value: Any) -> tuple[Any, int]:
         if is_appended:
             return frozen, len(old)
         return frozen, SET
-    return freeze(value), SET
+    frozen = freeze(value)
+    if type(frozen) not in CONTAINERS and isinstance(frozen, _LIST_MARKERS):
+        raise ValueError(f"the key {key!r} cannot merge the update: {_NEEDS_CHANNEL.format(type(value).__name__)}")
+    return frozen, SET
 
 
 class AgentState(JavaNames, Mapping[str, Any]):

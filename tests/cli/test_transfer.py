@@ -253,6 +253,7 @@ NO_EXPORTS = [
     (lambda lines: [*lines[:2], '{"ns": ""}\n', end_of('{"ns": ""}\n')], "line 3: malformed"),
     (lambda lines: [*lines[:3], *lines[4:]], "were changed"),
     (lambda lines: [line.replace('"one"', '"two"') for line in lines], "were changed"),
+    (lambda lines: [lines[0], '{"thread": "u"}', *lines[2:]], "lines of thread 'u' were changed"),
 ]
 
 
@@ -261,6 +262,12 @@ def test_files_that_are_no_such_files(source):
     for change, message in NO_EXPORTS:
         with pytest.raises(CheckpointFormatError, match=message):
             import_threads(MemorySaver(), change(lines), types=TYPES)
+
+
+def test_lines_of_older_versions_are_read(source):
+    *lines, end = export_threads(source, types=TYPES)
+    older = json.dumps({key: value for key, value in json.loads(end).items() if key != "thread"})
+    assert import_threads(MemorySaver(), [*lines, older], types=TYPES).threads == ["t"]
 
 
 def make_odd(dice, whole):
@@ -412,6 +419,7 @@ def test_logs_from_strangers_get_nowhere(tmp_path, source):
         ('"directory": "t-', '"directory": "../t-', "is not the directory of thread 't'"),
         ('"file": "log"', '"file": "../../log"', "expected a log"),
         ('"file": "log"', '"file": "run.lock"', "expected a log"),
+        ('"file": "log"', '"file": "v000007.log"', "are missing, or were changed"),
         ('"data": "', '"data": "AAAA', "were changed"),
         ('{"digest"', 'nonsense {"digest"', "not JSON"),
         ('{"file": "log"}', "[]", "not an object"),

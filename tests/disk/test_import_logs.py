@@ -1,5 +1,6 @@
 """Importing logs: on the disk when it returns, and only into the directory of the thread that it names."""
 
+import itertools
 import json
 import os
 from pathlib import Path
@@ -75,6 +76,20 @@ def test_the_log_of_the_root_takes_its_place_last(lines, opener, tmp_path, monke
         assert latest.state["n"] == 2
         exported = [*export_threads(target, format="logs")]
         assert exported == expected
+
+
+def test_a_log_that_is_missing_or_under_another_name_is_noticed(lines, opener, tmp_path):
+    starts = [number for number, line in enumerate(lines) if line.startswith('{"file"')] + [len(lines) - 1]
+    parts = [lines[start:end] for start, end in itertools.pairwise(starts)]
+    swapped = [[one[0], *other[1:]] for one, other in zip(parts, reversed(parts), strict=True)]
+    for number, changed in enumerate([parts[1:], parts[:-1], swapped]):
+        target = opener(tmp_path / str(number))
+        with pytest.raises(CheckpointFormatError, match="missing, or were changed"):
+            import_threads(target, [*lines[:2], *itertools.chain(*changed), lines[-1]])
+        assert target.threads() == []
+    # A file of an older version does not say which logs there are.
+    older = [*lines[:-1], '{"end": "x"}\n']
+    assert import_threads(opener(tmp_path / "new"), older).threads == ["x"]
 
 
 def test_an_import_takes_the_run_lock_of_the_thread(lines, opener, tmp_path):

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import traceback
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -12,10 +13,12 @@ import pytest
 from graphkit import (
     END,
     Checkpoint,
+    GraphResume,
     NodeExecutionError,
     RetryPolicy,
     RunnableConfig,
     StateGraph,
+    interrupt,
 )
 from graphkit.compat.hive import CheckpointManager, CheckpointPolicy, compare
 from graphkit.errors import (
@@ -592,6 +595,45 @@ def test_the_engine_marks_what_is_clean(tmp_path):
     fail(app, RunnableConfig("u"))
     app.resume("u")
     assert are_clean("u") == [False, True, True]
+
+
+def test_a_retry_and_a_failure_are_still_known_after_a_stop_in_a_fork(tmp_path):
+    broken = {"a", "b"}
+
+    def flaky(state):
+        if "a" in broken:
+            broken.remove("a")
+            raise ConnectionError("once")
+
+    def ask(state):
+        if "b" in broken:
+            raise ValueError("broken")
+        interrupt("go on?")
+
+    graph = StateGraph({})
+    for node, action in {"a": flaky, "b": ask, "join": lambda state: None}.items():
+        graph.add_node(node, action)
+    for source, target in ((START, "a"), (START, "b"), ("a", "join"), ("b", "join"), ("join", END)):
+        graph.add_edge(source, target)
+
+    def is_clean(failed, thread):
+        broken.clear()
+        broken.update(failed)
+        options = {"retry": RetryPolicy(initial_delay=0.001)} if "a" in failed else {}
+        saver = FileSystemSaver(tmp_path)
+        app = graph.compile(checkpoint_saver=saver, **options)
+        with suppress(NodeExecutionError):
+            app.invoke({}, thread)
+        broken.clear()
+        if "b" in failed:
+            app.resume(thread)
+        graph.compile(checkpoint_saver=FileSystemSaver(tmp_path)).invoke(GraphResume("yes"), thread)
+        assert saver.summary(thread).status == "finished"
+        return saver.history(thread)[0].metadata.get("clean", True)
+
+    assert is_clean("", "t")
+    assert not is_clean("a", "u")
+    assert not is_clean("b", "v")
 
 
 # --- what a failed run reports ----------------------------------------------------------------------------------------

@@ -55,6 +55,13 @@ def test_merging(data, update, expected):
     assert merged(data, update) == expected
 
 
+@pytest.mark.parametrize("marker", [RemoveByHash("a"), ReplaceAllWith(["a"])])
+@pytest.mark.parametrize("key", ["plain", "bare", "list"])
+def test_a_marker_for_lists_is_refused_by_other_keys(key, marker):
+    with pytest.raises(ValueError, match=rf"'{key}' cannot .*{type(marker).__name__} is for a key with Channels"):
+        merged({key: ["a"]}, {key: marker})
+
+
 def test_nothing_to_do_gives_the_state_itself():
     data = freeze({"log": ["a"], "x": None, "y": 1})
     for update in (None, {}, {"log": []}, {"x": None}, {"gone": REMOVE}):

@@ -12,6 +12,7 @@ import pytest
 
 from graphkit import (
     END,
+    START,
     Checkpoint,
     GraphResume,
     NodeExecutionError,

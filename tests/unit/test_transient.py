@@ -92,6 +92,16 @@ def test_after_a_resume_it_is_gone_or_what_the_resume_brings(watched, how):
         assert seen.pop() == expected
 
 
+@pytest.mark.parametrize("when", [{"interrupt_before": ["b"]}, {"interrupt_after": ["a"]}])
+def test_at_a_declared_stop_an_answer_may_bring_it(watched, when):
+    seen = []
+    graph = watched.compile(chain(a=lambda state: {"log": "a"}, b=sees(seen)), **when)
+    graph.invoke({"token": SECRET}, CONFIG)
+    graph.invoke(GraphResume({"token": SECRET, "log": "answer"}), CONFIG)
+    assert seen == [SECRET]
+    assert graph.get_state(CONFIG).values == {"log": ["a", "answer"]}
+
+
 def test_its_default_is_there_after_a_resume_too(saver):
     seen = []
     schema = {"token": Channels.transient(lambda: "default")}

@@ -24,6 +24,7 @@ from graphkit.errors import (
     CheckpointNotFoundError,
     CheckpointSerializationError,
     CheckpointStorageError,
+    MaxIterationsError,
     ThreadBusyError,
 )
 from graphkit.recovery import arecover, last_good, recover
@@ -653,6 +654,13 @@ def test_the_note_names_thread_node_step_and_the_way_on():
 
     for part in ("'order-1'", "'check'", "step 2", "resume('order-1')"):
         assert part in note
+
+
+def test_other_errors_of_a_run_have_the_note_too():
+    app = make_chain({}, a=lambda state: {}, b=check).compile(checkpointer=MemorySaver(), max_iterations=1)
+    with pytest.raises(MaxIterationsError) as caught:
+        app.invoke({}, CONFIG)
+    assert "resume('order-1')" in notes_of(caught.value)
 
 
 def test_the_node_of_a_nested_graph_is_named_by_its_whole_way_and_once():

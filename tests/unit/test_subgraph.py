@@ -721,10 +721,12 @@ def test_metadata_of_the_caller_do_not_mislead_a_resume(saver):
     child = chain(ask=asking).compile()
     graph = make_graph(LOG, "START>s", s=child)
     graph.add_conditional_edges("s", lambda state: "s" if len(state["log"]) < 2 else END, {"s": "s", END: END})
-    app = graph.compile(checkpoint_saver=saver, interrupt_before=["s"])
+    app = graph.compile(checkpoint_saver=saver, interrupt_before=["s"], interrupt_after=["s"])
 
-    for given in ({}, None, GraphResume("one"), None, GraphResume("two")):
-        app.invoke(given, config)
+    given = ({}, None, GraphResume("one"), None, GraphResume("two"))
+    stops = [app.invoke_final(each, config).when for each in given]
+    assert stops == ["before", "inside", "after", "inside", "after"]
+    app.invoke(None, config)
 
     assert app.get_state(CONFIG).values["log"] == ["one", "two"]
     assert saver.get(CONFIG).metadata["doctor"] == "ann"

@@ -100,6 +100,20 @@ def test_a_sleeping_thread_costs_no_reads(clock):
     assert worker.run(once=True) == 50
 
 
+def test_items_that_sleep_differently(saver, clock):
+    def work(item):
+        sleep(item * HOUR)
+        return {"log": item}
+
+    app = make_map(work, [3, 1, 2]).compile(checkpoint_saver=saver, clock=clock)
+    worker = Worker(saver, app)
+    app.submit({}, T)
+    for count in (1, 2, 3, 4):
+        assert worker.run(once=True) == count
+        clock.advance(HOUR)
+    assert log_of(saver) == [3, 1, 2]
+
+
 def test_due_threads_are_taken_in_the_order_of_their_times(saver, clock):
     order = []
 

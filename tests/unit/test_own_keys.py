@@ -27,7 +27,7 @@ from graphkit import (
 )
 from graphkit.retention import RetentionPolicy
 from graphkit.saver_kit import freeze
-from graphkit.transfer import copy_threads, export_threads
+from graphkit.transfer import copy_threads, export_threads, import_threads
 from savers import (
     DESTROYED,
     AccessControlledSaver,
@@ -511,12 +511,15 @@ def test_copies_and_exports_of_all_pass_over_what_is_erased(two_subjects, target
             list(export_threads(source, ["t"], plaintext=True))
 
 
-def test_key_for_decides_about_what_comes_from_a_plain_store(target, tmp_path):
+def test_key_for_decides_about_what_comes_from_a_plain_store_or_readable_lines(target, tmp_path):
     with FileSystemSaver(tmp_path / "plain", fsync="never") as plain, target(cipher=by_subject()) as copied:
         put_some(plain, "t", "ann")
         plain.put(INNER, about("ann", 90))
-        copy_threads(plain, copied)
+        put_some(plain, "other", "bob")
+        copy_threads(plain, copied, ["t"])
+        import_threads(copied, export_threads(plain, ["other"]))
         assert copied.own_key(T) == copied.own_key(INNER) == "ann"
+        assert copied.own_key("other") == "bob"
 
 
 # Files

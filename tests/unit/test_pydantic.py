@@ -8,7 +8,7 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from graphkit import REMOVE, RESET, Channels, GraphResume
+from graphkit import REMOVE, RESET, Channels, GraphResume, RemoveByHash, StateGraph
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import MemorySaver
 from tests.support.graphs import CONFIG, make_chain
@@ -130,6 +130,7 @@ def test_reset_and_remove_of_fields_with_defaults():
     final = run(Model, {"name": "n", "count": 5, "even": 4}, {"count": RESET, "even": REMOVE})
     assert final.count == 0
     assert "even" not in final
+    assert run(Model, {"name": "n", "tags": [1, 2]}, {"tags": [RemoveByHash(1), 3]}).tags == [2, 3]
     saver = MemorySaver()
     graph = compiled(Model, {"even": REMOVE}, checkpoint_saver=saver)
     graph.invoke({"name": "n"}, CONFIG)
@@ -186,6 +187,14 @@ def test_model_validators_see_the_whole_update_at_once():
         run(Span, {"low": 1, "high": 2}, {"unknown": 5})
     with pytest.raises(NodeExecutionError, match="low"):
         run(Span, {"low": 1, "high": 2}, {"low": REMOVE})
+
+
+def test_a_model_validator_writes_no_more_than_changed():
+    schema = StateGraph(Span)._schema
+    data, _ = schema.merge_input(schema.initial_state(), {"low": 1, "high": 5, "notes": ["a"]})
+    new, ops = schema.merge(data, {"low": 2})
+    assert set(ops) == {"low", "width"}
+    assert new["inner"] is data["inner"]
 
 
 @pytest.mark.parametrize("one_piece", [False, True])

@@ -28,6 +28,7 @@ from graphkit.errors import (
     CheckpointNotFoundError,
     CheckpointSerializationError,
     CheckpointStorageError,
+    MaxIterationsError,
     ThreadBusyError,
 )
 from graphkit.recovery import arecover, last_good, recover
@@ -86,6 +87,12 @@ def test_after_a_failure_what_had_finished_is_not_run_again(saver):
     state = recover(line(saver, calls), "t")
     assert calls == ["c", "d"]
     assert state["path"] == list("abcd")
+
+
+@pytest.mark.requirement("H12")
+def test_recovery_with_an_empty_state(saver):
+    saver.put(AT, Checkpoint(node_id="b", next_node_id="c", state={}))
+    assert recover(line(saver, []), AT)["path"] == ["c", "d"]
 
 
 @pytest.mark.requirement("H42")
@@ -191,7 +198,7 @@ def test_damage_in_a_namespace_is_found_too(root):
             saver.put(at, Checkpoint(node_id=f"n{n}", next_node_id=None, state={"n": n}))
     saver.close()
     damage(next(path for path in root.rglob("log") if "child" in str(path)), -1)
-    fresh = FileSystemSaver(root, fsync="never")
+    fresh = SaverWrapper(SaverWrapper(FileSystemSaver(root, fsync="never")))
 
     assert last_good(fresh, "t").state == {"n": 2}
     assert fresh.get(inner).state == {"n": 1}
@@ -233,12 +240,14 @@ def test_without_a_repair_the_history_is_walked_back_and_gone_on_from(k, list_sa
 
 
 @pytest.mark.requirement("H45")
-def test_pending_writes_of_the_good_one_go_along(list_saver):
+def test_pending_writes_of_the_good_one_go_along_and_its_time_does_not(list_saver):
     saver = Spoilt(list_saver)
-    first = saver.put(AT, Checkpoint(node_id="a", next_node_id="b", state={"path": ["a"]}))
+    first = saver.put(AT, Checkpoint(node_id="a", next_node_id="b", state={"path": ["a"]}, created_at=NEW_YEAR))
     saver.put_writes(first, {"update:0": {"x": 1}})
     saver.bad = {saver.put(AT, Checkpoint(node_id="b", next_node_id="c", state={})).checkpoint_id}
     assert recover(line(saver, []), "t")["x"] == 1
+    (copy,) = [info for info in saver.history(AT) if info.parent_id == first.checkpoint_id]
+    assert copy.created_at > NEW_YEAR
 
 
 @pytest.mark.requirement("H45")
@@ -688,6 +697,13 @@ def test_the_note_names_thread_node_step_and_the_way_on():
 
     for part in ("'order-1'", "'check'", "step 2", "resume('order-1')"):
         assert part in note
+
+
+def test_other_errors_of_a_run_have_the_note_too():
+    app = make_chain({}, a=lambda state: {}, b=check).compile(checkpointer=MemorySaver(), max_iterations=1)
+    with pytest.raises(MaxIterationsError) as caught:
+        app.invoke({}, CONFIG)
+    assert "resume('order-1')" in notes_of(caught.value)
 
 
 def test_the_node_of_a_nested_graph_is_named_by_its_whole_way_and_once():

@@ -72,6 +72,16 @@ def test_limits_alert_once_per_crossing(saver):
     assert [thread for thread, _, _ in alerts if thread] == ["t", "t"]
 
 
+def test_a_thread_that_leaves_the_policy_for_a_while_has_not_been_below_its_limit():
+    saver, alerts = MemorySaver(), []
+    options = {"statuses": ["finished"], "on_limit": lambda *found: alerts.append(found)}
+    policy = RetentionPolicy(max_bytes_per_thread=1, **options)
+    for next_node in ("__END__", "b", "__END__"):
+        fill(saver, "t", next_node=next_node)
+        policy.apply(saver)
+    assert len(alerts) == 1
+
+
 @pytest.mark.parametrize("error", [RuntimeError("no connection"), SystemExit("too large")])
 def test_an_alert_that_fails_ends_no_pass_and_without_on_limit_there_is_a_warning(caplog, error):
     saver = MemorySaver()

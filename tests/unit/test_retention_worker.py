@@ -215,6 +215,22 @@ def test_a_policy_rests_only_while_the_worker_has_something_else_to_do(monkeypat
     assert [len(ids(saver, f"old {number}")) for number in range(3)] == [2, 2, 2]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_worker_does_not_wait_for_a_policy_whose_thread_has_ended():
+    class Ending(MemorySaver):
+        def threads(self, **options):
+            if threading.current_thread().name == "graphkit-retention":
+                raise SystemExit
+            return super().threads(**options)
+
+    saver = Ending()
+    worker = Worker(saver, make_app(saver), policy=KEEP_TWO)
+    running = threading.Thread(target=worker.run, kwargs={"once": True}, daemon=True)
+    running.start()
+    running.join(PATIENCE)
+    assert not running.is_alive()
+
+
 def test_a_worker_refuses_what_it_could_never_apply():
     app = make_app(MemorySaver())
     with pytest.raises(CheckpointerConfigurationError, match="must be a graphkit"):

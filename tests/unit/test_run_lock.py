@@ -71,6 +71,15 @@ def test_a_task_that_outlives_the_holder_does_not_hold_it(saver, app):
     assert asyncio.run(main()) == frozenset()
 
 
+def test_another_saver_on_the_same_store_is_another_party(tmp_path):
+    one, other = (FileSystemSaver(tmp_path, lock_timeout=0) for _ in range(2))
+    with one.run_lock(CONFIG):
+        with pytest.raises(ThreadBusyError), other.run_lock(CONFIG):
+            pass
+        with SaverWrapper(one).run_lock(CONFIG), one.run_lock(CONFIG):
+            pass
+
+
 def test_two_runs_inside_the_lock_do_not_run_at_the_same_time(tmp_path):
     saver = MemorySaver(lock_timeout=0)
     app = make_chain({}, a=lambda state: None).compile(checkpoint_saver=saver)

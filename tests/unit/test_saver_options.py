@@ -22,8 +22,8 @@ REQUIRED = {
 NO_SECONDS = ["soon", "1", None, True, -1, float("nan"), []]
 WRONG = {
     "lock_timeout": (REQUIRED, NO_SECONDS),
-    "fsync": (["file", "sqlite"], [*NO_SECONDS, 0, float("inf"), 10**400, {}]),
-    "lease": (["postgres"], [*NO_SECONDS, 0, float("inf")]),
+    "fsync": (["file", "sqlite"], [*NO_SECONDS, 0, 2_147_484, float("inf"), 10**400, {}]),
+    "lease": (["postgres"], [*NO_SECONDS, 0, 2_147_484, float("inf")]),
     "compression": (["file", "sqlite", "postgres"], ["lz4", "", 3, {}]),
     "cipher": (["file", "sqlite", "postgres"], [3, {}]),
     "schema": (["postgres"], ["", 3, "x" * 64]),

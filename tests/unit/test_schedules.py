@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from graphkit import RunnableConfig, schedules
+from graphkit import RetryPolicy, RunnableConfig, schedules
 from graphkit._engine import schedules as engine
 from graphkit._engine.schedules import Schedule, ScheduleAgenda, iter_due_times
 from graphkit.abc import HasVersions
@@ -169,9 +169,11 @@ def test_times_that_pass_while_a_worker_is_busy_are_all_submitted(clock, monkeyp
         ThreadBusyError("graphkit:schedule:hourly", "another", 0.0),
     ],
 )
-def test_times_that_pass_while_the_store_fails_are_all_submitted(clock, monkeypatch, error):
+def test_times_that_pass_while_the_store_fails_are_all_submitted_and_pauses_grow(clock, monkeypatch, error):
     now = 1000.0
+    attempts = []
     monkeypatch.setattr(engine, "monotonic", lambda: now)
+    monkeypatch.setattr(RetryPolicy, "delay_after", lambda policy, attempt: attempts.append(attempt) or 1.0)
     saver = MemorySaver()
     schedules.add(saver, "hourly", "0 * * * *", {}, created_at=clock())
     failing = ScriptedSaver(saver).fail("put", error, times=4)
@@ -185,6 +187,7 @@ def test_times_that_pass_while_the_store_fails_are_all_submitted(clock, monkeypa
         submitted += agenda.submit_due()
 
     assert submitted == [f"hourly-2026-11-30T{hour:02}:00Z" for hour in range(9, 15)]
+    assert attempts == ([] if isinstance(error, ThreadBusyError) else [1, 2, 3, 4])
 
 
 def test_a_schedule_of_another_graph_is_submitted_for_its_worker(saver, clock):

@@ -104,6 +104,10 @@ def test_a_typed_dict(key, updates, expected):
     assert run(Typed, {}, {key: first}, {key: second})[key] == expected
 
 
+def test_a_node_may_read_before_anything_was_written():
+    assert run(Typed, {}) == {"appended": []}
+
+
 def test_a_reducer_that_does_not_take_two_values():
     class Wrong(TypedDict):
         x: Annotated[int, lambda only: only]

@@ -40,8 +40,11 @@ def sealed(keys=KEYS, owner=OWNER, payload=PAYLOAD, **place):
 
 
 def test_what_was_sealed_is_opened_and_the_flag_goes():
-    opened = seal_of().open(frame_of(sealed()), FID)
+    seal, stored = seal_of(), sealed()
+    opened = seal.open(frame_of(stored), FID)
     assert (opened.payload, opened.flags) == (PAYLOAD, KEY)
+    continued = seal.seal(PAYLOAD, pack_place(**PLACE))
+    assert continued[:20] == stored[:20]  # with the salt of the log
 
 
 def test_the_bytes_are_those_of_the_specification():
@@ -95,8 +98,11 @@ def test_a_wrong_key_a_missing_key_and_no_keys_are_errors_that_name_the_key():
 
 
 @pytest.mark.requirement("P70")
-def test_no_flipped_bit_is_ever_opened():
+def test_no_flipped_bit_and_no_prefix_is_ever_opened():
     stored = bytearray(sealed(payload=b"short"))
+    for size in range(len(stored)):
+        with pytest.raises((CheckpointKeyError, CheckpointCorruptionError)):
+            seal_of().open(frame_of(bytes(stored[:size])), FID)
     for bit in range(len(stored) * 8):
         stored[bit // 8] ^= 1 << bit % 8
         with pytest.raises((CheckpointKeyError, CheckpointCorruptionError)):

@@ -300,7 +300,8 @@ def test_a_list_from_another_channel_knows_nothing_of_ids():
 
 def test_two_histories_that_grow_from_one_list_do_not_know_each_others_ids():
     data, _ = merge(FrozenDict(), {"messages": [{"id": "a"}]}, MessagesState.SCHEMA)
-    one, _ = merge(data, {"messages": {"id": "b"}}, MessagesState.SCHEMA)
+    one, changes = merge(data, {"messages": {"id": "b"}}, MessagesState.SCHEMA)
+    assert changes == {"messages": 1}
     two, _ = merge(data, {"messages": [{"id": "c"}, {"id": "b", "n": 2}]}, MessagesState.SCHEMA)
     assert one["messages"] == [{"id": "a"}, {"id": "b"}]
     assert two["messages"] == [{"id": "a"}, {"id": "c"}, {"id": "b", "n": 2}]

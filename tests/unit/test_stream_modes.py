@@ -14,7 +14,9 @@ from graphkit import (
     RunnableConfig,
     StateGraph,
     StreamMode,
+    interrupt,
 )
+from graphkit.errors import NodeExecutionError
 from savers import MemorySaver
 from tests.support.graphs import connect, make_chain, make_graph, nodes_of
 
@@ -104,6 +106,22 @@ def test_chunks_of_generators_are_custom_items(read):
     assert [item.node for mode, item in items if mode == "values"] == [START, "talk", END]
 
 
+@both
+def test_an_interrupt_is_the_last_item(read):
+    app = make_chain({}, ask=lambda state: interrupt("sure?")).compile(checkpoint_saver=MemorySaver())
+    *_, (mode, stop) = read(app, {}, config=RunnableConfig("t"), stream_mode=["custom", "values"])
+    assert (mode, stop.payload) == ("values", "sure?")
+
+
+@both
+def test_an_error_of_a_node_leaves_the_stream(read):
+    def fail(state):
+        raise OSError("no network")
+
+    with pytest.raises(NodeExecutionError, match="no network"):
+        read(chain(fail).compile(), {}, stream_mode="custom")
+
+
 def test_a_value_arrives_while_its_node_runs():
     seen = threading.Event()
 
@@ -163,14 +181,16 @@ def test_invoke_ignores_the_stream_modes_of_the_config():
     assert app.invoke({}, RunnableConfig(stream_mode=["custom", "values"])) == {"log": ["node"]}
 
 
-def test_a_closed_stream_stops_at_the_node_boundary():
+@pytest.mark.parametrize(("modes", "count"), [(["custom"], 1), (["custom", "values"], 3)])
+def test_a_closed_stream_stops_at_the_node_boundary(modes, count):
     def second(state):
         raise AssertionError("the stream is closed")
 
     saver = MemorySaver()
     app = chain(dispatching(1), second).compile(checkpoint_saver=saver)
-    stream = app.stream({}, RunnableConfig("t"), stream_mode=["custom"])
-    assert next(stream) == ("custom", 1)
+    stream = app.stream({}, RunnableConfig("t"), stream_mode=modes)
+    items = [next(stream) for _ in range(count)]
+    assert ("custom", 1) in items
     stream.close()
 
     assert app.get_state(RunnableConfig("t")).next == "second"

@@ -122,6 +122,17 @@ def test_a_chunk_may_be_anything(chunk):
     assert logged(outputs) == []
 
 
+def test_a_command_at_the_end_may_go_elsewhere():
+    def node(state):
+        yield "x"
+        yield Command("z", {"log": "g"})
+
+    graph = make_chain(LOG, g=node, h=Talker("lost").plain, z=lambda state: {"log": "z"})
+    outputs = list(graph.compile().stream({}))
+    assert items(outputs) == [START, "x", "g", "z", END]
+    assert logged(outputs) == ["g", "z"]
+
+
 @pytest.mark.parametrize("kind", ["plain", "async"])
 @pytest.mark.parametrize("late", [[], ["chunk"], [Command()]], ids=["the update", "chunk", "command"])
 def test_nothing_may_come_after_it(saver, kind, late):
@@ -157,6 +168,15 @@ def test_a_failure_in_the_middle(saver, how, kind):
 
     talker.at.clear()
     assert items(run(graph, None, how=how)) == ["x", "y", "g", END]
+
+
+@kinds
+def test_a_question_in_the_middle(saver, how, kind):
+    talker = Talker("x", "y")
+    talker.at["y"] = lambda: interrupt("ok?")
+    graph = make_chain(g=talker.node(kind)).compile(checkpoint_saver=saver)
+    assert items(run(graph, {}, how=how)) == [START, "x", "g"]
+    assert items(run(graph, GraphResume("yes"), how=how)) == ["x", "y", "g", END]
 
 
 def test_an_asynchronous_generator_in_a_synchronous_run(saver):
@@ -242,12 +262,12 @@ def test_updates_of_nodes_and_of_the_commands_of_edges(saver, how):
     ]
 
 
-def test_the_update_of_an_edge_that_a_resume_takes_is_shown(saver):
+def test_the_update_of_an_edge_that_a_resume_takes_is_shown_and_that_of_the_resume_is_not(saver):
     graph = make_graph(LOG, "START>a b>END", a=node("a"), b=node("b"))
     graph.add_conditional_edges("a", lambda state: Command("b", {"edge": 1}))
     compiled = graph.compile(checkpoint_saver=saver, interrupt_after=["a"], interrupt_before_edge=True)
     compiled.invoke({}, CONFIG)
-    assert updates(compiled, GraphResume())[0] == ("b", {"a": {"edge": 1}, "b": {"log": "b"}})
+    assert updates(compiled, GraphResume(update={"mine": 2}))[0] == ("b", {"a": {"edge": 1}, "b": {"log": "b"}})
 
 
 def test_updates_of_forks_and_subgraphs(saver):

@@ -408,6 +408,12 @@ def test_a_failure_inside_names_the_node_and_repeats_nothing(saver, options, how
 
 
 @both
+def test_at_exit_each_history_is_stored_at_its_end_only(saver, how):
+    run(three_levels([], saver, durability="exit"), {}, how=how)
+    assert histories(saver) == [[("z", END)], [("q", END)], [("y", END)]]
+
+
+@both
 def test_at_exit_the_executions_of_a_loop_are_distinguished(saver, how):
     runs, fails = [], []
 
@@ -510,7 +516,8 @@ def test_a_stop_inside_stops_the_run_and_is_answered_through_it(saver, kind, dee
         assert stored_interrupt.checkpoint_ns == pending.checkpoint_ns
 
     given = GraphResume({last.id: answer} if deep else answer)
-    assert logged(run(graph, given, how=how)) == log
+    at = graph.get_state(CONFIG).config if deep else CONFIG
+    assert logged(run(graph, given, at, how=how)) == log
     assert status_of(saver) == "finished"
     assert saver.interrupts("t") == []
     for snapshot in graph.get_state_history(CONFIG):
@@ -714,10 +721,12 @@ def test_metadata_of_the_caller_do_not_mislead_a_resume(saver):
     child = chain(ask=asking).compile()
     graph = make_graph(LOG, "START>s", s=child)
     graph.add_conditional_edges("s", lambda state: "s" if len(state["log"]) < 2 else END, {"s": "s", END: END})
-    app = graph.compile(checkpoint_saver=saver, interrupt_before=["s"])
+    app = graph.compile(checkpoint_saver=saver, interrupt_before=["s"], interrupt_after=["s"])
 
-    for given in ({}, None, GraphResume("one"), None, GraphResume("two")):
-        app.invoke(given, config)
+    given = ({}, None, GraphResume("one"), None, GraphResume("two"))
+    stops = [app.invoke_final(each, config).when for each in given]
+    assert stops == ["before", "inside", "after", "inside", "after"]
+    app.invoke(None, config)
 
     assert app.get_state(CONFIG).values["log"] == ["one", "two"]
     assert saver.get(CONFIG).metadata["doctor"] == "ann"
@@ -833,6 +842,12 @@ def test_a_saver_of_its_own(saver, how):
     assert stored(own, INSIDE) == []
     assert stored(saver) == []
     assert [*own.versions_by_thread_id("t")] == [1]
+
+
+def test_a_saver_of_its_own_without_one_around_it():
+    own = MemorySaver()
+    with_own(own, None, p=Node("p", [])).compile().invoke({}, CONFIG)
+    assert [checkpoint.node_id for checkpoint in own.list(INSIDE)] == ["q", "p", START]
 
 
 def test_a_saver_of_its_own_is_locked_while_the_run_goes_on(saver, tmp_path):

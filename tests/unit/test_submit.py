@@ -32,7 +32,7 @@ from graphkit.errors import (
 from graphkit.operations import submit
 from graphkit.saver_kit import IncomingThread, freeze
 from graphkit.worker import Worker
-from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
+from savers import FileSystemSaver, MemorySaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
 from tests.support.graphs import LOG, ConcurrentCalls, leave_with_status, log_node, make_chain
 from tests.support.savers import contents, saver_fixture
 from tests.support.workers import PATIENCE, log_of, serving, status_everywhere as status
@@ -180,6 +180,13 @@ def make_due(saver):
     saver.put(RunnableConfig("t", queued.id), queued.with_metadata(metadata))
 
 
+def test_declared_stops_hold_for_a_submitted_run(saver):
+    app = make_app(saver, interrupt_before=["a"])
+    app.submit({"log": "in"}, T)
+    app.invoke(None, T)
+    assert [stop.when for stop in saver.interrupts("t")] == ["before"]
+
+
 def test_updates_of_a_queued_thread_come_after_its_input(app, saver):
     app.submit({"log": "in", "x": 1}, T)
     operations.update(saver, T, {"x": 2, "log": "more"})
@@ -204,6 +211,14 @@ def test_a_fork_of_a_queued_thread_is_queued(store):
     assert status(store, "copy") == "queued"
     assert app.submit({}, RunnableConfig("copy"), key="k") == RunnableConfig("copy")
     assert app.invoke(None, RunnableConfig("copy")).get("log", []) == []
+
+
+def test_a_run_with_durability_exit_is_not_queued_while_it_runs(saver):
+    seen = []
+    app = make_chain(LOG, a=lambda state: seen.append(status(saver))).compile(checkpoint_saver=saver, durability="exit")
+    app.submit({}, T)
+    app.invoke(None, T)
+    assert seen == ["running"]
 
 
 def test_a_run_that_cannot_begin_has_failed(saver):
@@ -249,6 +264,12 @@ def test_what_is_new_needs_no_migration_and_what_is_stored_is_migrated_once(save
     assert final["log"] == ["in", "a", "b", "again", "a", "b"]
 
 
+def test_a_saver_that_refuses_empty_states_takes_submitted_runs():
+    app = make_app(ValidatingSaver(MemorySaver()))
+    app.submit({"log": "in"}, T)
+    assert app.invoke(None, T)["log"] == ["in", "a", "b"]
+
+
 # What is refused
 
 
@@ -291,6 +312,22 @@ def test_a_thread_with_a_run_that_has_not_ended_is_busy(saver, wanted):
         with pytest.raises(ThreadBusyError, match=f"its run is {wanted}"):
             submit(saver, {}, "t", **options)
     assert contents(saver) == before
+
+
+def test_a_thread_is_busy_for_its_own_nodes(saver):
+    """They hold its run lock, so that only its status refuses."""
+
+    def node(state):
+        with pytest.raises(ThreadBusyError, match="its run is running"):
+            submit(saver, {}, "t")
+
+    make_chain(LOG, a=node).compile(checkpoint_saver=saver).invoke({}, T)
+
+
+def test_a_failed_thread_takes_a_new_run(saver):
+    leave_with_status(saver, "failed")
+    submit(saver, {}, "t")
+    assert status(saver) == "queued"
 
 
 def test_a_thread_that_another_process_holds_is_busy(tmp_path):

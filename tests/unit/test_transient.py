@@ -82,14 +82,26 @@ def test_a_node_and_an_edge_may_change_it(watched):
     assert not [text for text in shown(outputs) if SECRET in text]
 
 
+@pytest.mark.parametrize("is_nested", [False, True])
 @both
-def test_after_a_resume_it_is_gone_or_what_the_resume_brings(watched, how):
+def test_after_a_resume_it_is_gone_or_what_the_resume_brings(watched, is_nested, how):
     seen = []
-    graph = watched.compile(chain(a=lambda state: {"log": interrupt("?")}, b=sees(seen)))
+    built = chain(a=lambda state: {"log": interrupt("?")}, b=sees(seen))
+    graph = watched.compile(chain(s=built.compile()) if is_nested else built)
     for brings, expected in (({}, None), ({"token": SECRET}, SECRET)):
         run(graph, {"token": SECRET}, how=how)
         assert not [text for text in shown(run(graph, GraphResume("x", update=brings), how=how)) if SECRET in text]
         assert seen.pop() == expected
+
+
+@pytest.mark.parametrize("when", [{"interrupt_before": ["b"]}, {"interrupt_after": ["a"]}])
+def test_at_a_declared_stop_an_answer_may_bring_it(watched, when):
+    seen = []
+    graph = watched.compile(chain(a=lambda state: {"log": "a"}, b=sees(seen)), **when)
+    graph.invoke({"token": SECRET}, CONFIG)
+    graph.invoke(GraphResume({"token": SECRET, "log": "answer"}), CONFIG)
+    assert seen == [SECRET]
+    assert graph.get_state(CONFIG).values == {"log": ["a", "answer"]}
 
 
 def test_its_default_is_there_after_a_resume_too(saver):

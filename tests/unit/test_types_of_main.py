@@ -183,6 +183,11 @@ def test_a_name_of_main_is_not_given_to_one_of_several_classes():
     assert type(codec.unpack(data)[0]) is exact
 
 
+def test_names_of_other_modules_are_not_given_to_another_class():
+    with pytest.raises(CheckpointSerializationError, match="its type is not registered"):
+        Codec([Item]).unpack(pack_as("other.Item"))
+
+
 def test_the_error_of_an_unknown_name_of_main_has_the_advice():
     with pytest.raises(CheckpointSerializationError) as caught:
         Codec([make_class("other")]).unpack(pack_as("__main__.Note"))

@@ -230,7 +230,7 @@ def test_a_running_thread_cannot_be_updated_from_outside():
     with pytest.raises(ThreadBusyError):
         compiled.update_state(CONFIG, {})
     stream.close()
-    compiled.update_state(CONFIG, {})
+    compiled.update_state(CONFIG, None)
 
 
 # --- an earlier checkpoint: its next node is executed anew ------------------------------------------------------------
@@ -284,12 +284,14 @@ def test_after_an_earlier_checkpoint_all_of_its_next_node_runs_with_the_new_valu
     compiled = make().compile(checkpoint_saver=saver)
     assert compiled.invoke({"n": 1}, CONFIG)["log"] == ["a", *(word.format(n=1) for word in log)]
     config = next(snapshot for snapshot in compiled.get_state_history(CONFIG) if snapshot.node == "a").config
+    before = list(saver.list(CONFIG))
 
     for _ in range(deaths):
         die_in_update(compiled, saver, monkeypatch, config, {})
         config = CONFIG
     compiled.update_state(config, {"n": 1})
 
+    assert list(saver.list(CONFIG))[deaths + 1 :] == before
     assert status_of(saver) == "stalled"
     assert compiled.invoke(None, CONFIG)["log"] == ["a", *(word.format(n=2) for word in log)]
 

@@ -87,6 +87,14 @@ def test_a_stop_after_the_last_node_is_brought_to_its_end(saver):
     assert Worker(saver, app).run(once=True) == 0
 
 
+def test_a_passed_stop_at_the_end_is_cleared_away_if_the_graph_wants_that(saver):
+    app = log_of(a=None).compile(checkpoint_saver=saver, interrupt_after=["a"], preserve=False)
+    app.invoke({}, RunnableConfig("t"))
+    answer(saver, "t", None)
+    assert Worker(saver, app).run(once=True) == 1
+    assert not saver.threads()
+
+
 def test_a_crashed_run_goes_on_where_it_was(saver):
     app = log_of(a=None, b=None, c=None).compile(checkpoint_saver=saver)
     crash(app, "t", after="b")
@@ -304,16 +312,25 @@ class Work:
         return served.result()
 
 
-def test_stopping_stops_at_the_node_boundary_and_leaves_the_run_to_others(saver):
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_stopping_stops_at_the_node_boundary_and_leaves_the_run_to_others(saver, is_nested):
     work = Work()
-    app = log_of(a=None, work=work, c=None).compile(checkpoint_saver=saver)
+    app = app_with(work, saver, is_nested=is_nested)
     crash(app, "t", after="a")
     assert work.stop_worker_of(app) == 1
-    assert log(app, "t") == ["a", "work"]
+    assert log(app, "t") == (["a"] if is_nested else ["a", "work"])
     assert not saver.interrupts("t")
     assert status(saver, "t") == "answered"
     assert Worker(saver, app).run(once=True) == 1
     assert log(app, "t") == ["a", "work", "c"]
+
+
+def app_with(work, saver, *, is_nested):
+    """A graph of the nodes a, work and c; the last two may be in a nested graph."""
+    graph = log_of(a=None, work=work, c=None)
+    if is_nested:
+        graph = make_chain(LOG, a=noting("a", None), child=log_of(work=work, c=None).compile())
+    return graph.compile(checkpoint_saver=saver)
 
 
 def test_a_stopped_worker_leaves_a_human_s_stop_alone(saver):
@@ -328,10 +345,7 @@ def test_a_stopped_worker_leaves_a_human_s_stop_alone(saver):
 @pytest.mark.parametrize("is_nested", [False, True])
 def test_a_stopped_worker_leaves_a_run_that_others_paused(saver, is_nested):
     work = Work()
-    graph = log_of(a=None, work=work, c=None)
-    if is_nested:
-        graph = make_chain(LOG, a=noting("a", None), child=log_of(one=work, two=None).compile())
-    app = graph.compile(checkpoint_saver=saver)
+    app = app_with(work, saver, is_nested=is_nested)
     crash(app, "t", after="a")
     assert work.stop_worker_of(app, before=lambda: pause(saver, "t")) == 1
     assert [stop.when for stop in saver.interrupts("t")] == ["before"]

@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 
 from graphkit import END, START, BaseCheckpointSaver, Checkpoint, RunnableConfig
-from graphkit.cli.values import parse_age
+from graphkit.cli.values import UsageError, parse_age
 from savers import FileSystemSaver, SqliteSaver
 from tests.support.graphs import make_chain
-from tests.support.terminal import NOW, checkpoint, damage, graphkit, minutes_ago, read_json
+from tests.support.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago, read_json
 
 
 def test_threads_in_a_pipe(store):
@@ -256,6 +256,16 @@ def test_a_rate_wants_a_minute_of_history(tmp_path, seconds, rate):
     assert ("per hour" in graphkit("stats", tmp_path / "new").out) == (rate is not None)
 
 
+def test_a_thread_was_updated_when_it_asked_or_failed(saver, store):
+    asks = {**STOP, "created_at": minutes_ago(5)}
+    fails = {"node_id": "read", "type": "E", "message": "no", "at": minutes_ago(3)}
+    saver.put_writes(RunnableConfig("order-17"), {"interrupt:q-2": asks})
+    saver.put_writes(RunnableConfig("import-a"), {"failure": fails})
+    rows = read_json("threads", store, "--sort", "age")
+    assert [row["thread"] for row in rows] == ["import-a", "order-17", "order-18"]
+    assert [row["updated"][11:16] for row in rows] == ["11:57", "11:55", "11:13"]
+
+
 @pytest.mark.requirement("P60")
 def test_the_size_of_a_store_and_of_a_thread_is_that_of_its_files(store):
     files = {path: path.stat().st_size for path in store.rglob("*") if path.is_file()}
@@ -300,6 +310,12 @@ def test_an_age():
         ("1w", timedelta(7)),
     ):
         assert parse_age(text) == expected
+
+
+def test_what_is_no_age():
+    for text in ("", "5", "min", "3 fortnights", "1h30", "1e9w", "1e400s", "-1d"):
+        with pytest.raises(UsageError):
+            parse_age(text)
 
 
 def test_a_filter_that_makes_no_sense_is_refused_even_where_there_is_nothing_to_choose_from(tmp_path):

@@ -13,6 +13,9 @@ from tests.support.logs import limit_cache
 T = RunnableConfig("t")
 
 
+INNER = RunnableConfig("t", checkpoint_ns="inner")
+
+
 def remove_thread(root):
     shutil.rmtree(next(root.glob("t-t-*")))
 
@@ -138,6 +141,16 @@ def test_what_another_process_rewrites_and_then_deletes_or_releases_is_no_loss(r
     ENDS[end](other)
     saver.put(T, make_checkpoint(4))
     assert list_numbers(saver, T) == [4]
+
+
+def test_a_copy_that_another_process_deletes_is_no_loss(opener):
+    saver = opener()
+    for config in (T, INNER):
+        saver.put(config, make_checkpoint(0))
+    saver.copy("t", "copied")  # puts a mark first, which keeps the log open that the copy replaces
+    assert opener().delete("copied")
+    saver.put(RunnableConfig("copied"), make_checkpoint(1))
+    assert list_numbers(saver, RunnableConfig("copied")) == [1]
 
 
 def test_one_state_may_be_larger_than_the_cache(opener, monkeypatch):

@@ -98,6 +98,12 @@ def test_a_copy_within_a_store_needs_two_names(store):
         assert graphkit("copy", store, *args).code == 2
 
 
+def test_versions_may_be_left_out(store, tmp_path, saver):
+    saver.release(RunnableConfig("order-18"))
+    done = read_json("copy", store, "--to", tmp_path / "b", "--no-versions")
+    assert (done["threads"], done["versions"]) == (["import-a", "order-17"], 0)
+
+
 def test_types_of_a_graph(store, shop, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     place = import_module("shop").Place

@@ -211,6 +211,16 @@ def test_repair_keeps_them(tmp_path):
     assert FileSystemSaver(tmp_path).verify().ok
 
 
+def test_a_watch_reports_them_with_their_checkpoint(saver, opener):
+    saver.put(ROOT, made("a"))
+    interrupt = {"node_id": "n", "when": "before", "payload": 1, "metadata": {}, "created_at": crashes.WHEN}
+    with opener().watch("t") as watch:
+        saver.put_writes(at("b"), {"interrupt:i": interrupt}, early=True)
+        saver.put(ROOT, made("b"))
+        seen = [next(watch) for _ in range(2)]
+    assert [(change.kind, change.checkpoint.id) for change in seen] == [("checkpoint", "b"), ("interrupt", "b")]
+
+
 def test_a_checkpoint_that_replaces_another_has_the_writes_of_both(saver, opener):
     saver.put(ROOT, made("a"))
     saver.put_writes(at("a"), {"of a": 1})

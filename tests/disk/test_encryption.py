@@ -289,6 +289,16 @@ def test_without_the_key_damage_is_still_found_and_not_repaired(store, tmp_path)
         assert saver.verify().ok
 
 
+def test_threads_versions_sizes_and_delete_need_no_key(store, tmp_path):
+    root = shutil.copytree(store, tmp_path / "store")
+    with open_saver(root, None) as saver:
+        assert saver.threads() == ["t"]
+        assert saver.versions_by_thread_id("t") == [1]
+        assert saver.size("t") > 10_000
+        assert saver.delete("t")
+        assert saver.threads() == []
+
+
 # Moved and changed records
 
 

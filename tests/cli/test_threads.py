@@ -239,6 +239,18 @@ def test_the_time_until_an_answer_is_not_that_of_a_node(saver, store):
     assert read_json("stats", store, "order-17")["slowest_node"] == "reserve (1 min 0 s)"
 
 
+def test_the_time_between_runs_after_a_failure_and_until_an_update_is_not_that_of_a_node(saver, store):
+    at = RunnableConfig("order-18")
+    saver.put(at, checkpoint(50, START, "pack", {}, 13, source="input"))
+    saver.put(at, checkpoint(51, "pack", "pack", {}, 50, source="update"))
+    assert took(store, "order-18") == [None, None, 120.0, None]
+    failed = RunnableConfig("import-a")
+    saver.put_writes(failed, {"failure": {"node_id": "read", "type": "E", "message": "no", "at": NOW}})
+    saver.put_writes(failed, {"failure": None})  # the run went on
+    saver.put(failed, checkpoint(50, "read", "write", {}, 21))
+    assert took(store, "import-a") == [None, None]
+
+
 def test_the_time_of_a_node_that_was_resumed_begins_with_the_resume(saver, store):
     resumed_at = minutes_ago(10.5).isoformat()
     saver.put(RunnableConfig("import-a"), checkpoint(50, "read", "write", {}, 21, resumed_at=resumed_at))

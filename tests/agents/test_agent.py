@@ -172,6 +172,21 @@ def test_what_was_opened_for_an_agent_that_cannot_be_built_is_closed(build):
     assert len(closed) == 2
 
 
+def test_all_resources_are_closed_although_one_fails():
+    closed = []
+
+    class Failing:
+        def close(self):
+            raise OSError("the disk is gone")
+
+    resources = [SaverInMemory(closed).build(), Failing(), SaverInMemory(closed).build()]
+    agent = Agent(resources=resources)
+    for close in (agent.close, lambda: asyncio.run(agent.aclose())):
+        with pytest.raises(OSError, match="the disk is gone"):
+            close()
+    assert len(closed) == 4
+
+
 def test_building_with_mcp_servers_in_a_running_loop_names_abuild():
     servers = {"files": {"command": "/bin/false"}}
     inner = AgentConfig(steps=[{"type": "llm", "model": echo}], mcp_servers=servers)
@@ -474,6 +489,34 @@ def test_a_graph_that_is_compiled_takes_no_other_checkpointer():
     step = {"type": "agent", "agent": make_graph(thought=1).compile(), "checkpointer": MemorySaver()}
     with pytest.raises(ValueError, match=r"Invalid step 0: .*give the checkpointer to the agent itself"):
         build_it(AgentConfig(steps=[step]))
+
+
+class BothWays(Script):
+    """Can be called and awaited; `arequest` waits until all runs are in it."""
+
+    def __init__(self, runs):
+        super().__init__("done")
+        self.barrier = asyncio.Barrier(runs)
+
+    async def arequest(self, messages, tools=(), on_text=None):
+        async with asyncio.timeout(60):
+            await self.barrier.wait()
+        return super().request(messages, tools, on_text)
+
+
+def test_asynchronous_runs_wait_for_their_models_without_threads():
+    # more runs than asyncio has threads: with a thread each, they would never all wait at once
+    runs = 100
+    agent = AgentBuilder().with_chat(BothWays(runs)).build()
+
+    async def stream():
+        return [output async for output in agent.astream({"messages": []})]
+
+    async def converse_all():
+        asked = [agent.arun({"messages": []}) for _ in range(runs // 2)]
+        return await asyncio.gather(*asked, *(stream() for _ in range(runs // 2)))
+
+    assert len(asyncio.run(converse_all())) == runs
 
 
 # Wrong input

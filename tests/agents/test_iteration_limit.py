@@ -84,6 +84,15 @@ def test_the_calls_of_one_message_count_once():
     assert agent.run("look")["messages"][-1]["content"] == "seen"
 
 
+def test_an_agent_in_a_step_counts_its_own_nodes_to_the_limit_of_the_outer_one():
+    model = Greedy()
+    inner = make_builder(model).with_max_iterations(2).build()
+    outer = AgentBuilder().with_step("inner", inner).with_max_iterations(5).build()
+    with pytest.raises(MaxIterationsError, match="its max_iterations, 5,"):
+        outer.run({"messages": [{"role": "user", "content": "look"}]})
+    assert model.requests == 3
+
+
 def test_a_wrong_limit_is_refused():
     for limit in (0, True, "3"):
         with pytest.raises(AgentConfigurationError, match=r"^max_iterations: must be "):

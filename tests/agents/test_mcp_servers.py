@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from graphkit import END, START, StateGraph
-from graphkit.agents import AgentBuilder
+from graphkit import END, START, RetryPolicy, StateGraph
+from graphkit.agents import AgentBuilder, ToolError
 from graphkit.agents.mcp_servers import McpServers
 from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError, MissingDependencyError
 from savers import FileSystemSaver
@@ -461,6 +461,21 @@ def test_a_call_has_a_time_limit_unless_the_settings_have_none(plain):
     assert set(limits().values()) == {300}
     assert set(limits(calls={"timeout": None}).values()) == {None}
     assert limits(tools={"add": {"timeout": 2}, "wait": None}, calls={"timeout": 9}) == {"add": 2, "wait": 9}
+
+
+def test_the_settings_say_what_a_failed_call_does(plain):
+    again = RetryPolicy(max_attempts=3, initial_delay=0, jitter=False, retry_on=McpServerError)
+    settings = plain.settings | {"tools": {"die": {"retry": again}, "complain": {"retry": again}}}
+    repeated, once = run_agent(
+        settings, "done", tool_calls=[call("die", how_often=2), call("complain", name="PATH", kind="tool")]
+    )
+    assert repeated == "alive in attempt 3"
+    assert once.startswith("Error: McpToolError: ")
+    with pytest.raises(ToolError, match=r"tool 'refuse' failed in call 'c1': McpServerError: .*: quota"):
+        run_agent(
+            plain.settings | {"calls": {"on_error": "raise"}},
+            tool_calls=[call("refuse", id="c1", code=-32000, message="quota")],
+        )
 
 
 def test_half_a_surrogate_pair_stops_neither_a_call_nor_its_connection(plain):

@@ -203,6 +203,13 @@ def test_what_does_not_pass_is_asked_once(connect, ask, reply, reason):
     assert f"after 1 attempt: {reason}" in str(caught.value)
 
 
+def test_a_server_that_is_not_there(connect):
+    with chat_server.start([]) as server:
+        pass
+    with pytest.raises(ModelError, match=r"after 3 attempts: the connection to http://127.0.0.1:\d+/v1/ failed"):
+        connect(server).request(QUESTION)
+
+
 @pytest.mark.parametrize("value", ["7", "Sun, 06 Nov 1994 08:49:37 GMT", "soon"])
 def test_no_attempt_starts_before_the_time_that_the_server_names(connect, monkeypatch, value):
     delays = []

@@ -277,6 +277,28 @@ def test_a_stream_yields_events_while_they_happen_and_the_result_last():
     assert len(script.asked) == 2
 
 
+@pytest.mark.parametrize("first", ["run", "stream"])
+def test_a_run_that_was_streamed_goes_on_without_a_stream_and_the_other_way_round(first):
+    script = Script([call("break_down", "c1")], "done")
+    agent = make_shop(script, [])
+    attempts = []
+
+    @agent.tool_plain
+    def break_down() -> str:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise OSError("no")
+        return "yes"
+
+    durable = make_durable(agent, MemorySaver())
+    runs = {"run": durable.run, "stream": lambda prompt, thread: [*durable.stream(prompt, thread)][-1]}
+    with pytest.raises(NodeExecutionError, match="no"):
+        runs.pop(first)("go", "t")
+    (go_on,) = runs.values()
+    assert go_on(None, "t").output.strip() == "done"
+    assert len(script.asked) == 2
+
+
 def test_closing_a_stream_ends_the_call_of_the_model():
     ended = []
 

@@ -66,6 +66,14 @@ def test_the_model_gets_the_schemas_and_the_results_of_its_calls(run, till):
     assert (result["role"], result["tool_call_id"], result["content"]) == ("tool", "c1", "2")
 
 
+def test_tools_of_a_step_belong_to_its_model_only(till):
+    one, two = Script("x"), Script("x", "y")
+    agent = AgentBuilder().with_chat(one, tools=[till.sell]).with_chat(two).with_tools(till.add).build()
+    agent.run("go")
+    assert [schema["function"]["name"] for schema in one.requests[0][1]] == ["add", "sell"]
+    assert [schema["function"]["name"] for schema in two.requests[0][1]] == ["add"]
+
+
 @pytest.mark.sweep(ALL)
 def test_calls_of_one_message_run_at_the_same_time(run):
     both = threading.Barrier(2, timeout=60)

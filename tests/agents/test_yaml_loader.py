@@ -7,7 +7,7 @@ import traceback
 import pytest
 from hypothesis import given, strategies as st
 
-from graphkit import RetryPolicy
+from graphkit import RetryPolicy, RunnableConfig
 from graphkit.agents import AgentBuilderDirector, AgentConfig, CheckpointerConfig, load_agent, load_agent_config
 from graphkit.agents.yaml_loader import check_agent_file, make_schema
 from graphkit.errors import (
@@ -16,6 +16,7 @@ from graphkit.errors import (
     AgentFileSyntaxError,
     MissingDependencyError,
 )
+from savers import FileSystemSaver
 from tests.agents import application
 from tests.support.agents import APP, STEPS
 
@@ -73,6 +74,21 @@ def test_a_tool_of_the_decorator_may_get_other_options_and_keeps_them_as_data(wr
     assert config.to_dict()["tools"] == [
         {"function": f"{APP}:cancel_order", "requires_approval": False, "name": "stop"}
     ]
+
+
+@pytest.mark.requirement("P43")
+@pytest.mark.parametrize("place", ["step", "agent"])
+def test_a_nested_agent_has_a_checkpointer_of_its_own(place, write, tmp_path):
+    block = "checkpointer: {type: file, config: {base_directory: inner}}"
+    function = f"state_type: '{APP}:OrderState', steps: [{{type: function, function: '{APP}:Shop.ship'}}]"
+    agent = f"agent: {{{function}}}, {block}" if place == "step" else f"agent: {{{function}, {block}}}"
+    outer = "checkpointer: {type: file, config: {base_directory: outer}}"
+    path = write(f"state_type: '{APP}:OrderState'\n{outer}\nsteps: [{{type: agent, name: ship, {agent}}}]\n")
+    load_agent(path).run({"order": "", "city": ""}, "t")
+    with FileSystemSaver(tmp_path / "outer") as saver:
+        assert list(saver.namespaces("t")) == [""]
+    with FileSystemSaver(tmp_path / "inner") as saver:
+        assert saver.list(RunnableConfig("t", checkpoint_ns="ship"))
 
 
 def test_only_what_the_file_names_is_replaced_by_variables(write):

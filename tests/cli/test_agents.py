@@ -226,6 +226,18 @@ def test_an_approval_waits_for_the_next_process_and_no_call_is_repeated():
     assert calls() == ["model", "cancel 3", "model", "model"]
 
 
+def test_an_answer_is_kept_when_the_input_ends_before_the_next_one():
+    first = run("--thread", "bob", "--json", stdin="cancel both\ny\n")
+    assert [payload["arguments"] for payload in json.loads(first.lines[-1])["waiting"]] == [{"number": 4}]
+    assert calls() == ["model", "cancel 3"]
+    messages = [json.loads(line)["message"] for line in first.lines[:-1]]
+    assert [message["role"] for message in messages] == ["user", "assistant"], "one line for both calls"
+    done = run("--thread", "bob", stdin="n\n")
+    assert done.err.count("approve cancel_order") == 1
+    assert 'cancel_order {"number": 4}' in done.err
+    assert calls() == ["model", "cancel 3", "model"]
+
+
 def test_another_question_takes_any_answer():
     Path("shop.yaml").write_text(agent_file(steps="  - {type: function, function: 'agent_shop:ask'}\n"))
     done = run("--thread", "bob", stdin='Hello\nBern\nAgain\n{"zip": 3000}\n')

@@ -5,7 +5,7 @@ import pytest
 from graphkit import RunnableConfig
 from graphkit.cli.resolve import load_app
 from savers import FileSystemSaver
-from tests.support.terminal import STOP, assert_refused, checkpoint, damage, graphkit, minutes_ago, read_json
+from tests.support.terminal import NOW, STOP, assert_refused, checkpoint, damage, graphkit, minutes_ago, read_json
 
 AT = RunnableConfig("order-17")
 
@@ -67,6 +67,12 @@ def test_an_answer_from_the_input_and_as_json(waiting):
     assert (done.json["answer"], done.json["node"]) == ({"ok": True}, "approve")
     resumed(waiting)
     assert "approval: {'ok': True}" in state_of(waiting).state["log"]
+
+
+def test_bad_json_changes_nothing(waiting):
+    done = graphkit("answer", waiting, "order-17", "--value", "yes")
+    assert_refused(done, 2, "--value is not JSON", "text needs quotes")
+    assert len(read_json("interrupts", waiting)) == 1
 
 
 def test_one_of_several_questions(saver, store):
@@ -158,6 +164,17 @@ def test_a_rollback_removes_nothing(waiting):
     assert after[0]["parent"] == reserved
     assert after[0]["source"] == "fork"
     assert after[0]["status"] == "interrupted"
+
+
+@pytest.mark.parametrize("command", [["fork", "order-18", "new"], ["rollback", "order-18", "0011"]])
+def test_a_fork_and_a_rollback_have_a_creation_time_of_their_own(store, command):
+    name, thread, target = command
+    before = read_json("history", store, thread)
+    assert graphkit(name, store, thread, target).code == 0
+    head, *rest = read_json("history", store, target if name == "fork" else thread)
+    assert (head["created"], head["seconds"]) == (NOW.isoformat(), None)
+    # The checkpoints on the way to it are those of the other thread, times included.
+    assert rest == (before[1:] if name == "fork" else older(before))
 
 
 def test_unknown_threads_have_near_matches(store):

@@ -1,7 +1,13 @@
 """copy: within a store, and to another one."""
 
+from importlib import import_module
+
+import pytest
+
 from graphkit import RunnableConfig
+from graphkit.saver_kit import IncomingThread
 from savers import FileSystemSaver
+from tests.support.disks import FileIO
 from tests.support.terminal import assert_refused, checkpoint, graphkit, read_json
 from tests.support.threads import assert_same
 
@@ -90,3 +96,73 @@ def test_a_thread_that_differs_stays_as_it_is(store, tmp_path):
 def test_a_copy_within_a_store_needs_two_names(store):
     for args in ([], ["order-17"], ["a", "b", "c"], ["a", "b", "--no-versions"], ["a", "b", "--plaintext"]):
         assert graphkit("copy", store, *args).code == 2
+
+
+def test_versions_may_be_left_out(store, tmp_path, saver):
+    saver.release(RunnableConfig("order-18"))
+    done = read_json("copy", store, "--to", tmp_path / "b", "--no-versions")
+    assert (done["threads"], done["versions"]) == (["import-a", "order-17"], 0)
+
+
+def test_types_of_a_graph(store, shop, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    place = import_module("shop").Place
+    saver = FileSystemSaver(store, fsync="never", types=[place])
+    saver.put(RunnableConfig("typed"), checkpoint(1, "a", "b", {"place": place("Rome")}))
+    refused = graphkit("copy", store, "typed", "--to", tmp_path / "b")
+    assert_refused(refused, 14, "shop.Place", "--app")
+    assert graphkit("copy", store, "typed", "--to", tmp_path / "b", "--app", shop).code == 0
+    # A stand-in would not be what is stored.
+    assert_refused(graphkit("export", store, "typed"), 14, "here --app MODULE:OBJECT registers the types")
+    lines = graphkit("export", store, "typed", "--app", shop).out
+    assert graphkit("import", tmp_path / "c", "-", "--app", shop, stdin=lines).code == 0
+
+
+@pytest.mark.parametrize("command", ["copy", "import"])
+def test_threads_wait_for_the_disk_once_and_not_at_each_checkpoint(tmp_path, monkeypatch, command):
+    source = FileSystemSaver(tmp_path / "long", fsync="never")
+    for number in range(60):
+        source.put(RunnableConfig("long"), checkpoint(number, "a", "b", {"n": number}))
+    graphkit("export", tmp_path / "long", "--output", tmp_path / "lines")
+    synced = []
+    original = FileIO.fdatasync
+
+    def note_sync(io, fd):
+        synced.append(fd)
+        return original(io, fd)
+
+    monkeypatch.setattr(FileIO, "fdatasync", note_sync)
+    if command == "copy":
+        done = graphkit("copy", tmp_path / "long", "--to", tmp_path / "b")
+    else:
+        done = graphkit("import", tmp_path / "b", tmp_path / "lines")
+    assert done.code == 0
+    assert 1 <= len(synced) <= 5
+
+
+def test_half_a_copy_is_listed_as_incomplete_and_nothing_takes_it(store, saver, tmp_path):
+    target = FileSystemSaver(tmp_path / "b", fsync="never")
+    IncomingThread(target, "order-17", "order-17").begin([""], saver.get(RunnableConfig("order-17")).state)
+    (row,) = read_json("threads", tmp_path / "b")
+    assert row["thread"] == "order-17"
+    assert row["status"] == "incomplete"
+    assert read_json("threads", tmp_path / "b", "--status", "incomplete") == [row]
+    assert read_json("show", tmp_path / "b", "order-17")["status"] == "incomplete"
+    assert read_json("history", tmp_path / "b", "order-17")[0]["status"] == "incomplete"
+    assert "1 incomplete" in graphkit("stats", tmp_path / "b").out
+    for command in (
+        ["fork", "order-17", "new"],
+        ["copy", "order-17", "new"],
+        ["export", "order-17"],
+        ["release", "order-17", "--dry-run"],
+        ["release", "order-17"],
+    ):
+        name, *arguments = command
+        done = graphkit(name, tmp_path / "b", *arguments)
+        assert done.code == 16, command
+        assert "it is incomplete" in done.err, command
+    assert graphkit("copy", store, "--to", tmp_path / "b").code == 0
+    assert_same(saver, target, "order-17", "order-17")
+    IncomingThread(target, "half", "order-17").begin([""], {})
+    would = graphkit("copy", tmp_path / "b", "order-17", "half", "--dry-run")
+    assert would.out == "would copy 2 checkpoints of order-17 to half\n", "an incomplete thread is replaced"

@@ -289,6 +289,23 @@ def test_no_such_directory(tmp_path):
         assert not (tmp_path / "rns").exists()
 
 
+def test_no_directory_for_a_graph(tmp_path, shop):
+    for command in ("resume", "update", "show", "fork"):
+        rest = {"update": ["--set", "a=1"], "fork": ["new"]}.get(command, [])
+        done = graphkit(command, tmp_path / "runs", "t", *rest, "--app", shop)
+        assert_refused(done, 18, "there is no directory")
+        assert not (tmp_path / "runs").exists()
+
+
+def test_no_checkpoint_directory(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").touch()
+    for command in COMMANDS_OF_A_DIRECTORY:
+        done = graphkit(command, tmp_path / "photos")
+        assert_refused(done, 13, "not a checkpoint directory: it has no graphkit.store")
+        assert [path.name for path in (tmp_path / "photos").iterdir()] == ["a.jpg"]
+
+
 def test_a_file_is_no_directory(tmp_path):
     (tmp_path / "file").touch()
     done = graphkit("threads", tmp_path / "file")

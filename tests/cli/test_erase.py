@@ -102,3 +102,15 @@ def test_only_what_the_question_named_is_erased(store, saver):
     assert (done.code, done.out) == (0, "erased 1 thread of 1\n")
     assert "erase named" in done.err
     assert sorted(saver.threads()) == ["import-a", "later", "order-17", "order-18"]
+
+
+@pytest.mark.parametrize("typed", ["order-1", "zzz"])
+def test_what_earlier_deletes_have_left_goes_although_the_thread_is_gone(store, saver, typed):
+    """Others may begin with its id: an erasure that was cut short is completed all the same."""
+    with saver.run_lock("gone-7"):
+        pass
+    assert find_files(store, "gone-7")
+    done = graphkit("erase", store, "--thread", typed, "--yes")
+    assert (done.code, done.out) == (0, f"there is no thread {typed}; removed what earlier deletes have left\n")
+    assert len(saver.threads()) == 3
+    assert find_files(store, "gone-7") == []

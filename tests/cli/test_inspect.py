@@ -160,6 +160,12 @@ def test_what_a_difference_looks_like(tmp_path, old, new, expected):
     assert lines[:-1] == expected
 
 
+@pytest.mark.requirement("H44")
+def test_long_values_are_cut_in_json_too(tmp_path):  # values cut at 500 characters
+    data = read_json("diff", two(tmp_path, {"t": "a"}, {"t": "x" * 600}), "t")
+    assert len(data["differences"][0]["new"]) == 501
+
+
 def test_a_path_without_the_graph(store):
     lines = graphkit("graph", store, "order-18").lines
     assert lines[:4] == ["---", "title: order-18", "---", "flowchart TD"]

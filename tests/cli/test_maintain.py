@@ -11,6 +11,7 @@ import pytest
 
 from graphkit import RunnableConfig
 from graphkit.cli.cells import format_bytes
+from graphkit.errors import CheckpointStorageError
 from savers import FileSystemSaver, MemorySaver
 from tests.support.terminal import assert_refused, checkpoint, damage, graphkit, minutes_ago, read_json
 
@@ -200,6 +201,17 @@ def test_prune_by_age(store):
     assert graphkit("prune", store, "--older-than", "soon").code == 2
 
 
+def test_prune_goes_on_after_a_damaged_thread(store):
+    damage(store, "import-a")
+    prune = ["prune", store, "--keep-last", "1", "--interrupted"]
+    for options in (["--dry-run"], []):
+        assert_refused(graphkit(*prune, *options), 12, "cannot prune import-a; all others are done")
+    assert [len(read_json("history", store, thread)) for thread in ("order-17", "order-18")] == [1, 1]
+    alone = graphkit(*prune[:2], "import-a", *prune[2:])
+    assert_refused(alone, 12, "is damaged")
+    assert "others" not in alone.err
+
+
 def age(store, thread, minutes):
     """Set the time at which every file of a thread was last written."""
     time = minutes_ago(minutes).timestamp()
@@ -297,6 +309,20 @@ def test_a_thread_in_use_again_stays(idle, saver):
     )
     assert threads(idle) == ["import-a", "order-18"]
     assert len(saver.list(RunnableConfig("order-18"))) == 3
+
+
+def test_an_idle_thread_that_cannot_be_deleted_does_not_keep_the_others(idle, monkeypatch):
+    delete = FileSystemSaver.delete_idle
+
+    def refusing(saver, thread=None, **options):
+        if thread == "order-17":
+            raise CheckpointStorageError("log", "delete", OSError("no"))
+        return delete(saver, thread, **options)
+
+    monkeypatch.setattr(FileSystemSaver, "delete_idle", refusing)
+    done = graphkit("prune", idle, "--idle", "30min", "--interrupted", "--yes")
+    assert_refused(done, CheckpointStorageError.exit_code, "cannot delete order-17; all others are done")
+    assert threads(idle) == ["import-a", "order-17"]
 
 
 def test_idle_excludes_the_options_that_select_checkpoints(idle):

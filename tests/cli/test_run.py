@@ -252,6 +252,29 @@ def test_sigterm_stops_at_the_node_boundary(tmp_path, launcher):
     assert read_json("show", tmp_path / "runs", "t")["state"] == {"n": 1}
 
 
+LOUD = """
+import sys
+from graphkit import END, START, StateGraph
+
+def shout(state):
+    sys.stderr.write("x" * 1_000_000 + "\\n")
+    return {"n": state["n"] + 1}
+
+app = StateGraph({}).add_node("a", shout).add_node("b", shout)
+app = app.add_edge(START, "a").add_edge("a", "b").add_edge("b", END).compile()
+"""
+
+
+def test_sigterm_while_a_node_prints(tmp_path, launcher):
+    with start_run(tmp_path, launcher, LOUD) as process:
+        assert process.stderr.read(1) == "x"  # the pipe is full: the node is inside `write` until someone reads it
+        process.send_signal(signal.SIGTERM)
+        assert "stopping after the current node" in process.stderr.read()
+        out, _ = process.communicate()
+    assert process.returncode == 0
+    assert out.splitlines()[-1] == "t stopped after 1 step and waits before b: pause"
+
+
 FUSSY = """
 from pydantic import BaseModel, field_validator
 

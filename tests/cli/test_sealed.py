@@ -258,3 +258,9 @@ def test_a_copy_keeps_the_key_of_its_subject(tmp_path, keys):
     assert graphkit("fork", copied, "order-17", "forked", *given).code == 0
     KeyFile(keys).destroy("anna")
     assert read_json("verify", copied, *given)["erased"] == 3
+
+
+def test_keys_that_a_store_cannot_use_are_refused(sealed, keys):
+    for command in (["threads", "memory:"], ["copy", sealed, "--to", "memory:"]):
+        assert_refused(graphkit(*command, "--key-file", keys), 18, "cannot be sealed")
+        assert_refused(graphkit(*command, GRAPHKIT_KEYS=str(keys)), 18, "cannot be sealed")

@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 
 from graphkit import END, START, BaseCheckpointSaver, Checkpoint, RunnableConfig
-from graphkit.cli.values import parse_age
+from graphkit.cli.values import UsageError, parse_age
 from savers import FileSystemSaver, SqliteSaver
 from tests.support.graphs import make_chain
-from tests.support.terminal import NOW, checkpoint, damage, graphkit, minutes_ago, read_json
+from tests.support.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago, read_json
 
 
 def test_threads_in_a_pipe(store):
@@ -239,6 +239,18 @@ def test_the_time_until_an_answer_is_not_that_of_a_node(saver, store):
     assert read_json("stats", store, "order-17")["slowest_node"] == "reserve (1 min 0 s)"
 
 
+def test_the_time_between_runs_after_a_failure_and_until_an_update_is_not_that_of_a_node(saver, store):
+    at = RunnableConfig("order-18")
+    saver.put(at, checkpoint(50, START, "pack", {}, 13, source="input"))
+    saver.put(at, checkpoint(51, "pack", "pack", {}, 50, source="update"))
+    assert took(store, "order-18") == [None, None, 120.0, None]
+    failed = RunnableConfig("import-a")
+    saver.put_writes(failed, {"failure": {"node_id": "read", "type": "E", "message": "no", "at": NOW}})
+    saver.put_writes(failed, {"failure": None})  # the run went on
+    saver.put(failed, checkpoint(50, "read", "write", {}, 21))
+    assert took(store, "import-a") == [None, None]
+
+
 def test_the_time_of_a_node_that_was_resumed_begins_with_the_resume(saver, store):
     resumed_at = minutes_ago(10.5).isoformat()
     saver.put(RunnableConfig("import-a"), checkpoint(50, "read", "write", {}, 21, resumed_at=resumed_at))
@@ -254,6 +266,16 @@ def test_a_rate_wants_a_minute_of_history(tmp_path, seconds, rate):
     saver.put(t, later.build())
     assert read_json("stats", tmp_path / "new")["per_hour"] == rate
     assert ("per hour" in graphkit("stats", tmp_path / "new").out) == (rate is not None)
+
+
+def test_a_thread_was_updated_when_it_asked_or_failed(saver, store):
+    asks = {**STOP, "created_at": minutes_ago(5)}
+    fails = {"node_id": "read", "type": "E", "message": "no", "at": minutes_ago(3)}
+    saver.put_writes(RunnableConfig("order-17"), {"interrupt:q-2": asks})
+    saver.put_writes(RunnableConfig("import-a"), {"failure": fails})
+    rows = read_json("threads", store, "--sort", "age")
+    assert [row["thread"] for row in rows] == ["import-a", "order-17", "order-18"]
+    assert [row["updated"][11:16] for row in rows] == ["11:57", "11:55", "11:13"]
 
 
 @pytest.mark.requirement("P60")
@@ -300,6 +322,12 @@ def test_an_age():
         ("1w", timedelta(7)),
     ):
         assert parse_age(text) == expected
+
+
+def test_what_is_no_age():
+    for text in ("", "5", "min", "3 fortnights", "1h30", "1e9w", "1e400s", "-1d"):
+        with pytest.raises(UsageError):
+            parse_age(text)
 
 
 def test_a_filter_that_makes_no_sense_is_refused_even_where_there_is_nothing_to_choose_from(tmp_path):

@@ -146,6 +146,21 @@ def test_a_stream_that_was_closed_is_distinguished_from_a_death(store, watch, la
     assert read_json("threads", store)[0]["status"] == "stalled"
 
 
+def test_an_answer_is_not_the_death_of_a_process(store, watch, launcher):
+    watching = watch("order-17", "--json", "--limit", "4")
+    for _ in range(2):
+        watching.process.stdout.readline()
+    assert launcher.run("-m", "graphkit", "answer", store, "order-17", "--value", "1").returncode == 0
+    answered, idle = map(json.loads, watching.lines())
+    assert answered["kind"] == "answer"
+    assert answered["status"] == "answered"
+    assert answered["text"] == "answered: 1"
+    assert idle["kind"] == "idle"
+    assert idle["status"] == "answered"
+    assert idle["text"] is None
+    assert read_json("threads", store, "--status", "answered")[0]["thread"] == "order-17"
+
+
 def test_bad_input(store, tmp_path):
     assert graphkit("watch", tmp_path / "none").code == 18
     unknown = graphkit("watch", store, "order-71")

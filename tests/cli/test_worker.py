@@ -19,7 +19,7 @@ from savers import FileSystemSaver, SaverWrapper
 from savers._filesystem import layout
 from tests.support.command_process import PATIENCE, CommandProcess
 from tests.support.retention import fill, ids
-from tests.support.terminal import assert_refused, graphkit as run_command
+from tests.support.terminal import assert_refused, damage, graphkit as run_command
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
 
@@ -329,6 +329,16 @@ def test_sigterm_stops_at_the_node_boundary_with_everything_saved(place, saver, 
     assert again[-1] == {"runs": 1}
     assert log(saver, "t") == ["draft", "yes", "held", "publish"]
     assert Counter(work(place)) == {"t draft": 1, "t hold": 1, "t held": 1, "t publish": 1}
+
+
+def test_a_damaged_thread_does_not_keep_the_others_waiting(place, saver, start):
+    begin(saver, "bad", "good")
+    damage(place / "runs", "bad")
+    rest, err, code = start("--once").rows()
+    assert code == 0
+    assert "is damaged at byte" in err
+    assert [line["thread"] for line in rest[:-1]] == ["good", "good"]
+    assert [interrupt.thread_id for interrupt in saver.interrupts("good")] == ["good"]
 
 
 def test_people_read_lines(place, saver, launcher):

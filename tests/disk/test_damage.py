@@ -455,6 +455,24 @@ def test_a_damaged_log_that_was_to_be_released_is_released_after_its_repair(open
     assert saver.versions_by_thread_id(config) == [1]
 
 
+def test_a_log_that_was_to_be_released_is_released_without_a_write_that_did_not_finish(opener, config):
+    saver = opener()
+    saver.put(config, step(0, {"n": 0}))
+    path = locate_log(saver.base_directory)
+    saver.close()
+    append_record(path, RELEASE, RELEASE_PAYLOAD)
+    with path.open("ab") as file:
+        file.write(b"torn")
+    saver = opener()
+    plan = saver.repair(dry_run=True)
+    report = saver.repair()
+    assert plan == dataclasses.replace(report, dry_run=True)
+    assert report.finished == ("t",)
+    assert (path.parent.parent / report.files[0].set_aside).read_bytes() == b"torn"
+    assert saver.versions_by_thread_id(config) == [1]
+    assert not saver.repair().changed
+
+
 def test_a_log_of_which_nothing_can_be_kept_is_a_total_loss(damaged):
     start = damaged.frames[0].end
     bad = damaged.whole[:start] + b"?" * (len(damaged.whole) - start)

@@ -211,12 +211,46 @@ def test_repair_keeps_them(tmp_path):
     assert FileSystemSaver(tmp_path).verify().ok
 
 
+def test_a_watch_reports_them_with_their_checkpoint(saver, opener):
+    saver.put(ROOT, made("a"))
+    interrupt = {"node_id": "n", "when": "before", "payload": 1, "metadata": {}, "created_at": crashes.WHEN}
+    with opener().watch("t") as watch:
+        saver.put_writes(at("b"), {"interrupt:i": interrupt}, early=True)
+        saver.put(ROOT, made("b"))
+        seen = [next(watch) for _ in range(2)]
+    assert [(change.kind, change.checkpoint.id) for change in seen] == [("checkpoint", "b"), ("interrupt", "b")]
+
+
+def test_a_checkpoint_that_replaces_another_has_the_writes_of_both(saver, opener):
+    saver.put(ROOT, made("a"))
+    saver.put_writes(at("a"), {"of a": 1})
+    saver.put_writes(at("b"), {"of b": 2}, early=True)
+    saver.put(at("a"), made("b"))
+    for opened in (saver, opener()):
+        assert opened.get_writes(at("b")) == {"of a": 1, "of b": 2}
+    assert opener().verify().ok
+
+
 def test_a_reader_of_format_2_0_refuses_them(saver, opener, monkeypatch):
     saver.put(ROOT, made("a"))
     saver.put_writes(at("b"), {"w": 1}, early=True)
     refuse_flags(monkeypatch, EARLY)
     with pytest.raises(CheckpointFormatError, match="newer graphkit"):
         opener().get(ROOT)
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["a keyframe", "a change"])
+def test_the_record_of_a_checkpoint_with_early_writes_has_the_flag(tmp_path, before):
+    """Also if it only names those of another checkpoint; docs/format.md promises it to other readers."""
+    with FileSystemSaver(tmp_path) as saver:
+        for n in range(before):
+            saver.put(ROOT, made(f"before {n}"))
+        saver.put_writes(at("own"), {"w": 1}, early=True)
+        saver.put_writes(at("never"), {"w": 2}, early=True)
+        saver.put(ROOT, made("own"))
+        saver.put(ROOT, made("another"))
+    flags = [bool(record.flags & EARLY) for record in read_checkpoints(locate_log(tmp_path))]
+    assert flags == [False] * before + [True, True]
 
 
 def test_verify_reports_a_checkpoint_that_does_not_name_the_writes_before_it(tmp_path):

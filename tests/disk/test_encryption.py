@@ -289,6 +289,16 @@ def test_without_the_key_damage_is_still_found_and_not_repaired(store, tmp_path)
         assert saver.verify().ok
 
 
+def test_threads_versions_sizes_and_delete_need_no_key(store, tmp_path):
+    root = shutil.copytree(store, tmp_path / "store")
+    with open_saver(root, None) as saver:
+        assert saver.threads() == ["t"]
+        assert saver.versions_by_thread_id("t") == [1]
+        assert saver.size("t") > 10_000
+        assert saver.delete("t")
+        assert saver.threads() == []
+
+
 # Moved and changed records
 
 
@@ -419,6 +429,18 @@ def test_a_saver_without_keys_begins_no_thread_in_a_sealed_store(tmp_path):
         plain.put(RunnableConfig("new"), made(1))
 
 
+def test_a_repaired_marker_still_marks_the_store_as_sealed(tmp_path):
+    root = tmp_path / "store"
+    with open_saver(root) as saver:
+        write(saver, count=2)
+    for cipher in (NEW, None):
+        (root / "graphkit.store").write_bytes(b"?" * 30)
+        with open_saver(root, cipher) as saver, quiet():
+            assert saver.repair().marker is not None
+        with open_saver(root, None) as saver, pytest.raises(CheckpointKeyError, match="'current'"):
+            saver.put(RunnableConfig("new"), made(1))
+
+
 # Rotation
 
 
@@ -546,6 +568,21 @@ def test_a_flipped_bit_of_each_byte_of_a_sealed_log_is_noticed_and_corrected(tmp
         for leftover in files_of(root):
             if leftover.name.startswith("damaged-"):
                 leftover.unlink()
+
+
+def test_a_log_whose_beginning_is_lost_is_repaired_with_the_key(tmp_path):
+    """Its header and both METAs: each record has its own salt, so nothing else is lost."""
+    root = tmp_path / "store"
+    with open_saver(root) as saver:
+        write(saver)
+        before = view(saver)
+    path = locate_log(root)
+    first = read_records(path)[2].offset
+    path.write_bytes(random.Random(1).randbytes(first) + path.read_bytes()[first:])
+    with open_saver(root) as saver, quiet():
+        assert saver.repair("t").ok
+        assert view(saver) == before
+    assert_no_plaintext(root)
 
 
 def test_a_failed_sync_reseals_what_was_acknowledged(tmp_path):

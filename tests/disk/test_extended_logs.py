@@ -13,7 +13,7 @@ from savers import FileSystemSaver
 from tests.disk.crashes import WHEN
 from tests.support.checkpoints import list_ids, list_numbers
 from tests.support.disks import FileIO
-from tests.support.logs import SECTOR, flip, locate_log, lose_sectors, read_records
+from tests.support.logs import SECTOR, extend_short_logs, flip, locate_log, lose_sectors, read_records
 
 CONFIG = RunnableConfig("t")
 BLOCK = 4096
@@ -314,6 +314,16 @@ def test_the_rest_of_a_write_that_died_in_the_zeros_is_set_aside(tmp_path, is_op
         other.close()
 
 
+def test_a_short_log_is_not_extended(tmp_path, monkeypatch):
+    extend_short_logs(monkeypatch, 2000)
+    saver = FileSystemSaver(tmp_path)
+    saver.put(CONFIG, made(0))
+    assert locate_log(tmp_path).stat().st_size == read_records(locate_log(tmp_path))[-1].end
+    for number in range(1, 30):
+        saver.put(CONFIG, made(number, text="x" * 100))
+    assert locate_log(tmp_path).stat().st_size == BLOCK
+
+
 # Sectors that are lost, and zeros that are none
 
 
@@ -399,3 +409,29 @@ def test_damage_of_a_record_that_holds_zeros_is_not_taken_for_a_lost_sector(tmp_
     path.write_bytes(flip(whole, place, 3))
     with open_plain(tmp_path) as saver, pytest.raises(CheckpointCorruptionError):
         saver.get(CONFIG)
+
+
+def test_a_byte_among_the_zeros_is_noticed_and_costs_nothing(tmp_path):
+    with open_plain(tmp_path) as saver:
+        fill(saver)
+    path = locate_log(tmp_path)
+    with path.open("ab") as file:
+        file.truncate(BLOCK)
+    whole = path.read_bytes()
+    end = len(whole.rstrip(b"\0"))
+    dice = random.Random(1)
+    near = range(end, end + 3 * SECTOR)
+    places = [*dice.sample(near, 40), end, end + 39, end + 40, len(whole) - 1]
+    for place in places:
+        mask = 1 << dice.randrange(8)
+        path.write_bytes(flip(whole, place, mask))
+        with open_plain(tmp_path) as saver:
+            assert not saver.verify().ok, place
+            report = saver.repair("t")
+            assert report.ok
+            (file,) = report.files
+            assert file.kept == 3
+            assert saver.verify().ok
+        assert ids(tmp_path) == ["c0", "c1", "c2"]
+        for file in path.parent.glob("*.bin"):
+            file.unlink()

@@ -83,6 +83,20 @@ def test_an_id_at_every_position_of_the_windows_that_are_searched(tmp_path, monk
     assert scans == []
 
 
+def test_the_newest_of_two_with_one_id_is_found_and_none_that_was_replaced(tmp_path):
+    twice, wanted, other = (str(uuid.UUID(int=number << 64, version=4)) for number in (1, 2, 3))
+    with FileSystemSaver(tmp_path, fsync="never") as saver:
+        put(saver, 0, twice)
+        put(saver, 1, wanted)
+        for number in range(2, 40):
+            put(saver, number, twice if number == 20 else None)
+    found = {one: read_number(FileSystemSaver(tmp_path), one) for one in (twice, wanted)}
+    assert found == {twice: 20, wanted: 1}
+    put(FileSystemSaver(tmp_path, fsync="never"), 50, other, name(wanted))
+    assert FileSystemSaver(tmp_path).get(name(wanted)) is None
+    assert read_number(FileSystemSaver(tmp_path), other) == 50
+
+
 def test_damage_never_changes_what_is_found(tmp_path, sweep):
     saver = FileSystemSaver(tmp_path, fsync="never")
     text = []

@@ -14,7 +14,7 @@ from graphkit import Checkpoint, CheckpointSerializationError, RunnableConfig
 from savers import Compression, FileSystemSaver
 from tests.support.checkpoints import list_ids
 from tests.support.disks import FileIO
-from tests.support.logs import CHECKPOINT, DATA, MAX_PAYLOAD as LIMIT, locate_log, read_records, replace_bytes
+from tests.support.logs import CHECKPOINT, DATA, MAX_PAYLOAD as LIMIT, flip, locate_log, read_records, replace_bytes
 
 CONFIG = RunnableConfig("t")
 pytestmark = pytest.mark.usefixtures("short_records")
@@ -113,6 +113,14 @@ def test_a_value_about_as_long_as_a_record_is_stored(tmp_path, length):
     expect(tmp_path, by_id(states))
 
 
+def test_many_values_that_are_short_each_are_stored(tmp_path):
+    state = {f"key{n}": noise(n, 300) for n in range(700)}
+    with open_saver(tmp_path) as saver:
+        saver.put(CONFIG, made(0, state))
+        saver.put(CONFIG, made(1, {**state, "key3": b"other"}))
+    expect(tmp_path, by_id([state, {**state, "key3": b"other"}]))
+
+
 def test_a_state_that_outgrew_a_record_goes_on_at_the_cost_of_what_is_new(tmp_path):
     states = written(tmp_path)
     path = locate_log(tmp_path)
@@ -145,6 +153,30 @@ def test_copy_and_release_keep_all(tmp_path):
     with open_saver(tmp_path) as saver:
         released = saver.tag(CONFIG, 1)
         assert states_of(released.checkpoints) == states[::-1]
+
+
+def test_repair_corrects_a_flipped_bit_in_each_record(tmp_path):
+    template = tmp_path / "whole"
+    states = by_id(written(template))
+    dice = random.Random(1)
+    path = locate_log(template)
+    whole = path.read_bytes()
+    flipped = 0
+    for number, record in enumerate(read_records(path)):
+        root = tmp_path / str(number)
+        shutil.copytree(template, root)
+        offset = dice.randrange(record.offset, record.end)
+        mask = 1 << dice.randrange(8)
+        locate_log(root).write_bytes(flip(whole, offset, mask))
+        with open_saver(root) as saver:
+            assert not saver.verify().ok
+            report = saver.repair("t")
+            assert report.files[0].kept == 8
+            assert report.lost == ()
+        expect(root, states)
+        flipped += record.type == DATA
+        shutil.rmtree(root)
+    assert flipped > 10
 
 
 def test_repair_without_a_record_of_data_loses_only_what_needs_it(tmp_path):

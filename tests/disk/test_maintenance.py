@@ -8,6 +8,7 @@ import pytest
 from graphkit import Checkpoint, CheckpointerConfigurationError, MissingDependencyError
 from savers import Compression, FileSystemSaver
 from tests.support.checkpoints import list_states
+from tests.support.disks import list_open_files
 from tests.support.logs import COMPRESSED, locate_log, read_records
 
 TEXT = "".join(f"line {n} of a text that says much the same again and again\n" for n in range(4000))
@@ -102,6 +103,20 @@ def test_after_delete_prune_and_compact_no_byte_of_the_content_is_left(work, ope
     if work != "delete":
         assert saver.get(config).state["note"] == "kept"
         assert opener().verify().ok
+
+
+def test_delete_gives_its_descriptors_back(opener, config):
+    saver = opener()
+    put_all(saver, config, [{"n": 1}])
+    saver.release(config)
+    saver.tag(config)
+    put_all(saver, config, [{"n": 1}])
+    logs = [file for file in list_open_files(saver.base_directory) if file.endswith("/log")]
+    assert logs
+    saver.delete("t")
+    left = list_open_files(saver.base_directory)
+    assert not {*logs} & {*left}, "a file that somebody has open still takes its space"
+    assert not [file for file in left if file.endswith(" (deleted)")]
 
 
 def test_what_crashed_deletes_left_goes_with_the_first_thread_that_a_process_makes_or_deletes(opener, config):

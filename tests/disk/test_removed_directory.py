@@ -1,6 +1,9 @@
 """A directory that is removed while it is in use: an error, and never a history that silently begins anew."""
 
+import os
 import shutil
+import subprocess
+import sys
 from typing import TypedDict
 
 import pytest
@@ -11,6 +14,9 @@ from tests.support.disks import HookedIO, failing
 from tests.support.logs import limit_cache
 
 T = RunnableConfig("t")
+
+
+INNER = RunnableConfig("t", checkpoint_ns="inner")
 
 
 def remove_thread(root):
@@ -140,6 +146,16 @@ def test_what_another_process_rewrites_and_then_deletes_or_releases_is_no_loss(r
     assert list_numbers(saver, T) == [4]
 
 
+def test_a_copy_that_another_process_deletes_is_no_loss(opener):
+    saver = opener()
+    for config in (T, INNER):
+        saver.put(config, make_checkpoint(0))
+    saver.copy("t", "copied")  # puts a mark first, which keeps the log open that the copy replaces
+    assert opener().delete("copied")
+    saver.put(RunnableConfig("copied"), make_checkpoint(1))
+    assert list_numbers(saver, RunnableConfig("copied")) == [1]
+
+
 def test_one_state_may_be_larger_than_the_cache(opener, monkeypatch):
     limit_cache(monkeypatch, 1000)
     saver = opener()
@@ -153,3 +169,39 @@ def test_one_state_may_be_larger_than_the_cache(opener, monkeypatch):
     saver.add_tags(T, "tag")
     assert saver.tags_of(T) == ("tag",)
     assert saver.get_writes(older) == {"key": 1}
+
+
+FEW = """
+import resource, sys
+from graphkit import Checkpoint, RunnableConfig
+from savers import FileSystemSaver
+soft = int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, soft))
+savers = [FileSystemSaver(f"{sys.argv[1]}/{number}", fsync="never") for number in range(int(sys.argv[3]))]
+held = []
+for turn in range(2):
+    for number in range(90):
+        for saver in savers:
+            config = RunnableConfig(f"u{number}")
+            saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"n": turn}))
+            saver.get(config)
+for saver in savers:
+    assert len(saver.threads()) == 90
+    saver.release(RunnableConfig("u0"))
+    assert saver.prune(keep_last=1) == 89
+    assert saver.interrupts() == []
+    assert saver.verify().ok
+    saver.copy("u1", "copied")
+    with saver.run_lock(RunnableConfig("u2")):
+        saver.delete("u2")
+print("fine")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="limits of descriptors")
+@pytest.mark.parametrize(("soft", "savers"), [(64, 1), (96, 2)])
+def test_a_process_that_may_open_few_files_closes_idle_ones(soft, savers, tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-c", FEW, tmp_path, str(soft), str(savers)], capture_output=True, text=True, check=False
+    )
+    assert (run.stdout, run.stderr) == ("fine\n", "")

@@ -259,6 +259,23 @@ def test_a_watch_reports_a_rewritten_log_from_its_beginning(saver, config, lates
         assert ids(until(watch, to(put[-1]))) == put[2:]
 
 
+def test_a_tail_that_was_cut_short_is_passed_over(saver, config):
+    saver.put(config, make_checkpoint(1))
+    path = locate_log(saver.base_directory)
+    with saver.watch(config, interval=NEVER) as watch:
+
+        def follow(config, number):
+            put = saver.put(config, make_checkpoint(number))
+            return until(watch, to(put.checkpoint_id))
+
+        follow(config, 2)
+        with path.open("ab") as file:
+            file.write(path.read_bytes()[64:84])
+        follow(config.replace(checkpoint_ns="other"), 0)
+        found = follow(config, 3)
+        assert found[-1].checkpoint.node_id == "n3"
+
+
 def test_a_damaged_log_is_named_and_the_others_are_followed(saver, caplog):
     caplog.set_level(logging.WARNING, "graphkit")
     good = RunnableConfig("good")
@@ -357,6 +374,20 @@ def test_what_an_event_was_lost_of_is_found_later(saver, config, monkeypatch):
     monkeypatch.setattr(file_watch.FileEvents, "dispatch", lambda *_: None)
     with saver.watch(interval=NEVER) as watch:
         until(watch, to(saver.put(config, make_checkpoint(1)).checkpoint_id))
+
+
+def test_the_pause_between_listings_of_all_threads_follows_from_how_long_one_takes(saver, config, monkeypatch):
+    listings = []
+    list_threads = file_watch.FileSource.list_threads
+    monkeypatch.setattr(file_watch.FileSource, "list_threads", lambda self: listings.append(self) or list_threads(self))
+    monkeypatch.setattr(log_watch, "FULL_READ_INTERVAL", 0.0)
+    monkeypatch.setattr(log_watch, "_PAUSE_IF_SIGNALLED", 1e9)
+    saver.put(config, make_checkpoint(1))
+    with saver.watch(interval=NEVER) as watch:
+        newest = saver.put(config, make_checkpoint(2))
+        until(watch, to(newest.checkpoint_id))
+        until_quiet(watch)
+    assert len(listings) == 1
 
 
 # What it takes

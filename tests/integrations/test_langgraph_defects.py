@@ -145,6 +145,14 @@ def test_tuples_that_an_earlier_version_stored_are_read_as_lists(saver):
     assert len(list(saver.list(None, filter={"pair": [1, 2]}))) == 1
 
 
+def test_metadata_that_a_caller_changes_change_nothing_in_the_store(saver):
+    config = put(saver, None, {"items": [1], "inner": {"a": {1, 2}}}, a=1)
+    read = saver.get_tuple(config).metadata
+    read["items"].append(2)
+    read["inner"]["a"].add(3)
+    assert saver.get_tuple(config).metadata == {"items": [1], "inner": {"a": {1, 2}}}
+
+
 def test_metadata_that_contain_themselves_are_refused(saver):
     items = []
     items.append((items,))

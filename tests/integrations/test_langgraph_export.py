@@ -159,6 +159,15 @@ def test_every_kind_of_value_is_moved(tmp_path, file):
     assert repr(found.pending_writes) == repr(original.pending_writes)
 
 
+def test_a_write_keeps_its_index_where_the_one_before_it_was_a_special_one(tmp_path, file):
+    saver = open_store(tmp_path / "runs")
+    stored = saver.put(CONFIG, empty_checkpoint(), {}, {})
+    saver.put_writes(stored, [("__interrupt__", 1), ("__interrupt__", 2), ("a", 3)], "task")
+    assert export_langgraph_sqlite(tmp_path / "runs", file).ok
+    with closing(sqlite3.connect(file)) as connection:
+        assert dict(connection.execute("SELECT idx, channel FROM writes")) == {-3: "__interrupt__", 2: "a"}
+
+
 # Which threads
 
 

@@ -18,6 +18,14 @@ class Counting(JsonPlusSerializer):
         return super().dumps_typed(obj)
 
 
+def test_versions_of_two_branches_differ(saver):
+    first = saver.get_next_version(None, None)
+    one, other = saver.get_next_version(first, None), saver.get_next_version(first, None)
+    assert first < one != other > first
+    assert max(one, other) < saver.get_next_version(min(one, other), None)
+    assert saver.get_next_version(41, None) > "00000000000000000000000000000041"
+
+
 def test_what_a_checkpoint_has_beside_its_channels_stays(saver):
     checkpoint = empty_checkpoint()
     checkpoint.update(updated_channels=["a", "b"], versions_seen={"n": {"a": "1"}}, newer="field")

@@ -160,6 +160,16 @@ def test_a_torn_end_is_no_error_and_is_set_aside(runs, kind):
     assert graphkit("verify", runs).out.endswith("no problems\n")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_log_that_is_damaged_altogether_is_no_success(runs, kind):
+    path = runs / kind / "log"
+    data = path.read_bytes()
+    path.write_bytes(data[:150] + b"?" * (len(data) - 150))
+    done = graphkit("repair", runs)
+    assert (done.code, done.lines[0].startswith(f"{kind}: kept 0 {KINDS[kind]}s, lost ")) == (12, True)
+    assert entries(runs, kind) == {}
+
+
 def test_a_log_of_another_kind_or_of_a_newer_format_is_left_alone(runs):
     store = runs / "langgraph-store" / "log"
     cache = runs / "langgraph-cache" / "log"

@@ -165,6 +165,15 @@ def test_what_differs_when_it_is_read_back_is_reported(database, tmp_path):
     assert {problem.split("'")[1] for problem in report.problems} == {"loop", "failed"}
 
 
+def test_damage_of_the_store_is_reported(tmp_path):
+    with _sqlite(tmp_path) as database:
+        fill(database.saver)
+        database.bring(tmp_path / "runs")
+        (log,) = (tmp_path / "runs").glob("t-notes-*/log")
+        (tmp_path / "runs" / log.parent.name / "v000001.log").write_bytes(log.read_bytes()[:-5])
+        assert not database.bring(tmp_path / "runs").ok
+
+
 def test_encrypted_values_stay_encrypted(opening, tmp_path):
     runs = tmp_path / "runs"
     serde = EncryptedSerializer(Rot(), JsonPlusSerializer(allowed_msgpack_modules=None))

@@ -17,6 +17,7 @@ from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from graphkit.errors import CheckpointFormatError
 from savers import MemorySaver
 from savers.langgraph import CheckpointSaver
+from savers.langgraph.histories import LogHistories
 from tests.integrations.langgraph_stores import DATABASES, parametrize
 from tests.support.langgraph import set_listed_directories
 from tests.support.langgraph_checkpoints import Listening, again, id_of, put, thread, thread_of, values_of
@@ -207,6 +208,42 @@ def check_reads_by_id(fresh, readers, configs):
         history = fresh.list(thread(names["thread_id"], names["checkpoint_ns"]))
         expected = next((saved for saved in history if saved.config == config), None)
         assert [reader.get_tuple(config) for reader in readers] == [expected] * len(readers)
+
+
+def before_each_history(monkeypatch, call):
+    """Call a function with each history that a listing selects from, before it does."""
+    select = LogHistories.select
+
+    def call_and_select(histories, history, *rest):
+        call(history)
+        return select(histories, history, *rest)
+
+    monkeypatch.setattr(LogHistories, "select", call_and_select)
+
+
+def test_a_log_that_is_written_after_the_logs_were_listed_is_in_its_place(saver, monkeypatch):
+    for number in range(5):
+        put_at(saver, thread(f"t{number}"), START + timedelta(seconds=number), n=number)
+    other = again(saver)
+    changes = iter([START + timedelta(seconds=100)])
+
+    def change(_):
+        for made in changes:
+            put_at(other, thread("t3"), made, n="new")
+
+    before_each_history(monkeypatch, change)
+    found = list(again(saver).list(None, limit=3))
+    assert found == plain(again(saver), None, limit=3)
+    assert found[0].checkpoint["channel_values"] == {"n": "new"}
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+def test_a_thread_that_is_deleted_after_the_logs_were_listed(saver, monkeypatch, limit):
+    for number in range(5):
+        put_at(saver, thread(f"t{number}"), START + timedelta(seconds=number), n=number)
+    before_each_history(monkeypatch, lambda _: again(saver).delete_thread("t3"))
+    found = [thread_of(saved.config) for saved in again(saver).list(None, limit=limit)]
+    assert found == ["t4", "t2", "t1", "t0"][:limit]
 
 
 def test_a_directory_that_became_a_link_since_the_threads_were_listed(saver, monkeypatch):

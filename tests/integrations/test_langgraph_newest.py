@@ -127,6 +127,18 @@ def test_other_ids_than_uuids(opener):
 
 
 @parametrize(*DATABASES)
+def test_copies_that_are_not_looked_at_come_before_a_later_thread(opener):
+    saver = opener.new()
+    first = put_one(saver, "the last one")
+    for number in range(20):
+        saver.copy_thread("the last one", f"copy {number:02}")
+    put_one(saver, "the last one", parent=first, n=1)
+    found = [thread_of(config) for config, *_ in show(saver, limit=2)]
+    assert found == ["the last one", "copy 00"]
+    check(saver)
+
+
+@parametrize(*DATABASES)
 def test_a_history_that_changes_meanwhile(opener, monkeypatch):
     saver = opener.new()
     for number in range(30):

@@ -12,9 +12,10 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
-from graphkit import CheckpointErasedError, CheckpointerConfigurationError, CheckpointKeyError
-from savers import DESTROYED, SubjectKeys
+from graphkit import CheckpointErasedError, CheckpointerConfigurationError, CheckpointKeyError, RunnableConfig
+from savers import DESTROYED, FileSystemSaver, SubjectKeys, ValidatingSaver
 from savers.langgraph import (
+    CheckpointSaver,
     FileSystemCheckpointSaver,
     PostgresCheckpointSaver,
     SqliteCheckpointSaver,
@@ -22,7 +23,7 @@ from savers.langgraph import (
     import_langgraph_sqlite,
 )
 from tests.integrations.langgraph_graphs import chain
-from tests.support.terminal import assert_shows, graphkit
+from tests.support.terminal import assert_refused, assert_shows, graphkit
 
 KEYS = {"2026": bytes(range(32))}
 SECRET = "my number is 4000 0012"
@@ -139,6 +140,21 @@ def of_the_user(keys):
     return SubjectKeys({**KEYS, **keys}, key_for=lambda _, metadata: metadata["user_id"])
 
 
+def test_a_history_that_begins_with_writes_has_the_key_of_its_user(opener, tmp_path):
+    cipher = of_the_user({"anna": bytes(32)})
+    config = config_of("anna")
+    checkpoint_id = str(uuid.UUID(int=7))
+    config["configurable"] |= {"checkpoint_ns": "", "checkpoint_id": checkpoint_id}
+    files = FileSystemSaver(tmp_path / "contract", cipher=cipher)
+    contract = CheckpointSaver(ValidatingSaver(files))
+    for saver in (opener(cipher=cipher), contract):
+        with saver:
+            saver.put_writes(config, [("messages", SECRET)], "task")
+            (namespace,) = saver.store.namespaces("anna") or [""]  # of early writes, where there is no log
+            history = RunnableConfig("anna", checkpoint_ns=namespace)
+            assert saver.store.own_key(history) == "anna"
+
+
 def test_an_import_gives_each_user_a_key(tmp_path):
     with SqliteSaver.from_conn_string(str(tmp_path / "old.sqlite")) as old:
         app = compiled(old)
@@ -231,3 +247,13 @@ def test_without_the_request_or_the_key_nothing_is_exported(sealed, database, op
     with pytest.raises(error, match=message):
         export_langgraph_sqlite(sealed, database, **options)
     assert (bytes_of(database), stored(sealed)) == before
+
+
+def test_the_command_takes_the_keys_and_must_be_asked(sealed, tmp_path, key_file):
+    database = tmp_path / "target.sqlite"
+    export = ["export-langgraph-sqlite", sealed, database]
+    assert_refused(graphkit(*export, "--key-file", key_file), 18, "--plaintext")
+    assert_refused(graphkit(*export, "--plaintext"), 21, "'2026'")
+    assert not database.exists()
+    done = graphkit(*export, "--plaintext", "--thread", "an", GRAPHKIT_KEYS=str(key_file))
+    assert_shows(done, 0, "1 thread, verified\n")

@@ -32,7 +32,7 @@ from langgraph.types import Command, Interrupt, Overwrite, Send
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, SecretStr, computed_field, field_validator
 
 from graphkit import CheckpointSerializationError
-from savers.langgraph import FileSystemCheckpointSaver
+from savers.langgraph import FileSystemCache, FileSystemCheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, OTHERS, parametrize
 from tests.support.langgraph_checkpoints import put, thread
 
@@ -219,6 +219,12 @@ def test_the_classes_of_the_application_are_read_as_they_were(opener):
             assert len(found.pending_writes) == 2 * len(MADE)
             for _, channel, value in found.pending_writes:
                 assert_same(value, MADE[channel])
+
+
+def test_the_cache_returns_the_classes_of_the_application(tmp_path):
+    key = (("ns",), "key")
+    FileSystemCache(tmp_path).set({key: (MADE, None)})
+    assert_same(FileSystemCache(tmp_path).get([key]), {key: MADE})
 
 
 def test_langgraphs_own_serializer_and_ours_read_what_the_other_has_stored(saver):

@@ -110,6 +110,24 @@ def test_a_call_that_finds_a_lock_in_use_waits_in_the_event_loop(saver, hops, fi
     assert hops == ["hold"]
 
 
+def test_the_first_calls_of_new_threads_run_in_the_event_loop(saver, hops):
+    async def converse(name):
+        assert await saver.aget_tuple(thread(name)) is None
+        config = await aput(saver, name)
+        await saver.aput_writes(config, [("a", 1)], "task")
+        assert (await saver.aget_tuple(thread(name))).pending_writes == [("task", "a", 1)]
+
+    async def run():
+        # The first use opens the file.
+        await saver.aget_tuple(thread("unknown"))
+        hops.forget()
+        await asyncio.gather(*(converse(f"t{n}") for n in range(20)))
+
+    asyncio.run(run())
+    assert hops == []
+    assert saver.store.verify().ok
+
+
 def test_a_call_that_has_waited_for_long_goes_to_a_thread(saver, hops, monkeypatch):
     monkeypatch.setattr(thread_calls, "_MAX_WAIT", 0.0)
 
@@ -163,6 +181,22 @@ def test_a_call_that_is_cancelled_while_it_waits_writes_nothing_and_lets_the_nex
     asyncio.run(run())
     assert hops == ["hold"]
     assert [list_values(saver, f"t{n}") for n in range(2)] == [[0], [1, 0]]
+
+
+def test_an_error_of_a_call_that_has_waited_reaches_its_caller_and_the_next_goes_on(saver, hops):
+    async def run():
+        await aput(saver, "t0")
+        unstorable = make(1)
+        unstorable[0]["channel_values"] = {"a": threading.Lock()}
+        async with Holder(saver, connection_lock(saver)) as holder:
+            refused, stored = await start(saver.aput(thread("t0"), *unstorable), aput(saver, "t0", 2))
+            await holder.end()
+            with pytest.raises(TypeError, match="a"):
+                await refused
+            await stored
+
+    asyncio.run(run())
+    assert list_values(saver, "t0") == [2, 0]
 
 
 def test_event_loops_and_threads_use_one_saver_at_once(saver):

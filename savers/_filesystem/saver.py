@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, final
 
 from graphkit import Checkpoint, RunnableConfig, Tag
 from graphkit.abc import StateSerializer
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 
-SMALL_STATE: Final = 64 << 10
-"""A state of at most this many bytes is packed or decoded in about the time that a hop to a worker
-thread takes."""
 _Result = TypeVar("_Result")
 
 
@@ -236,7 +233,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         if log is None:
             return None
         with hold_if_free(log.mutex) as is_held:
-            if not is_held or not log.is_small(SMALL_STATE) or log.frames.must_be_sealed:
+            if not is_held or not log.is_small() or log.frames.must_be_sealed:
                 return None
             if not appends:
                 last = log.history.last

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 _ENTRY_COST: Final = 1 << 10
 """About how many bytes a checkpoint takes in an index."""
+SMALL_STATE: Final = 64 << 10
+"""A state of at most this many bytes is packed or decoded in about the time that a hop to a worker
+thread takes."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _new_info: Final[Callable[..., CheckpointInfo]] = tuple.__new__
 
@@ -246,9 +249,9 @@ class Log(Generic[Medium]):
         self.frames.records.forget()
         self.frames.bytes.drop_caches()
 
-    def is_small(self, limit: int) -> bool:
-        """Return whether the last state is in memory and has at most so many bytes."""
-        return self.writer.state is not None and self.writer.state_length <= limit
+    def is_small(self) -> bool:
+        """Return whether the last state is in memory, and not longer than `SMALL_STATE`."""
+        return self.writer.state is not None and self.writer.state_length <= SMALL_STATE
 
     # Reading
 

@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from savers._sql.database import Database, Parameters, Row, Transaction
 
 _Result = TypeVar("_Result")
-_SMALL_STATE: Final = 64 << 10
-"""A state of at most this many bytes is packed or decoded in about the time that a hop to a worker
-thread takes."""
 _PART_SIZE: Final = 1 << 20
 """A rewrite inserts its records when they have so many bytes."""
 
@@ -237,7 +234,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
             if appends and log.is_known_absent:
                 return True
             return not self._database.read(self._store.statements.select_history, log.frames.bytes.inserter.key)
-        if not log.is_small(_SMALL_STATE) or log.frames.must_be_sealed:
+        if not log.is_small() or log.frames.must_be_sealed:
             return False
         last = log.history.last
         return appends or (last is not None and config.checkpoint_id in {None, last.id})

@@ -16,7 +16,7 @@ pytest.importorskip("langgraph")
 
 
 from savers.langgraph import FileSystemCheckpointSaver, SqliteCheckpointSaver
-from tests.support.langgraph import SMALL_STATE_OF_FILES, SMALL_STATE_OF_ROWS, WorkerCalls, find_write_lock
+from tests.support.langgraph import SMALL_STATE, WorkerCalls, find_write_lock
 from tests.support.langgraph_checkpoints import make_checkpoint, thread
 
 CONFIG = thread()
@@ -29,8 +29,6 @@ def hops(monkeypatch):
 
 class Files:
     """FileSystemCheckpointSaver."""
-
-    small_state = SMALL_STATE_OF_FILES
 
     def __init__(self, directory):
         self.directory = directory
@@ -55,8 +53,6 @@ class Files:
 
 class Rows:
     """SqliteCheckpointSaver."""
-
-    small_state = SMALL_STATE_OF_ROWS
 
     def __init__(self, directory):
         self.directory = directory
@@ -160,7 +156,7 @@ def test_large_states_leave_the_event_loop(backend, open_saver, hops):
         saver = open_saver()
         for n in range(3):
             hops.clear()
-            await step(saver, CONFIG, [os.urandom(backend.small_state), n])
+            await step(saver, CONFIG, [os.urandom(SMALL_STATE), n])
 
     asyncio.run(run())
     assert hops == ["put", "put_writes", "get_tuple"]

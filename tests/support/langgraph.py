@@ -5,15 +5,13 @@ from pathlib import Path
 
 from savers._filesystem import catalog, layout
 from savers._filesystem.io import FileIO
-from savers._filesystem.saver import SMALL_STATE as SMALL_STATE_OF_FILES
 from savers._log.frame import HEADER_SIZE, WRITE
-from savers._sql.saver import _SMALL_STATE as SMALL_STATE_OF_ROWS
+from savers._log.log import SMALL_STATE
 from savers.langgraph import entry_log, thread_calls
 
 __all__ = [
     "HEADER_SIZE",
-    "SMALL_STATE_OF_FILES",
-    "SMALL_STATE_OF_ROWS",
+    "SMALL_STATE",
     "FileIO",
     "WorkerCalls",
     "append_record",

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 from graphkit._build.state_graph import StateGraph
 from graphkit._public_names import set_public_module
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["DurableAgent", "DurableResult", "make_durable"]
 
 _OutputT = TypeVar("_OutputT")
+_TOOLS_WAIT: Final = "tools wait: give GraphResume(...), or None if all are answered, instead of a prompt"
 
 
 @final
@@ -134,7 +135,7 @@ class DurableAgent(Generic[_OutputT]):
 
     def _make_graph(self, deps: Any, *, is_streamed: bool) -> CompiledGraph:
         growing = Channels.appender_with_duplicate()
-        graph = StateGraph({"messages": growing, "answers": growing})
+        graph = StateGraph({"messages": growing, "answers": growing, "requests": Channels.base(_merge_requests, list)})
         graph.add_node("agent", partial(self._run_agent, deps=deps, is_streamed=is_streamed))
         graph.add_map_node("deferred", _ask, "requests")
         graph.add_edge(START, "agent")
@@ -170,18 +171,14 @@ class DurableAgent(Generic[_OutputT]):
         """Return the input of the graph.
 
         Raises:
-            GraphRunnerError: it is a new prompt, and the conversation has tool calls without results: they wait for
-                answers, or the run that got the answers has not ended. Nothing was stored.
+            GraphRunnerError: it is a new prompt, and the thread waits for answers. Nothing was stored. The run itself
+                refuses a prompt if the answers are not used yet, see `_merge_requests`.
         """
         if prompt is None or isinstance(prompt, GraphResume):
             return prompt
         with suppress(CheckpointNotFoundError):
-            snapshot = await graph.aget_state(config)
-            if snapshot.interrupts or snapshot.state.get("requests"):
-                raise GraphRunnerError(
-                    f"tools of the thread {config.thread!r} wait: give GraphResume(...), or None if all are answered, "
-                    "instead of a prompt"
-                )
+            if (await graph.aget_state(config)).interrupts:
+                raise GraphRunnerError(_TOOLS_WAIT)
         return {"prompt": self._records.dump_prompt(prompt), "requests": [], "output": None}
 
     async def _read_result(self, graph: CompiledGraph, config: RunnableConfig) -> DurableResult[_OutputT]:
@@ -191,6 +188,14 @@ class DurableAgent(Generic[_OutputT]):
             interrupts=tuple(snapshot.interrupts),
             messages=self._records.load_messages(snapshot.state["messages"]),
         )
+
+
+def _merge_requests(old: Sequence[Any], new: Sequence[Any]) -> Sequence[Any]:
+    # The agent clears the requests with None. An empty list comes from a new prompt. The run holds its lock here, so
+    # of two prompts at a time the second one finds what the first one has left.
+    if old and not new:
+        raise GraphRunnerError(_TOOLS_WAIT)
+    return new
 
 
 def _ask(request: Mapping[str, Any]) -> dict[str, Any]:

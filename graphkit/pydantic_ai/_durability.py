@@ -158,7 +158,7 @@ def make_arguments(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def make_update(output: Any, messages: Sequence[ModelMessage]) -> dict[str, Any]:
     """Return the update for the end of a run of the agent: its output as a JSON text, or the tools that wait."""
-    update = {"messages": dump_messages(messages), "requests": [], "output": None}
+    update = {"messages": dump_messages(messages), "requests": None, "output": None}
     if not isinstance(output, DeferredToolRequests):
         return {**update, "output": to_json(output).decode()}
     waiting = [("approval", call) for call in output.approvals] + [("call", call) for call in output.calls]
@@ -166,7 +166,7 @@ def make_update(output: Any, messages: Sequence[ModelMessage]) -> dict[str, Any]
         {"kind": kind, "tool": call.tool_name, "arguments": call.args_as_dict(), "id": call.tool_call_id}
         for kind, call in waiting
     ]
-    return {**update, "requests": requests}
+    return {**update, "requests": requests or None}
 
 
 def load_output(output_type: Any, text: str | None) -> Any:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 
@@ -159,10 +160,37 @@ def test_an_approval_approves_changes_or_refuses(answer, content, called):
 def test_a_new_prompt_while_tools_wait_is_refused_and_changes_nothing():
     durable = make_durable(make_shop(Script(call("cancel", "c2", number=2), "done"), []), MemorySaver())
     before = durable.run("go", "t").interrupts
-    with pytest.raises(GraphRunnerError, match="tools of the thread 't' wait: give GraphResume"):
+    with pytest.raises(GraphRunnerError, match="tools wait: give GraphResume"):
         durable.run("something else", "t")
     assert durable.run(None, "t").interrupts == before
     assert durable.run(GraphResume(True), "t").output == "done"
+
+
+def test_of_two_prompts_at_a_time_the_second_is_refused_if_tools_wait():
+    begun, both_try = threading.Event(), threading.Barrier(2)
+
+    class Noting(MemorySaver):
+        def run_lock(self, config=None, timeout=None):
+            if begun.is_set():  # by the second prompt, which has found nothing that waits
+                both_try.wait(60)
+            return super().run_lock(config, timeout)
+
+    class Waiting(Script):
+        def next_answer(self, messages):
+            if not begun.is_set():
+                begun.set()
+                both_try.wait(60)
+            return super().next_answer(messages)
+
+    durable = make_durable(make_shop(Waiting(call("cancel", "c2", number=2), "done"), []), Noting())
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(durable.run, "go", "t")
+        assert begun.wait(60)
+        second = pool.submit(durable.run, "again", "t")
+        (waiting,) = first.result(60).interrupts
+        with pytest.raises(GraphRunnerError, match="tools wait: give GraphResume"):
+            second.result(60)
+    assert [each.id for each in durable.saver.interrupts("t")] == [waiting.id]
 
 
 def test_a_new_prompt_before_the_answers_are_used_is_refused_and_changes_nothing():

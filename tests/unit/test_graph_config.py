@@ -136,6 +136,10 @@ def test_a_store_is_looked_up_when_the_graph_is_made_and_only_if_it_saves():
         GraphConfig(checkpoint=CheckpointConfig(store="disk", interval=1)).compile_options()
     with pytest.raises(CheckpointerConfigurationError, match="unknown observer 'missing'"):
         GraphConfig(observer="missing").compile_options()
+    for path, option in ((None, "name"), ("runs", "name"), ("runs", "path")):
+        twice = CheckpointConfig(store="disk", interval=1, path=path, options={option: "other"})
+        with pytest.raises(CheckpointerConfigurationError, match=f"'{option}' cannot be one of the options"):
+            twice.open()
 
 
 @pytest.mark.requirement("G14")

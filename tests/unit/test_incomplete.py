@@ -5,6 +5,7 @@ store in memory, one that has only what a saver must have, one in files, one in 
 """
 
 import logging
+import threading
 from functools import partial
 from typing import TypedDict
 
@@ -22,6 +23,7 @@ from tests.support.graphs import make_chain
 from tests.support.savers import ListingSaver
 from tests.support.sweeps import in_turn
 from tests.support.threads import assert_same
+from tests.support.workers import serving
 
 T = RunnableConfig("t")
 NEW = RunnableConfig("new")
@@ -513,6 +515,54 @@ def test_a_fork_into_a_thread_with_versions_keeps_them_when_it_fails(tmp_path):
     assert status_of(saver, "new") == "incomplete"
     with pytest.raises(CheckpointConflictError, match="has released versions, which must stay"):
         operations.fork(saver, "t", "new")
+
+
+def test_a_worker_takes_a_thread_when_its_copy_has_ended(store):
+    """The worker is there first, as the migration to another store allows; the copy ends while it watches."""
+    source = ListingSaver()
+    run_until(source, "t", "crashed")
+    effects = Effects()
+    worker = Worker(
+        store.opened,
+        make_app(store.opened, effects),
+        on_output=lambda _, output: ended.set() if output.node == "ask" else None,
+        interval=0.01,
+    )
+    ended, looked = threading.Event(), threading.Event()
+    open_watch = store.opened.watch
+
+    def watch(**options):
+        changes = open_watch(**options)
+        get = changes.get
+        seen = []
+
+        def note(timeout=None):
+            if "incomplete" in seen:  # and the worker has acted on it, since it asks for another change
+                looked.set()
+            change = get(timeout)
+            if change is not None and change.checkpoint is not None:
+                seen.append(change.checkpoint.status)
+            return change
+
+        changes.get = note
+        return changes
+
+    def hold(method):
+        def stores(*arguments, **options):
+            if status_of(store.opened, "t") == "incomplete":
+                assert looked.wait(60)
+            return method(*arguments, **options)
+
+        return stores
+
+    holding = Calls()
+    holding.watch = hold
+    store.opened.watch = watch
+    with serving(worker) as (served,):
+        assert holding.during(lambda saver: copy_threads(source, saver, ["t"]), store.opened)
+        assert ended.wait(60)
+    assert served.result() == 1
+    assert effects == ["one", "two"]
 
 
 class DecodingOnFirstUse(ListingSaver):

@@ -88,9 +88,10 @@ class CheckpointConfig(_Config):
             return None
         if not self.store:
             raise CheckpointerConfigurationError(f"interval={self.interval} needs a store; name one, such as 'memory'")
-        if self.path is None:
-            return get_checkpoint_store(self.store, **self.options)
-        return get_checkpoint_store(self.store, path=self.path, **self.options)
+        options = {} if self.path is None else {"path": self.path}
+        for name in {"name", *options} & self.options.keys():
+            raise CheckpointerConfigurationError(f"{name!r} cannot be one of the options: set store and path instead")
+        return get_checkpoint_store(self.store, **options, **self.options)
 
 
 class GraphConfig(_Config):

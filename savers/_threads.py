@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from logging import getLogger
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 from graphkit.errors import CheckpointerError
-
-if TYPE_CHECKING:
-    from weakref import WeakSet
 
 T = TypeVar("T")
 RLock = Any
 """What `threading.RLock` makes: until Python 3.13, that is a function."""
 
 
-def call_after_fork(objects: WeakSet[T], call: Callable[[T], object]) -> None:
-    """Call a function with each of these objects in the child of a fork, from now on."""
+def call_after_fork(objects: Iterable[T], call: Callable[[T], object]) -> None:
+    """Call a function with each object of a weak collection in the child of a fork, from now on."""
 
     def call_each() -> None:
         for each in list(objects):

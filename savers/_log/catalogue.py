@@ -53,8 +53,7 @@ class OpenLogs(Generic[LogType]):
         """The log that was used last, and its key: a run finds its log without the lock, which saves 0.5 us of a put
         of 15."""
         self._guard = Lock()
-        _ALL_OPEN_LOGS[id(self)] = self
-        _INHERITED.add(self)
+        _ALL_OPEN_LOGS[self] = None
 
     def find(self, key: LogKey) -> LogType | None:
         """Return the log with a key, None if there is none."""
@@ -81,7 +80,7 @@ class OpenLogs(Generic[LogType]):
             if len(self._logs) <= FEWEST_OPEN_LOGS:
                 return open_log
             # A list of references is made at once, whatever other threads of execution add meanwhile.
-            alive = [reference() for reference in _ALL_OPEN_LOGS.valuerefs()]
+            alive = [reference() for reference in _ALL_OPEN_LOGS.keyrefs()]
             others = [other.count() for other in alive if other is not None and other is not self]
             share = find_share(_max_open_logs(), others)
             excess = len(self._logs) - max(FEWEST_OPEN_LOGS, share)
@@ -190,11 +189,9 @@ def _close_all(logs: Sequence[Log[Any]]) -> None:
             open_log.retire()
 
 
-_ALL_OPEN_LOGS: Final[weakref.WeakValueDictionary[int, OpenLogs[Any]]] = weakref.WeakValueDictionary()
-"""By id of the object."""
-_INHERITED: Final[weakref.WeakSet[OpenLogs[Any]]] = weakref.WeakSet()
+_ALL_OPEN_LOGS: Final[weakref.WeakKeyDictionary[OpenLogs[Any], None]] = weakref.WeakKeyDictionary()
 # Whatever their bytes lie in: another thread of the parent may hold the mutex of a log for ever.
-call_after_fork(_INHERITED, OpenLogs.close_after_fork)
+call_after_fork(_ALL_OPEN_LOGS, OpenLogs.close_after_fork)
 
 
 def find_share(limit: int, others: list[int]) -> int:

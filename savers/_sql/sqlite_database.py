@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from operator import attrgetter
 from typing import Any, Final
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
@@ -427,7 +428,8 @@ class _MainLock:
             if not self._mutex.acquire(blocking=False):
                 self._wait()
         except BaseException:
-            self._free()
+            if self.is_mine():
+                self._mutex.release()
             raise
 
     def _wait(self) -> None:
@@ -437,16 +439,8 @@ class _MainLock:
         if not self._mutex.acquire(timeout=self._timeout):
             raise make_busy_error(self._path, "write", self._timeout)
 
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._mutex.release()
-        except BaseException:
-            self._free()
-            raise
-
-    def _free(self) -> None:
-        if self.is_mine():
-            self._mutex.release()
+    # That of the mutex itself: a function of Python may be interrupted by a signal before its first line.
+    __exit__ = property(attrgetter("_mutex.__exit__"))
 
 
 class _LogSync:

@@ -3,9 +3,13 @@
 import errno
 import os
 import sqlite3
+import sys
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
@@ -166,6 +170,48 @@ def test_a_parent_that_is_a_file_is_an_error(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(CheckpointStorageError, match="cannot create"):
         SqliteDatabase(tmp_path / "file" / "inside" / "x.db").read("SELECT 1")
+
+
+def test_a_signal_when_the_lock_of_a_connection_is_taken_does_not_keep_it(file):
+    """Python runs the handler of a signal after a call."""
+    database = SqliteDatabase(file, fsync="never")
+    history = add_history(database)
+    mutex = database._connections.lock._mutex
+
+    def acquire_and_interrupt(**options):
+        mutex.acquire(**options)
+        raise KeyboardInterrupt
+
+    interrupted = SimpleNamespace(
+        acquire=acquire_and_interrupt, release=mutex.release, _is_owned=mutex._is_owned, __exit__=mutex.__exit__
+    )
+    with patch.object(database._connections.lock, "_mutex", interrupted), pytest.raises(KeyboardInterrupt):
+        put(database, history, 0)
+    put(database, history, 1)
+    assert positions(database, history) == [1]
+    database.close()
+
+
+def test_a_signal_when_the_lock_of_a_connection_is_left_does_not_keep_it(file):
+    """Python runs the handler of a signal also when a function is entered, before its first line."""
+    database = SqliteDatabase(file, fsync="never")
+    history = add_history(database)
+    before = sys.gettrace()
+
+    def interrupt(frame, event, argument):
+        if frame.f_code.co_name == "__exit__" and frame.f_code.co_filename == sqlite_database.__file__:
+            sys.settrace(before)
+            raise KeyboardInterrupt
+
+    sys.settrace(interrupt)
+    try:
+        with suppress(KeyboardInterrupt):
+            put(database, history, 0)
+    finally:
+        sys.settrace(before)
+    put(database, history, 1)
+    assert positions(database, history) == [0, 1]
+    database.close()
 
 
 def test_a_full_disk_leaves_what_was_there(file):

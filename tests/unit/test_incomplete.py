@@ -517,19 +517,19 @@ def test_a_fork_into_a_thread_with_versions_keeps_them_when_it_fails(tmp_path):
         operations.fork(saver, "t", "new")
 
 
-def test_a_worker_takes_a_thread_when_its_copy_has_ended(store):
+def test_a_worker_takes_a_thread_when_its_copy_has_ended(tmp_path):
     """The worker is there first, as the migration to another store allows; the copy ends while it watches."""
-    source = ListingSaver()
+    source, saver = ListingSaver(), FileSystemSaver(tmp_path, fsync="never")
     run_until(source, "t", "crashed")
     effects = Effects()
     worker = Worker(
-        store.opened,
-        make_app(store.opened, effects),
+        saver,
+        make_app(saver, effects),
         on_output=lambda _, output: ended.set() if output.node == "ask" else None,
         interval=0.01,
     )
     ended, looked = threading.Event(), threading.Event()
-    open_watch = store.opened.watch
+    open_watch = saver.watch
 
     def watch(**options):
         changes = open_watch(**options)
@@ -547,19 +547,17 @@ def test_a_worker_takes_a_thread_when_its_copy_has_ended(store):
         changes.get = note
         return changes
 
-    def hold(method):
-        def stores(*arguments, **options):
-            if status_of(store.opened, "t") == "incomplete":
-                assert looked.wait(60)
-            return method(*arguments, **options)
+    get_writes = source.get_writes
 
-        return stores
+    def hold(config):
+        if status_of(saver, "t") == "incomplete":
+            assert looked.wait(60)
+        return get_writes(config)
 
-    holding = Calls()
-    holding.watch = hold
-    store.opened.watch = watch
+    source.get_writes = hold
+    saver.watch = watch
     with serving(worker) as (served,):
-        assert holding.during(lambda saver: copy_threads(source, saver, ["t"]), store.opened)
+        copy_threads(source, saver, ["t"])
         assert ended.wait(60)
     assert served.result() == 1
     assert effects == ["one", "two"]

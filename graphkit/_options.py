@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, final
@@ -75,6 +75,28 @@ def check_count(name: str, value: object, error: type[Exception] = ValueError) -
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if not is_whole or value < 1:  # type: ignore[operator]
         raise error(f"{name} must be an int of at least 1, not {value!r}")
+
+
+def check_texts(name: str, value: object, error: type[Exception] = ValueError) -> frozenset[str]:
+    """Return the members of a collection of texts. A text alone is refused: it would count as its letters.
+
+    Raises:
+        error: it is something else.
+    """
+    is_collection = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
+    if not is_collection or not all(isinstance(text, str) for text in value):  # type: ignore[attr-defined]
+        raise error(f"{name} must be a list of texts, not {value!r}")
+    return frozenset(value)  # type: ignore[call-overload, no-any-return]
+
+
+def check_time(name: str, value: object, error: type[Exception] = ValueError) -> None:
+    """Check a point in time: an aware datetime.
+
+    Raises:
+        error: it is something else.
+    """
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise error(f"{name} must be an aware datetime, such as datetime.now(UTC), not {value!r}")
 
 
 def check_choice(name: str, value: object, *known: str) -> None:

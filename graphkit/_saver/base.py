@@ -487,7 +487,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             The number of checkpoints that were removed.
 
         Raises:
-            ValueError: neither keep_last nor older_than is given, or keep_last is below one.
+            ValueError: neither keep_last nor older_than is given, or an option has a value that it cannot have.
             CheckpointerConfigurationError: by default, if a run stands before a fork and the saver
                 cannot list its namespaces: graphs nested in the branches may have histories that the
                 saver cannot find. The thread was not changed.

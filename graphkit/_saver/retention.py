@@ -18,6 +18,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict, final
 
+from graphkit._options import check_count, check_texts, check_time
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.langgraph_writes import EARLY_WRITES, list_unstored_channels
@@ -42,7 +43,7 @@ class Retention:
     """The options of a `prune`, checked; decides which checkpoints of a history it removes.
 
     Raises:
-        ValueError: neither `keep_last` nor `older_than` is given, or `keep_last` is below one.
+        ValueError: neither `keep_last` nor `older_than` is given, or an option has a value that it cannot have.
     """
 
     keep_last: int | None = None
@@ -59,9 +60,11 @@ class Retention:
     def __post_init__(self) -> None:
         if self.keep_last is None and self.older_than is None:
             raise ValueError("prune() needs keep_last, older_than or both")
-        if self.keep_last is not None and self.keep_last < 1:
-            raise ValueError(f"keep_last must be at least 1, not {self.keep_last}: delete() removes a whole thread")
-        object.__setattr__(self, "keep_tags", frozenset(self.keep_tags))
+        if self.keep_last is not None:
+            check_count("keep_last", self.keep_last)
+        if self.older_than is not None:
+            check_time("older_than", self.older_than)
+        object.__setattr__(self, "keep_tags", check_texts("keep_tags", self.keep_tags))
         object.__setattr__(self, "owner_ids", frozenset(self.owner_ids))
 
     def for_early_writes(self, owners: Sequence[CheckpointInfo]) -> Retention:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field, fields
@@ -20,7 +20,7 @@ from logging import getLogger
 from time import monotonic
 from typing import Final, Self, final
 
-from graphkit._options import check_age, check_count, read_options
+from graphkit._options import check_age, check_count, check_texts, read_options
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.failed_threads import is_out_of_resources, name_threads
@@ -103,11 +103,8 @@ class RetentionPolicy:
         if self.max_age is not None:
             object.__setattr__(self, "max_age", check_age("max_age", self.max_age, CheckpointerConfigurationError))
         for name in ("keep_tags", "statuses"):
-            texts = getattr(self, name)
-            is_collection = isinstance(texts, Collection) and not isinstance(texts, str | bytes | Mapping)
-            if not is_collection or not all(isinstance(text, str) for text in texts):
-                raise CheckpointerConfigurationError(f"{name} must be a list of texts, not {texts!r}")
-            object.__setattr__(self, name, frozenset(texts))
+            texts = check_texts(name, getattr(self, name), CheckpointerConfigurationError)
+            object.__setattr__(self, name, texts)
         for status in self.statuses:
             if status not in STATUSES:
                 hint = suggest(status, STATUSES) or f"; they are {', '.join(STATUSES)}"

@@ -1,3 +1,7 @@
+from datetime import datetime, timedelta
+
+import pytest
+
 from graphkit import Channels
 from graphkit.testing import made
 from savers import MemorySaver, VersionedMemorySaver
@@ -36,3 +40,27 @@ def test_the_size_counts_versions():
     live = saver.size()
     saver.release()
     assert saver.size() == saver.size("$default") == live > 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("keep_tags", "release"),  # would be seven tags of one letter each
+        ("keep_tags", b"release"),
+        ("keep_tags", [1]),
+        ("keep_last", True),
+        ("keep_last", "1"),
+        ("keep_last", 1.5),
+        ("older_than", datetime(2030, 1, 1)),  # noqa: DTZ001
+        ("older_than", timedelta(days=30)),
+    ],
+)
+def test_prune_refuses_options_of_another_type_and_removes_nothing(name, value):
+    saver = MemorySaver()
+    saver.put("t", made({}))
+    saver.add_tags("t", "release")
+    saver.put("t", made({}))
+    options = {"keep_last": 1, name: value}
+    with pytest.raises(ValueError, match=name):
+        saver.prune("t", **options)
+    assert len(saver.list("t")) == 2

@@ -123,6 +123,7 @@ def erase_where(
         AccessDeniedError: the caller may not delete one of the threads. Nothing was changed.
         ValueError: the metadata is empty: that would be everybody's.
     """
+    stores = tuple(stores)  # what cannot be iterated must fail before the first thread is erased
     selection = select_threads(saver, metadata)
     return erase_selection(saver, selection, metadata, stores=stores, ledger=ledger, full=full)
 

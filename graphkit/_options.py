@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import os
 import re
@@ -66,15 +67,25 @@ def check_seconds(name: str, value: object, error: type[Exception] = ValueError)
         raise error(f"{name} must be a number of seconds above 0, not {value!r}")
 
 
-def check_count(name: str, value: object, error: type[Exception] = ValueError) -> None:
-    """Check a limit: an int of at least 1.
+def check_count(name: str, value: object, error: type[Exception] = ValueError, *, least: int = 1) -> None:
+    """Check a limit: an int of at least 1, or another least.
 
     Raises:
         error: it is something else.
     """
     is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or value < 1:  # type: ignore[operator]
-        raise error(f"{name} must be an int of at least 1, not {value!r}")
+    if not is_whole or value < least:  # type: ignore[operator]
+        raise error(f"{name} must be an int of at least {least}, not {value!r}")
+
+
+def check_text(name: str, value: object, error: type[Exception] = ValueError) -> None:
+    """Check a text that must not be empty.
+
+    Raises:
+        error: it is something else.
+    """
+    if not isinstance(value, str) or not value:
+        raise error(f"{name} must be a text that is not empty, not {value!r}")
 
 
 def check_texts(name: str, value: object, error: type[Exception] = ValueError) -> frozenset[str]:
@@ -127,6 +138,19 @@ def show_options(options: DataclassInstance, default: DataclassInstance) -> str:
         if field.repr and (value := getattr(options, field.name)) != getattr(default, field.name)
     ]
     return f"{type(options).__name__}({', '.join(shown)})"
+
+
+def check_function(name: str, value: object, error: type[Exception] = TypeError) -> None:
+    """Check a function that is called without `await`: of an async one, only a coroutine would come back.
+
+    Raises:
+        error: it cannot be called, or is asynchronous.
+    """
+    if not callable(value):
+        raise error(f"{name} must be callable, not {value!r}")
+    method = getattr(value, "__call__", None)  # noqa: B004 - a method that may be asynchronous
+    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(method):
+        raise error(f"{name} must be a plain function; {value!r} is asynchronous")
 
 
 def check_clock(clock: object) -> None:

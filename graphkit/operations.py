@@ -348,10 +348,8 @@ def fork(
     for info in path[:-1]:
         _read_for_fork(saver, info)
     original = _load(saver, source)
-    head = StoredCheckpoint(
-        _copy_as_fork(original, created_at, id=original.id, parent_id=original.parent_id),
-        writes=_read_interrupts(saver, source, original, created_at),
-    )
+    copy = _copy_as_fork(original, created_at, id=original.id, parent_id=original.parent_id)
+    head = StoredCheckpoint(copy, writes=_read_interrupts(saver, source, original, copy.created_at))
     # A copy without the first state, which is not needed: the last one will do.
     first = original.with_metadata(FrozenDict(path[0].metadata))
     key = find_own_key(saver, source)
@@ -404,7 +402,7 @@ def rollback(
         checkpoint = _load(saver, config)
         check_rights(saver, config, "put", "put_writes")
         copy = _copy_as_fork(checkpoint, created_at, id=generate_id(), parent_id=checkpoint.id)
-        writes = _read_interrupts(saver, config, checkpoint, created_at)
+        writes = _read_interrupts(saver, config, checkpoint, copy.created_at)
         if writes:  # if the process dies before it has recorded them, a resume finds them there
             taken_from = checkpoint.id
             if read_left_writes(saver, config, checkpoint):
@@ -612,8 +610,8 @@ def _copy_as_fork(
 
 
 def _read_interrupts(
-    saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint, now: datetime | None
+    saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint, now: datetime
 ) -> Mapping[str, Any]:
     """Return what waits again at a copy of a checkpoint."""
     recorded = {**read_left_writes(saver, config, checkpoint), **saver.get_writes(config)}
-    return writes_of_copy(recorded, now or datetime.now(UTC))
+    return writes_of_copy(recorded, now)

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from logging import getLogger
 from typing import Final, NamedTuple
 
+from graphkit._options import check_choice
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.failed_threads import FailedThreads
@@ -215,7 +216,9 @@ def export_threads(
             in place of a log or a directory.
         CheckpointNotFoundError: there is no such thread.
         CheckpointSerializationError: a value has a type that is not in `types`.
+        ValueError: there is no such format.
     """
+    check_choice("format", format, "lines", "logs")
     if format == "logs":
         find_directory(saver)
         if not versions:

@@ -26,7 +26,7 @@ from typing import Any, Final, Generic, TypeVar, final
 from graphkit import operations, schedules
 from graphkit._compiled import CompiledGraph, parse_submitted, stream_outputs
 from graphkit._engine.schedules import ScheduleAgenda
-from graphkit._options import check_clock
+from graphkit._options import check_clock, check_count, check_function
 from graphkit._plan.events import Outbox, level_of
 from graphkit._plan.retry import RetryPolicy
 from graphkit._records.config import RunnableConfig
@@ -260,18 +260,22 @@ class Worker:
         Raises:
             CheckpointerConfigurationError: the saver is none, or there is no graph; or the policy is none, or
                 the saver cannot do what it needs.
-            TypeError: the clock is none.
-            ValueError: `concurrency` is below one.
+            TypeError: `clock`, `retry` or `on_output` is none.
+            ValueError: `concurrency` is not a whole number, or is below one.
         """
         if clock is not None:
             check_clock(clock)
+        given: object = retry
+        if given is not None and not isinstance(given, RetryPolicy):
+            raise TypeError(f"retry must be a graphkit.RetryPolicy, not {given!r}")
         self.saver = saver
         self._graphs = _adopt_graphs(graphs, saver, clock)
         clocks = [graph.compile_config.clock for graph in self._graphs.values()]
         own_clock = next((each for each in clocks if each is not None), None)
         self._now: Callable[[], datetime] = own_clock or partial(datetime.now, UTC)
-        if concurrency < 1:
-            raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+        check_count("concurrency", concurrency)
+        if on_output is not None:
+            check_function("on_output", on_output)
         self._concurrency = concurrency
         self._resumes_failed = failed
         self._retry = retry or RetryPolicy(max_attempts=10, initial_delay=1.0, max_delay=300.0)

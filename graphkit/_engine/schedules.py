@@ -20,6 +20,7 @@ from time import monotonic
 from typing import Any, Final, final
 
 from graphkit._engine.submit import freeze_update, submit_once
+from graphkit._options import check_text
 from graphkit._plan.retry import RetryPolicy
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, RunnableConfig
@@ -172,7 +173,7 @@ def add(
         created_at: since when its times are due; now by default.
 
     Raises:
-        CheckpointerConfigurationError: the name, the cron expression or the zone is none.
+        CheckpointerConfigurationError: the name, the cron expression, the zone or the id of the graph is none.
         CheckpointSerializationError: the input is not a mapping, or cannot be stored.
         MissingDependencyError: the package of the extra `schedules` is not installed.
         ThreadBusyError: another process holds the schedule.
@@ -181,6 +182,8 @@ def add(
     """
     config = _config_of(_check_name(name))
     now = (created_at or datetime.now(UTC)).astimezone(UTC)
+    if graph_id is not None:
+        check_text("graph_id", graph_id, CheckpointerConfigurationError)
     recorded = freeze_update("input", input)
     new = Schedule(name=name, cron=cron, input=recorded, graph_id=graph_id, timezone=timezone, created_at=now)
     if new.next_due(now) is None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from graphkit._engine.history import callers_metadata
 from graphkit._engine.state import EMPTY, SCHEMA_VERSION, pack_if_marked
+from graphkit._options import check_text
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import START, RunnableConfig, ThreadLike, acts_for
 from graphkit._saver.base import BaseCheckpointSaver
@@ -70,9 +71,8 @@ def submit(
     if at is not None and time_or_none(at) is None:
         raise ValueError(f"at must be an aware datetime, such as datetime.now(UTC) + timedelta(hours=1), not {at!r}")
     for name, text in (("key", key), ("graph_id", graph_id)):
-        given: object = text
-        if given is not None and (not isinstance(given, str) or not given):
-            raise ValueError(f"{name} must be a text that is not empty, not {given!r}")
+        if text is not None:
+            check_text(name, text)
     own_thread = None
     if key is not None:
         own_thread = f"key-{blake2b(key.encode(), digest_size=16).hexdigest()}"
@@ -151,6 +151,9 @@ def refuse_other_engine(metadata: Mapping[str, Any], thread_id: str) -> None:
 def freeze_update(name: str, values: Any) -> Any:
     if not isinstance(values, Mapping):
         raise CheckpointSerializationError(name, type(values).__name__, "an update is a mapping of keys to values")
+    for key in values:
+        if not isinstance(key, str):  # no graph could merge it, and the thread could not go on
+            raise CheckpointSerializationError(f"{name}[{key!r}]", type(key).__name__, "the keys are strings")
     try:
         return freeze(dict(pack_if_marked(values)))
     except ValueError as error:

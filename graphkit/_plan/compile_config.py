@@ -10,7 +10,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast, final
 
-from graphkit._options import check_choice, check_clock, check_count, check_executor, check_seconds, show_options
+from graphkit._options import (
+    check_choice,
+    check_clock,
+    check_count,
+    check_executor,
+    check_function,
+    check_seconds,
+    show_options,
+)
 from graphkit._plan.checkpoint_when import adapt_predicate
 from graphkit._plan.events import Observer, observers_of
 from graphkit._plan.retry import RetryPolicy
@@ -95,20 +103,21 @@ class CompileConfig:
 
         if self.timeout is not None:
             check_seconds("timeout", self.timeout)
-        if self.checkpoint_when is not None and not callable(self.checkpoint_when):
-            raise TypeError(f"checkpoint_when must be callable, not {self.checkpoint_when!r}; see graphkit.when")
+        if self.checkpoint_when is not None:
+            check_function("checkpoint_when", self.checkpoint_when)
 
         check_executor("executor", self.executor, TypeError)
         if self.clock is not None:
             check_clock(self.clock)
 
         object.__setattr__(self, "migrations", tuple(self.migrations))
+        for migration in self.migrations:
+            check_function("a migration", migration)
         if self.observers != ():
             object.__setattr__(self, "observers", observers_of(self.observers))
 
         check_count("max_iterations", self.max_iterations)
-        if self.checkpoint_interval < 0:
-            raise ValueError(f"checkpoint_interval must be 0 (off) or more, not {self.checkpoint_interval}")
+        check_count("checkpoint_interval", self.checkpoint_interval, least=0)
 
         saver: object = self.checkpoint_saver
         if saver is not None and not isinstance(saver, BaseCheckpointSaver):

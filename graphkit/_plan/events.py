@@ -8,7 +8,6 @@ raises does not change the run.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,7 +18,7 @@ from threading import Lock, Thread, current_thread
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, final, runtime_checkable
 
-from graphkit._options import NamedRegistry
+from graphkit._options import NamedRegistry, check_function
 from graphkit._records.config import ThreadLike
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointerConfigurationError
@@ -565,12 +564,7 @@ def observers_of(given: Observer | str | Iterable[Observer | str | None] | None)
 
 def _check_observer(observer: Observer) -> Observer:
     """Return an observer that can be called with an Event."""
-    candidate: object = observer
-    if not callable(candidate):
-        raise CheckpointerConfigurationError(f"an observer is called with an Event; {observer!r} cannot be called")
-    method = getattr(candidate, "__call__", None)  # noqa: B004 - a method that may be asynchronous
-    if inspect.iscoroutinefunction(candidate) or inspect.iscoroutinefunction(method):
-        raise CheckpointerConfigurationError(f"observer {observer!r} is asynchronous; use a plain function")
+    check_function("an observer", observer, CheckpointerConfigurationError)
     return observer
 
 

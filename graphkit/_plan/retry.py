@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, Self, final
 
+from graphkit._options import check_function
 from graphkit._plan.calls import Attempts, run_again
 from graphkit._public_names import JavaNames
 from graphkit._records.context import post_event
@@ -213,6 +214,7 @@ def _parse_retry_on(retry_on: Retryable | Collection[Retryable]) -> tuple[Retrya
             )
         if not callable(candidate):
             raise TypeError(f"retry_on must contain exception classes and predicates, not {candidate!r}")
+        check_function("a predicate of retry_on", candidate)
     return conditions
 
 

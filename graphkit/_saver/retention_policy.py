@@ -20,7 +20,7 @@ from logging import getLogger
 from time import monotonic
 from typing import Final, Self, final
 
-from graphkit._options import check_age, check_count, check_texts, read_options
+from graphkit._options import check_age, check_count, check_function, check_texts, read_options
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.failed_threads import is_out_of_resources, name_threads
@@ -112,8 +112,8 @@ class RetentionPolicy:
         pattern: object = self.threads
         if not isinstance(pattern, str) or not pattern:
             raise CheckpointerConfigurationError(f"threads must be a pattern such as 'chat-*', not {pattern!r}")
-        if self.on_limit is not None and not callable(self.on_limit):
-            raise CheckpointerConfigurationError(f"on_limit must be callable, not {self.on_limit!r}")
+        if self.on_limit is not None:
+            check_function("on_limit", self.on_limit, CheckpointerConfigurationError)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:

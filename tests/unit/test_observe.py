@@ -280,7 +280,7 @@ def test_the_registry():
     for wrong in ("", None, 3):
         with pytest.raises(CheckpointerConfigurationError, match="non-empty str"):
             register_observer(wrong, print)
-    with pytest.raises(CheckpointerConfigurationError, match="cannot be called"):
+    with pytest.raises(CheckpointerConfigurationError, match="must be callable"):
         register_observer("test-mine", "print")
     assert get_observer("test-mine") is print
 

@@ -1,0 +1,124 @@
+"""Options of a wrong type are refused before anything is stored, removed or run."""
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from graphkit import (
+    CheckpointerConfigurationError,
+    CheckpointSerializationError,
+    CompileConfig,
+    RetryPolicy,
+    RunnableConfig,
+    interrupt,
+    operations,
+    schedules,
+)
+from graphkit.retention import RetentionPolicy
+from graphkit.testing import made
+from graphkit.transfer import export_threads
+from graphkit.worker import Worker
+from savers import MemorySaver
+from tests.support.graphs import make_chain
+
+
+async def answer_later(*_):
+    """Stand for a function that only `await` would call."""
+    return True
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("checkpoint_when", answer_later),
+        ("migrations", [answer_later]),
+        ("migrations", "rename"),
+        ("checkpoint_interval", 1.5),
+        ("checkpoint_interval", float("nan")),
+        ("checkpoint_interval", -1),
+        ("checkpoint_interval", "1"),
+    ],
+)
+def test_a_graph_refuses_options_that_would_be_ignored(name, value):
+    with pytest.raises((TypeError, ValueError), match=name.removesuffix("s")):
+        CompileConfig(**{name: value})
+
+
+def test_a_predicate_of_errors_is_not_asynchronous():
+    with pytest.raises(TypeError, match="asynchronous"):
+        RetryPolicy(retry_on=answer_later)
+
+
+def test_the_alert_of_a_policy_is_not_asynchronous():
+    with pytest.raises(CheckpointerConfigurationError, match="asynchronous"):
+        RetentionPolicy(max_bytes=1, on_limit=answer_later)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("concurrency", 1.5),
+        ("concurrency", float("nan")),
+        ("concurrency", True),
+        ("on_output", 5),
+        ("on_output", answer_later),
+        ("retry", 3),
+    ],
+)
+def test_a_worker_refuses_options_before_it_takes_a_run(name, value):
+    saver = MemorySaver()
+    app = make_chain({}, a=lambda _: {}).compile(checkpoint_saver=saver)
+    with pytest.raises((TypeError, ValueError), match=name):
+        Worker(saver, app, **{name: value})
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        lambda saver: operations.update(saver, "t", {1: 2}),
+        lambda saver: operations.submit(saver, {1: 2}, "new"),
+        lambda saver: schedules.add(saver, "n", "* * * * *", {1: 2}),
+    ],
+    ids=["update", "submit", "schedule"],
+)
+def test_an_update_that_no_graph_could_merge_is_not_stored(store):
+    saver = MemorySaver()
+    saver.put("t", made({}))
+    with pytest.raises(CheckpointSerializationError, match="keys are strings"):
+        store(saver)
+    assert list(saver.threads()) == ["t"]
+    assert not saver.get_writes(RunnableConfig("t", saver.get("t").id))
+
+
+@pytest.mark.parametrize("graph_id", ["", 5])
+def test_a_schedule_is_not_stored_for_a_graph_that_no_worker_can_have(graph_id):
+    saver = MemorySaver()
+    with pytest.raises(CheckpointerConfigurationError, match="graph_id"):
+        schedules.add(saver, "n", "* * * * *", {}, graph_id=graph_id)
+    assert not saver.threads()
+
+
+def test_nothing_is_erased_if_the_other_stores_are_no_list():
+    saver = MemorySaver()
+    saver.put("t", made({}, metadata={"user": "ann"}))
+    with pytest.raises(TypeError):
+        operations.erase_where(saver, {"user": "ann"}, stores=Path("store"))
+    assert list(saver.threads()) == ["t"]
+
+
+def test_an_export_in_an_unknown_format_is_refused():
+    with pytest.raises(ValueError, match="format must be one of 'lines', 'logs'"):
+        next(export_threads(MemorySaver(), format="log"))
+
+
+def test_a_copy_with_a_local_time_leaves_out_a_deadline_that_has_passed():
+    saver = MemorySaver()
+    app = make_chain({}, ask=lambda _: {"answer": interrupt(deadline=60)}).compile(checkpoint_saver=saver)
+    app.invoke({}, "t")
+    local = datetime(2100, 1, 1)  # noqa: DTZ001
+    operations.fork(saver, "t", "fork", created_at=local)
+    operations.rollback(saver, RunnableConfig("t", saver.get("t").id), created_at=local)
+    for thread in ("t", "fork"):
+        (waiting,) = saver.interrupts(thread)
+        assert waiting.deadline is None

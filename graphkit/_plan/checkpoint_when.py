@@ -17,6 +17,7 @@ import dataclasses
 from collections.abc import Callable, Collection
 from typing import Any, final
 
+from graphkit._options import check_function
 from graphkit._plan.topology import takes_argument
 
 Predicate = Callable[..., bool]
@@ -117,16 +118,12 @@ def any_of(*predicates: Predicate) -> When:
 
     Raises:
         ValueError: there is no predicate.
-        TypeError: a predicate cannot be called.
+        TypeError: a predicate cannot be called, or is asynchronous.
     """
     if not predicates:
         raise ValueError("any_of() has no predicate: pass at least one")
     for predicate in predicates:
-        candidate: object = predicate
-        if not callable(candidate):
-            raise TypeError(
-                f"any_of() takes predicates of (node_id, state) or (node_id, state, step), not {candidate!r}",
-            )
+        check_function("a predicate of any_of()", predicate)
     # The signatures are read here, once, and not at every step.
     return When(_any_of, tuple(map(adapt_predicate, predicates)))
 

@@ -547,8 +547,10 @@ class AuditLog:
             CheckpointerConfigurationError: an option is invalid.
             MissingDependencyError: there is a signing key, and `cryptography` is not installed.
         """
-        if sign_every < 1 or max_bytes < 1:
-            raise CheckpointerConfigurationError("sign_every and max_bytes must be at least 1")
+        for name, value in (("sign_every", sign_every), ("max_bytes", max_bytes)):
+            given: object = value
+            if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+                raise CheckpointerConfigurationError(f"{name} must be an int of at least 1, not {given!r}")
         self._options: dict[str, Any] = {
             "signing_key": signing_key,
             "digest_key": digest_key,

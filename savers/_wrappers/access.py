@@ -58,6 +58,7 @@ from savers._wrappers.base import (
     SupportsLogs,
     WriterWrapper,
     is_async,
+    is_async_callable,
     iter_wrappers,
     make_capability,
     make_opener,
@@ -351,8 +352,7 @@ class AccessControlledSaver(SaverWrapper):
         super().__init__(saver)
         if not callable(policy):
             raise CheckpointerConfigurationError(f"a policy must be callable, not {type(policy).__name__}")
-        functions = (policy, getattr(policy, "__call__", None))  # noqa: B004 - it is callable; is its method async?
-        if any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in functions):
+        if is_async_callable(policy):
             reason = "a policy must not be asynchronous: only True allows, and not a coroutine"
             raise CheckpointerConfigurationError(reason)
         try:

@@ -40,6 +40,7 @@ from savers._wrappers.base import (
     SupportsLogs,
     WriterWrapper,
     is_async,
+    is_async_callable,
     iter_wrappers,
     make_capability,
     make_opener,
@@ -330,6 +331,8 @@ class AuditedSaver(SaverWrapper):
             if not callable(given):
                 reason = f"log must be an AuditLog, a logger or a function, not {type(log).__name__}"
                 raise CheckpointerConfigurationError(reason)
+            if is_async_callable(given):
+                raise CheckpointerConfigurationError("log must be a plain function: nothing would await an async one")
             given = Sink(given)
         self.log: AuditLog | Sink = given
         self._options: dict[str, Any] = {"reads": reads, "on_error": on_error}

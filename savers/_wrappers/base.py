@@ -72,6 +72,12 @@ def is_async(member: FunctionType) -> bool:
     return iscoroutinefunction(member) or isasyncgenfunction(member)
 
 
+def is_async_callable(given: object) -> bool:
+    """Return whether a call of a function, or of an object, returns something to await."""
+    functions: tuple[Any, ...] = (given, getattr(given, "__call__", None))  # noqa: B004 - is its method async?
+    return any(map(is_async, functions))
+
+
 def _make_forward(member: FunctionType) -> Callable[..., Any]:
     """Return what calls a method of the delegate."""
 

@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple
 from langgraph.checkpoint.base import WRITES_IDX_MAP, ChannelVersions, writes_sort_key
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from graphkit.errors import CheckpointSerializationError
 from graphkit.saver_kit import (
     LANGGRAPH_WRITE as WRITE,
     PLAIN,
@@ -361,8 +362,13 @@ def encode_writes(
     """Return the writes of a task as they are stored.
 
     Raises:
-        CheckpointSerializationError: a value cannot be stored. Nothing was changed.
+        CheckpointSerializationError: a value cannot be stored, or the id or path of the task is no text,
+            so that the checkpoint could not be read again. Nothing was changed.
     """
+    for name, text in (("task_id", task_id), ("task_path", task_path)):
+        given: object = text
+        if not isinstance(given, str):
+            raise CheckpointSerializationError(name, type(given).__name__, "it must be a str")
     encoded: list[Write] = []
     for position, (channel, value) in enumerate(writes):
         type_name, data = serialize(serde, value, channel)

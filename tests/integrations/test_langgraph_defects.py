@@ -36,6 +36,15 @@ def test_one_id_in_place_of_a_list_of_ids_is_refused_and_nothing_is_removed(save
     assert [thread_of(saved.config) for saved in saver.list(None)] == ["b", "a"]
 
 
+@pytest.mark.parametrize("wrong", [None, 7, b"task", ("~", "pull")])
+def test_writes_of_a_task_whose_id_or_path_is_no_text_are_refused(saver, wrong):
+    config = put(saver, thread(), {}, a=1)
+    for task in ((wrong,), ("task", wrong)):
+        with pytest.raises(CheckpointSerializationError, match="must be a str"):
+            saver.put_writes(config, [("a", 2)], *task)
+    assert saver.get_tuple(config).pending_writes == []
+
+
 @pytest.mark.parametrize(
     "ts",
     ["", "yesterday", None, 7, "9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00"],

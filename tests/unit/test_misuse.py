@@ -18,8 +18,9 @@ from graphkit import (
 from graphkit.retention import RetentionPolicy
 from graphkit.testing import made
 from graphkit.transfer import export_threads
+from graphkit.when import any_of
 from graphkit.worker import Worker
-from savers import MemorySaver
+from savers import AuditedSaver, AuditLog, MemorySaver
 from tests.support.graphs import make_chain
 
 
@@ -43,6 +44,11 @@ async def answer_later(*_):
 def test_a_graph_refuses_options_that_would_be_ignored(name, value):
     with pytest.raises((TypeError, ValueError), match=name.removesuffix("s")):
         CompileConfig(**{name: value})
+
+
+def test_a_predicate_of_steps_is_not_asynchronous():
+    with pytest.raises(TypeError, match="asynchronous"):
+        any_of(answer_later)
 
 
 def test_a_predicate_of_errors_is_not_asynchronous():
@@ -71,6 +77,18 @@ def test_a_worker_refuses_options_before_it_takes_a_run(name, value):
     app = make_chain({}, a=lambda _: {}).compile(checkpoint_saver=saver)
     with pytest.raises((TypeError, ValueError), match=name):
         Worker(saver, app, **{name: value})
+
+
+def test_an_audit_is_not_sent_to_an_async_function_that_nothing_awaits():
+    with pytest.raises(CheckpointerConfigurationError, match="log must be a plain function"):
+        AuditedSaver(MemorySaver(), answer_later)
+
+
+@pytest.mark.parametrize("name", ["sign_every", "max_bytes"])
+@pytest.mark.parametrize("value", [0, 1.5, float("nan"), True, "1"])
+def test_the_limits_of_an_audit_log_are_whole_numbers(tmp_path, name, value):
+    with pytest.raises(CheckpointerConfigurationError, match=name):
+        AuditLog(tmp_path, **{name: value})
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_the_nodes_that_presets_name():
         (lambda: changed_more_than(-1), ValueError, "keys must be 0 or more"),
         (any_of, ValueError, r"any_of\(\) has no predicate"),
         (lambda: any_of(after("a"), "b"), TypeError, "not 'b'"),
-        (lambda: any_of(True), TypeError, r"any_of\(\) takes predicates of \(node_id, state\)"),
+        (lambda: any_of(True), TypeError, r"any_of\(\) must be callable"),
     ],
 )
 def test_what_is_refused(make, error, reason):

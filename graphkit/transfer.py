@@ -150,7 +150,7 @@ def copy_threads(
         ThreadBusyError: a run held a thread until `lock_timeout` of the saver. All other threads are
             copied; after a wait in vain, no other run is waited for.
     """
-    chosen = [*dict.fromkeys(source.threads(released=versions) if threads is None else threads)]
+    chosen = _list_ids(source.threads(released=versions) if threads is None else threads)
     check_stores(source, target, chosen, versions=versions, plaintext=plaintext)
     if threads is not None:
         for thread_id in chosen:
@@ -176,6 +176,17 @@ def copy_threads(
             progress(done, len(chosen), thread_id)
     failed.raise_if_any()
     return Copied(threads=copied, skipped_threads=skipped, **vars(counts))
+
+
+def _list_ids(threads: Sequence[str]) -> list[str]:
+    """Return thread ids without repetitions.
+
+    Raises:
+        TypeError: it is one id, which would count as its letters.
+    """
+    if isinstance(threads, str | bytes):
+        raise TypeError(f"threads must be a list of ids, not one id; pass [{threads!r}]")
+    return [*dict.fromkeys(threads)]
 
 
 # Export
@@ -229,7 +240,7 @@ def export_threads(
             "`graphkit export --raw`; of a database, copy it to a sealed directory first), or ask for plaintext "
             "(plaintext=True, --plaintext)"
         )
-    chosen = saver.threads(released=versions) if threads is None else threads
+    chosen = _list_ids(saver.threads(released=versions) if threads is None else threads)
     yield format_line({"graphkit": "logs" if format == "logs" else "threads", "format": FORMAT})
     for done, thread_id in enumerate(chosen, 1):
         if format == "logs":

@@ -17,7 +17,7 @@ from graphkit import (
 )
 from graphkit.retention import RetentionPolicy
 from graphkit.testing import made
-from graphkit.transfer import export_threads
+from graphkit.transfer import copy_threads, export_threads
 from graphkit.when import any_of
 from graphkit.worker import Worker
 from savers import AuditedSaver, AuditLog, MemorySaver
@@ -123,6 +123,22 @@ def test_nothing_is_erased_if_the_other_stores_are_no_list():
     with pytest.raises(TypeError):
         operations.erase_where(saver, {"user": "ann"}, stores=Path("store"))
     assert list(saver.threads()) == ["t"]
+
+
+def test_one_id_is_not_copied_or_exported_as_its_letters():
+    saver = MemorySaver()
+    for thread in "ab":
+        saver.put(thread, made({}))
+    with pytest.raises(TypeError, match="pass \\['ab'\\]"):
+        copy_threads(saver, MemorySaver(), "ab")
+    with pytest.raises(TypeError, match="pass \\['ab'\\]"):
+        next(export_threads(saver, "ab"))
+
+
+def test_an_export_takes_each_thread_once_from_any_iterable():
+    saver = MemorySaver()
+    saver.put("t", made({}))
+    assert list(export_threads(saver, iter("tt"))) == list(export_threads(saver, ["t"]))
 
 
 def test_an_export_in_an_unknown_format_is_refused():

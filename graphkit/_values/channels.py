@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Protocol, final
 
+from graphkit._options import check_function
 from graphkit._public_names import JavaNames
 from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet, extend_frozen, freeze
 
@@ -49,11 +50,14 @@ class Channel(JavaNames):
         """Make a channel.
 
         Raises:
-            TypeError: the reducer or the default cannot be called.
+            TypeError: the reducer or the default cannot be called, or is asynchronous.
         """
         for name, value in (("reducer", reducer), ("default", default)):
-            if value is not None and not callable(value):
+            if value is None:
+                continue
+            if not callable(value):
                 raise TypeError(f"a channel's {name} must be callable, not {value!r}; for a default write lambda: ...")
+            check_function(f"a channel's {name}", value)
         self.reducer = reducer
         self.default = default
         self.is_transient = False

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from graphkit import (
+    Channel,
     CheckpointerConfigurationError,
     CheckpointSerializationError,
     CompileConfig,
@@ -44,6 +45,12 @@ async def answer_later(*_):
 def test_a_graph_refuses_options_that_would_be_ignored(name, value):
     with pytest.raises((TypeError, ValueError), match=name.removesuffix("s")):
         CompileConfig(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["reducer", "default"])
+def test_a_channel_does_not_put_coroutines_into_the_state(name):
+    with pytest.raises(TypeError, match=f"{name} must be a plain function"):
+        Channel(**{name: answer_later})
 
 
 def test_a_predicate_of_steps_is_not_asynchronous():

@@ -148,6 +148,10 @@ def pack_changes(changes: Sequence[EntryChange]) -> bytes:
     rows: list[Any] = []
     contents: list[bytes] = []
     for change in changes:
+        for name in _list_names(change):
+            # It could be packed, but no reader accepts a record with a number or bytes as a name.
+            if not isinstance(name, str):
+                raise _refuse_name(change, name, "a key and the labels of a namespace must be text")
         if isinstance(change, Put):
             *fields, value, vectors = change
             content = value + vectors
@@ -170,8 +174,12 @@ def _check_names(change: EntryChange) -> None:
         try:
             ormsgpack.packb(name)
         except TypeError as error:
-            where = f"the key {name!r} of {change.namespace!r}"
-            raise CheckpointSerializationError(where, type(name).__name__, str(error)) from error
+            raise _refuse_name(change, name, str(error)) from error
+
+
+def _refuse_name(change: EntryChange, name: Any, reason: str) -> CheckpointSerializationError:
+    where = f"the key {name!r} of {change.namespace!r}"
+    return CheckpointSerializationError(where, type(name).__name__, reason)
 
 
 def _list_names(change: EntryChange | ReadChange) -> list[Any]:

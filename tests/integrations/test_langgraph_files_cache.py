@@ -161,6 +161,14 @@ def test_a_value_that_cannot_be_encoded_is_refused_with_its_key_and_nothing_is_s
     assert cache.get([OTHER]) == {}
 
 
+@pytest.mark.parametrize("key", [(("node",), 7), (("node",), b"key"), (("node",), None), ((b"node",), "key")])
+def test_a_key_that_no_reader_accepts_is_refused_and_the_cache_stays_readable(cache, open_cache, key):
+    cache.set({KEY: (1, None)})
+    with pytest.raises(CheckpointSerializationError, match="must be text"):
+        cache.set({OTHER: (2, None), key: (3, None)})
+    assert open_cache().get([KEY, OTHER]) == {KEY: 1}
+
+
 def test_an_invalid_option_is_refused(open_cache):
     with pytest.raises(CheckpointerConfigurationError, match="fsync"):
         open_cache(fsync=3)

@@ -13,6 +13,7 @@ import pytest
 from graphkit import END, Checkpoint, NodeExecutionError, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError
 from savers import MemorySaver, SaverWrapper, VersionedMemorySaver
+from tests.support.checkpoints import make_interrupt
 from tests.support.graphs import FlakyNode, make_chain
 from tests.support.workers import PATIENCE
 
@@ -122,6 +123,16 @@ def test_a_run_that_fails_again_at_a_checkpoint_is_reported_again():
                 app.resume(T)
             assert read_kinds(changes, 1) == ["failure"]
         assert changes.get(0.01) is None
+
+
+def test_a_wait_for_an_answer_looks_again_after_the_timeout():
+    saver = MemorySaver()
+    saver.put(T, step("b"))
+    saver.put_writes(T, {"interrupt:i": make_interrupt("b")})
+    answering = threading.Timer(0.05, saver.put_writes, (T, {"answer:i": 1}))
+    answering.start()
+    assert saver.wait_for_resume("t", 0.2, interval=3600)
+    answering.join()
 
 
 def test_an_unknown_status_is_refused_with_the_nearest():

@@ -177,6 +177,11 @@ class WatchEnd:
         self._unread: set[str] = set()
         """Those of them whose status may have changed since it was read."""
 
+    @property
+    def awaits_run_lock(self) -> bool:
+        """Whether a status that is waited for may come without a change. Asked after `has_come`."""
+        return bool(self._unread)
+
     def begin(self) -> None:
         """Note the threads that there are. Called after the watch has begun, so that none is missed."""
         threads = self._saver.threads() if self._config is None else [self._config.thread]
@@ -354,6 +359,8 @@ class Watch(abc.ABC):
                 # caller would never get control back.
                 if has_read and deadline is not None and monotonic() >= deadline:
                     return None
+                if self._end is not None and self._end.awaits_run_lock:
+                    self._next_read = min(self._next_read, monotonic() + self._interval)
                 with self._condition:
                     if self._is_woken or not self._wait(deadline):
                         self._is_woken = False

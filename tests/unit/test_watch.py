@@ -12,7 +12,7 @@ import pytest
 
 from graphkit import END, Checkpoint, NodeExecutionError, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError
-from savers import MemorySaver, SaverWrapper, VersionedMemorySaver
+from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver, VersionedMemorySaver
 from tests.support.checkpoints import make_interrupt
 from tests.support.graphs import FlakyNode, make_chain
 from tests.support.workers import PATIENCE
@@ -133,6 +133,26 @@ def test_a_wait_for_an_answer_looks_again_after_the_timeout():
     answering.start()
     assert saver.wait_for_resume("t", 0.2, interval=3600)
     answering.join()
+
+
+@pytest.mark.parametrize("saver_class", [FileSystemSaver, SqliteSaver])
+def test_a_watch_until_a_status_that_only_the_run_lock_shows_ends_at_its_interval(saver_class, tmp_path):
+    may_end = threading.Event()
+    with saver_class(tmp_path / "store", fsync="never") as saver:
+        saver.put(T, step("b"))
+
+        def hold_run_lock():
+            with saver.run_lock(T):
+                may_end.wait(PATIENCE)
+
+        holder = threading.Timer(0.1, hold_run_lock)
+        for until, timer in (("running", holder), ("stalled", threading.Timer(0.1, may_end.set))):
+            with saver.watch("t", interval=0.01, until=until) as changes:
+                timer.start()
+                while changes.get(PATIENCE / 2) is not None:
+                    pass
+                assert changes.reached == until
+        holder.join()
 
 
 def test_an_unknown_status_is_refused_with_the_nearest():

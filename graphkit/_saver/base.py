@@ -613,14 +613,17 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         deadline = math.inf
         if timeout is not None:
             deadline = monotonic() + timeout
+        has_timed_out = False
         with self.watch(config, interval=interval) as changes:
             pending = find_interrupt_ids(self, config)
             while not pending.isdisjoint(find_interrupt_ids(self, config)):
+                if has_timed_out:
+                    return False
                 remaining = None
                 if timeout is not None:
                     remaining = max(0.0, deadline - monotonic())
-                if changes.get(remaining) is None:
-                    return False
+                # A watch that polls may not have read since an answer came.
+                has_timed_out = changes.get(remaining) is None
         return True
 
     # The run lock

@@ -177,6 +177,11 @@ class WatchEnd:
         self._unread: set[str] = set()
         """Those of them whose status may have changed since it was read."""
 
+    @property
+    def awaits_run_lock(self) -> bool:
+        """Whether a status that is waited for may come without a change. Asked after `has_come`."""
+        return bool(self._unread)
+
     def begin(self) -> None:
         """Note the threads that there are. Called after the watch has begun, so that none is missed."""
         threads = self._saver.threads() if self._config is None else [self._config.thread]
@@ -354,6 +359,8 @@ class Watch(abc.ABC):
                 # caller would never get control back.
                 if has_read and deadline is not None and monotonic() >= deadline:
                     return None
+                if self._end is not None and self._end.awaits_run_lock:
+                    self._next_read = min(self._next_read, monotonic() + self._interval)
                 with self._condition:
                     if self._is_woken or not self._wait(deadline):
                         self._is_woken = False
@@ -494,8 +501,11 @@ def _get_time(record: Any, key: str) -> datetime | None:
 _HistoryKey = tuple[str, str]
 """A thread id and a namespace."""
 
-_WriteKey = tuple[str, bool]
-"""The key of a pending write, and whether its value is None, which withdraws the write."""
+_WriteKey = tuple[str, bool, datetime | None]
+"""The key of a pending write; whether its value is None, which withdraws it; and when the run ended, if it says so.
+
+A run that fails again at a checkpoint records its failure again, under the same key.
+"""
 
 
 class _Bookmark(NamedTuple):
@@ -505,8 +515,8 @@ class _Bookmark(NamedTuple):
     """The latest checkpoint."""
     writes: frozenset[_WriteKey]
     """The pending writes of that checkpoint."""
-    versions: object
-    """The versions of the thread."""
+    version: int
+    """The newest version of the thread; 0 if there is none."""
 
 
 @final
@@ -530,16 +540,16 @@ class PollingWatch(Watch):
         self._bookmarks: dict[_HistoryKey, _Bookmark] = {}
         for key in self._list_histories():
             thread, namespace = key
+            version = self._read_version(thread)
             if config is not None and config.checkpoint_ns == namespace and config.checkpoint_id is not None:
                 # The caller has named the checkpoint after which the history is reported.
-                versions = self._read_versions(thread)
-                self._bookmarks[key] = _Bookmark(config.checkpoint_id, writes=frozenset(), versions=versions)
+                self._bookmarks[key] = _Bookmark(config.checkpoint_id, writes=frozenset(), version=version)
                 continue
             history = [info for info in saver.history(_make_config(key)) if not is_incomplete(info.metadata)]
             if latest:
                 history = history[1:]
             if history:
-                self._set_bookmark(key, history[0].id)
+                self._set_bookmark(key, history[0].id, version)
 
     def _list_histories(self) -> list[_HistoryKey]:
         saver = self._saver
@@ -560,19 +570,17 @@ class PollingWatch(Watch):
             namespaces.add(root)
         return [(thread, namespace) for namespace in sorted(namespaces)]
 
-    def _set_bookmark(self, key: _HistoryKey, checkpoint_id: str) -> Mapping[str, Any]:
+    def _set_bookmark(self, key: _HistoryKey, checkpoint_id: str, version: int) -> Mapping[str, Any]:
         """Remember a checkpoint as reported; return its pending writes, which count as reported too."""
         writes = self._saver.get_writes(_make_config(key, checkpoint_id))
-        self._bookmarks[key] = _Bookmark(
-            checkpoint_id, writes=_make_write_keys(writes), versions=self._read_versions(key[0])
-        )
+        self._bookmarks[key] = _Bookmark(checkpoint_id, writes=_make_write_keys(writes), version=version)
         return writes
 
-    def _read_versions(self, thread: str) -> object:
-        """Return the versions of a thread: if they change, its history was released, not deleted."""
+    def _read_version(self, thread: str) -> int:
+        """Return the newest version of a thread: a release makes a newer one, and a delete removes them all."""
         if not isinstance(self._saver, HasVersions):
-            return None
-        return self._saver.versions_by_thread_id(thread)
+            return 0
+        return max(self._saver.versions_by_thread_id(thread), default=0)
 
     def _read_changes(self) -> Generator[Change, None, None]:
         histories = self._list_histories()
@@ -585,18 +593,20 @@ class PollingWatch(Watch):
     def _end_history(self, key: _HistoryKey) -> Change:
         thread, namespace = key
         bookmark = self._bookmarks.pop(key)
-        is_deleted = self._read_versions(thread) == bookmark.versions
-        kind: ChangeKind = "delete" if is_deleted else "release"
+        is_released = self._read_version(thread) > bookmark.version
+        kind: ChangeKind = "release" if is_released else "delete"
         return Change(kind, thread, namespace)
 
     def _read_history(self, key: _HistoryKey) -> Iterator[Change]:
         thread, namespace = key
         bookmark = self._bookmarks.get(key)
-        if bookmark is not None and bookmark.versions != self._read_versions(thread):
+        # Before the history: the caller may take its time with a change, and the thread be released meanwhile.
+        version = self._read_version(thread)
+        if bookmark is not None and bookmark.version != version:
             yield self._end_history(key)
             bookmark = None
         if bookmark is None:
-            bookmark = _Bookmark(checkpoint_id="", writes=frozenset(), versions=None)
+            bookmark = _Bookmark(checkpoint_id="", writes=frozenset(), version=0)
         reported = bookmark.writes
         # From the bookmark on, oldest first; all of them if the checkpoint of the bookmark is gone.
         history = self._saver.history(_make_config(key))
@@ -610,9 +620,9 @@ class PollingWatch(Watch):
             if info.id != bookmark.checkpoint_id:
                 reported = frozenset()
                 yield Change("checkpoint", thread, namespace, checkpoint=info, at=info.created_at)
-            writes = self._set_bookmark(key, info.id)
+            writes = self._set_bookmark(key, info.id, version)
             new = _make_write_keys(writes) - reported
-            names = {name for name, _ in new}
+            names = {name for name, _, _ in new}
             new_writes = {name: value for name, value in writes.items() if name in names}
             yield from iter_changes(key, info, new_writes)
 
@@ -623,4 +633,4 @@ def _make_config(key: _HistoryKey, checkpoint_id: str | None = None) -> Runnable
 
 
 def _make_write_keys(writes: Mapping[str, Any]) -> frozenset[_WriteKey]:
-    return frozenset((name, value is None) for name, value in writes.items())
+    return frozenset((name, value is None, _get_time(value, "at")) for name, value in writes.items())

@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from graphkit import END, Checkpoint, RunnableConfig, operations
-from savers import FileSystemSaver
+from graphkit.registry import _SAVERS, register_saver
+from savers import FileSystemSaver, MemorySaver
 from tests.support.command_process import CommandProcess
 from tests.support.terminal import NOW, assert_refused, checkpoint, damage, graphkit, minutes_ago, read_json
 
@@ -121,7 +122,8 @@ CLOSE = """
 import sys
 import threading
 from graphkit import END, START, RunnableConfig, StateGraph
-from savers import FileSystemSaver
+from graphkit.registry import _SAVERS, register_saver
+from savers import FileSystemSaver, MemorySaver
 graph = StateGraph({}).add_node("a", lambda _: {}).add_edge(START, "a").add_edge("a", END)
 app = graph.compile(checkpoint_saver=FileSystemSaver(sys.argv[1]))
 stream = app.stream({}, RunnableConfig("import-a"))
@@ -219,6 +221,17 @@ def test_wait_until_any_other_status(store):
 def test_wait_gives_up_after_the_timeout(store):
     done = graphkit("wait", store, "order-17", "--timeout", "0.2")
     assert (done.code, done.out) == (124, "order-17 is still interrupted\n")
+
+
+def test_wait_looks_at_the_thread_again_after_the_timeout(monkeypatch):
+    polled = MemorySaver()
+    polled.put(AT, step("a", "b"))
+    monkeypatch.setattr(_SAVERS, "_registered", dict(_SAVERS._registered))
+    register_saver("postgres", lambda path: polled)
+    timer = later(lambda: polled.put(AT, step("b", END)))
+    done = graphkit("wait", "postgres:x", "order-17", "--timeout", "0.8")
+    timer.join()
+    assert (done.code, done.out) == (0, "order-17 is finished\n")
 
 
 def test_wait_for_a_thread_that_is_deleted(store):

@@ -10,9 +10,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from graphkit import END, Checkpoint, RunnableConfig
+from graphkit import END, Checkpoint, NodeExecutionError, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError
-from savers import MemorySaver, SaverWrapper
+from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver, VersionedMemorySaver
+from tests.support.checkpoints import make_interrupt
+from tests.support.graphs import FlakyNode, make_chain
 from tests.support.workers import PATIENCE
 
 T = RunnableConfig("t")
@@ -70,6 +72,87 @@ def test_leaving_an_async_watch_closes_it():
     for thread in watching_threads():
         thread.join(60)
     assert not watching_threads()
+
+
+def read_kinds(changes, count):
+    return [changes.get(PATIENCE).kind for _ in range(count)]
+
+
+def make_saver_of_versions():
+    saver = VersionedMemorySaver()
+    saver.put(T, step("b"))
+    saver.release(T)
+    saver.put(T, step("b"))
+    return saver
+
+
+def test_a_delete_of_a_thread_with_versions_is_no_release():
+    saver = make_saver_of_versions()
+    with saver.watch(interval=0.001) as changes:
+        saver.delete("t")
+        assert read_kinds(changes, 1) == ["delete"]
+        saver.put(T, step("b"))
+        assert read_kinds(changes, 1) == ["checkpoint"]
+
+
+def test_a_thread_that_is_released_while_its_change_is_handled_is_reported_as_released():
+    saver = make_saver_of_versions()
+    with saver.watch(interval=0.001) as changes:
+        saver.put(T, step("c"))
+        assert read_kinds(changes, 1) == ["checkpoint"]
+        saver.release(T)
+        assert read_kinds(changes, 1) == ["release"]
+
+
+def test_a_thread_that_was_deleted_and_begun_again_is_reported_as_deleted():
+    saver = make_saver_of_versions()
+    with saver.watch(interval=0.001) as changes:
+        saver.delete("t")
+        saver.put(T, step("b"))
+        assert read_kinds(changes, 2) == ["delete", "checkpoint"]
+
+
+def test_a_run_that_fails_again_at_a_checkpoint_is_reported_again():
+    saver = MemorySaver()
+    app = make_chain(a=FlakyNode("a", fails=True)).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError):
+        app.invoke({}, T)
+    with saver.watch("t", interval=0.001) as changes:
+        for _ in range(2):
+            with pytest.raises(NodeExecutionError):
+                app.resume(T)
+            assert read_kinds(changes, 1) == ["failure"]
+        assert changes.get(0.01) is None
+
+
+def test_a_wait_for_an_answer_looks_again_after_the_timeout():
+    saver = MemorySaver()
+    saver.put(T, step("b"))
+    saver.put_writes(T, {"interrupt:i": make_interrupt("b")})
+    answering = threading.Timer(0.05, saver.put_writes, (T, {"answer:i": 1}))
+    answering.start()
+    assert saver.wait_for_resume("t", 0.2, interval=3600)
+    answering.join()
+
+
+@pytest.mark.parametrize("saver_class", [FileSystemSaver, SqliteSaver])
+def test_a_watch_until_a_status_that_only_the_run_lock_shows_ends_at_its_interval(saver_class, tmp_path):
+    may_end = threading.Event()
+    with saver_class(tmp_path / "store", fsync="never") as saver:
+        saver.put(T, step("b"))
+
+        def hold_run_lock():
+            with saver.run_lock(T):
+                may_end.wait(PATIENCE)
+
+        holder = threading.Timer(0.1, hold_run_lock)
+        for until, timer in (("running", holder), ("stalled", threading.Timer(0.1, may_end.set))):
+            with saver.watch("t", interval=0.01, until=until) as changes:
+                timer.start()
+                while changes.get(PATIENCE / 2) is not None:
+                    pass
+                assert changes.reached == until
+        holder.join()
 
 
 def test_an_unknown_status_is_refused_with_the_nearest():

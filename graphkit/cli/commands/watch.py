@@ -12,7 +12,7 @@ import click
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.status import STATUSES
+from graphkit._saver.status import ENDED, STATUSES
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import problem_with_interrupt, time_or_none
 from graphkit.cli import options
@@ -152,20 +152,17 @@ def wait(context: CliContext, directory: str, thread: str, until: str, timeout: 
         while changes.get(seconds) is not None:
             if timeout is not None:
                 seconds = max(0.0, start + timeout - monotonic())
-        reached = changes.reached
-    if reached is not None:
-        return _end_of_wait(config.thread, reached, _EXIT_CODES.get(reached, 0))
-    status = status_of(saver, config.thread)
+    # After a timeout, a watch that polls may not have read the last change.
+    status = changes.reached or status_of(saver, config.thread)
     if status is None:
         raise CheckpointNotFoundError(config.thread, hint="it was deleted while `wait` waited for it")
-    return _end_of_wait(config.thread, status, _TIMED_OUT)
-
-
-def _end_of_wait(thread_id: str, status: str, exit_code: int) -> Message:
-    sentence = f"{escape(thread_id)} is {status}"
-    if exit_code == _TIMED_OUT:
-        sentence = f"{escape(thread_id)} is still {status}"
-    data = {"thread": thread_id, "status": status, "timed_out": exit_code == _TIMED_OUT}
+    has_timed_out = status != until and status not in ENDED
+    sentence = f"{escape(config.thread)} is {status}"
+    exit_code = _EXIT_CODES.get(status, 0)
+    if has_timed_out:
+        sentence = f"{escape(config.thread)} is still {status}"
+        exit_code = _TIMED_OUT
+    data = {"thread": config.thread, "status": status, "timed_out": has_timed_out}
     return Message(sentence, data, exit_code=exit_code)
 
 

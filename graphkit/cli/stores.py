@@ -30,11 +30,12 @@ POSTGRES: Final = "postgres"
 SQLITE: Final = "sqlite"
 _URL_SCHEMES: Final = ("postgres://", "postgresql://")
 _HIDDEN: Final = "***"
-_URL_PASSWORD: Final = re.compile(r"(\bpostgres(?:ql)?://[^\s:/?#@]*:)\S+@")
-"""To the last @, since a password may contain one that should have been escaped."""
-_USER_AND_PASSWORD: Final = re.compile(r"\bpostgres(?:ql)?://[^\s:/?#@]*:([^\s/?#]*)@")
+_URL_PASSWORD: Final = re.compile(r"(://[^\s:/?#@]*:)(\S+)@")
+"""To the last @, since a password may contain one that should have been escaped. The scheme may be misspelt, or that
+of another library, such as postgresql+psycopg."""
+_USER_AND_PASSWORD: Final = re.compile(r"://[^\s:/?#@]*:([^\s/?#]*)@")
 """To the last @ before the path, where the client takes the password to end."""
-_PASSWORD_OPTION: Final = re.compile(r"(\b(?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&'\"]+)", re.IGNORECASE)
+_PASSWORD_OPTION: Final = re.compile(r"(\b(?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|'?[^\s&'\"]+)", re.IGNORECASE)
 """In a connection string of keywords, and among the options of a URL."""
 _SCHEMA: Final = "schema="
 """Begins an option of a URL."""
@@ -130,7 +131,7 @@ def _split_schema(connection_string: str) -> tuple[str, str | None]:
 def _unquote_value(value: str) -> str:
     """Return what a value in a connection string of keywords stands for."""
     if value.startswith("'"):
-        value = value[1:-1]
+        value = value[1:].removesuffix("'")
     return re.sub(r"\\(.)", r"\1", value)
 
 
@@ -144,6 +145,7 @@ def find_passwords(names: Iterable[str]) -> set[str]:
             typed.add(match[2])
             typed.add(_unquote_value(match[2]))
         typed.update(_USER_AND_PASSWORD.findall(name))
+        typed.update(match[2] for match in _URL_PASSWORD.finditer(name))
     if not typed:
         return typed
     from urllib.parse import unquote

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta, tzinfo
-from typing import Any
+from typing import Any, Final
 
 from graphkit import _options as options
 from graphkit._values.frozen import to_plain
 from graphkit.errors import GraphKitError
+
+_TERMINAL_CODES: Final = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""The control characters that JSON lets stand: those of terminals, ends of lines, and changes of the direction."""
 
 
 class UsageError(GraphKitError):
@@ -22,8 +26,9 @@ class UsageError(GraphKitError):
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    """Return a value as JSON; one line, unless it is indented."""
-    return json.dumps(to_plain(value), ensure_ascii=False, indent=indent)
+    """Return a value as JSON; one line, unless it is indented. A terminal interprets none of its characters."""
+    text = json.dumps(to_plain(value), ensure_ascii=False, indent=indent)
+    return _TERMINAL_CODES.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def parse_json(text: str, name: str) -> Any:

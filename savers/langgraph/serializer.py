@@ -122,10 +122,13 @@ def read_interrupts(type_name: str, data: bytes) -> Mapping[str, Any] | None:
         data: its bytes.
 
     Returns:
-        The payloads; None if the value was not encoded by LangGraph's own serializer, but encrypted.
+        The payloads; None if the value was not encoded by LangGraph's own serializer, but encrypted, or is
+        none of interrupts.
     """
-    interrupts = _read_plain(type_name, data)
-    return None if interrupts is None else {interrupt.id: interrupt.value for interrupt in interrupts}
+    try:
+        return {interrupt.id: interrupt.value for interrupt in _read_plain(type_name, data)}
+    except (TypeError, AttributeError):
+        return None
 
 
 def read_error(type_name: str, data: bytes) -> str:
@@ -134,10 +137,10 @@ def read_error(type_name: str, data: bytes) -> str:
 
 
 def _read_plain(type_name: str, data: bytes) -> Any:
-    """Return a value, with plain data for types of the application; None if it is encrypted."""
+    """Return a value, with plain data for types of the application; None if it is encrypted or malformed."""
     try:
         return Deserializer(make_serializer(None, (), is_plain=True), "plain").deserialize(type_name, data, "")
-    except NotImplementedError:
+    except Exception:  # noqa: BLE001 - one thread, whatever its serializer raises, must not hide all in a listing
         return None
 
 

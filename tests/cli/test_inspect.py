@@ -33,6 +33,19 @@ def test_show(store):  # get checkpoint
     )
 
 
+def test_an_error_has_nothing_that_a_terminal_would_obey(tmp_path):
+    @dataclass
+    class Item:
+        number: int
+
+    Item.__qualname__ = "It\x1b]0;title\x07em"
+    with FileSystemSaver(tmp_path, types=[Item]) as saver:
+        saver.put("t", checkpoint(1, "a", "b", {}, metadata={"item": Item(1)}))
+    done = graphkit("history", tmp_path, "t")
+    assert_refused(done, 14, r"It\x1b]0;title\x07em")
+    assert "\x1b" not in done.err
+
+
 def test_show_as_json(store):
     data = read_json("show", store, "order-17")
     assert data["state"] == {"item": "lamp", "log": ["reserved"]}

@@ -124,6 +124,14 @@ def test_values_as_json():
     assert json.loads(to_json(ODD)) == ODD_AS_JSON
 
 
+def test_json_has_nothing_that_a_terminal_would_obey():
+    value = {"\x9b31m": ["\x7f\x85\u2028", "\u202eä 日本"]}
+    text = to_json(value)
+    assert text.isprintable()
+    assert "ä 日本" in text
+    assert json.loads(text) == value
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab.[", max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab.[]'", max_size=2), inner, max_size=3),

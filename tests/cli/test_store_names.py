@@ -20,6 +20,10 @@ NAMES = [
     f"postgres:host=h user=anna password={SECRET} dbname=db",
     f"postgres:password='{SECRET}' host=h",
     f"postgresql://host/db?user=anna&password={SECRET}",
+    f"postgres:host=h password='{SECRET}",
+    f"POSTGRESQL://anna:{SECRET}@host/db",
+    f"postgresql+psycopg://anna:{SECRET}@host/db",
+    f"s3://key:{SECRET}@host/bucket",
 ]
 
 
@@ -164,6 +168,11 @@ def test_an_escaped_password_is_hidden_in_both_forms():
     assert passwords == {"p%40ss%2Fword", "p@ss/word"}
     assert hide_passwords("login with p@ss/word failed", passwords) == "login with *** failed"
     assert hide_passwords("postgresql://anna:p@ss@host/db") == "postgresql://anna:***@host/db"
+
+
+def test_a_password_with_a_slash_is_hidden_although_the_client_takes_it_for_a_port():
+    passwords = find_passwords(["postgresql://anna:p/ssword@host/db"])
+    assert hide_passwords("cannot connect to anna:p/ssword@host/db", passwords) == "cannot connect to anna:***@host/db"
 
 
 def test_what_is_no_password_stays():

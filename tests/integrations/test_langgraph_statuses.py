@@ -7,7 +7,9 @@ import sys
 from typing import Annotated, TypedDict
 
 import pytest
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
@@ -239,3 +241,28 @@ def test_what_langgraph_has_encrypted_is_not_shown_as_bytes(tmp_path):
     (row,) = read_json("interrupts", tmp_path / "runs")
     assert row["payload"] == "not readable here: LangGraph's serializer wrote it as msgpack+rot"
     assert "is encrypted by LangGraph's serializer" in graphkit("show", tmp_path / "runs", "t").out
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        ("json", b"{"),
+        ("msgpack", b"\xc1"),
+        ("msgpack", b"\x05"),
+        ("json", b'{"lc": 1, "type": "constructor", "id": ["a"]}'),
+    ],
+)
+def test_a_malformed_interrupt_hides_no_other_thread(tmp_path, stored):
+    class Malforming(JsonPlusSerializer):
+        def dumps_typed(self, obj):
+            return stored if obj == "malformed" else super().dumps_typed(obj)
+
+    with FileSystemSaver(tmp_path) as saver:
+        checkpointer = CheckpointSaver(saver, serde=Malforming())
+        for name in ("one", "two"):
+            config = {"configurable": {"thread_id": name, "checkpoint_ns": ""}}
+            config = checkpointer.put(config, empty_checkpoint(), {"source": "loop", "step": 1}, {})
+            checkpointer.put_writes(config, [("__interrupt__", "malformed" if name == "one" else [])], "task")
+        assert sorted(saver.threads()) == ["one", "two"]
+        assert [waiting.thread_id for waiting in saver.interrupts()] == ["one"]
+    assert [row["thread"] for row in read_json("threads", tmp_path)] == ["one", "two"]

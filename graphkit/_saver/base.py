@@ -487,7 +487,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             The number of checkpoints that were removed.
 
         Raises:
-            ValueError: neither keep_last nor older_than is given, or keep_last is below one.
+            ValueError, TypeError: the retention is invalid; see `Retention`. Nothing was changed.
             CheckpointerConfigurationError: by default, if a run stands before a fork and the saver
                 cannot list its namespaces: graphs nested in the branches may have histories that the
                 saver cannot find. The thread was not changed.

@@ -42,7 +42,9 @@ class Retention:
     """The options of a `prune`, checked; decides which checkpoints of a history it removes.
 
     Raises:
-        ValueError: neither `keep_last` nor `older_than` is given, or `keep_last` is below one.
+        ValueError: neither `keep_last` nor `older_than` is given, `keep_last` is below one, or `older_than`
+            has no time zone.
+        TypeError: `keep_tags` is one text.
     """
 
     keep_last: int | None = None
@@ -61,6 +63,10 @@ class Retention:
             raise ValueError("prune() needs keep_last, older_than or both")
         if self.keep_last is not None and self.keep_last < 1:
             raise ValueError(f"keep_last must be at least 1, not {self.keep_last}: delete() removes a whole thread")
+        if self.older_than is not None and self.older_than.tzinfo is None:
+            raise ValueError(f"older_than must have a time zone, such as UTC: {self.older_than!r}")
+        if isinstance(self.keep_tags, str):  # its letters would be the tags, and the tagged checkpoint would go
+            raise TypeError(f"keep_tags must be a collection of tags, such as [{self.keep_tags!r}]")
         object.__setattr__(self, "keep_tags", frozenset(self.keep_tags))
         object.__setattr__(self, "owner_ids", frozenset(self.owner_ids))
 

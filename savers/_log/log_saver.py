@@ -725,7 +725,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         """As in the contract. Rewrites the histories that lose a checkpoint.
 
         Raises:
-            ValueError: neither keep_last nor older_than is given, or keep_last is below one.
+            ValueError, TypeError: the retention is invalid; see `Retention`. Nothing was changed.
             CheckpointCorruptionError: a history is damaged; it was not changed. If it prunes all
                 threads (None), it has pruned the others, and the error names those that it could not
                 prune.

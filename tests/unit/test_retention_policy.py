@@ -1,7 +1,7 @@
 """Retention policies: what stays, which threads they choose, alerts, and files that are wrong."""
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -31,6 +31,16 @@ def test_a_checkpoint_stays_if_any_rule_keeps_it(saver):
     assert (report.removed, report.pruned, report.threads) == (1, ("t",), 1)
     assert ids(saver, "t") == ["c4", "c3", "c1", "c0"]
     assert policy.apply(saver).removed == 0
+
+
+def test_a_prune_with_one_text_as_tags_or_a_naive_time_changes_nothing(saver):
+    fill(saver, "t")
+    saver.add_tags(RunnableConfig("t", "c0"), "golden")
+    with pytest.raises(TypeError, match="keep_tags"):
+        saver.prune("t", keep_last=1, keep_tags="golden")
+    with pytest.raises(ValueError, match="time zone"):
+        saver.prune("t", older_than=datetime(2026, 1, 1))  # noqa: DTZ001
+    assert len(ids(saver, "t")) == 5
 
 
 def test_young_checkpoints_and_the_latest_stay(saver):

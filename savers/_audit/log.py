@@ -633,9 +633,17 @@ class AuditLog:
             since: only those that began then or later; aware.
 
         Raises:
+            CheckpointerConfigurationError: a principal or a thread is named, the log has keyed digests of
+                them, and this object was made without that key; or the other way round.
             CheckpointCorruptionError: the log is damaged; `verify` says where.
             CheckpointStorageError: the file system refused.
         """
+        names_what_is_hidden = principal is not None or thread_id is not None
+        if names_what_is_hidden and not self.digester.has_made(next(self._read_whole(), None)):
+            raise CheckpointerConfigurationError(
+                f"{self._files.root}: principals and threads have digests with another key, or with none: "
+                "give the log its digest_key to look for one"
+            )
         given = {"principal": principal, "thread_id": thread_id, "operation": operation}
         wanted = self.digester.hide({name: value for name, value in given.items() if value is not None})
         start = "" if since is None else format_time(since)

@@ -897,9 +897,10 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         Deletes one thread, or all such threads (None) but schedules, each as `delete` does, with its versions. What
         was written last decides: the modification times of files, or the times of rows, by the clock
         of their writer. Checkpoints, pending writes, tags, releases, copies, prunes and repairs count;
-        reads do not. A thread that waits for a human is idle, too, if no process wrote to it. A thread
-        with a run is skipped. The time is checked again while no process can write, so that a thread
-        that is written to meanwhile stays. The cost is a few system calls for each file of the store,
+        reads do not. The status does not matter: a thread that is queued for later, sleeps or waits for
+        a human is idle, too, if no process wrote to it. A thread whose run lock is held is skipped. The
+        time is checked again while no process can write, so that a thread that is written to meanwhile
+        stays. The cost is a few system calls for each file of the store,
         or one row of each history.
 
         Args:

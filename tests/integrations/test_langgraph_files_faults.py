@@ -9,6 +9,7 @@ from langgraph.store.base import PutOp
 
 from graphkit.errors import (
     CheckpointCorruptionError,
+    CheckpointFormatError,
     CheckpointStorageError,
 )
 from savers.langgraph import FileSystemCache, FileSystemStore
@@ -130,6 +131,16 @@ def test_damage_of_a_long_value_is_seen_while_the_store_is_open(tmp_path, store,
     with pytest.raises(CheckpointCorruptionError, match="'long'"):
         store.get(("a",), "long")
     assert store.get(("a",), "short").value == {"n": 1}
+
+
+def test_a_log_of_another_kind_is_refused(tmp_path, store, log):
+    with FileSystemCache(tmp_path, fsync="never") as cache:
+        cache.set({(("a",), "k"): (1, None)})
+    store.put(("a",), "k", {"n": 1})
+    (tmp_path / "langgraph-cache" / "log").replace(log)
+    store.close()
+    with pytest.raises(CheckpointFormatError, match="put the file back"):
+        view(store)
 
 
 # The death of a process

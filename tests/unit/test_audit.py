@@ -409,6 +409,20 @@ def test_another_digest_key_is_refused(tmp_path):
         assert log.verify(saver, digest_key=KEY).ok
 
 
+@pytest.mark.parametrize("named", [{"thread_id": "t"}, {"principal": "ann"}])
+def test_keyed_names_are_not_looked_for_without_the_key(tmp_path, named):
+    log = AuditLog(tmp_path / "log", digest_key=KEY)
+    with acting_as("ann"):
+        audit(log).put(RunnableConfig("t"), CHECKPOINT)
+    assert len(log.records(**named)) == 1
+    for other in (None, b"another key of 16"):
+        keyless = AuditLog(tmp_path / "log", digest_key=other)
+        assert len(keyless.records(operation="put")) == 1
+        with pytest.raises(CheckpointerConfigurationError, match="digest_key"):
+            keyless.records(**named)
+    assert AuditLog(tmp_path / "empty").records(**named) == []
+
+
 def test_a_guess_cannot_be_confirmed_without_the_key(tmp_path):
     digests = set()
     for number, key in enumerate([None, b"a" * 16, b"b" * 16]):

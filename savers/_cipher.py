@@ -192,7 +192,8 @@ class KeyFile:
                 os.close(directory)
 
     def _read_lines(self) -> list[str]:
-        return Path(self.path).read_text(encoding="utf-8").splitlines()
+        # Editors of Windows write a byte order mark, which would become a part of the id of the first key.
+        return Path(self.path).read_text(encoding="utf-8-sig").splitlines()
 
     def _parse(self, lines: list[str]) -> dict[str, bytes]:
         keys: dict[str, bytes] = {}

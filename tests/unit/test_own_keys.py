@@ -684,6 +684,13 @@ def test_the_current_key_of_a_key_file_is_not_destroyed(tmp_path):
     assert keys("2025") == DESTROYED
 
 
+def test_the_mark_of_an_editor_is_no_part_of_the_first_key(tmp_path):
+    path = tmp_path / "keys"
+    KeyFile(path).add("2026")
+    path.write_text(path.read_text(encoding="utf-8"), encoding="utf-8-sig", newline="\r\n")
+    assert [*KeyFile(path).read()] == ["2026"]
+
+
 def test_a_pickled_key_file_has_no_key(tmp_path):
     keys = KeyFile(tmp_path / "keys")
     keys.add("a")

@@ -9,6 +9,7 @@ from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
+from graphkit.errors import CheckpointCorruptionError
 from savers._log.frame import digest_thread
 from savers._log.frame_log import Medium, ThreadIdentity
 from savers._log.log import Log
@@ -314,7 +315,10 @@ class LogCatalogue(Generic[Medium]):
             return released
         log = self.shared_log(thread_id, namespace)
         with log.mutex:
-            return log.refresh() and log.history.find_latest() is not None
+            try:
+                return log.refresh() and log.history.find_latest() is not None
+            except CheckpointCorruptionError:
+                return True  # it hides no other history; a read of it says what is damaged
 
     def list_namespaces(self, thread_id: str) -> Sequence[str]:
         """Return the namespaces of a thread, the root first. Some may have no checkpoints."""

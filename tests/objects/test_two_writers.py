@@ -12,6 +12,7 @@ import pytest
 from graphkit import END, START, Checkpoint, GraphInterrupt, RunnableConfig, StateGraph
 from graphkit.errors import (
     CheckpointConflictError,
+    CheckpointCorruptionError,
     CheckpointerConfigurationError,
     CheckpointNotFoundError,
     CheckpointStorageError,
@@ -390,3 +391,18 @@ def test_a_list_may_lack_what_was_created_while_it_was_made(url, monkeypatch):
 
     replace_operation(monkeypatch, "scan", scan_slowly)
     assert numbers(ObjectStoreSaver(url).list(CONFIG)) == [2, 1, 0]
+
+
+def test_a_damaged_history_hides_no_other(tmp_path):
+    saver = ObjectStoreSaver(f"file://{tmp_path}/bucket")
+    for thread in ("a", "b"):
+        saver.put(thread, make(1))
+    damaged = next(path for path in (tmp_path / "bucket" / "a").rglob("*") if path.is_file())
+    damaged.write_bytes(b"garbage")
+
+    again = ObjectStoreSaver(f"file://{tmp_path}/bucket")
+    assert again.threads() == ["a", "b"]
+    assert numbers(again.list("b")) == [1]
+    with pytest.raises(CheckpointCorruptionError):
+        again.list("a")
+    assert list(again.interrupts()) == []

@@ -9,7 +9,7 @@ from typing import Any
 
 from graphkit._engine.history import callers_metadata
 from graphkit._engine.state import EMPTY, SCHEMA_VERSION, pack_if_marked
-from graphkit._options import check_text
+from graphkit._options import check_text, check_time
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import START, RunnableConfig, ThreadLike, acts_for
 from graphkit._saver.base import BaseCheckpointSaver
@@ -17,7 +17,7 @@ from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.langgraph_writes import MADE_BY
 from graphkit._saver.status import ENDED
-from graphkit._saver.writes import GRAPH_ID, SUBMIT, Submission, time_or_none
+from graphkit._saver.writes import GRAPH_ID, SUBMIT, Submission
 from graphkit._values.frozen import freeze
 from graphkit.errors import (
     CheckpointConflictError,
@@ -68,8 +68,8 @@ def submit(
 
         None of them changes the store.
     """
-    if at is not None and time_or_none(at) is None:
-        raise ValueError(f"at must be an aware datetime, such as datetime.now(UTC) + timedelta(hours=1), not {at!r}")
+    if at is not None:
+        check_time("at", at)
     for name, text in (("key", key), ("graph_id", graph_id)):
         if text is not None:
             check_text(name, text)

@@ -113,29 +113,37 @@ def test_what_runs_made_is_removed(opener):
     assert thread_id == "some of it"
 
 
+def put_early_write(saver):
+    """Put a write before its checkpoint; return what makes the checkpoint."""
+    made = make_checkpoint(version="0", n=0)
+    saver.put_writes(thread("t", checkpoint_id=made[0]["id"]), [("n", 0)], "early")
+    return made
+
+
+def check_early_write(saver, made):
+    """Put the checkpoint, which must have its write."""
+    saver.put(thread("t"), *made)
+    own = thread("t", checkpoint_id=made[0]["id"])
+    assert saver.get_tuple(own).pending_writes == [("early", "n", 0)]
+
+
 @parametrize("file", *OTHERS)
 def test_what_other_threads_wrote_before_a_checkpoint_stays(opener):
     saver = opener.new()
-    made = make_checkpoint(version="0", n=0)
-    own = thread("t", checkpoint_id=made[0]["id"])
-    saver.put_writes(own, [("n", 0)], "early")
+    made = put_early_write(saver)
     put_runs(saver, "other", ["r"])
     for runs in (["r"], ["r", "unknown"]):
         saver.delete_for_runs(runs)
-    saver.put(thread("t"), *made)
-    assert saver.get_tuple(own).pending_writes == [("early", "n", 0)]
+    check_early_write(saver, made)
 
 
 @parametrize("file", *DATABASES)
 def test_what_waits_for_its_checkpoint_is_no_history_that_could_be_released(opener):
     saver = opener.new()
-    made = make_checkpoint(version="0", n=0)
-    own = thread("t", checkpoint_id=made[0]["id"])
-    saver.put_writes(own, [("n", 0)], "early")
+    made = put_early_write(saver)
     assert saver.store.release(RunnableConfig("t")).version is None
     assert list(saver.store.versions_by_thread_id("t")) == []
-    saver.put(thread("t"), *made)
-    assert saver.get_tuple(own).pending_writes == [("early", "n", 0)]
+    check_early_write(saver, made)
 
 
 @parametrize("file")

@@ -221,4 +221,5 @@ def test_a_worker_is_restarted_around_a_due_time(saver, start_quickly, clock, sw
         sources = [info.metadata["source"] for info in saver.history(RunnableConfig(thread))]
         assert sources == ["loop", "input", "submit"]
     if sweep.is_full:
-        assert stages.keys() == {"missing", "submitted", "recorded", "finished"}
+        # Which moments in between are hit is chance; the test above kills at each of them.
+        assert {"missing", "finished"} < stages.keys()

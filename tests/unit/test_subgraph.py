@@ -96,20 +96,16 @@ def nodes_of(outputs):
 # --- what it hands out and what it keeps ------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("behaviour 12")
 @both
-def test_its_outputs_come_between_those_around_it_flagged(saver, how):
-    outputs = run(three_levels([], saver), {}, how=how)
+def test_each_of_three_levels_has_outputs_between_those_around_it_and_a_history_of_its_own(saver, how):
+    graph = three_levels([], saver)
+    outputs = run(graph, {}, how=how)
     inmost = ["__START__*", "x*", "y*", "__END__*"]
     middle = ["__START__*", "p*", *inmost, "t*", "q*", "__END__*"]
     assert nodes_of(outputs) == ["__START__", "a", *middle, "s", "z", "__END__"]
     assert logged(outputs) == WHOLE
     assert outputs[-1].state["n"] == 6
-
-
-@pytest.mark.requirement("behaviour 12")
-def test_each_has_a_history_of_its_own_three_levels_deep(saver):
-    graph = three_levels([], saver)
-    graph.invoke({}, CONFIG)
 
     paths = [(CONFIG, ["a", "s", "z"]), (INSIDE, ["p", "t", "q"]), (DEEP, ["x", "y"])]
     run_ids = set()
@@ -944,53 +940,35 @@ GIVEN = {"n": 5, "gone": 1, "list": ["a", "b"]}
 UPDATE = {"n": RESET, "gone": REMOVE, "list": [RemoveByHash("a"), "c"]}
 
 
-def marked(saver, *, depth, stop):
-    """A graph, or one in it, that stops inside its node or before it."""
-    node = (lambda state: {"answer": interrupt("?")}) if stop == "inside" else (lambda state: None)
-    graph = make_chain(MARKED, ask=node)
-    options = {} if stop == "inside" else {"interrupt_before": ["ask"]}
-    for _ in range(depth):
-        inner = graph.compile(**options)
-        options = {}
-        graph = make_chain(MARKED, sub=inner)
-    return graph.compile(checkpoint_saver=saver, **options)
-
-
 @pytest.mark.parametrize("depth", [0, 1, 2])
-@pytest.mark.parametrize("way", ["update", "value", "update_state"])
+@pytest.mark.parametrize("way", ["update", "update and a failure", "value", "update_state"])
 def test_markers_are_allowed_in_a_resume_at_any_depth(saver, way, depth):
-    stop = "before" if way == "value" else "inside"
-    app = marked(saver, depth=depth, stop=stop)
-    app.invoke(GIVEN, CONFIG)
-    if way == "value":
-        state = app.invoke(GraphResume(UPDATE), CONFIG)
-    elif way == "update":
-        state = app.invoke(GraphResume("yes", update=UPDATE), CONFIG)
-    else:
-        app.update_state(CONFIG.replace(checkpoint_ns="/".join(["sub"] * depth)), UPDATE)
-        state = app.invoke(GraphResume("yes"), CONFIG)
-    assert state["n"] == 0
-    assert state["list"] == ["b", "c"]
-    assert ("gone" in state) is False
-
-
-@pytest.mark.parametrize("depth", [0, 1])
-def test_markers_of_a_resume_survive_a_failure_after_it(saver, depth):
-    fails = [True]
+    fails = [ValueError()] if way == "update and a failure" else []
 
     def ask(state):
-        answer = interrupt("?")
+        answer = "yes" if way == "value" else interrupt("?")
         if fails:
-            fails.pop()
-            raise ValueError
+            raise fails.pop()
         return {"answer": answer}
 
     graph = make_chain(MARKED, ask=ask)
-    if depth:
-        graph = make_chain(MARKED, sub=graph.compile())
-    app = graph.compile(checkpoint_saver=saver)
+    options = {"interrupt_before": ["ask"]} if way == "value" else {}
+    for _ in range(depth):
+        graph = make_chain(MARKED, sub=graph.compile(**options))
+        options = {}
+    app = graph.compile(checkpoint_saver=saver, **options)
     app.invoke(GIVEN, CONFIG)
-    with pytest.raises(NodeExecutionError):
-        app.invoke(GraphResume("yes", update=UPDATE), CONFIG)
-    state = app.invoke(None, CONFIG)
-    assert (state["n"], state["list"], "gone" in state, state["answer"]) == (0, ["b", "c"], False, "yes")
+
+    if way == "value":
+        state = app.invoke(GraphResume(UPDATE), CONFIG)
+    elif way == "update_state":
+        app.update_state(CONFIG.replace(checkpoint_ns="/".join(["sub"] * depth)), UPDATE)
+        state = app.invoke(GraphResume("yes"), CONFIG)
+    elif fails:
+        with pytest.raises(NodeExecutionError):
+            app.invoke(GraphResume("yes", update=UPDATE), CONFIG)
+        state = app.invoke(None, CONFIG)
+    else:
+        state = app.invoke(GraphResume("yes", update=UPDATE), CONFIG)
+
+    assert dict(state) == {"n": 0, "list": ["b", "c"], "answer": "yes"}

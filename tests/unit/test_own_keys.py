@@ -8,6 +8,7 @@ import shutil
 import stat
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -75,56 +76,23 @@ def put_some(saver, config, subject, count=6):
     saver.add_tags(config, subject)
 
 
-class Files:
-    def __init__(self, request, tmp_path):
-        self.place = tmp_path / "store"
-        self.opener = partial(FileSystemSaver, self.place, fsync="never", lock_timeout=0)
-
-    def back_up(self):
-        shutil.copytree(self.place, self.place.with_name("backup"))
-
-    def restore(self):
-        shutil.rmtree(self.place)
-        shutil.copytree(self.place.with_name("backup"), self.place)
-
-    def close(self):
-        pass
-
-
-class Sqlite(Files):
-    def __init__(self, request, tmp_path):
-        self.place = tmp_path / "sqlite"
-        self.place.mkdir()
-        self.opener = partial(SqliteSaver, str(self.place / "store.db"), fsync="never", lock_timeout=0)
-
-
-class Postgres:
-    def __init__(self, request, tmp_path):
-        self.server = request.getfixturevalue("server")
-        self.schema = f"own_{uuid.uuid4().hex}"
-        self.opener = partial(PostgresSaver, self.server.connection_string, schema=self.schema, lock_timeout=0)
-
-    def close(self):
-        self.server.drop_schema(self.schema)
-
-
-@pytest.fixture(params=in_turn([Files, Sqlite, Postgres], "store"), ids=lambda each: each.__name__.lower())
+@pytest.fixture(params=in_turn(["file", "sqlite", "postgres"], "store"))
 def store(request, tmp_path):
     """A store that is opened again with each call; all savers are closed in the end."""
-    found = request.param(request, tmp_path)
-    opened = []
-
-    def open_again(cipher=None, **options):
-        saver = found.opener(cipher=cipher, **options)
-        opened.append(saver)
-        return saver
-
-    open_again.files = found
-    open_again.opener = found.opener
-    open_again.close = lambda: [saver.close() for saver in opened]
-    yield open_again
-    open_again.close()
-    found.close()
+    directory = tmp_path / "store"
+    directory.mkdir()
+    if request.param == "postgres":
+        server = request.getfixturevalue("server")
+        schema = f"own_{uuid.uuid4().hex}"
+        opener = partial(PostgresSaver, server.connection_string, schema=schema, lock_timeout=0)
+    elif request.param == "sqlite":
+        opener = partial(SqliteSaver, directory / "store.db", fsync="never", lock_timeout=0)
+    else:
+        opener = partial(FileSystemSaver, directory, fsync="never", lock_timeout=0)
+    with ExitStack() as opened:
+        if request.param == "postgres":
+            opened.callback(server.drop_schema, schema)
+        yield lambda cipher=None: opened.enter_context(opener(cipher=cipher))
 
 
 def put_released(saver, thread, subject):
@@ -386,14 +354,14 @@ def test_only_a_destroyed_key_is_no_problem(two_subjects, keys, error, state):
 
 
 @pytest.mark.requirement("P73")
-@pytest.mark.parametrize("store", [Files, Sqlite], indirect=True)
-def test_a_backup_that_is_restored_stays_erased(two_subjects):
-    two_subjects.close()
-    two_subjects.files.back_up()
+@pytest.mark.parametrize("store", ["file", "sqlite"], indirect=True)
+def test_a_backup_that_is_restored_stays_erased(two_subjects, tmp_path):
+    directory = tmp_path / "store"
+    shutil.copytree(directory, tmp_path / "backup")
     with two_subjects(WITHOUT_ANN) as saver:
         assert saver.delete("t")
-    two_subjects.close()
-    two_subjects.files.restore()
+    shutil.rmtree(directory)
+    (tmp_path / "backup").rename(directory)
     with two_subjects(WITHOUT_ANN) as saver:
         assert saver.threads() == ["other", "t"]
         with pytest.raises(CheckpointErasedError):

@@ -12,7 +12,6 @@ import pytest
 
 from graphkit import (
     END,
-    START,
     Checkpoint,
     GraphResume,
     NodeExecutionError,
@@ -28,7 +27,7 @@ from graphkit.errors import (
     CheckpointNotFoundError,
     CheckpointSerializationError,
     CheckpointStorageError,
-    MaxIterationsError,
+    GraphRunnerError,
     ThreadBusyError,
 )
 from graphkit.recovery import arecover, last_good, recover
@@ -211,13 +210,11 @@ class Spoilt(SaverWrapper):
         super().__init__(delegate)
         self.bad = set()
 
-    def _check(self, found):
+    def get(self, config=None):
+        found = super().get(config)
         if found is not None and found.id in self.bad:
             raise CheckpointCorruptionError("row", 0, f"{found.id} does not read")
         return found
-
-    def get(self, config=None):
-        return self._check(super().get(config))
 
 
 @pytest.mark.requirement("H11", "H45")
@@ -279,6 +276,12 @@ def managing(saver, clock=None, **policy):
     return CheckpointManager(saver, CheckpointPolicy(**policy), clock=clock or ManualClock(NEW_YEAR))
 
 
+@pytest.fixture
+def manager(saver):
+    """A manager that keeps all checkpoints."""
+    return managing(saver, retention_strategy="all")
+
+
 def saved(manager, count, run="run", **options):
     return [manager.save_checkpoint(run, f"n{n}", {"n": n}, next_node_id=f"n{n + 1}", **options) for n in range(count)]
 
@@ -333,8 +336,7 @@ def test_what_is_kept(policy, left, saver):
 
 
 @pytest.mark.requirement("H4", "H9", "H14")
-def test_save_and_restore(saver):
-    manager = managing(saver, retention_strategy="all")
+def test_save_and_restore(manager):
     first = manager.save_checkpoint("run", "a/b", {"at": "a/b"}, context={"tokens": 0, "seconds": 1.5})
     second = manager.save_checkpoint("run", "c", {"at": "c"}, context={"tokens": 1, "seconds": 1.5})
     assert first != second
@@ -355,8 +357,7 @@ def test_save_and_restore(saver):
 
 
 @pytest.mark.requirement("H12", "H32", "H6", "H14")
-def test_the_session_state(saver):
-    manager = managing(saver, retention_strategy="all")
+def test_the_session_state(manager):
     ids = saved(manager, 3, context={"goal": "x", "plan": ["p"]})
     assert manager.session_state("run") == {
         "paused_at": "n2",
@@ -382,8 +383,7 @@ def test_listing_reads_no_memory(file_saver, monkeypatch):
 
 
 @pytest.mark.requirement("H35", "H31")
-def test_listing_is_filtered(saver):
-    manager = managing(saver, retention_strategy="all")
+def test_listing_is_filtered(manager):
     kinds = ["node_complete", "safe_point", "user_checkpoint", "pause", "loop_iteration", "edge_transition"]
     for kind in kinds:
         manager.save_checkpoint("run", f"at {kind}", {}, kind=kind, clean=kind != "safe_point")
@@ -428,8 +428,7 @@ def test_runs_are_listed_with_their_status(file_saver, root):
 
 
 @pytest.mark.requirement("H35")
-def test_the_latest_clean_one(saver):
-    manager = managing(saver, retention_strategy="all")
+def test_the_latest_clean_one(manager):
     assert manager.latest_clean("run") is None
     good = saved(manager, 3)[-1]
     saved(manager, 2, clean=False)
@@ -438,8 +437,7 @@ def test_the_latest_clean_one(saver):
 
 
 @pytest.mark.requirement("H9")
-def test_delete(saver):
-    manager = managing(saver, retention_strategy="all")
+def test_delete(manager):
     saved(manager, 3)
     saved(manager, 2, run="other")
     assert manager.delete_checkpoints("run") == 3
@@ -449,8 +447,7 @@ def test_delete(saver):
 
 
 @pytest.mark.requirement("H44")
-def test_compare(saver):
-    manager = managing(saver, retention_strategy="all")
+def test_compare(manager):
     first = manager.save_checkpoint("run", "a", {"same": 1, "gone": [1], "long": "x" * 2000, "n": 1})
     second = manager.save_checkpoint("run", "b", {"same": 1, "new": {"k": 2}, "long": "y" * 2000, "n": 2})
     added, removed, changed, new_nodes = manager.compare("run", first, second)
@@ -620,11 +617,7 @@ def test_a_retry_and_a_failure_are_still_known_after_a_stop_in_a_fork(tmp_path):
             raise ValueError("broken")
         interrupt("go on?")
 
-    graph = StateGraph({})
-    for node, action in {"a": flaky, "b": ask, "join": lambda state: None}.items():
-        graph.add_node(node, action)
-    for source, target in ((START, "a"), (START, "b"), ("a", "join"), ("b", "join"), ("join", END)):
-        graph.add_edge(source, target)
+    graph = make_graph({}, "START>a,b a>join b>join join>END", a=flaky, b=ask, join=lambda state: None)
 
     def is_clean(failed, thread):
         broken.clear()
@@ -660,10 +653,6 @@ def check(state):
     return {"stock": ask_warehouse()}
 
 
-def notes_of(error):
-    return " ".join(error.__notes__)
-
-
 def fail(app, config=CONFIG):
     with pytest.raises(NodeExecutionError) as caught:
         app.invoke({}, config)
@@ -691,34 +680,30 @@ def test_the_traceback_ends_in_the_line_that_raised(where):
     assert isinstance(caught.value.__cause__, ConnectionError)
 
 
-def test_the_note_names_thread_node_step_and_the_way_on():
-    app = make_chain({}, first=lambda state: {}, check=check).compile(checkpointer=MemorySaver())
-    note = notes_of(fail(app))
+CHAIN = make_chain({}, first=lambda state: {}, check=check)
+NESTED = make_chain({}, outer=make_chain({}, middle=make_chain({}, check=check).compile()).compile())
 
-    for part in ("'order-1'", "'check'", "step 2", "resume('order-1')"):
+
+@pytest.mark.parametrize(
+    ("graph", "options", "words"),
+    [
+        (CHAIN, {}, ["'order-1'", "'check'", "step 2", "resume('order-1')"]),
+        (CHAIN, {"max_iterations": 1}, ["'check'", "resume('order-1')"]),
+        (NESTED, {}, ["'outer/middle/check'", "resume('order-1')"]),
+    ],
+    ids=["a node", "the limit", "a node of a nested graph"],
+)
+def test_the_one_note_of_an_error_names_thread_node_step_and_the_way_on(graph, options, words):
+    app = graph.compile(checkpointer=MemorySaver(), **options)
+    with pytest.raises(GraphRunnerError) as caught:
+        app.invoke({}, CONFIG)
+    (note,) = caught.value.__notes__
+    for part in words:
         assert part in note
 
 
-def test_other_errors_of_a_run_have_the_note_too():
-    app = make_chain({}, a=lambda state: {}, b=check).compile(checkpointer=MemorySaver(), max_iterations=1)
-    with pytest.raises(MaxIterationsError) as caught:
-        app.invoke({}, CONFIG)
-    assert "resume('order-1')" in notes_of(caught.value)
-
-
-def test_the_node_of_a_nested_graph_is_named_by_its_whole_way_and_once():
-    middle = make_chain({}, middle=make_chain({}, check=check).compile())
-    outer = make_chain({}, outer=middle.compile())
-
-    error = fail(outer.compile(checkpointer=MemorySaver()))
-
-    assert len(error.__notes__) == 1
-    assert "'outer/middle/check'" in notes_of(error)
-
-
 def test_without_a_saver_there_is_no_thread_to_resume():
-    note = notes_of(fail(make_chain({}, check=check).compile()))
-
+    (note,) = fail(make_chain({}, check=check).compile()).__notes__
     assert "'check'" in note
     assert "resume" not in note
 

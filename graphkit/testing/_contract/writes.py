@@ -154,6 +154,7 @@ class WriteTests(ContractTests):
             "write:": 1,
             "write:x:y": 2,
             "write:0:t": 3,
+            "write:-1:t": {"no": "record"},
         }
         saver.put_writes(CONFIG, writes)
 

@@ -338,6 +338,8 @@ def list_refused(saver, app):
         "answer": lambda: operations.answer(saver, "t", "yes"),
         "update": lambda: operations.update(saver, "t", {"n": 7}),
         "rollback": lambda: operations.rollback(saver, oldest),
+        "submit": lambda: operations.submit(saver, {}, "t"),
+        "submit with a key": lambda: operations.submit(saver, {}, "t", key="k"),
         "fork": lambda: operations.fork(saver, "t", "new"),
         "copy": lambda: saver.copy("t", "new"),
         "copy to another store": lambda: copy_threads(saver, VersionedMemorySaver(), ["t"], versions=False),

@@ -13,7 +13,7 @@ from graphkit.errors import (
     CheckpointSerializationError,
     ThreadBusyError,
 )
-from graphkit.operations import answer, fork, lineage, rollback, update
+from graphkit.operations import answer, fork, lineage, rollback, submit, update
 from savers import FileSystemSaver
 from tests.support.graphs import LOG, log_node, make_chain
 
@@ -268,8 +268,9 @@ def busy(tmp_path):
         lambda saver: update(saver, "t", {"log": "x"}),
         lambda saver: fork(saver, "t", "new"),
         lambda saver: rollback(saver, RunnableConfig("t", "c")),
+        lambda saver: submit(saver, {}, "new"),
     ],
-    ids=["answer", "update", "fork", "rollback"],
+    ids=["answer", "update", "fork", "rollback", "submit"],
 )
 def test_a_busy_thread_is_left_alone(busy, operation):
     with unchanged(busy), pytest.raises(ThreadBusyError):

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, TypedDict
 
@@ -14,7 +13,6 @@ from graphkit import (
     RESET,
     START,
     Channels,
-    Checkpoint,
     GraphResume,
     RunnableConfig,
     StateGraph,
@@ -22,7 +20,6 @@ from graphkit import (
     operations,
 )
 from graphkit.errors import (
-    CheckpointConflictError,
     CheckpointerConfigurationError,
     CheckpointNotFoundError,
     CheckpointSerializationError,
@@ -30,7 +27,7 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from graphkit.operations import submit
-from graphkit.saver_kit import IncomingThread, freeze
+from graphkit.saver_kit import freeze
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
 from tests.support.graphs import LOG, ConcurrentCalls, leave_with_status, log_node, make_chain
@@ -328,21 +325,6 @@ def test_a_failed_thread_takes_a_new_run(saver):
     leave_with_status(saver, "failed")
     submit(saver, {}, "t")
     assert status(saver) == "queued"
-
-
-def test_a_thread_that_another_process_holds_is_busy(tmp_path):
-    saver = FileSystemSaver(tmp_path, fsync="never", lock_timeout=0)
-    with saver, saver.run_lock(T), ThreadPoolExecutor(1) as pool, pytest.raises(ThreadBusyError):
-        pool.submit(submit, saver, {}, "t").result(PATIENCE)
-
-
-def test_an_incomplete_thread_takes_none(saver):
-    IncomingThread(saver, "t", "source").begin([""], Checkpoint(node_id="a", next_node_id="b", state={}).state)
-    before = contents(saver)
-    for options in ({}, {"key": "k"}):
-        with pytest.raises(CheckpointConflictError, match="incomplete"):
-            submit(saver, {}, "t", **options)
-    assert contents(saver) == before
 
 
 # Keys

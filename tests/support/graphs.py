@@ -133,7 +133,7 @@ def make_graph(schema, edges, make_node=log_node, **nodes):
     return connect(graph, edges)
 
 
-def outputs(graph, given, config=CONFIG, *, how="sync", on_output=None):
+def outputs(graph, given, config=CONFIG, *, how="sync", on_output=None, **options):
     """Run a graph, and return what it emits; `on_output` is called with each output when it comes."""
     collected = []
 
@@ -143,12 +143,12 @@ def outputs(graph, given, config=CONFIG, *, how="sync", on_output=None):
             on_output(output)
 
     if how == "sync":
-        for output in graph.stream(given, config):
+        for output in graph.stream(given, config, **options):
             take(output)
         return collected
 
     async def collect():
-        async for output in graph.astream(given, config):
+        async for output in graph.astream(given, config, **options):
             take(output)
 
     asyncio.run(collect())

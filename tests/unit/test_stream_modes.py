@@ -18,7 +18,7 @@ from graphkit import (
 )
 from graphkit.errors import NodeExecutionError
 from savers import MemorySaver
-from tests.support.graphs import connect, make_chain, make_graph, nodes_of
+from tests.support.graphs import both, connect, make_chain, make_graph, nodes_of, outputs
 
 WAIT = 20
 """Seconds that a test waits for another thread before it fails."""
@@ -38,28 +38,11 @@ def dispatching(*values):
     return node
 
 
-def read(app, given, **options):
-    """Return the items of a stream."""
-    return list(app.stream(given, **options))
-
-
-def aread(app, given, **options):
-    """Return the items of an asynchronous stream."""
-
-    async def collect():
-        return [item async for item in app.astream(given, **options)]
-
-    return asyncio.run(collect())
-
-
-both = pytest.mark.parametrize("read", [read, aread])
-
-
 @both
-def test_several_modes_yield_pairs_in_order(read):
+def test_several_modes_yield_pairs_in_order(how):
     app = chain(dispatching(1, 2)).compile()
 
-    items = read(app, {}, stream_mode=["values", "custom"])
+    items = outputs(app, {}, stream_mode=["values", "custom"], how=how)
 
     assert [(mode, item if mode == "custom" else item.node) for mode, item in items] == [
         ("values", START),
@@ -71,11 +54,10 @@ def test_several_modes_yield_pairs_in_order(read):
 
 
 @both
-def test_each_mode_gets_what_it_shows_alone(read):
+def test_each_mode_gets_what_it_shows_alone(how):
     app = chain(dispatching()).compile(checkpoint_saver=MemorySaver())
-    config = RunnableConfig("t")
 
-    items = read(app, {}, config=config, stream_mode=["updates", "snapshots"])
+    items = outputs(app, {}, stream_mode=["updates", "snapshots"], how=how)
 
     step = [item for mode, item in items if item.node == "node"]
 
@@ -85,78 +67,61 @@ def test_each_mode_gets_what_it_shows_alone(read):
 
 
 @both
-def test_the_modes_of_the_config_count_and_the_argument_overrides_them(read):
+def test_the_modes_of_the_config_count_and_the_argument_overrides_them(how):
     app = chain(dispatching(1)).compile()
     config = RunnableConfig(stream_mode=["custom", "custom"])
 
-    assert read(app, {}, config=config) == [("custom", 1)]
-    assert nodes_of(read(app, {}, config=config, stream_mode="values"))[-1] == END
+    assert outputs(app, {}, config, how=how) == [("custom", 1)]
+    assert nodes_of(outputs(app, {}, config, stream_mode="values", how=how))[-1] == END
 
 
 @both
-def test_chunks_of_generators_are_custom_items(read):
+def test_chunks_of_generators_are_custom_items(how):
     def talk(state):
         yield "a"
         yield "b"
         return {"log": ["ab"]}
 
-    items = read(chain(talk).compile(), {}, stream_mode=["custom", "values"])
+    items = outputs(chain(talk).compile(), {}, stream_mode=["custom", "values"], how=how)
 
     assert [item for mode, item in items if mode == "custom"] == ["a", "b"]
     assert [item.node for mode, item in items if mode == "values"] == [START, "talk", END]
 
 
 @both
-def test_an_interrupt_is_the_last_item(read):
+def test_an_interrupt_is_the_last_item(how):
     app = make_chain({}, ask=lambda state: interrupt("sure?")).compile(checkpoint_saver=MemorySaver())
-    *_, (mode, stop) = read(app, {}, config=RunnableConfig("t"), stream_mode=["custom", "values"])
+    *_, (mode, stop) = outputs(app, {}, stream_mode=["custom", "values"], how=how)
     assert (mode, stop.payload) == ("values", "sure?")
 
 
 @both
-def test_an_error_of_a_node_leaves_the_stream(read):
+def test_an_error_of_a_node_leaves_the_stream(how):
     def fail(state):
         raise OSError("no network")
 
     with pytest.raises(NodeExecutionError, match="no network"):
-        read(chain(fail).compile(), {}, stream_mode="custom")
+        outputs(chain(fail).compile(), {}, stream_mode="custom", how=how)
 
 
-def test_a_value_arrives_while_its_node_runs():
+@pytest.mark.parametrize(("how", "is_async"), [("sync", False), ("async", False), ("async", True)])
+def test_a_value_arrives_while_its_node_runs(how, is_async):
     seen = threading.Event()
 
     def node(state, config):
         config.dispatch("here")
         assert seen.wait(WAIT), "the caller has not received the value while the node runs"
 
-    for item in chain(node).compile().stream({}, stream_mode="custom"):
-        assert item == "here"
-        seen.set()
-
-
-@pytest.mark.parametrize("is_async", [True, False])
-def test_a_value_arrives_while_a_node_of_an_async_run_runs(is_async):
-    seen = threading.Event()
-
-    def node(state, config):
-        config.dispatch("here")
-        assert seen.wait(WAIT)
-
     async def later(state, config):
         config.dispatch("here")
         assert await asyncio.to_thread(seen.wait, WAIT)
 
-    async def main():
-        async for item in chain(later if is_async else node).compile().astream({}, stream_mode="custom"):
-            assert item == "here"
-            seen.set()
-
-    asyncio.run(main())
-    assert seen.is_set()
+    app = chain(later if is_async else node).compile()
+    assert outputs(app, {}, how=how, stream_mode="custom", on_output=lambda _: seen.set()) == ["here"]
 
 
 @both
-def test_branches_items_and_nested_graphs_dispatch_too(read):
+def test_branches_items_and_nested_graphs_dispatch_too(how):
     def dispatch_item(item, config):
         config.dispatch(item)
 
@@ -167,7 +132,7 @@ def test_branches_items_and_nested_graphs_dispatch_too(read):
     graph = make_graph({}, "START>left,right inner>END", left=dispatch_id, right=dispatch_id, inner=inner)
     connect(graph.add_map_node("map", dispatch_item, lambda state: ["x", "y"]), "left>map right>map map>inner")
 
-    items = read(graph.compile(), {}, stream_mode="custom")
+    items = outputs(graph.compile(), {}, stream_mode="custom", how=how)
 
     items = [item for item in items if not isinstance(item, MapProgress)]
     assert sorted(items[:2]) == ["left", "right"]

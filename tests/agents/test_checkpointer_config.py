@@ -122,6 +122,8 @@ CheckpointerConfig("sqlite", enabled=False).build()
 show()
 CheckpointerConfig("sqlite", {{"db_file": "x.db"}}).build()
 show()
+CheckpointerConfig("postgres", {{"connection_string": "host=h"}}).build()
+show()
 """
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -131,7 +133,7 @@ show()
         text=True,
         check=True,
     )
-    assert done.stdout.splitlines() == ["[]", "[]", "['sqlite3']"]
+    assert done.stdout.splitlines() == ["[]", "[]", "['sqlite3']", "['psycopg', 'sqlite3']"]
 
 
 @pytest.mark.requirement("P41")

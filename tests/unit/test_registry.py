@@ -1,6 +1,5 @@
 """Savers and stores by name."""
 
-import ast
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +9,6 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.registry import get_checkpoint_store, get_saver, register_checkpoint_store, register_saver, saver_names
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
-from tests.support.fresh_process import fresh_process
 
 
 def test_the_installed_savers_are_found_by_name(tmp_path):
@@ -118,30 +116,3 @@ def test_registering_and_getting_at_once_from_many_threads():
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
-
-
-# Databases
-
-DRIVERS = ["sqlite3", "psycopg", "psycopg_pool"]
-
-
-def drivers_after(code):
-    """The database drivers that a new interpreter has loaded after some code."""
-    show = f"import sys; print([name for name in {DRIVERS} if name in sys.modules])"
-    return ast.literal_eval(fresh_process(f"{code}\n{show}").splitlines()[-1])
-
-
-@pytest.mark.requirement("P9")
-def test_only_the_chosen_backend_is_imported(tmp_path):
-    begin = "from graphkit.registry import get_saver"
-
-    assert drivers_after("import graphkit, savers; from savers import FileSystemSaver, MemorySaver") == []
-
-    in_memory = "; ".join(f"get_saver({name!r})" for name in ("memory", "versioned_memory"))
-    in_files = "; ".join(
-        f"get_saver({name!r}, path={str(tmp_path / name)!r})" for name in ("file", "disk", "filesystem")
-    )
-    assert drivers_after(f"{begin}; {in_memory}; {in_files}") == []
-    assert drivers_after(f"{begin}; get_saver('sqlite', path={str(tmp_path / 'x.db')!r})") == ["sqlite3"]
-    assert drivers_after(f"{begin}; get_saver('postgres', path='host=h')") == ["psycopg", "psycopg_pool"]
-    assert drivers_after("import savers; savers.SqliteSaver") in ([], ["sqlite3"])

@@ -115,11 +115,12 @@ def test_k_nodes_store_k_plus_one_checkpoints_each_the_child_of_the_last(saver):
     assert logs(saver) == [[], ["a"], ["a", "b"], ["a", "b", "c"]]
 
 
-@pytest.mark.requirement("P5")
-def test_without_a_saver_nothing_is_kept_between_runs():
-    compiled = chain("a")[0].compile()
-    assert compiled.invoke({})["log"] == ["a"]
-    assert compiled.invoke({})["log"] == ["a"]
+@pytest.mark.requirement("P5", "G10", "H30")
+@pytest.mark.parametrize("options", [{}, {"checkpoint_saver": MemorySaver(), "checkpoint_interval": 0}])
+def test_without_a_saver_or_with_interval_zero_nothing_is_kept_between_runs(options):
+    compiled = chain("a")[0].compile(**options)
+    assert compiled.invoke({}, CONFIG)["log"] == ["a"]
+    assert compiled.invoke({}, CONFIG)["log"] == ["a"]
 
 
 @pytest.mark.requirement("G28", "G15")
@@ -184,11 +185,8 @@ def test_what_a_node_may_return():
     assert run(Command(update=update)) == ["i", "a", "b"]
     assert run(Command(END, update)) == ["i", "a"]
     assert run(Command(END)) == ["i"]
-
-
-def test_returning_the_state_itself_is_no_update():
-    graph = make_chain(LOG, a=lambda s: s)
-    assert graph.compile().invoke({"log": "i"})["log"] == ["i"]
+    # The state itself is no update.
+    assert make_chain(LOG, a=lambda s: s).compile().invoke({"log": "i"})["log"] == ["i"]
 
 
 LOOP = []
@@ -224,9 +222,9 @@ def test_an_unmapped_condition_names_its_source(saver, result, mappings):
 
 def test_conditions_may_return_any_key_of_the_mappings():
     graph = make_graph({}, "START>a b>END", a=lambda s: None, b=lambda s: None)
-    graph.add_conditional_edges("a", lambda s: s["x"] > 1, {True: "b", False: END})
-    assert nodes_of(graph.compile().stream({"x": 2})) == [START, "a", "b", END]
-    assert nodes_of(graph.compile().stream({"x": 0})) == [START, "a", END]
+    graph.add_conditional_edges("a", lambda s: s["x"], {True: "b", ("x", "y"): END})
+    assert nodes_of(graph.compile().stream({"x": True})) == [START, "a", "b", END]
+    assert nodes_of(graph.compile().stream({"x": ("x", "y")})) == [START, "a", END]
 
 
 def test_node_ids_may_be_members_of_an_enum(saver):
@@ -419,8 +417,6 @@ def test_max_iterations_starts_again_after_an_interrupt(saver):
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_limit_below_one_is_refused(limit):
     with pytest.raises(ValueError):
-        endless(max_iterations=limit)
-    with pytest.raises(ValueError):
         endless().set_max_iterations(limit)
     with pytest.raises(ValueError):
         RunnableConfig(max_iterations=limit)
@@ -473,13 +469,6 @@ def test_what_was_finished_is_saved_however_a_run_ends(saver, end):
     nodes["c"].fails = False
     assert compiled.invoke(None, RunnableConfig("t", max_iterations=9))["log"] == ["a", "b", "c"]
     assert len(nodes["a"].runs) == len(nodes["b"].runs) == 1
-
-
-@pytest.mark.requirement("G10", "H30")
-def test_interval_zero_stores_nothing():
-    saver = MemorySaver()
-    chain("a")[0].compile(checkpoint_saver=saver, checkpoint_interval=0).invoke({}, CONFIG)
-    assert saver.threads() == ()
 
 
 # --- declared stops ---------------------------------------------------------------------------------------------------
@@ -699,31 +688,20 @@ def change(key, how):
     return node
 
 
-def augment(state):
-    state["list"] += [1]
-
-
 def assign(state):
     state["list"] = []
 
 
-def delete(state):
-    del state["list"]
-
-
 MUTATIONS = {
     "nested list": change("list", lambda x: x[0].append(1)),
-    "nested dict": change("dict", lambda x: x["deep"].pop("x")),
-    "augmented": augment,
     "assign": assign,
-    "delete": delete,
     "data deep": lambda s: s.data["list"].clear(),
     "dataclass": change("box", lambda x: setattr(x, "n", 5)),
     "inside a dataclass": change("box", lambda x: x.content.append(5)),
     "dataclass in a list": change("boxes", lambda x: setattr(x[0], "n", 5)),
     "dataclass by data": lambda s: setattr(s.data["box"], "n", 5),
 }
-CLEAR_ERRORS = set(MUTATIONS) - {"dataclass", "inside a dataclass", "dataclass in a list", "dataclass by data"}
+CLEAR_ERRORS = {"nested list", "assign", "data deep"}
 
 
 def fresh():
@@ -891,12 +869,6 @@ def test_a_command_that_names_several_nodes_is_a_clear_error(goto, where):
         graph.add_node("other", lambda s: None).add_edge(START, "other").add_edge("other", END)
     with pytest.raises(GraphRunnerError, match=r"Command of 'a' goes to .*, but a goto is one node id. To run several"):
         graph.compile().invoke({})
-
-
-def test_a_tuple_may_be_a_key_of_the_mappings():
-    graph = StateGraph({}).add_node("a", lambda s: None).add_edge(START, "a")
-    graph.add_conditional_edges("a", lambda s: ("x", "y"), {("x", "y"): END})
-    assert graph.compile().invoke({}) == {}
 
 
 @pytest.mark.parametrize("arguments", [{"goto": ["a"]}, {"as_node": ["a"]}, {"goto": 3}, {"as_node": {"a"}}])

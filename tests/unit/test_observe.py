@@ -25,18 +25,13 @@ from graphkit.observers import (
 from savers import FileSystemSaver, MemorySaver
 
 
-def events_of(*posts, observer=None):
-    """What an observer gets of these posts: (type, level, data)."""
-    got = []
-    outbox = Outbox([got.append if observer is None else observer(got)])
-    for type_, level, data in posts:
-        outbox.post(type_, level, thread_id="t", node_id="n", checkpoint_id="c", data=data)
-    outbox.close()
-    return got
-
-
 def event(type_="x", level="info", /, *, thread_id="t", **data):
-    return events_of((type_, level, data))[0]._replace(thread_id=thread_id)
+    """Return an event as an observer gets it."""
+    got = []
+    outbox = Outbox([got.append])
+    outbox.post(type_, level, thread_id=thread_id, node_id="n", checkpoint_id="c", data=data)
+    outbox.close()
+    return got[0]
 
 
 class Collector:

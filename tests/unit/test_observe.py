@@ -141,19 +141,6 @@ def test_a_blocked_observer_delays_no_other_and_is_abandoned(blocked, caplog):
     assert len(blocked.got) <= 1, "and nothing is handed over after close"
 
 
-def test_close_waits_for_an_observer_that_makes_progress(blocked):
-    outbox = Outbox([blocked])
-    for _ in range(3):
-        outbox.post("x", "info")
-    assert blocked.is_inside.wait(60)
-    closing = threading.Thread(target=outbox.close, args=(60,))
-    closing.start()
-    blocked.go.set()
-    closing.join(60)
-    assert not closing.is_alive()
-    assert len(blocked.got) == 3
-
-
 def test_what_does_not_fit_is_dropped_counted_and_logged_once(blocked, caplog):
     outbox = Outbox([blocked])
     outbox.post("first", "info")

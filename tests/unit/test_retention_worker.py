@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -185,18 +185,6 @@ def test_the_policy_is_applied_as_the_principal_of_the_worker(caplog):
         with acting_as("robot"):
             worker.run(once=True)
     assert ids(store, "old") == ["c4", "c3"]
-
-
-def test_with_once_a_worker_ends_when_the_policy_is_applied(held):
-    worker, saver = held
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(worker.run, once=True)
-        assert saver.pruning.wait(PATIENCE)
-        assert not wait([running], 0.2).done
-        saver.may_prune.set()
-        assert running.result(PATIENCE) == 0
-    for number in range(3):
-        assert len(ids(saver, f"old {number}")) == 2
 
 
 def test_a_policy_rests_only_while_the_worker_has_something_else_to_do(monkeypatch):

@@ -584,16 +584,6 @@ def test_the_opener_takes_key_for_along(files):
         assert saver.own_key("t") == "ann"
 
 
-def test_a_function_may_report_that_a_key_was_destroyed(files):
-    def provide(key_id):
-        return ("current", CURRENT["current"]) if key_id is None else WITHOUT_ANN[key_id]
-
-    with files(cipher=by_subject()) as saver:
-        put_some(saver, "t", "ann")
-    with files(cipher=provide) as saver, pytest.raises(CheckpointErasedError):
-        saver.get(T)
-
-
 def test_an_invalid_choice_is_refused_and_no_key_is_shown():
     with pytest.raises(CheckpointerConfigurationError, match="key_for must be a function"):
         SubjectKeys(KEYS, key_for="ann")

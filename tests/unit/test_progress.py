@@ -1,17 +1,15 @@
-"""How far a running fork or map is: from the pending writes of the checkpoint, as the command line shows it."""
+"""What pending writes show: how far a running fork or map is; and of any failure, cancel or interrupt, no error."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
-from graphkit import END, START, StateGraph
+from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, LOG, Killed, connect, make_graph
+from tests.support.graphs import CONFIG, LOG, Killed, connect, make_graph, make_map
+from tests.support.sweeps import ALL
 from tests.support.terminal import graphkit
-
-
-def die(state):
-    raise Killed
 
 
 def process_item(item):
@@ -20,32 +18,29 @@ def process_item(item):
     return {"log": item}
 
 
-def make_map(action=process_item):
-    graph = StateGraph(LOG).add_map_node("m", action, lambda state: range(5), max_concurrency=1)
-    return graph.add_edge(START, "m").add_edge("m", END)
+def make_items(action=process_item):
+    return make_map(action, range(5), max_concurrency=1)
 
 
-def make_fork():
-    return make_graph(LOG, "START>a a>END START>b1 b1>b2 b2>END", a=lambda state: None, b1=lambda state: None, b2=die)
+def die(state):
+    raise Killed
 
 
-def make_map_in_a_branch():
-    graph = StateGraph(LOG).add_node("a", lambda state: None)
-    graph.add_map_node("m", process_item, lambda state: range(5), max_concurrency=1)
-    return connect(graph, "START>a,m a>END m>END")
+FORK = make_graph(LOG, "START>a a>END START>b1 b1>b2 b2>END", b2=die)
+MAP_IN_A_BRANCH = connect(make_items().add_node("a", lambda state: None), "START>a a>END")
 
 
 @pytest.mark.parametrize(
-    ("make", "progress"),
+    ("graph", "progress"),
     [
-        (make_map, "3/5 items of m done"),
-        (make_fork, "1/2 branches done"),
-        (make_map_in_a_branch, "1/2 branches done, 3/5 items of m done"),
+        (make_items(), "3/5 items of m done"),
+        (FORK, "1/2 branches done"),
+        (MAP_IN_A_BRANCH, "1/2 branches done, 3/5 items of m done"),
     ],
 )
-def test_the_command_line_shows_how_much_is_done(make, progress, tmp_path):
+def test_the_command_line_shows_how_much_is_done(graph, progress, tmp_path):
     with FileSystemSaver(tmp_path) as saver, pytest.raises(Killed):
-        make().compile(checkpoint_saver=saver).invoke({}, CONFIG)
+        graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
     (row,) = json.loads(graphkit("threads", tmp_path, "--json").out)
     assert row["progress"] == progress
     assert progress in graphkit("show", tmp_path, "t").out
@@ -54,7 +49,7 @@ def test_the_command_line_shows_how_much_is_done(make, progress, tmp_path):
 
 def test_a_finished_map_shows_no_progress(tmp_path):
     with FileSystemSaver(tmp_path) as saver:
-        make_map(lambda item: {"log": item}).compile(checkpoint_saver=saver).invoke({}, CONFIG)
+        make_items(lambda item: {"log": item}).compile(checkpoint_saver=saver).invoke({}, CONFIG)
     assert "items of m" not in graphkit("show", tmp_path, "t").out
 
 
@@ -62,6 +57,33 @@ def test_a_watch_reports_finished_items(tmp_path):
     for saver in (FileSystemSaver(tmp_path), MemorySaver()):
         with saver.watch("t", interval=0.05) as changes:
             with pytest.raises(Killed):
-                make_map().compile(checkpoint_saver=saver).invoke({}, CONFIG)
+                make_items().compile(checkpoint_saver=saver).invoke({}, CONFIG)
             kinds = [changes.get(60).kind for _ in range(2)]
         assert kinds == ["checkpoint", "progress"]
+
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+GOOD = {"node_id": "a", "when": "inside", "payload": "why?", "metadata": {}, "created_at": NOW}
+
+
+@pytest.mark.parametrize("words", [("threads",), ("show", "t"), ("interrupts",)])
+def test_the_command_line_shows_what_has_no_time_and_no_reason(words, tmp_path):
+    with FileSystemSaver(tmp_path / "store", fsync="never") as saver:
+        for thread in ("t", "u"):
+            saver.put(RunnableConfig(thread), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+        saver.put_writes(CONFIG, {"interrupt:i": GOOD, "interrupt:j": {**GOOD, "created_at": 1}})
+        saver.put_writes(RunnableConfig("u"), {"failure": {}})
+
+    done = graphkit(words[0], tmp_path / "store", *words[1:])
+
+    assert done.code == 0
+    assert done.err == ""
+    assert "why?" in done.out
+
+
+@pytest.mark.sweep(ALL)
+def test_what_is_no_failure_and_no_cancel_is_none_in_a_summary(saver):
+    saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={}))
+    saver.put_writes(CONFIG, {"failure": "text", "cancelled": "text"})
+    summary = saver.summary(CONFIG)
+    assert (summary.failure, summary.cancellation) == (None, None)

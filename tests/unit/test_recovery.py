@@ -1,4 +1,4 @@
-"""Recovery after failures and damage, and the CheckpointManager for loops that are no graph."""
+"""Recovery after failures and damage, what hive requires of stores, and its CheckpointManager for loops that are no graph."""
 
 import asyncio
 import logging
@@ -12,6 +12,7 @@ import pytest
 
 from graphkit import (
     END,
+    START,
     Checkpoint,
     GraphResume,
     NodeExecutionError,
@@ -267,6 +268,51 @@ def test_all_spoilt_is_the_first_error(list_saver):
     saver.bad = {info.id for info in saver.history(AT)}
     with pytest.raises(CheckpointCorruptionError, match=saver.history(AT)[0].id):
         last_good(saver, "t")
+
+
+# Stores and runs as a whole
+
+
+def counting(steps):
+    graph = StateGraph({}).add_node("count", lambda state: {"n": state["n"] + 1}).add_edge(START, "count")
+    return graph.add_conditional_edges("count", lambda state: END if state["n"] >= steps else "count", ["count", END])
+
+
+@pytest.mark.requirement("H22")
+def test_the_latest_of_1500_is_the_last_one_written(tmp_path):
+    """In hive, file names sorted as text put step 1000 before step 999."""
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    counting(1500).compile(checkpoint_saver=saver, max_iterations=2000).invoke({"n": 0}, AT)
+    again = FileSystemSaver(tmp_path)
+    assert again.get(AT).state == {"n": 1500}
+    assert [info.metadata["step"] for info in again.history(AT)] == [*range(1500, -1, -1)]
+
+
+@pytest.mark.requirement("H23")
+def test_the_root_is_the_users_and_the_input_is_kept(tmp_path):
+    """Where a store is, its user says; what a run was given is its first checkpoint."""
+    saver = FileSystemSaver(tmp_path / "of" / "mine")
+    goal = RunnableConfig("t", metadata={"goal": "g-1"})
+    counting(3).compile(checkpoint_saver=saver).invoke({"n": 0, "question": "why?"}, goal)
+    first = FileSystemSaver(tmp_path / "of" / "mine").list(AT)[-1]
+    assert first.state == {"n": 0, "question": "why?"}
+    assert first.metadata["goal"] == "g-1"
+    assert [path.name for path in tmp_path.iterdir()] == ["of"]
+
+
+def test_a_thread_of_another_engine_is_left_alone(tmp_path):
+    saver = FileSystemSaver(tmp_path)
+    theirs = Checkpoint(node_id="x", next_node_id="a", state={}, metadata={"graphkit:made_by": "langgraph"})
+    saver.put(AT, theirs)
+    app = make_chain({}, a=lambda state: None).compile(checkpoint_saver=saver)
+
+    for call in (lambda: app.invoke({}, AT), lambda: app.resume("t"), lambda: app.update_state(AT, {"x": 1})):
+        with pytest.raises(GraphRunnerError, match="belongs to langgraph"):
+            call()
+
+    (kept,) = saver.list(AT)
+
+    assert kept.id == theirs.id
 
 
 # CheckpointManager

@@ -6,16 +6,7 @@ from functools import partial
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    Command,
-    GraphResume,
-    RetryPolicy,
-    RunnableConfig,
-    StateGraph,
-    interrupt,
-)
+from graphkit import END, START, Command, GraphResume, RetryPolicy, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import GraphRunnerError, GraphStateError, MaxIterationsError, NodeExecutionError
 from tests.support.graphs import (
     CONFIG,

@@ -8,17 +8,7 @@ from typing import Annotated, TypedDict
 import pytest
 
 import graphkit.worker
-from graphkit import (
-    END,
-    RESET,
-    START,
-    Channels,
-    GraphResume,
-    RunnableConfig,
-    StateGraph,
-    interrupt,
-    operations,
-)
+from graphkit import END, RESET, START, Channels, GraphResume, RunnableConfig, StateGraph, interrupt, operations
 from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointNotFoundError,

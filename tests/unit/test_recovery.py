@@ -34,7 +34,7 @@ from graphkit.errors import (
 from graphkit.recovery import arecover, last_good, recover
 from graphkit.testing import ManualClock
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
-from tests.support.graphs import connect, invoke, make_chain, make_graph, make_map
+from tests.support.graphs import connect, fail_once, invoke, make_chain, make_graph, make_map
 from tests.support.logs import flip_in_file, locate_log, read_records
 
 AT = RunnableConfig("t")
@@ -624,34 +624,22 @@ def test_a_plan_goes_on_at_its_step(saver):
     assert manager.session_state("run")["execution_path"] == plan
 
 
+def are_clean(saver):
+    return [info.metadata.get("clean", True) for info in saver.history(AT)]
+
+
 @pytest.mark.requirement("H35")
-def test_the_engine_marks_what_is_clean(tmp_path):
+def test_the_engine_marks_what_is_clean(saver):
     """After a retry, or a failure that was resumed, checkpoints are not clean; those before are."""
-    broken = [True]
-
-    def flaky(state):
-        if broken:
-            broken.clear()
-            raise ConnectionError("once")
-
-    def are_clean(thread):
-        return [info.metadata.get("clean", True) for info in saver.history(RunnableConfig(thread))]
-
-    saver = FileSystemSaver(tmp_path)
-    graph = make_chain({}, a=lambda state: None, b=flaky)
-    retrying = graph.compile(checkpoint_saver=saver, retry=RetryPolicy(initial_delay=0.001))
-    retrying.invoke({}, RunnableConfig("t"))
-    assert are_clean("t") == [False, True, True]
-
-    broken.append(True)
-    app = graph.compile(checkpoint_saver=saver)
-    fail(app, RunnableConfig("u"))
-    app.resume("u")
-    assert are_clean("u") == [False, True, True]
+    retry = RetryPolicy(initial_delay=0.001)
+    graph = make_chain({}, a=lambda state: None, b=fail_once(lambda state: None, ConnectionError))
+    graph.compile(checkpoint_saver=saver, retry=retry).invoke({}, AT)
+    assert are_clean(saver) == [False, True, True]
 
 
-def test_a_retry_and_a_failure_are_still_known_after_a_stop_in_a_fork(tmp_path):
-    broken = {"a", "b"}
+@pytest.mark.parametrize("failed", ["", "a", "b"], ids=["neither", "retried", "resumed"])
+def test_a_retry_and_a_failure_are_still_known_after_a_stop_in_a_fork(tmp_path, failed):
+    broken = {*failed}
 
     def flaky(state):
         if "a" in broken:
@@ -660,29 +648,20 @@ def test_a_retry_and_a_failure_are_still_known_after_a_stop_in_a_fork(tmp_path):
 
     def ask(state):
         if "b" in broken:
+            broken.remove("b")
             raise ValueError("broken")
         interrupt("go on?")
 
     graph = make_graph({}, "START>a,b a>join b>join join>END", a=flaky, b=ask, join=lambda state: None)
-
-    def is_clean(failed, thread):
-        broken.clear()
-        broken.update(failed)
-        options = {"retry": RetryPolicy(initial_delay=0.001)} if "a" in failed else {}
-        saver = FileSystemSaver(tmp_path)
-        app = graph.compile(checkpoint_saver=saver, **options)
-        with suppress(NodeExecutionError):
-            app.invoke({}, thread)
-        broken.clear()
-        if "b" in failed:
-            app.resume(thread)
-        graph.compile(checkpoint_saver=FileSystemSaver(tmp_path)).invoke(GraphResume("yes"), thread)
-        assert saver.summary(thread).status == "finished"
-        return saver.history(thread)[0].metadata.get("clean", True)
-
-    assert is_clean("", "t")
-    assert not is_clean("a", "u")
-    assert not is_clean("b", "v")
+    retry = RetryPolicy(initial_delay=0.001) if failed == "a" else None
+    saver = FileSystemSaver(tmp_path)
+    app = graph.compile(checkpoint_saver=saver, retry=retry)
+    with suppress(NodeExecutionError):
+        app.invoke({}, AT)
+    if failed == "b":
+        app.resume(AT)
+    graph.compile(checkpoint_saver=FileSystemSaver(tmp_path)).invoke(GraphResume("yes"), AT)
+    assert are_clean(saver) == [not failed, not failed, True]
 
 
 # --- what a failed run reports ----------------------------------------------------------------------------------------

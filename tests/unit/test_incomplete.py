@@ -76,40 +76,33 @@ class Store:
 
     def __init__(self, kind, path):
         self.kind = kind
-        self.path = path
-        self.in_memory = {"memory": VersionedMemorySaver, "wrapped": wrapped_memory, "lists": ListingSaver}.get(kind)
+        self.open = {
+            "memory": VersionedMemorySaver,
+            "wrapped": lambda: ValidatingSaver(VersionedMemorySaver()),  # refuses checkpoints without a state
+            "lists": ListingSaver,
+            "files": partial(FileSystemSaver, path, fsync="never"),
+            "sqlite": partial(SqliteSaver, f"{path}.db", fsync="never"),
+        }[kind]
         self.opened = self.open()
+        self.has_versions = kind != "lists"
 
-    def open(self):
-        if self.kind == "files":
-            return FileSystemSaver(self.path, fsync="never")
-        if self.kind == "sqlite":
-            return SqliteSaver(f"{self.path}.db", fsync="never")
-        return self.in_memory()
+    def close(self):
+        if self.kind in {"files", "sqlite"}:
+            self.opened.close()
 
     def reopen(self):
         """Return a saver that knows nothing of what the one before was about to do."""
-        if self.in_memory is None:
+        if self.kind in {"files", "sqlite"}:
             self.opened.close()
             self.opened = self.open()
         return self.opened
-
-    @property
-    def has_versions(self):
-        return self.kind != "lists"
-
-
-def wrapped_memory():
-    """Refuses checkpoints without a state."""
-    return ValidatingSaver(VersionedMemorySaver())
 
 
 @pytest.fixture(params=in_turn(["memory", "wrapped", "lists", "files", "sqlite"], "store", most=2))
 def store(request, tmp_path):
     made = Store(request.param, tmp_path / "store")
     yield made
-    if made.in_memory is None:
-        made.opened.close()
+    made.close()
 
 
 class DeathError(BaseException):

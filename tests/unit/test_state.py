@@ -156,9 +156,7 @@ def test_a_state_is_a_read_only_mapping():
     assert len(state) == 2
     assert list(state) == ["a", "none"]
     assert "b" not in state
-    assert state == {"a": 1, "none": None}
-    assert dict(state) == {"a": 1, "none": None}
-    assert {**state} == {"a": 1, "none": None}
+    assert state == dict(state) == {"a": 1, "none": None}
     assert state == AgentState(state.data)
     assert state != {"a": 1}
     assert state != 1

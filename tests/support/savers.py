@@ -1,4 +1,4 @@
-"""Savers that tests use: the four methods of the contract on lists, and one that keeps what the engine puts."""
+"""Savers that tests use, opened by their kind; and one that has the four methods of the contract on lists."""
 
 import threading
 import uuid
@@ -112,15 +112,3 @@ class ListingSaver(ListSaver):
         thread_id = thread if isinstance(thread, str) else RunnableConfig.of(thread).thread
         with self.lock:
             return [namespace for thread, namespace in self.histories if thread == thread_id]
-
-
-class PutRecorder(MemorySaver):
-    """Keeps the checkpoints as the engine puts them, with what they know of their parents."""
-
-    def __init__(self):
-        super().__init__()
-        self.puts = []
-
-    def put(self, config, checkpoint):
-        self.puts.append(checkpoint)
-        return super().put(config, checkpoint)

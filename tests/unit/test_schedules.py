@@ -24,7 +24,7 @@ from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.graphs import LOG, log_node, make_chain
 from tests.support.savers import saver_fixture
-from tests.support.workers import PATIENCE, serving
+from tests.support.workers import PATIENCE, serving, status as status_of
 
 MONDAY = datetime(2026, 11, 30, 8, 30, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -52,10 +52,6 @@ def runs(saver):
 
 def serve(saver, app, clock):
     return Worker(saver, app, clock=clock).run(once=True)
-
-
-def status_of(saver, thread):
-    return saver.recent(RunnableConfig(thread), limit=1)[0].status
 
 
 def times(cron, zone, after, count):

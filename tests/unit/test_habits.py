@@ -17,10 +17,9 @@ from graphkit import (
     NodeExecutionError,
     RunnableConfig,
     StateGraph,
-    interrupt,
 )
 from savers import MemorySaver
-from tests.support.graphs import make_chain, payloads_of
+from tests.support.graphs import asking, make_chain, payloads_of
 
 
 def first(state):
@@ -70,11 +69,7 @@ def test_a_run_may_have_stops_of_its_own():
 
 
 def test_a_command_resumes():
-    def ask(state):
-        return {"log": [interrupt("ok?")]}
-
-    graph = make_graph().add_node(ask).set_entry_point("ask").set_finish_point("ask")
-    app = graph.compile(checkpointer=MemorySaver())
+    app = make_chain(ask=asking("ok?")).compile(checkpointer=MemorySaver())
     app.invoke({}, "t")
 
     assert app.invoke(Command(resume="yes"), "t") == {"log": ["yes"]}
@@ -192,10 +187,7 @@ def test_a_misspelt_thread_id_does_not_run_on_the_thread_of_all(key):
 
 
 def test_an_interrupt_without_a_saver_is_seen_and_cannot_be_answered():
-    def ask(state):
-        return {"log": [interrupt("ok?")]}
-
-    app = make_graph().add_node(ask).set_entry_point("ask").set_finish_point("ask").compile()
+    app = make_chain(ask=asking("ok?")).compile()
     state = app.invoke({}, "t")
     assert payloads_of(state) == ["ok?"]
     assert "ok?" in str(state)

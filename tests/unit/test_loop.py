@@ -45,17 +45,10 @@ from tests.support.graphs import (
 )
 
 
-def chain(*names, edges=(), schema=LOG, fails=None):
+def chain(*names, schema=LOG, fails=None):
     """A graph START -> a -> b -> ... -> END of nodes that log their names; returns it and its nodes."""
     nodes = {name: FlakyNode(name, fails=name == fails) for name in names}
-    graph = StateGraph(schema)
-
-    for name, node in nodes.items():
-        graph.add_node(name, node)
-    for source, target in zip([START, *names], [*names, END], strict=True):
-        if source not in edges:
-            graph.add_edge(source, target)
-    return graph, nodes
+    return make_chain(schema, **nodes), nodes
 
 
 def fail_in(node, compiled, given, config):
@@ -451,9 +444,9 @@ def test_what_was_finished_is_saved_however_a_run_ends(saver, end):
             raise Boom("no")
         return END
 
-    graph, nodes = chain("a", "b", "c", edges=["c"])
-    graph.add_conditional_edges("c", edge)
+    nodes = {name: FlakyNode(name) for name in "abc"}
     nodes["c"].fails = end == "a node fails"
+    graph = make_graph(LOG, "START>a a>b b>c", **nodes).add_conditional_edges("c", edge)
     options = {"the limit": {"max_iterations": 2}, "a stop": {"interrupt_before": ["c"]}}.get(end, {})
     compiled = graph.compile(checkpoint_saver=saver, checkpoint_interval=10, **options)
 

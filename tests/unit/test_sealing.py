@@ -134,18 +134,6 @@ def test_an_invalid_cipher_is_refused_and_never_shown(cipher, tmp_path):
     assert not (tmp_path / "store").exists()
 
 
-def test_a_function_provides_keys():
-    asked = []
-
-    def provide(key_id):
-        asked.append(key_id)
-        return ("new", KEYS["new"]) if key_id is None else KEYS[key_id]
-
-    opened = seal_of(provide).open(frame_of(sealed(provide)), FID)
-    assert opened.payload == PAYLOAD
-    assert asked == [None, "new"]
-
-
 def test_a_function_that_fails_is_an_error_that_names_the_key():
     def provide(key_id):
         if key_id is None:

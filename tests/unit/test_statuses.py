@@ -53,17 +53,6 @@ def test_a_failed_run_has_failed_until_it_goes_on(saver):
     assert status(saver) == "finished"
 
 
-def test_a_stream_that_was_closed_early_leaves_a_stalled_thread(saver):
-    app = chain(saver, a=lambda: "a", b=lambda: "b")
-    stream = app.stream({}, CONFIG)
-    next(stream)
-    assert status(saver) == "running"
-    stream.close()
-    assert status(saver) == "stalled"
-    app.invoke(None, CONFIG)
-    assert status(saver) == "finished"
-
-
 def test_a_fork_and_a_rollback_are_stalled_until_they_go_on(saver):
     app = chain(saver, a=lambda: "a", b=lambda: "b")
     app.invoke({}, CONFIG)

@@ -144,11 +144,13 @@ def test_an_update_alone_asks_again_and_is_kept(saver):
     assert run(compiled, GraphResume("yes")).state["log"] == ["a", "u1", "u2", "yes", "z"]
 
 
-def test_time_travel_to_an_answered_question_asks_again_and_leaves_the_old_line(saver):
+def test_time_travel_to_an_answered_question_asks_again_or_takes_a_new_answer_and_leaves_the_old_line(saver):
     compiled = asking("q1", "q2").compile(checkpoint_saver=saver)
     run(compiled, {})
     asked_at = at_checkpoint(saver.get(CONFIG))
+    (first,) = pending_ids(saver)
     run(compiled, GraphResume("old1"))
+    (second,) = pending_ids(saver)
     run(compiled, GraphResume("old2"))
     before = list(saver.list(CONFIG))
     record = saver.get_writes(asked_at)
@@ -158,27 +160,13 @@ def test_time_travel_to_an_answered_question_asks_again_and_leaves_the_old_line(
     assert stop.payload == "q1"
     assert payloads_of(stop) == ["q1"]
     assert pending_payloads(saver) == ["q1"]
-    assert run(compiled, GraphResume("new1")).payload == "q2"
-    assert run(compiled, GraphResume("new2")).state["log"] == ["a", "new1", "new2", "z"]
+    for answer, config in (("new", CONFIG), ("newer", asked_at)):
+        assert run(compiled, GraphResume(answer), config).payload == "q2"
+        assert run(compiled, GraphResume("new2")).state["log"] == ["a", answer, "new2", "z"]
+    end = run(compiled, GraphResume({first: "x1", second: "x2"}), asked_at)
+    assert end.state["log"] == ["a", "x1", "x2", "z"]
     assert list(saver.list(CONFIG))[-len(before) :] == before
     assert saver.get_writes(asked_at) == record
-
-
-def test_time_travel_with_a_new_answer_takes_it(saver):
-    compiled = asking("q1", "q2").compile(checkpoint_saver=saver)
-    run(compiled, {})
-    asked_at = at_checkpoint(saver.get(CONFIG))
-    (first,) = pending_ids(saver)
-    run(compiled, GraphResume("old1"))
-    (second,) = pending_ids(saver)
-    run(compiled, GraphResume("old2"))
-
-    assert run(compiled, GraphResume("new1"), asked_at).payload == "q2"
-    assert run(compiled, GraphResume("new2")).state["log"] == ["a", "new1", "new2", "z"]
-
-    end = run(compiled, GraphResume({first: "x1", second: "x2"}), asked_at)
-
-    assert end.state["log"] == ["a", "x1", "x2", "z"]
 
 
 def test_a_broad_except_lets_a_question_pass(saver):

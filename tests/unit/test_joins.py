@@ -88,10 +88,6 @@ REFUSED = {
         {"A": ["B", "C", "D"], "B": ["X"], "C": ["X"], "X": ["Y"], "D": ["Y"], "Y": [END]},
         "'B' and 'C' meet in 'X', before all of them meet in 'Y'",
     ),
-    "they meet on a way": (
-        {"A": ["B", "C"], "B": to(x="X", y="Y"), "C": ["X"], "X": ["Y"], "Y": [END]},
-        "'B' and 'C' meet in 'X', before all of them meet in 'Y'",
-    ),
     "a condition without mappings": (
         {"A": ["B", "C"], "B": ["E"], "E": to(), "C": ["D"], "D": [END]},
         "'E', in the branch 'B', has a conditional edge without mappings",
@@ -109,9 +105,6 @@ REFUSED = {
     "two ends": ({"A": ["B", "C", "E", "F"], "B": ["X"], "C": ["X"], "E": ["Y"], "F": ["Y"]}, "no node is on every path"),
     "a branch that never ends": (
         {"A": ["B", "C"], "B": ["D"], "D": [END], "C": ["E"], "E": ["C"]}, "no path leads from the branch 'C' to 'D', where the other branches meet",
-    ),
-    "a branch of one node that never ends": (
-        {"A": ["B", "C"], "B": [END], "C": ["C"]}, "no path leads from the branch 'C' to '__END__', where the other branches meet",
     ),
     "only END": ({"A": ["B", END]}, "no node is on every path out of 'B'"),
 }  # fmt: skip

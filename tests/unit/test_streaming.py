@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -68,16 +69,11 @@ class Talker:
             self.closed += 1
 
     async def later(self, state):
-        self.began += 1
-        try:
-            for chunk in self.chunks:
+        with closing(self.plain(state)) as chunks:
+            for chunk in chunks:
                 await asyncio.sleep(0)
-                if chunk in self.at:
-                    self.at[chunk]()
                 yield chunk
-            yield Command(update=self.update)
-        finally:
-            self.closed += 1
+        yield Command(update=self.update)
 
     def node(self, kind):
         return self.later if kind == "async" else self.plain

@@ -52,6 +52,9 @@ def test_the_first_checkpoint_after_an_answer_has_the_time_of_the_resume(saver):
     info = next(info for info in saver.history(AT) if info.node_id == "ask")
     assert before <= datetime.fromisoformat(info.metadata["resumed_at"]) <= info.created_at
 
+    graph.invoke({"n": 0}, AT)  # a new run does not carry it on
+    assert resumed(saver) == ["ask"]
+
 
 def test_after_a_failure_and_again_after_the_next_one(saver):
     graph = line(start=step, a=fail_once(step), b=fail_once(step), c=step).compile(checkpoint_saver=saver)
@@ -69,14 +72,6 @@ def test_a_nested_graph_notes_it_in_its_own_history(saver):
     graph.invoke(GraphResume(3), AT)
     assert resumed(saver, RunnableConfig("t", checkpoint_ns="inner")) == ["ask"]
     assert resumed(saver) == ["inner"]
-
-
-def test_a_new_run_of_the_thread_does_not_carry_it_on(saver):
-    graph = line(a=step, ask=ask).compile(checkpoint_saver=saver)
-    graph.invoke({"n": 0}, AT)
-    graph.invoke(GraphResume(3), AT)
-    graph.invoke({"n": 0}, AT)
-    assert resumed(saver) == ["ask"]
 
 
 def test_a_watch_reports_when_a_change_was_stored(saver):

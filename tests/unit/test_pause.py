@@ -1,15 +1,12 @@
 """Stopping a run on request: at the next node boundary, everything saved, from anywhere."""
 
-import os
 import signal
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import END, START, InterruptionMetadata, RunnableConfig, StateGraph
+from graphkit import END, InterruptionMetadata, RunnableConfig
 from savers import FileSystemSaver
 from tests.support.graphs import (
     CONFIG,
@@ -117,58 +114,28 @@ def test_ctrl_c_in_a_node_keeps_what_was_finished(saver, how):
     assert run(graph, None, how=how).state["log"] == ["a", "b"]
 
 
-PROGRAM = """
-import signal, sys
-from graphkit import END, START, Channels, RunnableConfig, StateGraph
-from savers import FileSystemSaver
-
-store, durability = sys.argv[1:]
-
-
-def node(state):
-    if state["log"] == [0, 1, 2]:
-        print("ready", flush=True)
-        signal.sigwait([signal.SIGUSR1])
-    return {"log": len(state["log"])}
-
-
-graph = StateGraph({"log": Channels.appender_with_duplicate()}).add_node("a", node).add_edge(START, "a")
-graph.add_conditional_edges("a", lambda state: "a" if len(state["log"]) < 6 else END)
-compiled = graph.compile(checkpoint_saver=FileSystemSaver(store, fsync="never"), durability=durability)
-
-if __name__ == "__main__":
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-    signal.signal(signal.SIGTERM, lambda *_: compiled.pause())
-    last = compiled.invoke_final({}, RunnableConfig("t"))
-    print(last.node_id, dict(last.metadata), list(last.state["log"]), flush=True)
-"""
-
-
 @pytest.mark.requirement("H41")
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_a_signal_stops_a_process_with_everything_saved(tmp_path, durability):
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    command = [sys.executable, str(program), str(tmp_path / "store"), durability]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+def test_a_signal_stops_a_run_with_everything_saved(tmp_path, durability):
+    def node(state):
+        if state["log"] == [0, 1, 2]:
+            signal.raise_signal(signal.SIGTERM)
+        return {"log": len(state["log"])}
 
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGUSR1)
-        assert process.stdout.readline() == "a {'reason': 'pause'} [0, 1, 2, 3]\n"
+    graph = make_graph(LOG, "START>a", a=node)
+    graph.add_conditional_edges("a", lambda state: "a" if len(state["log"]) < 6 else END)
+    compiled = graph.compile(checkpoint_saver=FileSystemSaver(tmp_path, fsync="never"), durability=durability)
+    before = signal.signal(signal.SIGTERM, lambda *_: compiled.pause())
+    try:
+        last = compiled.invoke_final({}, CONFIG)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
-    assert process.returncode == 0
-
-    saver = FileSystemSaver(tmp_path / "store")
-
+    assert (last.node_id, last.reason()) == ("a", "pause")
+    saver = FileSystemSaver(tmp_path)
     assert saver.get(CONFIG).state["log"] == [0, 1, 2, 3]
     assert status_of(saver) == "interrupted"
-
-    graph = StateGraph(LOG).add_node("a", lambda state: {"log": len(state["log"])}).add_edge(START, "a")
-    graph.add_conditional_edges("a", lambda state: "a" if len(state["log"]) < 6 else END)
-
-    assert graph.compile(checkpoint_saver=saver).resume("t")["log"] == [0, 1, 2, 3, 4, 5]
+    assert compiled.resume("t")["log"] == [0, 1, 2, 3, 4, 5]
 
 
 def test_several_runs_are_asked_at_once():

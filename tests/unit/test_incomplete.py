@@ -498,7 +498,7 @@ def test_a_fork_that_fails_leaves_no_thread(store):
     operations.fork(saver, "t", "new")
 
 
-def test_a_fork_into_a_thread_with_versions_keeps_them_when_it_fails(tmp_path):
+def test_a_fork_into_a_thread_with_versions_keeps_them_when_it_fails():
     saver = VersionedMemorySaver()
     run_until(saver, "t", "finished")
     run_until(saver, "new", "finished")

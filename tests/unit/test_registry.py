@@ -20,7 +20,7 @@ from graphkit.registry import (
 from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver, VersionedMemorySaver
 
 
-def test_the_installed_savers_are_found_by_name(tmp_path):
+def test_the_installed_savers_are_found_by_name():
     names = {"memory", "versioned_memory", "file", "disk", "filesystem", "sqlite", "postgres"}
     assert names <= set(saver_names())
     assert saver_names() == sorted(saver_names())

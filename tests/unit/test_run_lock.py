@@ -53,7 +53,7 @@ def test_a_task_that_was_there_before_does_not_hold_it(saver, app):
     asyncio.run(main())
 
 
-def test_a_task_that_outlives_the_holder_does_not_hold_it(saver, app):
+def test_a_task_that_outlives_the_holder_does_not_hold_it(saver):
     async def main():
         go = asyncio.Event()
 
@@ -80,7 +80,7 @@ def test_another_saver_on_the_same_store_is_another_party(tmp_path):
             pass
 
 
-def test_two_runs_inside_the_lock_do_not_run_at_the_same_time(tmp_path):
+def test_two_runs_inside_the_lock_do_not_run_at_the_same_time():
     saver = MemorySaver(lock_timeout=0)
     app = make_chain({}, a=lambda state: None).compile(checkpoint_saver=saver)
     with saver.run_lock(CONFIG):

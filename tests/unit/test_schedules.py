@@ -235,7 +235,7 @@ def test_a_run_that_was_submitted_but_not_recorded_is_not_submitted_again(saver,
     assert schedule.last_due == clock() - HOUR / 2
 
 
-def test_many_due_times_leave_a_short_history(saver, app, clock):
+def test_many_due_times_leave_a_short_history(saver, clock):
     schedules.add(saver, "often", "* * * * *", {}, created_at=clock())
     schedule = saver.get(RunnableConfig("graphkit:schedule:often"))
     read = engine._read(schedule, "often")

@@ -210,7 +210,7 @@ class Model(BaseModel):
 
 @pytest.mark.parametrize("around", [Typed, Model, LOG])
 @pytest.mark.parametrize("inside", [Typed, Model, LOG])
-def test_schemas_of_any_kind_on_either_side(around, inside, tmp_path):
+def test_schemas_of_any_kind_on_either_side(around, inside):
     child = make_chain(
         inside, p=lambda state: {"log": ["p"], "n": 1}, q=lambda state: {"log": ["q"], "n": 1, "mine": "m"}
     ).compile()

@@ -77,6 +77,9 @@ def test_a_run_of_another_process_stops(tmp_path, launcher, command):
         with saver.watch(latest=True, interval=0.01) as changes:
             while not (tmp_path / "began").exists():
                 changes.get(0.05)
+        (row,) = read_json("threads", tmp_path / "runs")
+        assert row["status"] == "running"
+        assert graphkit("verify", tmp_path / "runs").code == 0, "it waits for no run"
         done = graphkit(command, tmp_path / "runs", "t")
         if command == "pause":
             assert done.out == "t is running: it stops before its next node\n"

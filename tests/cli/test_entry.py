@@ -15,7 +15,7 @@ from graphkit import START, BaseCheckpointSaver, RunnableConfig, registry
 from graphkit.cli.commands import COMMANDS
 from graphkit.errors import MissingDependencyError
 from savers import FileSystemSaver
-from tests.support.terminal import SHOP, assert_refused, checkpoint, damage, graphkit, read_json
+from tests.support.terminal import assert_refused, checkpoint, damage, graphkit
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAPHKIT = [sys.executable, "-W", "error", "-m", "graphkit"]
@@ -365,24 +365,6 @@ def test_debug_shows_where_it_happened(store):
     assert kind == "graphkit.CheckpointNotFoundError"
     assert sentence.startswith("graphkit: thread 'zebra' has no checkpoint")
     assert done.err.count("has no checkpoint") == 1
-
-
-def test_a_directory_that_another_process_writes_to(tmp_path, launcher):
-    store = tmp_path / "runs"
-    waiting_shop = SHOP.replace("def ship(state):", "def ship(state):\n    input()")
-    (tmp_path / "shop.py").write_text(waiting_shop)
-    run = ["-m", "graphkit", "run", "runs", "--app", "shop:app", "-t", "t", "--input", '{"item": "lamp"}']
-    assert launcher.run(*run, cwd=tmp_path).returncode == 0
-    go_on = ["-m", "graphkit", "resume", "runs", "t", "--app", "shop:app", "--value", "1"]
-    with launcher.start(*go_on, cwd=tmp_path) as running:
-        assert running.stdout.readline().split()[:2] == ["1", "approve"]
-        # It is inside `ship` now, and holds the thread.
-        (row,) = read_json("threads", store)
-        assert row["node"] == "approve"
-        assert len(read_json("history", store, "t")) == 3
-        assert graphkit("verify", store).code == 0
-        running.communicate("\n")
-    assert running.returncode == 0
 
 
 def may_read(directory):

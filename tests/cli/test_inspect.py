@@ -49,13 +49,7 @@ def test_an_error_has_nothing_that_a_terminal_would_obey(tmp_path):
 def test_show_as_json(store):
     data = read_json("show", store, "order-17")
     assert data["state"] == {"item": "lamp", "log": ["reserved"]}
-    assert data["waiting"] == [
-        {
-            "thread": "order-17", "ns": "", "checkpoint": "00000000-0000-7000-8000-000000000002", "id": "q-1",
-            "node": "approve", "when": "inside", "payload": {"question": "Ship lamp?"},
-            "since": "2026-11-20T11:02:00+00:00", "deadline": None,
-        }
-    ]  # fmt: skip
+    assert data["waiting"] == read_json("interrupts", store)
     assert (data["created"], data["tags"], data["failure"]) == ("2026-11-20T11:02:00+00:00", [], None)
 
 

@@ -4,8 +4,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from graphkit import RunnableConfig
-from savers import FileSystemSaver
 from tests.support import terminal
 
 FLOW = """
@@ -16,12 +14,9 @@ from graphkit import END, START, Channels, StateGraph, interrupt, sleep
 def step(state):
     if state["what"] == "nap":
         sleep(timedelta(days=1))
-    elif state["what"] == "short":
-        sleep(0.2)
     else:
         terms = {"default": "no"} if state["what"] == "default" else {}
         return {"answer": interrupt("pay?", deadline=state["seconds"], **terms)}
-    return {"answer": "awake"}
 
 
 app = StateGraph({}).add_node("step", step).add_edge(START, "step").add_edge("step", END).compile()
@@ -75,16 +70,6 @@ def test_nothing_wakes_it_before_its_time(store):
     assert graphkit("worker", store, "--app", "naps:app", "--once").out == "resumed 0 runs\n"
     assert read_json("resume", store, "t", "--app", "naps:app")["status"] == "sleeping"
     assert graphkit("wait", store, "t", "--timeout", "0.1").code == 124
-
-
-def test_a_worker_wakes_it(store):
-    run(store, "short")
-    with FileSystemSaver(store) as saver:
-        (until,) = [write["due"] for key, write in saver.get_writes(RunnableConfig("t")).items() if key != "asleep"]
-    while datetime.now(UTC) < until:
-        pass
-    assert graphkit("worker", store, "--app", "naps:app", "--once").out.endswith("resumed 1 run\n")
-    assert read_json("show", store, "t")["state"]["answer"] == "awake"
 
 
 def test_an_interrupt_with_a_deadline(store):

@@ -7,7 +7,7 @@ import pytest
 
 from graphkit import END, Checkpoint, RunnableConfig, operations
 from graphkit.registry import _SAVERS, register_saver
-from savers import FileSystemSaver, MemorySaver
+from savers import MemorySaver
 from tests.support.command_process import CommandProcess
 from tests.support.terminal import NOW, assert_refused, checkpoint, damage, graphkit, minutes_ago, read_json
 
@@ -120,10 +120,8 @@ def test_a_damaged_thread_is_reported_and_the_others_are_followed(store):
 
 CLOSE = """
 import sys
-import threading
 from graphkit import END, START, RunnableConfig, StateGraph
-from graphkit.registry import _SAVERS, register_saver
-from savers import FileSystemSaver, MemorySaver
+from savers import FileSystemSaver
 graph = StateGraph({}).add_node("a", lambda _: {}).add_edge(START, "a").add_edge("a", END)
 app = graph.compile(checkpoint_saver=FileSystemSaver(sys.argv[1]))
 stream = app.stream({}, RunnableConfig("import-a"))
@@ -171,6 +169,9 @@ def test_bad_input(store, tmp_path):
     assert graphkit("watch", tmp_path / "plain").code == 13
 
 
+# wait
+
+
 def later(action):
     """Run an action in another thread, once a command waits."""
     timer = threading.Timer(0.3, action)
@@ -178,49 +179,44 @@ def later(action):
     return timer
 
 
-def finish(store, thread="order-17"):
-    with FileSystemSaver(store, fsync="never") as other:
-        other.put(RunnableConfig(thread), checkpoint(50, "ship", END, {}))
+@pytest.mark.parametrize(
+    ("arguments", "code", "out"),
+    [
+        (["order-18"], 0, "order-18 is finished\n"),
+        (["order-17", "--until", "interrupted"], 5, "order-17 is interrupted\n"),
+        (["queued", "--until", "queued"], 0, "queued is queued\n"),
+        (["order-17", "--timeout", "0.2"], 124, "order-17 is still interrupted\n"),
+        (["nobody"], 11, ""),
+    ],
+)
+def test_wait_ends_with_the_status_as_exit_code(store, saver, arguments, code, out):
+    operations.submit(saver, {}, "queued")
+    done = graphkit("wait", store, *arguments)
+    assert (done.code, done.out) == (code, out)
 
 
-def test_wait_ends_when_the_thread_has_finished(store):
-    assert graphkit("wait", store, "order-18").out == "order-18 is finished\n"
-    timer = later(lambda: finish(store))
-    done = graphkit("wait", store, "order-17", "--json", "--timeout", "30")
+FAILURE = {"node_id": "read", "type": "ValueError", "message": "no", "at": NOW}
+
+
+@pytest.mark.parametrize(
+    ("action", "until", "code", "status"),
+    [
+        (lambda other: other.put("import-a", checkpoint(50, "ship", END, {})), "finished", 0, "finished"),
+        (lambda other: other.put_writes("import-a", {"failure": FAILURE}), "interrupted", 4, "failed"),
+        (lambda other: other.delete("import-a"), "finished", 11, None),
+    ],
+)
+def test_wait_notices_what_happens_to_the_thread(store, saver, action, until, code, status):
+    timer = later(lambda: action(saver))
+    done = graphkit("wait", store, "import-a", "--until", until, "--json", "--timeout", "30")
     timer.join()
-    assert (done.code, done.json) == (0, {"thread": "order-17", "status": "finished", "timed_out": False})
+    assert done.code == code
+    assert not status or done.json == {"thread": "import-a", "status": status, "timed_out": False}
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf"])
 def test_a_time_that_is_no_number_of_seconds_is_refused(store, seconds):
     assert_refused(graphkit("wait", store, "order-17", "--timeout", seconds), 2, "is not a number of seconds")
-
-
-def test_wait_until_a_question_prints_how_to_answer(store):
-    done = graphkit("wait", store, "order-17", "--until", "interrupted")
-    assert (done.code, done.out) == (5, "order-17 is interrupted\n")
-
-    def fail():
-        with FileSystemSaver(store, fsync="never") as other:
-            failure = {"node_id": "read", "type": "ValueError", "message": "no", "at": NOW}
-            other.put_writes(RunnableConfig("import-a"), {"failure": failure})
-
-    timer = later(fail)
-    done = graphkit("wait", store, "import-a", "--until", "interrupted", "--timeout", "30")
-    timer.join()
-    assert (done.code, done.out) == (4, "import-a is failed\n")
-
-
-def test_wait_until_any_other_status(store):
-    with FileSystemSaver(store, fsync="never") as other:
-        operations.submit(other, {}, "order-20")
-    done = graphkit("wait", store, "order-20", "--until", "queued")
-    assert (done.code, done.out) == (0, "order-20 is queued\n")
-
-
-def test_wait_gives_up_after_the_timeout(store):
-    done = graphkit("wait", store, "order-17", "--timeout", "0.2")
-    assert (done.code, done.out) == (124, "order-17 is still interrupted\n")
 
 
 def test_wait_looks_at_the_thread_again_after_the_timeout(monkeypatch):
@@ -232,15 +228,3 @@ def test_wait_looks_at_the_thread_again_after_the_timeout(monkeypatch):
     done = graphkit("wait", "postgres:x", "order-17", "--timeout", "0.8")
     timer.join()
     assert (done.code, done.out) == (0, "order-17 is finished\n")
-
-
-def test_wait_for_a_thread_that_is_deleted(store):
-    def delete():
-        with FileSystemSaver(store, fsync="never") as other:
-            other.delete("order-17")
-
-    timer = later(delete)
-    done = graphkit("wait", store, "order-17", "--timeout", "30")
-    timer.join()
-    assert (done.code, done.out) == (11, "")
-    assert graphkit("wait", store, "order-17").code == 11

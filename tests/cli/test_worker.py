@@ -7,15 +7,12 @@ import signal
 import sys
 import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-import graphkit.worker
-from graphkit import RetryPolicy, RunnableConfig
-from graphkit.errors import ThreadBusyError
-from savers import FileSystemSaver, SaverWrapper
+from graphkit import RunnableConfig
+from savers import FileSystemSaver
 from savers._filesystem import layout
 from tests.support.command_process import PATIENCE, CommandProcess
 from tests.support.retention import fill, ids
@@ -172,29 +169,21 @@ def log(saver, thread):
     return [*saver.get(RunnableConfig(thread)).state["log"]]
 
 
-def test_an_answer_given_elsewhere_is_noticed_without_polling(place, saver, start):
-    begin(saver, "t")
+def test_a_store_that_is_made_and_an_answer_from_elsewhere_are_noticed_without_polling(place, start):
     worker = start()
-    asked = worker.until(lambda line: line["interrupts"])
-    assert asked["thread"] == "t"
-    assert asked["interrupts"][0]["reason"] == {"question": "ok?"}
-    answer(saver, "t", "yes")
-    worker.until(lambda line: line["node"] == "__END__")
-    assert log(saver, "t") == ["draft", "yes", "held", "publish"]
+    with FileSystemSaver(place / "runs", fsync="never") as saver:
+        begin(saver, "t")
+        asked = worker.until(lambda line: line["interrupts"])
+        assert asked["thread"] == "t"
+        assert asked["interrupts"][0]["reason"] == {"question": "ok?"}
+        answer(saver, "t", "yes")
+        worker.until(lambda line: line["node"] == "__END__")
+        assert log(saver, "t") == ["draft", "yes", "held", "publish"]
     worker.process.send_signal(signal.SIGTERM)
     rest, _, code = worker.rows()
     assert code == 0
     assert rest[-1] == {"runs": 2}
     assert work(place) == ["t draft", "t held", "t publish"]
-
-
-def test_a_worker_may_start_before_there_is_a_directory(place, start):
-    worker = start()
-    with FileSystemSaver(place / "runs") as saver:
-        begin(saver, "t")
-        assert worker.until(lambda line: line["interrupts"])["thread"] == "t"
-    worker.process.send_signal(signal.SIGTERM)
-    assert worker.rows()[2] == 0
 
 
 def test_a_second_worker_takes_over_from_one_that_is_killed_in_a_node(place, saver, start):
@@ -232,55 +221,6 @@ def inside_the_node(place):
         late.cancel()
         gate.unlink()  # before anybody is killed: whoever takes over at once must not stop here too
         yield
-
-
-HOLDER = """
-import sys
-from graphkit import RunnableConfig
-from savers import FileSystemSaver
-
-with FileSystemSaver("runs").run_lock(RunnableConfig("t")):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-class Telling(SaverWrapper):
-    """Tells when a thread was busy."""
-
-    was_busy = threading.Event()
-
-    def run_lock(self, config=None, timeout=None):
-        @contextlib.contextmanager
-        def trying():
-            try:
-                with super(Telling, self).run_lock(config, timeout):
-                    yield
-            except ThreadBusyError:
-                self.was_busy.set()
-                raise
-
-        return trying()
-
-
-def test_the_death_of_a_process_calls_those_who_found_the_thread_busy(place, saver, launcher, monkeypatch):
-    monkeypatch.setattr(graphkit.worker, "_BUSY", RetryPolicy(initial_delay=3600, max_delay=3600))
-    begin(saver, "t")
-    import flow
-
-    with launcher.start("-c", HOLDER, cwd=place) as holder:
-        try:
-            assert holder.stdout.readline() == "held\n"
-            worker = graphkit.worker.Worker(Telling(saver), flow.app, interval=3600)
-            with ThreadPoolExecutor(1) as pool:
-                done = pool.submit(worker.run)
-                assert Telling.was_busy.wait(PATIENCE)
-                holder.kill()
-                wait_until_it_asks(saver, "t")
-                worker.stop()
-                assert done.result(PATIENCE) == 1
-        finally:
-            holder.kill()
 
 
 def test_workers_side_by_side_never_run_a_thread_at_the_same_time(place, saver, start):

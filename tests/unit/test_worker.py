@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import graphkit.worker
 from graphkit import END, START, Checkpoint, RetryPolicy, RunnableConfig, interrupt
 from graphkit.abc import Watch
 from graphkit.errors import NodeExecutionError, ThreadBusyError
@@ -254,7 +255,9 @@ def test_runs_that_share_a_write_lock_do_not_refuse_each_other(tmp_path):
 class TakenBefore(SaverWrapper):
     """A store in which other runs take the run lock just before a worker does, some times, and end soon."""
 
-    left = 3
+    def __init__(self, delegate, left):
+        super().__init__(delegate)
+        self.left = left
 
     def run_lock(self, config=None, timeout=None):
         if timeout != 0 or not self.left:
@@ -264,15 +267,17 @@ class TakenBefore(SaverWrapper):
             raise ThreadBusyError("t", "run", 0)
 
 
-def test_a_worker_looks_again_when_the_run_of_another_has_ended(tmp_path):
+@pytest.mark.parametrize(("left", "pause"), [(1, 3600), (3, SOON)])
+def test_a_worker_looks_again_when_the_run_of_another_has_ended(tmp_path, monkeypatch, left, pause):
     """Files report the end of each run; the report may come when the next one holds the thread already."""
+    monkeypatch.setattr(graphkit.worker, "_BUSY", RetryPolicy(initial_delay=pause, max_delay=pause))
     done = threading.Event()
     with FileSystemSaver(tmp_path / "runs", fsync="never") as store:
-        saver = TakenBefore(store)
+        saver = TakenBefore(store, left)
         app = log_of(a=None, b=done.set).compile(checkpoint_saver=saver)
         crash(app, "t", after="a")
 
-        with serving(Worker(saver, app, interval=SOON)) as (served,):
+        with serving(Worker(saver, app, interval=pause)) as (served,):
             assert done.wait(PATIENCE)
 
         assert saver.left == 0

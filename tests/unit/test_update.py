@@ -1,6 +1,6 @@
 """update_state: what it appends, what stays, what is refused."""
 
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
@@ -131,13 +131,17 @@ def test_metadata_of_the_run_the_caller_and_the_update(compiled, saver):
     assert found["step"] == 0
 
 
-@pytest.mark.parametrize("goto", [None, "b"])
-def test_a_process_that_dies_in_an_update_loses_no_stop(compiled, saver, goto, monkeypatch):
-    stop = compiled.invoke_final({}, CONFIG)
-    death = pytest.raises(TypeError) if goto is None else nullcontext()
-    with monkeypatch.context() as patched, death:
+def die_in(operation, saver, *arguments, **options):
+    """Call an operation, and die when it is to take over the pending writes of the parent."""
+    with pytest.MonkeyPatch.context() as patched, suppress(TypeError):
         patched.setattr(saver, "put_writes", None)
-        compiled.update_state(CONFIG, {"log": "u"}, goto=goto)
+        operation(*arguments, **options)
+
+
+@pytest.mark.parametrize("goto", [None, "b"])
+def test_a_process_that_dies_in_an_update_loses_no_stop(compiled, saver, goto):
+    stop = compiled.invoke_final({}, CONFIG)
+    die_in(compiled.update_state, saver, CONFIG, {"log": "u"}, goto=goto)
     assert saver.get(CONFIG).state["log"] == ["a", "edge", "u"]
     compiled.update_state(CONFIG, {"log": "v"})  # takes it over from where it was left
     if goto is None:
@@ -149,15 +153,7 @@ def test_a_process_that_dies_in_an_update_loses_no_stop(compiled, saver, goto, m
         assert pending_ids(saver) == []
 
 
-def update_once_more(saver, monkeypatch, compiled):
-    """An update that dies before it has taken over the pending writes of its parent."""
-    with monkeypatch.context() as patched:
-        patched.setattr(saver, "put_writes", None)
-        with pytest.raises(TypeError):
-            compiled.update_state(CONFIG, {})
-
-
-def grant_cancel(saver, _, compiled):
+def grant_cancel(saver, compiled):
     """A request comes before the process dies; a worker grants it."""
     if not saver.lists_threads:
         pytest.skip("a worker needs a list of the threads")
@@ -172,12 +168,12 @@ def grant_cancel(saver, _, compiled):
         lambda saver, *_: update(saver, CONFIG, {"log": []}),
         lambda saver, *_: cancel(saver, CONFIG),
         grant_cancel,
-        update_once_more,
+        lambda saver, compiled: die_in(compiled.update_state, saver, CONFIG, {}),
         lambda saver, *_: saver.prune("t", keep_last=1, keep_interrupted=False),
     ],
     ids=["update", "cancel", "worker", "update_state", "prune"],
 )
-def test_an_operation_after_a_death_in_an_update_loses_nothing(saver, operation, monkeypatch):
+def test_an_operation_after_a_death_in_an_update_loses_nothing(saver, operation):
     effects = []
 
     def ask(state, config):
@@ -188,9 +184,9 @@ def test_an_operation_after_a_death_in_an_update_loses_nothing(saver, operation,
     compiled.invoke({}, CONFIG)
     update(saver, CONFIG, {"log": "early"})
     compiled.invoke(GraphResume("a1"), CONFIG)
-    update_once_more(saver, monkeypatch, compiled)
+    die_in(compiled.update_state, saver, CONFIG, {})
 
-    operation(saver, monkeypatch, compiled)
+    operation(saver, compiled)
 
     assert compiled.invoke_final(None, CONFIG).payload == "q2"
     assert compiled.invoke(GraphResume("a2"), CONFIG)["log"] == ["early", "a1", "a2"]
@@ -263,13 +259,6 @@ def once_of_n():
     return make_chain(COUNTED, a=log_node("a"), pay=pay)
 
 
-def die_in_update(compiled, saver, monkeypatch, config, values):
-    """Update, and die before the pending writes of the parent are taken over."""
-    with monkeypatch.context() as patched, suppress(TypeError):
-        patched.setattr(saver, "put_writes", None)
-        compiled.update_state(config, values)
-
-
 @pytest.mark.parametrize("deaths", [0, 1, 2])
 @pytest.mark.parametrize(
     ("make", "log"),
@@ -280,16 +269,14 @@ def die_in_update(compiled, saver, monkeypatch, config, values):
         (once_of_n, ["paid{n}"]),
     ],
 )
-def test_after_an_earlier_checkpoint_all_of_its_next_node_runs_with_the_new_values(
-    saver, make, log, deaths, monkeypatch
-):
+def test_after_an_earlier_checkpoint_all_of_its_next_node_runs_with_the_new_values(saver, make, log, deaths):
     compiled = make().compile(checkpoint_saver=saver)
     assert compiled.invoke({"n": 1}, CONFIG)["log"] == ["a", *(word.format(n=1) for word in log)]
     config = next(snapshot for snapshot in compiled.get_state_history(CONFIG) if snapshot.node == "a").config
     before = list(saver.list(CONFIG))
 
     for _ in range(deaths):
-        die_in_update(compiled, saver, monkeypatch, config, {})
+        die_in(compiled.update_state, saver, config, {})
         config = CONFIG
     compiled.update_state(config, {"n": 1})
 
@@ -299,7 +286,7 @@ def test_after_an_earlier_checkpoint_all_of_its_next_node_runs_with_the_new_valu
 
 
 @pytest.mark.parametrize("deaths", [0, 1, 2])
-def test_what_an_earlier_checkpoint_asked_is_asked_again(saver, deaths, monkeypatch):
+def test_what_an_earlier_checkpoint_asked_is_asked_again(saver, deaths):
     keys = set()
 
     def ask(state, config):
@@ -313,7 +300,7 @@ def test_what_an_earlier_checkpoint_asked_is_asked_again(saver, deaths, monkeypa
     config = CONFIG.replace(checkpoint_id=stop.waiting.checkpoint_id)
 
     for _ in range(deaths):
-        die_in_update(compiled, saver, monkeypatch, config, {})
+        die_in(compiled.update_state, saver, config, {})
         config = CONFIG
     compiled.update_state(config, {"n": 1})
 
@@ -325,7 +312,7 @@ def test_what_an_earlier_checkpoint_asked_is_asked_again(saver, deaths, monkeypa
 
 
 @pytest.mark.parametrize(("updates", "rollbacks"), [(1, 0), (0, 1), (1, 1)])
-def test_a_death_while_going_back_to_a_declared_stop_does_not_pass_it(updates, rollbacks, monkeypatch):
+def test_a_death_while_going_back_to_a_declared_stop_does_not_pass_it(updates, rollbacks):
     saver = MemorySaver()
     compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
     stop = compiled.invoke_final({}, CONFIG)
@@ -333,12 +320,10 @@ def test_a_death_while_going_back_to_a_declared_stop_does_not_pass_it(updates, r
     config = CONFIG.replace(checkpoint_id=stop.waiting.checkpoint_id)
 
     if updates:
-        die_in_update(compiled, saver, monkeypatch, config, {})
+        die_in(compiled.update_state, saver, config, {})
         config = CONFIG.replace(checkpoint_id=saver.get(CONFIG).id)
     if rollbacks:
-        with monkeypatch.context() as patched, suppress(TypeError):
-            patched.setattr(saver, "put_writes", None)
-            rollback(saver, config)
+        die_in(rollback, saver, saver, config)
 
     assert status_of(saver) == "stalled"
     Worker(saver, compiled).run(once=True)

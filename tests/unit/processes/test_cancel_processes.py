@@ -1,6 +1,5 @@
 """Cancels and several processes: whoever comes first and whoever dies, a thread ends as one thing."""
 
-import sys
 from collections import Counter
 
 import pytest
@@ -14,13 +13,8 @@ LOG = ["first", *range(1, 20)]
 T = RunnableConfig("t")
 
 PROGRAM = """
-import os, sys
+import os
 import graphkit._engine.history
-from graphkit import END, START, Channels, RunnableConfig, StateGraph, operations
-from savers import FileSystemSaver, SqliteSaver
-
-kind, path, what = sys.argv[1:4]
-saver = {"file": FileSystemSaver, "sqlite": SqliteSaver}[kind](path, fsync="never")
 
 
 def first(state):
@@ -84,54 +78,46 @@ def kill(runner):
     runner.wait()
 
 
-def make_app(saver):
-    namespace = {"sys": sys}
-    source = PROGRAM[PROGRAM.index("def first") : PROGRAM.index("app = ")]
-    exec("from graphkit import *\nwhat = ''\n" + source, namespace)
-    return namespace["graph"].compile(checkpoint_saver=saver)
-
-
 def tell(process, line):
     process.stdin.write(f"{line}\n")
     process.stdin.flush()
 
 
-def test_a_thread_whose_process_was_killed_is_cancelled(saver, runner):
+def test_a_thread_whose_process_was_killed_is_cancelled(saver, app, runner):
     kill(runner)
     assert status(saver) == "stalled"
     assert cancel(saver, "t", reason="dead")
     assert status(saver) == "cancelled"
-    assert make_app(saver).invoke(None, T)["log"] == LOG
+    assert app.invoke(None, T)["log"] == LOG
 
 
-def test_a_process_that_is_killed_after_the_request_leaves_it_to_a_worker(saver, runner):
+def test_a_process_that_is_killed_after_the_request_leaves_it_to_a_worker(saver, app, runner):
     assert cancel(saver, "t", reason="late")
     assert status(saver) == "running"
     kill(runner)
     assert status(saver) == "stalled"
-    assert Worker(saver, make_app(saver)).run(once=True) == 0
+    assert Worker(saver, app).run(once=True) == 0
     assert (status(saver), saver.summary(T).cancellation["reason"]) == ("cancelled", "late")
 
 
 @pytest.mark.parametrize(("where", "left"), [("die before", "stalled"), ("die after", "cancelled")])
-def test_a_cancel_that_is_killed_has_happened_or_not(saver, start, runner, where, left):
+def test_a_cancel_that_is_killed_has_happened_or_not(saver, app, start, runner, where, left):
     kill(runner)
     assert start(where).wait(PATIENCE) == 9
     assert status(saver) == left
-    assert make_app(saver).invoke(None, T)["log"] == LOG
+    assert app.invoke(None, T)["log"] == LOG
 
 
 @pytest.mark.parametrize("where", ["die before", "die after"])
-def test_a_request_that_is_killed_disturbs_no_later_run(saver, start, runner, where):
+def test_a_request_that_is_killed_disturbs_no_later_run(saver, app, start, runner, where):
     assert start(where).wait(PATIENCE) == 9
     tell(runner, "go on")
     assert runner.wait(PATIENCE) == 0
     assert status(saver) in {"finished", "cancelled"}
-    assert make_app(saver).invoke_final({}, T).is_end
+    assert app.invoke_final({}, T).is_end
 
 
-def test_a_cancel_and_a_finish_at_the_same_moment(saver, start, sweep):
-    app = make_app(saver)
+def test_a_cancel_and_a_finish_at_the_same_moment(saver, app, start, sweep):
     outcomes = Counter()
     runner, canceller = start("run"), start("cancel")
     for process in (runner, canceller):
@@ -157,8 +143,7 @@ def test_a_cancel_and_a_finish_at_the_same_moment(saver, start, sweep):
     assert set(outcomes) <= {("False\n", "finished"), ("True\n", "cancelled")}, outcomes
 
 
-def test_two_cancels_at_once(saver, start, sweep):
-    app = make_app(saver)
+def test_two_cancels_at_once(saver, app, start, sweep):
     cancellers = [start("cancel") for _ in range(2)]
     for process in cancellers:
         assert process.stdout.readline() == "ready\n"

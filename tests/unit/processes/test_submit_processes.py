@@ -9,14 +9,8 @@ from graphkit.operations import submit
 from tests.support.workers import PATIENCE, status
 
 PROGRAM = """
-import os, sys
-from graphkit import END, START, Channels, RunnableConfig, StateGraph
-from graphkit.operations import submit
+import os
 from graphkit.worker import Worker
-from savers import FileSystemSaver, SqliteSaver
-
-kind, path, what = sys.argv[1:4]
-saver = {"file": FileSystemSaver, "sqlite": SqliteSaver}[kind](path, fsync="never")
 
 
 def note(state, config):
@@ -42,7 +36,7 @@ if what == "serve":
     Worker(saver, app, concurrency=2, interval=0.01).run()
 elif what == "submit":
     for line in sys.stdin:
-        config = submit(saver, {"log": what}, key=line.strip())
+        config = operations.submit(saver, {"log": what}, key=line.strip())
         print(config.thread, flush=True)
 elif what == "submit and die":
     app.submit({"log": "in"}, RunnableConfig("t"))

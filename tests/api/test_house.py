@@ -191,12 +191,6 @@ def test_the_savers_are_found_by_name():
     }
 
 
-def test_the_ci_runs_the_command_of_the_readme():
-    command = "python -m pip install -e '.[dev]' && python -m pytest"
-    assert command in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    assert command in (ROOT / "README.md").read_text(encoding="utf-8")
-
-
 def test_every_benchmark_can_be_chosen_and_is_described():
     folder = ROOT / "benchmarks"
     modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "__main__", "table"}

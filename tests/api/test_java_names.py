@@ -104,21 +104,6 @@ def test_overriding_one_spelling_overrides_both():
             assert inspect.getattr_static(grandchild, written) is newer, f"{cls.__name__}.{java}"
 
 
-def test_an_override_in_java_spelling_is_what_the_engine_calls():
-    class Counting(MemorySaver):
-        asked = 0
-
-        def getWrites(self, config):
-            Counting.asked += 1
-            return super().getWrites(config)
-
-    app = StateGraph({}).addNode("a", lambda state: None).addEdge(START, "a").addEdge("a", END)
-    app = app.compile(checkpoint_saver=Counting())
-    app.invoke({})
-    app.resume()
-    assert Counting.asked == 1
-
-
 # Getters
 
 

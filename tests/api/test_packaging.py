@@ -131,22 +131,13 @@ def test_the_links_of_the_readme_work_in_a_clone():
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_a_contributor_finds_how_to_report():
-    templates = [f".github/{name}" for name in ("PULL_REQUEST_TEMPLATE.md", "ISSUE_TEMPLATE/bug_report.yml")]
-    for name in ("SECURITY.md", *templates, ".github/ISSUE_TEMPLATE/feature_request.yml"):
-        assert (ROOT / name).read_text(encoding="utf-8").strip(), name
-
-
-def test_what_the_metadata_links_to_is_there():
-    prefixes = (f"{REPOSITORY}/blob/main/", f"{REPOSITORY}/tree/main/")
-    links = PROJECT["urls"].values()
-    paths = [link.removeprefix(prefix) for link in links for prefix in prefixes if link.startswith(prefix)]
-    assert [path for path in paths if not (ROOT / path).exists()] == []
-
-
 def test_the_metadata_has_the_addresses_of_the_project():
-    assert {"Repository", "Documentation", "Changelog", "Issues"} <= set(PROJECT["urls"])
-    assert all(url.startswith(REPOSITORY) for url in PROJECT["urls"].values())
+    links = PROJECT["urls"]
+    assert {"Repository", "Documentation", "Changelog", "Issues"} <= set(links)
+    assert all(url.startswith(REPOSITORY) for url in links.values())
+    prefixes = (f"{REPOSITORY}/blob/main/", f"{REPOSITORY}/tree/main/")
+    paths = [link.removeprefix(prefix) for link in links.values() for prefix in prefixes if link.startswith(prefix)]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 def test_the_changelog_has_a_section_for_what_comes_and_for_this_version():
@@ -164,17 +155,13 @@ def workflow():
     return (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
 
 
-def test_the_workflow_runs_what_ci_runs_on_every_python_that_is_claimed():
-    claimed = [name.rpartition(" ")[2] for name in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", name)]
-    assert "run: .ci/run" in workflow()
-    assert re.findall(r'"(3\.\d+)"', re.search(r"python: \[(.*)\]", workflow())[1]) == claimed
-    assert f">={claimed[0]}" == PROJECT["requires-python"]
-
-
-def test_the_ci_runs_every_python_that_is_claimed_and_the_workflow_all_cases_of_all_sweeps():
+def test_ci_and_the_workflow_run_all_tests_on_every_python_that_is_claimed():
     claimed = [name.rpartition(" ")[2] for name in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", name)]
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert f">={claimed[0]}" == PROJECT["requires-python"]
     assert re.search(r"VERSIONS=\$\{VERSIONS:-(.*)\}", script)[1].split() == claimed
+    assert re.findall(r'"(3\.\d+)"', re.search(r"python: \[(.*)\]", workflow())[1]) == claimed
+    assert "run: .ci/run" in workflow()
     assert "OPTIONS: --full" in workflow()
     assert re.search(r"^full:\n\t.* -m pytest --full$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 

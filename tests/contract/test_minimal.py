@@ -8,9 +8,10 @@ from typing import TypedDict
 
 import pytest
 
-from graphkit import END, START, GraphResume, RunnableConfig, StateGraph, interrupt
+from graphkit import GraphResume, RunnableConfig, interrupt
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError, GraphRunnerError
 from graphkit.testing import SaverContract, made
+from tests.support.graphs import make_chain, make_graph
 from tests.support.savers import ListingSaver, ListSaver
 
 
@@ -26,13 +27,9 @@ class TestFourMethodsAndLists(SaverContract):
         return ListingSaver()
 
 
-def test_qualities_follow_from_what_is_overridden():
-    assert (ListSaver().lists_threads, ListSaver().lists_namespaces, ListSaver().measures_size) == (False,) * 3
-    assert (ListingSaver().lists_threads, ListingSaver().lists_namespaces, ListingSaver().measures_size) == (
-        True,
-        True,
-        False,
-    )
+@pytest.mark.parametrize(("saver", "lists"), [(ListSaver(), False), (ListingSaver(), True)])
+def test_qualities_follow_from_what_is_overridden(saver, lists):
+    assert (saver.lists_threads, saver.lists_namespaces, saver.measures_size) == (lists, lists, False)
 
 
 def test_what_the_four_cannot_answer_is_an_error():
@@ -49,9 +46,7 @@ def test_what_the_four_cannot_answer_is_an_error():
 class SlowPut(ListSaver):
     """Lets every caller that can get that far read a checkpoint before the first one replaces it."""
 
-    def __init__(self, callers):
-        super().__init__()
-        self.met = threading.Barrier(callers)
+    met = None
 
     def put(self, config, checkpoint):
         if RunnableConfig.of(config).checkpoint_id is not None:
@@ -60,26 +55,24 @@ class SlowPut(ListSaver):
         return super().put(config, checkpoint)
 
 
-def all_at_once(saver, record):
-    saver.met = threading.Barrier(3)
-    with ThreadPoolExecutor(3) as pool:
-        list(pool.map(record, range(3)))
+def all_at_once(record, *savers):
+    """Call a function with each saver and a number, all at the same time."""
+    barrier = threading.Barrier(len(savers))
+    for saver in savers:
+        saver.met = barrier
+    with ThreadPoolExecutor(len(savers)) as pool:
+        list(pool.map(record, savers, range(3)))
 
 
-def test_callers_in_one_process_lose_no_write_of_each_other():
-    saver = SlowPut(3)
+def test_callers_in_one_process_lose_no_write_and_no_tag_of_each_other():
+    saver = SlowPut()
     saver.put(None, made({"n": 1}))
-    all_at_once(saver, lambda n: saver.put_writes(None, {f"sync {n}": n}))
-    all_at_once(saver, lambda n: asyncio.run(saver.aput_writes(None, {f"async {n}": n})))
+    all_at_once(lambda saver, n: saver.put_writes(None, {f"sync {n}": n}), saver, saver, saver)
+    all_at_once(lambda saver, n: asyncio.run(saver.aput_writes(None, {f"async {n}": n})), saver, saver, saver)
     assert sorted(saver.get_writes(None)) == [f"{way} {n}" for way in ("async", "sync") for n in range(3)]
-
-
-def test_callers_in_one_process_lose_no_tag_of_each_other():
-    saver = SlowPut(3)
-    saver.put(None, made({"n": 1}))
-    all_at_once(saver, lambda n: saver.add_tags(None, f"tag {n}"))
+    all_at_once(lambda saver, n: saver.add_tags(None, f"tag {n}"), saver, saver, saver)
     assert sorted(saver.tags_of(None)) == ["tag 0", "tag 1", "tag 2"]
-    all_at_once(saver, lambda n: saver.remove_tags(None, f"tag {n}"))
+    all_at_once(lambda saver, n: saver.remove_tags(None, f"tag {n}"), saver, saver, saver)
     assert saver.tags_of(None) == ()
 
 
@@ -88,20 +81,13 @@ def test_two_savers_on_one_store_share_the_lock_by_the_key_of_the_run_lock():
         def run_lock_key(self, config=None):
             return "store", RunnableConfig.of(config).thread
 
-    first = OnOneStore(2)
-    second = OnOneStore(2)
+    first = OnOneStore()
+    second = OnOneStore()
     second.histories = first.histories
     second.lock = first.lock
-    second.met = first.met
     first.put(None, made({"n": 1}))
-    with ThreadPoolExecutor(2) as pool:
-        running = [
-            pool.submit(first.put_writes, None, {"first": 1}),
-            pool.submit(second.put_writes, None, {"second": 1}),
-        ]
-    for put in running:
-        put.result()
-    assert sorted(first.get_writes(None)) == ["first", "second"]
+    all_at_once(lambda saver, n: saver.put_writes(None, {f"{n}": n}), first, second)
+    assert sorted(first.get_writes(None)) == ["0", "1"]
 
 
 def test_of_two_copies_into_one_thread_at_once_the_second_is_refused():
@@ -149,6 +135,8 @@ def test_recording_does_not_wait_for_a_run_and_may_happen_inside_a_put():
 
 # Embedded graphs
 
+EMBEDDED = ["", "in%2Fner", "in%2Fner/deep"]
+
 
 class Count(TypedDict):
     n: int
@@ -158,20 +146,11 @@ def step(state):
     return {"n": state["n"] + 1}
 
 
-def asking(state):
-    return {"n": interrupt(state["n"])}
-
-
 def graph_with_embedded_graphs(saver, action=step):
     """root -> "in/ner" -> "deep": three histories, one inside the other."""
-    deep = StateGraph(Count).add_node("count", action).add_edge(START, "count").add_edge("count", END).compile()
-    inner = StateGraph(Count).add_node("deep", deep).add_edge(START, "deep").add_edge("deep", END).compile()
-    graph = StateGraph(Count).add_node("first", step).add_node("in/ner", inner).add_node("last", step)
-    graph.add_edge(START, "first").add_edge("first", "in/ner").add_edge("in/ner", "last").add_edge("last", END)
-    return graph.compile(checkpoint_saver=saver)
-
-
-EMBEDDED = ["", "in%2Fner", "in%2Fner/deep"]
+    deep = make_chain(Count, count=action).compile()
+    inner = make_chain(Count, deep=deep).compile()
+    return make_chain(Count, **{"first": step, "in/ner": inner, "last": step}).compile(checkpoint_saver=saver)
 
 
 def everything(saver, thread="t"):
@@ -196,7 +175,7 @@ def test_the_namespaces_of_embedded_graphs_are_found():
 
 def test_what_waits_in_an_embedded_graph_is_found_and_survives_a_prune():
     saver = ListSaver()
-    app = graph_with_embedded_graphs(saver, asking)
+    app = graph_with_embedded_graphs(saver, lambda state: {"n": interrupt(state["n"])})
     app.invoke({"n": 0}, RunnableConfig("t"))
     (waiting,) = saver.interrupts("t")
     assert waiting.checkpoint_ns == "in%2Fner/deep"
@@ -251,11 +230,9 @@ def test_prune_is_refused_where_a_fork_may_hide_histories():
         raise ValueError
 
     saver = ListSaver()
-    inner = StateGraph(Count).add_node("a", step).add_node("b", failing)
-    inner.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
-    graph = StateGraph(Count).add_node("source", step).add_node("inner", inner.compile()).add_node("other", dict)
-    graph.add_edge(START, "source").add_edge("source", "inner").add_edge("source", "other")
-    graph.add_edge("inner", END).add_edge("other", END)
+    inner = make_chain(Count, a=step, b=failing).compile()
+    edges = "START>source source>inner,other inner>END other>END"
+    graph = make_graph(Count, edges, source=step, inner=inner, other=dict)
     with pytest.raises(GraphRunnerError):
         graph.compile(checkpoint_saver=saver).invoke({"n": 0}, RunnableConfig("t"))
     before = dict(saver.histories)

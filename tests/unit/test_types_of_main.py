@@ -82,32 +82,22 @@ def find_stored_name(path):
     return caught.value.type_name
 
 
-@pytest.mark.sweep(2, of="reader", in_turn=True)
-@pytest.mark.parametrize("reader", [SCRIPT, MODULE, IMPORTED])
-@pytest.mark.parametrize("writer", [SCRIPT, MODULE, IMPORTED])
-def test_each_entry_point_reads_what_another_one_stored(run, writer, reader):
+WRITERS = [(SCRIPT, "__main__."), (MODULE, "app."), (IMPORTED, "app.")]
+IN_PACKAGE = [["-m", "package.app"], ["package/app.py"]]
+PAIRS = [
+    *((writer, name, reader) for writer, name in WRITERS for reader in (SCRIPT, MODULE, IMPORTED)),
+    *zip(IN_PACKAGE, ["package.app.", "__main__."], IN_PACKAGE[::-1], strict=True),
+]
+
+
+@pytest.mark.sweep(7)
+@pytest.mark.parametrize(("writer", "name", "reader"), PAIRS)
+def test_each_entry_point_stores_the_name_that_it_knows_and_reads_what_another_one_stored(
+    run, tmp_path, writer, name, reader
+):
     assert run(*writer, "store", "t") == "new!"
-    assert run(*reader, "show", "t") == "new!"
-
-
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        (SCRIPT, "__main__."),
-        (MODULE, "app."),
-        (IMPORTED, "app."),
-        (["-m", "package.app"], "package.app."),
-        (["package/app.py"], "__main__."),
-    ],
-)
-def test_the_name_of_the_module_is_stored_where_it_is_known(run, tmp_path, command, name):
-    assert run(*command, "store", "t") == "new!"
     assert find_stored_name(tmp_path / "runs") in {f"{name}Item", f"{name}Outer.Kind"}
-
-
-def test_a_script_in_a_package_reads_what_its_module_stored(run):
-    assert run("-m", "package.app", "store", "t") == "new!"
-    assert run("package/app.py", "show", "t") == "new!"
+    assert run(*reader, "show", "t") == "new!"
 
 
 def test_a_program_that_imports_itself_again_reads_and_stores_both_classes(run, tmp_path):

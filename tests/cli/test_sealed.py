@@ -7,9 +7,8 @@ from base64 import b64encode
 import psycopg
 import pytest
 
-from graphkit import CheckpointerConfigurationError, RunnableConfig
+from graphkit import RunnableConfig
 from graphkit.compat.go_agents import CheckpointConfig
-from graphkit.transfer import export_threads
 from savers import FileSystemSaver, KeyFile, PostgresSaver, SqliteSaver, SubjectKeys
 from tests.support.terminal import assert_refused, assert_shows, checkpoint, graphkit, read_json
 
@@ -142,14 +141,6 @@ def test_rotate(sealed, keys):
     assert graphkit("rotate", "memory:", "--key-file", keys).code == 18
 
 
-def test_a_key_file_is_read_again_when_a_log_is_opened(sealed, keys):
-    with FileSystemSaver(sealed, cipher=keys) as saver:
-        assert saver.get(RunnableConfig("order-17")).state["n"] == 2
-        keys.write_text(f"2026 {b64encode(NEW).decode()}\n" + keys.read_text(encoding="utf-8"), encoding="utf-8")
-        assert len(saver.rotate().rewritten) == 2
-        assert saver.opener()().get(RunnableConfig("order-17")).state["n"] == 2
-
-
 def test_a_readable_export_must_be_asked_for_and_a_raw_one_stays_sealed(sealed, keys, tmp_path):
     done = graphkit("export", sealed, "--key-file", keys)
     assert_refused(done, 18, "--plaintext")
@@ -165,11 +156,6 @@ def test_a_readable_export_must_be_asked_for_and_a_raw_one_stays_sealed(sealed, 
     assert graphkit("import", elsewhere, file).code == 0
     shown = graphkit("show", elsewhere, "order-17", "--key-file", keys)
     assert SECRET in shown.out
-    with FileSystemSaver(sealed, cipher=keys) as saver, pytest.raises(CheckpointerConfigurationError):
-        next(export_threads(saver))
-    with FileSystemSaver(tmp_path / "plain") as saver:
-        assert not saver.seals_records
-        assert next(export_threads(saver))
 
 
 def test_a_configuration_names_a_key_file(sealed, keys):

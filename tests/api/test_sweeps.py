@@ -1,5 +1,6 @@
 """How sweeps are sampled: evenly, the same every time, and nothing of them under --full."""
 
+import itertools
 from types import SimpleNamespace
 
 from tests.support.sweeps import ALL, Sweep, sampled_items, spread
@@ -43,6 +44,15 @@ def kept(*items):
     return [item.nodeid for item in sampled_items(items)]
 
 
+def cases(test, *args, parameters, **kwargs):
+    """Return an item of a test for each combination of these parameters."""
+    items = []
+    for values in itertools.product(*parameters.values()):
+        name = f"{test}[{'-'.join(map(str, values))}]"
+        items.append(Item(name, *args, params=dict(zip(parameters, values, strict=True)), **kwargs))
+    return items
+
+
 def test_of_a_marked_test_some_cases_are_kept_and_all_of_the_others():
     other = [Item(f"other[{number}]") for number in range(3)]
     marked = [Item(f"marked[{number}]", 2) for number in range(5)]
@@ -50,28 +60,13 @@ def test_of_a_marked_test_some_cases_are_kept_and_all_of_the_others():
 
 
 def test_one_parameter_is_sampled_for_each_value_of_the_others():
-    items = [
-        Item(f"test[{kind}-{seed}]", 2, of="seed", params={"kind": kind, "seed": seed})
-        for kind in range(2)
-        for seed in range(9)
-    ]
+    items = cases("test", 2, of="seed", parameters={"kind": range(2), "seed": range(9)})
     assert kept(*items) == ["test[0-0]", "test[0-8]", "test[1-0]", "test[1-8]"]
 
 
 def test_combinations_take_other_values_in_turn():
-    items = [
-        Item(
-            f"test[{kind}-{opener}-{way}]",
-            1,
-            of="way",
-            in_turn=True,
-            params={"kind": kind, "opener": opener, "way": way},
-        )
-        for kind in range(4)
-        for opener in range(2)
-        for way in range(4)
-    ]
-    ran = [name[5:-1].split("-") for name in kept(*items)]
+    parameters = {"kind": range(4), "opener": range(2), "way": range(4)}
+    ran = [name[5:-1].split("-") for name in kept(*cases("test", 1, of="way", in_turn=True, parameters=parameters))]
     assert len(ran) == 8
     assert {(opener, way) for _, opener, way in ran} == {(opener, way) for opener in "01" for way in "0123"}
 
@@ -81,18 +76,8 @@ IN_ONE_CELL = SimpleNamespace(args=(1,), kwargs={"of": ("saver", "go"), "in_turn
 
 def make_cells(test, *args, **kwargs):
     """The items of a test with the parameters of two fixtures, which have the mark `cell`, and one of its own."""
-    return [
-        Item(
-            f"{test}[{saver}-{go}-{number}]",
-            *args,
-            cell=IN_ONE_CELL,
-            params={"saver": saver, "go": go, "number": number},
-            **kwargs,
-        )
-        for saver in ("memory", "file")
-        for go in ("sync", "async")
-        for number in range(2)
-    ]
+    parameters = {"saver": ("memory", "file"), "go": ("sync", "async"), "number": range(2)}
+    return cases(test, *args, cell=IN_ONE_CELL, parameters=parameters, **kwargs)
 
 
 def test_the_cells_of_fixtures_are_met_across_tests():

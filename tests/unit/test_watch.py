@@ -78,38 +78,29 @@ def read_kinds(changes, count):
     return [changes.get(PATIENCE).kind for _ in range(count)]
 
 
-def make_saver_of_versions():
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [("delete", ["delete"]), ("put", ["checkpoint"])],
+        [("put", ["checkpoint"]), ("release", ["release"])],
+        [("delete put", ["delete", "checkpoint"])],
+    ],
+    ids=["deleted", "released while a change is handled", "deleted and begun again"],
+)
+def test_a_delete_and_a_release_of_a_thread_with_versions_are_distinguished(steps):
     saver = VersionedMemorySaver()
-    saver.put(T, step("b"))
-    saver.release(T)
-    saver.put(T, step("b"))
-    return saver
-
-
-def test_a_delete_of_a_thread_with_versions_is_no_release():
-    saver = make_saver_of_versions()
+    actions = {
+        "put": lambda: saver.put(T, step("b")),
+        "release": lambda: saver.release(T),
+        "delete": lambda: saver.delete("t"),
+    }
+    for name in ("put", "release", "put"):
+        actions[name]()
     with saver.watch(interval=0.001) as changes:
-        saver.delete("t")
-        assert read_kinds(changes, 1) == ["delete"]
-        saver.put(T, step("b"))
-        assert read_kinds(changes, 1) == ["checkpoint"]
-
-
-def test_a_thread_that_is_released_while_its_change_is_handled_is_reported_as_released():
-    saver = make_saver_of_versions()
-    with saver.watch(interval=0.001) as changes:
-        saver.put(T, step("c"))
-        assert read_kinds(changes, 1) == ["checkpoint"]
-        saver.release(T)
-        assert read_kinds(changes, 1) == ["release"]
-
-
-def test_a_thread_that_was_deleted_and_begun_again_is_reported_as_deleted():
-    saver = make_saver_of_versions()
-    with saver.watch(interval=0.001) as changes:
-        saver.delete("t")
-        saver.put(T, step("b"))
-        assert read_kinds(changes, 2) == ["delete", "checkpoint"]
+        for names, kinds in steps:
+            for name in names.split():
+                actions[name]()
+            assert read_kinds(changes, len(kinds)) == kinds
 
 
 def test_a_run_that_fails_again_at_a_checkpoint_is_reported_again():

@@ -10,9 +10,15 @@ from tests.support.terminal import SHOP, STOP, checkpoint, minutes_ago
 
 
 @pytest.fixture
-def store(tmp_path):
+def runs(tmp_path):
+    """The place of a store that is not there yet."""
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def store(runs):
     """Three threads: one waits, one is finished, one died on its way."""
-    saver = FileSystemSaver(tmp_path / "runs", fsync="never")
+    saver = FileSystemSaver(runs, fsync="never")
     first = {"source": "input", "step": 0}
 
     waits = RunnableConfig("order-17")
@@ -31,7 +37,7 @@ def store(tmp_path):
     died = RunnableConfig("import-a")
     saver.put(died, checkpoint(21, START, "read", {"path": "a.csv"}, **first))
     saver.close()
-    return tmp_path / "runs"
+    return runs
 
 
 @pytest.fixture

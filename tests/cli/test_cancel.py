@@ -27,10 +27,10 @@ app = graph.add_edge(START, "wait").add_edge("wait", "last").add_edge("last", EN
 
 
 @pytest.fixture
-def store(tmp_path, shop):
+def store(runs, shop):
     """A store with a thread that waits for an answer."""
-    assert graphkit("run", tmp_path / "runs", "--app", shop, "--thread", "t", "--input", INPUT).code == 0
-    return tmp_path / "runs"
+    assert graphkit("run", runs, "--app", shop, "--thread", "t", "--input", INPUT).code == 0
+    return runs
 
 
 def test_a_thread_that_waits_is_cancelled_at_once(store):
@@ -69,18 +69,18 @@ def test_a_pause_of_a_thread_that_does_not_run(store):
 
 
 @pytest.mark.parametrize("command", ["cancel", "pause"])
-def test_a_run_of_another_process_stops(tmp_path, launcher, command):
+def test_a_run_of_another_process_stops(tmp_path, runs, launcher, command):
     (tmp_path / "flow.py").write_text(FLOW)
-    with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
+    with FileSystemSaver(runs, fsync="never") as saver:
         words = ["run", "runs", "--app", "flow:app", "-t", "t", "--input", "{}", "--json"]
         run = CommandProcess(launcher, *words, cwd=tmp_path)
         with saver.watch(latest=True, interval=0.01) as changes:
             while not (tmp_path / "began").exists():
                 changes.get(0.05)
-        (row,) = read_json("threads", tmp_path / "runs")
+        (row,) = read_json("threads", runs)
         assert row["status"] == "running"
-        assert graphkit("verify", tmp_path / "runs").code == 0, "it waits for no run"
-        done = graphkit(command, tmp_path / "runs", "t")
+        assert graphkit("verify", runs).code == 0, "it waits for no run"
+        done = graphkit(command, runs, "t")
         if command == "pause":
             assert done.out == "t is running: it stops before its next node\n"
             (tmp_path / "go").touch()
@@ -89,4 +89,4 @@ def test_a_run_of_another_process_stops(tmp_path, launcher, command):
         lines, err, code = run.end()
     assert (err, code) == ("", 0)
     assert f'"status": "{"cancelled" if command == "cancel" else "interrupted"}"' in lines[-1]
-    assert operations.cancel(FileSystemSaver(tmp_path / "runs"), "t") == (command == "pause")
+    assert operations.cancel(FileSystemSaver(runs), "t") == (command == "pause")

@@ -16,11 +16,11 @@ def older(rows):
 
 
 @pytest.fixture
-def waiting(tmp_path, shop):
+def waiting(runs, shop):
     """A run that waits inside `approve`, made by a real graph."""
-    done = graphkit("run", tmp_path / "runs", "--app", shop, "--thread", "order-17", "--input", '{"item": "lamp"}')
+    done = graphkit("run", runs, "--app", shop, "--thread", "order-17", "--input", '{"item": "lamp"}')
     assert done.code == 0
-    return tmp_path / "runs"
+    return runs
 
 
 def resumed(store, app="shop:app"):
@@ -198,24 +198,23 @@ app = app.add_edge(START, "sub").add_edge("sub", "last").add_edge("last", END).c
 """
 
 
-def test_a_question_inside_an_embedded_graph(tmp_path, shop):
+def test_a_question_inside_an_embedded_graph(tmp_path, runs, shop):
     (tmp_path / "nested.py").write_text(NESTED)
-    store = tmp_path / "runs"
-    graphkit("run", store, "--app", "nested:app", "--thread", "t")
-    (row,) = read_json("interrupts", store)
+    graphkit("run", runs, "--app", "nested:app", "--thread", "t")
+    (row,) = read_json("interrupts", runs)
     assert row["ns"] == "sub"
     assert row["node"] == "ask"
     assert row["payload"] == "Really?"
-    (listed,) = read_json("threads", store)
+    (listed,) = read_json("threads", runs)
     assert listed["waiting"] == "Really?"
-    assert graphkit("answer", store, "t", "--value", '"yes"').code == 0
-    assert read_json("interrupts", store) == []
-    resumed = graphkit("resume", store, "t", "--app", "nested:app")
+    assert graphkit("answer", runs, "t", "--value", '"yes"').code == 0
+    assert read_json("interrupts", runs) == []
+    resumed = graphkit("resume", runs, "t", "--app", "nested:app")
     assert resumed.lines[-1] == "t finished after 3 steps"
-    assert read_json("show", store, "t", "--key", "done") == "yes"
-    assert read_json("show", store, "t", "--ns", "sub", "--key", "answer") == "yes"
-    assert len(read_json("history", store, "t", "--ns", "sub")) == 2
-    assert graphkit("history", store, "t", "--ns", "nothing").err == "thread 't' has no matching checkpoints\n"
+    assert read_json("show", runs, "t", "--key", "done") == "yes"
+    assert read_json("show", runs, "t", "--ns", "sub", "--key", "answer") == "yes"
+    assert len(read_json("history", runs, "t", "--ns", "sub")) == 2
+    assert graphkit("history", runs, "t", "--ns", "nothing").err == "thread 't' has no matching checkpoints\n"
 
 
 def ask(store, *typed):

@@ -159,10 +159,10 @@ app.add_edge("shout", END)
 """
 
 
-def test_what_is_written_to_a_closed_standard_error_lands_in_no_file_of_the_store(tmp_path, write_module):
+def test_what_is_written_to_a_closed_standard_error_lands_in_no_file_of_the_store(runs, write_module):
     write_module("noisy", NOISY)
-    assert without_streams("2>&-", "run", tmp_path / "runs", "-t", "t", "--app", "noisy:app") == 0
-    files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert without_streams("2>&-", "run", runs, "-t", "t", "--app", "noisy:app") == 0
+    files = [path for path in runs.rglob("*") if path.is_file()]
     assert all(b"noise" not in path.read_bytes() for path in files)
 
 
@@ -192,24 +192,23 @@ def test_completion_knows_the_threads(store, fork):
 # What cannot be shown as it is
 
 
-def test_an_output_that_lacks_letters_has_them_escaped(tmp_path, fork):
+def test_an_output_that_lacks_letters_has_them_escaped(tmp_path, runs, fork):
     text = "naïve \U0001f600 → …"
-    store = tmp_path / "runs"
     again = tmp_path / "again"
-    FileSystemSaver(store).put(RunnableConfig("t"), checkpoint(1, START, "a", {"text": text}))
+    FileSystemSaver(runs).put(RunnableConfig("t"), checkpoint(1, START, "a", {"text": text}))
     ascii_only = {"PYTHONIOENCODING": "ascii"}
-    done = fork("show", store, "t", "--key", "text", **ascii_only)
+    done = fork("show", runs, "t", "--key", "text", **ascii_only)
     assert done.returncode == 0
     assert done.stdout == "na\\u00efve \\ud83d\\ude00 \\u2192 \\u2026\n"
     # A file of threads is UTF-8 everywhere.
-    lines = fork("export", store, **ascii_only).stdout
+    lines = fork("export", runs, **ascii_only).stdout
     assert text in lines
     assert fork("import", again, "-", stdin=lines, **ascii_only).returncode == 0
     assert FileSystemSaver(again).get(RunnableConfig("t")).state == {"text": text}
 
 
-def test_an_input_that_is_no_text(tmp_path, shop):
-    command = [*GRAPHKIT, "run", tmp_path / "runs", "--app", shop, "--input", "-"]
+def test_an_input_that_is_no_text(runs, shop):
+    command = [*GRAPHKIT, "run", runs, "--app", shop, "--input", "-"]
     done = subprocess.run(
         command,
         input=b"\xff",
@@ -220,22 +219,21 @@ def test_an_input_that_is_no_text(tmp_path, shop):
     assert (done.returncode, done.stderr) == (2, b"graphkit: standard input is not utf-8 text\n")
 
 
-def test_values_so_deep_that_they_can_just_be_stored_can_be_shown(tmp_path, fork):
+def test_values_so_deep_that_they_can_just_be_stored_can_be_shown(tmp_path, runs, fork):
     value = 1
     for _ in range(200):
         value = [{"k": value}]
-    store = tmp_path / "runs"
     again = tmp_path / "again"
     t = RunnableConfig("t")
-    saver = FileSystemSaver(store)
+    saver = FileSystemSaver(runs)
     saver.put(t, checkpoint(1, START, "a", {}))
     saver.put(t, checkpoint(2, "a", "b", {"x": value}, 1))
-    shown = fork("show", store, "t", "--json")
+    shown = fork("show", runs, "t", "--json")
     assert shown.returncode == 0
     assert json.loads(shown.stdout)["state"] == {"x": value}
     for command in ("show", "diff"):
-        assert fork(command, store, "t").returncode == 0
-    exported = fork("export", store).stdout
+        assert fork(command, runs, "t").returncode == 0
+    exported = fork("export", runs).stdout
     assert fork("import", again, "-", stdin=exported).returncode == 0
     assert FileSystemSaver(again).get(t).state == {"x": value}
 
@@ -272,8 +270,8 @@ def test_an_unexpected_error_is_a_sentence_too():
 COMMANDS_OF_A_DIRECTORY = ["threads", "stats", "interrupts", "verify", "repair", "compact", "export"]
 
 
-def test_no_such_directory(tmp_path):
-    (tmp_path / "runs").mkdir()
+def test_no_such_directory(tmp_path, runs):
+    runs.mkdir()
     for command in COMMANDS_OF_A_DIRECTORY:
         done = graphkit(command, tmp_path / "rns")
         assert done.code == 18
@@ -281,12 +279,12 @@ def test_no_such_directory(tmp_path):
         assert not (tmp_path / "rns").exists()
 
 
-def test_no_directory_for_a_graph(tmp_path, shop):
+def test_no_directory_for_a_graph(runs, shop):
     for command in ("resume", "update", "show", "fork"):
         rest = {"update": ["--set", "a=1"], "fork": ["new"]}.get(command, [])
-        done = graphkit(command, tmp_path / "runs", "t", *rest, "--app", shop)
+        done = graphkit(command, runs, "t", *rest, "--app", shop)
         assert_refused(done, 18, "there is no directory")
-        assert not (tmp_path / "runs").exists()
+        assert not runs.exists()
 
 
 def test_no_checkpoint_directory(tmp_path):

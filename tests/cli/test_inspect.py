@@ -182,10 +182,9 @@ def test_a_path_without_the_graph(store):
     assert (plantuml[0], plantuml[-1]) == ("@startuml order_18", "@enduml")
 
 
-def test_the_graph_with_the_path_taken(tmp_path, shop):
-    store = tmp_path / "runs"
-    graphkit("run", store, "--app", shop, "--thread", "t", "--input", '{"item": "lamp"}')
-    graph = ["graph", store, "t", "--app", shop]
+def test_the_graph_with_the_path_taken(runs, shop):
+    graphkit("run", runs, "--app", shop, "--thread", "t", "--input", '{"item": "lamp"}')
+    graph = ["graph", runs, "t", "--app", shop]
     done = graphkit(*graph)
     assert "\treserve:::reserve --> approve:::approve" in done.lines
     assert "class __START__,reserve passed;" in done.out
@@ -193,29 +192,28 @@ def test_the_graph_with_the_path_taken(tmp_path, shop):
     assert data["path"] == [START, "reserve"]
     assert len(data["fingerprint"]) == 16
     assert done.err == ""
-    changed = graphkit("graph", store, "t", "--app", "shop:changed")
+    changed = graphkit("graph", runs, "t", "--app", "shop:changed")
     assert "the graph has changed" in changed.err
     assert graphkit("graph", "--app", shop).out.startswith("---\ntitle: Graph Diagram")
-    assert graphkit("graph", store).code == 2
+    assert graphkit("graph", runs).code == 2
     drawn = graphkit(*graph, terminal=True).out
     assert "┃ ▶ approve ┃" in drawn
     assert graphkit(*graph, "--format", "text").out == drawn
-    path_alone = graphkit("graph", store, "t", terminal=True)
+    path_alone = graphkit("graph", runs, "t", terminal=True)
     assert "┃ ▶ approve ┃" in path_alone.out
 
 
-def test_types_of_a_graph(tmp_path, shop):
-    store = tmp_path / "runs"
+def test_types_of_a_graph(runs, shop):
     given = '{"item": "lamp", "city": "Bern"}'
-    graphkit("run", store, "--app", shop, "--thread", "t", "--input", given)
-    graphkit("resume", store, "t", "--app", shop, "--value", '"yes"')
+    graphkit("run", runs, "--app", shop, "--thread", "t", "--input", given)
+    graphkit("resume", runs, "t", "--app", shop, "--value", '"yes"')
     for options in ([], ["--app", shop]):
-        show = ["show", store, "t", *options, "--key"]
+        show = ["show", runs, "t", *options, "--key"]
         assert read_json(*show, "place") == {"city": "Bern"}
         assert read_json(*show, "place.city") == "Bern"
-    diff = graphkit("diff", store, "t")
+    diff = graphkit("diff", runs, "t")
     assert diff.lines[-2] == '+ place: {"city": "Bern"}'
-    assert graphkit("copy", store, "t", "u").code == 0, "it moves bytes"
+    assert graphkit("copy", runs, "t", "u").code == 0, "it moves bytes"
 
 
 class Colour(enum.Enum):

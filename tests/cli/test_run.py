@@ -20,14 +20,14 @@ def log_of(store, thread="t"):
     return list(load_app("shop:app", str(store)).get_state(RunnableConfig(thread)).state["log"])
 
 
-def test_a_run_step_by_step(tmp_path, shop):
-    done = run(tmp_path / "runs")
+def test_a_run_step_by_step(runs, shop):
+    done = run(runs)
     assert done.out == (
         "   0 __START__\n"
         '   1 reserve                  log=["reserved lamp"]\n'
         "t stopped after 1 step and waits inside approve: Ship lamp?\n"
     )
-    on = graphkit("resume", tmp_path / "runs", "t", "--app", shop, "--value", '"yes"', "--set", "city=Bern")
+    on = graphkit("resume", runs, "t", "--app", shop, "--value", '"yes"', "--set", "city=Bern")
     assert on.out == (
         '   1 approve                  log=["approval: yes"]\n'
         '   2 ship                     log=["shipped to Bern"]  place={"city": "Bern"}\n'
@@ -35,28 +35,27 @@ def test_a_run_step_by_step(tmp_path, shop):
     )
 
 
-def test_a_run_as_lines_of_json(tmp_path, shop):
-    lines = [json.loads(line) for line in run(tmp_path / "runs", "--json").lines]
+def test_a_run_as_lines_of_json(runs, shop):
+    lines = [json.loads(line) for line in run(runs, "--json").lines]
     assert [line.get("node") for line in lines] == ["__START__", "reserve", None]
     assert lines[1]["update"] == {"log": ["reserved lamp"]}
     assert lines[2]["status"] == "interrupted"
     assert lines[2]["interrupts"][0]["payload"] == {"question": "Ship lamp?"}
 
 
-def test_what_starts_a_run(tmp_path, shop):
-    store = tmp_path / "runs"
-    graphkit("run", store, "--app", shop, "-t", "t", "--input", "-", "--meta", "user=anna", stdin=INPUT)
-    assert read_json("threads", store, "--meta", "user=anna")[0]["thread"] == "t"
-    limited = run(store, "--max-iterations", "1", thread="u")
+def test_what_starts_a_run(runs, shop):
+    graphkit("run", runs, "--app", shop, "-t", "t", "--input", "-", "--meta", "user=anna", stdin=INPUT)
+    assert read_json("threads", runs, "--meta", "user=anna")[0]["thread"] == "t"
+    limited = run(runs, "--max-iterations", "1", thread="u")
     assert_refused(limited, 4, "max_iterations")
 
 
 @pytest.mark.parametrize("app", ["shop:graph", "shop:made", "shop:app"])
-def test_what_an_app_may_be(tmp_path, shop, app):
-    assert run(tmp_path / "runs", app=app).code == 0
+def test_what_an_app_may_be(runs, shop, app):
+    assert run(runs, app=app).code == 0
 
 
-def test_what_is_no_app(tmp_path, shop):
+def test_what_is_no_app(runs, shop):
     for app, message in (
         ("shop", "--app must be module:object"),
         ("shop:", "--app must be module:object"),
@@ -67,14 +66,14 @@ def test_what_is_no_app(tmp_path, shop):
         ("os:graph", "os has no graph; it has no graph\n"),
         ("shop:number", "shop:number is of type int; name a graph, or a function that returns one"),
     ):
-        done = run(tmp_path / "runs", app=app)
+        done = run(runs, app=app)
         assert_refused(done, 2, message)
-        assert not (tmp_path / "runs").exists()
+        assert not runs.exists()
 
 
-def test_an_app_that_needs_a_module_that_is_not_there(tmp_path, shop):
+def test_an_app_that_needs_a_module_that_is_not_there(tmp_path, runs, shop):
     (tmp_path / "needy.py").write_text("import nothing_of_this_name\n")
-    assert "needs the module nothing_of_this_name" in run(tmp_path / "runs", app="needy:app").err
+    assert "needs the module nothing_of_this_name" in run(runs, app="needy:app").err
 
 
 @pytest.mark.parametrize(
@@ -90,18 +89,18 @@ def test_an_app_that_needs_a_module_that_is_not_there(tmp_path, shop):
         ("def app(x): return x", "failed: TypeError: app() missing 1 required positional argument: 'x'; --debug"),
     ],
 )
-def test_an_app_that_fails_is_reported_with_the_place(tmp_path, shop, write_module, text, message):
+def test_an_app_that_fails_is_reported_with_the_place(tmp_path, runs, shop, write_module, text, message):
     write_module("broken", f"# a module\n{text}\n")
-    done = run(tmp_path / "runs", app="broken:app")
+    done = run(runs, app="broken:app")
     assert (done.code, done.err.count("\n"), "Traceback" in done.err) == (2, 1, False)
     assert message.format(here=tmp_path / "broken.py") in done.err
-    assert not (tmp_path / "runs").exists()
+    assert not runs.exists()
 
 
 @pytest.mark.parametrize("text", ["app = StateGraph({}).compile()", "def app(): return StateGraph({}).compile()"])
-def test_an_app_that_cannot_be_built(tmp_path, write_module, text):
+def test_an_app_that_cannot_be_built(runs, write_module, text):
     write_module("broken", f"from graphkit import StateGraph\n{text}\n")
-    done = run(tmp_path / "runs", app="broken:app")
+    done = run(runs, app="broken:app")
     assert (done.code, done.err.count("\n"), "no entry point" in done.err) == (3, 1, True)
 
 
@@ -115,108 +114,105 @@ def test_an_app_with_a_saver_of_its_own(shop, write_module):
     assert_refused(without, 2, "name a checkpoint directory")
 
 
-def test_the_directory_may_stand_in_the_environment(tmp_path, shop):
-    graphkit("run", "--app", shop, "--thread", "t", "--input", INPUT, GRAPHKIT_DIR=str(tmp_path / "runs"))
-    done = graphkit("answer", "t", "--value", '"yes"', GRAPHKIT_DIR=str(tmp_path / "runs"))
+def test_the_directory_may_stand_in_the_environment(runs, shop):
+    graphkit("run", "--app", shop, "--thread", "t", "--input", INPUT, GRAPHKIT_DIR=str(runs))
+    done = graphkit("answer", "t", "--value", '"yes"', GRAPHKIT_DIR=str(runs))
     assert done.code == 0
-    assert read_json("show", "t", GRAPHKIT_DIR=str(tmp_path / "runs"))["recorded"] != {}
+    assert read_json("show", "t", GRAPHKIT_DIR=str(runs))["recorded"] != {}
     assert graphkit("show", "t").code == 2
 
 
-def test_bad_input(tmp_path, shop):
+def test_bad_input(runs, shop):
     deep = "[" * 100_000
     for given, message in (
         ("{", "--input is not JSON"),
         ("[1]", "--input must be a JSON object"),
         (deep, "--input is not JSON"),
     ):
-        done = run(tmp_path / "runs", given=given)
+        done = run(runs, given=given)
         assert_refused(done, 2, message)
-    done = run(tmp_path / "runs", "--meta", f"key={deep}")
+    done = run(runs, "--meta", f"key={deep}")
     assert_refused(done, 2, "--meta: the value of key is nested too deeply")
 
 
-def test_a_failing_node_is_one_sentence(tmp_path, shop):
-    done = run(tmp_path / "runs", given='{"item": "ghost"}')
+def test_a_failing_node_is_one_sentence(runs, shop):
+    done = run(runs, given='{"item": "ghost"}')
     assert done.code == 4
     assert done.err.count("\n") == 1
     assert "no such item" in done.err
     assert "Traceback" not in done.err
-    assert read_json("threads", tmp_path / "runs")[0]["status"] == "failed"
-    debug = run(tmp_path / "runs", "--debug", thread="u", given='{"item": "ghost"}')
+    assert read_json("threads", runs)[0]["status"] == "failed"
+    debug = run(runs, "--debug", thread="u", given='{"item": "ghost"}')
     assert "ValueError: no such item" in debug.err
     assert "Traceback" in debug.err
     # Once its cause is gone, it goes on.
-    resumed = graphkit("resume", tmp_path / "runs", "t", "--app", shop, "--set", "item=lamp")
+    resumed = graphkit("resume", runs, "t", "--app", shop, "--set", "item=lamp")
     assert resumed.code == 0
-    assert log_of(tmp_path / "runs") == ["reserved lamp"]
+    assert log_of(runs) == ["reserved lamp"]
 
 
-def test_a_number_that_only_python_takes_for_json_is_refused(tmp_path, shop):
-    assert_refused(run(tmp_path / "runs", given='{"item": NaN}'), 2, "--input is not JSON: JSON has no NaN")
+def test_a_number_that_only_python_takes_for_json_is_refused(runs, shop):
+    assert_refused(run(runs, given='{"item": NaN}'), 2, "--input is not JSON: JSON has no NaN")
 
 
 @pytest.mark.requirement("G36", "H42", "H43")
-def test_resume_from_a_checkpoint_with_other_values(tmp_path, shop):
-    store = tmp_path / "runs"
-    resume = ["resume", store, "t", "--app", shop]
-    run(store)
+def test_resume_from_a_checkpoint_with_other_values(runs, shop):
+    resume = ["resume", runs, "t", "--app", shop]
+    run(runs)
     graphkit(*resume, "--value", '"yes"', "--set", "city=Bern")
-    before = read_json("history", store, "t")
+    before = read_json("history", runs, "t")
     approved = next(row for row in before if row["node"] == "approve")
     end_of_id = approved["id"][-8:]
     done = graphkit(*resume, "--checkpoint", end_of_id, "--set", "city=Thun")
     assert done.code == 0
-    assert log_of(store)[-1] == "shipped to Thun"
+    assert log_of(runs)[-1] == "shipped to Thun"
     # The checkpoint that it went on from, and all others, are as they were.
-    after = read_json("history", store, "t")
+    after = read_json("history", runs, "t")
     unchanged = [{**row, "status": None} for row in before]
     assert after[-len(before) :] == unchanged
 
 
 @pytest.mark.requirement("H46")
-def test_a_graph_without_the_stored_node(tmp_path, shop):
-    store = tmp_path / "runs"
-    run(store)
-    before = read_json("history", store, "t")
-    done = graphkit("resume", store, "t", "--app", "shop:changed", "--value", '"yes"')
+def test_a_graph_without_the_stored_node(runs, shop):
+    run(runs)
+    before = read_json("history", runs, "t")
+    done = graphkit("resume", runs, "t", "--app", "shop:changed", "--value", '"yes"')
     assert done.code == 4
     assert "the stored next node 'approve' is not a node of this graph" in done.err
-    assert read_json("history", store, "t") == before
+    assert read_json("history", runs, "t") == before
     # An earlier checkpoint that fits is a way on.
     first = before[-1]["id"]
-    assert graphkit("resume", store, "t", "--app", "shop:changed", "--checkpoint", first).code == 0
+    assert graphkit("resume", runs, "t", "--app", "shop:changed", "--checkpoint", first).code == 0
 
 
 @pytest.mark.requirement("H45")
-def test_recovery_from_a_damaged_end(tmp_path, shop):
-    store = tmp_path / "runs"
-    run(store)
-    graphkit("answer", store, "t", "--value", '"yes"')
-    damage(store, "t")  # the answer
-    refused = graphkit("resume", store, "t", "--app", shop)
+def test_recovery_from_a_damaged_end(runs, shop):
+    run(runs)
+    graphkit("answer", runs, "t", "--value", '"yes"')
+    damage(runs, "t")  # the answer
+    refused = graphkit("resume", runs, "t", "--app", shop)
     assert refused.code == 12
     assert "is damaged" in refused.err
-    done = graphkit("resume", store, "t", "--app", shop, "--recover", "--json")
+    done = graphkit("resume", runs, "t", "--app", shop, "--recover", "--json")
     assert done.code == 0
     assert done.json["status"] == "interrupted"
     assert "the newest checkpoint that can be read is" in done.err
-    assert log_of(store) == ["reserved lamp"]
-    assert graphkit("resume", store, "t", "--app", shop, "--recover", "--value", "1").code == 2
+    assert log_of(runs) == ["reserved lamp"]
+    assert graphkit("resume", runs, "t", "--app", shop, "--recover", "--value", "1").code == 2
 
 
-def test_resuming_with_an_answer_that_no_interrupt_asks_for(tmp_path, shop):
-    run(tmp_path / "runs")
-    graphkit("resume", tmp_path / "runs", "t", "--app", shop, "--value", "1")
-    again = graphkit("resume", tmp_path / "runs", "t", "--app", shop)
+def test_resuming_with_an_answer_that_no_interrupt_asks_for(runs, shop):
+    run(runs)
+    graphkit("resume", runs, "t", "--app", shop, "--value", "1")
+    again = graphkit("resume", runs, "t", "--app", shop)
     assert again.out == "t finished after 0 steps\n"
-    answered = graphkit("resume", tmp_path / "runs", "t", "--app", shop, "--value", "1")
+    answered = graphkit("resume", runs, "t", "--app", shop, "--value", "1")
     assert_refused(answered, 4, "nothing waits for an answer")
-    assert graphkit("resume", tmp_path / "runs", "x", "--app", shop).code == 11
+    assert graphkit("resume", runs, "x", "--app", shop).code == 11
 
 
-def test_asynchronous_nodes_run_too(tmp_path, shop):
-    done = run(tmp_path / "runs", app="shop:asynchronous")
+def test_asynchronous_nodes_run_too(runs, shop):
+    done = run(runs, app="shop:asynchronous")
     assert done.lines[-1] == "t finished after 1 step"
 
 
@@ -233,7 +229,7 @@ app = app.add_edge(START, "a").add_edge("a", "b").add_edge("b", END).compile()
 """
 
 
-def test_sigterm_while_a_node_prints_stops_at_the_node_boundary(tmp_path, launcher):
+def test_sigterm_while_a_node_prints_stops_at_the_node_boundary(tmp_path, runs, launcher):
     (tmp_path / "flow.py").write_text(LOUD)
     command = ["-m", "graphkit", "run", "runs", "--app", "flow:app", "-t", "t", "--input", '{"n": 0}']
     with launcher.start(*command, cwd=tmp_path, has_errors=True) as process:
@@ -243,7 +239,7 @@ def test_sigterm_while_a_node_prints_stops_at_the_node_boundary(tmp_path, launch
         out, _ = process.communicate()
     assert process.returncode == 0
     assert out.splitlines()[-1] == "t stopped after 1 step and waits before b: pause"
-    assert read_json("show", tmp_path / "runs", "t")["state"] == {"n": 1}
+    assert read_json("show", runs, "t")["state"] == {"n": 1}
 
 
 FUSSY = """
@@ -280,10 +276,10 @@ app = make()
 
 
 @pytest.fixture
-def fussy(tmp_path, write_module):
+def fussy(runs, write_module):
     """A module `fussy` whose states pydantic checks."""
     write_module("fussy", FUSSY)
-    return tmp_path / "runs"
+    return runs
 
 
 LIBRARY_WORDS = ("Value error", "validation error", "Input should", "errors.pydantic.dev", "input_value", "[type=")

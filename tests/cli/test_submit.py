@@ -13,29 +13,27 @@ def submit(store, *options, app="shop:app"):
     return graphkit("submit", store, "--app", app, "--input", INPUT, *options)
 
 
-def test_a_submitted_run_waits_for_a_worker(tmp_path, shop):
-    store = tmp_path / "runs"
-    submitted = submit(store, "-t", "t", "--meta", "user=anna")
+def test_a_submitted_run_waits_for_a_worker(runs, shop):
+    submitted = submit(runs, "-t", "t", "--meta", "user=anna")
     assert submitted.out == "t is queued\n"
-    (row,) = read_json("threads", store, "--status", "queued")
+    (row,) = read_json("threads", runs, "--status", "queued")
     assert row["metadata"]["user"] == "anna"
-    shown = read_json("show", store, "t")
+    shown = read_json("show", runs, "t")
     assert shown["status"] == "queued"
-    assert read_json("stats", store)["statuses"] == {"queued": 1}
-    watched = graphkit("watch", store, "t", "--limit", "1")
+    assert read_json("stats", runs)["statuses"] == {"queued": 1}
+    watched = graphkit("watch", runs, "t", "--limit", "1")
     _, *change = watched.lines[0].split()
     assert change == ["t", "queued"]
-    assert_refused(submit(store, "-t", "t"), 17, "its run is queued")
-    assert_shows(graphkit("worker", store, "--app", shop, "--once"), 0, "resumed 1 run\n")
-    (row,) = read_json("threads", store)
+    assert_refused(submit(runs, "-t", "t"), 17, "its run is queued")
+    assert_shows(graphkit("worker", runs, "--app", shop, "--once"), 0, "resumed 1 run\n")
+    (row,) = read_json("threads", runs)
     assert row["status"] == "interrupted"
 
 
-def test_a_time_and_a_key(tmp_path, shop):
-    store = tmp_path / "runs"
+def test_a_time_and_a_key(runs, shop):
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     at = tomorrow.isoformat(timespec="seconds")
-    submit_order = partial(submit, store, "--key", "order-17", "--json")
+    submit_order = partial(submit, runs, "--key", "order-17", "--json")
     first = submit_order("--at", at).json
     thread = first["thread"]
     assert first["status"] == "queued"
@@ -43,18 +41,17 @@ def test_a_time_and_a_key(tmp_path, shop):
     assert first["key"] == "order-17"
     again = submit_order().json
     assert again == {**again, "thread": thread, "at": at}
-    assert_shows(graphkit("threads", store), 0, f"not before {at}")
-    served = graphkit("worker", store, "--app", shop, "--once")
+    assert_shows(graphkit("threads", runs), 0, f"not before {at}")
+    served = graphkit("worker", runs, "--app", shop, "--once")
     assert served.out == "resumed 0 runs\n"
-    early = graphkit("resume", store, thread, "--app", shop)
+    early = graphkit("resume", runs, thread, "--app", shop)
     assert early.lines[-1] == f"{thread} is queued: its time has not come"
-    assert_refused(submit(store, "--at", "tomorrow"), 2, "--at: tomorrow is not a time")
+    assert_refused(submit(runs, "--at", "tomorrow"), 2, "--at: tomorrow is not a time")
 
 
-def test_a_queued_thread_is_not_idle(tmp_path, shop):
-    store = tmp_path / "runs"
-    submit(store, "-t", "t")
-    with FileSystemSaver(store) as saver:
+def test_a_queued_thread_is_not_idle(runs, shop):
+    submit(runs, "-t", "t")
+    with FileSystemSaver(runs) as saver:
         assert [*saver.delete_idle(idle_since=datetime.now(UTC) + timedelta(days=1), dry_run=True)] == ["t"]
-    assert graphkit("prune", store, "--idle", "0s", "--interrupted", "--yes").out == "no thread is idle for 0s\n"
-    assert read_json("threads", store)[0]["status"] == "queued"
+    assert graphkit("prune", runs, "--idle", "0s", "--interrupted", "--yes").out == "no thread is idle for 0s\n"
+    assert read_json("threads", runs)[0]["status"] == "queued"

@@ -56,9 +56,6 @@ def test_a_schedule_is_not_among_the_threads(tmp_path, runs):
 def test_what_is_wrong_is_said(runs):
     for done, text in (
         (add(runs, cron="0 9 * *"), "five fields"),
-        (add(runs, cron="61 9 * * *"), "Bad minute"),
-        (add(runs, "--timezone", "Europe/Zurch"), "did you mean 'Europe/Zurich'"),
-        (add(runs, name=""), "name of a schedule"),
         (add(runs, "--input", "[1]"), "JSON object"),
     ):
         assert (done.code in {2, 18}, text in done.err) == (True, True), done.err

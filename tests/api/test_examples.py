@@ -79,15 +79,7 @@ accepted  welcome.txt
 
 @pytest.mark.parametrize(("answers", "verdict"), [("yes", "accepted"), ("no", "rejected")])
 def test_document_review(run, fresh_folder, answers, verdict):
-    lines = run("01_document_review.py", "--answers", answers).splitlines(keepends=True)
-    assert lines[:4] == [
-        "read agreement.txt\n",
-        "measure agreement.txt\n",
-        "agreement.txt: a sentence of 58 words. Accept it? (y/n)\n",
-        "judge agreement.txt\n",
-    ]
-    assert lines[-12] == "report report.txt\n"
-    assert "".join(lines[-11:]) == REPORT.format(verdict)
+    assert run("01_document_review.py", "--answers", answers).endswith(f"report report.txt\n{REPORT.format(verdict)}")
     assert (fresh_folder / "runs/review/report.txt").read_text(encoding="utf-8") == REPORT.format(verdict)
     assert run("01_document_review.py") == REPORT.format(verdict), "a finished review only shows its report again"
     assert sorted(path.name for path in (fresh_folder / "runs/review").iterdir()) == ["report.txt", "work.log"]
@@ -243,13 +235,6 @@ def test_data_pipeline_fails_once_and_goes_on_in_another_process(run, start, fre
         "stage 3: analyze",
         "stage 4: report",
         "4 values, 20.0 on average, 23.0 at most",
-    ]
-    assert [checkpoint.node_id for checkpoint in saver.list(RunnableConfig("pipeline"))][::-1] == [
-        "__START__",
-        "ingest",
-        "preprocess",
-        "analyze",
-        "report",
     ]
 
 

@@ -9,7 +9,6 @@ import sys
 import tomllib
 import typing
 from concurrent.futures import Executor
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -176,19 +175,6 @@ def test_everything_public_is_documented(module):
         if (inspect.isclass(thing) or inspect.isfunction(thing)) and not thing.__doc__:
             missing.append(name)
     assert missing == []
-
-
-def test_the_savers_are_found_by_name():
-    found = {point.name: point.load() for point in entry_points(group="graphkit.savers")}
-    assert found == {
-        "memory": savers.MemorySaver,
-        "versioned_memory": savers.VersionedMemorySaver,
-        "file": savers.FileSystemSaver,
-        "disk": savers.FileSystemSaver,
-        "filesystem": savers.FileSystemSaver,
-        "sqlite": savers.SqliteSaver,
-        "postgres": savers.PostgresSaver,
-    }
 
 
 def test_every_benchmark_can_be_chosen_and_is_described():

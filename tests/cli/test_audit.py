@@ -11,7 +11,7 @@ from graphkit.errors import AccessDeniedError
 from graphkit.testing import made
 from savers import AccessControlledSaver, AuditedSaver, AuditLog, FileSystemSaver, acting_as, policies
 from tests.support.audit_logs import list_files, read_entries, write_entries
-from tests.support.terminal import assert_shows, graphkit, read_json
+from tests.support.terminal import assert_refused, assert_shows, graphkit, read_json
 
 pytestmark = pytest.mark.requirement("P72")
 KEY = bytes(range(32))
@@ -128,8 +128,7 @@ def test_an_export_that_fails_leaves_the_file_as_it_was(audited, tmp_path):
     assert graphkit("audit", "export", audited / "log", "--output", output).code == 12
     assert output.read_text() == "older"
     missing = graphkit("audit", "export", audited / "log", "--output", tmp_path / "no" / "audit.jsonl")
-    assert missing.code == 15
-    assert f"cannot write {tmp_path / 'no'}" in missing.err
+    assert_refused(missing, 15, f"cannot write {tmp_path / 'no'}")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.jsonl", "log", "store"]
 
 

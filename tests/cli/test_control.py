@@ -301,8 +301,7 @@ def test_without_a_terminal_an_answer_is_an_option(waiting):
         (["--value", "1", "--text", "a"], "not both"),
     ):
         done = graphkit("answer", waiting, "order-17", *options, terminal="--json" in options)
-        assert done.code == 2
-        assert message in done.err
+        assert_refused(done, 2, message)
 
 
 def test_the_directory_of_an_answer_can_be_omitted(waiting):

@@ -86,8 +86,7 @@ def test_a_thread_whose_key_is_missing_is_listed_as_sealed(store, keys):
 
 def test_verify_without_keys(store):
     done = graphkit("verify", store)
-    assert done.code == 21
-    assert "the checksums are right; give the keys to check the rest: --key-file names them" in done.out
+    assert_shows(done, 21, "the checksums are right; give the keys to check the rest: --key-file names them")
     assert {row["state"] for row in read_json("verify", store)["problems"]} == {"sealed"}
 
 

@@ -85,11 +85,9 @@ def test_an_interrupt_with_a_deadline(store):
 def test_an_answer_that_is_too_late(store, what):
     run(store, what, seconds=0)
     late = graphkit("answer", store, "t", "--text", "yes")
-    assert late.code == 16
-    assert "the answer is too late: the deadline of interrupt" in late.err
+    terminal.assert_refused(late, 16, "the answer is too late: the deadline of interrupt")
     late = graphkit("resume", store, "t", "--app", "naps:app", "--value", '"yes"')
-    assert late.code == 4
-    assert "the answer is too late" in late.err
+    terminal.assert_refused(late, 4, "the answer is too late")
     graphkit("worker", store, "--app", "naps:app", "--once")
     shown = read_json("show", store, "t")
     if what == "default":

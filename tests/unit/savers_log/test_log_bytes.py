@@ -1,5 +1,7 @@
 """What every medium of a log promises."""
 
+from contextlib import ExitStack
+
 import pytest
 
 from savers._filesystem.io import FileIO
@@ -12,44 +14,24 @@ from savers.log import Change, MemoryLogBytes
 BEGINNING = b"B" * HEADER_SIZE
 
 
-class Memory:
-    """Makes objects over the same bytes in memory."""
-
-    def __init__(self):
-        self.data = bytearray()
-
-    def make(self):
-        return MemoryLogBytes(data=self.data)
-
-    def close(self):
-        pass
-
-
-class Files:
-    """Makes objects over the same file."""
-
-    def __init__(self, directory):
-        self.io = FileIO()
-        self.path = str(directory / "log")
-        self.lock = WriteLock(self.io, str(directory / "lock"), lambda: None, 10)
-        self.made = []
-
-    def make(self):
-        self.made.append(FileLogBytes(self.io, self.path, self.lock))
-        return self.made[-1]
-
-    def close(self):
-        for medium in self.made:
-            medium.close()
-        self.lock.close()
-
-
 @pytest.fixture(params=["memory", "file"])
 def make(request, tmp_path):
     """A function that makes one more object over the same bytes."""
-    medium = Memory() if request.param == "memory" else Files(tmp_path)
-    yield medium.make
-    medium.close()
+    if request.param == "memory":
+        data = bytearray()
+        yield lambda: MemoryLogBytes(data=data)
+        return
+    io = FileIO()
+    lock = WriteLock(io, str(tmp_path / "lock"), lambda: None, 10)
+    with ExitStack() as stack:
+        stack.callback(lock.close)
+
+        def make_file():
+            medium = FileLogBytes(io, str(tmp_path / "log"), lock)
+            stack.callback(medium.close)
+            return medium
+
+        yield make_file
 
 
 def write(medium, *parts):

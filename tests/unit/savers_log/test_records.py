@@ -138,21 +138,19 @@ def test_a_record_of_a_newer_format_is_refused_or_passed_over():
     assert [frame.type for frame in scan(followed_by(0x80))][3:] == [0x80, WRITE]
 
 
-@pytest.mark.parametrize(
-    ("start", "end"), [(0, 5), (5, 5), (3, 100)], ids=["before the records", "none", "beyond the end"]
-)
-def test_a_run_that_is_not_there_is_refused(start, end):
-    data = make_data(12)
-    places = [0, *(frame.offset for frame in scan(data))]
-    with pytest.raises(CheckpointCorruptionError):
-        records_of(data).read_run(places[start], places[end] if end < len(places) else len(data) + 50)
+NO_RUNS = {
+    "before the records": lambda frames: (0, frames[4].offset),
+    "none": lambda frames: (frames[4].offset, frames[4].offset),
+    "beyond the end": lambda frames: (frames[2].offset, frames[-1].end + 50),
+    "inside a record": lambda frames: (frames[2].offset, frames[4].end - 1),
+}
 
 
-def test_a_run_that_ends_inside_a_record_is_refused():
+@pytest.mark.parametrize("kind", NO_RUNS)
+def test_a_run_that_is_not_there_is_refused(kind):
     data = make_data(12)
-    frames = scan(data)
     with pytest.raises(CheckpointCorruptionError):
-        records_of(data).read_run(frames[2].offset, frames[4].end - 1)
+        records_of(data).read_run(*NO_RUNS[kind](scan(data)))
 
 
 class Racing(MemoryLogBytes):

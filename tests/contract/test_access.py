@@ -4,8 +4,9 @@ import pytest
 
 from graphkit import HasVersions
 from graphkit.testing import SaverContract
-from savers import AccessControlledSaver, MemorySaver, VersionedMemorySaver
+from savers import AccessControlledSaver, VersionedMemorySaver
 from tests.contract.test_filesystem import TestFileSystemSaverThatNeverSyncs as OnFiles
+from tests.contract.test_memory import TestMemorySaver as OnMemory
 from tests.contract.test_postgres import TestPostgresSaver as OnPostgres
 from tests.contract.test_sqlite import TestSqliteSaver as OnSqlite
 
@@ -31,9 +32,8 @@ class Guarded:
 
 
 @pytest.mark.sweep(30, of="tests")
-class TestMemory(SaverContract):
-    def make_saver(self):
-        return AccessControlledSaver(MemorySaver(), allow_all)
+class TestMemory(Guarded, OnMemory):
+    pass
 
 
 @pytest.mark.requirement("P71")
@@ -59,4 +59,4 @@ class TestPostgres(Guarded, OnPostgres):
     pass
 
 
-del OnFiles, OnPostgres, OnSqlite  # pytest would collect them here, too
+del OnFiles, OnMemory, OnPostgres, OnSqlite  # pytest would collect them here, too

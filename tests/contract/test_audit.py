@@ -4,14 +4,14 @@ from contextlib import closing
 
 import pytest
 
-from graphkit.testing import SaverContract
-from savers import AuditedSaver, AuditLog, MemorySaver, SubjectKeys, VersionedMemorySaver
+from savers import AuditedSaver, AuditLog, SubjectKeys
 from tests.contract.test_access import Guarded
 from tests.contract.test_filesystem import (
     TestFileSystemSaverThatNeverSyncs as OnFiles,
     TestSaverWithOwnKeys as OnSealedFiles,
     choose_old,
 )
+from tests.contract.test_memory import TestMemorySaver as OnMemory, TestVersionedMemorySaver as OnVersionedMemory
 from tests.contract.test_postgres import TestPostgresSaver as OnPostgres, TestSealedPostgresSaver as OnSealedPostgres
 from tests.contract.test_sqlite import TestSealedSqliteSaver as OnSealedSqlite, TestSqliteSaver as OnSqlite
 from tests.support.reopening import KEYS
@@ -46,16 +46,6 @@ class Audited:
 
     def peek(self, saver, config):
         return super().peek(saver.delegate, config)
-
-
-class OnMemory(SaverContract):
-    def make_saver(self):
-        return MemorySaver()
-
-
-class OnVersionedMemory(SaverContract):
-    def make_saver(self):
-        return VersionedMemorySaver()
 
 
 @pytest.mark.sweep(30, of="tests")
@@ -105,9 +95,11 @@ class TestStackedOnPostgres(Audited, Guarded, OnSealedPostgres):
 
 del (
     OnFiles,
+    OnMemory,
     OnPostgres,
     OnSealedFiles,
     OnSealedPostgres,
     OnSealedSqlite,
     OnSqlite,
+    OnVersionedMemory,
 )  # pytest would collect them here, too

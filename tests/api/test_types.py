@@ -16,8 +16,8 @@ from tests.api.test_docs import ROOT, SCRIPTS
 
 TYPED = Path(__file__).with_name("typed")
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-STRICT_EXAMPLES = ["01_document_review.py", "06_data_pipeline.py"]
-"""The examples that are checked at strict settings."""
+STRICT = [TYPED / "usage.py", ROOT / "examples" / "01_document_review.py", ROOT / "examples" / "06_data_pipeline.py"]
+"""The files that are checked at strict settings."""
 
 
 @pytest.fixture
@@ -83,12 +83,21 @@ def names_in(directory):
     return sorted(path.name for path in directory.glob("*.py"))
 
 
-def test_the_api_has_these_types_for_mypy(mypy, tmp_path):
-    assert mypy(tmp_path, TYPED / "usage.py", options=["--strict"]) == []
+def test_the_api_has_these_types_and_two_examples_are_strict_for_mypy(mypy, tmp_path):
+    assert mypy(tmp_path, *STRICT, options=["--strict"]) == []
 
 
-def test_the_api_has_these_types_for_pyright(tmp_path):
-    assert pyright(tmp_path, TYPED / "usage.py", mode="strict") == []
+def test_the_api_has_these_types_and_two_examples_are_strict_for_pyright(tmp_path):
+    assert pyright(tmp_path, *STRICT, mode="strict") == []
+
+
+def test_examples_and_pages_have_no_errors_for_mypy(mypy, programs):
+    options = ["--check-untyped-defs", "--ignore-missing-imports"]
+    assert mypy(programs, *names_in(programs), options=options) == []
+
+
+def test_examples_and_pages_have_no_errors_for_pyright(programs):
+    assert pyright(programs, *names_in(programs), mode="standard") == []
 
 
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
@@ -103,17 +112,3 @@ def test_mistakes_are_found(mypy, tmp_path, checker):
 
     found = {int(re.search(r"\.py:(\d+)", error)[1]) for error in errors}
     assert found == expected
-
-
-def test_examples_and_pages_have_no_errors_for_mypy(mypy, programs):
-    options = ["--check-untyped-defs", "--ignore-missing-imports"]
-    assert mypy(programs, *names_in(programs), options=options) == []
-
-
-def test_examples_and_pages_have_no_errors_for_pyright(programs):
-    assert pyright(programs, *names_in(programs), mode="standard") == []
-
-
-def test_two_examples_are_strictly_typed(mypy, programs):
-    assert mypy(programs, *STRICT_EXAMPLES, options=["--strict"]) == []
-    assert pyright(programs, *STRICT_EXAMPLES, mode="strict") == []

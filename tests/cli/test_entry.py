@@ -267,16 +267,23 @@ def test_an_unexpected_error_is_a_sentence_too():
 # What is typed wrongly
 
 
-COMMANDS_OF_A_DIRECTORY = ["threads", "stats", "interrupts", "verify", "repair", "compact", "export"]
-
-
-def test_no_such_directory(tmp_path, runs):
-    runs.mkdir()
-    for command in COMMANDS_OF_A_DIRECTORY:
-        done = graphkit(command, tmp_path / "rns")
-        assert done.code == 18
-        assert done.err == f"graphkit: there is no directory {tmp_path / 'rns'}; did you mean runs?\n"
-        assert not (tmp_path / "rns").exists()
+@pytest.mark.parametrize("command", ["threads", "stats", "interrupts", "verify", "repair", "compact", "export"])
+@pytest.mark.parametrize(
+    ("name", "code", "message"),
+    [
+        ("rns", 18, "graphkit: there is no directory {}; did you mean runs?\n"),
+        ("photos", 13, "not a checkpoint directory: it has no graphkit.store"),
+        ("photos/a.jpg", 18, "is a file; name the directory"),
+    ],
+)
+def test_a_wrong_directory_is_refused_and_left_alone(runs, command, name, code, message):
+    place = runs.parent / name
+    for directory in (runs, runs.with_name("photos")):
+        directory.mkdir()
+        (directory / "a.jpg").touch()
+    before = sorted(runs.parent.rglob("*"))
+    assert_refused(graphkit(command, place), code, message.format(place))
+    assert sorted(runs.parent.rglob("*")) == before
 
 
 def test_no_directory_for_a_graph(runs, shop):
@@ -285,21 +292,6 @@ def test_no_directory_for_a_graph(runs, shop):
         done = graphkit(command, runs, "t", *rest, "--app", shop)
         assert_refused(done, 18, "there is no directory")
         assert not runs.exists()
-
-
-def test_no_checkpoint_directory(tmp_path):
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "photos" / "a.jpg").touch()
-    for command in COMMANDS_OF_A_DIRECTORY:
-        done = graphkit(command, tmp_path / "photos")
-        assert_refused(done, 13, "not a checkpoint directory: it has no graphkit.store")
-        assert [path.name for path in (tmp_path / "photos").iterdir()] == ["a.jpg"]
-
-
-def test_a_file_is_no_directory(tmp_path):
-    (tmp_path / "file").touch()
-    done = graphkit("threads", tmp_path / "file")
-    assert_refused(done, 18, "is a file; name the directory")
 
 
 def test_a_thread_is_named_whole_or_by_its_beginning(store):

@@ -1,5 +1,7 @@
 """interrupts, answer, update, fork, rollback: what is stored, and what a run makes of it."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from graphkit import RunnableConfig
@@ -254,37 +256,22 @@ def test_a_terminal_asks_for_one_answer_after_another(queue):
     assert ask(queue).out == "no pending interrupts\n"
 
 
-class CtrlC:
-    """A terminal whose user types one answer, and then Ctrl-C."""
-
-    typed = 0
-
-    def isatty(self):
-        return True
-
-    def readline(self):
-        self.typed += 1
-        if self.typed == 2:
-            raise KeyboardInterrupt
-        return "yes\n"
-
-
 def test_q_the_end_of_the_input_and_ctrl_c_end_the_questions(queue):
     for typed in (["q"], []):
         done = ask(queue, *typed)
         assert (done.code, done.lines[-1]) == (0, "answered 0 of 3 interrupts")
-    done = graphkit("answer", queue, terminal=True, width=300, stdin=CtrlC())
+    typed = Mock(side_effect=["yes\n", KeyboardInterrupt])
+    done = graphkit("answer", queue, terminal=True, width=300, stdin=typed)
     assert (done.code, done.lines[-2]) == (0, "answered 1 of 3 interrupts")
 
 
 def test_questions_that_were_answered_elsewhere_are_passed_over(queue):
-    class Slow(CtrlC):
-        def readline(self):
-            if graphkit("answer", queue, "order-17", "--text", "first").code:
-                raise KeyboardInterrupt
-            return "second\n"
+    def type_line():
+        if graphkit("answer", queue, "order-17", "--text", "first").code:
+            raise KeyboardInterrupt
+        return "second\n"
 
-    done = graphkit("answer", queue, terminal=True, stdin=Slow())
+    done = graphkit("answer", queue, terminal=True, stdin=type_line)
     assert "graphkit: thread 'order-17'" in done.err
     assert done.lines[-1] == "answered 0 of 3 interrupts"
 

@@ -87,18 +87,12 @@ def test_only_what_the_question_named_is_erased(store, saver):
         metadata = {"user": "ann"}
         saver.put(thread, Checkpoint(node_id="n", next_node_id="m", state={"x": 1}, metadata=metadata))
 
-    class Human:
-        """Says yes, after a worker has begun another thread of the same person."""
-
-        def isatty(self):
-            return True
-
-        def readline(self):
-            put("later")
-            return "y\n"
+    def type_line():
+        put("later")  # as a worker does that begins another thread of the same person
+        return "y\n"
 
     put("named")
-    done = graphkit("erase", store, "--where", "user=ann", terminal=True, stdin=Human())
+    done = graphkit("erase", store, "--where", "user=ann", terminal=True, stdin=type_line)
     assert (done.code, done.out) == (0, "erased 1 thread of 1\n")
     assert "erase named" in done.err
     assert sorted(saver.threads()) == ["import-a", "later", "order-17", "order-18"]

@@ -1,6 +1,5 @@
 """verify, repair, compact, prune, delete, release: each says what it did, and with --dry-run what it would do."""
 
-import io
 import logging
 import os
 import re
@@ -290,15 +289,11 @@ def test_idle_threads_in_a_script(idle, saver):
 def test_a_thread_in_use_again_stays(idle, saver):
     """A run takes the thread between the question and the answer."""
 
-    class Answer(io.StringIO):
-        def isatty(self):
-            return True
+    def type_line():
+        saver.put(RunnableConfig("order-18"), checkpoint(14, "x", "y", {}, 13))
+        return "y\n"
 
-        def readline(self, *_):
-            saver.put(RunnableConfig("order-18"), checkpoint(14, "x", "y", {}, 13))
-            return "y\n"
-
-    done = graphkit("prune", idle, "--idle", "30min", "--interrupted", terminal=True, stdin=Answer())
+    done = graphkit("prune", idle, "--idle", "30min", "--interrupted", terminal=True, stdin=type_line)
     assert done.out == (
         "deleted 1 thread idle for 30min (1 of them waits for a human); 1 thread stayed: in use again\n"
     )

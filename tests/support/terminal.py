@@ -23,6 +23,19 @@ class Terminal(io.StringIO):
 
 
 @dataclasses.dataclass(frozen=True)
+class Human:
+    """The input of a terminal whose lines a function types, when they are asked for."""
+
+    type_line: object
+
+    def isatty(self):
+        return True
+
+    def readline(self, *_):
+        return self.type_line()
+
+
+@dataclasses.dataclass(frozen=True)
 class Done:
     """What a command has done."""
 
@@ -40,12 +53,12 @@ class Done:
 
 
 def graphkit(*args, terminal=False, width=100, colour=False, stdin="", now=NOW, **environment):
-    """Run a command line in this process, in a CliContext of its own."""
+    """Run a command line in this process, in a CliContext of its own; `stdin` may be a function that types lines."""
     out, err = Terminal(is_terminal=terminal), Terminal(is_terminal=terminal)
     context = CliContext(
         out=out,
         err=err,
-        input=Terminal(stdin, is_terminal=terminal) if isinstance(stdin, str) else stdin,
+        input=Terminal(stdin, is_terminal=terminal) if isinstance(stdin, str) else Human(stdin),
         is_terminal=terminal,
         width=width,
         colour=colour,

@@ -166,12 +166,11 @@ def test_what_is_written_to_a_closed_standard_error_lands_in_no_file_of_the_stor
     assert all(b"noise" not in path.read_bytes() for path in files)
 
 
-def test_a_reader_that_has_seen_enough(store):
-    saver = FileSystemSaver(store, fsync="never")
-    for number in range(300):
-        long_name = f"copy-{number:03d}-{'x' * 200}"
-        saver.copy("order-17", long_name)
-    with subprocess.Popen([*GRAPHKIT, "threads", store], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+def test_a_reader_that_has_seen_enough(store, saver):
+    saver.put("long", checkpoint(1, START, "a", {"lines": ["x" * 100] * 3_000}))
+    with subprocess.Popen(
+        [*GRAPHKIT, "show", store, "long"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as running:
         running.stdout.readline()
         running.stdout.close()
         assert running.stderr.read() == b""

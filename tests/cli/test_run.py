@@ -280,7 +280,7 @@ def fussy(runs, write_module):
 LIBRARY_WORDS = ("Value error", "validation error", "Input should", "errors.pydantic.dev", "input_value", "[type=")
 
 
-def test_what_pydantic_refuses_is_said_without_its_words(fussy):
+def test_what_pydantic_refuses_is_said_stored_and_shown_without_its_words(fussy):
     for given, sentence in (
         ('{"count": 0}', "the input cannot be merged: Order: count: order at least one"),
         ('{"count": "x"}', "the input cannot be merged: Order: count: must be a valid integer, "),
@@ -291,10 +291,6 @@ def test_what_pydantic_refuses_is_said_without_its_words(fussy):
         assert done.err.startswith(f"graphkit: {sentence}")
         assert not any(word in done.err for word in LIBRARY_WORDS)
         assert done.err.count("\n") == 1
-
-
-def test_a_stored_failure_is_shown_without_the_words_of_pydantic(fussy):
-    graphkit("run", fussy, "--app", "fussy:app", "-t", "t", "--input", '{"count": 3}')
     reason = "Order: count:"  # a line of watch has no room for more
     for command in (["threads"], ["show", "t"], ["watch", "t", "--limit", "2"]):
         done = graphkit(command[0], fussy, *command[1:])

@@ -111,18 +111,6 @@ def start(launcher, place, clock, work):
         yield lambda what: start(what, clock.path, work)
 
 
-@pytest.fixture
-def start_quickly(launcher, place, clock, work):
-    """Starts a worker, in a process that has its packages imported."""
-
-    def start():
-        worker = launcher.start("-c", PROGRAM, *place, "serve", clock.path, work)
-        assert worker.stdout.readline() == "serving\n"
-        return worker
-
-    return start
-
-
 def due_times(saver, work):
     """The due times of the runs whose node was executed, each as often as it was."""
     threads = work.read_text().split()
@@ -188,7 +176,7 @@ def find_stage(saver, thread, due):
 
 
 @pytest.mark.requirement("W11")
-def test_a_worker_is_restarted_around_a_due_time(saver, start_quickly, clock, sweep):
+def test_a_worker_is_restarted_around_a_due_time(saver, start, clock, sweep):
     """It ends at any moment; its successor begins before or after that."""
     schedules.add(saver, "hourly", "0 * * * *", {}, created_at=BEGIN)
     random = Random(58)
@@ -196,26 +184,24 @@ def test_a_worker_is_restarted_around_a_due_time(saver, start_quickly, clock, sw
     stages = Counter()
     due = BEGIN - HOUR / 2
     threads = []
-    worker = start_quickly()
-    try:
-        with saver.watch(interval=0.002) as changes:
-            for number in range(rounds):
-                due += HOUR
-                threads.append(f"hourly-{due:%Y-%m-%dT%H:%MZ}")
-                successor = start_quickly() if number % 2 else None
-                clock.set(due)
-                if number % 3 == 0:
-                    while changes.get(PATIENCE).thread_id != threads[-1]:
-                        pass
-                else:
-                    time.sleep(random.uniform(0.0, 0.08))
-                end(worker, signal.SIGTERM if number % 5 == 0 else signal.SIGKILL)
-                stages[find_stage(saver, threads[-1], due)] += 1
-                worker = successor or start_quickly()
-                while find_stage(saver, threads[-1], due) != "finished":
-                    assert changes.get(PATIENCE) is not None
-    finally:
-        end(worker, signal.SIGKILL)
+    worker = start("serve")
+    with saver.watch(interval=0.002) as changes:
+        for number in range(rounds):
+            due += HOUR
+            threads.append(f"hourly-{due:%Y-%m-%dT%H:%MZ}")
+            successor = start("serve") if number % 2 else None
+            clock.set(due)
+            if number % 3 == 0:
+                while changes.get(PATIENCE).thread_id != threads[-1]:
+                    pass
+            else:
+                time.sleep(random.uniform(0.0, 0.08))
+            end(worker, signal.SIGTERM if number % 5 == 0 else signal.SIGKILL)
+            stages[find_stage(saver, threads[-1], due)] += 1
+            worker = successor or start("serve")
+            while find_stage(saver, threads[-1], due) != "finished":
+                assert changes.get(PATIENCE) is not None
+    end(worker, signal.SIGKILL)
     assert sorted(thread for thread in saver.threads() if thread.startswith("hourly-")) == threads
     for thread in threads:
         sources = [info.metadata["source"] for info in saver.history(RunnableConfig(thread))]

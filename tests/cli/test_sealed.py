@@ -10,6 +10,7 @@ import pytest
 from graphkit import RunnableConfig
 from graphkit.compat.go_agents import CheckpointConfig
 from savers import FileSystemSaver, KeyFile, PostgresSaver, SqliteSaver, SubjectKeys
+from tests.support.sweeps import in_turn
 from tests.support.terminal import assert_refused, assert_shows, checkpoint, graphkit, read_json
 
 SECRET = "lamp for Anna"
@@ -46,7 +47,7 @@ def in_postgres(server):
         connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
 
 
-@pytest.fixture(params=["directory", "sqlite", "postgres"])
+@pytest.fixture(params=in_turn(["directory", "sqlite", "postgres"], "store"))
 def store(request, tmp_path, keys):
     """The name of a sealed store."""
     if request.param == "directory":

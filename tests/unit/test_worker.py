@@ -3,6 +3,7 @@
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -15,27 +16,15 @@ from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from savers._filesystem.layout import locate_thread
 from tests.support.disks import HookedIO
-from tests.support.graphs import LOG, invoke, make_chain
+from tests.support.graphs import LOG, FlakyNode, asking, invoke, log_node, make_chain, make_chain_of
 from tests.support.savers import saver_fixture
-from tests.support.workers import PATIENCE, serving, status
+from tests.support.workers import PATIENCE, log_of, serving, status
 
 SOON = 0.01
 
 
 saver = saver_fixture(["memory", "file", "wrapped"])
-
-
-def log_of(**nodes):
-    """A graph of one node after the other, each with its name in the log; a value is what a node does besides."""
-    return make_chain(LOG, **{name: noting(name, action) for name, action in nodes.items()})
-
-
-def noting(name, action):
-    def node(state):
-        extra = action() if action else None
-        return {"log": [name, *([extra] if extra else [])]}
-
-    return node
+chain = partial(make_chain_of, LOG, {})
 
 
 def crash(app, thread, after):
@@ -45,27 +34,23 @@ def crash(app, thread, after):
             break
 
 
-def log(app, thread):
-    return [*app.get_state(RunnableConfig(thread)).state["log"]]
-
-
 # What is taken up
 
 
 def test_an_answered_run_goes_on(saver):
-    app = log_of(a=None, ask=lambda: interrupt("ok?"), b=None).compile(checkpoint_saver=saver)
+    app = chain("a", "ask", "b", ask=asking("ok?")).compile(checkpoint_saver=saver)
     app.invoke({}, RunnableConfig("t"))
     assert Worker(saver, app).run(once=True) == 0
     assert status(saver, "t") == "interrupted"
 
     answer(saver, "t", "yes")
     assert Worker(saver, app).run(once=True) == 1
-    assert log(app, "t") == ["a", "ask", "yes", "b"]
+    assert log_of(saver) == ["a", "yes", "b"]
     assert Worker(saver, app).run(once=True) == 0
 
 
 def test_a_run_stopped_before_a_node_goes_on_with_what_was_answered(saver):
-    app = log_of(a=None, b=None).compile(checkpoint_saver=saver, interrupt_before=["b"])
+    app = chain("a", "b").compile(checkpoint_saver=saver, interrupt_before=["b"])
     for thread in ("given", "passed", "open"):
         app.invoke({}, RunnableConfig(thread))
     answer(saver, "given", {"log": "by hand"})
@@ -73,23 +58,23 @@ def test_a_run_stopped_before_a_node_goes_on_with_what_was_answered(saver):
 
     assert Worker(saver, app).run(once=True) == 2
 
-    logs = {thread: log(app, thread) for thread in ("given", "passed", "open")}
+    logs = {thread: log_of(saver, thread) for thread in ("given", "passed", "open")}
     assert logs == {"given": ["a", "by hand", "b"], "passed": ["a", "b"], "open": ["a"]}
     assert status(saver, "open") == "interrupted"
 
 
 def test_a_stop_after_the_last_node_is_brought_to_its_end(saver):
-    app = log_of(a=None).compile(checkpoint_saver=saver, interrupt_after=["a"])
+    app = chain("a").compile(checkpoint_saver=saver, interrupt_after=["a"])
     for thread, value in (("given", {"log": "by hand"}), ("passed", None)):
         app.invoke({}, RunnableConfig(thread))
         answer(saver, thread, value)
     assert Worker(saver, app).run(once=True) == 1  # of the other nothing is left to do
-    assert log(app, "given") == ["a", "by hand"]
+    assert log_of(saver, "given") == ["a", "by hand"]
     assert Worker(saver, app).run(once=True) == 0
 
 
 def test_a_passed_stop_at_the_end_is_cleared_away_if_the_graph_wants_that(saver):
-    app = log_of(a=None).compile(checkpoint_saver=saver, interrupt_after=["a"], preserve=False)
+    app = chain("a").compile(checkpoint_saver=saver, interrupt_after=["a"], preserve=False)
     app.invoke({}, RunnableConfig("t"))
     answer(saver, "t", None)
     assert Worker(saver, app).run(once=True) == 1
@@ -97,27 +82,27 @@ def test_a_passed_stop_at_the_end_is_cleared_away_if_the_graph_wants_that(saver)
 
 
 def test_a_crashed_run_goes_on_where_it_was(saver):
-    app = log_of(a=None, b=None, c=None).compile(checkpoint_saver=saver)
+    app = chain("a", "b", "c").compile(checkpoint_saver=saver)
     crash(app, "t", after="b")
     assert Worker(saver, app).run(once=True) == 1
-    assert log(app, "t") == ["a", "b", "c"]
+    assert log_of(saver) == ["a", "b", "c"]
     assert len(saver.history(RunnableConfig("t"))) == 4
 
 
 def test_a_question_inside_an_embedded_graph(saver):
-    child = log_of(ask=lambda: interrupt("ok?"), after=None).compile()
+    child = chain("ask", "after", ask=asking("ok?")).compile()
     app = make_chain(LOG, child=child).compile(checkpoint_saver=saver)
     app.invoke({}, RunnableConfig("t"))
     assert Worker(saver, app).run(once=True) == 0
 
     answer(saver, "t", "yes")
     assert Worker(saver, app).run(once=True) == 1
-    assert log(app, "t") == ["ask", "yes", "after"]
+    assert log_of(saver) == ["yes", "after"]
     assert status(saver, "t") == "finished"
 
 
 def test_an_embedded_graph_with_a_saver_of_its_own_is_not_passed_by(saver):
-    child = log_of(a=None, b=None).compile(checkpoint_saver=MemorySaver(), interrupt_before=["b"])
+    child = chain("a", "b").compile(checkpoint_saver=MemorySaver(), interrupt_before=["b"])
     app = make_chain(LOG, child=child).compile(checkpoint_saver=saver)
     app.invoke({}, RunnableConfig("t"))
     assert Worker(saver, app).run(once=True) == 0
@@ -132,11 +117,11 @@ def test_an_asynchronous_graph(saver):
     invoke(app, {}, how="async")
     answer(saver, "t", "yes")
     assert Worker(saver, app).run(once=True) == 1
-    assert log(app, "t") == ["yes"]
+    assert log_of(saver) == ["yes"]
 
 
 def test_outputs_are_handed_out(saver):
-    app = log_of(a=None, b=None).compile(checkpoint_saver=saver)
+    app = chain("a", "b").compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
     seen = []
     Worker(saver, app, on_output=lambda thread, output: seen.append((thread, output.node))).run(once=True)
@@ -147,8 +132,8 @@ def test_outputs_are_handed_out(saver):
 
 
 def test_threads_of_other_graphs_are_left_alone_and_named_once(saver, caplog):
-    mine = log_of(a=None, b=None).compile(checkpoint_saver=saver)
-    other = log_of(a=None, b=None, c=None).compile(checkpoint_saver=saver)
+    mine = chain("a", "b").compile(checkpoint_saver=saver)
+    other = chain("a", "b", "c").compile(checkpoint_saver=saver)
     crash(other, "one", after="a")
     crash(other, "two", after="a")
     crash(mine, "mine", after="a")
@@ -165,10 +150,7 @@ def test_threads_of_other_graphs_are_left_alone_and_named_once(saver, caplog):
 
 
 def test_a_failed_run_waits_for_a_human(saver, caplog):
-    def fail():
-        raise ValueError("no luck")
-
-    app = log_of(a=None, b=fail).compile(checkpoint_saver=saver)
+    app = chain("a", b=FlakyNode("b", fails=True)).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         app.invoke({}, RunnableConfig("t"))
     assert Worker(saver, app).run(once=True) == 0
@@ -181,18 +163,14 @@ def test_a_failed_run_waits_for_a_human(saver, caplog):
 
 
 def test_failed_runs_are_taken_up_again_with_pauses_and_not_for_ever(saver):
-    tries, said, enough = [], [], threading.Event()
-
-    def fail():
-        tries.append(1)
-        raise ValueError("no luck")
+    said, enough, node = [], threading.Event(), FlakyNode("b", fails=True)
 
     def hear(record):
         said.append(record.getMessage())
         if "leaves it until its thread changes" in said[-1]:
             enough.set()
 
-    app = log_of(a=None, b=fail).compile(checkpoint_saver=saver)
+    app = chain("a", b=node).compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
     retry = RetryPolicy(max_attempts=4, initial_delay=SOON, jitter=False)
     handler = logging.Handler()
@@ -204,13 +182,13 @@ def test_failed_runs_are_taken_up_again_with_pauses_and_not_for_ever(saver):
             assert enough.wait(PATIENCE)
     finally:
         logger.removeHandler(handler)
-    assert len(tries) == 4
+    assert len(node.runs) == 4
     for line, part in zip(said, ("in 0.01 s", "in 0.02 s", "in 0.04 s", "leaves"), strict=True):
         assert part in line
 
 
 def test_a_missing_node_is_logged_and_does_not_keep_the_worker_busy(saver, caplog):
-    app = log_of(a=None, b=None).compile(checkpoint_saver=saver)
+    app = chain("a", "b").compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
     latest = saver.get(RunnableConfig("t"))
     lost = Checkpoint(node_id="a", next_node_id="lost", state=latest.state, metadata=latest.metadata)
@@ -224,11 +202,11 @@ def test_a_missing_node_is_logged_and_does_not_keep_the_worker_busy(saver, caplo
 
 
 def test_a_thread_with_another_run_is_left_alone(saver):
-    app = log_of(a=None, b=None).compile(checkpoint_saver=saver)
+    app = chain("a", "b").compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
     with saver.run_lock(RunnableConfig("t")), ThreadPoolExecutor(1) as pool:
         assert pool.submit(Worker(saver, app).run, once=True).result(PATIENCE) == 0
-    assert log(app, "t") == ["a"]
+    assert log_of(saver) == ["a"]
 
 
 def test_runs_that_share_a_write_lock_do_not_refuse_each_other(tmp_path):
@@ -274,7 +252,7 @@ def test_a_worker_looks_again_when_the_run_of_another_has_ended(tmp_path, monkey
     done = threading.Event()
     with FileSystemSaver(tmp_path / "runs", fsync="never") as store:
         saver = TakenBefore(store, left)
-        app = log_of(a=None, b=done.set).compile(checkpoint_saver=saver)
+        app = chain("a", b=FlakyNode("b", begun=done)).compile(checkpoint_saver=saver)
         crash(app, "t", after="a")
 
         with serving(Worker(saver, app, interval=pause)) as (served,):
@@ -289,31 +267,27 @@ def test_a_worker_looks_again_when_the_run_of_another_has_ended(tmp_path, monkey
 
 def test_an_answer_is_noticed(saver):
     done = threading.Event()
-    app = log_of(ask=lambda: interrupt("ok?"), b=done.set).compile(checkpoint_saver=saver)
+    app = chain(ask=asking("ok?"), b=FlakyNode("b", begun=done)).compile(checkpoint_saver=saver)
     with serving(Worker(saver, app, interval=SOON)):
         app.invoke({}, RunnableConfig("t"))
         answer(saver, "t", "yes")
         assert done.wait(PATIENCE)
 
 
-class Work:
-    """What a node does while a worker is stopped: it begins, and goes on when the worker has been told."""
+class Work(FlakyNode):
+    """A node that begins while a worker is stopped, and goes on when the worker has been told."""
 
     def __init__(self):
-        self.began, self.may_go_on = threading.Event(), threading.Event()
-
-    def __call__(self):
-        self.began.set()
-        assert self.may_go_on.wait(PATIENCE)
+        super().__init__("work", begun=threading.Event(), after=threading.Event())
 
     def stop_worker_of(self, app, *, before=lambda: None):
         """Stop a worker while the node executes; return how many runs it resumed."""
         worker = Worker(app.compile_config.saver, app, interval=SOON)
         with serving(worker) as (served,):
-            assert self.began.wait(PATIENCE)
+            assert self.begun.wait(PATIENCE)
             before()
             worker.stop()
-            self.may_go_on.set()
+            self.after.set()
         return served.result()
 
 
@@ -323,24 +297,24 @@ def test_stopping_stops_at_the_node_boundary_and_leaves_the_run_to_others(saver,
     app = app_with(work, saver, is_nested=is_nested)
     crash(app, "t", after="a")
     assert work.stop_worker_of(app) == 1
-    assert log(app, "t") == (["a"] if is_nested else ["a", "work"])
+    assert log_of(saver) == (["a"] if is_nested else ["a", "work"])
     assert not saver.interrupts("t")
     assert status(saver, "t") == "answered"
     assert Worker(saver, app).run(once=True) == 1
-    assert log(app, "t") == ["a", "work", "c"]
+    assert log_of(saver) == ["a", "work", "c"]
 
 
 def app_with(work, saver, *, is_nested):
     """A graph of the nodes a, work and c; the last two may be in a nested graph."""
-    graph = log_of(a=None, work=work, c=None)
+    graph = chain("a", "work", "c", work=work)
     if is_nested:
-        graph = make_chain(LOG, a=noting("a", None), child=log_of(work=work, c=None).compile())
+        graph = make_chain(LOG, a=log_node("a"), child=chain("work", "c", work=work).compile())
     return graph.compile(checkpoint_saver=saver)
 
 
 def test_a_stopped_worker_leaves_a_human_s_stop_alone(saver):
     work = Work()
-    app = log_of(a=None, work=work, c=None).compile(checkpoint_saver=saver, interrupt_before=["c"])
+    app = chain("a", "work", "c", work=work).compile(checkpoint_saver=saver, interrupt_before=["c"])
     crash(app, "t", after="a")
     assert work.stop_worker_of(app) == 1
     assert [stop.when for stop in saver.interrupts("t")] == ["before"]
@@ -360,16 +334,16 @@ def test_a_stopped_worker_leaves_a_run_that_others_paused(saver, is_nested):
 
 
 def test_a_worker_that_was_stopped_before_it_ran_does_nothing(saver):
-    app = log_of(a=None, b=None).compile(checkpoint_saver=saver)
+    app = chain("a", "b").compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
     worker = Worker(saver, app)
     worker.stop()
     assert worker.run() == 0
-    assert log(app, "t") == ["a"]
+    assert log_of(saver) == ["a"]
 
 
 def test_stopping_a_worker_stops_no_other_run_of_the_app(saver):
-    app = log_of(a=None, b=None, c=None).compile(checkpoint_saver=saver)
+    app = chain("a", "b", "c").compile(checkpoint_saver=saver)
     worker = Worker(saver, app)
     nodes = []
     for output in app.stream({}, RunnableConfig("t")):
@@ -380,7 +354,7 @@ def test_stopping_a_worker_stops_no_other_run_of_the_app(saver):
 
 def test_a_signal_just_before_the_sleep_is_not_lost(saver, monkeypatch):
     """A handler runs in the thread that it interrupts, whose locks do not keep it out."""
-    app = log_of(a=None).compile(checkpoint_saver=saver)
+    app = chain("a").compile(checkpoint_saver=saver)
     worker = Worker(saver, app, interval=3600)
     sleep = Watch._sleep_until
 

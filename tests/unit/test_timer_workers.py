@@ -10,7 +10,7 @@ from graphkit import RunnableConfig, interrupt, operations, sleep
 from graphkit.testing import ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
-from tests.support.graphs import LOG, Killed, asking, log_node, make_chain, make_graph, make_map
+from tests.support.graphs import LOG, FlakyNode, Killed, asking, fail_once, log_node, make_chain, make_graph, make_map
 from tests.support.savers import ListingSaver, saver_fixture
 from tests.support.times import HOUR, MOMENT, NOON
 from tests.support.workers import PATIENCE, log_of, serving, status, wait_for
@@ -132,14 +132,12 @@ def test_due_threads_are_taken_in_the_order_of_their_times(saver, clock):
 
 @pytest.mark.parametrize("kind", ["fork", "map"])
 def test_what_died_beside_a_sleeping_branch_goes_on_at_once(tmp_path, clock, kind):
-    deaths = [Killed()]
     seen = []
+    dying = fail_once(log_node("b"), Killed)
 
-    def die_once(_):
+    def die_once(state):
         seen.append(status(store))
-        if deaths:
-            raise deaths.pop()
-        return {"log": "b"}
+        return dying(state)
 
     def work(item):
         return die_once(item) if item else nap(HOUR)(item)
@@ -163,14 +161,7 @@ def test_what_died_beside_a_sleeping_branch_goes_on_at_once(tmp_path, clock, kin
 
 
 def test_what_died_after_the_timer_of_a_nested_graph_goes_on_at_once(saver, clock):
-    deaths = [Killed()]
-
-    def die_once(state):
-        if deaths:
-            raise deaths.pop()
-        return {"log": "b"}
-
-    inner = make_chain(nap=nap(HOUR), b=die_once).compile()
+    inner = make_chain(nap=nap(HOUR), b=fail_once(log_node("b"), Killed)).compile()
     app = make_chain(sub=make_chain(deep=inner).compile()).compile(checkpoint_saver=saver, clock=clock)
     app.invoke({}, T)
     clock.advance(HOUR)
@@ -184,24 +175,18 @@ def test_what_died_after_the_timer_of_a_nested_graph_goes_on_at_once(saver, cloc
 @pytest.mark.parametrize("who", ["worker", "human"])
 def test_what_was_stopped_beside_a_sleeping_branch_does_not_wait_for_its_timer(clock, who):
     saver = MemorySaver()
-    began, go_on = threading.Event(), threading.Event()
-
-    def work(state):
-        began.set()
-        assert go_on.wait(PATIENCE)
-        return {"log": "b"}
-
+    work = FlakyNode("b", begun=threading.Event(), after=threading.Event())
     graph = make_graph(LOG, "START>s s>nap,b b>c c>j nap>j j>END", nap=nap(HOUR), b=work)
     app = graph.compile(checkpoint_saver=saver, clock=clock)
     app.submit({}, T)
     worker = Worker(saver, app)
     with serving(worker):
-        assert began.wait(PATIENCE)
+        assert work.begun.wait(PATIENCE)
         if who == "worker":
             worker.stop()
         else:
             assert operations.pause(saver, T)
-        go_on.set()
+        work.after.set()
     other = Worker(saver, app)
     if who == "worker":
         assert (status(saver), other.run(once=True)) == ("answered", 1)

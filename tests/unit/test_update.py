@@ -16,6 +16,7 @@ from tests.support.graphs import (
     LOG,
     at_checkpoint,
     connect,
+    fail_once,
     log_node,
     make_chain,
     make_graph,
@@ -194,14 +195,8 @@ def test_an_operation_after_a_death_in_an_update_loses_nothing(saver, operation)
 
 
 def test_an_update_frees_no_stop_that_was_passed_but_not_left(saver):
-    runs = []
-
-    def b(state):
-        runs.append("b")
-        if len(runs) == 1:
-            raise KeyboardInterrupt
-
-    compiled = make_chain(LOG, b=b).compile(checkpoint_saver=saver, interrupt_before=["b"])
+    graph = make_chain(LOG, b=fail_once(log_node("b"), KeyboardInterrupt))
+    compiled = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
     compiled.invoke({}, CONFIG)
     with pytest.raises(KeyboardInterrupt):
         compiled.invoke(GraphResume({"log": "ok"}), CONFIG)

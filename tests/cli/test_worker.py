@@ -17,6 +17,7 @@ from savers._filesystem import layout
 from tests.support.command_process import PATIENCE, CommandProcess
 from tests.support.retention import fill, ids
 from tests.support.terminal import assert_refused, damage, graphkit as run_command
+from tests.support.workers import log_of
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
 
@@ -165,10 +166,6 @@ def work(place):
     return path.read_text().splitlines() if path.exists() else []
 
 
-def log(saver, thread):
-    return [*saver.get(RunnableConfig(thread)).state["log"]]
-
-
 def test_a_store_that_is_made_and_an_answer_from_elsewhere_are_noticed_without_polling(place, start):
     worker = start()
     with FileSystemSaver(place / "runs", fsync="never") as saver:
@@ -178,7 +175,7 @@ def test_a_store_that_is_made_and_an_answer_from_elsewhere_are_noticed_without_p
         assert asked["interrupts"][0]["reason"] == {"question": "ok?"}
         answer(saver, "t", "yes")
         worker.until(lambda line: line["node"] == "__END__")
-        assert log(saver, "t") == ["draft", "yes", "held", "publish"]
+        assert log_of(saver, "t") == ["draft", "yes", "held", "publish"]
     worker.process.send_signal(signal.SIGTERM)
     rest, _, code = worker.rows()
     assert code == 0
@@ -200,7 +197,7 @@ def test_a_second_worker_takes_over_from_one_that_is_killed_in_a_node(place, sav
         holder.process.send_signal(signal.SIGKILL)
         holder.process.wait(PATIENCE)
     other.until(lambda line: line["node"] == "__END__")
-    assert log(saver, "t") == ["draft", "yes", "held", "publish"]
+    assert log_of(saver, "t") == ["draft", "yes", "held", "publish"]
     assert Counter(work(place)) == {"t draft": 1, "t hold": 1, "t held": 1, "t publish": 1}
 
 
@@ -246,7 +243,7 @@ def test_workers_side_by_side_never_run_a_thread_at_the_same_time(place, saver, 
     assert Counter(work(place)) == {
         f"{thread} {node}": 1 for thread in threads for node in ("draft", "held", "publish")
     }
-    assert all(log(saver, thread) == ["draft", "yes", "held", "publish"] for thread in threads)
+    assert all(log_of(saver, thread) == ["draft", "yes", "held", "publish"] for thread in threads)
     assert taken >= len(threads)
 
 
@@ -262,12 +259,12 @@ def test_sigterm_stops_at_the_node_boundary_with_everything_saved(place, saver, 
     rest, _, code = worker.rows()
     assert code == 0
     assert rest[-1] == {"runs": 2}
-    assert log(saver, "t") == ["draft", "yes", "held"]
+    assert log_of(saver, "t") == ["draft", "yes", "held"]
     assert not saver.interrupts("t")  # nobody has to answer for it
     again, _, code = start("--once").rows()
     assert code == 0
     assert again[-1] == {"runs": 1}
-    assert log(saver, "t") == ["draft", "yes", "held", "publish"]
+    assert log_of(saver, "t") == ["draft", "yes", "held", "publish"]
     assert Counter(work(place)) == {"t draft": 1, "t hold": 1, "t held": 1, "t publish": 1}
 
 

@@ -1,6 +1,5 @@
 """audit list, audit verify, audit export: who did what, what was changed, and lines for an auditor."""
 
-import enum
 import json
 import re
 from base64 import b64encode
@@ -12,6 +11,7 @@ from graphkit.testing import made
 from savers import AccessControlledSaver, AuditedSaver, AuditLog, FileSystemSaver, acting_as, policies
 from tests.support.audit_logs import list_files, read_entries, write_entries
 from tests.support.terminal import assert_refused, assert_shows, graphkit, read_json
+from tests.support.threads import Colour
 
 pytestmark = pytest.mark.requirement("P72")
 KEY = bytes(range(32))
@@ -139,19 +139,15 @@ def test_what_is_no_audit_log_is_refused(audited):
     assert graphkit("audit", "lst", audited / "log").code == 2
 
 
-class Size(enum.Enum):
-    SMALL = 1
-
-
 def test_a_store_with_values_of_types_that_are_not_registered_is_compared(tmp_path):
     directory = tmp_path / "store"
     log_directory = tmp_path / "log"
-    store = FileSystemSaver(directory, fsync="never", types=[Size])
-    state = {"size": Size.SMALL}
+    store = FileSystemSaver(directory, fsync="never", types=[Colour])
+    state = {"colour": Colour.RED}
     with AuditLog(log_directory) as log:
         audited = AuditedSaver(store, log)
         audited.put("t", made(state))
-        audited.put_writes("t", {"answer": Size.SMALL})
+        audited.put_writes("t", {"answer": Colour.RED})
     verify = ["audit", "verify", log_directory, "--store", directory]
     assert graphkit(*verify).code == 0
     store.put("t", made(state))

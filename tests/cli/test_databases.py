@@ -149,10 +149,12 @@ def test_a_connection_string_names_the_schema(own_database, connection, store):
 # Bad input
 
 
-def test_reading_creates_no_tables_in_a_database_of_another_program(tmp_path):
+@pytest.mark.parametrize("sql", ["CREATE TABLE theirs (x)", "SELECT 1"], ids=["another program's", "an empty file"])
+def test_reading_creates_no_tables_in_a_database_without_those_of_graphkit(tmp_path, sql):
     path = tmp_path / "other.db"
+    path.touch()
     with closing(sqlite3.connect(path)) as other:
-        other.execute("CREATE TABLE theirs (x)")
+        other.execute(sql)
         other.commit()
     before = path.read_bytes()
     for command in (["threads"], ["verify"], ["compact"], ["delete", "--yes", "t"]):
@@ -160,12 +162,6 @@ def test_reading_creates_no_tables_in_a_database_of_another_program(tmp_path):
         assert_refused(done, 13, "there are no tables of graphkit")
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["other.db"]
-
-
-def test_an_empty_file_is_no_database(tmp_path):
-    (tmp_path / "empty.db").touch()
-    assert graphkit("threads", f"sqlite:{tmp_path / 'empty.db'}").code == 13
-    assert (tmp_path / "empty.db").read_bytes() == b""
 
 
 def test_a_damaged_file_gives_up_the_threads_that_can_be_read(tmp_path):

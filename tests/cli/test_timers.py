@@ -33,10 +33,9 @@ def read_json(*args):
 
 
 @pytest.fixture
-def store(tmp_path, monkeypatch):
-    (tmp_path / "naps.py").write_text(FLOW)
-    monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path / "runs"
+def store(runs, write_module):
+    write_module("naps", FLOW)
+    return runs
 
 
 def run(store, what, seconds=3600):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from time import monotonic
@@ -46,9 +46,7 @@ from graphkit._saver.writes import (
     find_failure,
     find_waiting_interrupts,
     follow_namespaces,
-    nested_namespaces,
     subgraph_interrupts,
-    subgraph_stops,
     waiting_interrupts,
 )
 from graphkit._to_thread import HeldCancellation, finish_in_thread, run_in_thread
@@ -217,15 +215,12 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         """
         thread_id = resolve_thread_id(thread)
 
-        def find_nested(namespace: str) -> Iterable[str] | None:
+        def read_history(namespace: str) -> tuple[Sequence[Checkpoint], Mapping[str, Any]]:
             config = RunnableConfig(thread_id, checkpoint_ns=namespace)
             history = self.list(config)
-            if not history:
-                return None
-            writes = self.get_writes(config)
-            return [*nested_namespaces(namespace, history), *subgraph_stops(writes).values()]
+            return history, self.get_writes(config) if history else {}
 
-        return follow_namespaces([""], find_nested)
+        return follow_namespaces([""], read_history)
 
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
         """Return what is known of each checkpoint without decoding states, newest first.

@@ -15,14 +15,14 @@ have `SupportsReplay`, which would bypass it.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args, runtime_checkable
 
 from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import ConfigLike, RunnableConfig, ThreadLike, resolve_thread_id
-from graphkit._saver.writes import follow_namespaces, nested_namespaces
+from graphkit._saver.writes import follow_namespaces
 
 if TYPE_CHECKING:
     from graphkit._saver.reports import RepairReport, RotationReport, VerifyReport
@@ -338,11 +338,10 @@ class HasVersions(JavaNames, abc.ABC):
         if list_namespaces is not None:  # nearly always: the class is a saver, too
             first += list_namespaces(thread_id)
 
-        def find_nested(namespace: str) -> Sequence[str] | None:
-            released = self.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version).checkpoints
-            return nested_namespaces(namespace, released) if released else None
+        def read_history(namespace: str) -> tuple[Sequence[Checkpoint], Mapping[str, Any]]:
+            return self.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version).checkpoints, {}
 
-        return follow_namespaces(first, find_nested)
+        return follow_namespaces(first, read_history)
 
     # Java names
     versionsByThreadId = versions_by_thread_id

@@ -190,35 +190,28 @@ def subgraph_namespace(namespace: str, node_id: str) -> str:
     return name
 
 
-def nested_namespaces(namespace: str, history: Iterable[Checkpoint]) -> Sequence[str]:
-    """Return the namespaces that graphs nested as nodes of a history may have.
-
-    Args:
-        namespace: that of the history.
-        history: its checkpoints.
-    """
-    found: dict[str, None] = {}  # a set that keeps its order
-    for checkpoint in history:
-        for node_id in (checkpoint.node_id, checkpoint.next_node_id):
-            if node_id is not None:
-                found[subgraph_namespace(namespace, node_id)] = None
-    return [*found]
-
-
-def follow_namespaces(first: Iterable[str], find_nested: Callable[[str], Iterable[str] | None]) -> list[str]:
+def follow_namespaces(
+    first: Iterable[str], read_history: Callable[[str], tuple[Sequence[Checkpoint], Mapping[str, Any]]]
+) -> list[str]:
     """Return the namespaces that hold checkpoints, found by following histories from some of them on.
 
     Args:
         first: where to begin.
-        find_nested: returns the namespaces that a history names; None if the history is empty.
+        read_history: returns the history of a namespace, newest first, and its pending writes.
     """
     found: list[str] = []
+    newest: set[str] = set()
     candidates = [*dict.fromkeys(first)]
     for namespace in candidates:  # grows inside the loop: each namespace names the nested ones
-        nested = find_nested(namespace)
-        if nested is None:
+        history, writes = read_history(namespace)
+        # A saver that keeps one history for each thread gives it for every namespace: following it would never end.
+        if not history or history[0].id in newest:
             continue
+        newest.add(history[0].id)
         found.append(namespace)
+        nodes = dict.fromkeys(name for each in history for name in (each.node_id, each.next_node_id))
+        nested = [subgraph_namespace(namespace, node_id) for node_id in nodes if node_id is not None]
+        nested += subgraph_stops(writes).values()
         candidates += [name for name in dict.fromkeys(nested) if name not in candidates]
     return found
 

@@ -8,7 +8,7 @@ from typing import TypedDict
 
 import pytest
 
-from graphkit import GraphResume, RunnableConfig, interrupt
+from graphkit import GraphResume, HasVersions, RunnableConfig, Tag, interrupt
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError, GraphRunnerError
 from graphkit.testing import SaverContract, made
 from tests.support.graphs import make_chain, make_graph
@@ -38,6 +38,30 @@ def test_what_the_four_cannot_answer_is_an_error():
     for ask in (saver.threads, saver.size, saver.interrupts, lambda: saver.prune(keep_last=1)):
         with pytest.raises(CheckpointerConfigurationError, match="ListSaver cannot"):
             ask()
+
+
+class OneHistorySaver(ListSaver, HasVersions):
+    """Ignores namespaces: one history for each thread, also as its only version."""
+
+    def key(self, config):
+        return RunnableConfig.of(config).thread, ""
+
+    def tag(self, config, version=None):
+        return Tag(self.key(config)[0], self.list(config), version)
+
+    def versions_by_thread_id(self, thread=None):
+        return [1] if self.list(thread) else []
+
+
+def test_a_saver_without_namespaces_has_the_root_only():
+    saver = OneHistorySaver()
+    saver.put("t", made(node_id="a", next_node_id="b"))
+    assert saver.namespaces("t") == [""]
+    assert saver.version_namespaces("t", 1) == [""]
+    assert saver.interrupts("t") == []
+    saver.copy("t", "u")
+    assert [checkpoint.id for checkpoint in saver.list("u")] == [checkpoint.id for checkpoint in saver.list("t")]
+    assert saver.delete("u")
 
 
 # Writers at once

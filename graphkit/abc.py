@@ -29,6 +29,7 @@ from graphkit._values.channels import Channel, Reducer, RemoveIdentifier
 from graphkit._values.state import StateSerializer
 
 if TYPE_CHECKING:
+    from graphkit._plan.events import Observer
     from graphkit._saver.reports import (
         RepairReport,
         RotationReport,
@@ -40,6 +41,7 @@ __all__ = [
     "Channel",
     "HasVersions",
     "InterruptableAction",
+    "Observer",
     "Reducer",
     "RemoveIdentifier",
     "RepairReport",
@@ -64,6 +66,8 @@ __all__ = [
 _REPORTS: Final = ("RepairReport", "RotationReport", "VerifyReport")
 """Imported when they are first used: making these dataclasses takes 3 ms."""
 
-__getattr__, __dir__ = import_when_used(globals(), dict.fromkeys(_REPORTS, "graphkit._saver.reports"))
+__getattr__, __dir__ = import_when_used(
+    globals(), dict.fromkeys(_REPORTS, "graphkit._saver.reports"), {"Observer": "graphkit._plan.events"}
+)
 
 set_public_module(globals(), __name__)

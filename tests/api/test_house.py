@@ -124,6 +124,7 @@ def test_public_classes_and_functions_have_a_public_path(module):
 
 def test_the_path_through_graphkit_wins():
     assert graphkit.abc.Channel.__module__ == graphkit.errors.GraphKitError.__module__ == "graphkit"
+    assert graphkit.abc.Observer is graphkit.Observer
     assert graphkit.abc.Watch.__module__ == "graphkit.abc"
 
 

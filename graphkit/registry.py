@@ -60,7 +60,7 @@ def get_saver(name: str, **options: Any) -> BaseCheckpointSaver:
 
     Args:
         name: "memory", "versioned_memory", "disk" (also "file", "filesystem"), "sqlite", "postgres",
-            or the name of a registered or installed kind.
+            or the name of a registered or installed kind, or of a registered store.
         options: the arguments of its constructor. `path`, which every configuration file may
             contain, is the first argument: the `base_directory` of "disk", the `db_file` of
             "sqlite", the `connection_string` of "postgres".
@@ -114,6 +114,7 @@ def register_checkpoint_store(name: str, store: BaseCheckpointSaver | Factory | 
     if not isinstance(saver, BaseCheckpointSaver) and not callable(saver):
         raise CheckpointerConfigurationError(f"a checkpoint store must be a saver or a factory, not {store!r}")
     _STORES.register(name, saver)
+    _STORE_FACTORIES[name] = saver if callable(saver) else lambda: saver
 
 
 def get_checkpoint_store(name: str, **options: Any) -> BaseCheckpointSaver:
@@ -187,8 +188,12 @@ def _bind_options(
     return factory, arguments, keywords
 
 
+_STORE_FACTORIES: Final[dict[str, Factory]] = {}
+"""The stores registered by hand, so that `get_saver` and configurations know them. An installed saver of the
+same name comes first there: the "memory" of a configuration is a saver of its own."""
 _SAVERS: Final[NamedRegistry[Factory | EntryPoint]] = NamedRegistry(
-    "saver", lambda: {point.name: point for point in entry_points(group="graphkit.savers")}
+    "saver",
+    lambda: {**_STORE_FACTORIES, **{point.name: point for point in entry_points(group="graphkit.savers")}},
 )
 _STORES: Final[NamedRegistry[BaseCheckpointSaver | Factory | EntryPoint]] = NamedRegistry(
     "checkpoint store", _SAVERS.known
@@ -206,4 +211,4 @@ def _make_shared_memory() -> BaseCheckpointSaver:
     return get_saver("memory")
 
 
-register_checkpoint_store("memory", _get_shared_memory)
+_STORES.register("memory", _get_shared_memory)

@@ -89,7 +89,7 @@ def run(
 @options.run_input
 @click.option("--meta", "-m", metavar="KEY=VALUE", multiple=True, help="Metadata to store with the run; repeatable.")
 @click.option("--at", metavar="TIME", help="Begin no earlier: 2026-12-01T08:00, local time unless it names a zone.")
-@click.option("--key", metavar="KEY", help="Submit only once: another submit with this key changes nothing.")
+@click.option("--key", metavar="KEY", help="Submit once: another submit of this key to the thread changes nothing.")
 def submit(
     context: CliContext,
     directory: str,

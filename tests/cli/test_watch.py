@@ -66,7 +66,7 @@ def test_json_has_all_fields(store):
     assert first == {
         "kind": "checkpoint", "thread": "order-17", "ns": "", "checkpoint": "00000000-0000-7000-8000-000000000002",
         "node": "reserve", "next": "approve", "status": "interrupted", "step": 1, "time": "2026-11-20T11:02:00+00:00",
-        "id": None, "value": None, "text": None,
+        "id": None, "value": None, "told": None,
     }  # fmt: skip
     assert (second["kind"], second["id"], second["value"]["node_id"]) == ("interrupt", "q-1", "approve")
 
@@ -154,10 +154,10 @@ def test_an_answer_is_not_the_death_of_a_process(store, watch, launcher):
     answered, idle = map(json.loads, watching.lines())
     assert answered["kind"] == "answer"
     assert answered["status"] == "answered"
-    assert answered["text"] == "answered: 1"
+    assert answered["told"] == "answered: 1"
     assert idle["kind"] == "idle"
     assert idle["status"] == "answered"
-    assert idle["text"] is None
+    assert idle["told"] is None
     assert read_json("threads", store, "--status", "answered")[0]["thread"] == "order-17"
 
 

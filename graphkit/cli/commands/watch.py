@@ -56,7 +56,7 @@ _COLUMNS: Final = (
     Column("next", "NEXT"),
     Column("step", "STEP", "number"),
     Column("time", "UPDATED", "age"),
-    Column("text", "LAST", "payload"),
+    Column("told", "LAST", "payload"),
 )
 
 
@@ -110,7 +110,7 @@ def watch(
                 name = escape(row["thread"])
                 if row["ns"]:
                     name += f"[{escape(row['ns'])}]"
-                text = row["text"] or f"{escape(row['node'])} -> {escape(row['next'] or '?')}"
+                text = row["told"] or f"{escape(row['node'])} -> {escape(row['next'] or '?')}"
                 yield Text(format_event(context, row["time"], name, text), row)
             elif context.as_json:  # which has the changes that mean nothing to people, too
                 yield Text("", rows.make_plain(change, ""))
@@ -188,7 +188,7 @@ class _ChangeRows:
 
     def make_plain(self, change: Change, text: str) -> Row:
         """Return the row of a change with a description."""
-        row: Row = {**change.to_dict(), "text": text or None}
+        row: Row = {**change.to_dict(), "told": text or None}  # the key of version 0.1
         row["time"] = change.time or self._context.now()
         if change.kind in {"answer", "idle"}:  # of a nested graph, too, which the thread's status depends on
             row["status"] = self._find_status(change.thread_id)

@@ -114,11 +114,11 @@ RecordingSaver = ScriptedSaver
 class FailingSaver(ScriptedSaver):
     """A saver whose nth call of a method fails, as if the disk were full. Nothing of that call is stored."""
 
-    def __init__(self, delegate: BaseCheckpointSaver, nth: int = 1, *, method: str = "put") -> None:
+    def __init__(self, saver: BaseCheckpointSaver, nth: int = 1, *, method: str = "put") -> None:
         """Wrap a saver.
 
         Args:
-            delegate: the saver that does the work.
+            saver: the saver that does the work.
             nth: which call of the method raises a CheckpointStorageError, from 1. Only that call
                 fails.
             method: the name of the method.
@@ -126,7 +126,7 @@ class FailingSaver(ScriptedSaver):
         Raises:
             ValueError: `nth` is not a positive int, or savers have no such method.
         """
-        super().__init__(delegate)
+        super().__init__(saver)
         check_count("nth", nth)
         error = CheckpointStorageError("FailingSaver", method, f"call {nth} of {method} fails, as scripted")
         self.fail(method, error, skip=nth - 1)

@@ -113,17 +113,17 @@ class ScriptedSaver(BaseCheckpointSaver):
         def put(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig: ...
         def release(self, config: ConfigLike = None) -> Tag: ...
 
-    def __new__(cls, delegate: BaseCheckpointSaver, *_args: Any, **_options: Any) -> Self:
-        """Make a wrapper that has the versions and the capabilities of the delegate."""
-        extras = tuple(extra for extra in _EXTRAS if isinstance(delegate, extra) and not issubclass(cls, extra))
+    def __new__(cls, saver: BaseCheckpointSaver, *_args: Any, **_options: Any) -> Self:
+        """Make a wrapper that has the versions and the capabilities of the saver."""
+        extras = tuple(extra for extra in _EXTRAS if isinstance(saver, extra) and not issubclass(cls, extra))
         wrapper_class: type[Self] = cls
         if extras:
             wrapper_class = _add_bases(cls, extras)
         return super().__new__(wrapper_class)
 
-    def __init__(self, delegate: BaseCheckpointSaver) -> None:
+    def __init__(self, saver: BaseCheckpointSaver) -> None:
         """Wrap a saver, which does the work."""
-        self.delegate: Any = delegate
+        self.delegate: Any = saver
         self.calls: list[Call] = []
         self._actions: dict[str, list[_Action]] = {}
         self._lock = threading.Lock()

@@ -18,7 +18,7 @@ T = RunnableConfig("t")
 
 @pytest.mark.requirement("P81")
 def test_a_failing_saver_fails_at_the_nth_put_only_and_stores_nothing_of_it():
-    saver = FailingSaver(MemorySaver(), 2)
+    saver = FailingSaver(saver=MemorySaver(), nth=2)
     saver.put(T, made({"n": 1}))
     with pytest.raises(CheckpointStorageError, match="call 2 of put fails, as scripted"):
         saver.put(T, made({"n": 2}))

@@ -94,7 +94,7 @@ class Observer(Protocol):
     """A callable that receives each Event of a run. What it returns is ignored.
 
     Each run calls it from one thread, in the order of the events; several runs that share it may
-    call it at the same time. An observer with an attribute `level` that is a Level does not receive
+    call it at the same time. An observer with an attribute `level`, a Level or its text, does not receive
     events below that level.
     """
 
@@ -181,11 +181,11 @@ def level_of(type: str, data: Mapping[str, Any]) -> Level:
 
 
 def get_level(observer: Observer) -> Level:
-    """Return the lowest level that an observer receives: its `level`, if that is a Level."""
-    level = getattr(observer, "level", None)
-    if isinstance(level, Level):
-        return level
-    return Level.VERBOSE
+    """Return the lowest level that an observer receives: its `level`, if that is one, or its text."""
+    try:
+        return Level(getattr(observer, "level", Level.VERBOSE))
+    except ValueError:
+        return Level.VERBOSE
 
 
 def call_observer(observer: Observer, event: Event) -> None:

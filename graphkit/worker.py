@@ -783,14 +783,15 @@ def _adopt_graphs(
     Stopping the worker must not pause runs of the caller's graphs.
 
     Raises:
-        CheckpointerConfigurationError: there is no graph, or the saver is none.
+        CheckpointerConfigurationError: there is no graph, one is none, or the saver is none.
     """
-    given: dict[str | None, CompiledGraph] = {}
+    given: dict[Any, Any] = {}
     if isinstance(graphs, CompiledGraph):
-        given[graphs.compile_config.graph_id] = graphs
-    else:
-        given.update(graphs)
-    if not given or not isinstance(saver, BaseCheckpointSaver):
+        given = {graphs.compile_config.graph_id: graphs}
+    elif isinstance(graphs, Mapping):
+        given = dict(graphs)
+    are_graphs = all(isinstance(graph, CompiledGraph) for graph in given.values())
+    if not given or not are_graphs or not isinstance(saver, BaseCheckpointSaver):
         raise CheckpointerConfigurationError("a worker needs a saver and a graph: Worker(saver, graph)")
     adopted: dict[str | None, CompiledGraph] = {}
     for graph_id, graph in given.items():

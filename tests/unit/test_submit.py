@@ -461,7 +461,7 @@ def test_a_run_goes_to_the_graph_that_it_was_submitted_to(store):
 
 def test_a_worker_needs_a_saver_and_a_graph(store):
     app = make_chain(LOG, a=log_node("a")).compile(checkpoint_saver=store)
-    for arguments in ((store, {}), (app, app), (None, app)):
+    for arguments in ((store, {}), (app, app), (None, app), (app, store), (store, None), (store, {"id": 1})):
         with pytest.raises(CheckpointerConfigurationError, match=r"Worker\(saver, graph\)"):
             Worker(*arguments)
 

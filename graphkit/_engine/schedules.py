@@ -180,7 +180,21 @@ def add(
 
         None of them changes the store.
     """
-    config = _config_of(_check_name(name))
+    new = make_schedule(name, cron, input, graph_id=graph_id, timezone=timezone, created_at=created_at)
+    return store_schedule(saver, new)
+
+
+def make_schedule(
+    name: str,
+    cron: str,
+    input: Mapping[str, Any],
+    *,
+    graph_id: str | None,
+    timezone: str | None,
+    created_at: datetime | None,
+) -> Schedule:
+    """Return a schedule that `store_schedule` accepts; see `add`."""
+    _check_name(name)
     now = (created_at or datetime.now(UTC)).astimezone(UTC)
     if graph_id is not None:
         check_text("graph_id", graph_id, CheckpointerConfigurationError)
@@ -188,11 +202,17 @@ def add(
     new = Schedule(name=name, cron=cron, input=recorded, graph_id=graph_id, timezone=timezone, created_at=now)
     if new.next_due(now) is None:
         raise CheckpointerConfigurationError(f"the cron expression {cron!r} is never due")
+    return new
+
+
+def store_schedule(saver: BaseCheckpointSaver, new: Schedule) -> Schedule:
+    """Store a schedule; return the stored one if it has the same definition."""
+    config = _config_of(new.name)
     with saver.run_lock(config):
         latest = saver.get(config)
         if latest is not None:
-            old = _read(latest, name)
-            if replace(old, created_at=now, last_due=None) == new:
+            old = _read(latest, new.name)
+            if replace(old, created_at=new.created_at, last_due=None) == new:
                 return old
         _put(saver, new, latest)
     return new

@@ -523,11 +523,11 @@ def schedule_add(
 
     Example: graphkit schedule add runs report "0 9 * * 1-5" --input '{"kind": "daily"}'
     """
-    from graphkit import schedules
+    from graphkit._engine.schedules import make_schedule, store_schedule
 
     values = parse_json_object(context.read_value(given), "--input")
-    saver = open_store(directory, create=True)
-    added = schedules.add(saver, name, cron, values, graph_id=graph_id, timezone=timezone, created_at=context.now())
+    new = make_schedule(name, cron, values, graph_id=graph_id, timezone=timezone, created_at=context.now())
+    added = store_schedule(open_store(directory, create=True), new)
     row = _make_row(context, added)
     due = context.to_local_time(row["next_due"])
     return Message(f"{escape(name)} is due next at {due:%Y-%m-%d %H:%M %Z}", row)

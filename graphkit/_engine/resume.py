@@ -491,11 +491,11 @@ class Update:
         writes = yield from history.load_writes(base)
         # Without a node of its own the update leaves the run where it is: the interrupts that wait
         # there, and their answers, remain valid. At an earlier checkpoint that node execution is over:
-        # the next node is executed anew, as by a resume there. So it is if the base is such an update,
+        # the next node is executed again, as by a resume there. So it is if the base is such an update,
         # and its process died before it had recorded what waits again.
         keeps_position = self.as_node is None and self.goto is None
-        died_anew = history.writes_from != base.id and CONTINUED_EXECUTION not in base.metadata
-        continues = history.is_latest and not died_anew
+        was_cut_short = history.writes_from != base.id and CONTINUED_EXECUTION not in base.metadata
+        continues = history.is_latest and not was_cut_short
         metadata = inherited_metadata(base)
         metadata |= {key: value for key, value in callers_metadata(history.config).items() if key != "run_id"}
         metadata |= graph_metadata(history.program)

@@ -286,7 +286,7 @@ def is_expired(resumed: Any) -> bool:
     return isinstance(resumed, Mapping) and resumed.get("expired") is True
 
 
-# An earlier checkpoint from which a thread goes on: its next node is executed anew. It asks again what it asked,
+# An earlier checkpoint from which a thread goes on: its next node is executed again. It asks again what it asked,
 # and finds nothing else of what was recorded for the execution that is over: no answers, no updates, no finished
 # branches, no results of `once`.
 

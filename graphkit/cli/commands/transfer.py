@@ -299,8 +299,9 @@ def import_(
         if dry_run:
             source = LineReader(lines)
             return _describe_dry_run("import", check_threads(source, source.read_head(None)))
+        types = _types_of(app)
         saver = open_store(directory, create=True, fsync=SECONDS_UNTIL_SYNC)
-        done = import_threads(saver, lines, types=_types_of(app), progress=progress)
+        done = import_threads(saver, lines, types=types, progress=progress)
 
     checkpoints = pluralize(done.checkpoints, "checkpoint")
     sentence = f"imported {checkpoints} of {pluralize(len(done.threads), 'thread')}, verified"

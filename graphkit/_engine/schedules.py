@@ -180,29 +180,20 @@ def add(
 
         None of them changes the store.
     """
-    new = make_schedule(name, cron, input, graph_id=graph_id, timezone=timezone, created_at=created_at)
-    return store_schedule(saver, new)
+    since = created_at or datetime.now(UTC)
+    new = Schedule(name=name, cron=cron, input=input, graph_id=graph_id, timezone=timezone, created_at=since)
+    return store_schedule(saver, check_schedule(new))
 
 
-def make_schedule(
-    name: str,
-    cron: str,
-    input: Mapping[str, Any],
-    *,
-    graph_id: str | None,
-    timezone: str | None,
-    created_at: datetime | None,
-) -> Schedule:
-    """Return a schedule that `store_schedule` accepts; see `add`."""
-    _check_name(name)
-    now = (created_at or datetime.now(UTC)).astimezone(UTC)
-    if graph_id is not None:
-        check_text("graph_id", graph_id, CheckpointerConfigurationError)
-    recorded = freeze_update("input", input)
-    new = Schedule(name=name, cron=cron, input=recorded, graph_id=graph_id, timezone=timezone, created_at=now)
-    if new.next_due(now) is None:
-        raise CheckpointerConfigurationError(f"the cron expression {cron!r} is never due")
-    return new
+def check_schedule(new: Schedule) -> Schedule:
+    """Return a new schedule as it is stored; see `add`."""
+    _check_name(new.name)
+    if new.graph_id is not None:
+        check_text("graph_id", new.graph_id, CheckpointerConfigurationError)
+    recorded = freeze_update("input", new.input)
+    if new.next_due(new.created_at) is None:
+        raise CheckpointerConfigurationError(f"the cron expression {new.cron!r} is never due")
+    return replace(new, input=recorded, created_at=new.created_at.astimezone(UTC))
 
 
 def store_schedule(saver: BaseCheckpointSaver, new: Schedule) -> Schedule:

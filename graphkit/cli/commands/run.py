@@ -524,11 +524,13 @@ def schedule_add(
 
     Example: graphkit schedule add runs report "0 9 * * 1-5" --input '{"kind": "daily"}'
     """
-    from graphkit._engine.schedules import make_schedule, store_schedule
+    from graphkit._engine.schedules import Schedule, check_schedule, store_schedule
 
     values = parse_json_object(context.read_value(given), "--input")
-    new = make_schedule(name, cron, values, graph_id=graph_id, timezone=timezone, created_at=context.now())
-    added = store_schedule(open_store(directory, create=True), new)
+    now = context.now()
+    new = Schedule(name=name, cron=cron, input=values, graph_id=graph_id, timezone=timezone, created_at=now)
+    checked = check_schedule(new)
+    added = store_schedule(open_store(directory, create=True), checked)
     row = _make_row(context, added)
     due = context.to_local_time(row["next_due"])
     return Message(f"{escape(name)} is due next at {due:%Y-%m-%d %H:%M %Z}", row)

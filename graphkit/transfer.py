@@ -229,6 +229,7 @@ def export_threads(
             in place of a log or a directory.
         CheckpointNotFoundError: there is no such thread.
         CheckpointSerializationError: a value has a type that is not in `types`.
+        CheckpointStorageError: the store cannot be read, or the logs of a thread were removed meanwhile.
         ValueError: there is no such format.
     """
     check_choice("format", format, "lines", "logs")

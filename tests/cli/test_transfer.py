@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 from hashlib import blake2b
 
 import pytest
@@ -124,6 +125,15 @@ def test_one_of_all_threads_that_has_no_checkpoint_is_passed_over(tmp_path, form
     assert import_threads(made("file", tmp_path / "target"), [head, *lines]).threads == ["a", "c"]
     with pytest.raises(CheckpointNotFoundError):
         list(export_threads(saver, ["b"], format="lines"))
+
+
+def test_logs_that_are_removed_while_they_are_read_are_named(tmp_path, source):
+    lines = export_threads(source, ["t"], format="logs")
+    while '"file"' not in next(lines):
+        pass
+    shutil.rmtree(locate_log(tmp_path / "source").parent)
+    with pytest.raises(CheckpointStorageError, match=r"cannot export .*log: No such file"):
+        next(lines)
 
 
 def test_a_saver_without_versions_takes_none(source, versions):

@@ -329,7 +329,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
             as_node: take the edge of this node, as if it had returned the values. It does not run.
             goto: the next node. Without `as_node` and `goto`, the node, the next node and the
                 pending interrupts stay as they are. From a checkpoint that is not the latest, the
-                next node is then executed anew, with all branches, items and nested nodes; its
+                next node is then executed again, with all branches, items and nested nodes; its
                 interrupts are pending again, without their answers.
 
         Returns:

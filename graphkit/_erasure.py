@@ -384,7 +384,7 @@ class ErasureLedger:
     def apply(self, saver: BaseCheckpointSaver, *, full: bool = False) -> list[ErasureReport]:
         """Erase what has come back: each thread with a checkpoint from before its recorded erasure.
 
-        A thread that was written anew stays, since all its checkpoints are later. One that has no
+        A thread that was written again stays, since all its checkpoints are later. One that has no
         checkpoint, only writes that came before it, is erased. A thread is erased as
         a whole, also if a run has gone on with what a backup has brought back. Times are those of the
         checkpoints: a copy, fork or import to an id that was erased has old ones.

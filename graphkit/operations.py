@@ -173,7 +173,7 @@ def pause(saver: BaseCheckpointSaver, thread: ThreadLike) -> bool:
     """Pause the run of a thread, whichever process runs it; it stops as with `CompiledGraph.pause`.
 
     The run stops before its next node, with everything stored, and is `interrupted`. `resume` or an
-    answer continues it.
+    answer to the pause continues it.
 
     Args:
         saver: the store of the thread.

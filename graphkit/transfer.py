@@ -61,7 +61,8 @@ id."""
 
 _LOGGER: Final = getLogger("graphkit")
 _PASSED_OVER: Final = "thread %.80r is passed over: %s"
-"""The warning about one of all threads whose key was destroyed. A thread that is named raises the error."""
+"""The warning about one of all threads whose key was destroyed, or that has gone or died before its first
+checkpoint. A thread that is named raises the error."""
 _OF_ONE_THREAD: Final = (
     AccessDeniedError,
     CheckpointConflictError,
@@ -209,7 +210,8 @@ def export_threads(
 
     Args:
         saver: where the threads are.
-        threads: their ids. All threads (None) are those whose keys were not destroyed; of logs, all.
+        threads: their ids. All threads (None) are those that have a checkpoint, and whose keys were not
+            destroyed; of logs, all.
         format: "lines" is readable, and every saver can import it. "logs" has everything as it is,
             from a directory and for one.
         types: the application types that states hold. Logs need none.
@@ -227,6 +229,7 @@ def export_threads(
             in place of a log or a directory.
         CheckpointNotFoundError: there is no such thread.
         CheckpointSerializationError: a value has a type that is not in `types`.
+        CheckpointStorageError: the store cannot be read, or the logs of a thread were removed meanwhile.
         ValueError: there is no such format.
     """
     check_choice("format", format, "lines", "logs")
@@ -243,20 +246,22 @@ def export_threads(
     chosen = _list_ids(saver.threads(released=versions) if threads is None else threads)
     yield format_line({"graphkit": "logs" if format == "logs" else "threads", "format": FORMAT})
     for done, thread_id in enumerate(chosen, 1):
-        if format == "logs":
-            yield from export_log_lines(saver, thread_id)
-        else:
-            try:
+        try:
+            if format == "logs":
+                lines = export_log_lines(saver, thread_id)
+            else:
                 refuse_incomplete(saver, thread_id)
-            except CheckpointErasedError as error:
-                if threads is not None:
-                    raise
-                _LOGGER.warning(_PASSED_OVER, thread_id, error)
-                continue
-            yield format_line({"thread": thread_id})
-            reader = ThreadReader(saver, thread_id, JsonValueCodec(types))
-            reader.check_namespaces_known()
-            yield from reader.lines(versions=versions)
+                reader = ThreadReader(saver, thread_id, JsonValueCodec(types))
+                reader.check_namespaces_known()
+                lines = reader.lines(versions=versions)
+            first_line = next(lines)
+        except (CheckpointErasedError, CheckpointNotFoundError) as error:
+            if threads is not None:
+                raise
+            _LOGGER.warning(_PASSED_OVER, thread_id, error)
+            continue
+        yield first_line
+        yield from lines
         progress(done, len(chosen), thread_id)
 
 

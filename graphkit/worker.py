@@ -31,7 +31,7 @@ from graphkit._plan.events import Outbox, level_of
 from graphkit._plan.retry import RetryPolicy
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
-from graphkit._records.output import CheckpointInfo, InterruptionMetadata, NodeOutput, WaitingInterrupt
+from graphkit._records.output import CheckpointInfo, GraphResume, InterruptionMetadata, NodeOutput, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.retention_policy import RetentionThread, find_store
 from graphkit._saver.run_lock import get_held_run_locks
@@ -576,8 +576,9 @@ class Worker:
             is_runnable = latest.status == "sleeping" if time is None else time <= self._now()
             if time is not None and not is_runnable:
                 self._set_alarm(config.thread, time)
-            # A run that was paused while a branch slept: a resume would undo the pause.
-            is_runnable = is_runnable and not any(stop.when in DECLARED_STOPS for stop in self.saver.interrupts(config))
+            # A resume would end a pause, which the outermost history has. It passes no stop of a nested graph.
+            stops = [stop.when for stop in self.saver.interrupts(config) if not stop.checkpoint_ns]
+            is_runnable = is_runnable and DECLARED_STOPS.isdisjoint(stops)
         elif latest.status == "finished":
             # A run that stopped after its last node may have yet to act on an answer.
             writes = self.saver.get_writes(config.with_check_point_id(latest.id))
@@ -665,7 +666,9 @@ class Worker:
         token = CURRENT_NODE_CONTEXT.set(context)
         try:
             last = None
-            for last in stream_outputs(graph, None, config):
+            resume = GraphResume()
+            resume._is_by_worker = True  # noqa: SLF001 - for the run alone
+            for last in stream_outputs(graph, resume, config):
                 if self._on_output is not None:
                     self._on_output(config.thread, last)
                 if self._stopping.is_set():  # perhaps since before this run could be paused

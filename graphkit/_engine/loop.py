@@ -101,7 +101,8 @@ class Run:
         step_updates: the updates since the last output, by node; None unless the caller wants to see them.
         nested_interrupts: the interrupts of nested runs, as these emitted them.
         nested_resumes: what a resume brought for nested graphs, by namespace.
-        brings_answer: whether a resume answers something, and so does not pass declared stops elsewhere.
+        keeps_nested_stops: whether a resume passes no declared stop of nested graphs: it answers something
+            else, or is that of a worker.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class Run:
         self.step_updates: dict[str, dict[str, Any]] | None = None
         self.nested_interrupts: list[InterruptionMetadata] = []
         self.nested_resumes: dict[str, GraphResume] = {}
-        self.brings_answer = False
+        self.keeps_nested_stops = False
 
     def steps(self) -> Steps:
         """Run, from the input or the stored checkpoint, to the end or a stop."""
@@ -209,7 +210,7 @@ class Run:
         self.may_stop = plan.may_stop
         self.must_emit = plan.submission is not None
         self.nested_resumes = dict(plan.nested)
-        self.brings_answer = resume.has_value
+        self.keeps_nested_stops = resume.has_value or resume._is_by_worker  # noqa: SLF001
         if self.step_updates is not None:
             self.step_updates.clear()  # no node returned the updates of the resume
         # A resume of an older checkpoint that only passes a stop leaves nothing to find again. To
@@ -402,7 +403,7 @@ class Run:
         nested = history.open_nested(node, state, key)
         namespace = nested.config.checkpoint_ns
         resume = self.nested_resumes.pop(namespace, None)
-        if resume is None and self.brings_answer:
+        if resume is None and self.keeps_nested_stops:
             nested.passable_stops = frozenset()
         run_input: Any = state.data
         if nested.saver is not None:
@@ -498,21 +499,24 @@ class Run:
         """End a run that waits for a human, or was asked to stop.
 
         Raises:
-            Halt: this is a nested run, and the outer run ends as cancelled.
+            Halt: this is a nested run, and the outer run ends as cancelled, or records the pause.
         """
         history = self.history
         if history.outer_execution is None:
             yield from self.control.look_at_stop()
             if self.control.granted:
                 yield from history.record(history.grant_requests())
-        if self.control.cancellation is None:
-            yield from self._emit_interrupts()
-            return
-        if history.outer_execution is not None:
+        cancellation = self.control.cancellation
+        own_stops = {**unanswered_interrupts(history.writes), **unanswered_timers(history.writes)}
+        is_waiting = own_stops or self.nested_interrupts
+        if history.outer_execution is not None and (cancellation is not None or not is_waiting):
             yield from history.record({})  # the position, and what was deferred
             raise Halt
+        if cancellation is None:
+            yield from self._emit_interrupts()
+            return
         node_id = self.next_node_id or history.position.node_id
-        reason = self.control.cancellation.get("reason")
+        reason = cancellation.get("reason")
         self.reporter.post_event("graph.cancel", node_id, {"reason": reason})
         state = self.state.schema.state_factory(self.state.data)
         output = InterruptionMetadata(node_id, state, when="before", metadata={"reason": reason}, interrupts=())
@@ -524,14 +528,11 @@ class Run:
         """Emit the interrupts and timers at which the run has stopped; a pause is recorded as one."""
         history = self.history
         yield from history.record_deferred(is_stopping=True)
-        own_questions = unanswered_interrupts(history.writes)
-        nested_questions = [interrupt for interrupt in self.nested_interrupts if interrupt.due is None]
-        # What a pause has kept from running must not wait for the timer of another branch.
-        if self.control.has_left_work and not own_questions and not nested_questions:
+        # Beside a question of another branch, too: its deadline must not end the pause, and its answer neither.
+        if self.control.has_left_work and history.outer_execution is None:
             node_id = self.next_node_id or history.position.node_id
             yield from history.record_interrupt(node_id, "before", "", metadata={"reason": "pause"})
-            own_questions = unanswered_interrupts(history.writes)
-        waiting = {**own_questions, **unanswered_timers(history.writes)}
+        waiting = {**unanswered_interrupts(history.writes), **unanswered_timers(history.writes)}
         state = self.state.schema.state_factory(self.state.data)
         interrupts = [
             self._make_interruption(interrupt_id, interrupt, state) for interrupt_id, interrupt in waiting.items()

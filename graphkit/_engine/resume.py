@@ -55,6 +55,7 @@ from graphkit._saver.writes import (
     first_open_interrupts,
     has_expired,
     interrupts_in,
+    is_pause,
     next_update_key,
     subgraph_interrupts,
     subgraph_namespace,
@@ -190,11 +191,10 @@ def _find_kept_stops(
     was_shown = resume.has_value or not history.is_latest or history.writes_from == base.id
     kept_stops: set[str] = set()
     for interrupt_id, interrupt in unanswered_interrupts(recorded).items():
-        is_pause = interrupt.get("metadata", {}).get("reason") == "pause"
         is_passable = was_shown
         if history.passable_stops is not None:
             is_passable = interrupt_id in history.passable_stops
-        if interrupt["when"] in DECLARED_STOPS and not is_pause and not is_passable:
+        if interrupt["when"] in DECLARED_STOPS and not is_pause(interrupt) and not is_passable:
             kept_stops.add(interrupt_id)
     return kept_stops
 
@@ -382,6 +382,7 @@ def split_resume(resume: GraphResume, waiting: Mapping[str, Any], nested: Mappin
         return SplitResume(own=resume, by_namespace={})
     value = resume.value
     own_value: Any = ABSENT
+    asks_itself = not all(map(is_pause, waiting.values()))  # any resume ends a pause
     values: dict[str, Any] = {}
     known = dict.fromkeys((*waiting, *nested))
     if isinstance(value, Mapping) and value and all(key in known for key in value):
@@ -393,7 +394,7 @@ def split_resume(resume: GraphResume, waiting: Mapping[str, Any], nested: Mappin
                 values.setdefault(nested[interrupt_id], {})[interrupt_id] = answer
         own_value = own or ABSENT
     elif value is not ABSENT:  # without ids, it is for the only interrupt that waits
-        if waiting or len(nested) > 1:
+        if asks_itself or len(nested) > 1:
             ids = ", ".join(map(repr, known))
             raise GraphRunnerError(f"several interrupts wait: resume with a mapping of id to answer; the ids are {ids}")
         (namespace,) = nested.values()
@@ -401,7 +402,7 @@ def split_resume(resume: GraphResume, waiting: Mapping[str, Any], nested: Mappin
     # An update is for this graph if it waits itself, and otherwise for the nested graph that does.
     own_update = resume.update
     updates: dict[str, Mapping[str, Any] | None] = {}
-    if resume.update is not None and not waiting:
+    if resume.update is not None and not asks_itself:
         namespaces = set(nested.values())
         if len(namespaces) > 1:
             raise GraphRunnerError(
@@ -490,11 +491,11 @@ class Update:
         writes = yield from history.load_writes(base)
         # Without a node of its own the update leaves the run where it is: the interrupts that wait
         # there, and their answers, remain valid. At an earlier checkpoint that node execution is over:
-        # the next node is executed anew, as by a resume there. So it is if the base is such an update,
+        # the next node is executed again, as by a resume there. So it is if the base is such an update,
         # and its process died before it had recorded what waits again.
         keeps_position = self.as_node is None and self.goto is None
-        died_anew = history.writes_from != base.id and CONTINUED_EXECUTION not in base.metadata
-        continues = history.is_latest and not died_anew
+        was_cut_short = history.writes_from != base.id and CONTINUED_EXECUTION not in base.metadata
+        continues = history.is_latest and not was_cut_short
         metadata = inherited_metadata(base)
         metadata |= {key: value for key, value in callers_metadata(history.config).items() if key != "run_id"}
         metadata |= graph_metadata(history.program)

@@ -180,19 +180,30 @@ def add(
 
         None of them changes the store.
     """
-    config = _config_of(_check_name(name))
-    now = (created_at or datetime.now(UTC)).astimezone(UTC)
-    if graph_id is not None:
-        check_text("graph_id", graph_id, CheckpointerConfigurationError)
-    recorded = freeze_update("input", input)
-    new = Schedule(name=name, cron=cron, input=recorded, graph_id=graph_id, timezone=timezone, created_at=now)
-    if new.next_due(now) is None:
-        raise CheckpointerConfigurationError(f"the cron expression {cron!r} is never due")
+    since = created_at or datetime.now(UTC)
+    new = Schedule(name=name, cron=cron, input=input, graph_id=graph_id, timezone=timezone, created_at=since)
+    return store_schedule(saver, check_schedule(new))
+
+
+def check_schedule(new: Schedule) -> Schedule:
+    """Return a new schedule as it is stored; see `add`."""
+    _check_name(new.name)
+    if new.graph_id is not None:
+        check_text("graph_id", new.graph_id, CheckpointerConfigurationError)
+    recorded = freeze_update("input", new.input)
+    if new.next_due(new.created_at) is None:
+        raise CheckpointerConfigurationError(f"the cron expression {new.cron!r} is never due")
+    return replace(new, input=recorded, created_at=new.created_at.astimezone(UTC))
+
+
+def store_schedule(saver: BaseCheckpointSaver, new: Schedule) -> Schedule:
+    """Store a schedule; return the stored one if it has the same definition."""
+    config = _config_of(new.name)
     with saver.run_lock(config):
         latest = saver.get(config)
         if latest is not None:
-            old = _read(latest, name)
-            if replace(old, created_at=now, last_due=None) == new:
+            old = _read(latest, new.name)
+            if replace(old, created_at=new.created_at, last_due=None) == new:
                 return old
         _put(saver, new, latest)
     return new

@@ -259,11 +259,12 @@ class RunnableConfig(JavaNames):
         Cost: one record.
 
         Args:
-            key: distinguishes the effects of one execution.
+            key: distinguishes the effects of one execution; a text that is the same in each of them.
             function: called without arguments; its result must be storable.
 
         Raises:
             GraphRunnerError: called outside a node.
+            TypeError: the key is not a str. The function was not called.
             CheckpointSerializationError: the result cannot be stored. The effect has happened.
         """
         context = require_node_context("once")
@@ -461,6 +462,9 @@ class RunnableConfigBuilder:
 
 
 def _find_recorded(context: NodeContext, key: str) -> tuple[bool, Any]:
+    given: object = key
+    if not isinstance(given, str):  # the text of many objects is another one in each process
+        raise TypeError(f"the key of once must be a str, not {key!r}")
     if context.journal is None:
         return False, None
     return context.journal.find_result(context, key)

@@ -24,7 +24,7 @@ InterruptableAction asked."""
 class GraphResume:
     """As the input of a run: resume from the stored checkpoint, perhaps with a human's answer."""
 
-    __slots__ = ("update", "value")
+    __slots__ = ("_is_by_worker", "update", "value")
 
     def __init__(self, value: Any = ABSENT, *, update: Mapping[str, Any] | None = None) -> None:
         """Make the input of a resume.
@@ -37,6 +37,8 @@ class GraphResume:
         """
         self.value = value
         self.update = update
+        self._is_by_worker = False
+        """Whether no human has asked for it, so that it passes no declared stop."""
 
     @property
     def has_value(self) -> bool:

@@ -29,6 +29,7 @@ from graphkit._saver.writes import (
     SUBGRAPH_INTERRUPT,
     TASK,
     TIMER,
+    is_cancelled,
     is_incomplete,
     time_or_none,
 )
@@ -610,17 +611,20 @@ class PollingWatch(Watch):
         reported = bookmark.writes
         # From the bookmark on, oldest first; all of them if the checkpoint of the bookmark is gone.
         history = self._saver.history(_make_config(key))
+        if any(is_incomplete(latest.metadata) for latest in history[:1]):
+            return  # More comes, and this checkpoint will be replaced: by another one, or by itself without the mark.
         ids = [info.id for info in history]
         if bookmark.checkpoint_id in ids:
             history = history[: ids.index(bookmark.checkpoint_id) + 1]
         for stored in reversed(history):
             info = stored if stored.status else with_status_when_stored(stored)
-            if is_incomplete(info.metadata):
-                return  # It will be replaced: by another checkpoint, or by itself without the mark.
             if info.id != bookmark.checkpoint_id:
                 reported = frozenset()
                 yield Change("checkpoint", thread, namespace, checkpoint=info, at=info.created_at)
             writes = self._set_bookmark(key, info.id, version)
+            if any(name == CANCELLED and not is_none for name, is_none, _ in reported) and not is_cancelled(writes):
+                # The run goes on, and its questions wait again.
+                reported = frozenset(key for key in reported if key[0].partition(":")[0] + ":" not in _STOP_KINDS)
             new = _make_write_keys(writes) - reported
             names = {name for name, _, _ in new}
             new_writes = {name: value for name, value in writes.items() if name in names}

@@ -229,6 +229,12 @@ def _strip_prefix(prefix: str, writes: Mapping[str, Any]) -> dict[str, Any]:
     return {key.removeprefix(prefix): value for key, value in writes.items() if key.startswith(prefix)}
 
 
+def is_pause(interrupt: Mapping[str, Any]) -> bool:
+    """Return whether the record of an interrupt is a pause, and no question or declared stop."""
+    metadata: Mapping[str, Any] = interrupt.get("metadata", _NONE)
+    return metadata.get("reason") == "pause"
+
+
 def unanswered_interrupts(writes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the interrupts without an answer, by id, in the order in which they were recorded."""
     return {key: interrupt for key, interrupt in interrupts_in(writes).items() if ANSWER + key not in writes}
@@ -280,7 +286,7 @@ def is_expired(resumed: Any) -> bool:
     return isinstance(resumed, Mapping) and resumed.get("expired") is True
 
 
-# An earlier checkpoint from which a thread goes on: its next node is executed anew. It asks again what it asked,
+# An earlier checkpoint from which a thread goes on: its next node is executed again. It asks again what it asked,
 # and finds nothing else of what was recorded for the execution that is over: no answers, no updates, no finished
 # branches, no results of `once`.
 

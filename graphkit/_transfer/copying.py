@@ -215,6 +215,7 @@ class ThreadReader:
         numbers = self.list_versions() if versions else ()
         if not namespaces and not numbers:
             raise CheckpointNotFoundError(self._thread_id, hint="see threads()")
+        yield format_line({"thread": self._thread_id})
         digest = blake2b(digest_size=16)
         count = 0
         for data in self._records(namespaces, numbers):

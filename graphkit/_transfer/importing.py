@@ -388,6 +388,7 @@ def export_log_lines(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[str
         CheckpointNotFoundError: there is no such thread.
         CheckpointFormatError: there is a link, or something else that is not a file or directory,
             in place of a log or a directory.
+        CheckpointStorageError: a log cannot be read, or was removed meanwhile.
     """
     directory = find_directory(saver, thread_id)
     names: list[str] = []
@@ -404,18 +405,21 @@ def export_log_lines(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[str
     digests: dict[str, str] = {}
     for name in files:
         path = directory / name
-        _check_file(path)
         digest = blake2b(digest_size=16)
-        remaining = path.stat().st_size  # a writer may append while the export reads
-        yield format_line({"file": name})
-        with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
-            while remaining:
-                chunk = file.read(min(_CHUNK, remaining))
-                if not chunk:
-                    break
-                digest.update(chunk)
-                remaining -= len(chunk)
-                yield format_line({"data": base64.b64encode(chunk).decode()})
+        try:
+            _check_file(path)
+            remaining = path.stat().st_size  # a writer may append while the export reads
+            yield format_line({"file": name})
+            with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
+                while remaining:
+                    chunk = file.read(min(_CHUNK, remaining))
+                    if not chunk:
+                        break
+                    digest.update(chunk)
+                    remaining -= len(chunk)
+                    yield format_line({"data": base64.b64encode(chunk).decode()})
+        except OSError as error:
+            raise CheckpointStorageError(str(path), "export", error) from error
         digests[name] = digest.hexdigest()
         yield format_line({"digest": digests[name]})
     yield format_line({"end": thread_id, "files": digests})

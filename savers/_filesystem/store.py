@@ -247,7 +247,7 @@ class Store:
         io = self.io
         self.marker.check_may_begin()
         # The locks may have been removed with the store. A lock on a file without a name excludes no
-        # writer that opens the file anew.
+        # writer that opens the file again.
         self.write_lock(directory).reopen()
         self.leftovers.sweep_once()
         self.leftovers.remove(directory.leftover)

@@ -231,7 +231,7 @@ class FrameLog(Generic[Medium, Owner]):
         self.is_scattered = bool(frame.flags & SCATTERED)
 
     def find_change(self) -> Change:
-        """Return what has become of the bytes since they were read; REPLACED also if they must be read anew.
+        """Return what has become of the bytes since they were read; REPLACED also if they must be read again.
 
         If the bytes were replaced or removed, the caller closes what it made of them, and opens this log.
         """

@@ -1019,7 +1019,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     @contextmanager
     def _note_run(self, thread_id: str, lock: AbstractContextManager[object]) -> Iterator[None]:
         with lock:
-            # Only what other processes write from now on is a conflict. A damaged log is opened anew when it is used.
+            # Only what other processes write from now on is a conflict. A damaged log is opened again when it is used.
             for log in self.catalogue.logs.list_of_thread(thread_id):
                 with log.mutex, suppress(CheckpointerError):
                     log.refresh()

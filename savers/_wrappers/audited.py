@@ -525,7 +525,7 @@ class _RecordedLogs(LogsOfDelegate):
 
     def append_to_log(self, config: RunnableConfig, append: Callable[[AnyLog], None]) -> None:
         # What is stored is known only inside, where the log is locked; so that is where the intent is recorded.
-        # If another writer was faster, the checkpoint is made anew, and may differ.
+        # If another writer was faster, the checkpoint is made again, and may differ.
         recorder = self._recorder
         intents: list[int] = []
 

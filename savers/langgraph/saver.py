@@ -386,7 +386,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
 
     @property
     def _deserializer(self) -> Deserializer:
-        # Made anew: `with_allowlist` sets another serializer in a copy of this object.
+        # Made again: `with_allowlist` sets another serializer in a copy of this object.
         return Deserializer(self.serde, self._on_blocked_type)
 
     def get_delta_channel_history(

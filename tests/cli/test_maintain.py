@@ -301,15 +301,16 @@ def test_a_thread_in_use_again_stays(idle, saver):
     assert len(saver.list(RunnableConfig("order-18"))) == 3
 
 
-def test_an_idle_thread_that_cannot_be_deleted_does_not_keep_the_others(idle, monkeypatch):
-    delete = FileSystemSaver.delete_idle
+@pytest.mark.parametrize(("method", "dry_run"), [("_delete_if_idle", False), ("_delete_if_idle", True), ("size", None)])
+def test_an_idle_thread_that_cannot_be_deleted_does_not_keep_the_others(idle, monkeypatch, method, dry_run):
+    call = getattr(FileSystemSaver, method)
 
-    def refusing(saver, thread=None, **options):
-        if thread == "order-17":
-            raise CheckpointStorageError("log", "delete", OSError("no"))
-        return delete(saver, thread, **options)
+    def refusing(saver, thread, *arguments, **options):
+        if thread == "order-17" and options.get("dry_run") == dry_run:
+            raise CheckpointStorageError("log", "read", OSError("no"))
+        return call(saver, thread, *arguments, **options)
 
-    monkeypatch.setattr(FileSystemSaver, "delete_idle", refusing)
+    monkeypatch.setattr(FileSystemSaver, method, refusing)
     done = graphkit("prune", idle, "--idle", "30min", "--interrupted", "--yes")
     assert_refused(done, CheckpointStorageError.exit_code, "cannot delete order-17; all others are done")
     assert threads(idle) == ["import-a", "order-17"]

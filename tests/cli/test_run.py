@@ -114,12 +114,45 @@ def test_an_app_with_a_saver_of_its_own(shop, write_module):
     assert_refused(without, 2, "name a checkpoint directory")
 
 
+TWO_WAIT = """
+from graphkit import END, START, StateGraph, interrupt
+child = StateGraph({}).add_node("b", lambda state: {}).add_edge(START, "b").add_edge("b", END)
+graph = StateGraph({}).add_node("ask", lambda state: {"n": interrupt("?")})
+graph.add_node("child", child.compile(interrupt_before=["b"])).add_node("join", lambda state: {})
+for name in ("ask", "child"):
+    graph.add_edge(START, name).add_edge(name, "join")
+app = graph.add_edge("join", END).compile()
+"""
+
+
+def test_the_next_command_fits_what_waits(write_module):
+    write_module("two", TWO_WAIT)
+    done = graphkit("run", "runs", "--app", "two:app", "--thread", "t", terminal=True)
+    assert done.lines[-1] == "next: graphkit answer runs t"
+    assert_refused(graphkit("answer", "runs", "t", "--text", "x"), 2, "2 interrupts are pending")
+
+
 def test_the_directory_may_stand_in_the_environment(runs, shop):
     graphkit("run", "--app", shop, "--thread", "t", "--input", INPUT, GRAPHKIT_DIR=str(runs))
     done = graphkit("answer", "t", "--value", '"yes"', GRAPHKIT_DIR=str(runs))
     assert done.code == 0
     assert read_json("show", "t", GRAPHKIT_DIR=str(runs))["recorded"] != {}
     assert graphkit("show", "t").code == 2
+
+
+def test_a_mistake_leaves_no_empty_store_behind(runs, shop):
+    start = (runs, "--app", shop, "--input")
+    lines = '{"format": 1, "graphkit": "threads"}'
+    for mistake in (
+        ("run", *start, "{"),
+        ("run", *start, "{}", "--meta", "x"),
+        ("submit", *start, "{"),
+        ("submit", *start, "{}", "--meta", "x"),
+        ("submit", *start, "{}", "--at", "soon"),
+        ("import", runs, "-", "--app", "shop:nothing"),
+    ):
+        assert_refused(graphkit(*mistake, stdin=lines), 2)
+        assert not runs.exists(), mistake
 
 
 def test_bad_input(runs, shop):

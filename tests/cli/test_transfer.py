@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 from hashlib import blake2b
 
 import pytest
@@ -21,6 +22,7 @@ from graphkit.errors import (
 )
 from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
+from tests.support.logs import locate_log
 from tests.support.odd import odd
 from tests.support.sweeps import examples
 from tests.support.terminal import NOW, assert_refused, checkpoint, damage, graphkit
@@ -105,6 +107,33 @@ def test_the_namespaces_of_a_version_may_be_others_than_those_of_the_active_hist
     target = FileSystemSaver(tmp_path / "b", fsync="never")
     assert import_threads(target, lines).checkpoints == 5
     assert list(export_threads(target)) == lines
+
+
+@pytest.mark.parametrize(("form", "dies"), [("lines", False), ("logs", False), ("lines", True)])
+def test_one_of_all_threads_that_has_no_checkpoint_is_passed_over(tmp_path, form, dies):
+    """It is deleted meanwhile, or its process has died in its first put."""
+    saver = FileSystemSaver(tmp_path / "source", fsync="never")
+    for thread in ("a", "b", "c"):
+        saver.put(thread, checkpoint(1, START, "a", {}))
+    lines = export_threads(saver, format=form)
+    head = next(lines)
+    if dies:
+        log = locate_log(tmp_path / "source", "b")
+        os.truncate(log, log.stat().st_size - 1)
+    else:
+        saver.delete("b")
+    assert import_threads(made("file", tmp_path / "target"), [head, *lines]).threads == ["a", "c"]
+    with pytest.raises(CheckpointNotFoundError):
+        list(export_threads(saver, ["b"], format="lines"))
+
+
+def test_logs_that_are_removed_while_they_are_read_are_named(tmp_path, source):
+    lines = export_threads(source, ["t"], format="logs")
+    while '"file"' not in next(lines):
+        pass
+    shutil.rmtree(locate_log(tmp_path / "source").parent)
+    with pytest.raises(CheckpointStorageError, match=r"cannot export .*log: No such file"):
+        next(lines)
 
 
 def test_a_saver_without_versions_takes_none(source, versions):

@@ -2,6 +2,7 @@
 
 import resource
 import shutil
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -10,7 +11,7 @@ from savers import FileSystemSaver
 from savers._filesystem import store as store_module
 from savers._log import catalogue
 from tests.support.checkpoints import make_checkpoint
-from tests.support.disks import CountingIO
+from tests.support.disks import CountingIO, list_open_files
 from tests.support.logs import locate_log
 
 THREADS = 60
@@ -112,6 +113,25 @@ def test_the_number_of_open_logs_follows_the_limit_of_descriptors(soft, logs, mo
     monkeypatch.undo()
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
     assert catalogue._max_open_logs() == logs
+
+
+def test_savers_share_what_may_be_open_and_leave_each_other_the_rest(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalogue, "_max_open_logs", lambda: 100)
+    monkeypatch.setattr(catalogue, "_ALL_OPEN_LOGS", WeakKeyDictionary())
+    savers = {name: FileSystemSaver(tmp_path / name, fsync="never") for name in ("small", "large", "other")}
+
+    def use(name, threads):
+        for number in range(threads):
+            savers[name].put(RunnableConfig(f"thread-{number}"), make_checkpoint(0))
+        return [sum(file.endswith("/log") for file in list_open_files(tmp_path / each)) for each in savers]
+
+    assert use("small", 10) == [10, 0, 0]
+    assert use("large", 200) == [10, 90, 0]
+    assert use("other", 200) == [10, 90, 45]
+    assert use("large", 200) == [10, 45, 45]
+    assert use("small", 200) == [33, 45, 45]
+    for saver in savers.values():
+        saver.close()
 
 
 def test_two_writers_that_need_a_lock_at_the_same_time_get_the_same_one(opener, monkeypatch):

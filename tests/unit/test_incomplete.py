@@ -17,7 +17,7 @@ from graphkit.recovery import recover
 from graphkit.testing import made
 from graphkit.transfer import copy_threads, export_threads, import_threads
 from graphkit.worker import Worker
-from savers import FileSystemSaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
+from savers import FileSystemSaver, MemorySaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
 from tests.support.checkpoints import list_ids, with_lazy_state
 from tests.support.graphs import make_chain
 from tests.support.savers import ListingSaver
@@ -510,6 +510,24 @@ def test_a_fork_into_a_thread_with_versions_keeps_them_when_it_fails():
     assert status_of(saver, "new") == "incomplete"
     with pytest.raises(CheckpointConflictError, match="has released versions, which must stay"):
         operations.fork(saver, "t", "new")
+
+
+def test_a_polling_watch_reports_a_copy_when_it_has_ended():
+    source, saver = ListingSaver(), MemorySaver()
+    effects = Effects()
+    app = make_chain(State, a=effects.node("a"), b=effects.node("b")).compile(checkpoint_saver=source)
+    app.invoke({"n": 0}, T)
+    get_writes = source.get_writes
+
+    def look(config):
+        assert changes.get(0.01) is None
+        return get_writes(config)
+
+    source.get_writes = look
+    with saver.watch(latest=True, interval=0.001) as changes:
+        copy_threads(source, saver, ["t"])
+        seen = [changes.get(60).checkpoint.status for _ in saver.history(T)]
+    assert seen == ["running", "running", "finished"]
 
 
 def test_a_worker_takes_a_thread_when_its_copy_has_ended(tmp_path):

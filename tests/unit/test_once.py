@@ -300,6 +300,15 @@ def test_a_cancelled_run_waits_for_the_record_of_an_effect():
     asyncio.run(cancel())
 
 
+@pytest.mark.parametrize("key", [7, b"k", None, object()])
+def test_a_key_that_is_no_text_is_refused_before_the_effect(saver, key):
+    charge = Charge()
+    app = make_chain(a=lambda state, config: config.once(key, charge.effect)).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError, match="the key of once must be a str"):
+        app.invoke({}, CONFIG)
+    assert charge.effect() == 1
+
+
 def test_without_a_saver_and_outside_a_node():
     charge = Charge()
     app = make_chain(a=charge, b=charge).compile()

@@ -6,7 +6,7 @@ from time import monotonic, sleep as sleep_here
 
 import pytest
 
-from graphkit import RunnableConfig, interrupt, operations, sleep
+from graphkit import GraphResume, RunnableConfig, interrupt, operations, sleep
 from graphkit.testing import ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
@@ -200,17 +200,71 @@ def test_what_was_stopped_beside_a_sleeping_branch_does_not_wait_for_its_timer(c
     assert status(saver) == "finished"
 
 
-def test_a_timer_does_not_pass_a_declared_stop_in_another_branch(saver, clock):
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_timer_goes_on_and_passes_no_declared_stop_in_another_branch(saver, clock, depth):
+    woken = []
+
+    def nap_twice(state):
+        sleep(HOUR)
+        woken.append(clock())
+        sleep(HOUR)
+        return {"log": interrupt("?", deadline=HOUR, default="no")}
+
     child = make_chain(ship=log_node("shipped")).compile(interrupt_before=["ship"])
-    graph = make_graph(LOG, "START>s s>nap,child nap>j child>j j>END", nap=nap(HOUR), child=child)
+    if depth > 1:
+        child = make_chain(child=child).compile(interrupt_before=["child"])
+    graph = make_graph(LOG, "START>s s>nap,child nap>j child>j j>END", nap=nap_twice, child=child)
     app = graph.compile(checkpoint_saver=saver, clock=clock)
     app.invoke({}, T)
-    clock.advance(HOUR)
     worker = Worker(saver, app)
-    assert worker.run(once=True) == 0
-    operations.answer(saver, T, None)
-    assert worker.run(once=True) == 1
-    assert log_of(saver) == ["s", "awake", "shipped", "j"]
+    for runs in range(1, 4):
+        clock.advance(HOUR)
+        assert worker.run(once=True) == runs
+        assert worker.run(once=True) == runs
+        assert status(saver) == "interrupted"
+    assert woken[0] == NOON + HOUR
+    assert [stop.when for stop in saver.interrupts(T)] == ["before"]
+    for _ in range(depth):
+        assert log_of(saver) == ["s"]
+        operations.answer(saver, T, None)
+        worker.run(once=True)
+    assert log_of(saver) == ["s", "no", "shipped", "j"]
+
+
+def make_paused(saver, clock, ask, *, has_timer=False):
+    """Return a graph whose run was paused in one branch while the others wait."""
+
+    def work(state):
+        app.pause(T)
+        return {"log": "b"}
+
+    naps = nap(HOUR) if has_timer else log_node("awake")
+    graph = make_graph(LOG, "START>s s>ask,nap,b b>c c>j ask>j nap>j j>END", ask=ask, nap=naps, b=work)
+    app = graph.compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, T)
+    return app
+
+
+@pytest.mark.parametrize("waits", ["question", "nested question", "timer"])
+def test_no_time_ends_a_pause(saver, clock, waits):
+    ask = asking("?", deadline=HOUR, default="no")
+    if waits == "nested question":
+        ask = make_chain(inner=ask).compile()
+    if waits == "timer":
+        ask = asking("?")
+    app = make_paused(saver, clock, ask, has_timer=waits == "timer")
+    clock.advance(HOUR)
+    assert Worker(saver, app).run(once=True) == 0
+    assert status(saver) == "interrupted"
+    answer = GraphResume("no") if waits == "timer" else None
+    assert app.invoke(answer, T)["log"] == ["s", "no", "awake", "b", "c", "j"]
+
+
+@pytest.mark.parametrize("embedded", [False, True])
+def test_an_answer_without_an_id_is_for_the_question_and_not_for_the_pause(saver, clock, embedded):
+    ask = make_chain(inner=asking("?")).compile() if embedded else asking("?")
+    app = make_paused(saver, clock, ask)
+    assert app.invoke(GraphResume("yes"), T)["log"] == ["s", "yes", "awake", "b", "c", "j"]
 
 
 # Reminders

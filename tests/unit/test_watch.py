@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from graphkit import END, Checkpoint, NodeExecutionError, RunnableConfig
+from graphkit import END, Checkpoint, NodeExecutionError, RunnableConfig, operations
 from graphkit.errors import CheckpointerConfigurationError
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver, VersionedMemorySaver
 from tests.support.checkpoints import make_interrupt
-from tests.support.graphs import FlakyNode, make_chain
+from tests.support.graphs import FlakyNode, asking, make_chain
 from tests.support.workers import PATIENCE
 
 T = RunnableConfig("t")
@@ -113,6 +113,18 @@ def test_a_run_that_fails_again_at_a_checkpoint_is_reported_again():
             with pytest.raises(NodeExecutionError):
                 app.resume(T)
             assert read_kinds(changes, 1) == ["failure"]
+        assert changes.get(0.01) is None
+
+
+def test_a_question_that_waits_again_after_a_cancel_is_reported_again():
+    saver = MemorySaver()
+    app = make_chain(a=asking("?")).compile(checkpoint_saver=saver)
+    app.invoke({}, T)
+    with saver.watch("t", interval=0.001) as changes:
+        operations.cancel(saver, T)
+        assert read_kinds(changes, 1) == ["cancel"]
+        app.resume(T)
+        assert read_kinds(changes, 1) == ["interrupt"]
         assert changes.get(0.01) is None
 
 

@@ -138,7 +138,7 @@ def audit_export(context: CliContext, log: str, output: str) -> Message | None:
         for line in lines:
             context.out.write(line)
         return None
-    count = write_to_file(Path(output), lines, bool)
+    count = write_to_file(Path(output), lines)
     return Message(f"exported {_count_entries(count)} to {escape(output)}", {"entries": count, "file": output})
 
 

@@ -18,6 +18,7 @@ from graphkit._saver.failed_threads import FailedThreads
 from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_writes, list_removable
 from graphkit._saver.retention_policy import RetentionPolicy, apply_policy
+from graphkit._saver.writes import is_schedule
 from graphkit.cli import options
 from graphkit.cli.cells import Row, count_checkpoints, format_bytes, size_of, status_of
 from graphkit.cli.command import Command
@@ -215,14 +216,22 @@ def _prune_idle(
     if not isinstance(saver, SupportsDeleteIdle):
         raise missing_capability(saver, "prune --idle")
     assert isinstance(saver, BaseCheckpointSaver)
-    # The same moment before and after the question: the user confirms these threads, however long the answer takes.
-    idle_threads = saver.delete_idle(only, idle_since=idle_since, dry_run=True)
-    statuses = {thread_id: _find_status(saver, thread_id) for thread_id in idle_threads}
+    found = saver.threads(released=True) if only is None else [only]
+    threads = [thread_id for thread_id in sorted(found) if thread_id == only or not is_schedule(thread_id)]
+    failed = _collect_failures(saver, "delete", threads)
+    sizes: dict[str, int] = {}
+    statuses: dict[str, str | None] = {}
+    for thread_id in threads:
+        # The same moment before and after the question: the user confirms these threads, however long the answer takes.
+        with failed.catch(thread_id):
+            for idle_id in saver.delete_idle(thread_id, idle_since=idle_since, dry_run=True):
+                sizes[idle_id] = saver.size(idle_id)
+                statuses[idle_id] = _find_status(saver, idle_id)
     waiting = [thread_id for thread_id, status in statuses.items() if status == "interrupted"]
     # The run of a queued or sleeping thread is still to go on, perhaps at a later time.
     kept = {"queued", "sleeping"} if interrupted else {"queued", "sleeping", "interrupted"}
     chosen = [thread_id for thread_id, status in statuses.items() if status not in kept]
-    size = sum(map(saver.size, chosen))
+    size = sum(sizes[thread_id] for thread_id in chosen)
     data: Row = {"deleted": chosen, "waiting": waiting, "size": size, "dry_run": dry_run}
     idle = f"idle for {age}"
     if waiting:
@@ -232,16 +241,17 @@ def _prune_idle(
         else:
             idle += f" ({len(waiting)} more {verb} for a human; --interrupted deletes those, too)"
     if not chosen:
+        failed.raise_if_any()
         return Message(f"no thread is {idle}", data)
     what = f"{pluralize(len(chosen), 'thread')} {idle}, {format_bytes(size)}"
     if dry_run:
+        failed.raise_if_any()
         names = [f"    {escape(thread_id)}" for thread_id in chosen]
         return Message("\n".join([f"would delete {what}", *names]), data)
     data["deleted"] = []
     if not yes and not confirm(context, f"delete {what}, for good?"):
         return Message("nothing was deleted", data, exit_code=1)
 
-    failed = _collect_failures(saver, "delete", chosen)
     for thread_id in context.track("deleting", chosen):
         # A thread that a process has written to since then stays.
         with failed.catch(thread_id):

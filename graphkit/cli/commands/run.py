@@ -75,9 +75,10 @@ def run(
     Example: graphkit run runs --app shop:app --thread order-17 --input '{"item": "lamp"}'
     """
     directory = directory or context.environment.get("GRAPHKIT_DIR", "")
-    graph = load_app(app, directory, create=True)
+    # Before the store is made: a mistake leaves none behind.
     values = parse_json_object(context.read_value(given), "--input")
     metadata = parse_assignments(meta, "--meta")
+    graph = load_app(app, directory, create=True)
     config = RunnableConfig(thread, metadata=metadata, max_iterations=max_iterations)
     return _follow(context, graph, values, config, app=app, directory=directory)
 
@@ -107,12 +108,12 @@ def submit(
 
     Example: graphkit submit runs --app shop:app --thread order-17 --input '{"item": "lamp"}'
     """
-    graph = load_app(app, directory, create=True)
     values = parse_json_object(context.read_value(given), "--input")
     metadata = parse_assignments(meta, "--meta")
     begin = None
     if at is not None:
         begin = parse_time(at, "--at", context.zone)
+    graph = load_app(app, directory, create=True)
     submitted = graph.submit(values, RunnableConfig(thread, metadata=metadata), at=begin, key=key)
 
     # What the thread is by now: a run with its key may have been submitted before, for another time. It may have
@@ -228,14 +229,14 @@ def _follow(
         return
 
     # The hint is the command that continues the run.
-    questions = [interrupt for interrupt in last.interrupts if interrupt.when == "inside" and interrupt.due is None]
+    waiting = [interrupt.when for interrupt in last.interrupts if interrupt.due is None]
     resume = ("resume", directory, config.thread, "--app", app)
     answer = ("answer", directory, config.thread)
-    if not questions:
+    if "inside" not in waiting:
         hint = format_command(context, *resume)
     elif not directory:  # `answer` has no --app, whose graph has the saver
         hint = format_command(context, *resume, "--value", "...")
-    elif len(questions) > 1:  # asks for one after another
+    elif len(waiting) > 1:  # asks for one after another
         hint = format_command(context, *answer)
     else:
         hint = format_command(context, *answer, "--text", "...")
@@ -523,11 +524,13 @@ def schedule_add(
 
     Example: graphkit schedule add runs report "0 9 * * 1-5" --input '{"kind": "daily"}'
     """
-    from graphkit import schedules
+    from graphkit._engine.schedules import Schedule, check_schedule, store_schedule
 
     values = parse_json_object(context.read_value(given), "--input")
-    saver = open_store(directory, create=True)
-    added = schedules.add(saver, name, cron, values, graph_id=graph_id, timezone=timezone, created_at=context.now())
+    now = context.now()
+    new = Schedule(name=name, cron=cron, input=values, graph_id=graph_id, timezone=timezone, created_at=now)
+    checked = check_schedule(new)
+    added = store_schedule(open_store(directory, create=True), checked)
     row = _make_row(context, added)
     due = context.to_local_time(row["next_due"])
     return Message(f"{escape(name)} is due next at {due:%Y-%m-%d %H:%M %Z}", row)

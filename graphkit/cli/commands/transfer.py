@@ -214,7 +214,7 @@ def export(
             for line in lines:
                 context.out.write(line)
             return None
-        count = write_to_file(Path(output), lines, lambda line: _END_KEY in line[:16])
+        count = write_to_file(Path(output), lines, _END_KEY)
 
     return Message(
         f"exported {pluralize(count, 'thread')} to {escape(output)}",
@@ -229,8 +229,8 @@ def _types_of(app: str | None) -> tuple[type, ...]:
     return tuple(load_app(app).topology.schema.types)
 
 
-def write_to_file(path: Path, lines: Iterable[str], is_counted: Callable[[str], bool]) -> int:
-    """Write lines to a file; return how many of them count.
+def write_to_file(path: Path, lines: Iterable[str], key: str = "") -> int:
+    """Write lines to a file; return how many of them begin with a key of JSON, or all.
 
     The file gets its name only when it is complete.
 
@@ -254,7 +254,7 @@ def write_to_file(path: Path, lines: Iterable[str], is_counted: Callable[[str], 
         with file:
             for line in lines:
                 file.write(line)
-                count += is_counted(line)
+                count += key in line[:16]
             file.flush()
             os.fsync(file.fileno())  # the user may delete the threads next
         partial.replace(path)
@@ -299,8 +299,9 @@ def import_(
         if dry_run:
             source = LineReader(lines)
             return _describe_dry_run("import", check_threads(source, source.read_head(None)))
+        types = _types_of(app)
         saver = open_store(directory, create=True, fsync=SECONDS_UNTIL_SYNC)
-        done = import_threads(saver, lines, types=_types_of(app), progress=progress)
+        done = import_threads(saver, lines, types=types, progress=progress)
 
     checkpoints = pluralize(done.checkpoints, "checkpoint")
     sentence = f"imported {checkpoints} of {pluralize(len(done.threads), 'thread')}, verified"

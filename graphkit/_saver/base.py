@@ -10,6 +10,7 @@ from itertools import islice
 from time import monotonic
 from typing import Any, ClassVar, Self, Unpack
 
+from graphkit._options import parse_timeout
 from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import (
@@ -612,7 +613,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             config = RunnableConfig.of(thread).with_check_point_id(None)
         deadline = math.inf
         if timeout is not None:
-            deadline = monotonic() + timeout
+            deadline = monotonic() + parse_timeout(timeout)
         has_timed_out = False
         with self.watch(config, interval=interval) as changes:
             pending = find_interrupt_ids(self, config)
@@ -643,8 +644,11 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
         Raises:
             ThreadBusyError: another run held the thread until the timeout.
+            ValueError: the timeout is not a number.
         """
         config = RunnableConfig.of(config)
+        if timeout is not None:
+            timeout = parse_timeout(timeout)
         key = self.run_lock_key(config)
         held = find_held_lock(key)
         is_held_here = held is not None and held.saver is self

@@ -220,8 +220,22 @@ def test_a_factory_that_takes_any_keyword_is_not_asked_for_names(monkeypatch):
         check_saver_options("first", url="x")
 
 
-@pytest.mark.parametrize("name", ["file", "sqlite"])
-def test_an_infinite_lock_timeout_waits_for_the_other_run(name):
+@pytest.mark.parametrize("wrong", ["1", True, float("nan"), []])
+def test_a_timeout_that_is_no_number_is_refused(wrong):
+    saver = MemorySaver()
+    with saver.watch("t") as changes:
+        for wait in (
+            lambda: saver.run_lock("t", wrong),
+            lambda: saver.wait_for_resume("t", wrong),
+            lambda: changes.get(wrong),
+        ):
+            with pytest.raises(ValueError, match="timeout"):
+                wait()
+
+
+@pytest.mark.parametrize("timeout", [None, float("inf")])
+@pytest.mark.parametrize("name", ["memory", "file", "sqlite"])
+def test_an_infinite_timeout_waits_for_the_other_run(name, timeout):
     saver = get_saver(name, **REQUIRED[name], lock_timeout=float("inf"))
     thread = RunnableConfig("t")
     is_held, may_end = threading.Event(), threading.Event()
@@ -235,8 +249,9 @@ def test_an_infinite_lock_timeout_waits_for_the_other_run(name):
         pool.submit(hold)
         assert is_held.wait(60)
         threading.Timer(0, may_end.set).start()
-        with saver.run_lock(thread):
+        with saver.run_lock(thread, timeout):
             saver.put(thread, Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
 
     assert saver.get(thread).state["n"] == 1
-    saver.close()
+    if name != "memory":
+        saver.close()

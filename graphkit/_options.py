@@ -161,7 +161,8 @@ def check_function(name: str, value: object, error: type[Exception] = TypeError)
     if not callable(value):
         raise error(f"{name} must be callable, not {value!r}")
     method = getattr(value, "__call__", None)  # noqa: B004 - a method that may be asynchronous
-    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(method):
+    is_async = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    if any(check(function) for check in is_async for function in (value, method)):
         raise error(f"{name} must be a plain function; {value!r} is asynchronous")
 
 

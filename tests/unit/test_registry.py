@@ -138,6 +138,7 @@ REQUIRED = {
     "postgres": {"connection_string": "host=nowhere.invalid"},
 }
 NO_SECONDS = ["soon", "1", None, True, -1, float("nan"), []]
+MISREAD = ["postgresql://ann:se/cret@h/d", "postgres://ann:se@cret@h/d", "postgresql://ann:1/cret@h"]
 WRONG = {
     "lock_timeout": (REQUIRED, NO_SECONDS),
     "fsync": (["file", "sqlite"], [*NO_SECONDS, 0, 2_147_484, float("inf"), 10**400, {}]),
@@ -147,7 +148,7 @@ WRONG = {
     "schema": (["postgres"], ["", 3, "x" * 64]),
     "base_directory": (["file"], ["", 3, None, "a\0b"]),
     "db_file": (["sqlite"], ["", 3, None, ":memory:", "a\0b"]),
-    "connection_string": (["postgres"], [3, "nonsense"]),
+    "connection_string": (["postgres"], [3, "nonsense", *MISREAD]),
 }
 
 
@@ -164,6 +165,11 @@ def test_a_wrong_value_is_named_and_leaves_nothing(option, directory):
         with pytest.raises(CheckpointerConfigurationError, match=f"^{option} "):
             make(name, **REQUIRED[name] | {option: value})
     assert list(directory.iterdir()) == []
+
+
+def test_an_unusual_connection_string_is_taken():
+    for text in ("postgresql:///d?user=a@b", "postgresql://ann:s?c#r%40t:x@h:1,i:2/d?options=a@b", "password=a/b@c@d"):
+        check_saver_options("postgres", connection_string=text)
 
 
 def test_checking_takes_the_path_of_a_configuration_file(directory):

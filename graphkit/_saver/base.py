@@ -322,7 +322,8 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         """Return the ids of the threads that hold checkpoints.
 
         Args:
-            released: include threads that hold only versions.
+            released: include threads that hold only versions, or only pending writes for a checkpoint
+                that is still to come.
 
         Raises:
             CheckpointerConfigurationError: the saver cannot list its threads; see `lists_threads`.

@@ -570,7 +570,8 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             writes: the values.
             keep: keys whose recorded values stay, if there are any.
             early: whether the checkpoint may still be to come: the writes then wait for it in the
-                history. If it never comes, no reader sees them, and `compact` removes them later.
+                history. If it never comes, no reader sees them, and `compact` removes them later. A thread
+                that holds nothing else is listed by `threads(released=True)`; of files, always.
         """
         check_writes(writes)
         packed = {key: self._codec.pack(value, key) for key, value in writes.items()}
@@ -706,9 +707,9 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             thread_id: the thread.
             idle_since: a medium that excludes other writers checks again whether one has written since.
         """
-        had_content = thread_id in self.threads(released=True)
+        keys = sorted(self.catalogue.list_logs(thread_id), reverse=True)
         # The root last: without it, nothing names the namespaces of the thread as its.
-        for key in sorted(self.catalogue.list_logs(thread_id), reverse=True):
+        for key in keys:
             medium = self.catalogue.new_medium(*key)
             is_deleted = False
             while not is_deleted:
@@ -717,7 +718,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
                     medium.replace(b"")
                     is_deleted = True
         self.catalogue.logs.close_thread(thread_id)
-        return had_content
+        return bool(keys)
 
     # Removing what is not wanted any more
 

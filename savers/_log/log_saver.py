@@ -374,12 +374,12 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         def read(log: Log[Medium]) -> tuple[list[CheckpointInfo], bool]:
             checkpoints = log.history.load_index().checkpoints
             # An info is made only of what matches.
-            found = [
-                make_info(log, stored)
+            matching = [
+                stored
                 for stored in reversed(checkpoints)
                 if all(key in stored.metadata and stored.metadata[key] == value for key, value in metadata.items())
             ]
-            return found, bool(found) and found[0].id == checkpoints[-1].id
+            return [make_info(log, stored) for stored in matching], bool(matching) and matching[0] is checkpoints[-1]
 
         wanted = None if thread_id is None else resolve_thread_id(thread_id)
         nothing: tuple[list[CheckpointInfo], bool] = ([], False)
@@ -601,7 +601,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             find_metadata: returns what is known of the metadata of the checkpoint. Called if it is
                 still to come, and the history begins with these writes.
         """
-        if not packed:
+        if early and not packed:
             return
 
         def append(log: Log[Medium]) -> None:

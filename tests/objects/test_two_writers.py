@@ -7,6 +7,7 @@ from contextlib import suppress
 from threading import Barrier
 from uuid import uuid4
 
+import fsspec
 import pytest
 
 from graphkit import END, START, Checkpoint, GraphInterrupt, RunnableConfig, StateGraph
@@ -264,6 +265,21 @@ def test_storage_that_refuses_is_named(tmp_path):
     (tmp_path / "bucket").write_text("no directory")
     with pytest.raises(CheckpointStorageError, match="bucket"):
         ObjectStoreSaver(f"file://{tmp_path}/bucket").put(CONFIG, make(1))
+
+
+@pytest.mark.parametrize("name", ["README", "t/README", "t/~/notes.txt", "t/~/00000001.old", "other/file"])
+def test_objects_of_others_are_passed_over(url, name):
+    saver = ObjectStoreSaver(url)
+    saver.put(CONFIG, make(1))
+    with fsspec.open(f"{url}/{name}", "wb", auto_mkdir=True) as foreign:
+        foreign.write(b"text")
+    assert saver.threads() == ["t"]
+    assert saver.erase_deleted(full=True) == ()
+    saver.put(CONFIG, make(2))
+    assert numbers(saver.release(CONFIG).checkpoints) == [2, 1]
+    assert (saver.delete("t"), saver.delete("t")) == (True, False)
+    with fsspec.open(f"{url}/{name}", "rb") as foreign:
+        assert foreign.read() == b"text"
 
 
 @pytest.mark.requirement("H49")

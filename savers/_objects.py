@@ -382,10 +382,9 @@ class SegmentBytes(BufferedLogBytes):
     def _is_released(self, start: int, data: bytes) -> bool:
         """Return whether the log was released with a segment, right after it was created."""
         versions = [log for log in list_logs(self._bucket, self._directory) if not log.isdecimal()]
-        if not versions:
-            return False
-        released = self._find(name_segment(self._directory, max(versions)))
-        return released is not None and data == released[start : start + len(data)]
+        # The newest one as a rule; another release may have followed.
+        released = (self._find(name_segment(self._directory, log)) or b"" for log in reversed(versions))
+        return any(data == each[start : start + len(data)] for each in released)
 
     # Replacing the log
 

@@ -156,6 +156,26 @@ def test_an_id_is_appended_again_though_the_log_is_replaced_meanwhile(url, monke
         assert numbers(saver.list(CONFIG)) == [3, 2, 1]
 
 
+def test_a_checkpoint_that_a_release_took_along_is_not_put_again(url, monkeypatch):
+    late = ObjectStoreSaver(url)
+    other = ObjectStoreSaver(url)
+    late.put(CONFIG, make(0))
+    once = iter([(2, 3)])
+
+    def release_twice(create):
+        def operate(*arguments):
+            create(*arguments)
+            for number in next(once, ()):
+                other.release(CONFIG)
+                other.put(CONFIG, make(number))
+
+        return operate
+
+    replace_operation(monkeypatch, "create", release_twice)
+    late.put(CONFIG, make(1))
+    assert find_everywhere(late, CONFIG) == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("operation", ["create", "empty", "remove"])
 @pytest.mark.parametrize("count", range(6))
 @pytest.mark.parametrize("change", ["put", "prune", "release", "delete"])

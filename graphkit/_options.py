@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _AGE_UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 _AGE: Final = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(s|min|h|d|w)\s*")
-_MAX_AGE: Final = 1000 * 365.25 * 86400
+_YEAR: Final = 365.25 * 86400
+_MAX_AGE: Final = 1000 * _YEAR
 """Seconds; datetime has no earlier times."""
 
 
@@ -65,6 +66,17 @@ def check_seconds(name: str, value: object, error: type[Exception] = ValueError)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 < value < math.inf:  # type: ignore[operator]
         raise error(f"{name} must be a number of seconds above 0, not {value!r}")
+
+
+def parse_timeout(value: object) -> float:
+    """Return a maximum time to wait, in seconds; more than a year becomes a year, for a lock cannot wait infinitely.
+
+    Raises:
+        ValueError: it is not a number.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(min(value, _YEAR)):
+        raise ValueError(f"timeout must be a number of seconds, not {value!r}")
+    return min(value, _YEAR)
 
 
 def check_count(name: str, value: object, error: type[Exception] = ValueError, *, least: int = 1) -> None:
@@ -149,7 +161,8 @@ def check_function(name: str, value: object, error: type[Exception] = TypeError)
     if not callable(value):
         raise error(f"{name} must be callable, not {value!r}")
     method = getattr(value, "__call__", None)  # noqa: B004 - a method that may be asynchronous
-    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(method):
+    is_async = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    if any(check(function) for check in is_async for function in (value, method)):
         raise error(f"{name} must be a plain function; {value!r} is asynchronous")
 
 

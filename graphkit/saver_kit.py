@@ -8,13 +8,14 @@ What the savers of graphkit use themselves:
 - `freeze`, `FrozenDict` and `FrozenList`: states, metadata and pending writes consist of lists and dicts that cannot
   change, and that every later state and every checkpoint share. `Changes` is what a step changed.
 - Pending writes and the status that follows from them, retention, incomplete threads, run locks, ids, the parts of
-  reports, and calls in threads.
+  reports, checks of options, and calls in threads.
 
 This module is provisional until 1.0: its names may change between minor versions.
 """
 
 from typing import TYPE_CHECKING, Final
 
+from graphkit._options import check_count, check_function
 from graphkit._public_names import import_when_used, set_public_module
 from graphkit._records.checkpoint import generate_id
 from graphkit._records.config import ConfigLike, ThreadLike, acting_as, check_limit, get_principal, resolve_thread_id
@@ -101,6 +102,8 @@ __all__ = [
     "acting_as",
     "check_complete",
     "check_copy",
+    "check_count",
+    "check_function",
     "check_limit",
     "check_tags",
     "check_writes",

@@ -26,6 +26,7 @@ from graphkit.errors import (
     CheckpointStorageError,
     MissingDependencyError,
 )
+from graphkit.saver_kit import check_function
 
 DESTROYED: Final = b"destroyed"
 """What stands in the place of a key that was destroyed: in a mapping, as the result of a function, and
@@ -274,10 +275,9 @@ class SubjectKeys:
                 the current one. If it raises, nothing is stored.
 
         Raises:
-            CheckpointerConfigurationError: `key_for` is not a function.
+            CheckpointerConfigurationError: `key_for` is not a function, or is asynchronous.
         """
-        if not callable(key_for):
-            raise CheckpointerConfigurationError(f"key_for must be a function, not {type(key_for).__name__}")
+        check_function("key_for", key_for, CheckpointerConfigurationError)
         self.keys = keys
         self.key_for = key_for
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import islice
 from typing import Any, Final, NamedTuple
+from weakref import WeakSet
 
 from graphkit import Checkpoint, CheckpointInfo, RunnableConfig, Tag
 from graphkit.abc import BaseCheckpointSaver, HasVersions
@@ -39,6 +40,7 @@ from graphkit.saver_kit import (
     with_status,
 )
 from savers._options import parse_lock_timeout
+from savers._threads import call_after_fork
 
 _EMPTY = FrozenDict()
 
@@ -65,11 +67,15 @@ class MemorySaver(BaseCheckpointSaver):
             CheckpointerConfigurationError: the time is no number, or negative.
         """
         self.lock_timeout = parse_lock_timeout(lock_timeout)
-        self._lock = threading.RLock()
+        self._renew_lock()
         self._codec = Codec()
         self._threads: dict[str, _Thread] = {}
         """The threads that have a history or a version. Each operation changes one of them by one
         assignment, so that an exception at any line leaves it as it was or as it shall be."""
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.RLock()
+        _SAVERS.add(self)
 
     @classmethod
     def check_options(cls, *arguments: Any, **options: Any) -> None:
@@ -357,6 +363,11 @@ class MemorySaver(BaseCheckpointSaver):
 
     checkOptions = check_options
     eraseDeleted = erase_deleted
+
+
+_SAVERS: Final[WeakSet[MemorySaver]] = WeakSet()
+# Another thread of the parent may hold the lock for ever.
+call_after_fork(_SAVERS, MemorySaver._renew_lock)  # noqa: SLF001
 
 
 class _StoredCheckpoint:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 _IN_MEMORY: Final = threading.RLock()
 """Held by each call for objects in memory: that file system of fsspec is not made for several threads of execution."""
 
+_SEGMENT: Final = re.compile(r"v?\d{8,}\.\d{20}")
 _UNFINISHED: Final = re.compile(r"\.[0-9a-f]{32}\Z")
 
 
@@ -97,13 +98,15 @@ class Bucket:
             raise CheckpointStorageError(f"{self.url}/{name}", operation, error) from error
 
     def scan(self, directory: str) -> list[tuple[str, int]]:
-        """Return the names of the objects and directories in a directory, with the sizes of the objects, sorted."""
+        """Return the names of the segments and directories in a directory, with the sizes of the segments, sorted."""
+        found: list[tuple[str, int]] = []
         with suppress(FileNotFoundError), self._explain(directory, "list"):
-            entries = self._fs.ls(self._path(directory), detail=True)
-            # A name with a dot is a local file that `create` has not linked yet.
-            named = [(entry["name"].rstrip("/").rpartition("/")[2], entry["size"] or 0) for entry in entries]
-            return sorted(entry for entry in named if not entry[0].startswith("."))
-        return []
+            for entry in self._fs.ls(self._path(directory), detail=True):
+                name = entry["name"].rstrip("/").rpartition("/")[2]
+                # Others are not of a saver, or are local files that `create` has not linked yet.
+                if entry["type"] == "directory" or _SEGMENT.fullmatch(name):
+                    found.append((name, entry["size"] or 0))
+        return sorted(found)
 
     def create(self, name: str, data: bytes) -> None:
         """Create an object, all of it at once.
@@ -379,10 +382,9 @@ class SegmentBytes(BufferedLogBytes):
     def _is_released(self, start: int, data: bytes) -> bool:
         """Return whether the log was released with a segment, right after it was created."""
         versions = [log for log in list_logs(self._bucket, self._directory) if not log.isdecimal()]
-        if not versions:
-            return False
-        released = self._find(name_segment(self._directory, max(versions)))
-        return released is not None and data == released[start : start + len(data)]
+        # The newest one as a rule; another release may have followed.
+        released = (self._find(name_segment(self._directory, log)) or b"" for log in reversed(versions))
+        return any(data == each[start : start + len(data)] for each in released)
 
     # Replacing the log
 

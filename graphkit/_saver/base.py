@@ -10,6 +10,7 @@ from itertools import islice
 from time import monotonic
 from typing import Any, ClassVar, Self, Unpack
 
+from graphkit._options import parse_timeout
 from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import (
@@ -316,7 +317,8 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         """Return the ids of the threads that hold checkpoints.
 
         Args:
-            released: include threads that hold only versions.
+            released: include threads that hold only versions, or only pending writes for a checkpoint
+                that is still to come.
 
         Raises:
             CheckpointerConfigurationError: the saver cannot list its threads; see `lists_threads`.
@@ -607,7 +609,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             config = RunnableConfig.of(thread).with_check_point_id(None)
         deadline = math.inf
         if timeout is not None:
-            deadline = monotonic() + timeout
+            deadline = monotonic() + parse_timeout(timeout)
         has_timed_out = False
         with self.watch(config, interval=interval) as changes:
             pending = find_interrupt_ids(self, config)
@@ -638,8 +640,11 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
         Raises:
             ThreadBusyError: another run held the thread until the timeout.
+            ValueError: the timeout is not a number.
         """
         config = RunnableConfig.of(config)
+        if timeout is not None:
+            timeout = parse_timeout(timeout)
         key = self.run_lock_key(config)
         held = find_held_lock(key)
         is_held_here = held is not None and held.saver is self

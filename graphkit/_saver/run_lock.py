@@ -114,7 +114,7 @@ def find_held_lock(key: object) -> HeldRunLock | None:
 
 @final
 class _HeldLocks:
-    """The run locks of this process that are held."""
+    """The locks of this process that are held."""
 
     def __init__(self) -> None:
         self.reset()
@@ -125,18 +125,16 @@ class _HeldLocks:
         """Guards the holders, and wakes those who wait for a lock."""
         self.holders: dict[object, tuple[int, str]] = {}
         """The thread of execution and the name of each holder, by the key of the lock."""
+        self.rewrite_locks: WeakValueDictionary[object, Any] = WeakValueDictionary()
+        """The locks of `lock_for_rewrite` that are held or waited for, by the key of the run lock."""
+        self.registry_lock = threading.Lock()
+        """Guards these."""
 
 
 _HELD: Final = _HeldLocks()
 
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=_HELD.reset)
-
-_REWRITE_LOCKS: Final[WeakValueDictionary[object, Any]] = WeakValueDictionary()
-"""The locks of `lock_for_rewrite` that are held or waited for, by the key of the run lock."""
-
-_REGISTRY_LOCK: Final = threading.Lock()
-"""Guards the registry."""
 
 
 @contextmanager
@@ -202,6 +200,6 @@ def lock_for_rewrite(key: object) -> AbstractContextManager[object]:
     Args:
         key: the key of the thread's run lock, so that saver objects on one store share the lock.
     """
-    with _REGISTRY_LOCK:
-        lock: AbstractContextManager[object] = _REWRITE_LOCKS.setdefault(key, threading.RLock())
+    with _HELD.registry_lock:
+        lock: AbstractContextManager[object] = _HELD.rewrite_locks.setdefault(key, threading.RLock())
     return lock

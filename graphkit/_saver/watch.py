@@ -15,7 +15,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, final
 
-from graphkit._options import check_seconds
+from graphkit._options import check_seconds, parse_timeout
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver import langgraph_writes
@@ -335,7 +335,7 @@ class Watch(abc.ABC):
         Raises:
             CheckpointStorageError: the store cannot be read.
         """
-        deadline = None if timeout is None else monotonic() + timeout
+        deadline = None if timeout is None else monotonic() + parse_timeout(timeout)
         has_read = False
         has_read_all = False
         with self._read_lock:

@@ -12,7 +12,7 @@ from functools import wraps
 from logging import getLogger
 from typing import Any, Final, Literal, NamedTuple, ParamSpec, TypeVar, final
 
-from graphkit._options import check_choice, check_count
+from graphkit._options import check_age, check_choice, check_count
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
@@ -56,6 +56,8 @@ class CheckpointPolicy:
         check_choice("on_error", self.on_error, "raise", "warn")
         for name in ("n_nodes", "max_checkpoints_per_run"):
             check_count(name, getattr(self, name))
+        if self.max_age is not None:
+            object.__setattr__(self, "max_age", check_age("max_age", self.max_age))
 
 
 @final

@@ -29,6 +29,7 @@ from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointFormatError,
 )
+from graphkit.saver_kit import check_count
 from savers._audit.chain import AuditReport, ChainChecker, KeySource, SignatureChecker, Signer
 from savers._audit.digests import Digester
 from savers._audit.entries import (
@@ -547,10 +548,8 @@ class AuditLog:
             CheckpointerConfigurationError: an option is invalid.
             MissingDependencyError: there is a signing key, and `cryptography` is not installed.
         """
-        for name, value in (("sign_every", sign_every), ("max_bytes", max_bytes)):
-            given: object = value
-            if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-                raise CheckpointerConfigurationError(f"{name} must be an int of at least 1, not {given!r}")
+        check_count("sign_every", sign_every, CheckpointerConfigurationError)
+        check_count("max_bytes", max_bytes, CheckpointerConfigurationError)
         self._options: dict[str, Any] = {
             "signing_key": signing_key,
             "digest_key": digest_key,

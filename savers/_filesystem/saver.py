@@ -192,10 +192,15 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             write_lock = log.frames.bytes.write_lock
             assert write_lock is not None
             with log.mutex:
-                with write_lock:
-                    lifecycle.make_ready(store, log)
-                    start = log.frames.end
-                    append(log)
+                try:
+                    with write_lock:
+                        lifecycle.make_ready(store, log)
+                        start = log.frames.end
+                        append(log)
+                except BaseException:
+                    # Ctrl-C may have come on the way into `__exit__`, before its first line.
+                    write_lock.free()
+                    raise
                 store.logs.account_put(log)
                 ticket = sync_mode.take_ticket(log, start, expects_put=expects_put)
             sync_mode.settle(ticket, expects_put=expects_put)

@@ -303,7 +303,7 @@ class LogCatalogue(Generic[Medium]):
         raise NotImplementedError(f"{type(self).__name__} does not list its logs")
 
     def list_threads(self, *, released: bool) -> Sequence[str]:
-        """Return the threads with checkpoints, sorted; with `released`, also those with only versions."""
+        """Return the threads with checkpoints, sorted; with `released`, those that hold anything."""
         found: set[str] = set()
         for thread_id, namespace, version in self.list_logs(None):
             if thread_id not in found and self._is_listed(thread_id, namespace, version, released=released):
@@ -316,7 +316,7 @@ class LogCatalogue(Generic[Medium]):
         log = self.shared_log(thread_id, namespace)
         with log.mutex:
             try:
-                return log.refresh() and log.history.find_latest() is not None
+                return log.refresh() and (released or log.history.find_latest() is not None)
             except CheckpointCorruptionError:
                 return True  # it hides no other history; a read of it says what is damaged
 

@@ -23,6 +23,7 @@ from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointErasedError,
     CheckpointerError,
+    CheckpointFormatError,
     CheckpointKeyError,
     CheckpointNotFoundError,
     ThreadBusyError,
@@ -374,12 +375,12 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         def read(log: Log[Medium]) -> tuple[list[CheckpointInfo], bool]:
             checkpoints = log.history.load_index().checkpoints
             # An info is made only of what matches.
-            found = [
-                make_info(log, stored)
+            matching = [
+                stored
                 for stored in reversed(checkpoints)
                 if all(key in stored.metadata and stored.metadata[key] == value for key, value in metadata.items())
             ]
-            return found, bool(found) and found[0].id == checkpoints[-1].id
+            return [make_info(log, stored) for stored in matching], bool(matching) and matching[0] is checkpoints[-1]
 
         wanted = None if thread_id is None else resolve_thread_id(thread_id)
         nothing: tuple[list[CheckpointInfo], bool] = ([], False)
@@ -570,7 +571,8 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             writes: the values.
             keep: keys whose recorded values stay, if there are any.
             early: whether the checkpoint may still be to come: the writes then wait for it in the
-                history. If it never comes, no reader sees them, and `compact` removes them later.
+                history. If it never comes, no reader sees them, and `compact` removes them later. A thread
+                that holds nothing else is listed by `threads(released=True)`; of files, always.
         """
         check_writes(writes)
         packed = {key: self._codec.pack(value, key) for key, value in writes.items()}
@@ -600,7 +602,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             find_metadata: returns what is known of the metadata of the checkpoint. Called if it is
                 still to come, and the history begins with these writes.
         """
-        if not packed:
+        if early and not packed:
             return
 
         def append(log: Log[Medium]) -> None:
@@ -679,20 +681,42 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         self.catalogue.logs.close_thread(thread_id)
         return Tag(thread_id, checkpoints, version)
 
-    def _finish_release(self, root: Log[Medium], version: int) -> None:
-        """Make all live logs of a thread a version, unless another process has just done that.
+    def _finish_release(self, log: Log[Medium], version: int) -> None:
+        """Make a log that ends in RELEASE a version, unless another process has just done that; the log is closed.
 
-        From the RELEASE record in the log of the root on, they are that version. If the process dies, the next
-        writer of the root finds the record, so the root is the last one. Its log is closed afterwards.
+        From the RELEASE record in the log of the root on, all live logs of the thread are that version. If the
+        process dies, the next writer of the root finds the record, so the root is the last one.
         """
-        listed = self.catalogue.list_logs(root.thread_id)
-        others = [namespace for _, namespace, released in listed if namespace and not released]
-        mediums = [self.catalogue.new_medium(root.thread_id, namespace) for namespace in others]
-        opened = [medium for medium in mediums if medium.open()]
-        for medium in [*opened, root.frames.bytes]:
+        if not log.namespace:
+            for _, namespace, released in self.catalogue.list_logs(log.thread_id):
+                if namespace and not released:
+                    self._release_nested(log, namespace, version)
+        with suppress(StaleLogError):
+            log.frames.bytes.replace(b"", version)
+        log.close()
+
+    def _release_nested(self, root: Log[Medium], namespace: str, version: int) -> None:
+        """Make the log of a namespace a part of the version that RELEASE in the log of the root names."""
+        log = self.catalogue.new_log(root.thread_id, namespace)
+        while True:
+            is_readable = True
+            try:
+                self._refresh_to_change(log)
+            except (CheckpointCorruptionError, CheckpointFormatError):
+                is_readable = False
+                log.frames.bytes.open()
+            # In this order: what was there while the version was not made belongs to it. Another process may have
+            # made it meanwhile, and the log may have begun anew.
+            made = self.catalogue.new_medium(root.thread_id, namespace, version)
+            if not log.is_open or made.open() or root.frames.bytes.is_gone():
+                return
             with suppress(StaleLogError):
-                medium.replace(b"", version)
-        root.close()
+                # RELEASE keeps other writers out; no writer can append to what cannot be read.
+                if is_readable:
+                    log.end(RELEASE, version)
+                    log.commit()
+                self._finish_release(log, version)
+                return
 
     def delete(self, thread: ThreadLike = None) -> bool:
         thread_id = resolve_thread_id(thread)
@@ -706,9 +730,9 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             thread_id: the thread.
             idle_since: a medium that excludes other writers checks again whether one has written since.
         """
-        had_content = thread_id in self.threads(released=True)
+        keys = sorted(self.catalogue.list_logs(thread_id), reverse=True)
         # The root last: without it, nothing names the namespaces of the thread as its.
-        for key in sorted(self.catalogue.list_logs(thread_id), reverse=True):
+        for key in keys:
             medium = self.catalogue.new_medium(*key)
             is_deleted = False
             while not is_deleted:
@@ -717,7 +741,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
                     medium.replace(b"")
                     is_deleted = True
         self.catalogue.logs.close_thread(thread_id)
-        return had_content
+        return bool(keys)
 
     # Removing what is not wanted any more
 

@@ -52,6 +52,8 @@ _UNKNOWN_STATEMENT: Final = "26000"
 """The SQLSTATE of a prepared statement that the connection does not have."""
 _NUMBERS: Final = itertools.count()
 """Numbers the prepared statements of the process: two savers may use the connections of one pool."""
+_MISREAD: Final = re.compile(r"postgres(ql)?://[^?@/]*[/@][^?@]*@")
+"""A URL of which libpq takes a part of the password for the server or the database, which errors name."""
 _PLACEHOLDER: Final = re.compile("""'[^']*'|"[^"]*"|[?%]""")
 
 
@@ -291,13 +293,14 @@ def find_parameters(connection_string: str | None, guest: object) -> dict[str, A
 
 def _parse_connection_string(text: str) -> dict[str, Any]:
     try:
-        return dict(conninfo_to_dict(text))
+        if not _MISREAD.match(text):
+            return dict(conninfo_to_dict(text))
     except psycopg.Error:
         pass
     # Outside of the handler, so that the error does not have that of psycopg, which repeats the text.
     raise CheckpointerConfigurationError(
-        "connection_string is not understood: write postgresql://user@host:5432/database, "
-        'or "host=... dbname=... user=..."'
+        "connection_string is not understood: write postgresql://user@host:5432/database, with %2F and %40 for / and @ "
+        'in a name or a password, or "host=... dbname=... user=..."'
     )
 
 

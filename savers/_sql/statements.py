@@ -277,7 +277,7 @@ class Statements:
         )
         all_threads = f"SELECT DISTINCT thread, long_thread FROM {histories}{dialect.without_index} WHERE"
         self.select_threads = f"{all_threads} version = 0 AND {has_checkpoints} ORDER BY thread"
-        self.select_all_threads = f"{all_threads} {has_checkpoints} ORDER BY thread"
+        self.select_all_threads = f"{all_threads} version >= 0 ORDER BY thread"
         self.select_versions = (
             f"SELECT DISTINCT version FROM {histories} WHERE thread = ? AND version > 0 ORDER BY version"
         )

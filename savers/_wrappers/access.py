@@ -46,6 +46,7 @@ from graphkit.saver_kit import (
     RetentionOptions,
     ThreadLike,
     WatchEnd,
+    check_function,
     check_limit,
     freeze,
     get_principal,
@@ -58,7 +59,6 @@ from savers._wrappers.base import (
     SupportsLogs,
     WriterWrapper,
     is_async,
-    is_async_callable,
     iter_wrappers,
     make_capability,
     make_opener,
@@ -350,11 +350,7 @@ class AccessControlledSaver(SaverWrapper):
                 asynchronous.
         """
         super().__init__(saver)
-        if not callable(policy):
-            raise CheckpointerConfigurationError(f"a policy must be callable, not {type(policy).__name__}")
-        if is_async_callable(policy):
-            reason = "a policy must not be asynchronous: only True allows, and not a coroutine"
-            raise CheckpointerConfigurationError(reason)
+        check_function("policy", policy, CheckpointerConfigurationError)
         try:
             inspect.signature(policy).bind("principal", "operation", "thread_id", "checkpoint_ns")
         except TypeError as error:

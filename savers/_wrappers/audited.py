@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, Unpack, fi
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.abc import BaseCheckpointSaver, SupportsExists, SupportsFlush
 from graphkit.errors import AccessDeniedError, CheckpointerConfigurationError, CheckpointerError, CheckpointStorageError
-from graphkit.saver_kit import ConfigLike, RetentionOptions, ThreadLike, freeze, get_principal
+from graphkit.saver_kit import ConfigLike, RetentionOptions, ThreadLike, check_function, freeze, get_principal
 from savers._audit.digests import ContentDigester, Digester, find_codec, unwrap
 from savers._audit.entries import FORMAT, Entry, now, to_json
 from savers._audit.log import AuditLog
@@ -40,7 +40,6 @@ from savers._wrappers.base import (
     SupportsLogs,
     WriterWrapper,
     is_async,
-    is_async_callable,
     iter_wrappers,
     make_capability,
     make_opener,
@@ -328,11 +327,7 @@ class AuditedSaver(SaverWrapper):
         super().__init__(saver)
         given: Any = LoggerSink(log) if isinstance(log, (logging.Logger, logging.LoggerAdapter)) else log
         if not isinstance(given, (AuditLog, Sink)):
-            if not callable(given):
-                reason = f"log must be an AuditLog, a logger or a function, not {type(log).__name__}"
-                raise CheckpointerConfigurationError(reason)
-            if is_async_callable(given):
-                raise CheckpointerConfigurationError("log must be a plain function: nothing would await an async one")
+            check_function("a log that is no AuditLog or logger", given, CheckpointerConfigurationError)
             given = Sink(given)
         self.log: AuditLog | Sink = given
         self._options: dict[str, Any] = {"reads": reads, "on_error": on_error}

@@ -72,12 +72,6 @@ def is_async(member: FunctionType) -> bool:
     return iscoroutinefunction(member) or isasyncgenfunction(member)
 
 
-def is_async_callable(given: object) -> bool:
-    """Return whether a call of a function, or of an object, returns something to await."""
-    functions: tuple[Any, ...] = (given, getattr(given, "__call__", None))  # noqa: B004 - is its method async?
-    return any(map(is_async, functions))
-
-
 def _make_forward(member: FunctionType) -> Callable[..., Any]:
     """Return what calls a method of the delegate."""
 
@@ -140,9 +134,12 @@ class SaverWrapper(BaseCheckpointSaver):
         """Wrap a saver.
 
         Raises:
-            CheckpointerConfigurationError: the wrapper is of a class that was made for savers with versions, and
-                the saver keeps none.
+            CheckpointerConfigurationError: this is not a saver; or the wrapper is of a class that was made for
+                savers with versions, and the saver keeps none.
         """
+        given: object = delegate
+        if not isinstance(given, BaseCheckpointSaver):
+            raise CheckpointerConfigurationError(f"{type(self).__name__} wraps a saver, not {given!r}")
         if isinstance(self, _MIXINS[HasVersions]) and not isinstance(delegate, HasVersions):
             raise CheckpointerConfigurationError(f"{type(delegate).__name__} keeps no versions; use a SaverWrapper")
         self.delegate = delegate

@@ -1,8 +1,8 @@
 """The items of LangGraph's store: the bytes of their values, which of them a search returns, and their vectors.
 
-Filters have the meaning that they have in LangGraph's InMemoryStore, with two additions. Two values
-that have no order do not match, where that store raises an error. A key may be a path with dots, as
-in SqliteStore.
+Filters have the meaning that they have in LangGraph's InMemoryStore, with two additions. Where that
+store raises an error, because two values are not both numbers or texts of numbers, two texts have the
+order of texts, and other values do not match. A key may be a path with dots, as in SqliteStore.
 """
 
 from __future__ import annotations
@@ -195,12 +195,10 @@ def _compare(found: Any, name: str, value: Any) -> bool:
     if name == "$ne":
         return bool(found != value)
     compare = _ORDERINGS[name]
-    if isinstance(found, str) and isinstance(value, str):
-        return compare(found, value)
     try:
         return compare(float(found), float(value))
     except (TypeError, ValueError, OverflowError):
-        return False
+        return isinstance(found, str) and isinstance(value, str) and compare(found, value)
 
 
 def select_namespaces(namespaces: list[Namespace], op: ListNamespacesOp) -> list[Namespace]:

@@ -1,6 +1,8 @@
 """An exception at any line of a writing operation costs nothing that was acknowledged, and leaves no lock behind."""
 
 import datetime as dt
+import sys
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -9,6 +11,7 @@ from graphkit import Checkpoint, HasVersions, RunnableConfig
 from graphkit.operations import erase
 from graphkit.saver_kit import FrozenDict, freeze
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
+from savers._filesystem.lock import WriteLock
 from tests.support.checkpoints import apply_update, list_ids
 from tests.support.interruptions import find_places, interrupt
 
@@ -199,3 +202,23 @@ def test_an_interrupted_operation_is_done_or_not_done(tmp_path_factory, sweep, k
         except BaseException as error:
             error.add_note(f"interrupted at {place}, one of {len(places)} places")
             raise
+
+
+def test_a_signal_when_the_lock_of_a_put_is_left_does_not_keep_it(tmp_path):
+    """Python runs the handler of a signal also when a function is entered, before its first line."""
+    saver, other = (FileSystemSaver(tmp_path, fsync="never", lock_timeout=0) for _ in range(2))
+    before = sys.gettrace()
+
+    def interrupt_exit(frame, event, argument):
+        if frame.f_code is WriteLock.__exit__.__code__:
+            sys.settrace(before)
+            raise KeyboardInterrupt
+
+    sys.settrace(interrupt_exit)
+    try:
+        with suppress(KeyboardInterrupt):
+            saver.put(ROOT, make(0, {}))
+    finally:
+        sys.settrace(before)
+    other.put(ROOT, make(1, {}))
+    assert list_ids(saver, ROOT) == ["c1", "c0"]

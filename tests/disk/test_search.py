@@ -6,6 +6,7 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.saver_kit import PLAIN
+from graphkit.testing import made
 from savers import FileSystemSaver
 from tests.support.disks import CountingIO
 
@@ -50,3 +51,10 @@ def test_metadata_of_an_info_cannot_change_what_is_found_later(filled):
         with suppress(TypeError):
             info.metadata["nested"] = 1
         assert saver.search({"nested": {"a": [1, 2]}}) == [info]
+
+
+def test_a_status_is_that_of_the_latest_checkpoint_and_not_of_an_older_one_with_its_id(tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    for n in (1, 2):
+        saver.put("t", made({}, id="same", metadata={"n": n}))
+    assert [saver.search({"n": n})[0].status for n in (1, 2)] == ["", "stalled"]

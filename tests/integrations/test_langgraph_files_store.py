@@ -162,7 +162,8 @@ def test_a_key_that_cannot_be_stored_is_refused(store, key):
 @pytest.fixture
 def people(store):
     for n, (name, age, city) in enumerate([("ann", 30, "Bonn"), ("bob", 40, None), ("cid", 50, "Aachen")]):
-        store.put(("people", name), "card", {"name": name, "age": age, "address": {"city": city}, "n": [n]})
+        value = {"name": name, "age": age, "address": {"city": city}, "n": [n], "room": str(9 + n)}
+        store.put(("people", name), "card", value)
     store.put(("peoples",), "card", {"name": "not of that namespace"})
     return store
 
@@ -175,6 +176,7 @@ def people(store):
         ({"age": {"$gte": 30, "$lt": 50}}, ["bob", "ann"]),
         ({"age": {"$lte": "40"}}, ["bob", "ann"]),
         ({"name": {"$gt": "ann"}}, ["cid", "bob"]),
+        ({"room": {"$gt": "9"}}, ["cid", "bob"]),
         ({"name": {"$gt": 3}}, []),
         ({"missing": {"$gt": 3}}, []),
         ({"missing": None}, ["cid", "bob", "ann"]),

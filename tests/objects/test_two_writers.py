@@ -1,5 +1,6 @@
 """Two writers of one history, and writers that die between two objects, on two file systems of fsspec."""
 
+import itertools
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -7,6 +8,7 @@ from contextlib import suppress
 from threading import Barrier
 from uuid import uuid4
 
+import fsspec
 import pytest
 
 from graphkit import END, START, Checkpoint, GraphInterrupt, RunnableConfig, StateGraph
@@ -154,6 +156,26 @@ def test_an_id_is_appended_again_though_the_log_is_replaced_meanwhile(url, monke
         assert numbers(saver.list(CONFIG)) == [3, 2, 1]
 
 
+def test_a_checkpoint_that_a_release_took_along_is_not_put_again(url, monkeypatch):
+    late = ObjectStoreSaver(url)
+    other = ObjectStoreSaver(url)
+    late.put(CONFIG, make(0))
+    once = iter([(2, 3)])
+
+    def release_twice(create):
+        def operate(*arguments):
+            create(*arguments)
+            for number in next(once, ()):
+                other.release(CONFIG)
+                other.put(CONFIG, make(number))
+
+        return operate
+
+    replace_operation(monkeypatch, "create", release_twice)
+    late.put(CONFIG, make(1))
+    assert find_everywhere(late, CONFIG) == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("operation", ["create", "empty", "remove"])
 @pytest.mark.parametrize("count", range(6))
 @pytest.mark.parametrize("change", ["put", "prune", "release", "delete"])
@@ -266,6 +288,21 @@ def test_storage_that_refuses_is_named(tmp_path):
         ObjectStoreSaver(f"file://{tmp_path}/bucket").put(CONFIG, make(1))
 
 
+@pytest.mark.parametrize("name", ["README", "t/README", "t/~/notes.txt", "t/~/00000001.old", "other/file"])
+def test_objects_of_others_are_passed_over(url, name):
+    saver = ObjectStoreSaver(url)
+    saver.put(CONFIG, make(1))
+    with fsspec.open(f"{url}/{name}", "wb", auto_mkdir=True) as foreign:
+        foreign.write(b"text")
+    assert saver.threads() == ["t"]
+    assert saver.erase_deleted(full=True) == ()
+    saver.put(CONFIG, make(2))
+    assert numbers(saver.release(CONFIG).checkpoints) == [2, 1]
+    assert (saver.delete("t"), saver.delete("t")) == (True, False)
+    with fsspec.open(f"{url}/{name}", "rb") as foreign:
+        assert foreign.read() == b"text"
+
+
 @pytest.mark.requirement("H49")
 def test_old_threads_are_archived_there(url, tmp_path):
     live = FileSystemSaver(tmp_path / "live")
@@ -371,6 +408,88 @@ def test_what_changes_a_thread_finishes_a_release_first(url, monkeypatch, count,
         assert numbers(after.list(CONFIG)) == [9]
         assert after.versions_by_thread_id("t") == [1]
         assert numbers(after.tag(CONFIG, 1).checkpoints) == [2, 1, 0]
+
+
+def find_everywhere(saver, config):
+    """The numbers of all checkpoints of a history, live and released, in order."""
+    found = numbers(saver.list(config))
+    for version in saver.versions_by_thread_id("t"):
+        found += numbers(saver.tag(config, version).checkpoints)
+    return sorted(found)
+
+
+@pytest.mark.parametrize("count", range(8))
+def test_a_nested_history_is_in_one_place_after_a_release_that_died(url, monkeypatch, count):
+    saver = ObjectStoreSaver(url)
+    nested = CONFIG.replace(checkpoint_ns="sub")
+    for number in range(2):
+        saver.put(CONFIG, make(number))
+        saver.put(nested, make(number))
+    with monkeypatch.context() as patch, suppress(Died):
+        die_at(patch, count, ["create"])
+        saver.release(CONFIG)
+    other = ObjectStoreSaver(url)
+    other.put(nested, make(2))
+    other.put(CONFIG, make(2))
+    assert [find_everywhere(other, config) for config in (nested, CONFIG)] == [[0, 1, 2], [0, 1, 2]]
+
+
+def remove_oldest(saver, config, oldest):
+    saver.remove(config, [oldest.id])
+
+
+def finish_and_go_on(saver, config, oldest):
+    for each in (CONFIG, config, CONFIG.replace(checkpoint_ns="new")):
+        saver.put(each, make(3))
+
+
+@pytest.mark.parametrize("change", [remove_oldest, finish_and_go_on])
+@pytest.mark.parametrize("operation", ["create", "exists", "scan"])
+@pytest.mark.parametrize("count", range(12))
+def test_a_nested_history_is_in_one_place_after_a_release_beside_a_writer(url, monkeypatch, operation, count, change):
+    saver = ObjectStoreSaver(url)
+    nested = CONFIG.replace(checkpoint_ns="sub")
+    for number in range(3):
+        saver.put(CONFIG, make(number))
+        saver.put(nested, make(number))
+    other = ObjectStoreSaver(url)
+    oldest = saver.list(nested)[-1]
+    calls = itertools.count()
+
+    def change_beside(call):
+        def operate(*arguments):
+            if next(calls) == count:
+                change(other, nested, oldest)
+            return call(*arguments)
+
+        return operate
+
+    with monkeypatch.context() as patch:
+        replace_operation(patch, operation, change_beside)
+        saver.release(CONFIG)
+    if next(calls) <= count:
+        change(other, nested, oldest)
+    allowed = {remove_oldest: ([0, 1, 2], [1, 2]), finish_and_go_on: ([0, 1, 2, 3],)}
+    for again in (other, saver):
+        assert find_everywhere(again, nested) in allowed[change]
+    if change is finish_and_go_on:
+        assert numbers(other.list(CONFIG)) == numbers(other.list(CONFIG.replace(checkpoint_ns="new")))
+    saver.put(nested, make(4))
+    assert 4 in numbers(other.list(nested))
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_damaged_nested_history_does_not_keep_its_thread_from_a_release(tmp_path, is_cut):
+    saver = ObjectStoreSaver(f"file://{tmp_path}/bucket")
+    nested = CONFIG.replace(checkpoint_ns="sub")
+    for config in (CONFIG, nested):
+        saver.put(config, make(1))
+    (segment,) = (tmp_path / "bucket" / "t" / "sub").iterdir()
+    segment.write_bytes(b"" if is_cut else b"garbage")
+    again = ObjectStoreSaver(f"file://{tmp_path}/bucket")
+    assert numbers(again.release(CONFIG).checkpoints) == [1]
+    again.put(CONFIG, make(2))
+    assert (again.namespaces("t"), again.versions_by_thread_id("t")) == ([""], [1])
 
 
 def test_a_list_may_lack_what_was_created_while_it_was_made(url, monkeypatch):

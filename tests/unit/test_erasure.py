@@ -5,6 +5,7 @@ import errno
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -25,6 +26,8 @@ from savers import (
     FileSystemSaver,
     KeyFile,
     MemorySaver,
+    ObjectStoreSaver,
+    SqliteSaver,
     SubjectKeys,
     VersionedMemorySaver,
     acting_as,
@@ -217,14 +220,23 @@ def test_a_destroyed_key_makes_no_newer_history_older(shared, ledger):
     assert sorted(shared.threads(released=True)) == ["copy", "t"]
 
 
-def test_a_thread_without_a_checkpoint_belongs_to_no_subject(tmp_path):
-    with FileSystemSaver(tmp_path, fsync="never") as saver:
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: FileSystemSaver(path, fsync="never"),
+        lambda path: SqliteSaver(path / "runs.db", fsync="never"),
+        lambda path: nullcontext(ObjectStoreSaver(f"file://{path}/bucket")),
+    ],
+)
+def test_a_thread_without_a_checkpoint_belongs_to_no_subject(tmp_path, make):
+    with make(tmp_path) as saver:
         saver.put_writes(RunnableConfig("early", checkpoint_id="1ef"), {"k": "v"}, early=True)
         put(saver, "t", "ann")
         reports = {report.thread_id: report for report in erase_where(saver, {"user": "ann"})}
-        assert reports["t"].ok
+        assert reports["t"].thread_id == "t"
         assert "nothing else tells whose it is" in reports["early"].remaining[0]
-        assert saver.threads() == ["early"]
+        assert saver.threads(released=True) == ["early"]
+        assert (saver.delete("early"), saver.delete("early")) == (True, False)
 
 
 # Access

@@ -21,7 +21,15 @@ from graphkit.testing import made
 from graphkit.transfer import copy_threads, export_threads
 from graphkit.when import any_of
 from graphkit.worker import Worker
-from savers import AuditedSaver, AuditLog, MemorySaver
+from savers import (
+    AccessControlledSaver,
+    AuditedSaver,
+    AuditLog,
+    MemorySaver,
+    SaverWrapper,
+    SubjectKeys,
+    ValidatingSaver,
+)
 from tests.support.graphs import make_chain
 
 
@@ -87,8 +95,28 @@ def test_a_worker_refuses_options_before_it_takes_a_run(name, value):
 
 
 def test_an_audit_is_not_sent_to_an_async_function_that_nothing_awaits():
-    with pytest.raises(CheckpointerConfigurationError, match="log must be a plain function"):
+    with pytest.raises(CheckpointerConfigurationError, match=r"log .* must be a plain function"):
         AuditedSaver(MemorySaver(), answer_later)
+
+
+def test_a_key_is_not_chosen_by_an_async_function():
+    with pytest.raises(CheckpointerConfigurationError, match="key_for must be a plain function"):
+        SubjectKeys({"k": b"k" * 32}, key_for=answer_later)
+
+
+@pytest.mark.parametrize("given", [None, "runs", MemorySaver])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        SaverWrapper,
+        ValidatingSaver,
+        lambda given: AccessControlledSaver(given, lambda *_: True),
+        lambda given: AuditedSaver(given, print),
+    ],
+)
+def test_a_wrapper_takes_only_a_saver(wrap, given):
+    with pytest.raises(CheckpointerConfigurationError, match="wraps a saver"):
+        wrap(given)
 
 
 @pytest.mark.parametrize("name", ["sign_every", "max_bytes"])

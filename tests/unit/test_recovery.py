@@ -340,7 +340,7 @@ def test_the_policy_of_hive():
     assert (policy.retention_strategy, policy.max_checkpoints_per_run, policy.on_error) == ("latest_only", 100, "raise")
     for wrong in (
         {"save_frequency": "often"}, {"retention_strategy": "some"}, {"on_error": "ignore"}, {"n_nodes": 0},
-        {"max_checkpoints_per_run": 0},
+        {"max_checkpoints_per_run": 0}, {"max_age": timedelta(-1)}, {"max_age": 7},
     ):  # fmt: skip
         with pytest.raises(ValueError, match=next(iter(wrong))):
             CheckpointPolicy(**wrong)

@@ -141,6 +141,7 @@ REQUIRED = {
     "postgres": {"connection_string": "host=nowhere.invalid"},
 }
 NO_SECONDS = ["soon", "1", None, True, -1, float("nan"), []]
+MISREAD = ["postgresql://ann:se/cret@h/d", "postgres://ann:se@cret@h/d", "postgresql://ann:1/cret@h"]
 WRONG = {
     "lock_timeout": (REQUIRED, NO_SECONDS),
     "fsync": (["file", "sqlite"], [*NO_SECONDS, 0, 2_147_484, float("inf"), 10**400, {}]),
@@ -150,7 +151,7 @@ WRONG = {
     "schema": (["postgres"], ["", 3, "x" * 64]),
     "base_directory": (["file"], ["", 3, None, "a\0b"]),
     "db_file": (["sqlite"], ["", 3, None, ":memory:", "a\0b"]),
-    "connection_string": (["postgres"], [3, "nonsense"]),
+    "connection_string": (["postgres"], [3, "nonsense", *MISREAD]),
 }
 
 
@@ -167,6 +168,11 @@ def test_a_wrong_value_is_named_and_leaves_nothing(option, directory):
         with pytest.raises(CheckpointerConfigurationError, match=f"^{option} "):
             make(name, **REQUIRED[name] | {option: value})
     assert list(directory.iterdir()) == []
+
+
+def test_an_unusual_connection_string_is_taken():
+    for text in ("postgresql:///d?user=a@b", "postgresql://ann:s?c#r%40t:x@h:1,i:2/d?options=a@b", "password=a/b@c@d"):
+        check_saver_options("postgres", connection_string=text)
 
 
 def test_checking_takes_the_path_of_a_configuration_file(directory):
@@ -223,8 +229,22 @@ def test_a_factory_that_takes_any_keyword_is_not_asked_for_names(monkeypatch):
         check_saver_options("first", url="x")
 
 
-@pytest.mark.parametrize("name", ["file", "sqlite"])
-def test_an_infinite_lock_timeout_waits_for_the_other_run(name):
+@pytest.mark.parametrize("wrong", ["1", True, float("nan"), []])
+def test_a_timeout_that_is_no_number_is_refused(wrong):
+    saver = MemorySaver()
+    with saver.watch("t") as changes:
+        for wait in (
+            lambda: saver.run_lock("t", wrong),
+            lambda: saver.wait_for_resume("t", wrong),
+            lambda: changes.get(wrong),
+        ):
+            with pytest.raises(ValueError, match="timeout"):
+                wait()
+
+
+@pytest.mark.parametrize("timeout", [None, float("inf")])
+@pytest.mark.parametrize("name", ["memory", "file", "sqlite"])
+def test_an_infinite_timeout_waits_for_the_other_run(name, timeout):
     saver = get_saver(name, **REQUIRED[name], lock_timeout=float("inf"))
     thread = RunnableConfig("t")
     is_held, may_end = threading.Event(), threading.Event()
@@ -238,8 +258,9 @@ def test_an_infinite_lock_timeout_waits_for_the_other_run(name):
         pool.submit(hold)
         assert is_held.wait(60)
         threading.Timer(0, may_end.set).start()
-        with saver.run_lock(thread):
+        with saver.run_lock(thread, timeout):
             saver.put(thread, Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
 
     assert saver.get(thread).state["n"] == 1
-    saver.close()
+    if name != "memory":
+        saver.close()

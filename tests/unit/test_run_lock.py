@@ -2,15 +2,20 @@
 
 import asyncio
 import os
+import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
 
 import pytest
 
 from graphkit.errors import ThreadBusyError
 from graphkit.saver_kit import get_held_run_locks
+from graphkit.testing import made
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.forked import run_in_child
 from tests.support.graphs import CONFIG, make_chain
+from tests.support.savers import ListSaver
 
 
 @pytest.fixture(params=["memory", "file", "wrapped"])
@@ -105,6 +110,38 @@ def test_the_child_of_a_fork_waits_for_no_lock_in_the_memory_of_its_parent():
     saver = MemorySaver(lock_timeout=0)
     with saver.run_lock(CONFIG):
         assert run_in_child(lambda: not is_busy(saver))
+
+
+def remove_slowly(saver, wait):
+    saver.remove(CONFIG, (wait() for _ in "x"))  # It reads the ids while it holds the lock of the saver.
+
+
+def write_slowly(saver, wait):
+    with patch.object(saver, "put", lambda *_: wait()):
+        saver.put_writes(CONFIG, {"x": 1})
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.parametrize(("make", "change"), [(MemorySaver, remove_slowly), (ListSaver, write_slowly)])
+def test_the_child_of_a_fork_waits_for_no_other_thread_of_its_parent(make, change):
+    saver = make()
+    saver.put(CONFIG, made({"n": 1}))
+    is_inside, may_go_on = threading.Event(), threading.Event()
+
+    def wait():
+        is_inside.set()
+        may_go_on.wait(10)
+
+    def change_in_child():
+        signal.alarm(5)
+        may_go_on.set()
+        saver.put_writes(CONFIG, {"y": 2})
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(change, saver, wait)
+        assert is_inside.wait(10)
+        assert run_in_child(change_in_child)
+        may_go_on.set()
 
 
 def test_a_run_that_waits_in_vain_learns_which_process_holds_the_lock():

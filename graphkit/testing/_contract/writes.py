@@ -99,8 +99,9 @@ class WriteTests(ContractTests):
 
     def test_put_writes_without_a_checkpoint_raises(self) -> None:
         saver = self.open()
-        with self.raises(CheckpointNotFoundError):
-            saver.put_writes(CONFIG, {"w": 1})
+        for writes in ({"w": 1}, {}):
+            with self.raises(CheckpointNotFoundError):
+                saver.put_writes(CONFIG, writes)
 
         put_state(saver, {"n": 1})
         with self.raises_without_change(saver, CheckpointNotFoundError):

@@ -113,17 +113,6 @@ def _open_as_node(saver, config):
         CURRENT_NODE_CONTEXT.reset(token)
 
 
-def test_a_killed_run_is_taken_over_at_once(launcher, open_postgres_saver, server, schema):
-    options = {"schema": schema, "lease": 3600.0}
-    with start_process(launcher, "run", server.connection_string, options, "t", "left") as process:
-        assert process.stdout.readline() == "waiting\n"
-        process.kill()
-        process.wait(PATIENCE)
-        saver = open_postgres_saver(lease=3600.0)
-        state = flow.make_graph().compile(checkpoint_saver=saver).invoke(None, CONFIG)
-    assert sorted(state["log"]) == sorted(STEPS)
-
-
 CHANGES = {
     "put": lambda saver: saver.put(CONFIG, made({"n": 2})),
     "put into a namespace": lambda saver: saver.put(RunnableConfig("t", checkpoint_ns="new"), made({"n": 2})),

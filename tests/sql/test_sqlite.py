@@ -6,7 +6,7 @@ import sqlite3
 import sys
 import tempfile
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -35,6 +35,17 @@ NOBODY = 65534
 @pytest.fixture
 def file(tmp_path):
     return tmp_path / "made" / "for it" / "graphkit.db"
+
+
+@pytest.fixture
+def database(file):
+    with closing(SqliteDatabase(file, fsync="never")) as database:
+        yield database
+
+
+@pytest.fixture
+def history(database):
+    return add_history(database)
 
 
 def pragma(database, name):
@@ -141,9 +152,7 @@ def test_tables_of_another_program_are_not_touched(tmp_path):
     theirs.close()
 
 
-def test_a_damaged_database_is_an_error_that_names_it(file):
-    database = SqliteDatabase(file, fsync="never")
-    history = add_history(database)
+def test_a_damaged_database_is_an_error_that_names_it(file, database, history):
     for position in range(50):
         put(database, history, position, os.urandom(4000))
     database.close()
@@ -172,10 +181,8 @@ def test_a_parent_that_is_a_file_is_an_error(tmp_path):
         SqliteDatabase(tmp_path / "file" / "inside" / "x.db").read("SELECT 1")
 
 
-def test_a_signal_when_the_lock_of_a_connection_is_taken_does_not_keep_it(file):
+def test_a_signal_when_the_lock_of_a_connection_is_taken_does_not_keep_it(database, history):
     """Python runs the handler of a signal after a call."""
-    database = SqliteDatabase(file, fsync="never")
-    history = add_history(database)
     mutex = database._connections.lock._mutex
 
     def acquire_and_interrupt(**options):
@@ -189,13 +196,10 @@ def test_a_signal_when_the_lock_of_a_connection_is_taken_does_not_keep_it(file):
         put(database, history, 0)
     put(database, history, 1)
     assert positions(database, history) == [1]
-    database.close()
 
 
-def test_a_signal_when_the_lock_of_a_connection_is_left_does_not_keep_it(file):
+def test_a_signal_when_the_lock_of_a_connection_is_left_does_not_keep_it(database, history):
     """Python runs the handler of a signal also when a function is entered, before its first line."""
-    database = SqliteDatabase(file, fsync="never")
-    history = add_history(database)
     before = sys.gettrace()
 
     def interrupt(frame, event, argument):
@@ -211,12 +215,9 @@ def test_a_signal_when_the_lock_of_a_connection_is_left_does_not_keep_it(file):
         sys.settrace(before)
     put(database, history, 1)
     assert positions(database, history) == [0, 1]
-    database.close()
 
 
-def test_a_full_disk_leaves_what_was_there(file):
-    database = SqliteDatabase(file, fsync="never")
-    history = add_history(database)
+def test_a_full_disk_leaves_what_was_there(database, history):
     put(database, history, 0)
     database.read(f"PRAGMA max_page_count = {pragma(database, 'page_count') + 2}")
     with pytest.raises(CheckpointStorageError, match="full") as caught:
@@ -232,12 +233,9 @@ def test_a_full_disk_leaves_what_was_there(file):
         write_much()
     database.read("PRAGMA max_page_count = 1000000")
     assert put(database, history, 1, os.urandom(100_000)) == 1
-    database.close()
 
 
-def test_a_rollback_that_fails_leaves_no_transaction(file, monkeypatch):
-    database = SqliteDatabase(file, fsync="never")
-    history = add_history(database)
+def test_a_rollback_that_fails_leaves_no_transaction(file, monkeypatch, database, history):
 
     def fail(connection):
         raise CheckpointStorageError(connection.path, "write", "a fault")
@@ -250,17 +248,13 @@ def test_a_rollback_that_fails_leaves_no_transaction(file, monkeypatch):
     other = SqliteDatabase(file, fsync="never")
     assert positions(other, history) == [0]
     other.close()
-    database.close()
 
 
-def test_a_value_that_sqlite_cannot_store_is_an_error(file):
-    database = SqliteDatabase(file, fsync="never")
-    history = add_history(database)
+def test_a_value_that_sqlite_cannot_store_is_an_error(database, history):
     database._connections.use_main()._raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
     with pytest.raises(CheckpointStorageError, match="1 GB"):
         put(database, history, 0, b"x" * 1001)
     assert put(database, history, 0, b"x" * 100) == 1
-    database.close()
 
 
 @pytest.fixture

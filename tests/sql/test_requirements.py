@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from graphkit import END, START, Checkpoint, RunnableConfig, StateGraph
+from graphkit import Checkpoint, RunnableConfig
 from graphkit.compat.go_agents import GraphConfig
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.registry import get_saver
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver
+from tests.support.graphs import make_chain
 from tests.support.threads import TYPES, assert_same, everything
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +48,7 @@ def test_a_graph_runs_and_continues_on_each_store_from_json_alone(kind, options)
     def add(state):
         return {"n": state.get("n", 0) + 1}
 
-    graph = StateGraph({}).add_node("add", add).add_edge(START, "add").add_edge("add", END)
+    graph = make_chain({}, add=add)
     for expected in (1, 2):
         config = GraphConfig.from_json(text)
         app = graph.compile(**config.compile_options())

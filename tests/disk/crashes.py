@@ -30,6 +30,7 @@ from savers import FileSystemSaver, VersionedMemorySaver
 from savers._filesystem import sync
 from savers._log import frame_log, log
 from tests.disk.simfs import Disk, SimFS, few_of
+from tests.support.contents import describe, outline
 from tests.support.disks import failing, quiet
 
 PLACE = "/store"
@@ -73,17 +74,6 @@ def made(number, id=None, **state):
         created_at=WHEN,
         metadata={"step": number},
     )
-
-
-def describe(saver, config, checkpoint):
-    """A checkpoint as text, with its pending writes and tags, so that any difference in type or order shows."""
-    at = config.with_check_point_id(checkpoint.id)
-    return outline(checkpoint, dict(saver.get_writes(at)), saver.tags_of(at))
-
-
-def outline(checkpoint, *recorded):
-    fields = (checkpoint.id, checkpoint.node_id, checkpoint.next_node_id, checkpoint.parent_id, checkpoint.created_at)
-    return repr((*fields, dict(checkpoint.metadata), dict(checkpoint.state), *recorded))
 
 
 def view(saver, threads=THREADS, namespaces=NAMESPACES):

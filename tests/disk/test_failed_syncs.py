@@ -11,9 +11,10 @@ from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from graphkit.saver_kit import freeze
 from savers import FileSystemSaver
 from tests.disk import crashes
-from tests.disk.crashes import config_of, describe, made, open_durable, open_saver, view
+from tests.disk.crashes import config_of, made, open_durable, open_saver, view
 from tests.disk.simfs import SimFS
 from tests.support.checkpoints import apply_update, list_ids, list_numbers
+from tests.support.contents import describe
 from tests.support.disks import Fault, HookedIO, failing, quiet
 from tests.support.logs import locate_log
 

@@ -5,11 +5,12 @@ from functools import partial
 
 import pytest
 
-from graphkit import Checkpoint, HasVersions, RunnableConfig
+from graphkit import Checkpoint, RunnableConfig
 from graphkit.operations import erase
 from graphkit.saver_kit import FrozenDict, freeze
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
 from tests.support.checkpoints import apply_update, list_ids
+from tests.support.contents import describe, read_all
 from tests.support.interruptions import find_places, interrupt
 
 ROOT = RunnableConfig("t")
@@ -88,39 +89,6 @@ SEALING = ["put", "put a long value", "replace", "put_writes"]
 CASES = [(kind, name) for kind in SAVERS for name in OPERATIONS] + [("sealed", name) for name in SEALING]
 
 
-def observe(saver):
-    """What the saver has, without how it has it."""
-    return {
-        thread: (
-            {
-                namespace: observe_history(saver, RunnableConfig(thread, checkpoint_ns=namespace))
-                for namespace in saver.namespaces(thread)
-            },
-            [
-                [checkpoint.id for checkpoint in saver.tag(RunnableConfig(thread), version).checkpoints]
-                for version in versions_of(saver, thread)
-            ],
-        )
-        for thread in sorted(saver.threads(released=True))
-    }
-
-
-def versions_of(saver, thread):
-    return saver.versions_by_thread_id(thread) if isinstance(saver, HasVersions) else ()
-
-
-def observe_history(saver, config):
-    listed = []
-    for checkpoint in saver.list(config):
-        at = config.with_check_point_id(checkpoint.id)
-        got = saver.get(at)
-        assert got is not None, f"{checkpoint.id} is listed, and get does not find it"
-        assert got.state == checkpoint.state
-        writes = dict(saver.get_writes(at))
-        listed.append((checkpoint.id, dict(checkpoint.state), writes, saver.tags_of(at)))
-    return listed
-
-
 class Store:
     """Opens savers on one new store."""
 
@@ -151,15 +119,19 @@ class Store:
 
     def check(self, expected):
         """Check what the same and another saver read, and that both can write."""
-        found = observe(self.saver)
+        found = read_all(self.saver)
         latest = self.saver.get(RunnableConfig("copy"))
         if latest is not None and "graphkit:incomplete" in latest.metadata:
-            del found["copy"]
+            found = {name: history for name, history in found.items() if name[0] != "copy"}
         assert found in expected
+        for (thread, namespace, version), history in found.items():
+            config = RunnableConfig(thread, checkpoint_ns=namespace)
+            for checkpoint_id, text in history if version is None else ():
+                got = self.saver.get(config.with_check_point_id(checkpoint_id))
+                assert describe(self.saver, config, got) == text
         other = self.other()
-        found_by_other = observe(other)
-        for thread, histories in found.items():
-            assert found_by_other[thread] == histories
+        found_by_other = read_all(other)
+        assert {name: found_by_other[name] for name in found} == found
         for number, saver in ((8, self.saver), (9, other)):
             state = freeze({"n": number, "items": [*LONG, number]})
             saver.put(ROOT, make(number, state))
@@ -167,8 +139,7 @@ class Store:
                 assert dict(reader.get(ROOT).state) == dict(state)
         with other.run_lock(ROOT):
             pass
-        namespaces, _ = found.get("t", ({}, []))
-        before = [checkpoint_id for checkpoint_id, *_ in namespaces.get("", [])]
+        before = [checkpoint_id for checkpoint_id, _ in found.get(("t", "", None), [])]
         assert list_ids(other, ROOT) == ["c9", "c8", *before]
         if hasattr(other, "verify"):
             assert other.verify().ok
@@ -188,9 +159,9 @@ def test_an_interrupted_operation_is_done_or_not_done(tmp_path_factory, sweep, k
     store, thread = prepare()
     operation(store.saver, thread)  # what is imported or noted only once
     store, thread = prepare()
-    before = observe(store.saver)
+    before = read_all(store.saver)
     places = find_places(partial(operation, store.saver, thread))
-    after = observe(store.saver)
+    after = read_all(store.saver)
     for place in sweep.some(places, 3):
         store, thread = prepare()
         is_interrupted = interrupt(partial(operation, store.saver, thread), place)

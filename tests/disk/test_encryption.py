@@ -363,14 +363,9 @@ def test_a_repaired_marker_still_marks_the_store_as_sealed(tmp_path):
 # Rotation
 
 
-@pytest.fixture
-def rotatable(tmp_path):
-    root = tmp_path / "store"
-    fill_rotatable(partial(open_saver, root))
-    return root
-
-
-def test_rotation_names_the_files_that_keep_old_bytes(rotatable):
+def test_rotation_names_the_files_that_keep_old_bytes(tmp_path):
+    rotatable = tmp_path / "store"
+    fill_rotatable(partial(open_saver, rotatable))
     end = read_records(locate_log(rotatable))[-1].end
     locate_log(rotatable).write_bytes(locate_log(rotatable).read_bytes()[:end] + b"torn")
     with open_saver(rotatable, BOTH) as saver, quiet():

@@ -1,43 +1,28 @@
 """An exception at any line of a writing operation costs nothing that was acknowledged, and leaves no lock behind."""
 
-import datetime as dt
 from functools import partial
 
 import pytest
 
-from graphkit import Checkpoint, RunnableConfig
+from graphkit import RunnableConfig
 from graphkit.operations import erase
 from graphkit.saver_kit import FrozenDict, freeze
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
-from tests.support.checkpoints import apply_update, list_ids
+from tests.support.checkpoints import apply_update, list_ids, make_following
 from tests.support.contents import describe, read_all
 from tests.support.interruptions import find_places, interrupt
 
 ROOT = RunnableConfig("t")
 CHILD = RunnableConfig("t", checkpoint_ns="child")
-WHEN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 KEYS = {"current": bytes(range(32))}
 LONG = ["item " * 40] * 60
-
-
-def make(number, state, changes=None):
-    return Checkpoint.from_stored(
-        id=f"c{number}",
-        node_id="a",
-        next_node_id="b",
-        parent_id=f"c{number - 1}" if number else None,
-        created_us=int(WHEN.timestamp()) * 1_000_000 + number,
-        metadata=freeze({"step": number}),
-        state=state,
-        changes=changes,
-    )
 
 
 class Thread:
     """A thread with a version, and three checkpoints, the last of which a run has just put: it knows what changed."""
 
     def __init__(self, saver):
-        saver.put(ROOT, make(0, freeze({"released": True})))
+        saver.put(ROOT, make_following(0, freeze({"released": True})))
         saver.release(ROOT)
         state = FrozenDict()
         for number in range(3):
@@ -46,14 +31,14 @@ class Thread:
             )
             saver.put(ROOT, checkpoint)
         self.state = state
-        saver.put(CHILD, make(0, freeze({"child": 1})))
+        saver.put(CHILD, make_following(0, freeze({"child": 1})))
         saver.put_writes(ROOT, {"answer": 42})
         saver.add_tags(ROOT, "kept")
 
     @staticmethod
     def follow(state, number, update):
         new, changes = apply_update(state, update)
-        return new, make(number, new, changes)
+        return new, make_following(number, new, changes)
 
     def next(self, update):
         return self.follow(self.state, 3, update)[1]
@@ -62,9 +47,9 @@ class Thread:
 OPERATIONS = {
     "put": lambda saver, thread: saver.put(ROOT, thread.next({"n": 3})),
     "put a long value": lambda saver, thread: saver.put(ROOT, thread.next({"more": [str(n) * 50 for n in range(400)]})),
-    "put another key order": lambda saver, thread: saver.put(ROOT, make(3, freeze({"text": "", "n": 1}))),
-    "put the first": lambda saver, thread: saver.put(RunnableConfig("new"), make(0, freeze({"n": 1}))),
-    "replace": lambda saver, thread: saver.put(ROOT.with_check_point_id("c1"), make(1, freeze({"n": -1}))),
+    "put another key order": lambda saver, thread: saver.put(ROOT, make_following(3, freeze({"text": "", "n": 1}))),
+    "put the first": lambda saver, thread: saver.put(RunnableConfig("new"), make_following(0, freeze({"n": 1}))),
+    "replace": lambda saver, thread: saver.put(ROOT.with_check_point_id("c1"), make_following(1, freeze({"n": -1}))),
     "put_writes": lambda saver, thread: saver.put_writes(ROOT, {"more": [1, 2]}),
     "add_tags": lambda saver, thread: saver.add_tags(ROOT.with_check_point_id("c1"), "new"),
     "remove_tags": lambda saver, thread: saver.remove_tags(ROOT, "kept"),
@@ -134,7 +119,7 @@ class Store:
         assert {name: found_by_other[name] for name in found} == found
         for number, saver in ((8, self.saver), (9, other)):
             state = freeze({"n": number, "items": [*LONG, number]})
-            saver.put(ROOT, make(number, state))
+            saver.put(ROOT, make_following(number, state))
             for reader in {self.saver, other}:
                 assert dict(reader.get(ROOT).state) == dict(state)
         with other.run_lock(ROOT):

@@ -58,6 +58,9 @@ def test_a_state_serializer_of_the_users_own(tmp_path, config):
         saver.put(config, checkpoint)
     for reader in (saver, FileSystemSaver(tmp_path, Lines())):
         assert list_states(reader, config) == states[::-1]
+        replayed = [*reader.replay(config)]
+        assert [checkpoint.state for checkpoint in replayed] == states
+        assert {checkpoint.changes for checkpoint in replayed} == {None}
     plain_size = sum(len(Lines().dumps(state)) for state in states)
     assert saver.size("t") < plain_size / 3
     saver.prune(config, keep_last=2)

@@ -28,6 +28,7 @@ from tests.sql.rows import add_history, positions, put
 from tests.sql.savers import put as put_state
 from tests.support.checkpoints import list_numbers
 from tests.support.databases import SqliteConnection, SqliteDatabase
+from tests.support.forked import run_in_child
 
 NOBODY = 65534
 
@@ -259,39 +260,35 @@ def open_directory():
         yield Path(directory)
 
 
-def use_without_rights(file):
-    """What reading and writing does as a user to whom the system does not permit everything."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+def use_without_rights(file, results):
+    """What reading and writing does as a user to whom the system does not permit everything; noted in another file."""
+
+    def use():
+        noted = results.open("w")
         if os.geteuid() == 0:
             os.setgroups([])
             os.setresgid(NOBODY, NOBODY, NOBODY)
             os.setresuid(NOBODY, NOBODY, NOBODY)
         database = SqliteDatabase(file, fsync="never")
-        results = []
         for operate in (
             lambda: database.read("SELECT 1"),
             lambda: database.write(f"UPDATE {database.names.histories} SET version = 1"),
         ):
             try:
-                results.append(repr(operate()))
+                print(operate(), file=noted)
             except CheckpointerError as error:
-                results.append(f"{type(error).__name__} {error}")
-        os.write(writer, "\n".join(results).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        results = pipe.read().splitlines()
-    os.waitpid(pid, 0)
-    return results
+                print(type(error).__name__, error, file=noted)
+        noted.close()
+
+    assert run_in_child(use)
+    return results.read_text().splitlines()
 
 
 def test_a_directory_without_rights_is_an_error(open_directory):
     closed = open_directory / "closed"
     closed.mkdir()
     closed.chmod(0o500)
-    results = use_without_rights(closed / "x.db")
+    results = use_without_rights(closed / "x.db", open_directory / "results")
     closed.chmod(0o700)
     assert [line.partition(" ")[0] for line in results] == ["CheckpointStorageError"] * 2
     assert "may not create files" in results[0]
@@ -304,7 +301,7 @@ def test_a_read_only_file_can_be_read_and_not_written(open_directory):
     add_history(database)
     database.close()
     file.chmod(0o444)
-    results = use_without_rights(file)
+    results = use_without_rights(file, open_directory / "results")
     assert results[0] == "[(1,)]"
     assert results[1].startswith("CheckpointStorageError cannot write")
     assert "let this user write" in results[1]

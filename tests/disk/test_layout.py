@@ -164,21 +164,6 @@ def test_what_is_no_serializer_is_refused_before_anything_is_made(tmp_path):
     assert not (tmp_path / "store").exists()
 
 
-def test_on_a_file_system_that_ignores_case_ids_stay_apart(fs):
-    fs.is_case_sensitive = False
-    saver = FileSystemSaver("/store", fsync="never")
-    threads = ["USER", "User", "user"]
-    for number, thread in enumerate(threads):
-        saver.put(RunnableConfig(thread), make_checkpoint(number))
-    saver.close()
-    reader = FileSystemSaver("/store")
-    for number, thread in enumerate(threads):
-        latest = reader.get(RunnableConfig(thread))
-        assert latest.state["n"] == number
-    assert sorted(reader.threads()) == threads
-    reader.close()
-
-
 @pytest.mark.requirement("H7")
 def test_a_run_has_a_directory_of_its_own_and_no_pointer_to_its_latest_checkpoint(opener, tmp_path):
     root, moved = tmp_path / "store", tmp_path / "elsewhere"

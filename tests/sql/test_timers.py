@@ -1,7 +1,6 @@
 """Timers and deadlines on both databases, by workers that share one."""
 
 from collections import Counter
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -10,10 +9,8 @@ from graphkit.errors import CheckpointConflictError
 from graphkit.testing import ManualClock
 from graphkit.worker import Worker
 from tests.support.graphs import LOG, make_chain
+from tests.support.times import HOUR, NOON, WEEK
 from tests.support.workers import serving, status, wait_for
-
-NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
-HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
@@ -22,10 +19,8 @@ def clock():
 
 
 def test_a_run_sleeps_and_asks_for_weeks(open_saver, clock):
-    week = timedelta(weeks=1)
-
     def node(state):
-        sleep(week)
+        sleep(WEEK)
         return {"log": interrupt("?", deadline=HOUR, default="no")}
 
     saver = open_saver()
@@ -35,7 +30,7 @@ def test_a_run_sleeps_and_asks_for_weeks(open_saver, clock):
     assert Worker(open_saver(), app).run(once=True) == 2
     assert {status(saver, "one"), status(saver, "two")} == {"sleeping"}
     assert saver.interrupts() == []
-    clock.advance(week)
+    clock.advance(WEEK)
     assert Worker(open_saver(), app).run(once=True) == 2
     assert {status(saver, "one"), status(saver, "two")} == {"interrupted"}
     assert len(saver.interrupts()) == 2

@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,12 @@ from graphkit.errors import CheckpointerConfigurationError
 from graphkit.registry import get_saver
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver
+from tests.disk.golden import make as golden
 from tests.support.graphs import make_chain
 from tests.support.threads import TYPES, assert_same, everything
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "disk" / "golden"
-SPEC = spec_from_file_location("golden_make", GOLDEN / "make.py")
-golden = module_from_spec(SPEC)
-SPEC.loader.exec_module(golden)
 
 
 @pytest.fixture

@@ -22,8 +22,11 @@ def read_all(saver):
             config = RunnableConfig(thread, checkpoint_ns=namespace)
             listed = [(one.id, describe(saver, config, one)) for one in saver.list(config)]
             found[thread, namespace, None] = listed
-        for version in saver.versions_by_thread_id(thread) if isinstance(saver, HasVersions) else ():
+        if not isinstance(saver, HasVersions):
+            continue
+        for version in saver.versions_by_thread_id(thread):
             for namespace in saver.version_namespaces(thread, version):
-                tag = saver.tag(RunnableConfig(thread, checkpoint_ns=namespace), version)
-                found[thread, namespace, version] = [(one.id, outline(one)) for one in tag.checkpoints]
+                config = RunnableConfig(thread, checkpoint_ns=namespace)
+                released = saver.tag(config, version).checkpoints
+                found[thread, namespace, version] = [(one.id, outline(one)) for one in released]
     return found

@@ -29,7 +29,8 @@ from graphkit.saver_kit import Codec
 from savers import FileSystemSaver, VersionedMemorySaver
 from savers._filesystem import sync
 from savers._log import frame_log, log
-from tests.disk.simfs import Disk, SimFS
+from tests.disk.simfs import Disk, SimFS, few_of
+from tests.support.contents import describe, outline
 from tests.support.disks import failing, quiet
 
 PLACE = "/store"
@@ -73,17 +74,6 @@ def made(number, id=None, **state):
         created_at=WHEN,
         metadata={"step": number},
     )
-
-
-def describe(saver, config, checkpoint):
-    """A checkpoint as text, with its pending writes and tags, so that any difference in type or order shows."""
-    at = config.with_check_point_id(checkpoint.id)
-    return outline(checkpoint, dict(saver.get_writes(at)), saver.tags_of(at))
-
-
-def outline(checkpoint, *recorded):
-    fields = (checkpoint.id, checkpoint.node_id, checkpoint.next_node_id, checkpoint.parent_id, checkpoint.created_at)
-    return repr((*fields, dict(checkpoint.metadata), dict(checkpoint.state), *recorded))
 
 
 def view(saver, threads=THREADS, namespaces=NAMESPACES):
@@ -144,6 +134,8 @@ class Run:
         self.oracle = VersionedMemorySaver()
         self.early = {}
         """What waits for its checkpoint; the oracle knows no early writes."""
+        self.changes = []
+        """What was done to the oracle."""
         self.texts = set()
         """What may stand in each log once at most."""
         self.views = [self.expected()]
@@ -168,7 +160,8 @@ class Run:
         `foreseen` does it to the oracle, where that takes something else.
         """
         before = self.views[-1]
-        (foreseen or change)(self.oracle)
+        self.changes.append(foreseen or change)
+        self.changes[-1](self.oracle)
         after = self.expected()
         self.views += [after] if half is None else [half(before, after), after]
         step = len(self.views) - 1
@@ -182,27 +175,21 @@ class Run:
         self.fs.note("ack", step)
 
     def forget(self):
-        """Take back the last change, which failed: the oracle begins anew with what there was before."""
+        """Take back the last change, which failed: a new oracle repeats those before it."""
         before = self.views[-2]
+        self.changes.pop()
         self.oracle = VersionedMemorySaver()
-        self.early = dict(before.get(EARLY, {}))
-        assert {**view(self.saver), EARLY: self.early} == before
-        config = config_of()
-        for checkpoint in reversed(self.saver.list(config)):
-            self.oracle.put(config, checkpoint)
-            at = config.with_check_point_id(checkpoint.id)
-            tags = self.saver.tags_of(at)
-            self.oracle.add_tags(config, *tags)
-            writes = self.saver.get_writes(at)
-            if writes:
-                self.oracle.put_writes(at, writes)
-        self.views.append(self.expected())
-        assert self.views[-1] == before
+        self.early = {}
+        for change in self.changes:
+            change(self.oracle)
+        assert self.expected() == before == {**view(self.saver), EARLY: self.early}
+        self.views.append(before)
         step = len(self.views) - 1
         self.fs.note("begin", step)
         self.fs.note("ack", step)
 
     def put(self, number, thread="t", namespace="", saver=None, id=None, is_next=False, **state):
+        options = {"unique": True} if is_next else {}  # as LangGraph's adapter does it
         config = config_of(thread, namespace)
         if id is not None:
             config = config.with_check_point_id(id)
@@ -215,11 +202,7 @@ class Run:
                 oracle.put_writes(config_of(thread, namespace), writes)
 
         def change(saver):
-            if is_next:
-                # As LangGraph's adapter does it.
-                saver.put(config, checkpoint, unique=True)
-            else:
-                saver.put(config, checkpoint)
+            saver.put(config, checkpoint, **options)
 
         self.do(change, saver, foreseen=foreseen)
         return checkpoint.id
@@ -812,10 +795,7 @@ class Crashes:
 
 def cuts(op, rng, many):
     """Where a write may be cut by the death of the process."""
-    if op[0] != "write":
-        return []
-    lengths = range(1, len(op[3]))
-    return lengths if len(lengths) <= many else rng.sample(lengths, many)
+    return few_of(range(1, len(op[3])), many, rng) if op[0] == "write" else []
 
 
 def expect_each(found, views):

@@ -301,86 +301,47 @@ def test_a_process_that_forks_with_an_open_log_shares_it_with_its_child(tmp_path
 # Operations that overlap
 
 
-class Interleaving(MemorySaver):
-    """Lets other operations begin and end within one of its own: their records overlap."""
-
-    def __init__(self):
-        super().__init__()
-        self.meanwhile = None
-
-    def put(self, config, checkpoint):
-        done = super().put(config, checkpoint)
-        self._call()
-        return done
-
-    def add_tags(self, config, *tags):
-        super().add_tags(config, *tags)
-        self._call()
-
-    def put_writes(self, config, writes):
-        super().put_writes(config, writes)
-        self._call()
-
-    def copy(self, source, target):
-        super().copy(source, target)
-        self._call()
-
-    def _call(self):
-        meanwhile, self.meanwhile = self.meanwhile, None
-        if meanwhile is not None:
-            meanwhile()
-
-
 FIRST = made(0)
+LATEST = CONFIG.with_check_point_id(FIRST.id)
+CHANGED = FIRST.with_metadata(freeze({"k": 1}))
 OVERLAPS = {
-    "a put is deleted": (
-        lambda saver: saver.put(RunnableConfig("u"), made(1)),
-        lambda saver: saver.delete("u"),
-    ),
+    "a put is deleted": ("put", (RunnableConfig("u"), made(1)), lambda saver: saver.delete("u")),
     "a put is pruned": (
-        lambda saver: saver.put(CONFIG, made(1)),
+        "put",
+        (CONFIG, made(1)),
         lambda saver: (saver.put(CONFIG, made(2)), saver.prune("t", keep_last=1)),
     ),
-    "a put is released": (
-        lambda saver: saver.put(CONFIG, made(1)),
-        lambda saver: saver.release(CONFIG),
-    ),
-    "a put is replaced": (
-        lambda saver: saver.put(CONFIG, FIRST.with_metadata(freeze({"k": 1}))),
-        lambda saver: saver.put(CONFIG.with_check_point_id(FIRST.id), made(2)),
-    ),
+    "a put is released": ("put", (CONFIG, made(1)), lambda saver: saver.release(CONFIG)),
+    "a put is replaced": ("put", (CONFIG, CHANGED), lambda saver: saver.put(LATEST, made(2))),
     "a replacement is replaced": (
-        lambda saver: saver.put(CONFIG.with_check_point_id(FIRST.id), FIRST.with_metadata(freeze({"k": 1}))),
-        lambda saver: saver.put(CONFIG.with_check_point_id(FIRST.id), FIRST.with_metadata(freeze({"k": 2}))),
+        "put",
+        (LATEST, CHANGED),
+        lambda saver: saver.put(LATEST, FIRST.with_metadata(freeze({"k": 2}))),
     ),
-    "a tag is removed": (
-        lambda saver: saver.add_tags(CONFIG, "x"),
-        lambda saver: saver.remove_tags(CONFIG, "x"),
-    ),
-    "a write is overwritten": (
-        lambda saver: saver.put_writes(CONFIG, {"a": 1}),
-        lambda saver: saver.put_writes(CONFIG, {"a": 2}),
-    ),
-    "what is copied is replaced": (
-        lambda saver: saver.copy("t", "u"),
-        lambda saver: saver.put(CONFIG.with_check_point_id(FIRST.id), FIRST.with_metadata(freeze({"k": 1}))),
-    ),
-    "what has writes is replaced": (
-        lambda saver: saver.put_writes(CONFIG.with_check_point_id(FIRST.id), {"a": 1}),
-        lambda saver: saver.put(CONFIG.with_check_point_id(FIRST.id), made(2)),
-    ),
+    "a tag is removed": ("add_tags", (CONFIG, "x"), lambda saver: saver.remove_tags(CONFIG, "x")),
+    "a write is overwritten": ("put_writes", (CONFIG, {"a": 1}), lambda saver: saver.put_writes(CONFIG, {"a": 2})),
+    "what is copied is replaced": ("copy", ("t", "u"), lambda saver: saver.put(LATEST, CHANGED)),
+    "what has writes is replaced": ("put_writes", (LATEST, {"a": 1}), lambda saver: saver.put(LATEST, made(2))),
 }
+"""An operation with its arguments, and what another caller does when the store has done it and it is not recorded."""
 
 
 @pytest.mark.parametrize("name", OVERLAPS)
-def test_an_operation_within_another_one_on_the_same_keys_is_no_finding(tmp_path, name):
-    outer, inner = OVERLAPS[name]
-    store = Interleaving()
+def test_an_operation_within_another_one_on_the_same_keys_is_no_finding(tmp_path, monkeypatch, name):
+    operation, arguments, act = OVERLAPS[name]
+    store = MemorySaver()
     saver = AuditedSaver(store, AuditLog(tmp_path / "log"))
     saver.put(CONFIG, FIRST)
-    store.meanwhile = lambda: inner(saver)
-    outer(saver)
-    assert store.meanwhile is None
+    operate = getattr(store, operation)
+
+    def operate_and_let_others(*args):
+        done = operate(*args)
+        monkeypatch.undo()
+        act(saver)
+        return done
+
+    monkeypatch.setattr(store, operation, operate_and_let_others)
+    getattr(saver, operation)(*arguments)
     assert saver.log.verify(saver).problems == ()
 
 

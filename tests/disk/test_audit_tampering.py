@@ -391,11 +391,8 @@ def remove_latest(store):
 
 def replace_state(store):
     latest = store.list(CONFIG)[0]
-    forged = Checkpoint(
-        id=latest.id, node_id=latest.node_id, next_node_id=latest.next_node_id, parent_id=latest.parent_id,
-        created_at=latest.created_at, metadata=latest.metadata, state={**latest.state, "n": 10},
-    )  # fmt: skip
-    store.put(CONFIG.with_check_point_id(latest.id), forged)
+    state = freeze({**latest.state, "n": 10})
+    store.put(CONFIG.with_check_point_id(latest.id), latest.with_state(state))
 
 
 def change_metadata(store):
@@ -530,17 +527,12 @@ def copy_both(saver):
     replace_the_newer(saver)
 
 
-@pytest.mark.parametrize(
-    "operate",
-    [
-        put_again_after_writes,
-        write_to_both,
-        replace_the_newer,
-        change_the_older,
-        take_the_place_of_another,
-        copy_both,
-    ],
-)
+TWICE = [
+    put_again_after_writes, write_to_both, replace_the_newer, change_the_older, take_the_place_of_another, copy_both,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("operate", TWICE)
 @pytest.mark.parametrize("open_store", [open_files, open_sqlite])
 def test_an_id_that_a_history_has_twice_is_no_finding_and_a_forgery_under_it_is(tmp_path, open_store, operate):
     log, store, saver = open_audited(tmp_path, open_store)
@@ -662,27 +654,19 @@ def test_a_copy_of_a_thread_that_is_written_accepts_what_it_copied_and_nothing_e
 # After an operation whose process was killed
 
 
-class Killed(SaverWrapper):
-    """What others do while an operation waits, its effect, and no outcome in the log."""
+def operate_and_die(operate, store, directory, meanwhile=lambda: None):
+    """Let an operation take effect and record no outcome, in a process of its own; others act when it has begun."""
+    with AuditLog(directory) as log:
+        append = log.append
 
-    def __init__(self, delegate, log, others):
-        super().__init__(delegate)
-        self.log = log
-        self.others = others
+        def append_intent(entry, **options):
+            log.append = lambda *_args, **_options: None  # the process is dead
+            number = append(entry, **options)
+            meanwhile()
+            return number
 
-
-def _killed(name):
-    def operate(self, *args, **options):
-        self.others()
-        getattr(self.delegate, name)(*args, **options)
-        self.log.append = lambda *_args, **_options: None  # the process is dead
-        raise KeyboardInterrupt
-
-    return operate
-
-
-for _name in ("prune", "delete", "release", "copy"):
-    setattr(Killed, _name, _killed(_name))
+        log.append = append_intent
+        operate(AuditedSaver(store, log))
 
 
 KILLED = {
@@ -703,10 +687,7 @@ def test_a_killed_operation_that_others_overlapped_is_no_finding(two_threads, tm
             put(saver, number, thread="a")
             saver.put_writes(RunnableConfig("a"), {"answer": number})
 
-    with AuditLog(tmp_path / "log") as killed_log:
-        killed = AuditedSaver(Killed(store, killed_log, put_three), killed_log)
-        with pytest.raises(KeyboardInterrupt):
-            KILLED[name](killed)
+    operate_and_die(KILLED[name], store, tmp_path / "log", put_three)
     report = log.verify(store)
     assert (report.unknown, report.problems) == (1, ())
     put_three()
@@ -720,10 +701,7 @@ def test_after_a_killed_operation_was_repeated_or_the_thread_deleted_the_store_i
     two_threads, tmp_path, settle
 ):
     log, store, saver = two_threads
-    with AuditLog(tmp_path / "log") as killed_log:
-        killed = AuditedSaver(Killed(store, killed_log, lambda: None), killed_log)
-        with pytest.raises(KeyboardInterrupt):
-            killed.prune("a", keep_last=1)
+    operate_and_die(KILLED["prune"], store, tmp_path / "log")
     settle(saver)
     put(saver, 2, thread="a")
     assert log.verify(store).problems == ()

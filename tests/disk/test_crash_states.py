@@ -40,11 +40,6 @@ def test_power_loss_keeps_what_was_acknowledged_and_at_most_one_more(workload, s
     assert found.nested >= found.states
 
 
-def test_these_were_at_least_five_thousand_states():
-    assert STATES.keys() == {workload.__name__ for workload in crashes.WORKLOADS}
-    assert sum(STATES.values()) >= 5000
-
-
 @pytest.mark.requirement("promise 1")
 @pytest.mark.sweep(1, of="fsync", in_turn=True)
 @pytest.mark.parametrize(("workload", "fsync"), [*WITHOUT_WAITING, (crashes.flushes, 3600)], ids=named)

@@ -9,6 +9,7 @@ from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError,
 from savers import FileSystemSaver
 from tests.disk import crashes
 from tests.disk.simfs import SimFS
+from tests.support.checkpoints import make_interrupt
 from tests.support.disks import quiet
 from tests.support.logs import (
     EARLY,
@@ -213,9 +214,8 @@ def test_repair_keeps_them(tmp_path):
 
 def test_a_watch_reports_them_with_their_checkpoint(saver, opener):
     saver.put(ROOT, made("a"))
-    interrupt = {"node_id": "n", "when": "before", "payload": 1, "metadata": {}, "created_at": crashes.WHEN}
     with opener().watch("t") as watch:
-        saver.put_writes(at("b"), {"interrupt:i": interrupt}, early=True)
+        saver.put_writes(at("b"), {"interrupt:i": make_interrupt()}, early=True)
         saver.put(ROOT, made("b"))
         seen = [next(watch) for _ in range(2)]
     assert [(change.kind, change.checkpoint.id) for change in seen] == [("checkpoint", "b"), ("interrupt", "b")]

@@ -11,7 +11,6 @@ import pytest
 
 from graphkit import (
     CheckpointCorruptionError,
-    CheckpointerConfigurationError,
     CheckpointFormatError,
     CheckpointKeyError,
     CheckpointStorageError,
@@ -44,13 +43,10 @@ from tests.support.sealed import (
     MARKERS,
     NEW,
     OLD,
-    READS,
-    WRONG,
     fill,
     fill_rotatable,
     made,
     view,
-    view_all,
     write,
 )
 
@@ -229,45 +225,6 @@ def store(tmp_path_factory):
     return root
 
 
-@pytest.mark.requirement("P70")
-@pytest.mark.parametrize("operation", READS)
-@pytest.mark.sweep(1, of="wrong", in_turn=True)
-@pytest.mark.parametrize("wrong", WRONG)
-def test_without_the_key_nothing_is_read_or_changed(store, tmp_path, operation, wrong):
-    root = shutil.copytree(store, tmp_path / "store")
-    before = contents(root)
-    operate = READS[operation]
-    cipher = WRONG[wrong]
-    with open_saver(root, cipher) as saver, pytest.raises(CheckpointKeyError, match="'current'") as caught:
-        operate(saver)
-    assert caught.value.key_id == "current"
-    assert_as_before(root, before)
-    after = contents(root)
-    new = after.keys() - before.keys()
-    assert not [path for path in new if path.endswith(("log", ".bin"))]
-    with open_saver(root) as saver:
-        assert len(saver.list(CONFIG)) == 12
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_without_the_key_verify_reports_it_and_repair_refuses(store, tmp_path, wrong):
-    root = shutil.copytree(store, tmp_path / "store")
-    before = contents(root)
-    with open_saver(root, WRONG[wrong]) as saver:
-        report = saver.verify()
-        assert not report.ok
-        (thread,) = report.threads
-        assert {file.state for file in thread.files} == {"sealed"}
-        assert any(file.path.endswith("/log") for file in thread.files)
-        for problem in report.problems:
-            assert "'current'" in problem.reason
-        repaired = saver.repair()
-        assert not repaired.changed
-        for file in repaired.files:
-            assert "'current'" in file.refused
-    assert_as_before(root, before)
-
-
 def test_without_the_key_damage_is_still_found_and_not_repaired(store, tmp_path):
     root = shutil.copytree(store, tmp_path / "store")
     path = locate_log(root)
@@ -391,44 +348,6 @@ def test_a_plain_log_is_read_as_it_is_and_sealed_by_the_first_write(tmp_path):
     assert_no_plaintext(root)
 
 
-def test_another_saver_that_has_the_plain_log_open_is_refused_from_then_on(tmp_path):
-    root = tmp_path / "store"
-    with open_saver(root, None) as plain, open_saver(root) as sealed:
-        write(plain, count=3)
-        sealed.put(CONFIG, made(70))
-        refused = partial(pytest.raises, CheckpointKeyError, match="open the store with `cipher`")
-        with refused():
-            plain.get(CONFIG)
-        with refused():
-            plain.put(CONFIG, made(71))
-        assert len(sealed.list(CONFIG)) == 4
-
-
-def test_a_saver_without_keys_begins_no_thread_in_a_sealed_store(tmp_path):
-    root = tmp_path / "store"
-    config = RunnableConfig("another")
-    with open_saver(root, None) as plain:
-        plain.put(config, made(0))
-        plain.put(RunnableConfig("third"), made(0))
-        with open_saver(root) as sealed:
-            write(sealed, count=2)
-        before = contents(root)
-        for begin in (
-            lambda: plain.put(RunnableConfig("new"), made(1)),
-            lambda: plain.put(RunnableConfig("another", checkpoint_ns="new"), made(1)),
-            lambda: plain.copy("another", "new"),
-        ):
-            with pytest.raises(CheckpointKeyError, match="open the store with `cipher`") as caught:
-                begin()
-            assert caught.value.key_id == "current"
-        assert {path: data for path, data in contents(root).items() if "locks" not in path} == {
-            path: data for path, data in before.items() if "locks" not in path
-        }
-        plain.put(config, made(2))  # a plain log goes on until a saver with a cipher writes to it
-    with open_saver(root, None) as plain, pytest.raises(CheckpointKeyError):
-        plain.put(RunnableConfig("new"), made(1))
-
-
 def test_a_repaired_marker_still_marks_the_store_as_sealed(tmp_path):
     root = tmp_path / "store"
     with open_saver(root) as saver:
@@ -444,42 +363,9 @@ def test_a_repaired_marker_still_marks_the_store_as_sealed(tmp_path):
 # Rotation
 
 
-@pytest.fixture
-def rotatable(tmp_path):
-    root = tmp_path / "store"
-    fill_rotatable(partial(open_saver, root))
-    return root
-
-
-def everything(root, cipher):
-    with open_saver(root, cipher) as saver:
-        return view_all(saver)
-
-
-@pytest.mark.requirement("P70")
-def test_after_a_rotation_the_old_key_is_not_needed(rotatable):
-    before = everything(rotatable, BOTH)
-    with open_saver(rotatable, BOTH, io=WatchingIO()) as saver:
-        steps = []
-        report = saver.rotate(progress=lambda done, total, *_: steps.append((done, total)))
-        assert steps == [(number, 5) for number in range(1, 6)]
-        rewritten = report.rewritten
-        assert len(rewritten) == 6
-        assert any(path.endswith("v000001.log") for path in rewritten)
-        assert not any("t-new" in path for path in rewritten)
-        assert report.set_aside == ()
-        stored = contents(rotatable)
-        again = saver.rotate()
-        assert again.rewritten == ()
-        assert contents(rotatable) == stored
-    assert key_ids(rotatable) == {"current"}
-    assert everything(rotatable, NEW) == before
-    names = {b"plain_", b"plain tag", b"plain answer"}
-    for data in contents(rotatable).values():
-        assert not any(name in data for name in names)
-
-
-def test_rotation_names_the_files_that_keep_old_bytes(rotatable):
+def test_rotation_names_the_files_that_keep_old_bytes(tmp_path):
+    rotatable = tmp_path / "store"
+    fill_rotatable(partial(open_saver, rotatable))
     end = read_records(locate_log(rotatable))[-1].end
     locate_log(rotatable).write_bytes(locate_log(rotatable).read_bytes()[:end] + b"torn")
     with open_saver(rotatable, BOTH) as saver, quiet():
@@ -487,21 +373,6 @@ def test_rotation_names_the_files_that_keep_old_bytes(rotatable):
         (path,) = saver.rotate().set_aside
         assert (rotatable / path).name.startswith("torn-")
         assert (rotatable / path).read_bytes() == b"torn"
-
-
-def test_rotation_needs_keys(rotatable):
-    with open_saver(rotatable, None) as saver, pytest.raises(CheckpointerConfigurationError, match="cipher"):
-        saver.rotate()
-
-
-def test_rotation_leaves_a_log_whose_key_is_missing(rotatable):
-    before = contents(rotatable)
-    with open_saver(rotatable, NEW) as saver, pytest.raises(CheckpointKeyError, match=r"'2025'.*all others are done"):
-        saver.rotate()
-    after = contents(rotatable)
-    changed = [path for path, data in after.items() if before.get(path) != data]
-    assert {path[:7] for path in changed} == {"t-unsea"}
-    assert everything(rotatable, BOTH)
 
 
 # Crashes and damage

@@ -83,16 +83,6 @@ def test_a_thread_that_cannot_be_read_is_erased_and_its_copies_are_not_known(sav
     assert (report.thread_id, report.ok) == ("broken", False)
 
 
-def test_a_reader_that_has_the_thread_open_finds_it_gone(saver, opener):
-    fill(saver)
-    reader = opener(compression=None)
-    listed = reader.list(MARKER)
-    assert listed
-    assert erase(saver, MARKER).ok
-    assert reader.list(MARKER) == []
-    assert reader.get(MARKER) is None
-
-
 @pytest.mark.requirement("P73")
 def test_an_erasure_while_another_process_writes(saver, launcher):
     opener = partial(FileSystemSaver, saver.base_directory, fsync="never")

@@ -9,9 +9,10 @@ import pytest
 
 from graphkit import RunnableConfig
 from savers import Compression, FileSystemSaver
-from tests.disk.crashes import describe, made, outline
+from tests.disk.crashes import made
 from tests.disk.simfs import SimFS
 from tests.support import logs
+from tests.support.contents import read_all
 from tests.support.disks import quiet
 from tests.support.logs import FRAME_SIZE, META, SCATTERED, TRAILER_SIZE, locate_log, read_records
 
@@ -44,22 +45,6 @@ def store(tmp_path_factory):
     for lock in root.rglob("run.lock"):
         lock.unlink()
     return root
-
-
-def seen(saver):
-    """Everything in a store, by thread."""
-    found = {}
-    for thread in ("plain", ODD, "released"):
-        listed = {}
-        for namespace in saver.namespaces(thread):
-            config = RunnableConfig(thread, checkpoint_ns=namespace)
-            listed[namespace] = [describe(saver, config, checkpoint) for checkpoint in saver.list(config)]
-        versions = {}
-        for version in saver.versions_by_thread_id(thread):
-            released = saver.tag(RunnableConfig(thread), version)
-            versions[version] = [*map(outline, released.checkpoints)]
-        found[thread] = listed, versions
-    return found
 
 
 def files_of(root):
@@ -99,7 +84,7 @@ def expect_noticed_and_corrected(tree, file, place, bit, whole):
     repaired = saver.repair()
     assert repaired.ok, repaired
     assert repaired.lost == ()
-    assert seen(saver) == whole
+    assert read_all(saver) == whole
     if place % 8 == bit:
         assert saver.verify().ok
         assert not saver.repair().changed
@@ -115,7 +100,7 @@ def flip(store, choose):
     tree = tree_of(store)
     count = 0
     with quiet():
-        whole = seen(open_saver("/", io=SimFS(tree, record=False)))
+        whole = read_all(open_saver("/", io=SimFS(tree, record=False)))
         for file in files_of(store):
             for place, bit in choose(store / file):
                 expect_noticed_and_corrected(tree, file, place, bit, whole)

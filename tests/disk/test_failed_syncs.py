@@ -8,12 +8,12 @@ from contextlib import suppress
 import pytest
 
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
-from graphkit.saver_kit import freeze
 from savers import FileSystemSaver
 from tests.disk import crashes
-from tests.disk.crashes import config_of, describe, made, open_durable, open_saver, view
+from tests.disk.crashes import config_of, made, open_durable, open_saver, view
 from tests.disk.simfs import SimFS
-from tests.support.checkpoints import apply_update, list_ids, list_numbers
+from tests.support.checkpoints import apply_update, list_ids, list_numbers, make_following
+from tests.support.contents import describe
 from tests.support.disks import Fault, HookedIO, failing, quiet
 from tests.support.logs import locate_log
 
@@ -180,10 +180,7 @@ def test_a_put_whose_writing_could_not_be_started_is_refused_though_the_sync_suc
         kept = [0]
         for number in range(1, 7):
             new, changes = apply_update(state, {"n": number})
-            checkpoint = Checkpoint.from_stored(
-                id=f"c{number}", node_id="a", next_node_id="b", parent_id=f"c{number - 1}", created_us=number,
-                metadata=freeze({}), state=new, changes=changes,
-            )  # fmt: skip
+            checkpoint = make_following(number, new, changes)
             if number == refused:
                 caplog.set_level(logging.WARNING, logger="graphkit")
                 with failing(fs, "start_writing", errno.ENOSPC, times=1), pytest.raises(CheckpointStorageError):

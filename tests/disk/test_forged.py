@@ -30,6 +30,7 @@ from tests.support.logs import (
     read_records,
 )
 from tests.support.odd import odd
+from tests.support.readings import READINGS
 
 CONFIG = RunnableConfig("t")
 
@@ -93,21 +94,6 @@ def forged(dice, frames):
     return b"".join(parts)
 
 
-READINGS = [
-    lambda saver: [checkpoint.state for checkpoint in saver.list(CONFIG)],
-    lambda saver: saver.get(CONFIG) and dict(saver.get(CONFIG).state),
-    lambda saver: saver.history(CONFIG),
-    lambda saver: saver.recent(CONFIG, limit=3),
-    lambda saver: saver.summary(CONFIG),
-    lambda saver: dict(saver.get_writes(CONFIG)),
-    lambda saver: saver.interrupts("t"),
-    lambda saver: saver.namespaces("t"),
-    lambda saver: saver.threads(),
-    lambda saver: saver.versions_by_thread_id("t"),
-]
-"""Every way to read a thread."""
-
-
 def refused(reading):
     try:
         reading()
@@ -133,20 +119,17 @@ def test_a_record_that_makes_no_sense_is_damage_and_nothing_worse(written, tmp_p
     records = forged(dice, read_records(path))
     path.write_bytes(header + records)
     found = []
-    for read in READINGS:
+    for read in READINGS.values():
         with FileSystemSaver(store, fsync="never") as saver:
-            found.append(refused(partial(read, saver)))
+            found.append(refused(partial(read, saver, CONFIG)))
     with FileSystemSaver(store, fsync="never") as saver:
         report = saver.verify()
         assert not report.ok or not any(map(is_damage, found)), found
-        with saver.watch(latest=True) as changes:
-            while changes.get(0) is not None:
-                pass
         repair = saver.repair("t")
         if not any(file.refused for file in repair.files):
             assert saver.verify().ok, saver.verify().problems
-            for read in READINGS:
-                assert not is_damage(refused(partial(read, saver)))
+            for read in READINGS.values():
+                assert not is_damage(refused(partial(read, saver, CONFIG)))
             checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"n": 99})
             put = partial(saver.put, CONFIG, checkpoint)
             if refused(put) is None:  # as it is where the description says that states are somebody else's bytes

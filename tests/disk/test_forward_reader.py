@@ -1,6 +1,5 @@
 """`replay`: the same checkpoints as `list`, and each state decoded only as far as it changed."""
 
-import json
 import random
 from dataclasses import dataclass
 from itertools import pairwise
@@ -8,7 +7,6 @@ from itertools import pairwise
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.abc import StateSerializer
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError, CheckpointSerializationError
 from graphkit.saver_kit import REMOVED, SET
 from savers import Compression, FileSystemSaver
@@ -111,21 +109,6 @@ def test_versions(tmp_path):
         saver.version_namespaces("t", 2)
     with pytest.raises(CheckpointNotFoundError):
         saver.version_namespaces("other")
-
-
-def test_a_serializer_of_whole_states(tmp_path):
-    class Json(StateSerializer):
-        def dumps(self, state):
-            return json.dumps(state).encode()
-
-        def loads(self, data):
-            return json.loads(data)
-
-    saver = FileSystemSaver(tmp_path, Json(), fsync="never")
-    for n in range(5):
-        put(saver, {"log": [*range(n)]})
-    assert [checkpoint.state["log"] for checkpoint in saver.replay(T)] == [[*range(n)] for n in range(5)]
-    assert {checkpoint.changes for checkpoint in saver.replay(T)} == {None}
 
 
 @dataclass

@@ -1,12 +1,12 @@
 """A directory of each version of the format, written when it was current, is read exactly by today's code."""
 
-import importlib.util
 import shutil
 from pathlib import Path
 
 import pytest
 
 from graphkit import CheckpointFormatError, RunnableConfig
+from tests.disk.golden import make
 from tests.support.logs import (
     CHECKPOINT,
     COMPRESSED,
@@ -25,9 +25,6 @@ from tests.support.logs import (
 )
 
 GOLDEN = Path(__file__).with_name("golden")
-SPEC = importlib.util.spec_from_file_location("golden_make", GOLDEN / "make.py")
-make = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(make)
 
 
 @pytest.fixture(params=sorted(path.name for path in GOLDEN.iterdir() if (path / "graphkit.store").exists()))

@@ -2,14 +2,13 @@
 
 import random
 import threading
-from time import time_ns
 
 import pytest
 
-from graphkit import Channels, Checkpoint
+from graphkit import Channels
 from graphkit.saver_kit import freeze, generate_id
 from savers import FileSystemSaver
-from tests.support.checkpoints import apply_update, make_checkpoint
+from tests.support.checkpoints import apply_update, make_checkpoint, make_following
 from tests.support.disks import CountingIO
 from tests.support.logs import locate_log, read_records
 
@@ -30,16 +29,11 @@ class Engine:
 
     def _update(self, update, channels=None):
         state, changes = apply_update(self.state, update, channels)
-        checkpoint = Checkpoint.from_stored(
-            id=generate_id(),
-            node_id="agent",
-            next_node_id="agent",
-            parent_id=self.parent,
-            created_us=time_ns() // 1000,
-            metadata=freeze({"step": self.step, "run_id": "r" * 36}),
-            state=state,
-            changes=changes if self.parent else None,
-        )
+        metadata = freeze({"step": self.step, "run_id": "r" * 36})
+        checkpoint = make_following(
+            self.step, state, changes if self.parent else None,
+            id=generate_id(), node_id="agent", next_node_id="agent", parent_id=self.parent, metadata=metadata,
+        )  # fmt: skip
         self.state = state
         self.parent = checkpoint.id
         self.step += 1

@@ -40,18 +40,6 @@ def test_a_listed_checkpoint_stays_readable_wherever_its_bytes_go(opener, config
     assert listed[0].state["n"] == 5, "decoded before"
 
 
-def test_a_thread_that_grows_only_in_a_namespace_can_be_released(opener, config):
-    saver = opener()
-    inner = config.replace(checkpoint_ns="inner")
-    saver.put(inner, make_checkpoint(0))
-    assert saver.namespaces("t") == ["inner"]
-    assert saver.threads() == ["t"]
-    tag = saver.release(config)
-    assert (tag.checkpoints, tag.version) == ([], 1)
-    assert saver.get(inner) is None
-    assert len(saver.tag(inner).checkpoints) == 1
-
-
 class Lines(StateSerializer):
     def dumps(self, data):
         return "\n".join(f"{key}={value}" for key, value in data.items()).encode()
@@ -70,6 +58,9 @@ def test_a_state_serializer_of_the_users_own(tmp_path, config):
         saver.put(config, checkpoint)
     for reader in (saver, FileSystemSaver(tmp_path, Lines())):
         assert list_states(reader, config) == states[::-1]
+        replayed = [*reader.replay(config)]
+        assert [checkpoint.state for checkpoint in replayed] == states
+        assert {checkpoint.changes for checkpoint in replayed} == {None}
     plain_size = sum(len(Lines().dumps(state)) for state in states)
     assert saver.size("t") < plain_size / 3
     saver.prune(config, keep_last=2)

@@ -1,45 +1,31 @@
 """An exception at any line of a writing operation costs nothing that was acknowledged, and leaves no lock behind."""
 
-import datetime as dt
 import sys
 from contextlib import suppress
 from functools import partial
 
 import pytest
 
-from graphkit import Checkpoint, HasVersions, RunnableConfig
+from graphkit import RunnableConfig
 from graphkit.operations import erase
 from graphkit.saver_kit import FrozenDict, freeze
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
 from savers._filesystem.lock import WriteLock
-from tests.support.checkpoints import apply_update, list_ids
+from tests.support.checkpoints import apply_update, list_ids, make_following
+from tests.support.contents import describe, read_all
 from tests.support.interruptions import find_places, interrupt
 
 ROOT = RunnableConfig("t")
 CHILD = RunnableConfig("t", checkpoint_ns="child")
-WHEN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 KEYS = {"current": bytes(range(32))}
 LONG = ["item " * 40] * 60
-
-
-def make(number, state, changes=None):
-    return Checkpoint.from_stored(
-        id=f"c{number}",
-        node_id="a",
-        next_node_id="b",
-        parent_id=f"c{number - 1}" if number else None,
-        created_us=int(WHEN.timestamp()) * 1_000_000 + number,
-        metadata=freeze({"step": number}),
-        state=state,
-        changes=changes,
-    )
 
 
 class Thread:
     """A thread with a version, and three checkpoints, the last of which a run has just put: it knows what changed."""
 
     def __init__(self, saver):
-        saver.put(ROOT, make(0, freeze({"released": True})))
+        saver.put(ROOT, make_following(0, freeze({"released": True})))
         saver.release(ROOT)
         state = FrozenDict()
         for number in range(3):
@@ -48,14 +34,14 @@ class Thread:
             )
             saver.put(ROOT, checkpoint)
         self.state = state
-        saver.put(CHILD, make(0, freeze({"child": 1})))
+        saver.put(CHILD, make_following(0, freeze({"child": 1})))
         saver.put_writes(ROOT, {"answer": 42})
         saver.add_tags(ROOT, "kept")
 
     @staticmethod
     def follow(state, number, update):
         new, changes = apply_update(state, update)
-        return new, make(number, new, changes)
+        return new, make_following(number, new, changes)
 
     def next(self, update):
         return self.follow(self.state, 3, update)[1]
@@ -64,9 +50,9 @@ class Thread:
 OPERATIONS = {
     "put": lambda saver, thread: saver.put(ROOT, thread.next({"n": 3})),
     "put a long value": lambda saver, thread: saver.put(ROOT, thread.next({"more": [str(n) * 50 for n in range(400)]})),
-    "put another key order": lambda saver, thread: saver.put(ROOT, make(3, freeze({"text": "", "n": 1}))),
-    "put the first": lambda saver, thread: saver.put(RunnableConfig("new"), make(0, freeze({"n": 1}))),
-    "replace": lambda saver, thread: saver.put(ROOT.with_check_point_id("c1"), make(1, freeze({"n": -1}))),
+    "put another key order": lambda saver, thread: saver.put(ROOT, make_following(3, freeze({"text": "", "n": 1}))),
+    "put the first": lambda saver, thread: saver.put(RunnableConfig("new"), make_following(0, freeze({"n": 1}))),
+    "replace": lambda saver, thread: saver.put(ROOT.with_check_point_id("c1"), make_following(1, freeze({"n": -1}))),
     "put_writes": lambda saver, thread: saver.put_writes(ROOT, {"more": [1, 2]}),
     "add_tags": lambda saver, thread: saver.add_tags(ROOT.with_check_point_id("c1"), "new"),
     "remove_tags": lambda saver, thread: saver.remove_tags(ROOT, "kept"),
@@ -89,39 +75,6 @@ SAVERS = ["file", "file-always", "sqlite", "memory", "versioned"]
 SEALING = ["put", "put a long value", "replace", "put_writes"]
 """What seals records; the other operations do on a sealed log what they do on a plain one."""
 CASES = [(kind, name) for kind in SAVERS for name in OPERATIONS] + [("sealed", name) for name in SEALING]
-
-
-def observe(saver):
-    """What the saver has, without how it has it."""
-    return {
-        thread: (
-            {
-                namespace: observe_history(saver, RunnableConfig(thread, checkpoint_ns=namespace))
-                for namespace in saver.namespaces(thread)
-            },
-            [
-                [checkpoint.id for checkpoint in saver.tag(RunnableConfig(thread), version).checkpoints]
-                for version in versions_of(saver, thread)
-            ],
-        )
-        for thread in sorted(saver.threads(released=True))
-    }
-
-
-def versions_of(saver, thread):
-    return saver.versions_by_thread_id(thread) if isinstance(saver, HasVersions) else ()
-
-
-def observe_history(saver, config):
-    listed = []
-    for checkpoint in saver.list(config):
-        at = config.with_check_point_id(checkpoint.id)
-        got = saver.get(at)
-        assert got is not None, f"{checkpoint.id} is listed, and get does not find it"
-        assert got.state == checkpoint.state
-        writes = dict(saver.get_writes(at))
-        listed.append((checkpoint.id, dict(checkpoint.state), writes, saver.tags_of(at)))
-    return listed
 
 
 class Store:
@@ -154,24 +107,27 @@ class Store:
 
     def check(self, expected):
         """Check what the same and another saver read, and that both can write."""
-        found = observe(self.saver)
+        found = read_all(self.saver)
         latest = self.saver.get(RunnableConfig("copy"))
         if latest is not None and "graphkit:incomplete" in latest.metadata:
-            del found["copy"]
+            found = {name: history for name, history in found.items() if name[0] != "copy"}
         assert found in expected
+        for (thread, namespace, version), history in found.items():
+            config = RunnableConfig(thread, checkpoint_ns=namespace)
+            for checkpoint_id, text in history if version is None else ():
+                got = self.saver.get(config.with_check_point_id(checkpoint_id))
+                assert describe(self.saver, config, got) == text
         other = self.other()
-        found_by_other = observe(other)
-        for thread, histories in found.items():
-            assert found_by_other[thread] == histories
+        found_by_other = read_all(other)
+        assert {name: found_by_other[name] for name in found} == found
         for number, saver in ((8, self.saver), (9, other)):
             state = freeze({"n": number, "items": [*LONG, number]})
-            saver.put(ROOT, make(number, state))
+            saver.put(ROOT, make_following(number, state))
             for reader in {self.saver, other}:
                 assert dict(reader.get(ROOT).state) == dict(state)
         with other.run_lock(ROOT):
             pass
-        namespaces, _ = found.get("t", ({}, []))
-        before = [checkpoint_id for checkpoint_id, *_ in namespaces.get("", [])]
+        before = [checkpoint_id for checkpoint_id, _ in found.get(("t", "", None), [])]
         assert list_ids(other, ROOT) == ["c9", "c8", *before]
         if hasattr(other, "verify"):
             assert other.verify().ok
@@ -191,9 +147,9 @@ def test_an_interrupted_operation_is_done_or_not_done(tmp_path_factory, sweep, k
     store, thread = prepare()
     operation(store.saver, thread)  # what is imported or noted only once
     store, thread = prepare()
-    before = observe(store.saver)
+    before = read_all(store.saver)
     places = find_places(partial(operation, store.saver, thread))
-    after = observe(store.saver)
+    after = read_all(store.saver)
     for place in sweep.some(places, 3):
         store, thread = prepare()
         is_interrupted = interrupt(partial(operation, store.saver, thread), place)
@@ -217,8 +173,8 @@ def test_a_signal_when_the_lock_of_a_put_is_left_does_not_keep_it(tmp_path):
     sys.settrace(interrupt_exit)
     try:
         with suppress(KeyboardInterrupt):
-            saver.put(ROOT, make(0, {}))
+            saver.put(ROOT, make_following(0, {}))
     finally:
         sys.settrace(before)
-    other.put(ROOT, make(1, {}))
+    other.put(ROOT, make_following(1, {}))
     assert list_ids(saver, ROOT) == ["c1", "c0"]

@@ -54,41 +54,27 @@ def kill_at_each_call(store, operate, sweep, most):
 
 # Changes of one thread
 
+
+def put(number, namespace="", **state):
+    return lambda saver: saver.put(config_of("t", namespace), made(number, **state))
+
+
+NESTED = [put(0), put(1, "inner")]
 STEPS = {
-    "first put": ([], lambda saver: saver.put(T, made(50, text="f" * 3000))),
-    "put": (
-        [lambda saver: saver.put(T, made(0, items=[1]))],
-        lambda saver: saver.put(T, made(50, items=[1, 2], text="p" * 3000)),
-    ),
-    "namespace": (
-        [lambda saver: saver.put(T, made(0))],
-        lambda saver: saver.put(config_of("t", "inner"), made(50)),
-    ),
+    "first put": ([], put(50, text="f" * 3000)),
+    "put": ([put(0, items=[1])], put(50, items=[1, 2], text="p" * 3000)),
+    "namespace": ([put(0)], put(50, "inner")),
     "replace": (
-        [lambda saver: saver.put(T, made(0)), lambda saver: saver.put(T, made(1))],
+        [put(0), put(1)],
         lambda saver: saver.put(T.with_check_point_id(made(0).id), made(50, id=made(0).id, text="r")),
     ),
-    "writes": (
-        [lambda saver: saver.put(T, made(0))],
-        lambda saver: saver.put_writes(T, {"branch": [1, 2], "answer": "x" * 500}),
-    ),
-    "release": (
-        [lambda saver: saver.put(T, made(0)), lambda saver: saver.put(config_of("t", "inner"), made(1))],
-        lambda saver: saver.release(T),
-    ),
-    "prune": (
-        [lambda saver, n=n: saver.put(T, made(n, text=f"{n}" * 200)) for n in range(4)],
-        lambda saver: saver.prune("t", keep_last=2),
-    ),
-    "delete": (
-        [lambda saver: saver.put(T, made(0)), lambda saver: saver.put(config_of("t", "inner"), made(1))],
-        lambda saver: saver.delete("t"),
-    ),
-    "copy": (
-        [lambda saver: saver.put(T, made(0)), lambda saver: saver.put(config_of("t", "inner"), made(1))],
-        lambda saver: saver.copy("t", "u"),
-    ),
+    "writes": ([put(0)], lambda saver: saver.put_writes(T, {"branch": [1, 2], "answer": "x" * 500})),
+    "release": (NESTED, lambda saver: saver.release(T)),
+    "prune": ([put(n, text=f"{n}" * 200) for n in range(4)], lambda saver: saver.prune("t", keep_last=2)),
+    "delete": (NESTED, lambda saver: saver.delete("t")),
+    "copy": (NESTED, lambda saver: saver.copy("t", "u")),
 }
+"""What there is before a change, and the change."""
 
 
 def views_of(name):

@@ -1,7 +1,6 @@
 """One thread that cannot be read costs no other thread anything."""
 
 import os
-from datetime import UTC, datetime
 
 import pytest
 
@@ -13,11 +12,9 @@ from graphkit import (
     ThreadBusyError,
 )
 from savers import FileSystemSaver
-from tests.support.checkpoints import make_checkpoint
+from tests.support.checkpoints import make_checkpoint, make_interrupt
 from tests.support.disks import Fault, HookedIO, as_an_ordinary_user
 from tests.support.logs import flip_in_file, locate_log, locate_thread
-
-STOP = {"node_id": "a", "when": "inside", "payload": None, "created_at": datetime(2026, 5, 1, tzinfo=UTC)}
 
 
 def flip(path):
@@ -54,8 +51,8 @@ def damaged(request, opener, tmp_path):
         config = RunnableConfig(thread)
         for number in range(4):
             saver.put(config, make_checkpoint(number, text=thread * 50))
-        saver.put_writes(config, {"interrupt:1": STOP})
-        saver.put_writes(config, {"interrupt:1": STOP})
+        for _ in range(2):  # compact removes the first one
+            saver.put_writes(config, {"interrupt:1": make_interrupt()})
     saver.close()
     damage, error = DAMAGES[request.param]
     for thread in "bd":

@@ -1,4 +1,4 @@
-"""What the file saver can do beside its contract: look at one checkpoint, write beside none, remove some."""
+"""What the file saver can do beside its contract: look at one checkpoint, and write beside none."""
 
 from multiprocessing import get_context
 
@@ -78,19 +78,3 @@ def test_of_two_processes_that_write_for_a_checkpoint_to_come_one_is_first(tmp_p
     found = saver.get_writes(at("none"))
     assert found.keys() == {"a", "b", "who"}
     assert found["who"] in {"a", "b"}
-
-
-def test_removing_leaves_the_others_as_they_are(saver, opener):
-    kept = at("c2")
-    saver.put_writes(kept, {"w": 1})
-    saver.add_tags(kept, "kept")
-    before = saver.get(kept)
-    assert saver.remove(at(), ["c0", "c1", "c3", "unknown"]) == 3
-    fresh = opener()
-    assert fresh.list(at()) == [before]
-    assert fresh.get(at()) == before
-    assert fresh.get_writes(kept) == {"w": 1}
-    assert fresh.tags_of(kept) == ("kept",)
-    assert saver.remove(at(), ["c0"]) == 0
-    assert saver.remove(at(), []) == 0
-    assert fresh.verify().ok

@@ -15,31 +15,22 @@ from tests.support.disks import HOOKED, HookedIO, count_open_files
 from tests.support.forked import run_in_child
 from tests.support.logs import limit_descriptors
 
-PRELUDE = """
-import os, sys
-from graphkit import Checkpoint, RunnableConfig
+WRITER = """
+import itertools, sys
 from savers import FileSystemSaver
-saver = FileSystemSaver(sys.argv[1], fsync=sys.argv[2])
-config = RunnableConfig(thread_id="t")
-def step(n, **state):
-    return Checkpoint(node_id="a", next_node_id="b", state={"n": n, **state})
+from tests.support.checkpoints import make_checkpoint
+saver = FileSystemSaver(sys.argv[1], fsync="never")
+for n in itertools.count():
+    saver.put("t", make_checkpoint(n, text="z" * 3000))
+    print(n, flush=True)
 """
 
 
-@pytest.fixture
-def start(launcher):
-    def start_process(root, code, *arguments, fsync="never"):
-        return launcher.start("-c", PRELUDE + code, root, fsync, *arguments)
-
-    return start_process
-
-
 @pytest.mark.requirement("promise 2")
-def test_a_killed_writer_loses_nothing_that_was_acknowledged(opener, config, tmp_path, start):
-    code = "n = 0\nwhile True:\n    saver.put(config, step(n, text='z' * 3000)); print(n, flush=True); n += 1\n"
+def test_a_killed_writer_loses_nothing_that_was_acknowledged(opener, config, tmp_path, launcher):
     acknowledged = -1
     for turn in range(6):
-        writer = start(tmp_path / "store", code)
+        writer = launcher.start("-c", WRITER, tmp_path / "store")
         for _ in range(turn * 3 + 1):
             last = int(writer.stdout.readline())
         os.kill(writer.pid, signal.SIGKILL)

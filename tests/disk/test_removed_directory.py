@@ -4,13 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TypedDict
 
 import pytest
 
-from graphkit import END, START, CheckpointConflictError, CheckpointStorageError, RunnableConfig, StateGraph
+from graphkit import CheckpointConflictError, CheckpointStorageError, RunnableConfig
 from tests.support.checkpoints import list_numbers, make_checkpoint
 from tests.support.disks import HookedIO, failing
+from tests.support.graphs import make_chain
 from tests.support.logs import limit_cache
 
 T = RunnableConfig("t")
@@ -52,17 +52,8 @@ def test_the_next_write_to_an_open_log_raises_and_the_one_after_it_begins_a_new_
     assert opener().verify().ok
 
 
-class S(TypedDict):
-    n: int
-
-
 def graph(nodes):
-    built = StateGraph(S)
-    before = START
-    for number, node in enumerate(nodes):
-        built.add_node(f"n{number}", node).add_edge(before, f"n{number}")
-        before = f"n{number}"
-    return built.add_edge(before, END)
+    return make_chain({}, **{f"n{number}": node for number, node in enumerate(nodes)})
 
 
 def one_more(state):

@@ -8,27 +8,20 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.saver_kit import PLAIN
 from graphkit.testing import made
 from savers import FileSystemSaver
+from tests.support.checkpoints import make_checkpoint
 from tests.support.disks import CountingIO
-
-THREADS = ["b", "a", "with namespaces"]
-
-
-def put(saver, thread, step, namespace="", **more):
-    metadata = {"step": step, "source": "loop" if step % 2 else "input", **more}
-    checkpoint = Checkpoint(node_id="n", next_node_id="m", state={"n": "x" * 50 * step}, metadata=metadata)
-    return saver.put(RunnableConfig(thread, checkpoint_ns=namespace), checkpoint)
 
 
 @pytest.fixture
 def filled(tmp_path):
     saver = FileSystemSaver(tmp_path, fsync="never")
-    for thread in THREADS:
+    for thread in "ab":
         for step in range(5):
-            put(saver, thread, step)
-    put(saver, "with namespaces", 3, "inner")
-    put(saver, "b", 3, nested={"a": [1, 2]})
+            saver.put(RunnableConfig(thread), make_checkpoint(step))
+    saver.put(RunnableConfig("b", checkpoint_ns="inner"), make_checkpoint(3))
+    nested = Checkpoint(node_id="n", next_node_id="m", state={}, metadata={"step": 3, "nested": {"a": [1, 2]}})
+    saver.put(RunnableConfig("b"), nested)
     saver.put_writes(RunnableConfig("a"), {"key": 1})
-    saver.add_tags(put(saver, "a", 3), "tag")
     return saver
 
 

@@ -4,11 +4,10 @@ import random
 
 import pytest
 
-from graphkit import REMOVE, Channels, Checkpoint, RunnableConfig
+from graphkit import REMOVE, Channels, RunnableConfig
 from graphkit.saver_kit import FrozenDict, freeze
 from savers import FileSystemSaver
-from tests.disk.crashes import WHEN
-from tests.support.checkpoints import apply_update
+from tests.support.checkpoints import apply_update, make_following
 
 CONFIG = RunnableConfig("t")
 CHANNELS = {"items": Channels.appender_with_duplicate()}
@@ -54,15 +53,15 @@ def checkpoints(seed, count):
         possible = {key: value for key, value in update.items() if key in state or value is not REMOVE}
         new, changes = apply_update(state, possible, CHANNELS)
         metadata = freeze({"run": "r", "step": number // 2, "source": dice.choice(["loop", "loop", "input"])})
-        checkpoint = Checkpoint.from_stored(
+        checkpoint = make_following(
+            number,
+            new,
+            changes if number % 17 else None,
             id=f"{number:032x}" if number % 5 else f"c{number}",
             node_id=dice.choice("ab"),
             next_node_id=dice.choice(["a", "b", None]),
             parent_id=parent if number % 11 else None,
-            created_us=int(WHEN.timestamp()) * 1_000_000 + number,
             metadata=metadata,
-            state=new,
-            changes=changes if number % 17 else None,
         )
         yield checkpoint
         state = new

@@ -32,8 +32,24 @@ def url(request, tmp_path):
     return f"memory://{uuid4().hex}" if request.param == "memory" else f"file://{tmp_path}/bucket"
 
 
+@pytest.fixture
+def saver(url):
+    return ObjectStoreSaver(url)
+
+
+@pytest.fixture
+def other(url):
+    """A saver of another process, as it were."""
+    return ObjectStoreSaver(url)
+
+
 def make(number, **more):
     return Checkpoint(node_id="a", next_node_id="b", state={"n": number, **more})
+
+
+def put_numbers(saver, count):
+    for number in range(count):
+        saver.put(CONFIG, make(number))
 
 
 def numbers(checkpoints):
@@ -41,8 +57,7 @@ def numbers(checkpoints):
 
 
 @pytest.mark.requirement("H49")
-def test_the_slower_of_two_runs_is_refused_and_has_changed_nothing(url):
-    saver = ObjectStoreSaver(url)
+def test_the_slower_of_two_runs_is_refused_and_has_changed_nothing(url, saver):
     elsewhere = ObjectStoreSaver(url)
 
     def disturb(state):
@@ -58,8 +73,7 @@ def test_the_slower_of_two_runs_is_refused_and_has_changed_nothing(url):
     assert 1 not in numbers(saver.list(CONFIG))
 
 
-def test_a_run_that_releases_its_thread_goes_on_in_all_namespaces(url):
-    saver = ObjectStoreSaver(url)
+def test_a_run_that_releases_its_thread_goes_on_in_all_namespaces(saver):
     nested = CONFIG.replace(checkpoint_ns="sub")
     with saver.run_lock(CONFIG):
         saver.put(nested, make(1))
@@ -111,10 +125,9 @@ def test_what_is_put_beside_other_changes_is_lost_only_by_a_delete(url, disturba
     assert (saver.size("t"), saver.list(CONFIG), saver.threads(released=True)) == (0, [], [])
 
 
-def test_a_late_writer_of_a_replaced_log_is_refused_at_any_place(url):
+def test_a_late_writer_of_a_replaced_log_is_refused_at_any_place(url, other):
     """The names of the old log are free again, except the first; the log after it is what counts."""
     late = ObjectStoreSaver(url)
-    other = ObjectStoreSaver(url)
     late.put(CONFIG, make(0))
     for number in range(1, 4):
         other.put(CONFIG, make(number))
@@ -128,10 +141,9 @@ def test_a_late_writer_of_a_replaced_log_is_refused_at_any_place(url):
 
 
 @pytest.mark.parametrize("is_stored", [False, True])
-def test_an_id_is_appended_again_though_the_log_is_replaced_meanwhile(url, monkeypatch, is_stored):
+def test_an_id_is_appended_again_though_the_log_is_replaced_meanwhile(url, monkeypatch, is_stored, other):
     """The rewrite comes just before the object of the late writer, or just after it and takes the record along."""
     late = ObjectStoreSaver(url)
-    other = ObjectStoreSaver(url)
     first = make(1)
     again = first.with_state(make(3).state)
     for checkpoint in (make(0), first, make(2)):
@@ -179,8 +191,7 @@ def test_a_checkpoint_that_a_release_took_along_is_not_put_again(url, monkeypatc
 @pytest.mark.parametrize("operation", ["create", "empty", "remove"])
 @pytest.mark.parametrize("count", range(6))
 @pytest.mark.parametrize("change", ["put", "prune", "release", "delete"])
-def test_a_writer_may_die_before_any_object(url, monkeypatch, operation, count, change):
-    saver = ObjectStoreSaver(url)
+def test_a_writer_may_die_before_any_object(url, monkeypatch, operation, count, change, saver):
     child = RunnableConfig("t", checkpoint_ns="child")
     for number in range(4):
         saver.put(CONFIG, make(number))
@@ -242,8 +253,7 @@ def test_a_repeated_request_meets_its_own_object(url, monkeypatch):
 
     saver = ObjectStoreSaver(url)
     replace_operation(monkeypatch, "create", twice)
-    for number in range(3):
-        saver.put(CONFIG, make(number))
+    put_numbers(saver, 3)
     saver.prune("t", keep_last=2)
     assert numbers(ObjectStoreSaver(url).list(CONFIG)) == [2, 1]
 
@@ -307,16 +317,13 @@ def test_objects_of_others_are_passed_over(url, name):
 def test_old_threads_are_archived_there(url, tmp_path):
     live = FileSystemSaver(tmp_path / "live")
     archive = ObjectStoreSaver(url)
-    for number in range(3):
-        live.put(CONFIG, make(number))
+    put_numbers(live, 3)
     copy_thread(live, "t", archive, "t")
     live.delete("t")
     assert numbers(ObjectStoreSaver(url).list(CONFIG)) == [2, 1, 0]
 
 
-def test_what_was_written_before_a_run_is_no_conflict(url):
-    saver = ObjectStoreSaver(url)
-    other = ObjectStoreSaver(url)
+def test_what_was_written_before_a_run_is_no_conflict(saver, other):
     nested = CONFIG.replace(checkpoint_ns="n")
     saver.put(nested, make(0))
     saver.put(CONFIG, make(1))
@@ -343,9 +350,7 @@ def test_two_writers_append_an_id_at_the_same_place(url):
     assert numbers(one.list(CONFIG)) == numbers(two.list(CONFIG)) == [2, 1, 0]
 
 
-def test_a_version_of_a_deleted_thread_is_not_taken_for_a_new_one(url):
-    saver = ObjectStoreSaver(url)
-    other = ObjectStoreSaver(url)
+def test_a_version_of_a_deleted_thread_is_not_taken_for_a_new_one(saver, other):
     for number in range(2):
         saver.put(CONFIG, make(number))
         released = saver.release(CONFIG)
@@ -353,8 +358,7 @@ def test_a_version_of_a_deleted_thread_is_not_taken_for_a_new_one(url):
         saver.delete("t")
 
 
-def test_a_copy_whose_source_is_deleted_as_it_begins_finds_none(url, monkeypatch):
-    saver = ObjectStoreSaver(url)
+def test_a_copy_whose_source_is_deleted_as_it_begins_finds_none(url, monkeypatch, saver):
     saver.put(CONFIG, make(0))
     read = ObjectStoreSaver.list
 
@@ -368,10 +372,8 @@ def test_a_copy_whose_source_is_deleted_as_it_begins_finds_none(url, monkeypatch
     assert saver.threads() == []
 
 
-def test_the_key_of_a_log_that_is_replaced_as_it_is_read(url, monkeypatch):
-    saver = ObjectStoreSaver(url)
-    for number in range(2):
-        saver.put(CONFIG, make(number))
+def test_the_key_of_a_log_that_is_replaced_as_it_is_read(url, monkeypatch, saver):
+    put_numbers(saver, 2)
     prunes = iter([1])
 
     def prune_and_read(read):
@@ -388,11 +390,8 @@ def test_the_key_of_a_log_that_is_replaced_as_it_is_read(url, monkeypatch):
 
 @pytest.mark.parametrize("change", [None, "prune", "compact"])
 @pytest.mark.parametrize("count", range(1, 4))
-def test_what_changes_a_thread_finishes_a_release_first(url, monkeypatch, count, change):
-    saver = ObjectStoreSaver(url)
-    other = ObjectStoreSaver(url)
-    for number in range(3):
-        saver.put(CONFIG, make(number))
+def test_what_changes_a_thread_finishes_a_release_first(url, monkeypatch, count, change, saver, other):
+    put_numbers(saver, 3)
     other.put_writes(CONFIG, {"w": 1})
     other.put_writes(CONFIG, {"w": 2})
     with monkeypatch.context() as patch, suppress(Died):
@@ -492,10 +491,8 @@ def test_a_damaged_nested_history_does_not_keep_its_thread_from_a_release(tmp_pa
     assert (again.namespaces("t"), again.versions_by_thread_id("t")) == ([""], [1])
 
 
-def test_a_list_may_lack_what_was_created_while_it_was_made(url, monkeypatch):
-    saver = ObjectStoreSaver(url)
-    for number in range(3):
-        saver.put(CONFIG, make(number))
+def test_a_list_may_lack_what_was_created_while_it_was_made(url, monkeypatch, saver):
+    put_numbers(saver, 3)
     lacks = iter([True])
 
     def scan_slowly(scan):

@@ -8,10 +8,12 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from graphkit import END, START, Channels, RunnableConfig, StateGraph, interrupt
+from graphkit import RunnableConfig, interrupt
 from graphkit.errors import CheckpointerError, NodeExecutionError
 from graphkit.worker import Worker
 from savers import PostgresSaver
+from tests.support import graphs
+from tests.support.graphs import LOG
 
 
 def tell(text):
@@ -33,19 +35,10 @@ def step(name, gate=None):
 
 def make_graph(gate=None):
     """A node, a nested graph, a fork of two branches and a last node."""
-    schema = {"log": Channels.appender_with_duplicate()}
-    inner = StateGraph(schema)
-    inner.add_node("inner", step("inner", gate))
-    inner.add_edge(START, "inner")
-    inner.add_edge("inner", END)
-    graph = StateGraph(schema)
-    for name in ("first", "left", "right", "last"):
-        graph.add_node(name, step(name, gate))
-    graph.add_node("nested", inner.compile())
-    graph.add_edge(START, "first").add_edge("first", "nested")
-    for name in ("left", "right"):
-        graph.add_edge("nested", name).add_edge(name, "last")
-    return graph.add_edge("last", END)
+    make_step = partial(step, gate=gate)
+    inner = graphs.make_graph(LOG, "START>inner inner>END", make_step)
+    edges = "START>first first>nested nested>left,right left>last right>last last>END"
+    return graphs.make_graph(LOG, edges, make_step, nested=inner.compile())
 
 
 def step_on_worker(name, pipe, state, config):
@@ -71,11 +64,11 @@ def step_on_worker(name, pipe, state, config):
 
 def make_graph_on_workers(gate=None, pipe=None):
     """Two branches; the gate waits until the pipe is opened."""
-    graph = StateGraph({"log": Channels.appender_with_duplicate()})
-    for name in ("left", "right"):
-        node = partial(step_on_worker, name, pipe if name == gate else None)
-        graph.add_node(name, node).add_edge(START, name).add_edge(name, END)
-    return graph
+
+    def make_branch(name):
+        return partial(step_on_worker, name, pipe if name == gate else None)
+
+    return graphs.make_graph(LOG, "START>left,right left>END right>END", make_branch)
 
 
 def make_served_graph(folder, gate=None):
@@ -99,10 +92,7 @@ def make_served_graph(folder, gate=None):
         note(f"{config.thread} publish {os.getpid()}")
         return {"log": "publish"}
 
-    graph = StateGraph({"log": Channels.appender_with_duplicate()})
-    graph.add_node("draft", draft).add_node("review", review).add_node("publish", publish)
-    graph.add_edge(START, "draft").add_edge("draft", "review").add_edge("review", "publish")
-    return graph.add_edge("publish", END)
+    return graphs.make_chain(LOG, draft=draft, review=review, publish=publish)
 
 
 def invoke(app, thread_id):

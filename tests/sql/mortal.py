@@ -15,7 +15,7 @@ from random import Random
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.retention import RetentionPolicy
-from tests.support.databases import PostgresSession, SqliteConnection
+from tests.support.databases import PostgresSession, SqliteConnection, SqliteDatabase
 
 FAILED = 255
 """What a process returns whose operation has raised; else it returns the number of statements."""
@@ -44,13 +44,9 @@ class Mortal:
 
     def attach(self, database):
         """Count the statements of a database, BEGIN and COMMIT included."""
-        if type(database).__name__ == "SqliteDatabase":
-            self._patch(SqliteConnection, ("run", "run_many"))
-            return
-
-        self._patch(PostgresSession, ("run", "run_many", "commit"))
-
-    def _patch(self, owner, names):
+        owner, names = PostgresSession, ("run", "run_many", "commit")
+        if isinstance(database, SqliteDatabase):
+            owner, names = SqliteConnection, ("run", "run_many")
         for name in names:
             setattr(owner, name, self.around(getattr(owner, name)))
 

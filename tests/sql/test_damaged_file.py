@@ -10,39 +10,12 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError
 from savers import SqliteSaver
 from tests.sql.savers import fill
+from tests.support.readings import READINGS
 
 PAGE = 4096
 THREADS = ("t", "u", "v")
 
 
-def show(checkpoints):
-    return [
-        (checkpoint.id, checkpoint.node_id, checkpoint.created_at, dict(checkpoint.state), dict(checkpoint.metadata))
-        for checkpoint in checkpoints
-    ]
-
-
-def list_changes(saver, config):
-    with saver.watch(config, latest=True) as watch:
-        return [(change.kind, change.checkpoint.id) for change in iter(lambda: watch.get(0), None) if change.checkpoint]
-
-
-READINGS = {
-    "watch": list_changes,
-    "threads": lambda saver, config: saver.threads(),
-    "all threads": lambda saver, config: saver.threads(released=True),
-    "get": lambda saver, config: show(filter(None, [saver.get(config)])),
-    "list": lambda saver, config: show(saver.list(config)),
-    "history": lambda saver, config: [(info.id, info.tags, info.status) for info in saver.history(config)],
-    "recent": lambda saver, config: [info.id for info in saver.recent(config, limit=3)],
-    "summary": lambda saver, config: [saver.summary(config)],
-    "writes": lambda saver, config: [saver.get_writes(config)],
-    "namespaces": lambda saver, config: saver.namespaces(config),
-    "versions": lambda saver, config: [show(saver.tag(config, 1).checkpoints)] if config.thread == "v" else [],
-    "replay": lambda saver, config: show(saver.replay(config)),
-    "interrupts": lambda saver, config: saver.interrupts(),
-    "search": lambda saver, config: sorted(info.id for info in saver.search({"n": 2})),
-}
 NEED_NO_INDEX = {"threads", "all threads", "get", "list", "history", "recent", "summary", "namespaces", "replay"}
 """What finds all threads, or one thread, although the index of the threads is damaged; or is an error."""
 

@@ -50,12 +50,6 @@ def delete_without_overwriting(saver, tmp_path, thread):
     assert find_files(tmp_path)
 
 
-def test_an_erasure_of_sqlite_that_was_cut_short_is_completed(sqlite_saver, tmp_path):
-    delete_without_overwriting(sqlite_saver, tmp_path, MARKER)
-    assert erase(sqlite_saver, MARKER).ok
-    assert find_files(tmp_path) == []
-
-
 def test_a_reader_of_sqlite_with_an_old_snapshot_keeps_bytes(sqlite_saver, tmp_path):
     fill(sqlite_saver)
     with closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as reader:

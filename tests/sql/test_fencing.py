@@ -13,20 +13,11 @@ from graphkit.errors import CheckpointStorageError, ThreadBusyError
 from graphkit.testing import made
 from tests.sql import flow
 from tests.sql.flow_processes import PATIENCE, start_process
+from tests.support.contents import read_all
 from tests.support.databases import LostError, encode_text
 
 CONFIG = RunnableConfig("t")
 STEPS = ["first", "inner", "left", "right", "last"]
-
-
-def read_all(saver):
-    """Return all that a thread has: the checkpoints of each namespace and their pending writes."""
-    return [
-        (namespace, info.id, info.tags, dict(saver.get_writes(config.with_check_point_id(info.id))))
-        for namespace in saver.namespaces("t")
-        for config in [RunnableConfig("t", checkpoint_ns=namespace)]
-        for info in saver.history(config)
-    ]
 
 
 @pytest.mark.sweep(2)  # the first and the last: a branch, and a node of a nested graph
@@ -111,17 +102,6 @@ def _open_as_node(saver, config):
         return saver.opener()
     finally:
         CURRENT_NODE_CONTEXT.reset(token)
-
-
-def test_a_killed_run_is_taken_over_at_once(launcher, open_postgres_saver, server, schema):
-    options = {"schema": schema, "lease": 3600.0}
-    with start_process(launcher, "run", server.connection_string, options, "t", "left") as process:
-        assert process.stdout.readline() == "waiting\n"
-        process.kill()
-        process.wait(PATIENCE)
-        saver = open_postgres_saver(lease=3600.0)
-        state = flow.make_graph().compile(checkpoint_saver=saver).invoke(None, CONFIG)
-    assert sorted(state["log"]) == sorted(STEPS)
 
 
 CHANGES = {

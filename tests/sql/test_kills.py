@@ -10,6 +10,7 @@ import pytest
 
 from graphkit import RunnableConfig
 from tests.sql.mortal import FAILED, OPERATIONS, POLICY, STEPS, begin, checkpoint
+from tests.support.contents import read_all
 
 T = RunnableConfig("t")
 
@@ -33,32 +34,6 @@ def run():
 
         yield run_once
         parent.stdin.close()
-
-
-def describe(saver):
-    """Return everything that a reader can see."""
-
-    def describe_history(config, checkpoints):
-        return [
-            (checkpoint.id, checkpoint.node_id, checkpoint.parent_id, checkpoint.state, checkpoint.metadata)
-            for checkpoint in checkpoints
-        ], [
-            (info.id, info.tags, info.status, saver.get_writes(config.with_check_point_id(info.id)))
-            for info in saver.history(config)
-        ]
-
-    threads = {}
-    for thread in saver.threads(released=True):
-        for namespace in saver.namespaces(thread):
-            config = RunnableConfig(thread, checkpoint_ns=namespace)
-            threads[thread, namespace, 0] = describe_history(config, saver.list(config))
-        for version in saver.versions_by_thread_id(thread):
-            for namespace in saver.version_namespaces(thread, version):
-                tag = saver.tag(RunnableConfig(thread, checkpoint_ns=namespace), version)
-                threads[thread, namespace, version] = [
-                    (checkpoint.id, checkpoint.state) for checkpoint in tag.checkpoints
-                ]
-    return threads
 
 
 def count_rows(saver):
@@ -88,10 +63,10 @@ def test_a_killed_client_leaves_all_or_nothing(open_saver, run, name, sweep):
     reset()
     assert run(open_saver.opener, name, 0)  # on a new store some operations take more statements than later
     reset()
-    before = describe(saver)
+    before = read_all(saver)
     statements = run(open_saver.opener, name, 0)
     assert statements
-    after = describe(saver)
+    after = read_all(saver)
     outcomes = []
     is_acknowledged = False
     numbers = itertools.chain(sweep.some(range(1, statements + 1), 3), itertools.count(statements + 1))
@@ -100,7 +75,7 @@ def test_a_killed_client_leaves_all_or_nothing(open_saver, run, name, sweep):
         rows = count_rows(saver)
         is_acknowledged = bool(run(open_saver.opener, name, next(numbers)))
         wait_for_the_end(saver)
-        found = describe(saver)
+        found = read_all(saver)
         assert found in (before, after)
         outcomes.append(count_rows(saver) != rows)
         if is_acknowledged:
@@ -119,11 +94,11 @@ def test_a_killed_client_leaves_all_or_nothing(open_saver, run, name, sweep):
 def test_a_retention_policy_that_was_killed_is_applied_again(open_saver, run, sweep):
     saver = open_saver()
     begin(saver)
-    before = describe(saver)
+    before = read_all(saver)
     statements = run(open_saver.opener, POLICY, 0)
-    after = describe(saver)
-    lengths = {name: len(history) for name, (history, _) in after.items()}
-    assert lengths == {("t", "", 0): 2, ("other", "", 0): 2}
+    after = read_all(saver)
+    lengths = {name: len(history) for name, history in after.items()}
+    assert lengths == {("t", "", None): 2, ("other", "", None): 2}
     seen = set()
     for number in sweep.some(range(1, statements + 1), 8):
         for thread in saver.threads():
@@ -131,11 +106,11 @@ def test_a_retention_policy_that_was_killed_is_applied_again(open_saver, run, sw
         begin(saver)
         assert not run(open_saver.opener, POLICY, number)
         wait_for_the_end(saver)
-        found = describe(saver)
+        found = read_all(saver)
         for name, history in found.items():
             assert history in (before[name], after[name])
         seen.add(tuple(history == after[name] for name, history in found.items()))
         assert saver.verify().ok
         STEPS[POLICY](saver)
-        assert describe(saver) == after
+        assert read_all(saver) == after
     assert len(seen) > 1

@@ -2,17 +2,17 @@
 
 import threading
 from functools import partial
-from itertools import pairwise
 
 import pytest
 
-from graphkit import END, START, Channels, CompileConfig, RunnableConfig, StateGraph
+from graphkit import Channels, RunnableConfig
 from graphkit.errors import (
     CheckpointStorageError,
 )
 from savers import PostgresSaver
 from tests.sql.savers import fill, put
 from tests.support.checkpoints import list_ids
+from tests.support.graphs import make_chain
 
 T = RunnableConfig("t")
 STEPS = 12
@@ -43,13 +43,8 @@ def make_graph(saver, ran, disturb):
 
         return node
 
-    names = [START, *(f"n{number}" for number in range(STEPS)), END]
-    graph = StateGraph({"steps": Channels.appender()})
-    for number, name in enumerate(names[1:-1]):
-        graph.add_node(name, make_node(number))
-    for source, target in pairwise(names):
-        graph.add_edge(source, target)
-    return graph.compile(CompileConfig(checkpoint_saver=saver))
+    nodes = {f"n{number}": make_node(number) for number in range(STEPS)}
+    return make_chain({"steps": Channels.appender()}, **nodes).compile(checkpoint_saver=saver)
 
 
 @pytest.mark.sweep(1)

@@ -62,21 +62,12 @@ def test_a_pooler_that_lends_sessions_for_single_transactions_is_refused(server,
         USES[use](saver)
 
 
-def test_the_pool_of_an_application_behind_it_is_refused(server, database):
+@pytest.mark.parametrize("connect", [ConnectionPool, psycopg.connect], ids=["pool", "connection"])
+def test_what_an_application_has_opened_behind_it_is_refused(server, database, connect):
     with (
         through(server, database, "transaction") as pooled,
-        ConnectionPool(pooled, min_size=1) as pool,
-        PostgresSaver(pool=pool) as saver,
-        refused(database),
-    ):
-        saver.put(CONFIG, CHECKPOINT)
-
-
-def test_the_connection_of_an_application_behind_it_is_refused(server, database):
-    with (
-        through(server, database, "transaction") as pooled,
-        psycopg.connect(pooled) as connection,
-        PostgresSaver(pool=connection) as saver,
+        connect(pooled) as opened,
+        PostgresSaver(pool=opened) as saver,
         refused(database),
     ):
         saver.put(CONFIG, CHECKPOINT)

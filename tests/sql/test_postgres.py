@@ -33,6 +33,11 @@ def database(open_postgres):
     database.close()
 
 
+@pytest.fixture
+def history(database):
+    return add_history(database)
+
+
 def execute(server, statement):
     with psycopg.connect(server.connection_string, autocommit=True) as connection:
         cursor = connection.execute(statement)
@@ -148,20 +153,6 @@ def test_eight_processes_that_start_at_once_make_one_schema(server, schema):
     assert histories == list(range(1, 9))
 
 
-def test_a_role_that_may_not_create_uses_what_is_there(server, schema, database):
-    add_history(database)
-    execute(server, "DROP ROLE IF EXISTS guest")
-    execute(server, "CREATE ROLE guest LOGIN")
-    limited = PostgresDatabase(server.connection_string.replace("user=test", "user=guest"), schema=schema)
-    with pytest.raises(CheckpointStorageError, match="permission denied"):
-        add_history(limited)
-    execute(server, f'GRANT USAGE ON SCHEMA "{schema}" TO guest')
-    execute(server, f'GRANT ALL ON ALL TABLES IN SCHEMA "{schema}" TO guest')
-    execute(server, f'GRANT ALL ON ALL SEQUENCES IN SCHEMA "{schema}" TO guest')
-    assert put(limited, add_history(limited, "other"), 0) == 1
-    limited.close()
-
-
 def test_a_role_that_may_not_create_and_finds_nothing_gets_a_clear_error(server, schema):
     execute(server, "DROP ROLE IF EXISTS guest2")
     execute(server, "CREATE ROLE guest2 LOGIN")
@@ -226,8 +217,7 @@ def test_a_guest_gives_connections_back_as_they_were(make_pool, schema, autocomm
         assert connection.execute(read_settings).fetchall() == settings
 
 
-def test_a_guest_waits_for_other_writers_no_longer_than_it_may(make_pool, schema, database):
-    history = add_history(database)
+def test_a_guest_waits_for_other_writers_no_longer_than_it_may(make_pool, schema, database, history):
     guest = PostgresDatabase(pool=make_pool(), schema=schema, lock_timeout=0.05)
     with database.transaction() as transaction:
         transaction.execute(f"UPDATE {database.names.histories} SET status = 'x'")
@@ -273,8 +263,7 @@ def count_prepared(database):
 
 
 @pytest.mark.parametrize("terms", [None, [0], [1, -1, 2**63 - 1, -(2**63)], list(range(100))])
-def test_a_prepared_statement_stores_what_a_cursor_does(database, terms):
-    history = add_history(database)
+def test_a_prepared_statement_stores_what_a_cursor_does(database, terms, history):
     names = database.names
     statement = (
         f"INSERT INTO {names.records} (history, position, checkpoint, is_keyframe, frame, written, terms)"
@@ -313,8 +302,7 @@ def test_a_prepared_statement_survives_a_rollback(database):
 # Lost connections
 
 
-def test_a_lost_connection_is_replaced_before_a_statement(server, database):
-    history = add_history(database)
+def test_a_lost_connection_is_replaced_before_a_statement(server, database, history):
     for position in range(3):
         end_connections(server)
         assert put(database, history, position) == 1
@@ -342,10 +330,11 @@ def test_a_watch_that_ends_after_its_store_was_closed_leaves_no_connection(serve
     assert execute(server, f'SELECT count(*) FROM "{schema}".watchers') == [(0,)]
 
 
-def test_a_transaction_of_a_paused_process_is_ended_by_the_server(server, database, open_postgres, monkeypatch):
+def test_a_transaction_of_a_paused_process_is_ended_by_the_server(
+    server, database, open_postgres, monkeypatch, history
+):
     """It would keep the row of a run lock, which another process waits for."""
     end_idle_transactions_soon(monkeypatch)
-    history = add_history(database)
     paused = open_postgres(lease=0.1)
     paused.read("SELECT 1")
 
@@ -371,8 +360,7 @@ def is_sleeping(server):
 
 
 @pytest.mark.parametrize("is_prepared", [False, True])
-def test_a_connection_that_is_lost_before_the_answer_leaves_the_outcome_open(server, database, is_prepared):
-    history = add_history(database)
+def test_a_connection_that_is_lost_before_the_answer_leaves_the_outcome_open(server, database, is_prepared, history):
     statement = (
         f"INSERT INTO {database.names.records} (history, position, frame)"
         f" SELECT ?, ?, '' FROM pg_sleep(CASE WHEN ?::bigint = 0 THEN 0 ELSE 600 END)"

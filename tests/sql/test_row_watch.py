@@ -14,7 +14,6 @@ from savers import PostgresSaver
 from tests.support import postgres_server
 from tests.support.checkpoints import make_interrupt
 from tests.support.databases import PostgresSession, limit_wait_for_puts
-from tests.support.forked import run_in_child
 
 LONG = 60.0
 """No change may wait for the next read of all histories."""
@@ -37,13 +36,6 @@ def take_id(watch):
     change = take(watch)
     assert change.kind == "checkpoint"
     return change.checkpoint.id
-
-
-def test_a_watch_reports_a_put_in_another_process(saver):
-    put(saver)
-    with saver.watch("t", interval=LONG) as watch:
-        assert run_in_child(lambda: put(saver, number=1))
-        assert take(watch).kind == "checkpoint"
 
 
 def test_a_history_that_was_rewritten_goes_on(saver, open_saver):

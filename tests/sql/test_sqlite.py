@@ -6,7 +6,7 @@ import sqlite3
 import sys
 import tempfile
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -28,6 +28,7 @@ from tests.sql.rows import add_history, positions, put
 from tests.sql.savers import put as put_state
 from tests.support.checkpoints import list_numbers
 from tests.support.databases import SqliteConnection, SqliteDatabase
+from tests.support.forked import run_in_child
 
 NOBODY = 65534
 
@@ -35,6 +36,17 @@ NOBODY = 65534
 @pytest.fixture
 def file(tmp_path):
     return tmp_path / "made" / "for it" / "graphkit.db"
+
+
+@pytest.fixture
+def database(file):
+    with closing(SqliteDatabase(file, fsync="never")) as database:
+        yield database
+
+
+@pytest.fixture
+def history(database):
+    return add_history(database)
 
 
 def pragma(database, name):
@@ -102,12 +114,6 @@ def test_a_file_that_was_removed_is_made_again(file):
     assert len(rows) == 1
 
 
-@pytest.mark.parametrize("db_file", ["", None, 7, ":memory:", "file:x?mode=memory", "a\0b"])
-def test_what_is_no_path_is_refused(db_file):
-    with pytest.raises(CheckpointerConfigurationError):
-        SqliteDatabase(db_file)
-
-
 @pytest.mark.parametrize("db_file", ["runs/", Path(), "runs/.", "..", "runs/..", "/"])
 def test_a_path_that_can_only_be_a_directory_is_refused(tmp_path, monkeypatch, db_file):
     monkeypatch.chdir(tmp_path)
@@ -141,9 +147,7 @@ def test_tables_of_another_program_are_not_touched(tmp_path):
     theirs.close()
 
 
-def test_a_damaged_database_is_an_error_that_names_it(file):
-    database = SqliteDatabase(file, fsync="never")
-    history = add_history(database)
+def test_a_damaged_database_is_an_error_that_names_it(file, database, history):
     for position in range(50):
         put(database, history, position, os.urandom(4000))
     database.close()
@@ -172,10 +176,8 @@ def test_a_parent_that_is_a_file_is_an_error(tmp_path):
         SqliteDatabase(tmp_path / "file" / "inside" / "x.db").read("SELECT 1")
 
 
-def test_a_signal_when_the_lock_of_a_connection_is_taken_does_not_keep_it(file):
+def test_a_signal_when_the_lock_of_a_connection_is_taken_does_not_keep_it(database, history):
     """Python runs the handler of a signal after a call."""
-    database = SqliteDatabase(file, fsync="never")
-    history = add_history(database)
     mutex = database._connections.lock._mutex
 
     def acquire_and_interrupt(**options):
@@ -189,13 +191,10 @@ def test_a_signal_when_the_lock_of_a_connection_is_taken_does_not_keep_it(file):
         put(database, history, 0)
     put(database, history, 1)
     assert positions(database, history) == [1]
-    database.close()
 
 
-def test_a_signal_when_the_lock_of_a_connection_is_left_does_not_keep_it(file):
+def test_a_signal_when_the_lock_of_a_connection_is_left_does_not_keep_it(database, history):
     """Python runs the handler of a signal also when a function is entered, before its first line."""
-    database = SqliteDatabase(file, fsync="never")
-    history = add_history(database)
     before = sys.gettrace()
 
     def interrupt(frame, event, argument):
@@ -211,12 +210,9 @@ def test_a_signal_when_the_lock_of_a_connection_is_left_does_not_keep_it(file):
         sys.settrace(before)
     put(database, history, 1)
     assert positions(database, history) == [0, 1]
-    database.close()
 
 
-def test_a_full_disk_leaves_what_was_there(file):
-    database = SqliteDatabase(file, fsync="never")
-    history = add_history(database)
+def test_a_full_disk_leaves_what_was_there(database, history):
     put(database, history, 0)
     database.read(f"PRAGMA max_page_count = {pragma(database, 'page_count') + 2}")
     with pytest.raises(CheckpointStorageError, match="full") as caught:
@@ -232,12 +228,9 @@ def test_a_full_disk_leaves_what_was_there(file):
         write_much()
     database.read("PRAGMA max_page_count = 1000000")
     assert put(database, history, 1, os.urandom(100_000)) == 1
-    database.close()
 
 
-def test_a_rollback_that_fails_leaves_no_transaction(file, monkeypatch):
-    database = SqliteDatabase(file, fsync="never")
-    history = add_history(database)
+def test_a_rollback_that_fails_leaves_no_transaction(file, monkeypatch, database, history):
 
     def fail(connection):
         raise CheckpointStorageError(connection.path, "write", "a fault")
@@ -250,17 +243,13 @@ def test_a_rollback_that_fails_leaves_no_transaction(file, monkeypatch):
     other = SqliteDatabase(file, fsync="never")
     assert positions(other, history) == [0]
     other.close()
-    database.close()
 
 
-def test_a_value_that_sqlite_cannot_store_is_an_error(file):
-    database = SqliteDatabase(file, fsync="never")
-    history = add_history(database)
+def test_a_value_that_sqlite_cannot_store_is_an_error(database, history):
     database._connections.use_main()._raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
     with pytest.raises(CheckpointStorageError, match="1 GB"):
         put(database, history, 0, b"x" * 1001)
     assert put(database, history, 0, b"x" * 100) == 1
-    database.close()
 
 
 @pytest.fixture
@@ -271,39 +260,35 @@ def open_directory():
         yield Path(directory)
 
 
-def use_without_rights(file):
-    """What reading and writing does as a user to whom the system does not permit everything."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+def use_without_rights(file, results):
+    """What reading and writing does as a user to whom the system does not permit everything; noted in another file."""
+
+    def use():
+        noted = results.open("w")
         if os.geteuid() == 0:
             os.setgroups([])
             os.setresgid(NOBODY, NOBODY, NOBODY)
             os.setresuid(NOBODY, NOBODY, NOBODY)
         database = SqliteDatabase(file, fsync="never")
-        results = []
         for operate in (
             lambda: database.read("SELECT 1"),
             lambda: database.write(f"UPDATE {database.names.histories} SET version = 1"),
         ):
             try:
-                results.append(repr(operate()))
+                print(operate(), file=noted)
             except CheckpointerError as error:
-                results.append(f"{type(error).__name__} {error}")
-        os.write(writer, "\n".join(results).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        results = pipe.read().splitlines()
-    os.waitpid(pid, 0)
-    return results
+                print(type(error).__name__, error, file=noted)
+        noted.close()
+
+    assert run_in_child(use)
+    return results.read_text().splitlines()
 
 
 def test_a_directory_without_rights_is_an_error(open_directory):
     closed = open_directory / "closed"
     closed.mkdir()
     closed.chmod(0o500)
-    results = use_without_rights(closed / "x.db")
+    results = use_without_rights(closed / "x.db", open_directory / "results")
     closed.chmod(0o700)
     assert [line.partition(" ")[0] for line in results] == ["CheckpointStorageError"] * 2
     assert "may not create files" in results[0]
@@ -316,7 +301,7 @@ def test_a_read_only_file_can_be_read_and_not_written(open_directory):
     add_history(database)
     database.close()
     file.chmod(0o444)
-    results = use_without_rights(file)
+    results = use_without_rights(file, open_directory / "results")
     assert results[0] == "[(1,)]"
     assert results[1].startswith("CheckpointStorageError cannot write")
     assert "let this user write" in results[1]

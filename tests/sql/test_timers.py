@@ -1,9 +1,6 @@
 """Timers and deadlines on both databases, by workers that share one."""
 
-import threading
 from collections import Counter
-from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -12,10 +9,8 @@ from graphkit.errors import CheckpointConflictError
 from graphkit.testing import ManualClock
 from graphkit.worker import Worker
 from tests.support.graphs import LOG, make_chain
-
-NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
-HOUR = timedelta(hours=1)
-PATIENCE = 60.0
+from tests.support.times import HOUR, NOON, WEEK
+from tests.support.workers import serving, status, wait_for
 
 
 @pytest.fixture
@@ -23,15 +18,9 @@ def clock():
     return ManualClock(NOON)
 
 
-def status(saver, thread):
-    return saver.history(RunnableConfig(thread))[0].status
-
-
 def test_a_run_sleeps_and_asks_for_weeks(open_saver, clock):
-    week = timedelta(weeks=1)
-
     def node(state):
-        sleep(week)
+        sleep(WEEK)
         return {"log": interrupt("?", deadline=HOUR, default="no")}
 
     saver = open_saver()
@@ -41,7 +30,7 @@ def test_a_run_sleeps_and_asks_for_weeks(open_saver, clock):
     assert Worker(open_saver(), app).run(once=True) == 2
     assert {status(saver, "one"), status(saver, "two")} == {"sleeping"}
     assert saver.interrupts() == []
-    clock.advance(week)
+    clock.advance(WEEK)
     assert Worker(open_saver(), app).run(once=True) == 2
     assert {status(saver, "one"), status(saver, "two")} == {"interrupted"}
     assert len(saver.interrupts()) == 2
@@ -66,16 +55,9 @@ def test_one_of_two_workers_takes_a_thread_that_is_due(open_saver, sweep):
     saver = open_saver()
     app = make_chain(LOG, nap=node).compile(checkpoint_saver=saver)
     threads = [f"t{number}" for number in range(sweep.count(500, 20))]
-    with ExitStack() as stack:
-        for _ in range(2):
-            worker = Worker(open_saver(), app, interval=0.02, concurrency=2)
-            thread = threading.Thread(target=worker.run)
-            thread.start()
-            stack.callback(thread.join, PATIENCE)
-            stack.callback(worker.stop)
+    with serving(*(Worker(open_saver(), app, interval=0.02, concurrency=2) for _ in range(2))):
         for thread_id in threads:
             app.invoke({}, RunnableConfig(thread_id))
-        with saver.watch(interval=0.02) as changes:
-            while any(status(saver, thread_id) != "finished" for thread_id in threads):
-                changes.get(0.1)
+        for thread_id in threads:
+            wait_for(saver, "finished", thread_id)
     assert Counter(work) == dict.fromkeys(threads, 1)

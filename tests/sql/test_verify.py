@@ -2,6 +2,7 @@
 
 import os
 from enum import Enum
+from functools import partial
 
 import pytest
 
@@ -220,61 +221,60 @@ USES = {
 }
 
 
-@pytest.mark.parametrize("is_early", [False, True])
+BAD_ROWS = {
+    "missing": (4, None),
+    **{f"the first, cut to {length}": (0, length) for length in (0, 20, 100)},
+    "one without bytes": (4, 0),
+    "the last without bytes": (-1, 0),  # behind which no record is missing
+}
+"""Which row it is, and how many of its bytes are left."""
+is_damage = partial(
+    pytest.raises, CheckpointCorruptionError, match="restore a backup of the database, or delete the thread"
+)
+
+
+def cut_row(saver, index, length):
+    """Cut the bytes of a row, or delete it."""
+    history, position, frame = rows_of(saver)[index]
+    if length is None:
+        run_sql(saver, "DELETE FROM {records} WHERE history = ? AND position = ?", (history, position))
+    else:
+        sql = "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?"
+        run_sql(saver, sql, (frame[:length], history, position))
+
+
+@pytest.mark.sweep(3, of="bad", in_turn=True)
+@pytest.mark.parametrize("bad", BAD_ROWS)
 @pytest.mark.parametrize("use", USES)
-def test_a_missing_row_is_an_error_and_nothing_is_cut_off(saver, use, is_early):
+def test_a_bad_row_is_an_error_and_nothing_is_cut_off_or_takes_its_place(saver, use, bad):
     fill(saver, 8)
-    history, position, _ = rows_of(saver)[4]
-    if is_early:
-        # A reader begins with the last keyframe, and does not see the gap at first.
-        for number in range(4):
-            put(saver, {"whole": os.urandom(100_000), "number": number})
-    run_sql(saver, "DELETE FROM {records} WHERE history = ? AND position = ?", (history, position))
+    cut_row(saver, *BAD_ROWS[bad])
+    before = rows_of(saver)
+    ((thread, state, reason),) = find_problems(saver)
+    assert (thread, state) == ("t", "damaged"), reason
+    saver.close()
+    with is_damage():
+        USES[use](saver)
+    assert rows_of(saver) == before
+    assert len(find_problems(saver)) == 1
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_missing_row_before_the_last_keyframe_is_an_error_for_those_who_need_it(saver, use):
+    fill(saver, 8)
+    for number in range(4):
+        put(saver, {"whole": os.urandom(100_000), "number": number})
+    cut_row(saver, *BAD_ROWS["missing"])
     saver.close()
     before = rows_of(saver)
-    if is_early and use in {"get", "put", "find", "tags"}:
-        # They need no more than the last keyframe.
+    if use in {"get", "put", "find", "tags"}:
         USES[use](saver)
         assert rows_of(saver)[: len(before)] == before
         assert not saver.verify().ok
-        return
-    with pytest.raises(CheckpointCorruptionError, match="restore a backup of the database, or delete the thread"):
-        USES[use](saver)
-    assert rows_of(saver) == before
-
-
-@pytest.mark.sweep(1, of="length", in_turn=True)
-@pytest.mark.parametrize("length", [0, 20, 100])
-@pytest.mark.parametrize("use", USES)
-def test_a_first_row_that_is_cut_short_is_an_error_and_no_history_takes_its_place(saver, use, length):
-    fill(saver, 3)
-    history, position, frame = rows_of(saver)[0]
-    sql = "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?"
-    run_sql(saver, sql, (frame[:length], history, position))
-    saver.close()
-    before = rows_of(saver)
-    with pytest.raises(CheckpointCorruptionError, match="restore a backup of the database, or delete the thread"):
-        USES[use](saver)
-    assert rows_of(saver) == before
-    assert not saver.verify().ok
-
-
-@pytest.mark.parametrize("is_open", [False, True])
-@pytest.mark.parametrize("index", [0, 4, -1])
-def test_a_row_without_bytes_is_an_error(saver, index, is_open):
-    """Also the last one, behind which no record is missing."""
-    fill(saver, 8)
-    history, position, _ = rows_of(saver)[index]
-    run_sql(saver, "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?", (b"", history, position))
-    if not is_open:
-        saver.close()
-        before = rows_of(saver)
-        for use in USES.values():
-            with pytest.raises(CheckpointCorruptionError, match="restore a backup of the database"):
-                use(saver)
+    else:
+        with is_damage():
+            USES[use](saver)
         assert rows_of(saver) == before
-    ((thread, state, reason),) = find_problems(saver)
-    assert (thread, state) == ("t", "damaged"), reason
 
 
 def test_a_reader_that_goes_on_finds_a_row_without_bytes(saver, open_saver):
@@ -282,10 +282,9 @@ def test_a_reader_that_goes_on_finds_a_row_without_bytes(saver, open_saver):
     reader = open_saver()
     assert reader.get(T).state["number"] == 2
     put(saver, {"number": 3})
-    history, position, _ = rows_of(saver)[-1]
-    run_sql(saver, "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?", (b"", history, position))
+    cut_row(saver, -1, 0)
     for read in (reader.get, reader.list):
-        with pytest.raises(CheckpointCorruptionError, match="restore a backup of the database"):
+        with is_damage():
             read(T)
 
 

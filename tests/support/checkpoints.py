@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from graphkit import Checkpoint
 from graphkit._values.state import merge
-from graphkit.saver_kit import Changes
+from graphkit.saver_kit import Changes, freeze
 
 
 def make_checkpoint(number, **state):
@@ -21,6 +21,20 @@ def apply_update(state, update, channels=None):
     """Return the state after an update, and what changed: what the engine gives a saver after a step."""
     new, ops = merge(state, update, channels or {})
     return new, Changes(state, ops)
+
+
+def make_following(number, state, changes=None, **fields):
+    """Return a checkpoint as the engine gives it to a saver: it knows what changed since its parent."""
+    fields = {
+        "id": f"c{number}",
+        "node_id": "a",
+        "next_node_id": "b",
+        "parent_id": f"c{number - 1}" if number else None,
+        "created_us": 1_800_000_000_000_000 + number,
+        "metadata": freeze({"step": number}),
+        **fields,
+    }
+    return Checkpoint.from_stored(state=state, changes=changes, **fields)
 
 
 def make_interrupt(node_id="a", payload=None):

@@ -4,22 +4,10 @@ import asyncio
 from pathlib import Path
 
 from savers._filesystem import catalog, layout
-from savers._filesystem.io import FileIO
-from savers._log.frame import HEADER_SIZE, WRITE
-from savers._log.log import SMALL_STATE
+from savers._filesystem.io import FileIO as FileIO
+from savers._log.frame import HEADER_SIZE as HEADER_SIZE, WRITE
+from savers._log.log import SMALL_STATE as SMALL_STATE
 from savers.langgraph import entry_log, thread_calls
-
-__all__ = [
-    "HEADER_SIZE",
-    "SMALL_STATE",
-    "FileIO",
-    "WorkerCalls",
-    "append_record",
-    "find_log",
-    "find_write_lock",
-    "rewrite_short_logs",
-    "set_listed_directories",
-]
 
 
 def find_log(directory, thread_id):

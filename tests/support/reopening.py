@@ -39,21 +39,6 @@ def elsewhere(launcher, expression, saver, argument):
     return pickle.loads(bytes.fromhex(done.stdout))
 
 
-class Elsewhere:
-    """The hooks that write and read in another process."""
-
-    @pytest.fixture(autouse=True)
-    def _launcher(self, launcher):
-        self.launcher = launcher
-
-    def plant(self, saver, config, checkpoint):
-        elsewhere(self.launcher, "saver.put(*argument)", saver, (config, checkpoint))
-        return True
-
-    def peek(self, saver, config):
-        return elsewhere(self.launcher, "[dict(one.state) for one in saver.list(argument)]", saver, config)
-
-
 _USED = []
 _MOST_OPEN = 50
 
@@ -129,7 +114,7 @@ def reopening(saver_class):
     return type(Reopening)(f"Reopening{saver_class.__name__}", (Reopening,), operations)
 
 
-class OnStores(Elsewhere, SaverContract):
+class OnStores(SaverContract):
     """The contract on savers of stores. A subclass says how to open them; `cipher` seals what they store."""
 
     cipher = None
@@ -137,8 +122,9 @@ class OnStores(Elsewhere, SaverContract):
     """Whether every single operation is done by a saver object of its own; otherwise two on each store stay open."""
 
     @pytest.fixture(autouse=True)
-    def _directory(self, tmp_path):
+    def _directory(self, tmp_path, launcher):
         self.root = tmp_path
+        self.launcher = launcher
         self.openers = {}
         yield
         self.openers.clear()
@@ -147,6 +133,13 @@ class OnStores(Elsewhere, SaverContract):
     def new_opener(self):
         """Return a partial of a class of savers that opens a new store."""
         raise NotImplementedError
+
+    def plant(self, saver, config, checkpoint):
+        elsewhere(self.launcher, "saver.put(*argument)", saver, (config, checkpoint))
+        return True
+
+    def peek(self, saver, config):
+        return elsewhere(self.launcher, "[dict(one.state) for one in saver.list(argument)]", saver, config)
 
     def new_path(self):
         return self.root / f"store {uuid4().hex}"

@@ -146,11 +146,11 @@ WRONG = {
     "lock_timeout": (REQUIRED, NO_SECONDS),
     "fsync": (["file", "sqlite"], [*NO_SECONDS, 0, 2_147_484, float("inf"), 10**400, {}]),
     "lease": (["postgres"], [*NO_SECONDS, 0, 2_147_484, float("inf")]),
-    "compression": (["file", "sqlite", "postgres"], ["lz4", "", 3, {}]),
+    "compression": (["file", "sqlite", "postgres"], ["lz4", "", 3, {}, True]),
     "cipher": (["file", "sqlite", "postgres"], [3, {}]),
     "schema": (["postgres"], ["", 3, "x" * 64]),
-    "base_directory": (["file"], ["", 3, None, "a\0b"]),
-    "db_file": (["sqlite"], ["", 3, None, ":memory:", "a\0b"]),
+    "base_directory": (["file"], ["", b"bytes", 3, None, "a\0b"]),
+    "db_file": (["sqlite"], ["", 3, None, ":memory:", "file:x?mode=memory", "a\0b"]),
     "connection_string": (["postgres"], [3, "nonsense", *MISREAD]),
 }
 

@@ -1,0 +1,32 @@
+"""Everything in a store, as text that shows any difference in type or order."""
+
+from graphkit import HasVersions, RunnableConfig
+
+
+def outline(checkpoint, *recorded):
+    fields = (checkpoint.id, checkpoint.node_id, checkpoint.next_node_id, checkpoint.parent_id, checkpoint.created_at)
+    return repr((*fields, dict(checkpoint.metadata), dict(checkpoint.state), *recorded))
+
+
+def describe(saver, config, checkpoint):
+    """A checkpoint as text, with its pending writes and tags."""
+    at = config.with_check_point_id(checkpoint.id)
+    return outline(checkpoint, dict(saver.get_writes(at)), saver.tags_of(at))
+
+
+def read_all(saver):
+    """All checkpoints that a reader finds: {(thread, namespace, version or None): [(id, text)]}, the newest first."""
+    found = {}
+    for thread in saver.threads(released=True):
+        for namespace in saver.namespaces(thread):
+            config = RunnableConfig(thread, checkpoint_ns=namespace)
+            listed = [(one.id, describe(saver, config, one)) for one in saver.list(config)]
+            found[thread, namespace, None] = listed
+        if not isinstance(saver, HasVersions):
+            continue
+        for version in saver.versions_by_thread_id(thread):
+            for namespace in saver.version_namespaces(thread, version):
+                config = RunnableConfig(thread, checkpoint_ns=namespace)
+                released = saver.tag(config, version).checkpoints
+                found[thread, namespace, version] = [(one.id, outline(one)) for one in released]
+    return found

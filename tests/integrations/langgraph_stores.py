@@ -1,7 +1,6 @@
 """The kinds of stores on which LangGraph's checkpointer is tested."""
 
 import uuid
-from pathlib import Path
 
 import pytest
 
@@ -53,7 +52,7 @@ class Opener:
         self.kind = kind
         self.directory = directory
         self.server = server
-        self.opened = []
+        self.opened = {}
         self.schemas = set()
 
     def new(self, **options):
@@ -63,7 +62,7 @@ class Opener:
     def open(self, name, **options):
         """A checkpointer on the store with a name."""
         saver = self._open(name, options)
-        self.opened.append(saver)
+        self.opened[saver] = name
         return saver
 
     def _open(self, name, options):
@@ -83,15 +82,9 @@ class Opener:
 
     def reopen(self, saver):
         """Another checkpointer on the store of one."""
-        match self.kind:
-            case "file":
-                return self.open(Path(saver.store.base_directory).name)
-            case "sqlite":
-                return self.open(Path(saver.store.db_file).stem)
-            case "postgres":
-                return self.open(saver.store._schema.removeprefix("test "))
-            case _:
-                return saver  # it keeps nothing
+        if self.kind in MADE:
+            return saver  # it keeps nothing
+        return self.open(self.opened[saver])
 
     def close(self):
         for saver in self.opened:

@@ -7,7 +7,6 @@ do what a library prevents: die in mid-call. Each call is a line in the journal.
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 JOURNAL = Path(sys.argv[1])
@@ -71,10 +70,6 @@ def echo(text):
     return text
 
 
-def stop_reading(filler):
-    time.sleep(60)
-
-
 def listed():
     record("listed")
     sys.stdout.write("1 file, which is no message\n")
@@ -93,7 +88,7 @@ class RefusalError(Exception):
 
 
 FUNCTIONS = (
-    add, process, environment, die, die_reading, wait, complain, refuse, refuse_and_die, echo, stop_reading, listed, malformed
+    add, process, environment, die, die_reading, wait, complain, refuse, refuse_and_die, echo, listed, malformed
 )  # fmt: skip
 TOOLS = {function.__name__: function for function in FUNCTIONS}
 

@@ -22,5 +22,5 @@ from tests.support.sweeps import Sweep
 )
 def test_a_log_without_syncs_is_found_out(sweep_power_losses, monkeypatch):
     rewrite_short_logs(monkeypatch)
-    with mock.patch.object(SimFS, "fdatasync", lambda *_: None), pytest.raises(AssertionError):
+    with mock.patch.object(SimFS, "fdatasync", return_value=None), pytest.raises(AssertionError):
         sweep_power_losses(Sweep(is_full=False))

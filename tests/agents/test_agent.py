@@ -267,12 +267,6 @@ def test_the_model_gets_the_system_prompt_the_template_and_the_conversation():
     assert state["messages"][-1]["id"]
 
 
-def test_a_template_names_the_key_that_the_state_lacks():
-    agent = AgentBuilder().with_chat(echo, prompt_template="In {city}").build()
-    with pytest.raises(NodeExecutionError, match="prompt template of step 'llm_step_0' needs 'city'"):
-        agent.run("hello")
-
-
 @pytest.mark.parametrize("reply", [{"role": "user", "content": "x"}, 7, calling(call("add"))])
 def test_a_reply_that_the_step_cannot_use_is_an_error(run, reply):
     agent = AgentBuilder().with_chat(lambda messages: reply, name="chat").build()

@@ -261,21 +261,42 @@ def check_second_power_loss(tree, fs, views, rng):
     return states
 
 
+def check_states(open_on, read, views, states):
+    """Check that what can be read on each state of the disk is an allowed view; return how many states there were."""
+    count = 0
+    for what, tree, low, high in states:
+        count += 1
+        with open_on(SimFS(tree, record=False)) as again:
+            assert read(again) in views[low : high + 1], what
+    return count
+
+
 @pytest.mark.usefixtures("early_rewrites")
 def test_who_does_not_wait_loses_the_end_at_most(sweep):
-    views = views_of_workload()
+    def open_on(fs):
+        return FileSystemStore(PLACE, fsync="never", io=fs, clock=lambda: 1e9)
+
     fs = SimFS()
-    store = FileSystemStore(PLACE, fsync="never", io=fs, clock=lambda: 1e9)
-    use(store, fs.note)
-    states = 0
-    rng = random.Random(2)
-    for what, tree, low, high in explore("never", fs, rng, sweep.count(40, 6)):
-        states += 1
-        fs_of_recovery = SimFS(tree, record=False)
-        again = FileSystemStore(PLACE, fsync="never", io=fs_of_recovery, clock=lambda: 1e9)
-        assert view(again) in views[low : high + 1], what
-        again.close()
-    assert states >= sweep.count(700, 150)
+    use(open_on(fs), fs.note)
+    states = explore("never", fs, random.Random(2), sweep.count(40, 6))
+    assert check_states(open_on, view, views_of_workload(), states) >= sweep.count(700, 150)
+
+
+@pytest.mark.usefixtures("early_rewrites")
+def test_a_cache_survives_power_loss_too(sweep):
+    fs = SimFS()
+    cache = FileSystemCache(PLACE, io=fs)
+    keys = [(("a",), f"k{n}") for n in range(4)]
+    views = [{}]
+    for n in range(12):
+        fs.note("begin", n)
+        value = "x" * 200 + str(n)
+        cache.set({keys[n % 4]: (value, None)})
+        fs.note("ack", n)
+        views.append(cache.get(keys))
+    states = explore("always", fs, random.Random(3), sweep.count(40, 6))
+    count = check_states(lambda fs: FileSystemCache(PLACE, io=fs), lambda cache: cache.get(keys), views, states)
+    assert count >= sweep.count(250, 70)
 
 
 @pytest.mark.usefixtures("early_rewrites")
@@ -286,7 +307,6 @@ def test_the_death_of_a_process_loses_nothing_that_was_acknowledged():
     for kind in kinds:
         for number in range(100):
             acknowledged = [0]
-
             left = [number]
 
             def die(call, _, kind=kind, left=left):
@@ -386,26 +406,3 @@ def test_a_put_waits_for_the_disk_and_a_postponed_expiry_does_not(tmp_path):
         with noting_calls(io, CHANGES) as calls:
             store.get(("a",), "k")
         assert calls == ["write_at"]
-
-
-@pytest.mark.usefixtures("early_rewrites")
-def test_a_cache_survives_power_loss_too(sweep):
-    fs = SimFS()
-    cache = FileSystemCache(PLACE, io=fs)
-    keys = [(("a",), f"k{n}") for n in range(4)]
-    views = [{}]
-    for n in range(12):
-        fs.note("begin", n)
-        value = "x" * 200 + str(n)
-        cache.set({keys[n % 4]: (value, None)})
-        fs.note("ack", n)
-        views.append(cache.get(keys))
-    states = 0
-    rng = random.Random(3)
-    for what, tree, low, high in explore("always", fs, rng, sweep.count(40, 6)):
-        states += 1
-        fs_of_recovery = SimFS(tree, record=False)
-        again = FileSystemCache(PLACE, io=fs_of_recovery)
-        assert again.get(keys) in views[low : high + 1], what
-        again.close()
-    assert states >= sweep.count(250, 70)

@@ -24,26 +24,6 @@ def config(thread, principal=None):
     return {"configurable": names, "recursion_limit": 200}
 
 
-def allow_all(principal, operation, thread_id, checkpoint_ns):
-    return True
-
-
-@pytest.mark.sweep(2, of=("make_saver", "make_policy"), in_turn=True)
-@pytest.mark.parametrize("make_policy", [lambda: allow_all, lambda: policies.prefix({"ann": ""}), policies.owner])
-def test_it_keeps_its_deltas(make_saver, make_policy):
-    bare = make_saver("bare")
-    guarded = make_saver("guarded")
-    for saver in (bare, AccessControlledSaver(guarded, make_policy())):
-        app = compile_graph(CheckpointSaver(saver))
-        result = app.invoke({"items": []}, config("t", "ann"))
-        assert len(result["items"]) == 40
-    if bare.measures_size:
-        # An owner in each checkpoint takes some bytes.
-        assert guarded.size("t") < bare.size("t") * 1.1
-    for saver in (bare, guarded):
-        assert len(saver.list("t")) == 42
-
-
 def test_the_principal_is_never_stored(make_saver):
     saver = make_saver("a")
     own = config("t", "ann-id")

@@ -536,6 +536,7 @@ def test_wrong_settings_are_refused_by_name():
         ({"s": {}}, "mcp_servers.s: needs either command or url"),
         ({"s": {**GOOD, "url": "http://localhost/mcp"}}, "mcp_servers.s: needs either command or url"),
         ({"s": {"url": "http://h/", "env": {}}}, "env does not go with url"),
+        ({"s": {**GOOD, "headers": {"X-Key": SECRET}}}, "headers does not go with command"),
         ({"s": {**GOOD, "env": {f"A={SECRET}": None}}}, "env: the name of an environment variable must not be empty"),
         ({"s": {"url": "http://localhost", "token_env": SECRET}}, "token_env: must be the name of an environment"),
         ({"s": {"url": "localhost"}}, "url: must be an address"),
@@ -588,17 +589,32 @@ def test_a_variable_is_given_or_passed_on_and_never_shown(plain, monkeypatch):
         servers.tools()
 
 
-def test_a_header_is_sent_and_never_shown(http):
-    servers = McpServers({"web": http.settings | {"headers": {"Authorization": SECRET}}})
+@pytest.mark.parametrize(
+    ("settings", "sent"),
+    [({"headers": {"Authorization": SECRET}}, SECRET), ({"token_env": "MCP_TOKEN"}, f"Bearer {SECRET}")],
+    ids=["header", "token"],
+)
+def test_a_header_or_a_token_is_sent_and_never_shown(http, monkeypatch, settings, sent):
+    monkeypatch.setenv("MCP_TOKEN", SECRET)
+    servers = McpServers({"web": http.settings | settings})
 
     async def use():
         async with servers:
-            return await (await tools_of(servers))["authorization"]()
+            call = await tools_of(servers)
+            assert await call["authorization"]() == sent
+            http.kill()
+            with pytest.raises(McpServerError) as caught:
+                await call["authorization"]()
+            http.start()
+            return caught.value
 
-    assert asyncio.run(use()) == SECRET
-    assert SECRET not in repr(servers.settings)
-    with pytest.raises(AgentConfigurationError, match="headers does not go with command"):
-        McpServers({"s": GOOD | {"headers": {"X-Key": SECRET}}})
+    assert SECRET not in everything_about(asyncio.run(use())) + repr(servers.settings)
+
+
+def test_a_missing_token_is_named(monkeypatch):
+    monkeypatch.delenv("MCP_TOKEN", raising=False)
+    with pytest.raises(AgentConfigurationError, match="needs the environment variable MCP_TOKEN"):
+        McpServers({"web": {"url": "http://h/", "token_env": "MCP_TOKEN"}}).tools()
 
 
 @pytest.mark.parametrize("header", [SECRET, f"Bearer {SECRET}"])
@@ -606,25 +622,3 @@ def test_a_server_that_repeats_a_header_is_an_error_without_it(header):
     with HttpStub(refuse(1, lambda headers: f"wrong key {headers['authorization'].split()[-1]}")) as server:
         server.settings = {"headers": {"Authorization": header}}
         assert server.call() == "the MCP server 'web': could not call act: wrong key ***"
-
-
-def test_a_token_is_sent_and_never_shown(http, monkeypatch):
-    monkeypatch.setenv("MCP_TOKEN", SECRET)
-    servers = McpServers({"web": http.settings | {"token_env": "MCP_TOKEN"}})
-
-    async def use():
-        async with servers:
-            call = await tools_of(servers)
-            authorization = await call["authorization"]()
-            http.kill()
-            with pytest.raises(McpServerError) as caught:
-                await call["authorization"]()
-            http.start()
-            return authorization, caught.value
-
-    authorization, error = asyncio.run(use())
-    assert authorization == f"Bearer {SECRET}"
-    assert SECRET not in everything_about(error) + repr(servers.settings)
-    monkeypatch.delenv("MCP_TOKEN")
-    with pytest.raises(AgentConfigurationError, match="needs the environment variable MCP_TOKEN"):
-        servers.tools()

@@ -49,20 +49,6 @@ def read_states(app):
     return {found.config["configurable"]["checkpoint_id"]: found.values for found in app.get_state_history(THREAD)}
 
 
-@pytest.mark.parametrize("keep_last", [1, 2, 5, 9])
-def test_keep_last_keeps_the_writes_from_which_a_delta_channel_is_read(saver, keep_last):
-    app = run_delta(saver)
-    before = read_states(app)
-    saver.store.prune("t", keep_last=keep_last)
-    after = read_states(app)
-    assert keep_last <= len(after) < len(before)
-    for name in [*before][:keep_last]:
-        assert after[name] == before[name]
-    newest = next(iter(after.values()))
-    assert len(newest["log"]) > 15
-    assert saver.store.verify().ok
-
-
 @pytest.mark.parametrize("frequency", [1, 4, 7, 1000])
 def test_keep_last_1_keeps_what_keep_latest_keeps_which_reads_the_states(saver, frequency):
     run_delta(saver, frequency)

@@ -379,7 +379,9 @@ class HttpStub:
         return self
 
     def __exit__(self, *error):
-        self.refuse_connections()
+        self.listener.shutdown()
+        self.thread.join()
+        self.listener.socket.close()
 
     @staticmethod
     def answer(request):
@@ -395,11 +397,6 @@ class HttpStub:
         if request["method"] in results:
             return reply | {"result": results[request["method"]]}
         return reply | {"error": {"code": -32601, "message": "Method not found"}}
-
-    def refuse_connections(self):
-        self.listener.shutdown()
-        self.thread.join()
-        self.listener.socket.close()
 
     def call(self):
         """Call its tool; return the error."""

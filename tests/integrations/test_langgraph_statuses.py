@@ -15,7 +15,7 @@ from langgraph.types import Command, Send, interrupt
 
 from graphkit import RunnableConfig, operations
 from graphkit.errors import CheckpointConflictError
-from savers import FileSystemSaver, MemorySaver, SqliteSaver
+from savers import FileSystemSaver
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.integrations.test_langgraph_store import Rot
 from tests.support.terminal import graphkit, read_json
@@ -38,14 +38,9 @@ def graph_of(**nodes):
     return graph
 
 
-@pytest.fixture(params=["file", "sqlite", "memory"])
-def saver(request, tmp_path):
-    if request.param == "memory":
-        yield CheckpointSaver(MemorySaver())
-    else:
-        cls = FileSystemSaver if request.param == "file" else SqliteSaver
-        with CheckpointSaver(cls(tmp_path / "store", fsync="never")) as saver:
-            yield saver
+@pytest.fixture
+def saver(make_saver):
+    return CheckpointSaver(make_saver("store"))
 
 
 def status(saver):

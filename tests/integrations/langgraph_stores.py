@@ -26,17 +26,10 @@ OTHERS = [*DATABASES, *MADE]
 class Reopened(FileSystemCheckpointSaver):
     """A checkpointer on files that is opened anew for each call."""
 
-
-def _reopening(name):
-    def method(self, *args, **kwargs):
-        fresh = FileSystemCheckpointSaver(self.store.base_directory, serde=self.serde, fsync="never")
-        return getattr(fresh, name)(*args, **kwargs)
-
-    return method
-
-
-for _name in ("put", "put_writes", "get_tuple", "list", "get_delta_channel_history"):
-    setattr(Reopened, _name, _reopening(_name))
+    def __getattribute__(self, name):
+        if name in {"put", "put_writes", "get_tuple", "list", "get_delta_channel_history"}:
+            return getattr(FileSystemCheckpointSaver(self.store.base_directory, serde=self.serde, fsync="never"), name)
+        return super().__getattribute__(name)
 
 
 class Opener:

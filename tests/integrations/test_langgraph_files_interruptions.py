@@ -7,23 +7,10 @@ import pytest
 
 from graphkit.errors import CheckpointStorageError
 from savers.langgraph import FileSystemCache, FileSystemStore
+from tests.support.disks import Fault, HookedIO
 from tests.support.interruptions import find_places, interrupt
-from tests.support.langgraph import FileIO
 
 USERS = ("users",)
-
-
-class FailingSync(FileIO):
-    """A sync that fails once, after another process has written."""
-
-    meanwhile = None
-
-    def fdatasync(self, fd):
-        if self.meanwhile is not None:
-            meanwhile, self.meanwhile = self.meanwhile, None
-            meanwhile()
-            raise OSError(errno.EIO, "disk")
-        super().fdatasync(fd)
 
 
 def read(store):
@@ -36,31 +23,35 @@ def rewrite(store):
         store.put(USERS, "long", {"text": "x" * 40_000, "number": number})
 
 
-@pytest.mark.parametrize("meanwhile", ["put", "rewrite"])
-def test_a_failed_sync_costs_nothing_that_another_process_has_stored(tmp_path, meanwhile):
-    io = FailingSync()
-    mine = FileSystemStore(tmp_path, io=io)
-    other = FileSystemStore(tmp_path)
-    mine.put(USERS, "before", {"n": 0})
-    assert read(other) == {"before": {"n": 0}}
-    if meanwhile == "put":
-        io.meanwhile = lambda: other.put(USERS, "other", {"n": 2})
-        expected = {"other": {"n": 2}}
-    else:
-        io.meanwhile = lambda: rewrite(other)
-        expected = {"long": {"text": "x" * 40_000, "number": 2}}
-    with pytest.raises(CheckpointStorageError):
-        mine.put(USERS, "mine", {"n": 1})
-    fresh = FileSystemStore(tmp_path)
-    for store in (mine, other, fresh):
-        found = read(store)
-        assert found.pop("before") == {"n": 0}
-        assert found.pop("mine", {"n": 1}) == {"n": 1}  # it may be stored, although it was not acknowledged
-        assert found == expected
-    mine.put(USERS, "after", {"n": 3})
-    assert read(fresh)["after"] == {"n": 3}
-    for store in (mine, other, fresh):
-        store.close()
+@pytest.mark.parametrize(
+    ("meanwhile", "stored"),
+    [
+        (lambda other: other.put(USERS, "other", {"n": 2}), {"other": {"n": 2}}),
+        (rewrite, {"long": {"text": "x" * 40_000, "number": 2}}),
+    ],
+    ids=["put", "rewrite"],
+)
+def test_a_failed_sync_costs_nothing_that_another_process_has_stored(tmp_path, meanwhile, stored):
+    io = HookedIO()
+    with FileSystemStore(tmp_path, io=io) as mine, FileSystemStore(tmp_path) as other:
+        mine.put(USERS, "before", {"n": 0})
+        assert read(other) == {"before": {"n": 0}}
+
+        def write_and_fail():
+            meanwhile(other)
+            raise OSError(errno.EIO, "disk")
+
+        io.hook = Fault("fdatasync", write_and_fail, times=1)
+        with pytest.raises(CheckpointStorageError):
+            mine.put(USERS, "mine", {"n": 1})
+        with FileSystemStore(tmp_path) as fresh:
+            for store in (mine, other, fresh):
+                found = read(store)
+                assert found.pop("before") == {"n": 0}
+                assert found.pop("mine", {"n": 1}) == {"n": 1}  # it may be stored, although it was not acknowledged
+                assert found == stored
+            mine.put(USERS, "after", {"n": 3})
+            assert read(fresh)["after"] == {"n": 3}
 
 
 def set_all(cache, number):

@@ -180,24 +180,18 @@ def assert_same(found, expected):
 
 
 def describe(value):
-    match value:
-        case Enum():
-            parts = value
-        case Full() | Person() | Names() | Mine():
-            beside = (value.__pydantic_fields_set__, value.__pydantic_extra__, value.__pydantic_private__)
-            parts = [describe(part) for part in (value.__dict__, *beside)]
-        case dict():
-            return {key: describe(part) for key, part in value.items()}
-        case Point() | Outer.Inner():
-            parts = [describe(part) for part in value]
-        case list() | tuple() | deque():
-            return [describe(part) for part in value]
-        case _ if is_dataclass(value):
-            names = [field.name for field in fields(value) if hasattr(value, field.name)]
-            parts = {name: describe(getattr(value, name)) for name in names}
-        case _:
-            parts = value
-    return type(value), parts
+    parts = value
+    if isinstance(value, dict):
+        parts = {key: describe(part) for key, part in value.items()}
+    elif isinstance(value, (list, tuple, deque)):
+        parts = [describe(part) for part in value]
+    elif isinstance(value, BaseModel) and type(value).__module__ == __name__:
+        beside = (value.__pydantic_fields_set__, value.__pydantic_extra__, value.__pydantic_private__)
+        parts = [describe(part) for part in (value.__dict__, *beside)]
+    elif is_dataclass(value):
+        parts = {field.name: describe(getattr(value, field.name, None)) for field in fields(value)}
+    # A tuple in an object is stored as a list.
+    return list if type(value) is tuple else type(value), parts
 
 
 @parametrize("file", *OTHERS)

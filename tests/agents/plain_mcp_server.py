@@ -30,20 +30,16 @@ def environment(name):
     return os.environ.get(name, "not set")
 
 
-def die(how_often):
-    return die_as("die", how_often)
-
-
-def die_reading(how_often):
-    return die_as("die_reading", how_often)
-
-
-def die_as(name, how_often):
+def die(how_often, name="die"):
     record(name)
     times = JOURNAL.read_text(encoding="utf-8").split("\n").count(name)
     if times <= how_often:
         os._exit(1)
     return f"alive in attempt {times}"
+
+
+def die_reading(how_often):
+    return die(how_often, "die_reading")
 
 
 def wait():

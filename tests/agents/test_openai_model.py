@@ -8,6 +8,7 @@ import logging
 import pickle
 import threading
 import traceback
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -31,29 +32,16 @@ def environment(monkeypatch):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
 
 
-@pytest.fixture(autouse=True)
-def models():
-    """Close the connections of the models that a test made."""
-    made = []
-    yield made
-    for model in made:
-        model.close()
-
-
 @pytest.fixture
-def connect(models):
-    def connect(server, **settings):
-        settings = {
-            "provider": "openai",
-            "model": "test",
-            "base_url": server.base_url,
-            "retry": FAST,
-            **settings,
-        }
-        models.append(make_model(settings))
-        return models[-1]
+def connect():
+    """Makes models that ask a server, and closes their connections at the end."""
+    with ExitStack() as stack:
 
-    return connect
+        def connect(server, **settings):
+            options = {"provider": "openai", "model": "test", "base_url": server.base_url, "retry": FAST, **settings}
+            return stack.enter_context(closing(make_model(options)))
+
+        yield connect
 
 
 def ask_sync(model, on_text=None, tools=()):

@@ -1,5 +1,6 @@
 """Agent files in the form of Petal's plan, as they stand: bare state types, and steps with a `config`."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, TypedDict
 
@@ -54,15 +55,8 @@ def server(monkeypatch):
 @pytest.fixture
 def load(write):
     """Writes a file, and loads the agent."""
-    opened = []
-
-    def load(content, **options):
-        opened.append(load_agent(write(content), **options))
-        return opened[-1]
-
-    yield load
-    for agent in opened:
-        agent.close()
+    with ExitStack() as stack:
+        yield lambda content: stack.enter_context(load_agent(write(content)))
 
 
 def last(state):

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import io
 import json
 import logging
 import pickle
@@ -386,36 +385,25 @@ def test_no_error_shows_the_key(connect, ask, settings, answer):
     assert KEY not in repr(model.settings)
 
 
-def test_the_key_is_in_no_log_no_event_and_no_checkpoint(connect, tmp_path):
-    written = io.StringIO()
-    handler = logging.StreamHandler(written)
-    root = logging.getLogger()
-    level = root.level
-    root.addHandler(handler)
-    root.setLevel(logging.DEBUG)
+def test_the_key_is_in_no_log_no_event_and_no_checkpoint(connect, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
     events = []
-    try:
-        replies = [failure(500, KEY), text("Hello"), *[failure(500, KEY)] * 3]
-        with chat_server.start(replies) as server, FileSystemSaver(tmp_path / "store") as saver:
-            model = connect(server)
-            graph = StateGraph({}).add_node("ask", lambda state: {"answer": model.request(QUESTION)})
-            app = (
-                graph.add_edge(START, "ask")
-                .add_edge("ask", END)
-                .compile(checkpoint_saver=saver, observers=[events.append])
-            )
-            app.invoke({"question": "Hello?"}, {"configurable": {"thread_id": "t"}})
-            with pytest.raises(Exception, match="status 500") as caught:
-                app.invoke({"question": "again"}, {"configurable": {"thread_id": "t"}})
-    finally:
-        root.removeHandler(handler)
-        root.setLevel(level)
+    thread = {"configurable": {"thread_id": "t"}}
+    replies = [failure(500, KEY), text("Hello"), *[failure(500, KEY)] * 3]
+    with chat_server.start(replies) as server, FileSystemSaver(tmp_path / "store") as saver:
+        model = connect(server)
+        graph = StateGraph({}).add_node("ask", lambda state: {"answer": model.request(QUESTION)})
+        graph.add_edge(START, "ask").add_edge("ask", END)
+        app = graph.compile(checkpoint_saver=saver, observers=[events.append])
+        app.invoke({"question": "Hello?"}, thread)
+        with pytest.raises(Exception, match="status 500") as caught:
+            app.invoke({"question": "again"}, thread)
 
     stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"Hello" in stored
     assert KEY.encode() not in stored
-    assert "chat/completions" in written.getvalue()
-    assert KEY not in written.getvalue()
+    assert "chat/completions" in caplog.text
+    assert KEY not in caplog.text
     assert KEY not in everything_about(caught.value)
     assert [event.data["attempt"] for event in events if event.type == "model.retry"] == [1, 1, 2]
     assert KEY not in repr(events)

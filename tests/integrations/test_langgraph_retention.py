@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import subprocess
-import sys
 import threading
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -26,6 +24,7 @@ from savers.langgraph import FileSystemCheckpointSaver, histories
 from savers.langgraph.opening import PeriodicSweep
 from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.langgraph_stores import OTHERS, parametrize
+from tests.support.fresh_process import fresh_process
 from tests.support.graphs import LOG, make_chain
 from tests.support.langgraph import find_log
 
@@ -257,14 +256,10 @@ def test_closing_ends_the_thread(tmp_path):
 
 
 def test_a_program_ends_although_it_closes_nothing(tmp_path):
-    code = (
-        "import sys; from datetime import timedelta; from savers.langgraph import FileSystemCheckpointSaver\n"
-        "saver = FileSystemCheckpointSaver(sys.argv[1], ttl=timedelta(days=1))"
+    fresh_process(
+        "from datetime import timedelta; from savers.langgraph import FileSystemCheckpointSaver\n"
+        f"saver = FileSystemCheckpointSaver({str(tmp_path)!r}, ttl=timedelta(days=1))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=WAIT, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("ttl", [30, 2.5, "30d", timedelta(0), timedelta(days=-1), True])

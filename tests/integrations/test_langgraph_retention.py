@@ -27,6 +27,7 @@ from tests.integrations.langgraph_stores import OTHERS, parametrize
 from tests.support.fresh_process import fresh_process
 from tests.support.graphs import LOG, make_chain
 from tests.support.langgraph import find_log
+from tests.support.langgraph_checkpoints import thread
 
 THREAD = {"configurable": {"thread_id": "t"}}
 
@@ -128,10 +129,6 @@ def test_a_worker_applies_its_policy_to_the_threads_of_langgraph_that_run(saver)
 # ttl=
 
 WAIT = 60  # seconds, for what takes milliseconds
-
-
-def thread(name):
-    return {"configurable": {"thread_id": name}}
 
 
 def age(store, name, days):

@@ -12,13 +12,9 @@ from savers import MemorySaver
 
 
 @pytest.mark.requirement("P1")
-def test_the_defaults():
+def test_memory_is_the_default_and_each_type_is_legal_without_its_keys():
     config = CheckpointerConfig()
     assert (config.type, config.config, config.enabled) == ("memory", None, True)
-
-
-@pytest.mark.requirement("P1")
-def test_each_type_is_legal_without_its_keys():
     for name in ("memory", "versioned_memory", "file", "disk", "filesystem", "sqlite", "postgres"):
         assert CheckpointerConfig(type=name).type == name
 

@@ -61,6 +61,11 @@ def store(open_store):
     return open_store()
 
 
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "data" / "langgraph-store" / "log"
+
+
 def keys_of(items):
     return [item.key for item in items]
 
@@ -269,11 +274,10 @@ def test_of_puts_of_one_tick_one_that_fails_fails_alone(store, is_there):
     assert len(store.search((), limit=100)) == 20
 
 
-def test_puts_of_one_tick_are_one_record(store, tmp_path):
+def test_puts_of_one_tick_are_one_record(store, log):
     async def use():
         await asyncio.gather(*(store.aput(("b",), f"k{n}", {"n": n}) for n in range(20)))
 
-    log = tmp_path / "data" / "langgraph-store" / "log"
     store.put(("a",), "k", {})
     before = len(log.read_bytes())
     asyncio.run(use())
@@ -465,10 +469,9 @@ for n in range(300):
 """
 
 
-def test_processes_put_at_once_while_the_log_is_rewritten(tmp_path, open_store, launcher):
+def test_processes_put_at_once_while_the_log_is_rewritten(log, open_store, launcher):
     store = open_store()
-    folder = tmp_path / "data"
-    processes = [launcher.start("-c", WRITER, folder, name) for name in ("x", "y")]
+    processes = [launcher.start("-c", WRITER, log.parent.parent, name) for name in ("x", "y")]
     text = "x" * 300
     for n in range(300):
         store.put(("a", "z"), f"k{n % 100}", {"n": n, "text": text})
@@ -480,7 +483,6 @@ def test_processes_put_at_once_while_the_log_is_rewritten(tmp_path, open_store, 
         items = reader.search((), limit=1000)
         numbers = [item.value["n"] for item in items]
         assert sorted(numbers) == newest_of_each
-    log = folder / "langgraph-store" / "log"
     assert log.stat().st_size < 900 * 400 * 0.8
 
 
@@ -546,26 +548,25 @@ def test_a_file_in_place_of_the_directory_is_refused(tmp_path, open_store):
         open_store()
 
 
-def test_a_removed_file_is_an_error_and_not_an_empty_store(store, tmp_path):
+def test_a_removed_file_is_an_error_and_not_an_empty_store(store, log):
     store.put(("a",), "k", {"n": 1})
-    (tmp_path / "data" / "langgraph-store" / "log").unlink()
+    log.unlink()
     with pytest.raises(CheckpointStorageError, match="removed while it was in use"):
         store.put(("a",), "other", {"n": 1})
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes of files")
-def test_other_users_can_read_nothing(store, tmp_path):
+def test_other_users_can_read_nothing(store, log):
     store.put(("a",), "k", {"n": 1})
-    directory = tmp_path / "data" / "langgraph-store"
-    assert directory.stat().st_mode & 0o777 == 0o700
-    assert {path.stat().st_mode & 0o777 for path in directory.iterdir()} == {0o600}
+    assert log.parent.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in log.parent.iterdir()} == {0o600}
 
 
-def test_a_link_in_place_of_the_log_is_refused(store, tmp_path):
+def test_a_link_in_place_of_the_log_is_refused(store, log, tmp_path):
     target = tmp_path / "elsewhere"
     target.write_bytes(b"")
-    (tmp_path / "data" / "langgraph-store").mkdir(parents=True)
-    (tmp_path / "data" / "langgraph-store" / "log").symlink_to(target)
+    log.parent.mkdir(parents=True)
+    log.symlink_to(target)
     with pytest.raises(CheckpointStorageError, match="symbolic link"):
         store.put(("a",), "k", {"n": 1})
     assert target.read_bytes() == b""

@@ -1,10 +1,12 @@
 """LangGraph's checkpointer on an AccessControlledSaver and an AuditedSaver."""
 
 import asyncio
+import operator
 from datetime import timedelta
+from typing import Annotated, TypedDict
 
 import pytest
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END
 from langgraph.types import Command, interrupt
 
 from graphkit import RunnableConfig
@@ -13,9 +15,24 @@ from graphkit.testing import made
 from savers import AccessControlledSaver, AuditedSaver, AuditLog, FileSystemSaver, MemorySaver, acting_as, policies
 from savers._wrappers.base import SupportsLogs
 from savers.langgraph import CheckpointSaver
-from tests.support.growing_graph import State, compile_graph, grow
+from tests.integrations import langgraph_graphs as graphs
 
 pytestmark = pytest.mark.requirement("P71", "P72")
+
+
+class State(TypedDict):
+    items: Annotated[list, operator.add]
+
+
+def grow(state):
+    return {"items": [f"item {len(state['items'])} " * 20]}
+
+
+def compile_graph(checkpointer, node=grow, rounds=40):
+    """A graph whose state grows with each step."""
+    graph = graphs.chain(State, a=node)
+    graph.add_conditional_edges("a", lambda state: END if len(state["items"]) >= rounds else "a")
+    return graph.compile(checkpointer=checkpointer)
 
 
 def config(thread, principal=None):
@@ -200,15 +217,10 @@ def test_an_answer_is_recorded_and_a_forged_one_is_found(make_saver, log, is_asy
 
 def test_branches_that_write_at_once_and_deletes_are_recorded(make_saver, log):
     saver = make_saver("a")
-    graph = StateGraph(State)
-    for name in "bcde":
-        graph.add_node(name, grow)
-        graph.add_edge(START, name)
-        graph.add_edge(name, END)
     checkpointer = CheckpointSaver(AuditedSaver(saver, log))
-    app = graph.compile(checkpointer=checkpointer)
+    app = graphs.parallel().compile(checkpointer=checkpointer)
     for thread in ("t", "u"):
-        app.invoke({"items": []}, config(thread, "ann"))
+        app.invoke({"log": []}, config(thread, "ann"))
     checkpointer.copy_thread("t", "copy")
     checkpointer.delete_thread("u")
     checkpointer.prune(["t"], strategy="keep_latest")

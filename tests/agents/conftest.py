@@ -5,6 +5,8 @@ from textwrap import dedent
 
 import pytest
 
+from tests.support.sweeps import in_turn
+
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
@@ -19,13 +21,9 @@ def write(tmp_path, monkeypatch):
     return write
 
 
-IN_TURN = pytest.mark.cell(1, of="run", in_turn=True)
-"""The default run takes one of the two ways of a test that is not about sync and async; `sweep(ALL)` takes both."""
-
-
-@pytest.fixture(params=[pytest.param("run", marks=IN_TURN), pytest.param("arun", marks=IN_TURN)])
+@pytest.fixture(params=in_turn(["run", "arun"], "run"))
 def run(request):
-    """Runs an agent, in both ways."""
+    """Runs an agent: the default run takes one of the two ways, and `sweep(ALL)` both."""
 
     def run(agent, *arguments):
         if request.param == "run":

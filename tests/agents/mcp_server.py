@@ -29,18 +29,6 @@ def add(a: int, b: int) -> int:
 
 
 @server.tool()
-def environment(name: str) -> str:
-    """Return a variable of the server's environment."""
-    return os.environ.get(name, "not set")
-
-
-@server.tool()
-def process() -> str:
-    """Return the id of the server's process."""
-    return str(os.getpid())
-
-
-@server.tool()
 def authorization(context: Context) -> str:
     """Return the header with the caller's token."""
     return context.headers["authorization"]

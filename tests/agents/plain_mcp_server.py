@@ -7,7 +7,6 @@ do what a library prevents: die in mid-call. Each call is a line in the journal.
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 JOURNAL = Path(sys.argv[1])
@@ -31,20 +30,16 @@ def environment(name):
     return os.environ.get(name, "not set")
 
 
-def die(how_often):
-    return die_as("die", how_often)
-
-
-def die_reading(how_often):
-    return die_as("die_reading", how_often)
-
-
-def die_as(name, how_often):
+def die(how_often, name="die"):
     record(name)
     times = JOURNAL.read_text(encoding="utf-8").split("\n").count(name)
     if times <= how_often:
         os._exit(1)
     return f"alive in attempt {times}"
+
+
+def die_reading(how_often):
+    return die(how_often, "die_reading")
 
 
 def wait():
@@ -71,10 +66,6 @@ def echo(text):
     return text
 
 
-def stop_reading(filler):
-    time.sleep(60)
-
-
 def listed():
     record("listed")
     sys.stdout.write("1 file, which is no message\n")
@@ -93,7 +84,7 @@ class RefusalError(Exception):
 
 
 FUNCTIONS = (
-    add, process, environment, die, die_reading, wait, complain, refuse, refuse_and_die, echo, stop_reading, listed, malformed
+    add, process, environment, die, die_reading, wait, complain, refuse, refuse_and_die, echo, listed, malformed
 )  # fmt: skip
 TOOLS = {function.__name__: function for function in FUNCTIONS}
 

@@ -101,17 +101,18 @@ def test_wrong_steps_are_named_by_their_number():
         ),
         ([{"type": "agent", "agent": 3}], r"steps\[0\].agent: must be an agent or a graph"),
         ([{"type": "agent", "agent": Agent()}], "before build"),
+        (
+            [{"type": "agent", "agent": make_graph().compile(), "checkpointer": MemorySaver()}],
+            r"Invalid step 0: .*give the checkpointer to the agent itself",
+        ),
     ):
         with pytest.raises((ValueError, RuntimeError), match=problem):
             AgentBuilderDirector(AgentConfig(steps=steps)).build()
 
 
-def test_tools_without_a_chat_step_are_refused():
+def test_a_step_that_lacks_its_counterpart_is_refused():
     with pytest.raises(ValueError, match=r"tools \(add\) and no chat step"):
         AgentBuilder().with_step("f", lambda state: {}).with_tools(tool(lambda a: a, name="add")).build()
-
-
-def test_a_chat_step_needs_a_model():
     with pytest.raises(ValueError, match="needs a model"):
         AgentBuilder().with_chat()
 
@@ -265,12 +266,6 @@ def test_the_model_gets_the_system_prompt_the_template_and_the_conversation():
     assert list(tools) == []
     assert [message["role"] for message in state["messages"]] == ["user", "assistant"]
     assert state["messages"][-1]["id"]
-
-
-def test_a_template_names_the_key_that_the_state_lacks():
-    agent = AgentBuilder().with_chat(echo, prompt_template="In {city}").build()
-    with pytest.raises(NodeExecutionError, match="prompt template of step 'llm_step_0' needs 'city'"):
-        agent.run("hello")
 
 
 @pytest.mark.parametrize("reply", [{"role": "user", "content": "x"}, 7, calling(call("add"))])
@@ -483,12 +478,6 @@ def test_a_nested_agent_stores_its_history_in_its_own_saver(run, tmp_path):
     assert latest.node_id == "think"
     in_outer = saver.get(nested)
     assert in_outer is None
-
-
-def test_a_graph_that_is_compiled_takes_no_other_checkpointer():
-    step = {"type": "agent", "agent": make_graph(thought=1).compile(), "checkpointer": MemorySaver()}
-    with pytest.raises(ValueError, match=r"Invalid step 0: .*give the checkpointer to the agent itself"):
-        build_it(AgentConfig(steps=[step]))
 
 
 class BothWays(Script):

@@ -18,17 +18,15 @@ def servers_in(directory):
 
 
 @pytest.mark.requirement("P11", "P83")
-@pytest.mark.parametrize("way", ["build", "abuild"])
-def test_the_tools_of_an_mcp_server_are_called_by_the_model(tmp_path, way):
+def test_the_tools_of_an_mcp_server_are_called_by_the_model(tmp_path):
     (tmp_path / "journal").touch()
     model = Script(calling(call("add", a=1, b=2)), "done")
-    builder = AgentBuilder().with_chat(model, name="chat").with_mcp_servers(servers_in(tmp_path))
+    agent = AgentBuilder().with_chat(model, name="chat").with_mcp_servers(servers_in(tmp_path)).build()
 
     async def use():
-        async with await builder.abuild() if way == "abuild" else agent as built:
-            return contents(await built.arun("go"))
+        async with agent:
+            return contents(await agent.arun("go"))
 
-    agent = builder.build() if way == "build" else None
     result, *_ = asyncio.run(use())
     assert "3" in result
     _, schemas = model.requests[0]

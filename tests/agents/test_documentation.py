@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
+from docs.make_agents_configuration import MARK, PAGE, make_reference
 from graphkit.agents import AgentConfig, load_agent, load_agent_config
 from graphkit.agents.yaml_loader import check_agent_file
 from graphkit.retention import RetentionPolicy
-from tests.agents.configuration_reference import MARK, PAGE, make_reference
 
 DOCS = PAGE.parent
 BLOCK = re.compile(r"^```(yaml|python)\n# (\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -42,7 +42,7 @@ def directory(tmp_path, monkeypatch):
 
 def test_the_reference_is_that_of_the_models():
     text = PAGE.read_text(encoding="utf-8")
-    assert text.partition(MARK)[2] == "\n" + make_reference(), "run python -m tests.agents.configuration_reference"
+    assert text.partition(MARK)[2] == "\n" + make_reference(), "run python docs/make_agents_configuration.py"
 
 
 @pytest.mark.requirement("P45")

@@ -75,9 +75,6 @@ def ends_of(agent, threads):
 @given(actions=st.lists(st.tuples(st.sampled_from(THREADS), INPUTS), max_size=20))
 @settings(max_examples=examples(100))
 def test_interleaved_threads_end_as_each_does_alone(kind, actions, tmp_path_factory):
-    together = build(make_saver(kind, tmp_path_factory))
-    for thread, what in actions:
-        act(together, thread, what)
     alone = {}
     for thread in THREADS:
         agent = build(MemorySaver())
@@ -85,8 +82,11 @@ def test_interleaved_threads_end_as_each_does_alone(kind, actions, tmp_path_fact
             if actor == thread:
                 act(agent, thread, what)
         alone |= ends_of(agent, [thread])
-    assert ends_of(together, THREADS) == alone
-    close(together)
+    with make_saver(kind, tmp_path_factory) as saver:
+        together = build(saver)
+        for thread, what in actions:
+            act(together, thread, what)
+        assert ends_of(together, THREADS) == alone
 
 
 def make_saver(kind, tmp_path_factory):
@@ -96,29 +96,22 @@ def make_saver(kind, tmp_path_factory):
     return FileSystemSaver(directory, fsync="never") if kind == "file" else SqliteSaver(directory / "db", fsync="never")
 
 
-def close(agent):
-    close_saver = getattr(agent.graph.compile_config.saver, "close", None)
-    if close_saver is not None:
-        close_saver()
-
-
 CONVERSATION = ["hello", "add 1", "sell tea", "yes", "sell rum", "no", "bye"]
 
 
 @pytest.mark.requirement("P26")
 def test_conversations_at_the_same_time_end_as_one_alone(tmp_path_factory, sweep):
-    agent = build(make_saver("file", tmp_path_factory))
     threads = [f"user-{number}" for number in range(sweep.count(200, 40))]
-
-    def converse(thread):
-        for what in CONVERSATION:
-            act(agent, thread, what)
-
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(converse, threads))
     lonely = build(MemorySaver())
     for what in CONVERSATION:
         act(lonely, "alone", what)
     (expected,) = ends_of(lonely, ["alone"]).values()
-    assert ends_of(agent, threads) == dict.fromkeys(threads, expected)
-    close(agent)
+    with make_saver("file", tmp_path_factory) as saver, ThreadPoolExecutor(16) as pool:
+        agent = build(saver)
+
+        def converse(thread):
+            for what in CONVERSATION:
+                act(agent, thread, what)
+
+        list(pool.map(converse, threads))
+        assert ends_of(agent, threads) == dict.fromkeys(threads, expected)

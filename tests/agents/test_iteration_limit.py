@@ -5,7 +5,7 @@ import pytest
 from graphkit import MaxIterationsError
 from graphkit.agents import AgentBuilder, AgentConfig, load_agent
 from graphkit.errors import AgentConfigurationError
-from savers import FileSystemSaver, MemorySaver
+from savers import MemorySaver
 from tests.agents import application
 from tests.support.agents import APP, call, calling
 
@@ -38,7 +38,7 @@ def roles(agent):
     return [message["role"] for message in agent.get_state(THREAD).state["messages"]]
 
 
-def test_a_run_stops_at_the_limit_and_keeps_what_it_has_done(run):
+def test_a_run_stops_at_the_limit_and_the_next_message_goes_on_with_what_it_has_done(run):
     model = Greedy()
     agent = make_builder(model).with_max_iterations(3).with_checkpointer(MemorySaver()).build()
     with pytest.raises(MaxIterationsError, match="its max_iterations, 3,") as caught:
@@ -46,36 +46,12 @@ def test_a_run_stops_at_the_limit_and_keeps_what_it_has_done(run):
     assert caught.value.thread_id == THREAD
     assert model.requests == 2
     assert roles(agent) == ["user", "assistant", "tool", "assistant"]
-
-
-def test_the_next_message_goes_on_with_the_conversation():
-    model = Greedy()
-    agent = make_builder(model).with_max_iterations(3).with_checkpointer(MemorySaver()).build()
-    with pytest.raises(MaxIterationsError):
-        agent.run("look around", THREAD)
-    state = agent.run("enough", THREAD)
+    state = run(agent, "enough", THREAD)
     assert state["messages"][-1]["content"] == "I stop."
     assert roles(agent) == ["user", "assistant", "tool", "assistant", "user", "assistant"]
     with pytest.raises(MaxIterationsError):  # each input may execute as many nodes
-        agent.run("look again", THREAD)
+        run(agent, "look again", THREAD)
     assert model.requests == 5
-
-
-def test_a_resume_executes_nothing_until_the_limit_is_raised(tmp_path):
-    model = Greedy()
-    agent = make_builder(model).with_max_iterations(3).with_checkpointer(FileSystemSaver(tmp_path)).build()
-    with pytest.raises(MaxIterationsError):
-        agent.run("look around", THREAD)
-    before = roles(agent)
-    with pytest.raises(MaxIterationsError):
-        agent.run(None, THREAD)
-    assert (roles(agent), model.requests) == (before, 2)
-
-    higher = make_builder(model).with_max_iterations(5).with_checkpointer(FileSystemSaver(tmp_path)).build()
-    with pytest.raises(MaxIterationsError, match="its max_iterations, 5,"):  # counting those before the resume
-        higher.run(None, THREAD)
-    assert roles(higher) == [*before, "tool", "assistant"]
-    assert model.requests == 3
 
 
 def test_the_calls_of_one_message_count_once():

@@ -49,13 +49,10 @@ class HttpServer(LocalServer):
         self.process = None
 
     def start(self):
-        command = [*self.settings_of_process(), str(self.port)]
+        command = [sys.executable, SERVER, self.journal, str(self.port)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.port = int(self.process.stdout.readline())
         self.settings = {"url": f"http://127.0.0.1:{self.port}/mcp"}
-
-    def settings_of_process(self):
-        return [sys.executable, SERVER, str(self.journal)]
 
     def kill(self):
         self.process.kill()
@@ -323,6 +320,16 @@ def test_a_cancelled_call_leaves_the_connection_usable(plain):
     use_tools(plain, use)
 
 
+def refuse(code, make_message):
+    """Answer a call with an error, whose message depends on the headers."""
+
+    def answer(handler, request):
+        error = {"code": code, "message": make_message(handler.headers)}
+        handler.send("application/json", json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}))
+
+    return answer
+
+
 class HttpStub:
     """A server over HTTP that answers the handshake and the lists, and calls of its only tool as a test says."""
 
@@ -372,7 +379,9 @@ class HttpStub:
         return self
 
     def __exit__(self, *error):
-        self.refuse_connections()
+        self.listener.shutdown()
+        self.thread.join()
+        self.listener.socket.close()
 
     @staticmethod
     def answer(request):
@@ -389,11 +398,6 @@ class HttpStub:
             return reply | {"result": results[request["method"]]}
         return reply | {"error": {"code": -32601, "message": "Method not found"}}
 
-    def refuse_connections(self):
-        self.listener.shutdown()
-        self.thread.join()
-        self.listener.socket.close()
-
     def call(self):
         """Call its tool; return the error."""
 
@@ -407,35 +411,23 @@ class HttpStub:
         return asyncio.run(use())
 
 
-def test_an_error_of_a_server_over_http_is_its_message():
-    def refuse(handler, request):
-        reply = {"jsonrpc": "2.0", "id": request["id"], "error": {"code": -32000, "message": "quota used up"}}
-        handler.send("application/json", json.dumps(reply))
-
-    with HttpStub(refuse) as server:
-        assert server.call().startswith("the MCP server 'web': could not call act: quota used up")
-        assert server.calls == 1
+NOT_CALLED = "the MCP server 'web': could not call act: "
 
 
-def test_an_answer_over_http_that_breaks_off_is_a_broken_connection():
-    with HttpStub(lambda handler, request: handler.send("text/event-stream", ": busy\n\n", missing=10)) as server:
-        assert "the server may have executed it" in server.call()
-        assert server.calls == 1
-
-
-def test_a_gateway_that_gives_up_leaves_open_whether_the_server_did():
-    with HttpStub(lambda handler, request: handler.send("text/plain", "timeout", 504)) as server:
-        assert server.call().endswith("; the server may have executed it")
-        assert server.calls == 1
-
-
-def test_a_call_in_a_session_that_the_server_has_forgotten_is_made_again_in_a_new_one():
-    def forget(handler, request):
-        handler.send("application/json", json.dumps({"error": "what session?"}), 404)
-
-    with HttpStub(forget, session="s1") as server:
-        assert server.call().startswith("the MCP server 'web': could not call act: ")
-        assert server.calls == 2
+@pytest.mark.parametrize(
+    ("answer", "message", "calls"),
+    [
+        (refuse(-32000, lambda _: "quota used up"), f"{NOT_CALLED}quota used up", 1),
+        (lambda stub, _: stub.send("text/event-stream", ": busy\n\n", missing=10), "may have executed it", 1),
+        (lambda stub, _: stub.send("text/plain", "timeout", 504), "may have executed it", 1),
+        (lambda stub, _: stub.send("application/json", '{"error": "what session?"}', 404), NOT_CALLED, 2),
+    ],
+    ids=["error", "broken off", "gateway that gives up", "forgotten session, of which a new one is opened"],
+)
+def test_a_call_over_http_that_fails_is_made_again_only_if_it_was_not_executed(answer, message, calls):
+    with HttpStub(answer, session="s1") as server:
+        assert message in server.call()
+        assert server.calls == calls
 
 
 # ---------------------------------------------------------------------------------------------- options of calls
@@ -541,6 +533,7 @@ def test_wrong_settings_are_refused_by_name():
         ({"s": {}}, "mcp_servers.s: needs either command or url"),
         ({"s": {**GOOD, "url": "http://localhost/mcp"}}, "mcp_servers.s: needs either command or url"),
         ({"s": {"url": "http://h/", "env": {}}}, "env does not go with url"),
+        ({"s": {**GOOD, "headers": {"X-Key": SECRET}}}, "headers does not go with command"),
         ({"s": {**GOOD, "env": {f"A={SECRET}": None}}}, "env: the name of an environment variable must not be empty"),
         ({"s": {"url": "http://localhost", "token_env": SECRET}}, "token_env: must be the name of an environment"),
         ({"s": {"url": "localhost"}}, "url: must be an address"),
@@ -593,47 +586,36 @@ def test_a_variable_is_given_or_passed_on_and_never_shown(plain, monkeypatch):
         servers.tools()
 
 
-def test_a_header_is_sent_and_never_shown(http):
-    servers = McpServers({"web": http.settings | {"headers": {"Authorization": SECRET}}})
-
-    async def use():
-        async with servers:
-            return await (await tools_of(servers))["authorization"]()
-
-    assert asyncio.run(use()) == SECRET
-    assert SECRET not in repr(servers.settings)
-    with pytest.raises(AgentConfigurationError, match="headers does not go with command"):
-        McpServers({"s": GOOD | {"headers": {"X-Key": SECRET}}})
-
-
-@pytest.mark.parametrize("header", [SECRET, f"Bearer {SECRET}"])
-def test_a_server_that_repeats_a_header_is_an_error_without_it(header):
-    def repeat(handler, request):
-        error = {"code": 1, "message": f"wrong key {handler.headers['authorization'].split()[-1]}"}
-        handler.send("application/json", json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}))
-
-    with HttpStub(repeat) as server:
-        server.settings = {"headers": {"Authorization": header}}
-        assert server.call() == "the MCP server 'web': could not call act: wrong key ***"
-
-
-def test_a_token_is_sent_and_never_shown(http, monkeypatch):
+@pytest.mark.parametrize(
+    ("settings", "sent"),
+    [({"headers": {"Authorization": SECRET}}, SECRET), ({"token_env": "MCP_TOKEN"}, f"Bearer {SECRET}")],
+    ids=["header", "token"],
+)
+def test_a_header_or_a_token_is_sent_and_never_shown(http, monkeypatch, settings, sent):
     monkeypatch.setenv("MCP_TOKEN", SECRET)
-    servers = McpServers({"web": http.settings | {"token_env": "MCP_TOKEN"}})
+    servers = McpServers({"web": http.settings | settings})
 
     async def use():
         async with servers:
             call = await tools_of(servers)
-            authorization = await call["authorization"]()
+            assert await call["authorization"]() == sent
             http.kill()
             with pytest.raises(McpServerError) as caught:
                 await call["authorization"]()
             http.start()
-            return authorization, caught.value
+            return caught.value
 
-    authorization, error = asyncio.run(use())
-    assert authorization == f"Bearer {SECRET}"
-    assert SECRET not in everything_about(error) + repr(servers.settings)
-    monkeypatch.delenv("MCP_TOKEN")
+    assert SECRET not in everything_about(asyncio.run(use())) + repr(servers.settings)
+
+
+def test_a_missing_token_is_named(monkeypatch):
+    monkeypatch.delenv("MCP_TOKEN", raising=False)
     with pytest.raises(AgentConfigurationError, match="needs the environment variable MCP_TOKEN"):
-        servers.tools()
+        McpServers({"web": {"url": "http://h/", "token_env": "MCP_TOKEN"}}).tools()
+
+
+@pytest.mark.parametrize("header", [SECRET, f"Bearer {SECRET}"])
+def test_a_server_that_repeats_a_header_is_an_error_without_it(header):
+    with HttpStub(refuse(1, lambda headers: f"wrong key {headers['authorization'].split()[-1]}")) as server:
+        server.settings = {"headers": {"Authorization": header}}
+        assert server.call() == "the MCP server 'web': could not call act: wrong key ***"

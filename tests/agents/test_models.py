@@ -20,12 +20,24 @@ QUESTION = [{"role": "user", "content": "Hello?"}]
 OPENAI = {"provider": "openai", "model": "gpt-4o"}
 
 
-def test_importing_the_package_and_making_a_model_loads_no_client():
-    code = (
-        "import sys, json, graphkit.agents as agents; agents.make_model('openai:gpt-4o');"
-        "print(json.dumps([name for name in ('openai', 'mcp', 'httpx2', 'sqlite3', 'psycopg', 'asyncio') if name in sys.modules]))"
-    )
-    assert json.loads(fresh_process(code)) == []
+@pytest.mark.requirement("P9")
+def test_only_what_a_configuration_uses_is_imported(tmp_path):
+    code = f"""
+import sys, graphkit.agents as agents
+def show(*names):
+    print([name for name in names if name in sys.modules])
+agents.make_model("openai:gpt-4o")
+agents.CheckpointerConfig("memory").build()
+agents.CheckpointerConfig("file", {{"base_directory": {str(tmp_path)!r}}}).build()
+agents.CheckpointerConfig("sqlite")
+agents.CheckpointerConfig("sqlite", enabled=False).build()
+show("langgraph", "openai", "mcp", "httpx2", "psycopg", "sqlite3", "yaml", "asyncio")
+agents.CheckpointerConfig("sqlite", {{"db_file": {str(tmp_path / "x.db")!r}}}).build()
+show("psycopg", "sqlite3")
+agents.CheckpointerConfig("postgres", {{"connection_string": "host=h"}}).build()
+show("psycopg")
+"""
+    assert fresh_process(code).splitlines() == ["[]", "['sqlite3']", "['psycopg']"]
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch):

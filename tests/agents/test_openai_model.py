@@ -2,12 +2,12 @@
 
 import asyncio
 import gc
-import io
 import json
 import logging
 import pickle
 import threading
 import traceback
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -31,29 +31,16 @@ def environment(monkeypatch):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
 
 
-@pytest.fixture(autouse=True)
-def models():
-    """Close the connections of the models that a test made."""
-    made = []
-    yield made
-    for model in made:
-        model.close()
-
-
 @pytest.fixture
-def connect(models):
-    def connect(server, **settings):
-        settings = {
-            "provider": "openai",
-            "model": "test",
-            "base_url": server.base_url,
-            "retry": FAST,
-            **settings,
-        }
-        models.append(make_model(settings))
-        return models[-1]
+def connect():
+    """Makes models that ask a server, and closes their connections at the end."""
+    with ExitStack() as stack:
 
-    return connect
+        def connect(server, **settings):
+            options = {"provider": "openai", "model": "test", "base_url": server.base_url, "retry": FAST, **settings}
+            return stack.enter_context(closing(make_model(options)))
+
+        yield connect
 
 
 def ask_sync(model, on_text=None, tools=()):
@@ -398,36 +385,25 @@ def test_no_error_shows_the_key(connect, ask, settings, answer):
     assert KEY not in repr(model.settings)
 
 
-def test_the_key_is_in_no_log_no_event_and_no_checkpoint(connect, tmp_path):
-    written = io.StringIO()
-    handler = logging.StreamHandler(written)
-    root = logging.getLogger()
-    level = root.level
-    root.addHandler(handler)
-    root.setLevel(logging.DEBUG)
+def test_the_key_is_in_no_log_no_event_and_no_checkpoint(connect, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
     events = []
-    try:
-        replies = [failure(500, KEY), text("Hello"), *[failure(500, KEY)] * 3]
-        with chat_server.start(replies) as server, FileSystemSaver(tmp_path / "store") as saver:
-            model = connect(server)
-            graph = StateGraph({}).add_node("ask", lambda state: {"answer": model.request(QUESTION)})
-            app = (
-                graph.add_edge(START, "ask")
-                .add_edge("ask", END)
-                .compile(checkpoint_saver=saver, observers=[events.append])
-            )
-            app.invoke({"question": "Hello?"}, {"configurable": {"thread_id": "t"}})
-            with pytest.raises(Exception, match="status 500") as caught:
-                app.invoke({"question": "again"}, {"configurable": {"thread_id": "t"}})
-    finally:
-        root.removeHandler(handler)
-        root.setLevel(level)
+    thread = {"configurable": {"thread_id": "t"}}
+    replies = [failure(500, KEY), text("Hello"), *[failure(500, KEY)] * 3]
+    with chat_server.start(replies) as server, FileSystemSaver(tmp_path / "store") as saver:
+        model = connect(server)
+        graph = StateGraph({}).add_node("ask", lambda state: {"answer": model.request(QUESTION)})
+        graph.add_edge(START, "ask").add_edge("ask", END)
+        app = graph.compile(checkpoint_saver=saver, observers=[events.append])
+        app.invoke({"question": "Hello?"}, thread)
+        with pytest.raises(Exception, match="status 500") as caught:
+            app.invoke({"question": "again"}, thread)
 
     stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"Hello" in stored
     assert KEY.encode() not in stored
-    assert "chat/completions" in written.getvalue()
-    assert KEY not in written.getvalue()
+    assert "chat/completions" in caplog.text
+    assert KEY not in caplog.text
     assert KEY not in everything_about(caught.value)
     assert [event.data["attempt"] for event in events if event.type == "model.retry"] == [1, 1, 2]
     assert KEY not in repr(events)

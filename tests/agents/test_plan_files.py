@@ -1,5 +1,6 @@
 """Agent files in the form of Petal's plan, as they stand: bare state types, and steps with a `config`."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, TypedDict
 
@@ -54,15 +55,8 @@ def server(monkeypatch):
 @pytest.fixture
 def load(write):
     """Writes a file, and loads the agent."""
-    opened = []
-
-    def load(content, **options):
-        opened.append(load_agent(write(content), **options))
-        return opened[-1]
-
-    yield load
-    for agent in opened:
-        agent.close()
+    with ExitStack() as stack:
+        yield lambda content: stack.enter_context(load_agent(write(content)))
 
 
 def last(state):
@@ -116,7 +110,8 @@ def test_a_key_of_the_state_named_input_wins():
 
 
 def test_without_a_message_of_the_user_input_is_missing():
-    with pytest.raises(NodeExecutionError, match="needs 'input', which the state does not have"):
+    message = "prompt template of step 'llm_step_0' needs 'input', which the state does not have"
+    with pytest.raises(NodeExecutionError, match=message):
         prompts({"city": "Graz"}, "{input}")
 
 
@@ -224,18 +219,6 @@ def test_a_key_at_a_wrong_place_is_named_with_its_line(write):
             "steps[0].config.provider",
             "unknown provider 'petal'; the known providers are: openai",
         ),
-        (
-            "config:\n      provider: openai\n      model: m\n      api_key_env: sk-1 2",
-            6,
-            "steps[0].config.api_key_env",
-            "not a key",
-        ),
-        (
-            f"config:\n      provider: openai\n      model: m\n      tools:\n        - '{APP}:nothing'",
-            7,
-            "steps[0].config.tools[0]",
-            "has no 'nothing'",
-        ),
     ):
         path = write(f"steps:\n  - type: llm\n    {step}\n")
         with pytest.raises(AgentConfigurationError) as caught:
@@ -243,7 +226,6 @@ def test_a_key_at_a_wrong_place_is_named_with_its_line(write):
         error = caught.value
         assert (error.file, error.line, error.key) == (str(path), line, key)
         assert message in error.reason
-        assert "sk-1" not in str(error)
 
 
 def test_an_invalid_step_of_an_inner_agent_is_named_where_it_stands(write):

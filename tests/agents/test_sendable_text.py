@@ -1,6 +1,7 @@
 """Half a surrogate pair in a text, which no request can carry: it is replaced where it enters or is sent."""
 
 import logging
+from contextlib import ExitStack
 
 import pytest
 
@@ -18,20 +19,14 @@ ESCAPED = r"name \udce9"
 def build(monkeypatch):
     """Builds an agent whose model is behind a server."""
     monkeypatch.setenv("OPENAI_API_KEY", "k")
-    agents = []
+    with ExitStack() as stack:
 
-    def build(server, *tools, saver=None, step=None, **options):
-        settings = {"provider": "openai", "model": "m", "base_url": server.base_url, "retry": {"max_attempts": 1}}
-        builder = AgentBuilder()
-        if step is not None:
-            builder = builder.with_step("step", step)
-        builder = builder.with_chat(settings, **options).with_tools(*tools)
-        agents.append(builder.with_checkpointer(saver or MemorySaver()).build())
-        return agents[-1]
+        def build(server, *tools, step=lambda _: {}, **options):
+            settings = {"provider": "openai", "model": "m", "base_url": server.base_url, "retry": {"max_attempts": 1}}
+            builder = AgentBuilder().with_step("step", step).with_chat(settings, **options).with_tools(*tools)
+            return stack.enter_context(builder.with_checkpointer(MemorySaver()).build())
 
-    yield build
-    for agent in agents:
-        agent.close()
+        yield build
 
 
 def sent_texts(server):

@@ -85,15 +85,13 @@ def test_hostile_user_ids_give_safe_thread_ids_and_map_back(user_id):
     assert ThreadIDGenerator.user_of(made) == user_id
 
 
-def test_a_user_id_that_is_no_text_is_an_error():
-    for user_id in ("", None, b"bob"):
-        with pytest.raises(ValueError, match="user_id must be a non-empty str"):
+def test_a_user_id_that_is_no_text_or_too_long_is_an_error():
+    for user_id, message in (
+        *[(wrong, "user_id must be a non-empty str") for wrong in ("", None, b"bob")],
+        ("x" * MAX_LENGTH, "user_id is too long"),
+    ):
+        with pytest.raises(ValueError, match=message):
             ThreadIDGenerator.user_specific(user_id)
-
-
-def test_a_user_id_that_is_too_long_is_an_error():
-    with pytest.raises(ValueError, match="user_id is too long"):
-        ThreadIDGenerator.user_specific("x" * MAX_LENGTH)
 
 
 def test_only_an_id_of_a_user_maps_back():

@@ -280,19 +280,10 @@ def selling(till, **options):
     return tool(till.sell, requires_approval=True, **options)
 
 
-def test_an_approval_is_an_interrupt_with_the_call(run, till):
-    agent = build(calling(call("sell", id="c1", item="tea")), "done", tools=[selling(till)], saver=MemorySaver())
-    run(agent, "go", "t")
-    (waiting,) = agent.get_state("t").interrupts
-    assert waiting.payload == {"tool": "sell", "arguments": {"item": "tea"}, "id": "c1"}
-    assert till.sold == []
-    assert contents(run(agent, GraphResume(True), "t")) == ['{"sold":"tea","amount":1}']
-    assert till.sold == [("tea", 1)]
-
-
 @pytest.mark.parametrize(
     ("reply", "content", "sold"),
     [
+        (True, '{"sold":"tea","amount":1}', [("tea", 1)]),
         (False, "The call was not executed: a human refused it", []),
         ({"approved": False, "reason": "too dear"}, "The call was not executed: a human refused it: too dear", []),
         (
@@ -303,8 +294,11 @@ def test_an_approval_is_an_interrupt_with_the_call(run, till):
     ],
 )
 def test_a_human_approves_refuses_or_changes(run, till, reply, content, sold):
-    agent = build(calling(call("sell", item="tea")), "done", tools=[selling(till)], saver=MemorySaver())
+    agent = build(calling(call("sell", id="c1", item="tea")), "done", tools=[selling(till)], saver=MemorySaver())
     run(agent, "go", "t")
+    (waiting,) = agent.get_state("t").interrupts
+    assert waiting.payload == {"tool": "sell", "arguments": {"item": "tea"}, "id": "c1"}
+    assert till.sold == []
     assert contents(run(agent, GraphResume(reply), "t")) == [content]
     assert till.sold == sold
 

@@ -156,7 +156,13 @@ def test_a_file_that_is_not_yaml_or_no_mapping_is_an_error_of_its_own(write):
             assert caught.value.line == line
 
 
+ECHO = f"steps:\n  - type: llm\n    model: {APP}:echo\n"
+AGENT = "steps:\n  - type: agent\n"
+SHIP = f"  - {{type: function, name: one, function: '{APP}:Shop.ship'}}\n"
+
+
 def test_bad_input_names_file_line_and_key_and_leaves_no_file(write, tmp_path):
+    inner = write(f"checkpointer: {{type: memory}}\n{STEPS}", "inner.yaml")
     for text, line, key, message in (
         ("name: x\nstesp: []\n" + STEPS, 2, "stesp", "is unknown"),
         ("name: x\n", 1, "steps", "is missing: an agent needs at least one step"),
@@ -184,6 +190,22 @@ def test_bad_input_names_file_line_and_key_and_leaves_no_file(write, tmp_path):
         ("steps: [{type: agent, file: gone.yaml}]\n", None, "", "gone.yaml: there is no such file"),
         ("steps:\n  - type: agent\n    file: agent.yaml\n", 3, "steps[0].file", "contains itself"),
         ("steps:\n  - type: agent\n    agent: {steps: []}\n", 3, "steps[0].agent.steps", "at least one step"),
+        # What only building finds
+        (f"{ECHO}    tools: ['{APP}:many']\n", 4, "steps[0].tools[0]", "takes any number"),
+        (
+            f"{AGENT}    agent: {{{STEPS.strip()}}}\n    checkpointer: {{type: file}}\n",
+            4,
+            "steps[0].checkpointer",
+            "base_dir",
+        ),
+        (
+            f"{AGENT}    file: inner.yaml\n    checkpointer: {{type: memory}}\n",
+            4,
+            "steps[0].checkpointer",
+            "is in its agent, too",
+        ),
+        (f"steps:\n{2 * SHIP}", 1, "steps", "one"),
+        ("steps:\n" + "  - type: llm\n" * 12, 2, "steps[0].model", "and 2 more problems"),
     ):
         path = write("")
         path.write_text(text)
@@ -194,50 +216,13 @@ def test_bad_input_names_file_line_and_key_and_leaves_no_file(write, tmp_path):
             assert caught.value.key == key
             assert caught.value.file == str(path)
             assert str(caught.value).startswith(f"{path}, line {line}: ")
-        assert list(tmp_path.iterdir()) == [path]
+        assert {*tmp_path.iterdir()} == {path, inner}
 
 
 def test_without_the_package_the_extra_is_named(write, monkeypatch):
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(MissingDependencyError, match=r"PyYAML is not installed; .*\[agents\]"):
         load_agent(write(STEPS))
-
-
-def test_what_only_building_finds_is_named_too(write):
-    for text, line, key, message in (
-        (
-            "steps:\n  - type: llm\n    model: 'APP:echo'\n    tools: ['APP:many']\n",
-            4,
-            "steps[0].tools[0]",
-            "takes any number",
-        ),
-        (
-            "steps:\n  - type: agent\n    checkpointer: {type: file}\n    agent: {steps: [{type: llm, model: 'APP:echo'}]}\n",
-            3,
-            "steps[0].checkpointer",
-            "base_directory",
-        ),
-        (
-            "steps:\n  - type: agent\n    file: inner.yaml\n    checkpointer: {type: memory}\n",
-            4,
-            "steps[0].checkpointer",
-            "is in its agent, too",
-        ),
-        (
-            "steps:\n  - {type: function, name: one, function: 'APP:ship'}\n  - {type: function, name: one, function: 'APP:ship'}\n",
-            1,
-            "steps",
-            "one",
-        ),
-        ("steps:\n" + "  - type: llm\n" * 12, 2, "steps[0].model", "and 2 more problems"),
-    ):
-        write(
-            "checkpointer: {type: memory}\nsteps: [{type: llm, model: 'APP:echo'}]\n".replace("APP", APP), "inner.yaml"
-        )
-        path = write(text.replace("APP:ship", f"{APP}:Shop.ship").replace("APP", APP))
-        with pytest.raises(AgentConfigurationError, match=message) as caught:
-            load_agent(path)
-        assert (caught.value.line, caught.value.key, caught.value.file) == (line, key, str(path))
 
 
 def test_all_problems_are_in_one_message_with_their_lines(write):

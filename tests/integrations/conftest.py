@@ -24,6 +24,13 @@ def saver(tmp_path):
 
 
 @pytest.fixture
+def open_entries(tmp_path):
+    """Opens stores or caches of LangGraph's on one directory, by their class, and closes them all at the end."""
+    with ExitStack() as stack:
+        yield lambda cls, **options: stack.enter_context(cls(tmp_path / "data", **{"fsync": "never", **options}))
+
+
+@pytest.fixture
 def make_folder(tmp_path, monkeypatch):
     """Makes folders for benchmarks, which leave the disk and the garbage collector of the tests alone."""
     from benchmarks.peers import bench  # LangGraph may be missing

@@ -10,6 +10,7 @@ from distributed import Client, LocalCluster
 from graphkit import END, START, Channels, GraphResume, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, PostgresSaver, SqliteSaver
+from tests.support.sweeps import in_turn
 
 # Its threads and sockets are collected late, and it warns of its own busy ports and of forks; none of that is ours.
 pytestmark = [
@@ -34,12 +35,7 @@ def executor(client):
     return client.get_executor(pure=False)
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(kind, marks=pytest.mark.cell(1, of="store", in_turn=True))
-        for kind in ("file", "sqlite", "postgres")
-    ]
-)
+@pytest.fixture(params=in_turn(["file", "sqlite", "postgres"], "store"))
 def store(request, tmp_path):
     if request.param == "file":
         opened = FileSystemSaver(tmp_path / "store", fsync="never")

@@ -3,6 +3,8 @@
 So is what was written through a saver around one that has logs.
 """
 
+from unittest import mock
+
 import pytest
 
 pytest.importorskip("langgraph")
@@ -12,6 +14,7 @@ from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from savers.langgraph import CheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, parametrize
+from tests.support.disks import Died
 from tests.support.langgraph_checkpoints import make_checkpoint, thread
 
 
@@ -71,21 +74,12 @@ def test_early_writes_are_read_by_a_new_object(opener, namespace, fill):
 # What a prune leaves of them
 
 
-class Died(BaseException):
-    """The process dies here."""
-
-
 def put_and_die(saver):
     """Put a checkpoint that has an early write, and die before the write is recorded with the checkpoint."""
-
-    class Dying(SaverWrapper):
-        def put_writes(self, config, writes, **options):
-            if not config.checkpoint_ns:
-                raise Died
-            return super().put_writes(config, writes, **options)
-
-    with pytest.raises(Died):
-        put_two(CheckpointSaver(Dying(saver.store)), early=7)
+    store = SaverWrapper(saver.store)
+    effects = [mock.DEFAULT, Died]
+    with mock.patch.object(store, "put_writes", wraps=store.put_writes, side_effect=effects), pytest.raises(Died):
+        put_two(CheckpointSaver(store), early=7)
     return saver.store.history("t")[0].id
 
 

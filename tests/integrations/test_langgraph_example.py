@@ -1,15 +1,12 @@
 """The LangGraph example is killed, resumed and answered, and `graphkit` reads its history."""
 
-import json
 import signal
-from io import StringIO
 from pathlib import Path
 
 import pytest
 
-from graphkit.cli import app
-from graphkit.cli.context import CliContext
 from savers import FileSystemSaver
+from tests.support.terminal import graphkit, read_json
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "langgraph_review.py"
 
@@ -24,17 +21,10 @@ def run(launcher):
     return run
 
 
-def graphkit(*arguments):
-    """The command line, in this process."""
-    world = CliContext(out=StringIO(), err=StringIO(), input=StringIO())
-    app.run([*map(str, arguments)], world)
-    return world.out.getvalue()
-
-
 def test_it_is_killed_and_goes_on_and_is_answered(run, tmp_path):
     killed = run(tmp_path, "--kill-after", "2")
     assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "writing: summary\nwriting: figures\n")
-    history = json.loads(graphkit("history", tmp_path / "runs", "report", "--json"))
+    history = read_json("history", tmp_path / "runs", "report")
     assert [(row["node"], row["next"]) for row in history[:2]] == [("write", "langgraph:write")] * 2
 
     resumed = run(tmp_path)
@@ -44,8 +34,8 @@ def test_it_is_killed_and_goes_on_and_is_answered(run, tmp_path):
     assert asked.stdout == "approve 4 sections on the mill?\n"
     assert run(tmp_path, "--answer", "yes").stdout == "the report is approved\n"
 
-    listed = graphkit("history", tmp_path / "runs", "report")
+    listed = graphkit("history", tmp_path / "runs", "report").out
     for word in ("write", "review", "__END__"):
         assert word in listed
-    assert "report" in graphkit("threads", tmp_path / "runs")
+    assert "report" in graphkit("threads", tmp_path / "runs").out
     assert FileSystemSaver(tmp_path / "runs").verify().ok

@@ -408,24 +408,6 @@ def test_a_package_that_is_missing_is_named(runs, file, monkeypatch):
 # From databases
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_threads_of_a_database_are_exported(runs, file, kind, request, tmp_path):
-    name = f"sqlite:{tmp_path / 'runs.db'}"
-    if kind == "postgres":
-        name = f"postgres:{request.getfixturevalue('server').create_database()}"
-    assert graphkit("copy", runs, "--to", name).code == 0
-    export_langgraph_sqlite(runs, file)
-    other = tmp_path / "other.db"
-    done = graphkit("export-langgraph-sqlite", name, f"sqlite:{other}")
-    assert done.code == 0
-    assert done.out == f"exported {count(runs)} checkpoints to sqlite:{other}; 7 threads, verified\n"
-    assert content(other) == content(file)
-    again = graphkit("export-langgraph-sqlite", name, other, "--thread", "loop", "--json")
-    assert again.code == 0
-    assert again.json["threads"] == 1
-    assert again.json["checkpoints"] == 0
-
-
 def test_a_database_is_exported_in_place(runs, file):
     with SqliteCheckpointSaver(file) as saver:
         assert graphkit("copy", runs, "--to", f"sqlite:{file}").code == 0
@@ -438,16 +420,23 @@ def test_a_database_is_exported_in_place(runs, file):
 # The command
 
 
-def test_the_command_reports_what_was_done(runs, file):
+@pytest.mark.parametrize("kind", ["directory", "sqlite", "postgres"])
+def test_the_command_exports_any_store_and_reports_what_was_done(runs, file, kind, request, tmp_path):
+    name = runs
+    if kind != "directory":
+        place = tmp_path / "runs.db" if kind == "sqlite" else request.getfixturevalue("server").create_database()
+        name = f"{kind}:{place}"
+        assert graphkit("copy", runs, "--to", name).code == 0
+    export_langgraph_sqlite(runs, tmp_path / "other.db")
     number = count(runs)
-    done = graphkit("export-langgraph-sqlite", runs, file)
-    assert done.code == 0
-    assert done.err == ""
-    assert done.out == f"exported {number} checkpoints to {file}; 7 threads, verified\n"
-    again = graphkit("export", "langgraph-sqlite", runs, file, "--json")
+    done = graphkit("export-langgraph-sqlite", name, f"sqlite:{file}")
+    assert (done.code, done.err) == (0, "")
+    assert done.out == f"exported {number} checkpoints to sqlite:{file}; 7 threads, verified\n"
+    assert content(file) == content(tmp_path / "other.db")
+    again = graphkit("export", "langgraph-sqlite", name, file, "--json")
     assert again.json == {"threads": 7, "checkpoints": 0, "skipped": number, "left_out": [], "problems": []}
     change(file, "UPDATE checkpoints SET parent_checkpoint_id = 'other' WHERE thread_id = 'loop'")
-    problem = graphkit("export-langgraph-sqlite", runs, file)
+    problem = graphkit("export-langgraph-sqlite", name, file)
     assert problem.code == 1
     assert "nothing was overwritten" in problem.out
 

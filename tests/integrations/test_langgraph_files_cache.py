@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 from langchain_core.messages import AIMessage
@@ -27,17 +28,8 @@ class Other:
 
 
 @pytest.fixture
-def open_cache(tmp_path):
-    """Opens caches on one directory, and closes them all at the end."""
-    opened = []
-
-    def open_one(**options):
-        opened.append(FileSystemCache(tmp_path / "data", **{"fsync": "never", **options}))
-        return opened[-1]
-
-    yield open_one
-    for cache in opened:
-        cache.close()
+def open_cache(open_entries):
+    return partial(open_entries, FileSystemCache)
 
 
 @pytest.fixture

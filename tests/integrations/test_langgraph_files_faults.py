@@ -3,6 +3,8 @@
 import errno
 import random
 import signal
+from functools import partial
+from unittest import mock
 
 import pytest
 from langgraph.store.base import PutOp
@@ -15,8 +17,10 @@ from graphkit.errors import (
 from savers.langgraph import FileSystemCache, FileSystemStore
 from tests.disk.simfs import Disk, SimFS
 from tests.support.disks import CHANGES, Died, Fault, HookedIO, failing, noting_calls
+from tests.support.interruptions import find_places, interrupt
 from tests.support.langgraph import rewrite_short_logs
 from tests.support.logs import flip
+from tests.support.sweeps import Sweep
 
 PLACE = "/data"
 
@@ -261,21 +265,42 @@ def check_second_power_loss(tree, fs, views, rng):
     return states
 
 
+def check_states(open_on, read, views, states):
+    """Check that what can be read on each state of the disk is an allowed view; return how many states there were."""
+    count = 0
+    for what, tree, low, high in states:
+        count += 1
+        with open_on(SimFS(tree, record=False)) as again:
+            assert read(again) in views[low : high + 1], what
+    return count
+
+
 @pytest.mark.usefixtures("early_rewrites")
 def test_who_does_not_wait_loses_the_end_at_most(sweep):
-    views = views_of_workload()
+    def open_on(fs):
+        return FileSystemStore(PLACE, fsync="never", io=fs, clock=lambda: 1e9)
+
     fs = SimFS()
-    store = FileSystemStore(PLACE, fsync="never", io=fs, clock=lambda: 1e9)
-    use(store, fs.note)
-    states = 0
-    rng = random.Random(2)
-    for what, tree, low, high in explore("never", fs, rng, sweep.count(40, 6)):
-        states += 1
-        fs_of_recovery = SimFS(tree, record=False)
-        again = FileSystemStore(PLACE, fsync="never", io=fs_of_recovery, clock=lambda: 1e9)
-        assert view(again) in views[low : high + 1], what
-        again.close()
-    assert states >= sweep.count(700, 150)
+    use(open_on(fs), fs.note)
+    states = explore("never", fs, random.Random(2), sweep.count(40, 6))
+    assert check_states(open_on, view, views_of_workload(), states) >= sweep.count(700, 150)
+
+
+@pytest.mark.usefixtures("early_rewrites")
+def test_a_cache_survives_power_loss_too(sweep):
+    fs = SimFS()
+    cache = FileSystemCache(PLACE, io=fs)
+    keys = [(("a",), f"k{n}") for n in range(4)]
+    views = [{}]
+    for n in range(12):
+        fs.note("begin", n)
+        value = "x" * 200 + str(n)
+        cache.set({keys[n % 4]: (value, None)})
+        fs.note("ack", n)
+        views.append(cache.get(keys))
+    states = explore("always", fs, random.Random(3), sweep.count(40, 6))
+    count = check_states(lambda fs: FileSystemCache(PLACE, io=fs), lambda cache: cache.get(keys), views, states)
+    assert count >= sweep.count(250, 70)
 
 
 @pytest.mark.usefixtures("early_rewrites")
@@ -286,7 +311,6 @@ def test_the_death_of_a_process_loses_nothing_that_was_acknowledged():
     for kind in kinds:
         for number in range(100):
             acknowledged = [0]
-
             left = [number]
 
             def die(call, _, kind=kind, left=left):
@@ -307,6 +331,16 @@ def test_the_death_of_a_process_loses_nothing_that_was_acknowledged():
             again.put(("new",), "k", {"n": 1})
             assert again.get(("new",), "k").value == {"n": 1}
     assert deaths > 60
+
+
+@pytest.mark.parametrize(
+    "sweep_power_losses",
+    [test_power_loss_keeps_what_was_acknowledged_and_at_most_one_more, test_a_cache_survives_power_loss_too],
+)
+@pytest.mark.usefixtures("early_rewrites")
+def test_the_sweeps_of_power_losses_miss_what_no_sync_has_stored(sweep_power_losses):
+    with mock.patch.object(SimFS, "fdatasync", return_value=None), pytest.raises(AssertionError):
+        sweep_power_losses(Sweep(is_full=False))
 
 
 # Failing disks
@@ -388,24 +422,114 @@ def test_a_put_waits_for_the_disk_and_a_postponed_expiry_does_not(tmp_path):
         assert calls == ["write_at"]
 
 
-@pytest.mark.usefixtures("early_rewrites")
-def test_a_cache_survives_power_loss_too(sweep):
-    fs = SimFS()
-    cache = FileSystemCache(PLACE, io=fs)
-    keys = [(("a",), f"k{n}") for n in range(4)]
-    views = [{}]
-    for n in range(12):
-        fs.note("begin", n)
-        value = "x" * 200 + str(n)
-        cache.set({keys[n % 4]: (value, None)})
-        fs.note("ack", n)
-        views.append(cache.get(keys))
-    states = 0
-    rng = random.Random(3)
-    for what, tree, low, high in explore("always", fs, rng, sweep.count(40, 6)):
-        states += 1
-        fs_of_recovery = SimFS(tree, record=False)
-        again = FileSystemCache(PLACE, io=fs_of_recovery)
-        assert again.get(keys) in views[low : high + 1], what
-        again.close()
-    assert states >= sweep.count(250, 70)
+# Interrupted operations, and failed syncs beside other processes
+
+USERS = ("users",)
+
+
+def read(store):
+    return {item.key: item.value for item in store.search(USERS, limit=100)}
+
+
+def rewrite(store):
+    """Let the log be rewritten: most of it is of no use any more."""
+    for number in range(3):
+        store.put(USERS, "long", {"text": "x" * 40_000, "number": number})
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "stored"),
+    [
+        (lambda other: other.put(USERS, "other", {"n": 2}), {"other": {"n": 2}}),
+        (rewrite, {"long": {"text": "x" * 40_000, "number": 2}}),
+    ],
+    ids=["put", "rewrite"],
+)
+def test_a_failed_sync_costs_nothing_that_another_process_has_stored(tmp_path, meanwhile, stored):
+    io = HookedIO()
+    with FileSystemStore(tmp_path, io=io) as mine, FileSystemStore(tmp_path) as other:
+        mine.put(USERS, "before", {"n": 0})
+        assert read(other) == {"before": {"n": 0}}
+
+        def write_and_fail():
+            meanwhile(other)
+            raise OSError(errno.EIO, "disk")
+
+        io.hook = Fault("fdatasync", write_and_fail, times=1)
+        with pytest.raises(CheckpointStorageError):
+            mine.put(USERS, "mine", {"n": 1})
+        with FileSystemStore(tmp_path) as fresh:
+            for store in (mine, other, fresh):
+                found = read(store)
+                assert found.pop("before") == {"n": 0}
+                assert found.pop("mine", {"n": 1}) == {"n": 1}  # it may be stored, although it was not acknowledged
+                assert found == stored
+            mine.put(USERS, "after", {"n": 3})
+            assert read(fresh)["after"] == {"n": 3}
+
+
+def set_all(cache, number):
+    cache.set({(USERS, "a"): ({"n": number}, None)})
+
+
+def observe_store(store):
+    return read(store), [item.value for item in store.search(("new",))]
+
+
+def observe_cache(cache):
+    return cache.get([(USERS, "a")])
+
+
+def fill_store(store):
+    store.put(USERS, "a", {"n": 0})
+    store.put(USERS, "kept", {"n": 7})
+
+
+def fill_long_store(store):
+    fill_store(store)
+    rewrite(store)
+
+
+OPERATIONS = {
+    "put the first": (fill_store, lambda store: store.put(("new",), "a", {"n": 1})),
+    "put": (fill_store, lambda store: store.put(USERS, "b", {"n": 1})),
+    "replace": (fill_store, lambda store: store.put(USERS, "a", {"n": -1})),
+    "delete": (fill_store, lambda store: store.delete(USERS, "a")),
+    "rewrite": (fill_long_store, lambda store: store.put(USERS, "a", {"n": 2})),
+    "set": (partial(set_all, number=0), partial(set_all, number=1)),
+}
+"""What there is before each operation."""
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_interrupted_change_is_done_or_not_done(tmp_path, sweep, name):
+    numbers = iter(range(1_000_000))
+    prepare, operation = OPERATIONS[name]
+    kind, observe = (FileSystemCache, observe_cache) if name == "set" else (FileSystemStore, observe_store)
+
+    def open_new():
+        path = tmp_path / str(next(numbers))
+        opened = kind(path)
+        prepare(opened)
+        return opened, path
+
+    for _ in range(2):  # what is imported or noted only once is not counted
+        opened, _ = open_new()
+        before = observe(opened)
+        places = find_places(partial(operation, opened))
+        after = observe(opened)
+        opened.close()
+    for place in sweep.some(places, 6):
+        opened, path = open_new()
+        is_interrupted = interrupt(partial(operation, opened), place)
+        found = observe(opened)
+        assert found in ((before, after) if is_interrupted else (after,)), f"interrupted at {place}"
+        with opened, kind(path) as fresh:
+            assert observe(fresh) == found, f"interrupted at {place}"
+            if name == "set":
+                set_all(opened, 2)
+                assert observe(fresh) == observe(opened) == {(USERS, "a"): {"n": 2}}
+                continue
+            opened.put(USERS, "next", {"n": 1})
+            fresh.put(USERS, "later", {"n": 2})
+            assert read(opened) == read(fresh) == {**found[0], "next": {"n": 1}, "later": {"n": 2}}

@@ -396,13 +396,3 @@ def test_the_commands_move_a_database_in_place(in_place):
 def test_the_keys_of_a_directory_are_refused_with_a_saver(tmp_path):
     with _sqlite(tmp_path) as database, pytest.raises(CheckpointerConfigurationError, match="give the keys"):
         database.bring(MemorySaver(), cipher={"key": bytes(32)})
-
-
-def test_any_saver_is_a_target(tmp_path):
-    with _sqlite(tmp_path) as database:
-        fill(database.saver)
-        memory = MemorySaver()
-        assert database.bring(memory).ok
-        ours = CheckpointSaver(memory, types=[Note])
-        database.saver.serde = ours.serde
-        assert seen(ours) == seen(database.saver)

@@ -1,6 +1,7 @@
 """Half a copy of LangGraph's thread is neither resumed nor overwritten by LangGraph, and listings go past it."""
 
 from typing import TypedDict
+from unittest import mock
 
 import pytest
 
@@ -10,18 +11,13 @@ from langgraph.types import Command, interrupt
 
 from graphkit import CheckpointConflictError, RunnableConfig
 from graphkit.transfer import copy_threads
-from savers import FileSystemSaver, MemorySaver, SqliteSaver
+from savers import MemorySaver
 from savers.langgraph import CheckpointSaver
 from tests.integrations.langgraph_graphs import chain
 from tests.support.threads import assert_same
 
 T = {"configurable": {"thread_id": "t"}}
 OTHER = {"configurable": {"thread_id": "other"}}
-MAKERS = {
-    "files": lambda path: FileSystemSaver(path / "store", fsync="never"),
-    "sqlite": lambda path: SqliteSaver(path / "store.db", fsync="never"),
-    "memory": lambda _: MemorySaver(),
-}
 
 
 class State(TypedDict):
@@ -44,28 +40,15 @@ class FullError(Exception):
 
 def copy_half(source, target, puts):
     """Let the copy fail after some puts."""
-    put = target.put
-    left = puts
-
-    def fill(*arguments):
-        nonlocal left
-        if not left:
-            raise FullError
-        left -= 1
-        return put(*arguments)
-
-    target.put = fill
-    try:
-        with pytest.raises(FullError):
-            copy_threads(source, target, ["t"])
-    finally:
-        del target.put
+    effects = [*[mock.DEFAULT] * puts, FullError]
+    with mock.patch.object(target, "put", wraps=target.put, side_effect=effects), pytest.raises(FullError):
+        copy_threads(source, target, ["t"])
 
 
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.sweep(2, of="puts", in_turn=True)
 @pytest.mark.parametrize("puts", [1, 3, 4])
-def test_langgraph_leaves_half_a_copy_alone_and_goes_on_with_the_whole(tmp_path, kind, puts):
-    source, target = MemorySaver(), MAKERS[kind](tmp_path)
+def test_langgraph_leaves_half_a_copy_alone_and_goes_on_with_the_whole(make_saver, puts):
+    source, target = MemorySaver(), make_saver("target")
     make_graph(source, []).invoke({"n": 1}, T)
     effects = []
     graph = make_graph(target, effects)

@@ -8,7 +8,7 @@ import fcntl
 import os
 import sqlite3
 import threading
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
@@ -27,69 +27,33 @@ def hops(monkeypatch):
     return WorkerCalls(monkeypatch)
 
 
-class Files:
-    """FileSystemCheckpointSaver."""
-
-    def __init__(self, directory):
-        self.directory = directory
-
-    def open(self, fsync):
-        return FileSystemCheckpointSaver(self.directory, fsync=fsync)
-
-    @contextmanager
-    def another_process_writes(self, saver):
-        """Hold the write lock. A lock of its own descriptor excludes this process as it would another one."""
-        path = find_write_lock(self.directory, "t")
-        path.parent.mkdir(exist_ok=True)
-        with path.open("w+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-
-    @staticmethod
-    def mutex(saver):
-        """What a thread holds while it uses the log."""
-        return saver.store.catalogue.shared_log("t", "").mutex
+@pytest.fixture(params=[FileSystemCheckpointSaver, SqliteCheckpointSaver])
+def open_saver(request, tmp_path):
+    with ExitStack() as stack:
+        yield lambda fsync="never": stack.enter_context(request.param(tmp_path / "store", fsync=fsync))
 
 
-class Rows:
-    """SqliteCheckpointSaver."""
-
-    def __init__(self, directory):
-        self.directory = directory
-
-    def open(self, fsync):
-        return SqliteCheckpointSaver(self.directory / "test.db", fsync=fsync)
-
-    @contextmanager
-    def another_process_writes(self, saver):
-        """Write to the file. A connection of its own excludes this process as it would another one."""
+@contextmanager
+def another_process_writes(saver):
+    """Write to the store. A descriptor or a connection of its own excludes this process as it would another one."""
+    if isinstance(saver, SqliteCheckpointSaver):
         with closing(sqlite3.connect(saver.store.db_file, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             yield
             other.execute("COMMIT")
+        return
+    path = find_write_lock(saver.store.base_directory, "t")
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
-    @staticmethod
-    def mutex(saver):
-        """What a thread holds while it uses the connection."""
+
+def find_mutex(saver):
+    """What a thread holds while it uses the connection, or the log."""
+    if isinstance(saver, SqliteCheckpointSaver):
         return saver.store._database._connections.lock
-
-
-@pytest.fixture(params=[Files, Rows])
-def backend(request, tmp_path):
-    return request.param(tmp_path)
-
-
-@pytest.fixture
-def open_saver(backend):
-    opened = []
-
-    def open_one(fsync="never"):
-        opened.append(backend.open(fsync))
-        return opened[-1]
-
-    yield open_one
-    for saver in opened:
-        saver._close()
+    return saver.store.catalogue.shared_log("t", "").mutex
 
 
 @contextmanager
@@ -151,7 +115,7 @@ def test_puts_that_wait_for_the_disk_leave_the_event_loop(open_saver, hops):
     assert hops == ["put", "put_writes"]
 
 
-def test_large_states_leave_the_event_loop(backend, open_saver, hops):
+def test_large_states_leave_the_event_loop(open_saver, hops):
     async def run():
         saver = open_saver()
         for n in range(3):
@@ -162,12 +126,12 @@ def test_large_states_leave_the_event_loop(backend, open_saver, hops):
     assert hops == ["put", "put_writes", "get_tuple"]
 
 
-def test_the_event_loop_goes_on_while_another_process_writes(backend, open_saver, hops):
+def test_the_event_loop_goes_on_while_another_process_writes(open_saver, hops):
     saver = open_saver()
 
     async def run():
         await warm(saver, hops)
-        with backend.another_process_writes(saver):
+        with another_process_writes(saver):
             waiting = asyncio.create_task(step(saver, CONFIG, 1))
             await hops.has_any.wait()
             assert hops == ["put"]
@@ -182,12 +146,12 @@ def test_the_event_loop_goes_on_while_another_process_writes(backend, open_saver
 
 
 @pytest.mark.parametrize("appends", [False, True])
-def test_the_event_loop_goes_on_while_another_thread_uses_the_log(backend, open_saver, hops, appends):
+def test_the_event_loop_goes_on_while_another_thread_uses_the_log(open_saver, hops, appends):
     saver = open_saver()
 
     async def run():
         await warm(saver, hops)
-        with held_by_another_thread(backend.mutex(saver)):
+        with held_by_another_thread(find_mutex(saver)):
             call = step(saver, CONFIG, 1) if appends else saver.aget_tuple(CONFIG)
             waiting = asyncio.create_task(call)
             await hops.has_any.wait()

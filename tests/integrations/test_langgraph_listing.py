@@ -6,6 +6,7 @@ import random
 import sys
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from heapq import merge
 from itertools import islice
 from pathlib import Path
@@ -390,3 +391,105 @@ def test_only_the_values_of_checkpoints_that_a_filter_accepts_are_restored(saver
     assert thread_of(oldest.config) == "t1"
     assert values_of(oldest) == {"n": [1, 2]}
     assert len(restored) == 4, "of each, the value of the channel and the other fields"
+
+
+# With a limit, few histories of a whole store are looked at
+
+LIMITS = (0, 1, 3, 16, 17, 40, 1 << 70)
+
+
+def put_one(saver, thread_id, parent=None, id=None, n=0):
+    """Put a checkpoint; return its id."""
+    metadata = {"source": "loop", "step": n, "group": n % 5, "list": [n % 3]}
+    return id_of(put(saver, thread(thread_id, checkpoint_id=parent), metadata, id=id, n=n))
+
+
+def list_selected_from(saver, monkeypatch, **query):
+    """The threads of the histories that a listing looks at."""
+    threads = []
+    with monkeypatch.context() as patch:
+        before_each_history(patch, lambda history: threads.append(history.thread))
+        list(saver.list(None, **query))
+    return threads
+
+
+@parametrize("file", *DATABASES)
+def test_few_histories_are_looked_at(opener, monkeypatch):
+    saver = opener.new()
+    for number in range(60):
+        first = put_one(saver, f"thread {number}")
+        put_one(saver, f"thread {number}", parent=first, n=1)
+    newest = [f"thread {number}" for number in range(59, -1, -1)]
+    select = partial(list_selected_from, saver, monkeypatch)
+    assert select(limit=3) == newest[:2]
+    assert select(limit=30) == newest[:15]
+    assert select(limit=3, filter={"source": "loop"}) == newest[:2]
+    assert select(limit=0) == []
+
+
+@parametrize(*DATABASES)
+def test_a_filter_leaves_histories_out_by_the_index(opener, monkeypatch):
+    saver = opener.new()
+    for number in range(90):
+        put_one(saver, f"thread {number}", n=number % 10)
+    for reader in (saver, opener.reopen(saver)):
+        select = partial(list_selected_from, reader, monkeypatch)
+        for wanted, count in (({"step": 4}, 9), ({"step": 4, "group": 4}, 9), ({"step": 4, "group": 1}, 0)):
+            assert len(select(filter=wanted)) == count
+            assert len(select(filter=wanted, limit=3)) == min(count, 3)
+    # Each may have such metadata, and few do: then all are looked at.
+    assert len(list(saver.list(None, limit=20, filter={"list": [1]}))) == 20
+
+
+def check_limits(saver):
+    """Check that listings with limits are the beginnings of the whole one."""
+    for wanted in ({}, {"group": 3}, {"step": 7}, {"missing": None}):
+        whole = list(saver.list(None, filter=wanted))
+        for limit in LIMITS:
+            assert list(saver.list(None, filter=wanted, limit=limit)) == whole[:limit], (wanted, limit)
+
+
+@parametrize(*DATABASES)
+def test_ids_whose_order_is_another_one_in_the_database(opener):
+    dice = random.Random(5)
+    for make in (lambda: str(UUID(int=dice.getrandbits(128))), lambda: f"{dice.getrandbits(64):016x}"):
+        saver = opener.new()
+        latest = {}
+        for n in range(120):
+            name = f"thread {dice.randrange(30)}"
+            latest[name] = put_one(saver, name, latest.get(name), make(), n)
+        check_limits(saver)
+
+
+@parametrize(*DATABASES)
+def test_copies_that_are_not_looked_at_come_before_a_later_thread(opener):
+    saver = opener.new()
+    first = put_one(saver, "the last one")
+    for number in range(20):
+        saver.copy_thread("the last one", f"copy {number:02}")
+    put_one(saver, "the last one", parent=first, n=1)
+    found = [thread_of(saved.config) for saved in saver.list(None, limit=2)]
+    assert found == ["the last one", "copy 00"]
+    check_limits(saver)
+
+
+@parametrize(*DATABASES)
+def test_a_history_that_another_process_changes_behind_the_first_statement(opener, monkeypatch):
+    saver = opener.new()
+    for number in range(30):
+        put_one(saver, f"thread {number}")
+    other = opener.reopen(saver)
+    database = saver.store._database
+    read = database.read
+
+    def read_and_change(*arguments):
+        rows = read(*arguments)
+        monkeypatch.setattr(database, "read", read)
+        other.delete_thread("thread 28")
+        other.prune(["thread 27"])
+        put_one(other, "thread 26", n=1)
+        return rows
+
+    monkeypatch.setattr(database, "read", read_and_change)
+    found = [thread_of(saved.config) for saved in saver.list(None, limit=5)]
+    assert found == [f"thread {number}" for number in (26, 29, 27, 26, 25)]

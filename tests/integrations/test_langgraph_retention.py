@@ -1,12 +1,8 @@
 """Retention of LangGraph's threads: keep-last with DeltaChannels, threads that nobody writes to, and `ttl=`."""
 
 import asyncio
-import logging
 import os
-import subprocess
-import sys
 import threading
-from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -24,13 +20,14 @@ from graphkit.retention import RetentionPolicy
 from graphkit.saver_kit import Retention
 from graphkit.worker import Worker
 from savers import FileSystemSaver
-from savers.langgraph import FileSystemCheckpointSaver
-from savers.langgraph.histories import LogHistories, start_sweeper
+from savers.langgraph import FileSystemCheckpointSaver, histories
 from savers.langgraph.opening import PeriodicSweep
 from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.langgraph_stores import OTHERS, parametrize
+from tests.support.fresh_process import fresh_process
 from tests.support.graphs import LOG, make_chain
 from tests.support.langgraph import find_log
+from tests.support.langgraph_checkpoints import thread
 
 THREAD = {"configurable": {"thread_id": "t"}}
 
@@ -50,20 +47,6 @@ def run_delta(saver, frequency=4):
 
 def read_states(app):
     return {found.config["configurable"]["checkpoint_id"]: found.values for found in app.get_state_history(THREAD)}
-
-
-@pytest.mark.parametrize("keep_last", [1, 2, 5, 9])
-def test_keep_last_keeps_the_writes_from_which_a_delta_channel_is_read(saver, keep_last):
-    app = run_delta(saver)
-    before = read_states(app)
-    saver.store.prune("t", keep_last=keep_last)
-    after = read_states(app)
-    assert keep_last <= len(after) < len(before)
-    for name in [*before][:keep_last]:
-        assert after[name] == before[name]
-    newest = next(iter(after.values()))
-    assert len(newest["log"]) > 15
-    assert saver.store.verify().ok
 
 
 @pytest.mark.parametrize("frequency", [1, 4, 7, 1000])
@@ -148,10 +131,6 @@ def test_a_worker_applies_its_policy_to_the_threads_of_langgraph_that_run(saver)
 WAIT = 60  # seconds, for what takes milliseconds
 
 
-def thread(name):
-    return {"configurable": {"thread_id": name}}
-
-
 def age(store, name, days):
     """Set the time at which every file of a thread was last written."""
     time = (datetime.now(UTC) - days * DAY).timestamp()
@@ -223,65 +202,41 @@ def test_a_write_restarts_the_time(tmp_path, write):
         assert "waiting" in saver.store.threads()
 
 
-def test_opening_starts_a_sweep_in_the_background(tmp_path, monkeypatch):
-    fill(tmp_path)
+def note_deletion(monkeypatch, wanted, failures=()):
+    """Return an event that is set when a thread was deleted; its deletion fails before."""
     deleted = threading.Event()
     delete_idle = FileSystemSaver.delete_idle
+    failures = [*failures]
 
-    def note(saver, thread=None, **options):
+    def delete(saver, thread=None, **options):
+        if thread == wanted and failures:
+            raise failures.pop()
         found = delete_idle(saver, thread, **options)
-        if thread == "waiting" and not options.get("dry_run"):  # the last of the threads
+        if thread == wanted and not options.get("dry_run"):
             deleted.set()
         return found
 
-    monkeypatch.setattr(FileSystemSaver, "delete_idle", note)
+    monkeypatch.setattr(FileSystemSaver, "delete_idle", delete)
+    return deleted
+
+
+def test_opening_starts_a_sweep_in_the_background(tmp_path, monkeypatch):
+    fill(tmp_path)
+    deleted = note_deletion(monkeypatch, "waiting")  # the last of the threads
     with FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
         assert deleted.wait(WAIT)
         assert saver.store.threads() == ["own", "recent"]
 
 
-class Stop(threading.Event):
-    """Notes how long the thread would wait before each round, and ends it after some rounds."""
-
-    def __init__(self, rounds):
-        super().__init__()
-        self.rounds = rounds
-        self.waits = []
-
-    def wait(self, timeout=None):
-        self.waits.append(timeout)
-        return len(self.waits) > self.rounds
-
-
-def sweep_periodically(histories, ttl, stop):
-    """Do what the background thread does."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            PeriodicSweep,
-            "start",
-            lambda sweeper, seconds, begins_now: sweeper._sweep_periodically(stop, Future(), seconds, begins_now),
-        )
-        start_sweeper(histories, ttl)
-
-
 def test_an_error_is_logged_and_the_next_round_tries_again(tmp_path, monkeypatch, caplog):
-    store = fill(tmp_path).store
-    histories = LogHistories(store)
-    delete_idle = FileSystemSaver.delete_idle
-    failures = [CheckpointStorageError("log", "delete", PermissionError(13, "Permission denied"))]
-
-    def fail_once(saver, thread=None, **options):
-        if thread == "old" and failures:
-            raise failures.pop()
-        return delete_idle(saver, thread, **options)
-
-    monkeypatch.setattr(FileSystemSaver, "delete_idle", fail_once)
-    with caplog.at_level(logging.INFO, logger="graphkit"):
-        sweep_periodically(histories, DAY, Stop(rounds=1))
-        assert store.threads() == ["old", "own", "recent"]  # all others are done
-        assert "cannot delete old; all others are done" in caplog.text
-        sweep_periodically(histories, DAY, Stop(rounds=1))
-    assert store.threads() == ["own", "recent"]
+    fill(tmp_path)
+    monkeypatch.setattr(histories, "_MAX_INTERVAL", timedelta(milliseconds=1))
+    refused = CheckpointStorageError("log", "delete", PermissionError(13, "Permission denied"))
+    deleted = note_deletion(monkeypatch, "old", [refused])
+    with FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
+        assert deleted.wait(WAIT)
+        assert saver.store.threads() == ["own", "recent"]
+    assert "cannot delete old; all others are done" in caplog.text
 
 
 def test_closing_ends_the_thread(tmp_path):
@@ -298,14 +253,10 @@ def test_closing_ends_the_thread(tmp_path):
 
 
 def test_a_program_ends_although_it_closes_nothing(tmp_path):
-    code = (
-        "import sys; from datetime import timedelta; from savers.langgraph import FileSystemCheckpointSaver\n"
-        "saver = FileSystemCheckpointSaver(sys.argv[1], ttl=timedelta(days=1))"
+    fresh_process(
+        "from datetime import timedelta; from savers.langgraph import FileSystemCheckpointSaver\n"
+        f"saver = FileSystemCheckpointSaver({str(tmp_path)!r}, ttl=timedelta(days=1))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=WAIT, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("ttl", [30, 2.5, "30d", timedelta(0), timedelta(days=-1), True])

@@ -2,8 +2,6 @@
 
 import json
 import operator
-import subprocess
-import sys
 from typing import Annotated, TypedDict
 
 import pytest
@@ -15,9 +13,10 @@ from langgraph.types import Command, Send, interrupt
 
 from graphkit import RunnableConfig, operations
 from graphkit.errors import CheckpointConflictError
-from savers import FileSystemSaver, MemorySaver, SqliteSaver
+from savers import FileSystemSaver
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.integrations.test_langgraph_store import Rot
+from tests.support.langgraph import run_without_langgraph
 from tests.support.terminal import graphkit, read_json
 
 T = RunnableConfig("t")
@@ -38,14 +37,9 @@ def graph_of(**nodes):
     return graph
 
 
-@pytest.fixture(params=["file", "sqlite", "memory"])
-def saver(request, tmp_path):
-    if request.param == "memory":
-        yield CheckpointSaver(MemorySaver())
-    else:
-        cls = FileSystemSaver if request.param == "file" else SqliteSaver
-        with CheckpointSaver(cls(tmp_path / "store", fsync="never")) as saver:
-            yield saver
+@pytest.fixture
+def saver(make_saver):
+    return CheckpointSaver(make_saver("store"))
 
 
 def status(saver):
@@ -208,28 +202,15 @@ def test_the_commands_show_it(runs):
     assert (difference["path"], difference["new"]) == ("log[1]", "yes")
 
 
-WITHOUT_LANGGRAPH = """
-import sys
-sys.modules["langgraph"] = None
-from graphkit.cli.main import main
-main()
-"""
-
-
-def without_langgraph(*arguments):
-    command = [sys.executable, "-c", WITHOUT_LANGGRAPH, *map(str, arguments)]
-    return subprocess.run(command, check=False, capture_output=True, text=True)
-
-
 def test_without_langgraph_sentences_stand_for_what_only_it_can_read(runs):
     sentence = "pip install 'graphkit-durable[langgraph]' makes it readable here"
-    (row,) = json.loads(without_langgraph("interrupts", runs, "--json").stdout)
+    (row,) = json.loads(run_without_langgraph("interrupts", runs, "--json").stdout)
     assert row["node"] == "ask"
     assert row["payload"] == sentence
-    shown = without_langgraph("show", runs, "t").stdout
+    shown = run_without_langgraph("show", runs, "t").stdout
     assert shown.endswith(f"LangGraph's serializer wrote the state: {sentence}\n")
     assert "status       interrupted" in shown
-    done = without_langgraph("show", runs, "t", "--key", "log")
+    done = run_without_langgraph("show", runs, "t", "--key", "log")
     assert done.returncode == 18
     assert sentence in done.stderr
 

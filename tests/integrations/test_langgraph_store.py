@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from unittest import mock
 
 import pytest
 from langchain_core.messages import HumanMessage
@@ -9,8 +10,6 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from graphkit import (
-    START,
-    Checkpoint,
     CheckpointConflictError,
     GraphRunnerError,
     RunnableConfig,
@@ -19,6 +18,7 @@ from graphkit import (
 from savers import MemorySaver, SaverWrapper
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
+from tests.support.checkpoints import with_lazy_state
 from tests.support.langgraph_checkpoints import again, put, thread, values_of
 from tests.support.savers import ListingSaver
 
@@ -195,20 +195,10 @@ class LoadsLater(SaverWrapper):
     """Loads the states of a listing at their first use, from what the thread has then; has no `remove`."""
 
     def list(self, config=None):
-        return [self._outline(RunnableConfig.of(config), checkpoint) for checkpoint in self.delegate.list(config)]
+        return [self._load_later(RunnableConfig.of(config), found) for found in self.delegate.list(config)]
 
-    def _outline(self, config, checkpoint):
-        named = config.replace(checkpoint_id=checkpoint.id)
-        return Checkpoint.from_stored(
-            id=checkpoint.id,
-            node_id=checkpoint.node_id,
-            next_node_id=checkpoint.next_node_id,
-            parent_id=checkpoint.parent_id,
-            created_us=checkpoint.created_us,
-            metadata=checkpoint.metadata,
-            state=None,
-            load=lambda: self.delegate.get(named).state,
-        )
+    def _load_later(self, config, found):
+        return with_lazy_state(found, lambda: self.delegate.get(config.replace(checkpoint_id=found.id)).state)
 
 
 def test_a_saver_that_cannot_remove_gets_back_the_states_that_it_would_load_later():
@@ -220,27 +210,13 @@ def test_a_saver_that_cannot_remove_gets_back_the_states_that_it_would_load_late
     assert values_of(saver.get_tuple(last)) == {"a": 2}
 
 
-class DiesAfterRelease(ListingSaver):
-    """Has no `remove`. The process dies when a checkpoint is to be put back."""
-
-    released = False
-
-    def release(self, config=None):
-        self.released = True
-        return super().release(config)
-
-    def put(self, config, checkpoint):
-        if self.released and checkpoint.node_id != START:
-            raise KeyboardInterrupt
-        return super().put(config, checkpoint)
-
-
 def test_a_death_while_checkpoints_are_removed_leaves_a_thread_that_is_incomplete():
-    store = DiesAfterRelease()
+    store = ListingSaver()  # it has no `remove`: what is kept is put back after a release
     saver = CheckpointSaver(store)
     first = put(saver, thread(), {"run_id": "r"}, a=1)
     put(saver, first, {"run_id": "s"}, a=2)
-    with pytest.raises(KeyboardInterrupt):
+    begins_and_dies = mock.patch.object(store, "put", wraps=store.put, side_effect=[mock.DEFAULT, KeyboardInterrupt])
+    with begins_and_dies, pytest.raises(KeyboardInterrupt):
         saver.delete_for_runs(["r"])
     (left,) = store.history(CONFIG)
     assert left.status == "incomplete"

@@ -108,11 +108,12 @@ def environment(request, variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_tests_that_take_a_checkpointer(suites, variant, environment):
-    files = suites.files_with("langgraph", "sync_checkpointer")
+@pytest.mark.parametrize(("distribution", "count"), [("langgraph", 646), ("langgraph-prebuilt", 46)])
+def test_tests_that_take_a_checkpointer(suites, distribution, count, variant, environment):
+    files = suites.files_with(distribution, "sync_checkpointer")
     variant_options = (f"--graphkit={variant}", "--take=checkpointer")
-    outcome = suites.run("langgraph", files, *variant_options, environment=environment)
-    assert_outcome(outcome, passed=646, made=646, failed={})
+    outcome = suites.run(distribution, files, *variant_options, environment=environment)
+    assert_outcome(outcome, passed=count, made=count, failed={})
 
 
 def test_tests_with_types_of_the_application_when_langgraph_names_them(suites):
@@ -127,14 +128,6 @@ def test_tests_that_make_an_in_memory_saver(suites):
     files = suites.files_with("langgraph", "MemorySaver")
     outcome = suites.run("langgraph", files, "--graphkit=default", "--take=neither")
     assert_outcome(outcome, passed=843, made=294, failed=MADE)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_tests_of_the_prebuilt_agents(suites, variant, environment):
-    files = suites.files_with("langgraph-prebuilt", "sync_checkpointer")
-    variant_options = (f"--graphkit={variant}", "--take=checkpointer")
-    outcome = suites.run("langgraph-prebuilt", files, *variant_options, environment=environment)
-    assert_outcome(outcome, passed=46, made=46, failed={})
 
 
 def test_tests_of_langgraphs_own_savers(suites):

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -30,38 +31,33 @@ def hops(monkeypatch):
     return WorkerCalls(monkeypatch)
 
 
-class Holder:
-    """A call in a worker thread that holds a lock until it is told to end."""
+@asynccontextmanager
+async def holding(saver, lock):
+    """Hold a lock in a call in a worker thread; yield functions that release the lock, and end the call."""
+    held, let_go, released, done = (threading.Event() for _ in range(4))
 
-    def __init__(self, saver, lock):
-        self._lock = lock
-        self._saver = saver
-        self._held, self._let_go, self._released, self._done = (threading.Event() for _ in range(4))
+    def hold():
+        with lock:
+            held.set()
+            let_go.wait()
+        released.set()
+        done.wait()
 
-    def hold(self):
-        with self._lock:
-            self._held.set()
-            self._let_go.wait()
-        self._released.set()
-        self._done.wait()
+    async def release():
+        let_go.set()
+        await asyncio.to_thread(released.wait)
 
-    async def __aenter__(self):
-        self._task = asyncio.create_task(self._saver._find_calls().run(self.hold))
-        await asyncio.to_thread(self._held.wait)
-        return self
+    async def end():
+        let_go.set()
+        done.set()
+        await task
 
-    async def release(self):
-        """Release the lock; the call goes on."""
-        self._let_go.set()
-        await asyncio.to_thread(self._released.wait)
-
-    async def end(self):
-        self._let_go.set()
-        self._done.set()
-        await self._task
-
-    async def __aexit__(self, *_):
-        await self.end()
+    task = asyncio.create_task(saver._find_calls().run(hold))
+    await asyncio.to_thread(held.wait)
+    try:
+        yield release, end
+    finally:
+        await end()
 
 
 def connection_lock(saver):
@@ -97,11 +93,11 @@ def test_a_call_that_finds_a_lock_in_use_waits_in_the_event_loop(saver, hops, fi
     async def run():
         await aput(saver, "t0")
         hops.forget()
-        async with Holder(saver, find_lock(saver)) as holder:
+        async with holding(saver, find_lock(saver)) as (_, end):
             putting, getting = await start(aput(saver, "t0", 1), saver.aget_tuple(thread("t0")))
             assert not putting.done()
             assert not getting.done()
-            await holder.end()
+            await end()
             await putting
             found = await getting
         assert found.checkpoint["channel_values"] == {"a": 1}
@@ -134,11 +130,11 @@ def test_a_call_that_has_waited_for_long_goes_to_a_thread(saver, hops, monkeypat
     async def run():
         await aput(saver, "t0")
         hops.forget()
-        async with Holder(saver, connection_lock(saver)) as holder:
+        async with holding(saver, connection_lock(saver)) as (_, end):
             task = asyncio.create_task(aput(saver, "t0", 1))
             await hops.has_put.wait()
             assert not task.done()
-            await holder.end()
+            await end()
             await task
 
     asyncio.run(run())
@@ -149,7 +145,7 @@ def test_a_read_does_not_wait_for_a_put_that_waits_for_the_disk(hops, tmp_path):
     async def run(saver):
         await aput(saver, "t0")
         hops.forget()
-        async with Holder(saver, connection_lock(saver)):
+        async with holding(saver, connection_lock(saver)):
             # The lock is in use until the block ends.
             found = await saver.aget_tuple(thread("t0"))
         assert found.checkpoint["channel_values"] == {"a": 0}
@@ -165,15 +161,15 @@ def test_a_call_that_is_cancelled_while_it_waits_writes_nothing_and_lets_the_nex
         for name in "t0", "t1":
             await aput(saver, name)
         hops.forget()
-        async with Holder(saver, connection_lock(saver)) as holder:
+        async with holding(saver, connection_lock(saver)) as (release, end):
             cancelled, following = await start(*(aput(saver, f"t{n}", 1) for n in range(2)))
-            await holder.release()
+            await release()
             if is_woken:
                 # The next one goes on although the call in the thread has not ended.
                 saver._find_calls()._wake_next()
             cancelled.cancel()
             if not is_woken:
-                await holder.end()
+                await end()
             await following
             with pytest.raises(asyncio.CancelledError):
                 await cancelled
@@ -188,9 +184,9 @@ def test_an_error_of_a_call_that_has_waited_reaches_its_caller_and_the_next_goes
         await aput(saver, "t0")
         unstorable = make(1)
         unstorable[0]["channel_values"] = {"a": threading.Lock()}
-        async with Holder(saver, connection_lock(saver)) as holder:
+        async with holding(saver, connection_lock(saver)) as (_, end):
             refused, stored = await start(saver.aput(thread("t0"), *unstorable), aput(saver, "t0", 2))
-            await holder.end()
+            await end()
             with pytest.raises(TypeError, match="a"):
                 await refused
             await stored

@@ -18,6 +18,7 @@ def fresh_process(code):
         capture_output=True,
         text=True,
         check=False,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,6 +1,8 @@
 """What tests of LangGraph's checkpointer, store and cache need of their private parts."""
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 from savers._filesystem import catalog, layout
@@ -28,6 +30,13 @@ def set_listed_directories(monkeypatch, names):
 def rewrite_short_logs(monkeypatch):
     """Let a FileSystemStore rewrite logs that are much shorter than usual."""
     monkeypatch.setattr(entry_log, "_LEAST_REWRITTEN", 1000)
+
+
+def run_without_langgraph(*arguments):
+    """Run `graphkit` in a process in which LangGraph is not installed."""
+    code = "import sys; sys.modules['langgraph'] = None; from graphkit.cli.main import main; main()"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def append_record(store, payload):

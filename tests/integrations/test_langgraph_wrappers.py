@@ -1,20 +1,38 @@
-"""LangGraph's checkpointer on an AccessControlledSaver."""
+"""LangGraph's checkpointer on an AccessControlledSaver and an AuditedSaver."""
 
 import asyncio
+import operator
 from datetime import timedelta
+from typing import Annotated, TypedDict
 
 import pytest
+from langgraph.graph import END
 from langgraph.types import Command, interrupt
 
 from graphkit import RunnableConfig
 from graphkit.errors import AccessDeniedError
 from graphkit.testing import made
-from savers import AccessControlledSaver, FileSystemSaver, MemorySaver, acting_as, policies
+from savers import AccessControlledSaver, AuditedSaver, AuditLog, FileSystemSaver, MemorySaver, acting_as, policies
 from savers._wrappers.base import SupportsLogs
 from savers.langgraph import CheckpointSaver
-from tests.support.growing_graph import compile_graph
+from tests.integrations import langgraph_graphs as graphs
 
-pytestmark = pytest.mark.requirement("P71")
+pytestmark = pytest.mark.requirement("P71", "P72")
+
+
+class State(TypedDict):
+    items: Annotated[list, operator.add]
+
+
+def grow(state):
+    return {"items": [f"item {len(state['items'])} " * 20]}
+
+
+def compile_graph(checkpointer, node=grow, rounds=40):
+    """A graph whose state grows with each step."""
+    graph = graphs.chain(State, a=node)
+    graph.add_conditional_edges("a", lambda state: END if len(state["items"]) >= rounds else "a")
+    return graph.compile(checkpointer=checkpointer)
 
 
 def config(thread, principal=None):
@@ -22,26 +40,6 @@ def config(thread, principal=None):
     if principal is not None:
         names["principal"] = principal
     return {"configurable": names, "recursion_limit": 200}
-
-
-def allow_all(principal, operation, thread_id, checkpoint_ns):
-    return True
-
-
-@pytest.mark.sweep(2, of=("make_saver", "make_policy"), in_turn=True)
-@pytest.mark.parametrize("make_policy", [lambda: allow_all, lambda: policies.prefix({"ann": ""}), policies.owner])
-def test_it_keeps_its_deltas(make_saver, make_policy):
-    bare = make_saver("bare")
-    guarded = make_saver("guarded")
-    for saver in (bare, AccessControlledSaver(guarded, make_policy())):
-        app = compile_graph(CheckpointSaver(saver))
-        result = app.invoke({"items": []}, config("t", "ann"))
-        assert len(result["items"]) == 40
-    if bare.measures_size:
-        # An owner in each checkpoint takes some bytes.
-        assert guarded.size("t") < bare.size("t") * 1.1
-    for saver in (bare, guarded):
-        assert len(saver.list("t")) == 42
 
 
 def test_the_principal_is_never_stored(make_saver):
@@ -162,3 +160,69 @@ def test_a_sweep_acts_for_the_one_who_made_the_checkpointer(make_saver):
         checkpointer.sweep_ttl()
     checkpointer._sweeper.stop()
     assert saver.threads() == ["bob"]
+
+
+# On an AuditedSaver
+
+
+@pytest.fixture(params=[None, b"k" * 16])
+def log(request, tmp_path):
+    with AuditLog(tmp_path / "log", digest_key=request.param) as log:
+        yield log
+
+
+@pytest.mark.sweep(3, of=("make_saver", "log", "make_policy"), in_turn=True)
+@pytest.mark.parametrize("make_policy", [None, lambda: policies.prefix({"ann": ""}), policies.owner])
+def test_it_keeps_its_deltas_and_each_put_is_recorded(make_saver, log, make_policy):
+    bare = make_saver("bare")
+    audited = make_saver("audited")
+    guarded = audited
+    if make_policy is not None:
+        guarded = AccessControlledSaver(audited, make_policy())
+    for saver in (bare, AuditedSaver(guarded, log)):
+        app = compile_graph(CheckpointSaver(saver))
+        result = app.invoke({"items": []}, config("t", "ann"))
+        assert len(result["items"]) == 40
+    if bare.measures_size:
+        # An owner in each checkpoint takes some bytes.
+        assert audited.size("t") < bare.size("t") * 1.2
+    records = log.records(operation="put", principal="ann", thread_id="t")
+    recorded = {record.checkpoint_id for record in records}
+    assert recorded.issuperset(info.id for info in audited.history("t"))
+    for record in records:
+        assert record.result == "ok"
+        assert record.digest
+    assert log.verify(audited).problems == ()
+
+
+@pytest.mark.sweep(1, of=("is_async", "log"), in_turn=True)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_answer_is_recorded_and_a_forged_one_is_found(make_saver, log, is_async):
+    saver = make_saver("a")
+    app = compile_graph(CheckpointSaver(AuditedSaver(saver, log)), lambda _: {"items": [interrupt("pay?")]}, rounds=1)
+
+    def run(given):
+        if is_async:
+            return asyncio.run(app.ainvoke(given, config("t", "ann")))
+        return app.invoke(given, config("t", "ann"))
+
+    assert run({"items": []})["__interrupt__"]
+    assert run(Command(resume="yes"))["items"] == ["yes"]
+    assert log.verify(saver).problems == ()
+    assert "yes" not in "".join(log.export())
+    latest = saver.list(RunnableConfig("t"))[0]
+    saver.put_writes(RunnableConfig("t", checkpoint_id=latest.id), {"forged": "yes"})
+    assert not log.verify(saver).ok
+
+
+def test_branches_that_write_at_once_and_deletes_are_recorded(make_saver, log):
+    saver = make_saver("a")
+    checkpointer = CheckpointSaver(AuditedSaver(saver, log))
+    app = graphs.parallel().compile(checkpointer=checkpointer)
+    for thread in ("t", "u"):
+        app.invoke({"log": []}, config(thread, "ann"))
+    checkpointer.copy_thread("t", "copy")
+    checkpointer.delete_thread("u")
+    checkpointer.prune(["t"], strategy="keep_latest")
+    assert log.verify(saver).problems == ()
+    assert [record.result for record in log.records(operation="delete")] == ["ok"]

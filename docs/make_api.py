@@ -34,6 +34,8 @@ MODULES = {
     "graphkit.pydantic_ai": "Agents of pydantic-ai",
     "graphkit.abc": "Contracts",
     "graphkit.saver_kit": "For writers of savers (provisional)",
+    "graphkit.codec": "The codec",
+    "graphkit.values": "Read-only values",
     "savers.log": "For writers of savers with deltas (provisional)",
     "graphkit.registry": "Names for savers and observers",
     "graphkit.testing": "Tests for savers",

@@ -585,7 +585,7 @@ def test_the_opener_takes_key_for_along(files):
 
 
 def test_an_invalid_choice_is_refused_and_no_key_is_shown():
-    with pytest.raises(CheckpointerConfigurationError, match="key_for must be a function"):
+    with pytest.raises(CheckpointerConfigurationError, match="key_for must be callable"):
         SubjectKeys(KEYS, key_for="ann")
     assert repr(KEYS["ann"]) not in repr(by_subject())
     with pytest.raises(CheckpointerConfigurationError, match="must not begin with"):

@@ -344,7 +344,12 @@ PROGRAM = """
 import unittest
 
 from graphkit.testing import SaverContract
-from tests.unit.test_contract_can_fail import SortsByClock
+from savers import MemorySaver
+
+
+class SortsByClock(MemorySaver):
+    def list(self, config=None):
+        return sorted(super().list(config), key=lambda one: one.created_at, reverse=True)
 
 
 class TestSorted(SaverContract, unittest.TestCase):
@@ -359,7 +364,7 @@ ORDER = "test_list_is_ordered_by_put_not_by_clock_or_id"
 )
 def test_a_failure_shows_the_expected_and_the_actual_value(tmp_path, command):
     tmp_path.joinpath("test_sorted.py").write_text(PROGRAM)
-    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     command = [sys.executable, "-m", *command]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1

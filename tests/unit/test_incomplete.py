@@ -270,7 +270,7 @@ def make_transfer(way, source):
     return lambda saver: import_threads(saver, lines)
 
 
-@pytest.mark.sweep(1, of="way", in_turn=True)
+@pytest.mark.sweep(2, of=("way", "stop"), in_turn=True)
 @pytest.mark.parametrize("stop", ["finished", "waiting", "crashed"])
 @pytest.mark.parametrize("way", ["copy", "import"])
 def test_no_moment_of_a_copy_to_another_store_leaves_a_thread_that_runs(store, way, stop, sweep, caplog):

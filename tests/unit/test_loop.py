@@ -215,8 +215,9 @@ def test_an_unmapped_condition_names_its_source(saver, result, mappings):
 
 def test_conditions_may_return_any_key_of_the_mappings():
     graph = make_graph({}, "START>a b>END", a=lambda s: None, b=lambda s: None)
-    graph.add_conditional_edges("a", lambda s: s["x"], {True: "b", ("x", "y"): END})
+    graph.add_conditional_edges("a", lambda s: s["x"], {True: "b", False: END, ("x", "y"): END})
     assert nodes_of(graph.compile().stream({"x": True})) == [START, "a", "b", END]
+    assert nodes_of(graph.compile().stream({"x": False})) == [START, "a", END]
     assert nodes_of(graph.compile().stream({"x": ("x", "y")})) == [START, "a", END]
 
 

@@ -349,6 +349,7 @@ FAULTS = {
     "raises": (lambda n: {"log": 1 // (2 - n)}, "item 2 of node 'm' failed: ZeroDivisionError"),
     "returns no update": (lambda n: {} if n != 2 else 3, "item 2 of node 'm' returned int"),
     "goes somewhere": (lambda n: {} if n != 2 else Command("m"), "item 2 of node 'm' returned a Command that goes to 'm'"),
+    "ends the run": (lambda n: {} if n != 2 else Command(END), "item 2 of node 'm' returned a Command that goes to"),
     "cannot be merged": (lambda n: {} if n != 2 else {"strict": "x"}, "the update of item 2 of 'm' cannot be merged"),
 }  # fmt: skip
 

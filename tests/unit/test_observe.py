@@ -141,6 +141,25 @@ def test_a_blocked_observer_delays_no_other_and_is_abandoned(blocked, caplog):
     assert len(blocked.got) <= 1, "and nothing is handed over after close"
 
 
+def test_close_waits_as_long_as_an_observer_makes_progress():
+    go, got = threading.Semaphore(0), []
+    outbox = Outbox([lambda event: go.acquire() and got.append(event)])
+    for _ in range(3):
+        outbox.post("x", "info")
+    (line,) = outbox._subscriptions
+    join = line.thread.join
+
+    def join_for_one_event(timeout):
+        handled = line.handled
+        go.release()
+        while line.thread.is_alive() and line.handled == handled:
+            join(0.001)
+
+    line.thread.join = join_for_one_event
+    outbox.close(60)
+    assert len(got) == 3
+
+
 def test_what_does_not_fit_is_dropped_counted_and_logged_once(blocked, caplog):
     outbox = Outbox([blocked])
     outbox.post("first", "info")

@@ -84,6 +84,9 @@ def test_the_command_line_shows_what_has_no_time_and_no_reason(words, tmp_path):
 @pytest.mark.sweep(ALL)
 def test_what_is_no_failure_and_no_cancel_is_none_in_a_summary(saver):
     saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={}))
+    saver.put_writes(CONFIG, {"write:-1:t": {"no": "record"}, "write:-3:t": 5})  # keys like those of LangGraph
+    assert saver.interrupts("t") == []
+    assert saver.summary(CONFIG).failure is None
     saver.put_writes(CONFIG, {"failure": "text", "cancelled": "text"})
     summary = saver.summary(CONFIG)
     assert (summary.failure, summary.cancellation) == (None, None)

@@ -240,7 +240,7 @@ def test_a_run_begins_while_a_thread_is_pruned():
     saver.may_prune.clear()
     has_run = threading.Event()
     app = make_app(saver, a=lambda state: has_run.set())
-    with serving(Worker(saver, app, policy=KEEP_TWO)):
+    with serving(Worker(saver, app, policy=KEEP_TWO, interval=0.01)):
         assert saver.pruning.wait(PATIENCE)
         app.submit({}, RunnableConfig("new"))
         assert has_run.wait(PATIENCE)

@@ -29,6 +29,7 @@ from tests.support.graphs import (
     CONFIG,
     LOG,
     both,
+    close,
     close_at,
     connect,
     is_chunk,
@@ -154,7 +155,12 @@ def test_nothing_may_come_after_it(saver, kind, late):
 def test_closing_the_stream_in_the_middle(saver, how, kind):
     talker = Talker("x", "y")
     graph = make_chain(a=lambda state: {"log": "a"}, g=talker.node(kind)).compile(checkpoint_saver=saver)
-    close_at(graph, is_chunk, how=how)
+
+    async def aclose(stream):
+        await stream.aclose()
+        assert talker.closed == 1, "before the event loop ends, which closes all generators"
+
+    close_at(graph, is_chunk, how=how, act=close if how == "sync" else aclose)
     assert (talker.began, talker.closed) == (1, 1)
     assert saver.get(CONFIG).node_id == "a"
     assert status_of(saver) == "stalled"

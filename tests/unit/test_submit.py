@@ -8,8 +8,20 @@ from typing import Annotated, TypedDict
 import pytest
 
 import graphkit.worker
-from graphkit import END, RESET, START, Channels, GraphResume, RunnableConfig, StateGraph, interrupt, operations
+from graphkit import (
+    END,
+    RESET,
+    START,
+    Channels,
+    Checkpoint,
+    GraphResume,
+    RunnableConfig,
+    StateGraph,
+    interrupt,
+    operations,
+)
 from graphkit.errors import (
+    CheckpointConflictError,
     CheckpointerConfigurationError,
     CheckpointNotFoundError,
     CheckpointSerializationError,
@@ -343,6 +355,13 @@ def test_the_key_of_a_given_thread_holds_for_that_thread(app, saver):
     app.submit({"log": "two"}, T, key="other")
     app.submit({"log": "one"}, RunnableConfig("u"), key="k")
     assert [status(saver), status(saver, "u")] == ["queued", "queued"]
+
+
+def test_an_incomplete_thread_is_not_the_run_of_its_key(saver):
+    incomplete = Checkpoint(node_id="a", next_node_id="b", state={}, metadata={"graphkit:incomplete": {}})
+    saver.put(submit(MemorySaver(), {}, key="k"), incomplete)
+    with pytest.raises(CheckpointConflictError, match="incomplete"):
+        submit(saver, {}, key="k")
 
 
 def test_a_key_outlives_a_prune_and_a_release():

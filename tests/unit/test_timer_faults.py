@@ -85,7 +85,7 @@ def test_without_a_fault(tmp_path):
 
 @pytest.mark.parametrize("fault", ["refused", "killed before", "killed after"])
 def test_a_fault_at_each_write(tmp_path, fault, sweep):
-    for nth in range(0, 24, sweep.count(1, 4)):
+    for nth in range(0, 24, sweep.count(1, 6)):
         left = [nth]
 
         def fail(left=left):

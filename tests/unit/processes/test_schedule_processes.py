@@ -180,7 +180,7 @@ def test_a_worker_is_restarted_around_a_due_time(saver, start, clock, sweep):
     """It ends at any moment; its successor begins before or after that."""
     schedules.add(saver, "hourly", "0 * * * *", {}, created_at=BEGIN)
     random = Random(58)
-    rounds = sweep.count(150, 12)
+    rounds = sweep.count(150, 6)
     stages = Counter()
     due = BEGIN - HOUR / 2
     threads = []

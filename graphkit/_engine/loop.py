@@ -285,7 +285,10 @@ class Run:
             if has_declared_stops and self.may_stop:
                 stop = self._find_declared_stop()
                 if stop is not None:
-                    yield from history.record_interrupt(stop.node_id, stop.when, "")
+                    # No human sees the stop of a run that ends as cancelled: its resume stops here.
+                    yield from control.look_at_stop()
+                    if control.cancellation is None:
+                        yield from history.record_interrupt(stop.node_id, stop.when, "")
             if self.must_emit:
                 if runner.dispatched_outputs:
                     yield from runner.emit_all(runner.dispatched_outputs)

@@ -39,7 +39,6 @@ from graphkit._saver.status import find_next_time, grant_cancel_request
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import (
     ANSWER,
-    DECLARED_STOPS,
     GRAPH_ID,
     INTERRUPT,
     REMINDED,
@@ -576,9 +575,6 @@ class Worker:
             is_runnable = latest.status == "sleeping" if time is None else time <= self._now()
             if time is not None and not is_runnable:
                 self._set_alarm(config.thread, time)
-            # A resume would end a pause, which the outermost history has. It passes no stop of a nested graph.
-            stops = [stop.when for stop in self.saver.interrupts(config) if not stop.checkpoint_ns]
-            is_runnable = is_runnable and DECLARED_STOPS.isdisjoint(stops)
         elif latest.status == "finished":
             # A run that stopped after its last node may have yet to act on an answer.
             writes = self.saver.get_writes(config.with_check_point_id(latest.id))

@@ -330,6 +330,7 @@ class RunHistory:
         stores_at_exit: whether nothing is stored before the run stops.
         outer_execution: identifies the node of the outer run that this run is; None if there is no
             outer run.
+        is_in_branch: whether an outer run has it in a branch, and records a pause for all branches.
         passable_stops: of a nested run, the ids of its declared stops that a resume passes: those that the
             outer runs have recorded, so that a caller may have seen them; None if there is no outer run.
         held_locks: the keys of the run locks that this run and the outer runs hold.
@@ -384,6 +385,7 @@ class RunHistory:
         """The slot of time in which the latest checkpoint was made; its first one is a mailbox. -1 until the
         run has stored a checkpoint that is no copy of the one that it resumed: each until then is a mailbox."""
         self.outer_execution: str | None = None
+        self.is_in_branch = False
         self.passable_stops: frozenset[str] | None = None
         self.held_locks: frozenset[object] = frozenset()
         self.listener: Callable[[Any], None] | None = None
@@ -418,6 +420,7 @@ class RunHistory:
             program, config, saver, outer_state=state, run_id=self.metadata.run_id, control=self.control
         )
         nested.outer_execution = f"{self.execution_start()}/{key}"
+        nested.is_in_branch = self.is_in_branch or key != ""
         recorded = frozenset(subgraph_interrupts(self.writes))
         nested.passable_stops = recorded if self.passable_stops is None else recorded & self.passable_stops
         nested.stores_at_exit = self.stores_at_exit

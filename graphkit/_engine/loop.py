@@ -285,7 +285,10 @@ class Run:
             if has_declared_stops and self.may_stop:
                 stop = self._find_declared_stop()
                 if stop is not None:
-                    yield from history.record_interrupt(stop.node_id, stop.when, "")
+                    # No human sees the stop of a run that ends as cancelled: its resume stops here.
+                    yield from control.look_at_stop()
+                    if control.cancellation is None:
+                        yield from history.record_interrupt(stop.node_id, stop.when, "")
             if self.must_emit:
                 if runner.dispatched_outputs:
                     yield from runner.emit_all(runner.dispatched_outputs)
@@ -499,7 +502,7 @@ class Run:
         """End a run that waits for a human, or was asked to stop.
 
         Raises:
-            Halt: this is a nested run, and the outer run ends as cancelled, or records the pause.
+            Halt: this is a nested run, and an outer run ends as cancelled, or records the pause.
         """
         history = self.history
         if history.outer_execution is None:
@@ -508,8 +511,8 @@ class Run:
                 yield from history.record(history.grant_requests())
         cancellation = self.control.cancellation
         own_stops = {**unanswered_interrupts(history.writes), **unanswered_timers(history.writes)}
-        is_waiting = own_stops or self.nested_interrupts
-        if history.outer_execution is not None and (cancellation is not None or not is_waiting):
+        leaves_pause = history.is_in_branch and not own_stops and not self.nested_interrupts
+        if leaves_pause or (cancellation is not None and history.outer_execution is not None):
             yield from history.record({})  # the position, and what was deferred
             raise Halt
         if cancellation is None:
@@ -529,9 +532,10 @@ class Run:
         history = self.history
         yield from history.record_deferred(is_stopping=True)
         # Beside a question of another branch, too: its deadline must not end the pause, and its answer neither.
-        if self.control.has_left_work and history.outer_execution is None:
+        if self.control.has_left_work and not history.is_in_branch:
             node_id = self.next_node_id or history.position.node_id
             yield from history.record_interrupt(node_id, "before", "", metadata={"reason": "pause"})
+            self.control.has_left_work = False  # else an outer run would record it again
         waiting = {**unanswered_interrupts(history.writes), **unanswered_timers(history.writes)}
         state = self.state.schema.state_factory(self.state.data)
         interrupts = [

@@ -383,6 +383,7 @@ def split_resume(resume: GraphResume, waiting: Mapping[str, Any], nested: Mappin
     value = resume.value
     own_value: Any = ABSENT
     asks_itself = not all(map(is_pause, waiting.values()))  # any resume ends a pause
+    namespaces = set(nested.values())
     values: dict[str, Any] = {}
     known = dict.fromkeys((*waiting, *nested))
     if isinstance(value, Mapping) and value and all(key in known for key in value):
@@ -394,16 +395,14 @@ def split_resume(resume: GraphResume, waiting: Mapping[str, Any], nested: Mappin
                 values.setdefault(nested[interrupt_id], {})[interrupt_id] = answer
         own_value = own or ABSENT
     elif value is not ABSENT:  # without ids, it is for the only interrupt that waits
-        if asks_itself or len(nested) > 1:
+        if asks_itself or len(namespaces) > 1:
             ids = ", ".join(map(repr, known))
             raise GraphRunnerError(f"several interrupts wait: resume with a mapping of id to answer; the ids are {ids}")
-        (namespace,) = nested.values()
-        values[namespace] = value
+        values = dict.fromkeys(namespaces, value)
     # An update is for this graph if it waits itself, and otherwise for the nested graph that does.
     own_update = resume.update
     updates: dict[str, Mapping[str, Any] | None] = {}
     if resume.update is not None and not asks_itself:
-        namespaces = set(nested.values())
         if len(namespaces) > 1:
             raise GraphRunnerError(
                 f"several subgraphs wait ({', '.join(sorted(map(repr, namespaces)))}): "

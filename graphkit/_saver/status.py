@@ -35,6 +35,7 @@ from graphkit._records.output import CheckpointInfo
 from graphkit._saver.langgraph_writes import is_langgraph, list_asking_tasks
 from graphkit._saver.writes import (
     CANCELLED,
+    DECLARED_STOPS,
     FAILURE,
     derive_stop,
     is_cancelled,
@@ -187,10 +188,11 @@ def find_next_time(saver: BaseCheckpointSaver, config: RunnableConfig) -> dateti
     """Return when a run that has stopped goes on by itself, for a timer or a deadline, here or in a nested graph.
 
     None if it waits for humans only, or was cancelled; or if a nested graph has answers that the outer one
-    has not taken.
+    has not taken. At a pause or a declared stop, a history waits for a human, whatever its branches wait for.
     """
     writes = saver.get_writes(config)
-    if is_cancelled(writes):
+    stops = {stop["when"] for stop in unanswered_interrupts(writes).values()}
+    if is_cancelled(writes) or not DECLARED_STOPS.isdisjoint(stops):
         return None
     nested = {*subgraph_stops(writes).values()}
     inside = [find_next_time(saver, config.replace(checkpoint_ns=name, checkpoint_id=None)) for name in nested]

@@ -32,6 +32,7 @@ from graphkit._saver.writes import (
     is_cancelled,
     is_incomplete,
     time_or_none,
+    unanswered_interrupts,
 )
 from graphkit.errors import (
     CheckpointCorruptionError,
@@ -623,8 +624,8 @@ class PollingWatch(Watch):
                 yield Change("checkpoint", thread, namespace, checkpoint=info, at=info.created_at)
             writes = self._set_bookmark(key, info.id, version)
             if any(name == CANCELLED and not is_none for name, is_none, _ in reported) and not is_cancelled(writes):
-                # The run goes on, and its questions wait again.
-                reported = frozenset(key for key in reported if key[0].partition(":")[0] + ":" not in _STOP_KINDS)
+                waiting = unanswered_interrupts(writes)  # again, because the run goes on
+                reported = frozenset(record for record in reported if record[0].removeprefix(INTERRUPT) not in waiting)
             new = _make_write_keys(writes) - reported
             names = {name for name, _, _ in new}
             new_writes = {name: value for name, value in writes.items() if name in names}

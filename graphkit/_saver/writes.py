@@ -200,14 +200,15 @@ def follow_namespaces(
         read_history: returns the history of a namespace, newest first, and its pending writes.
     """
     found: list[str] = []
-    newest: set[str] = set()
+    latest: set[tuple[str, datetime]] = set()
     candidates = [*dict.fromkeys(first)]
     for namespace in candidates:  # grows inside the loop: each namespace names the nested ones
         history, writes = read_history(namespace)
         # A saver that keeps one history for each thread gives it for every namespace: following it would never end.
-        if not history or history[0].id in newest:
+        # By the time, too: checkpoints made by hand may have the same id in each namespace.
+        if not history or (history[0].id, history[0].created_at) in latest:
             continue
-        newest.add(history[0].id)
+        latest.add((history[0].id, history[0].created_at))
         found.append(namespace)
         nodes = dict.fromkeys(name for each in history for name in (each.node_id, each.next_node_id))
         nested = [subgraph_namespace(namespace, node_id) for node_id in nodes if node_id is not None]

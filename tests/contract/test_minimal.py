@@ -64,6 +64,14 @@ def test_a_saver_without_namespaces_has_the_root_only():
     assert saver.delete("u")
 
 
+def test_namespaces_with_checkpoints_of_the_same_id_are_found():
+    saver = ListSaver()
+    for namespace in ("", "a", "a/b"):
+        config = RunnableConfig("t", checkpoint_ns=namespace)
+        saver.put(config, made(id="1", node_id="a" if not namespace else "b"))
+    assert saver.namespaces("t") == ["", "a", "a/b"]
+
+
 # Writers at once
 
 

@@ -155,6 +155,20 @@ def test_a_resume_goes_on(saver, how):
     assert saver.summary(CONFIG).cancellation is None
 
 
+@both
+@pytest.mark.parametrize("embedded", [False, True])
+def test_a_resume_makes_the_declared_stop_that_the_cancelled_run_had_reached(saver, how, embedded):
+    graph = make_chain(a=Canceller(saver), b=log_node("b"))
+    options = {"interrupt_before": ["b"]}
+    app = (make_chain(sub=graph.compile(**options)) if embedded else graph).compile(
+        checkpoint_saver=saver, **({} if embedded else options)
+    )
+    assert run(app, {}, how=how).is_cancelled
+    stop = run(app, None, how=how)
+    assert (stop.node, stop.when, stop.state["log"]) == ("b", "before", ["a"])
+    assert run(app, None, how=how).state["log"] == ["a", "b"]
+
+
 def test_a_run_in_its_last_node_finishes(saver):
     a = Canceller(saver)
     last = make_app(saver, a=a).invoke_final({}, CONFIG)

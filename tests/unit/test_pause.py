@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import END, InterruptionMetadata, RunnableConfig
+from graphkit import END, GraphResume, InterruptionMetadata, RunnableConfig
 from savers import FileSystemSaver
 from tests.support.graphs import (
     CONFIG,
@@ -94,6 +94,19 @@ def test_inside_a_subgraph_and_a_fork(saver, how):
     assert run(compiled, None, how=how).state["log"] == ["p", "q", "b", "j"]
     assert runs == ["q"]
     assert len(p.asked) == 1
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("answer", [GraphResume({"log": "x"}), GraphResume(update={"log": "x"})])
+def test_a_paused_nested_graph_gets_the_correction(saver, answer, depth):
+    p = Pauser("p")
+    graph = make_chain(p=p, q=lambda state: {"log": f"after {state['log'][-1]}"})
+    for _ in range(depth):
+        graph = make_chain(sub=graph.compile(), r=log_node("r"))
+    compiled = p.graph = graph.compile(checkpoint_saver=saver)
+
+    assert compiled.invoke_final({}, CONFIG).node == "q"
+    assert compiled.invoke(answer, CONFIG)["log"] == ["p", "x", "after x"] + ["r"] * depth
 
 
 @both

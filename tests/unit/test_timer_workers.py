@@ -231,8 +231,8 @@ def test_a_timer_goes_on_and_passes_no_declared_stop_in_another_branch(saver, cl
     assert log_of(saver) == ["s", "no", "shipped", "j"]
 
 
-def make_paused(saver, clock, ask, *, has_timer=False):
-    """Return a graph whose run was paused in one branch while the others wait."""
+def make_paused(saver, clock, ask, *, depth, has_timer=False):
+    """Return a graph whose run was paused in one branch while the others wait; perhaps a nested one."""
 
     def work(state):
         app.pause(T)
@@ -240,19 +240,22 @@ def make_paused(saver, clock, ask, *, has_timer=False):
 
     naps = nap(HOUR) if has_timer else log_node("awake")
     graph = make_graph(LOG, "START>s s>ask,nap,b b>c c>j ask>j nap>j j>END", ask=ask, nap=naps, b=work)
+    for _ in range(depth):
+        graph = make_chain(sub=graph.compile())
     app = graph.compile(checkpoint_saver=saver, clock=clock)
     app.invoke({}, T)
     return app
 
 
+@pytest.mark.parametrize("depth", range(3))
 @pytest.mark.parametrize("waits", ["question", "nested question", "timer"])
-def test_no_time_ends_a_pause(saver, clock, waits):
+def test_no_time_ends_a_pause(saver, clock, waits, depth):
     ask = asking("?", deadline=HOUR, default="no")
     if waits == "nested question":
         ask = make_chain(inner=ask).compile()
     if waits == "timer":
         ask = asking("?")
-    app = make_paused(saver, clock, ask, has_timer=waits == "timer")
+    app = make_paused(saver, clock, ask, depth=depth, has_timer=waits == "timer")
     clock.advance(HOUR)
     assert Worker(saver, app).run(once=True) == 0
     assert status(saver) == "interrupted"
@@ -260,10 +263,11 @@ def test_no_time_ends_a_pause(saver, clock, waits):
     assert app.invoke(answer, T)["log"] == ["s", "no", "awake", "b", "c", "j"]
 
 
+@pytest.mark.parametrize("depth", range(3))
 @pytest.mark.parametrize("embedded", [False, True])
-def test_an_answer_without_an_id_is_for_the_question_and_not_for_the_pause(saver, clock, embedded):
+def test_an_answer_without_an_id_is_for_the_question_and_not_for_the_pause(saver, clock, embedded, depth):
     ask = make_chain(inner=asking("?")).compile() if embedded else asking("?")
-    app = make_paused(saver, clock, ask)
+    app = make_paused(saver, clock, ask, depth=depth)
     assert app.invoke(GraphResume("yes"), T)["log"] == ["s", "yes", "awake", "b", "c", "j"]
 
 

@@ -14,7 +14,7 @@ from graphkit import END, Checkpoint, NodeExecutionError, RunnableConfig, operat
 from graphkit.errors import CheckpointerConfigurationError
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver, VersionedMemorySaver
 from tests.support.checkpoints import make_interrupt
-from tests.support.graphs import FlakyNode, asking, make_chain
+from tests.support.graphs import LOG, FlakyNode, asking, make_chain, make_graph
 from tests.support.workers import PATIENCE
 
 T = RunnableConfig("t")
@@ -118,13 +118,16 @@ def test_a_run_that_fails_again_at_a_checkpoint_is_reported_again():
 
 def test_a_question_that_waits_again_after_a_cancel_is_reported_again():
     saver = MemorySaver()
-    app = make_chain(a=asking("?")).compile(checkpoint_saver=saver)
+    graph = make_graph(LOG, "START>s s>a,b a>j b>j j>END", a=asking("?"), b=asking("answered"))
+    app = graph.compile(checkpoint_saver=saver)
     app.invoke({}, T)
+    operations.answer(saver, T, "yes", interrupt=saver.interrupts(T)[1].id)
     with saver.watch("t", interval=0.001) as changes:
         operations.cancel(saver, T)
         assert read_kinds(changes, 1) == ["cancel"]
         app.resume(T)
-        assert read_kinds(changes, 1) == ["interrupt"]
+        assert changes.get(60).value["payload"] == "?"
+        assert read_kinds(changes, 1) == ["progress"]
         assert changes.get(0.01) is None
 
 

@@ -219,19 +219,21 @@ def _prune_idle(
     found = saver.threads(released=True) if only is None else [only]
     threads = [thread_id for thread_id in sorted(found) if thread_id == only or not is_schedule(thread_id)]
     failed = _collect_failures(saver, "delete", threads)
+    # The run of a queued or sleeping thread is still to go on, perhaps at a later time.
+    kept = {"queued", "sleeping"} if interrupted else {"queued", "sleeping", "interrupted"}
     sizes: dict[str, int] = {}
     statuses: dict[str, str | None] = {}
     for thread_id in threads:
         # The same moment before and after the question: the user confirms these threads, however long the answer takes.
         with failed.catch(thread_id):
             for idle_id in saver.delete_idle(thread_id, idle_since=idle_since, dry_run=True):
-                sizes[idle_id] = saver.size(idle_id)
-                statuses[idle_id] = _find_status(saver, idle_id)
+                status = _find_status(saver, idle_id)
+                if status not in kept:
+                    sizes[idle_id] = saver.size(idle_id)
+                statuses[idle_id] = status
     waiting = [thread_id for thread_id, status in statuses.items() if status == "interrupted"]
-    # The run of a queued or sleeping thread is still to go on, perhaps at a later time.
-    kept = {"queued", "sleeping"} if interrupted else {"queued", "sleeping", "interrupted"}
-    chosen = [thread_id for thread_id, status in statuses.items() if status not in kept]
-    size = sum(sizes[thread_id] for thread_id in chosen)
+    chosen = [*sizes]
+    size = sum(sizes.values())
     data: Row = {"deleted": chosen, "waiting": waiting, "size": size, "dry_run": dry_run}
     idle = f"idle for {age}"
     if waiting:

@@ -583,7 +583,8 @@ class CompiledGraph(JavaNames, Generic[StateT]):
 
     def _make_snapshot(self, config: RunnableConfig, checkpoint: Checkpoint) -> StateSnapshot[StateT]:
         read_state = partial(self._read_state, config, checkpoint)
-        return StateSnapshot(checkpoint, config, read_state, self._find_waiting_interrupts)
+        find_waiting = partial(self._find_waiting_interrupts, checkpoint.created_at)
+        return StateSnapshot(checkpoint, config, read_state, find_waiting)
 
     def _read_state(self, config: RunnableConfig, checkpoint: Checkpoint, _stored: Any) -> StateT:
         """Return the state of a checkpoint as nodes receive it: migrated, as a state object."""
@@ -592,11 +593,11 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         state.move_to(checkpoint, program.options.migrations)
         return cast("StateT", state.schema.state_factory(state.data))
 
-    def _find_waiting_interrupts(self, config: RunnableConfig) -> Sequence[WaitingInterrupt]:
+    def _find_waiting_interrupts(self, created_at: datetime, config: RunnableConfig) -> Sequence[WaitingInterrupt]:
         """Return the pending interrupts of a checkpoint, and those in nested graphs for which it waits."""
         saver = self._find_history(config).saver
         writes = saver.get_writes(config)
-        found = waiting_interrupts(config, writes)
+        found = waiting_interrupts(config, writes, created_at)
         if is_cancelled(writes):
             return found
         nested = subgraph_interrupts(writes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
@@ -22,11 +21,8 @@ from graphkit._records.config import (
     resolve_thread_id,
 )
 from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
-from graphkit._saver.incomplete import (
-    copy_thread,
-    remove_by_rewriting,
-)
-from graphkit._saver.langgraph_writes import EARLY_WRITES, is_langgraph, waiting_interrupts as langgraph_interrupts
+from graphkit._saver.incomplete import copy_thread, remove_by_rewriting
+from graphkit._saver.langgraph_writes import EARLY_WRITES
 from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_writes
 from graphkit._saver.run_lock import (
     HeldRunLock,
@@ -278,13 +274,9 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             writes: the pending writes of the latest checkpoint.
         """
         config = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
-        waiting: Sequence[WaitingInterrupt] = ()
-        if is_langgraph(latest.metadata):
-            waiting = langgraph_interrupts(config, writes, latest.created_at)
-        elif writes and subgraph_interrupts(writes):
+        waiting: Sequence[WaitingInterrupt] = waiting_interrupts(config, writes, latest.created_at)
+        if subgraph_interrupts(writes):
             waiting = self.interrupts(latest.thread_id)
-        elif writes:
-            waiting = waiting_interrupts(config, writes)
         if not latest.status:
             latest = with_status(self, latest, writes)
         return HistorySummary(latest, count, tags, tuple(waiting), find_failure(writes), find_cancellation(writes))
@@ -607,18 +599,14 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             config = RunnableConfig(thread)
         else:
             config = RunnableConfig.of(thread).with_check_point_id(None)
-        deadline = math.inf
-        if timeout is not None:
-            deadline = monotonic() + parse_timeout(timeout)
+        deadline = None if timeout is None else monotonic() + parse_timeout(timeout)
         has_timed_out = False
         with self.watch(config, interval=interval) as changes:
             pending = find_interrupt_ids(self, config)
             while not pending.isdisjoint(find_interrupt_ids(self, config)):
                 if has_timed_out:
                     return False
-                remaining = None
-                if timeout is not None:
-                    remaining = max(0.0, deadline - monotonic())
+                remaining = None if deadline is None else max(0.0, deadline - monotonic())
                 # A watch that polls may not have read since an answer came.
                 has_timed_out = changes.get(remaining) is None
         return True

@@ -15,10 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from importlib import import_module
-from typing import Any, Final, NamedTuple
-
-from graphkit._records.config import RunnableConfig
-from graphkit._records.output import WaitingInterrupt
+from typing import Any, Final
 
 MADE_BY: Final = "graphkit:made_by"
 """The metadata key of threads that another engine writes: the name of that engine."""
@@ -71,23 +68,21 @@ def derive_stop(writes: Mapping[str, Any]) -> str:
     return ""
 
 
-class Question(NamedTuple):
-    """What a task of LangGraph asks with `interrupt()`."""
-
-    id: str
-    """The id of LangGraph's Interrupt; that of the task if the payload cannot be read here."""
-    node_id: str
-    payload: Any
-    """A sentence if it cannot be read here."""
-
-
 def list_asking_tasks(writes: Mapping[str, Any]) -> Sequence[str]:
     """Return the ids of the tasks whose questions wait for an answer."""
     return _list_open_tasks(writes, _INTERRUPT)
 
 
-def find_questions(writes: Mapping[str, Any]) -> Iterator[Question]:
-    """Yield the questions of LangGraph's tasks that wait for an answer."""
+def find_questions(writes: Mapping[str, Any], asked_at: datetime | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the questions of LangGraph's tasks that wait for an answer: an id, and the record of an interrupt.
+
+    The id is that of LangGraph's Interrupt, or of the task if the payload cannot be read here; then the
+    payload is a sentence.
+
+    Args:
+        writes: the pending writes of a checkpoint.
+        asked_at: what stands for the time of the question, which LangGraph does not store.
+    """
     for task_id, path, type_name, data in _read_writes(writes, _INTERRUPT):
         payloads: Mapping[str, Any] | None = {task_id: NOT_INSTALLED}
         serializer = load_serializer()
@@ -96,32 +91,8 @@ def find_questions(writes: Mapping[str, Any]) -> Iterator[Question]:
         if payloads is None:
             payloads = {task_id: f"not readable here: LangGraph's serializer wrote it as {type_name}"}
         for interrupt_id, payload in payloads.items():
-            yield Question(interrupt_id, _name_node(path), payload)
-
-
-def waiting_interrupts(
-    config: RunnableConfig, writes: Mapping[str, Any], created_at: datetime
-) -> list[WaitingInterrupt]:
-    """Return the questions that wait at a checkpoint as interrupts.
-
-    Args:
-        config: names the checkpoint.
-        writes: its pending writes.
-        created_at: when it was made. LangGraph does not store when a question was asked.
-    """
-    return [
-        WaitingInterrupt(
-            thread_id=config.thread,
-            checkpoint_ns=config.checkpoint_ns,
-            checkpoint_id=config.checkpoint_id or "",
-            node_id=question.node_id,
-            when="inside",
-            id=question.id,
-            payload=question.payload,
-            created_at=created_at,
-        )
-        for question in find_questions(writes)
-    ]
+            node_id = _name_node(path)
+            yield interrupt_id, {"node_id": node_id, "when": "inside", "payload": payload, "created_at": asked_at}
 
 
 def _read_writes(writes: Mapping[str, Any], index: int) -> Iterator[tuple[str, str, str, bytes]]:

@@ -478,9 +478,8 @@ def iter_changes(
         elif key.startswith(TASK):
             last_task = key
     # Of LangGraph's tasks, the outer graph has those of nested graphs, too.
-    for question in langgraph_writes.find_questions(writes):
-        value = {"node_id": question.node_id, "when": "inside", "payload": question.payload, "created_at": written_at}
-        yield make_change("interrupt", id=question.id, value=value, at=written_at)
+    for id, question in langgraph_writes.find_questions(writes, written_at):  # noqa: A001 - the same
+        yield make_change("interrupt", id=id, value=question, at=written_at)
     failure = langgraph_writes.find_failure(writes)
     if failure is not None:
         yield make_change("failure", value=failure, at=written_at)

@@ -384,19 +384,22 @@ def next_update_key(writes: Mapping[str, Any]) -> str:
     return f"{UPDATE}{sum(key.startswith(UPDATE) for key in writes)}"
 
 
-def waiting_interrupts(config: RunnableConfig, writes: Mapping[str, Any]) -> list[WaitingInterrupt]:
-    """Return the pending interrupts of one checkpoint.
+def waiting_interrupts(
+    config: RunnableConfig, writes: Mapping[str, Any], created_at: datetime
+) -> list[WaitingInterrupt]:
+    """Return the pending interrupts of one checkpoint, LangGraph's among them.
 
     A run that was cancelled waits for no answer.
 
     Args:
         config: names the checkpoint.
         writes: its pending writes.
+        created_at: when it was made.
     """
     if is_cancelled(writes):
         return []
-    waiting = unanswered_interrupts(writes)
-    return [to_waiting_interrupt(config, key, interrupt) for key, interrupt in waiting.items()]
+    waiting = [*unanswered_interrupts(writes).items(), *langgraph_writes.find_questions(writes, created_at)]
+    return [to_waiting_interrupt(config, key, interrupt) for key, interrupt in waiting]
 
 
 def to_waiting_interrupt(config: RunnableConfig, interrupt_id: str, interrupt: Mapping[str, Any]) -> WaitingInterrupt:
@@ -441,13 +444,9 @@ def find_waiting_interrupts(latest: Mapping[str, LatestCheckpoint]) -> list[Wait
     if "" in latest and is_cancelled(latest[""].writes):
         return found
     for namespace, checkpoint in latest.items():
-        if langgraph_writes.is_langgraph(checkpoint.metadata):
-            if not namespace:
-                found += langgraph_writes.waiting_interrupts(
-                    checkpoint.config, checkpoint.writes, checkpoint.created_at
-                )
+        if namespace and langgraph_writes.is_langgraph(checkpoint.metadata):
             continue
-        waiting = waiting_interrupts(checkpoint.config, checkpoint.writes)
+        waiting = waiting_interrupts(checkpoint.config, checkpoint.writes, checkpoint.created_at)
         if OUTER_EXECUTION in checkpoint.metadata:
             outer_namespace = namespace
             while outer_namespace:

@@ -12,7 +12,7 @@ import click
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.langgraph_writes import NOT_INSTALLED, is_langgraph, waiting_interrupts as langgraph_interrupts
+from graphkit._saver.langgraph_writes import NOT_INSTALLED, is_langgraph
 from graphkit._saver.status import find_next_time, public_metadata
 from graphkit._saver.writes import ANSWER, UPDATE, find_cancellation, find_failure, time_or_none, waiting_interrupts
 from graphkit._values.frozen import to_plain
@@ -155,10 +155,7 @@ def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
     None of it costs more in a long history.
     """
     writes = saver.get_writes(config)
-    if is_langgraph(checkpoint.metadata):
-        waiting = langgraph_interrupts(config, writes, checkpoint.created_at)
-    else:
-        waiting = waiting_interrupts(config, writes)
+    waiting = waiting_interrupts(config, writes, checkpoint.created_at)
     cancellation = find_cancellation(writes) or {}
     failure = dict(find_failure(writes) or {})
     traceback = failure.pop("traceback", None)

@@ -422,13 +422,9 @@ def lineage(history: Sequence[CheckpointInfo], checkpoint_id: str) -> list[Check
     by_id = {info.id: info for info in reversed(history)}
     path: list[CheckpointInfo] = []
     current = by_id.get(checkpoint_id)
-    while current is not None:
+    while current is not None and len(path) <= len(by_id):  # a damaged or foreign history may have a cycle
         path.append(current)
-        if current.parent_id is None:
-            break
-        if len(path) > len(by_id):  # a damaged or foreign history may have a cycle
-            break
-        current = by_id.get(current.parent_id)
+        current = by_id.get(current.parent_id or "")
     path.reverse()
     return path
 

@@ -29,31 +29,30 @@ class HeldRunLock:
     object on the same store does not hold it.
     """
 
-    __slots__ = ("_is_open", "_key", "_pid", "_running", "saver")
+    __slots__ = ("_key", "_pid", "_running", "saver")
 
     def __init__(self, key: object, saver: object) -> None:
         self.saver = saver
         self._key = key
-        self._is_open = False
-        self._pid = 0
+        self._pid: int | None = None
+        """The process that holds the lock."""
         self._running = threading.Lock()
 
     @property
     def is_open(self) -> bool:
         """Whether the lock is held: not in a forked child or in a task that outlives the block."""
-        return self._is_open and self._pid == os.getpid()
+        return self._pid == os.getpid()
 
     @contextmanager
     def hold(self, lock: AbstractContextManager[object]) -> Iterator[None]:
         """Take the lock itself, and let the calling code, and the tasks that it starts, enter it again in the block."""
         with lock:
             self._pid = os.getpid()
-            self._is_open = True
             _LOCKS_BY_KEY.set({**_LOCKS_BY_KEY.get(), self._key: self})
             try:
                 yield
             finally:
-                self._is_open = False
+                self._pid = None
                 others = {key: lock for key, lock in _LOCKS_BY_KEY.get().items() if lock is not self}
                 _LOCKS_BY_KEY.set(others)
 

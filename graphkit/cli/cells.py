@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import WaitingInterrupt
@@ -16,10 +16,6 @@ from graphkit.cli.context import CliContext
 from graphkit.cli.stores import hide_passwords
 from graphkit.cli.values import abbreviate, describe_payload, escape, format_value
 from graphkit.errors import CheckpointerConfigurationError
-
-if TYPE_CHECKING:
-    from graphkit.cli.context import CliContext
-
 
 Kind = Literal[
     "text",
@@ -86,17 +82,14 @@ def _format_failure(_context: CliContext, failure: Mapping[str, Any]) -> str:
     return describe_failure(failure, f" in {escape(str(node_id))}" if node_id else "")
 
 
+_WHOLE_KINDS: Final[tuple[Kind, ...]] = ("name", "status", "id", "whole", "tree")
 _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
     "age": _format_timestamp,
     "time": _format_time,
     "bytes": lambda _, size: format_bytes(size),
     "seconds": lambda _, seconds: format_duration(seconds),
     "number": lambda _, number: str(number),
-    "name": lambda _, text: escape(text),
-    "status": lambda _, text: escape(text),
-    "id": lambda _, text: escape(text),
-    "whole": lambda _, value: format_value(value),
-    "tree": lambda _, value: format_value(value),
+    **dict.fromkeys(_WHOLE_KINDS, lambda _, value: format_value(value)),
     "branches": lambda _, text: text,
     "list": lambda _, items: " ".join(map(escape, items)),
     "counts": lambda _, counts: ", ".join(f"{count} {name}" for name, count in counts.items()),

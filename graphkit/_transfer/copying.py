@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from operator import is_
 from typing import Any, Final, NamedTuple, final
 
@@ -72,14 +72,11 @@ def read_forward(
 
 
 def _read_list(saver: BaseCheckpointSaver, config: RunnableConfig, version: int | None) -> Iterator[Checkpoint]:
-    newest_first: Sequence[Checkpoint]
     if version is None:
-        newest_first = saver.list(config)
+        waiting = [*saver.list(config)]
     else:
         assert isinstance(saver, HasVersions)
-        newest_first = saver.tag(config, version).checkpoints
-    waiting = [*newest_first]
-    del newest_first
+        waiting = [*saver.tag(config, version).checkpoints]
     before: FrozenDict | None = None
     while waiting:
         checkpoint = waiting.pop()  # a listed checkpoint keeps its state once it was read
@@ -160,7 +157,7 @@ class ThreadReader:
                         f"go past the fork, or override namespaces()"
                     )
 
-    def list_versions(self) -> Sequence[int]:
+    def list_versions(self) -> list[int]:
         """Return the released histories, ascending; none if the saver keeps none."""
         if not isinstance(self._saver, HasVersions):
             return []
@@ -239,16 +236,10 @@ class ThreadReader:
 
 # Copying
 
-_FIELDS: Final[Mapping[str, str]] = {
-    "id": "id",
-    "node": "node",
-    "next": "next node",
-    "parent": "parent",
-    "created": "time of creation",
-    "metadata": "metadata",
-    "state": "state",
-}
-"""What each field of a record is called in an error."""
+_FIELDS: Final = ("id", "node", "next", "parent", "created", "metadata", "state")
+"""The fields of a record in which a stored checkpoint must equal the wanted one."""
+_DESCRIPTIONS: Final[Mapping[str, str]] = {"next": "next node", "created": "time of creation"}
+"""What fields are called in an error, if not by their names."""
 
 
 @dataclass(kw_only=True)
@@ -257,10 +248,8 @@ class HistoryComparison:
 
     stored: int = 0
     """Checkpoints that are stored."""
-    missing: int = 0
-    """Checkpoints that are not."""
-    first_missing: str = ""
-    """The id of the first of them."""
+    first_missing: str | None = None
+    """The id of the first checkpoint that is not; None if all are."""
     parts: list[CheckpointParts] = field(default_factory=list)
     """What stored checkpoints lack, although they are equal otherwise."""
 
@@ -353,7 +342,7 @@ class _Plan:
     def has_all_checkpoints(self) -> bool:
         """Whether no checkpoint and no version is missing."""
         is_last = self.released == len(self.stages) - 1
-        return is_last and not any(found.missing for found in self.active.values())
+        return is_last and not any(found.first_missing for found in self.active.values())
 
     @property
     def is_complete(self) -> bool:
@@ -363,7 +352,7 @@ class _Plan:
     def find_missing(self) -> tuple[str, str | None, str]:
         """Return the namespace and the checkpoint of the first thing that is missing, and what it is."""
         for namespace, found in self.active.items():
-            if found.missing:
+            if found.first_missing:
                 return namespace, found.first_missing, "it is not stored"
             for part in found.parts:
                 names = [*(f"pending write {key!r}" for key in part.writes), *(f"tag {tag!r}" for tag in part.tags)]
@@ -465,21 +454,18 @@ class ThreadCopier:
     # Comparing
 
     def _compare(self) -> _Plan:
-        versions = self._source.list_versions() if self._versions else ()
+        versions = self._source.list_versions() if self._versions else []
         stages = [_Stage(version=version, namespaces=self._source.list_namespaces_of(version)) for version in versions]
         stages.append(_Stage(version=None, namespaces=self._source.list_namespaces()))
-        stored: Sequence[int] = ()
-        if self._versions:
-            stored = self._target.list_versions()
+        stored = self._target.list_versions() if self._versions else []
         released = len(stored)
         # The target has the first versions of the source, and can number the others as the source does.
-        wanted = [*versions]
-        if wanted[:released] != [*stored]:
+        if versions[:released] != stored:
             raise CheckpointConflictError(
-                self._thread_id, f"the target has the versions {[*stored]}, which the source does not begin with"
+                self._thread_id, f"the target has the versions {stored}, which the source does not begin with"
             )
         following = stored[-1] + 1 if stored else 1
-        for number, version in enumerate(wanted[released:], following):
+        for number, version in enumerate(versions[released:], following):
             if version != number:
                 raise CheckpointConflictError(
                     self._thread_id, f"the target would number version {version} as {number}; copy without versions"
@@ -489,7 +475,7 @@ class ThreadCopier:
             assert stage.version is not None
             in_target = self._target.list_namespaces_of(stage.version)
             for namespace, found in self._compare_stage(stage, in_target, stage.version).items():
-                if found.missing:
+                if found.first_missing:
                     reason = f"it is missing in version {stage.version}"
                     raise self._conflict(namespace, found.first_missing, reason)
                 plan.skipped += found.stored
@@ -554,9 +540,7 @@ class ThreadCopier:
             if one is None:
                 raise self._conflict(namespace, other.checkpoint.id, "it is not in the source")
             if other is None:
-                if not comparison.missing:
-                    comparison.first_missing = one.checkpoint.id
-                comparison.missing += 1
+                comparison.first_missing = comparison.first_missing or one.checkpoint.id
                 continue
             self._compare_checkpoints(namespace, one, other)
             comparison.stored += 1
@@ -584,19 +568,19 @@ class ThreadCopier:
         return comparison
 
     def _compare_checkpoints(self, namespace: str, one: ReadCheckpoint, other: ReadCheckpoint) -> None:
-        for name, description in _FIELDS.items():
+        for name in _FIELDS:
             wanted = one.record[name]
             stored = other.record[name]
             if _text(wanted) == _text(stored):
                 continue
             if name == "id":
                 raise self._conflict(namespace, other.checkpoint.id, f"the source has {one.checkpoint.id} in its place")
-            what = description
+            what = _DESCRIPTIONS.get(name, name)
             if name == "state":
                 changes = _changed_keys(wanted)
                 stored_changes = _changed_keys(stored)
                 keys = [key for key in {**changes, **stored_changes} if changes.get(key) != stored_changes.get(key)]
-                what = f"{description} at {', '.join(map(repr, keys)) or 'the order of its keys'}"
+                what = f"state at {', '.join(map(repr, keys)) or 'the order of its keys'}"
             raise self._conflict(namespace, other.checkpoint.id, f"its {what} differs from the source")
 
     def _conflict(self, namespace: str, checkpoint_id: str | None, reason: str) -> CheckpointConflictError:
@@ -620,12 +604,9 @@ class ThreadCopier:
                 self._begin(stage)
             for namespace in stage.namespaces:
                 stored = plan.active[namespace].stored if number == 0 else 0
-                count = 0
-                for read in self._source.read(namespace, stage.version):
-                    count += 1
-                    if count > stored:
-                        self._incoming.put(namespace, StoredCheckpoint(read.checkpoint, read.writes, read.tags))
-                counts.checkpoints += max(count - stored, 0)
+                for read in islice(self._source.read(namespace, stage.version), stored, None):
+                    self._incoming.put(namespace, StoredCheckpoint(read.checkpoint, read.writes, read.tags))
+                    counts.checkpoints += 1
             if stage.version is not None:
                 self._incoming.release(stage.version)
                 counts.versions += 1

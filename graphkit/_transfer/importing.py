@@ -252,8 +252,7 @@ class ThreadImporter:
                 self.skipped += 1  # compared below
             else:
                 self._store(namespace, imported)
-        self._check_matched()
-        self._put_parts()
+        self._end_history()
         self._incoming.settle()
         reader = ThreadReader(self._saver, self.thread_id, self._values)
         *_, last_line = reader.lines(versions=self._has_versions)
@@ -306,12 +305,13 @@ class ThreadImporter:
         if writes or tags:
             self._parts.append(CheckpointParts(address, writes, tags))
 
-    def _check_matched(self) -> None:
-        """Check that no checkpoint is stored behind those of the file, before a complete thread gets what it lacks."""
+    def _end_history(self) -> None:
+        """Store what checkpoints lack; but first check that none is stored behind those of the file."""
         if any(self._unmatched.values()):
             raise CheckpointConflictError(
                 self.thread_id, "it holds checkpoints that the file has not: it differs from the file"
             )
+        self._put_parts()
 
     def _begin(self, checkpoint: Checkpoint) -> None:
         """Mark the thread as incomplete, unless it is; then store what earlier checkpoints lack."""
@@ -356,8 +356,7 @@ class ThreadImporter:
         if type(version) is not int:
             raise TypeError(f"{version!r} is not a version")
         if version not in self._stored_versions:
-            self._check_matched()
-            self._put_parts()
+            self._end_history()
             self._incoming.release(version)
         self._has_versions = True
         self._first_namespace = None

@@ -13,7 +13,7 @@ from graphkit._options import check_text, check_time
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import START, RunnableConfig, ThreadLike, acts_for
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import HasVersions
+from graphkit._saver.capabilities import list_versions
 from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.langgraph_writes import MADE_BY
 from graphkit._saver.status import ENDED
@@ -184,7 +184,7 @@ def _exists(saver: BaseCheckpointSaver, thread: RunnableConfig) -> bool:
     """Return whether a thread has a history or a version; an incomplete one has neither yet."""
     for latest in saver.recent(thread, limit=1):
         return latest.status != "incomplete"
-    return isinstance(saver, HasVersions) and bool(saver.versions_by_thread_id(thread.thread))
+    return bool(list_versions(saver, thread.thread))
 
 
 def _refuse_unfinished(saver: BaseCheckpointSaver, thread: RunnableConfig) -> None:

@@ -256,9 +256,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         if not infos:
             return None
         latest = infos[0]
-        tags: dict[str, None] = {}  # a set that keeps its order
-        for info in infos:
-            tags.update(dict.fromkeys(info.tags))
+        tags = dict.fromkeys(tag for info in infos for tag in info.tags)  # a set that keeps its order
         writes = self.get_writes(config.with_check_point_id(latest.id))
         return self._make_summary(latest, len(infos), tuple(tags), writes)
 
@@ -562,13 +560,9 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             CheckpointerConfigurationError: all threads are meant, and the saver cannot list them; or
                 the interval is not above 0; or there is no such status.
         """
-        config = None
-        if isinstance(thread, str):
-            config = RunnableConfig(thread)
-        elif thread is not None:
-            config = RunnableConfig.of(thread)
-            if config.checkpoint_id is not None and self.get(config) is None:
-                raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id}")
+        config = None if thread is None else RunnableConfig.of(thread)
+        if config is not None and config.checkpoint_id is not None and self.get(config) is None:
+            raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id}")
         end = None if until is None else WatchEnd(self, config, until)
         watch = self._watch(config, latest=latest, interval=interval)
         if end is not None:
@@ -595,10 +589,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         Returns:
             True; False if interrupts are still pending after the timeout.
         """
-        if isinstance(thread, str):
-            config = RunnableConfig(thread)
-        else:
-            config = RunnableConfig.of(thread).with_check_point_id(None)
+        config = RunnableConfig.of(thread).with_check_point_id(None)
         deadline = None if timeout is None else monotonic() + parse_timeout(timeout)
         has_timed_out = False
         with self.watch(config, interval=interval) as changes:

@@ -349,3 +349,10 @@ class HasVersions(JavaNames, abc.ABC):
     getVersion = get_version
     versionNamespaces = version_namespaces
     lastTag = last_tag
+
+
+def list_versions(saver: object, thread_id: str) -> Sequence[int]:
+    """Return the versions of a thread, ascending; none if the saver keeps none."""
+    if not isinstance(saver, HasVersions):
+        return []
+    return saver.versions_by_thread_id(thread_id)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import CheckpointInfo
-from graphkit._saver.capabilities import SupportsCompact, SupportsFlush, SupportsOwnKeys, check_rights
+from graphkit._saver.capabilities import SupportsCompact, SupportsFlush, SupportsOwnKeys, check_rights, list_versions
 from graphkit._saver.run_lock import lock_for_rewrite
 from graphkit._saver.status import public_metadata
 from graphkit._saver.writes import INCOMPLETE, is_fork, is_incomplete
@@ -200,7 +200,7 @@ def check_target(saver: BaseCheckpointSaver, thread_id: str) -> bool:
         raise CheckpointConflictError(thread_id, "not empty; choose another id, or release or delete it first")
     if mark.extends:
         raise _make_error(thread_id, mark)
-    if _has_versions(saver, thread_id):
+    if list_versions(saver, thread_id):
         raise CheckpointConflictError(
             thread_id, "it is incomplete, and has released versions, which must stay: release it, or delete the thread"
         )
@@ -251,12 +251,6 @@ def _find_mark_of(saver: BaseCheckpointSaver, latest: CheckpointInfo) -> _Mark |
         address = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
         mark = _Mark.find(saver.get_writes(address))
     return mark
-
-
-def _has_versions(saver: BaseCheckpointSaver, thread_id: str) -> bool:
-    # Not by isinstance: the class of savers with versions is made of this module.
-    list_versions = getattr(saver, "versions_by_thread_id", None)
-    return list_versions is not None and bool(list_versions(thread_id))
 
 
 def _make_error(thread_id: str, mark: _Mark) -> CheckpointConflictError:
@@ -320,8 +314,6 @@ class IncomingThread:
             metadata: those of the same checkpoint: a saver may decide by them how it seals the thread.
             key: the id of the key that the source has of its own, which the thread is to have, too.
         """
-        if not namespaces:
-            return
         self._metadata = metadata
         self._mark = self._mark._replace(key=key)
         self._config = RunnableConfig(self._thread_id, checkpoint_ns=min(namespaces))
@@ -494,7 +486,7 @@ def fill_new_thread(
     except BaseException as error:
         # Remove what there is of it; if that is not possible, the error says so.
         try:
-            if _has_versions(saver, thread_id):
+            if list_versions(saver, thread_id):
                 note = f"thread {thread_id!r} has released versions, so it stays, and is incomplete: release it"
                 error.add_note(note)
             else:

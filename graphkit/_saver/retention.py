@@ -98,8 +98,7 @@ class Retention:
                 kept_ids.add(taken_from)
         # The values of kept checkpoints may be read from the pending writes of ancestors, which are needed, too.
         # Nearly all histories have no DeltaChannel, and these need no index.
-        remaining = [(info, list_unstored_channels(info.metadata)) for info in kept]
-        remaining = [(info, channels) for info, channels in remaining if channels]
+        remaining = [(info, channels) for info in kept if (channels := list_unstored_channels(info.metadata))]
         infos: dict[str, CheckpointInfo] = {}
         if remaining:
             infos = {info.id: info for info in history}

@@ -243,11 +243,10 @@ def find_mailboxes(saver: BaseCheckpointSaver, config: RunnableConfig, count: in
     limit = _PAGE
     while True:
         infos = [*saver.recent(config, limit=limit)]
-        is_whole = len(infos) < limit
+        is_enough = len(infos) < limit  # these are all that there are
         found: list[str] = []
-        is_enough = is_whole
         for info, older in zip_longest(infos, infos[1:]):
-            if older is None and not is_whole:
+            if older is None and not is_enough:
                 break  # whether it is a mailbox, only an older one can tell
             # As in `RunHistory.save`.
             is_first = info.metadata.get("source") == "input" or RESUMED_AT in info.metadata

@@ -12,14 +12,13 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from time import monotonic
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, final
 
 from graphkit._options import check_seconds, parse_timeout
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver import langgraph_writes
-from graphkit._saver.capabilities import HasVersions
+from graphkit._saver.capabilities import list_versions
 from graphkit._saver.status import ENDED, STATUSES, with_status_when_stored
 from graphkit._saver.writes import (
     ANSWER,
@@ -222,12 +221,10 @@ class WatchEnd:
             try:
                 for latest in self._saver.recent(RunnableConfig(thread, checkpoint_ns=self._namespace), limit=1):
                     status = latest.status
-                    break
+                    self._seen.add(thread)
             except _UNREADABLE:
                 if self._config is not None:
                     raise
-                self._seen.add(thread)
-            if status is not None:
                 self._seen.add(thread)
             is_gone = status is None and thread in self._seen
             if is_gone or self._is_wanted(status):
@@ -320,10 +317,6 @@ class Watch(abc.ABC):
     def _read_changes(self) -> Generator[Change, None, None]:
         """Yield what has changed since the last call."""
 
-    def _read_all_next(self) -> None:
-        """Make the next `_read_changes` report all that is stored by then, signalled or not."""
-        self._next_read = monotonic()
-
     def _close_resources(self) -> None:  # noqa: B027 - a watch that polls has none
         """Close files and observers. Nothing is read afterwards."""
 
@@ -352,8 +345,8 @@ class Watch(abc.ABC):
                     if has_read_all:
                         self.close()
                         return None
-                    # The statuses are of now. What led to them is perhaps not reported yet.
-                    self._read_all_next()
+                    # The statuses are of now. What led to them is perhaps not reported yet: read all, signalled or not.
+                    self._next_read = monotonic()
                     self._unread = self._read_changes()
                     has_read = has_read_all = True
                     continue
@@ -428,9 +421,7 @@ class Watch(abc.ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -561,10 +552,7 @@ class PollingWatch(Watch):
             return found
         thread = self._config.thread
         root = self._config.checkpoint_ns
-        namespaces: set[str] = set()
-        for name in saver.namespaces(thread):
-            if name != root and is_namespace_inside(name, root):
-                namespaces.add(name)
+        namespaces = {name for name in saver.namespaces(thread) if name != root and is_namespace_inside(name, root)}
         # Read with `get`: a saver that cannot list its namespaces does not name one that the
         # application chose.
         if saver.get(self._config.with_check_point_id(None)) is not None:
@@ -579,9 +567,7 @@ class PollingWatch(Watch):
 
     def _read_version(self, thread: str) -> int:
         """Return the newest version of a thread: a release makes a newer one, and a delete removes them all."""
-        if not isinstance(self._saver, HasVersions):
-            return 0
-        return max(self._saver.versions_by_thread_id(thread), default=0)
+        return max(list_versions(self._saver, thread), default=0)
 
     def _read_changes(self) -> Generator[Change, None, None]:
         histories = self._list_histories()

@@ -243,12 +243,7 @@ def unanswered_interrupts(writes: Mapping[str, Any]) -> dict[str, Any]:
 
 def stops_in(writes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the interrupts and timers among pending writes, by id, in the order in which they were recorded."""
-    stops: dict[str, Any] = {}
-    for key, stop in writes.items():
-        if key.startswith((INTERRUPT, TIMER)):
-            _, _, stop_id = key.partition(":")
-            stops[stop_id] = stop
-    return stops
+    return {key.partition(":")[2]: stop for key, stop in writes.items() if key.startswith((INTERRUPT, TIMER))}
 
 
 def unanswered_timers(writes: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,10 +253,8 @@ def unanswered_timers(writes: Mapping[str, Any]) -> dict[str, Any]:
 
 def answers_of_time(writes: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     """Return what a resume records for the timers that are due, and the questions whose deadline has passed."""
-    added: dict[str, Any] = {}
-    for key, timer in unanswered_timers(writes).items():
-        if timer["due"] <= now:
-            added[ANSWER + key] = None
+    timers = unanswered_timers(writes)
+    added: dict[str, Any] = {ANSWER + key: None for key, timer in timers.items() if timer["due"] <= now}
     for key, interrupt in unanswered_interrupts(writes).items():
         if has_expired(interrupt.get("deadline"), now):
             added[ANSWER + key] = interrupt.get("default")

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, final
 from graphkit._records.checkpoint import Checkpoint, replace_fields
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import HasVersions, SupportsReplay
+from graphkit._saver.capabilities import HasVersions, SupportsReplay, list_versions
 from graphkit._saver.incomplete import (
     CheckpointParts,
     IncomingThread,
@@ -128,7 +128,7 @@ class ThreadReader:
     """Reads one thread. Its records do not hold the id of the thread."""
 
     def __init__(self, saver: BaseCheckpointSaver, thread_id: str, values: JsonValueCodec) -> None:
-        self._saver = saver
+        self.saver = saver
         self._thread_id = thread_id
         self._values = values
 
@@ -138,7 +138,7 @@ class ThreadReader:
 
     def list_namespaces(self) -> Sequence[str]:
         """Return the namespaces of the active history."""
-        return [*self._saver.namespaces(self._thread_id)]
+        return [*self.saver.namespaces(self._thread_id)]
 
     def check_namespaces_known(self) -> None:
         """Check that the saver knows all namespaces of the active history, as far as that can be seen.
@@ -146,27 +146,25 @@ class ThreadReader:
         Raises:
             CheckpointerConfigurationError: there may be others.
         """
-        if self._saver.lists_namespaces:
+        if self.saver.lists_namespaces:
             return
         for namespace in self.list_namespaces():
-            for latest in self._saver.recent(self.config(namespace), limit=1):
+            for latest in self.saver.recent(self.config(namespace), limit=1):
                 if is_fork(latest.next_node_id):
                     raise CheckpointerConfigurationError(
-                        f"{type(self._saver).__name__} cannot read all of thread {self._thread_id!r}, whose run stands "
+                        f"{type(self.saver).__name__} cannot read all of thread {self._thread_id!r}, whose run stands "
                         f"before a fork: the branches may have histories that namespaces() does not find. Let the run "
                         f"go past the fork, or override namespaces()"
                     )
 
     def list_versions(self) -> list[int]:
         """Return the released histories, ascending; none if the saver keeps none."""
-        if not isinstance(self._saver, HasVersions):
-            return []
-        return [*self._saver.versions_by_thread_id(self._thread_id)]
+        return [*list_versions(self.saver, self._thread_id)]
 
     def list_namespaces_of(self, version: int) -> Sequence[str]:
         """Return the namespaces of a released history."""
-        assert isinstance(self._saver, HasVersions)
-        return [*self._saver.version_namespaces(self._thread_id, version)]
+        assert isinstance(self.saver, HasVersions)
+        return [*self.saver.version_namespaces(self._thread_id, version)]
 
     def read(self, namespace: str, version: int | None = None) -> Iterator[ReadCheckpoint]:
         """Yield the checkpoints of a history, oldest first; holds one of them at a time.
@@ -176,13 +174,13 @@ class ThreadReader:
         """
         config = self.config(namespace)
         differ = StateDiffer(self._values)
-        for checkpoint in read_forward(self._saver, config, version):
+        for checkpoint in read_forward(self.saver, config, version):
             writes: Mapping[str, Any] = {}
             tags: Sequence[str] = ()
             if version is None:  # the contract of savers does not show those of a released history
                 address = config.with_check_point_id(checkpoint.id)
-                writes = self._saver.get_writes(address)
-                tags = self._saver.tags_of(address)
+                writes = self.saver.get_writes(address)
+                tags = self.saver.tags_of(address)
             record: dict[str, Any] = {
                 "ns": namespace,
                 "id": checkpoint.id,
@@ -371,8 +369,6 @@ class ThreadCopier:
         values = JsonValueCodec(learns_types=True)
         self._source = ThreadReader(source, thread_id, values)
         self._target = ThreadReader(target, thread_id, values)
-        self._source_saver = source
-        self._target_saver = target
         self._thread_id = thread_id
         self._versions = versions
         # Between stores, the thread has the same id.
@@ -409,16 +405,16 @@ class ThreadCopier:
             ThreadBusyError: a run holds the thread in the source or in the target.
         """
         with self._hold_locks(lock_timeout):
-            refuse_incomplete(self._source_saver, self._thread_id)
+            refuse_incomplete(self._source.saver, self._thread_id)
             self._source.check_namespaces_known()
-            was_incomplete = is_thread_incomplete(self._target_saver, self._thread_id)
+            was_incomplete = is_thread_incomplete(self._target.saver, self._thread_id)
             try:
                 plan = self._compare()
             except CheckpointConflictError:
                 if not was_incomplete:
                     raise
                 # It is a copy of another thread, or of what this one was.
-                require_empty(self._target_saver, self._thread_id)
+                require_empty(self._target.saver, self._thread_id)
                 plan = self._compare()
                 was_incomplete = False
             counts.skipped_checkpoints += plan.skipped
@@ -439,7 +435,7 @@ class ThreadCopier:
     def _hold_locks(self, timeout: float | None) -> Iterator[None]:
         """Hold the thread in both savers, in an order that copies in opposite directions share."""
         config = RunnableConfig(self._thread_id)
-        savers = sorted((self._source_saver, self._target_saver), key=lambda saver: repr(saver.run_lock_key(config)))
+        savers = sorted((self._source.saver, self._target.saver), key=lambda saver: repr(saver.run_lock_key(config)))
         with ExitStack() as locks:
             for saver in savers:
                 try:
@@ -447,7 +443,7 @@ class ThreadCopier:
                 except CheckpointStorageError as error:
                     # No run writes to a store that this process may only read, as far as can be
                     # seen. If one does, the comparison finds out.
-                    if saver is self._target_saver or error.errno not in _READ_ONLY:
+                    if saver is self._target.saver or error.errno not in _READ_ONLY:
                         raise
             yield
 
@@ -503,7 +499,7 @@ class ThreadCopier:
         """Check that a stored history has the key that the source has of its own: destroying it must erase the copy."""
         config = RunnableConfig(self._thread_id, checkpoint_ns=namespace)
         key = self._find_own_key(config, source_version)
-        if key is not None and find_own_key(self._target_saver, config, target_version) != key:
+        if key is not None and find_own_key(self._target.saver, config, target_version) != key:
             raise CheckpointConflictError(
                 self._thread_id,
                 f"namespace {namespace!r}: the source is sealed with the key {key!r} of its own, and the target with "
@@ -512,9 +508,9 @@ class ThreadCopier:
 
     def _find_own_key(self, config: RunnableConfig, version: int | None) -> str | None:
         """Return the key that the copy of a history must have; None if the source has none, or the target is plain."""
-        if not self._target_saver.seals_records:
+        if not self._target.saver.seals_records:
             return None
-        return find_own_key(self._source_saver, config, version)
+        return find_own_key(self._source.saver, config, version)
 
     def _compare_history(
         self, namespace: str, wanted: Iterable[ReadCheckpoint], stored: Iterable[ReadCheckpoint], *, has_parts: bool
@@ -598,7 +594,7 @@ class ThreadCopier:
             self._begin(stages[0])
         for found in plan.active.values():
             for part in found.parts:
-                part.put(self._target_saver)
+                part.put(self._target.saver)
         for number, stage in enumerate(stages):
             if number > 0:
                 self._begin(stage)

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Final, Literal, final
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import HasThreadDirectories, HasVersions
+from graphkit._saver.capabilities import HasThreadDirectories, HasVersions, list_versions
 from graphkit._saver.incomplete import (
     CheckpointParts,
     IncomingThread,
@@ -220,10 +220,8 @@ class ThreadImporter:
 
         By namespace; oldest first.
         """
-        self._stored_versions: list[int] = []
+        self._stored_versions = list_versions(saver, thread_id)
         """The versions that were stored before this import."""
-        if isinstance(saver, HasVersions):
-            self._stored_versions = list(saver.versions_by_thread_id(thread_id))
         self._has_versions = False
         """Whether the file has a version of this thread."""
 

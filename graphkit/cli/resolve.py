@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import HasVersions
+from graphkit._saver.capabilities import list_versions
 from graphkit._wording import simplify_text, suggest
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import UsageError, escape
@@ -67,7 +67,7 @@ def _exists(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bo
     try:
         if saver.namespaces(thread_id):
             return True
-        return released and isinstance(saver, HasVersions) and bool(saver.versions_by_thread_id(thread_id))
+        return released and bool(list_versions(saver, thread_id))
     except (CheckpointCorruptionError, CheckpointKeyError):
         return True
 

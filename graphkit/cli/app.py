@@ -104,10 +104,7 @@ class _Group(click.Group):
 
         # Not in __init__, since a command that exists needs no groups.
         prefix = f"{word}-"
-        members = {}
-        for name in self._members:
-            if name.startswith(prefix):
-                members[name.removeprefix(prefix)] = name
+        members = {name.removeprefix(prefix): name for name in self._members if name.startswith(prefix)}
         if members:
             return word, _Group(word, members), args[1:]
         raise click.NoSuchCommand(word, possibilities=self._members, ctx=ctx)

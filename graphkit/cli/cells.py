@@ -15,7 +15,12 @@ from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
 from graphkit.cli.stores import hide_passwords
 from graphkit.cli.values import abbreviate, describe_payload, escape, format_value
-from graphkit.errors import CheckpointerConfigurationError
+from graphkit.errors import (
+    CheckpointErasedError,
+    CheckpointerConfigurationError,
+    CheckpointerError,
+    CheckpointKeyError,
+)
 
 Kind = Literal[
     "text",
@@ -166,10 +171,7 @@ def _find_length(distinct: Collection[str], *, least: int, step: int) -> int:
     # The first length that tells all of them apart; the longest text needs no more than its own.
     longest = max(map(len, distinct), default=0)
     length = least
-    while length < longest:
-        beginnings = {text[:length] for text in distinct}
-        if len(beginnings) == len(distinct):
-            break
+    while length < longest and len({text[:length] for text in distinct}) < len(distinct):
         length += step
     return length
 
@@ -253,6 +255,15 @@ def status_of(saver: BaseCheckpointSaver, thread_id: str) -> str | None:
     for latest in saver.recent(RunnableConfig(thread_id), limit=1):
         return latest.status
     return None
+
+
+def describe_unreadable(error: CheckpointerError) -> tuple[str, str]:
+    """Return what the status of a thread that cannot be read is called, and why it cannot."""
+    if isinstance(error, CheckpointErasedError):
+        return "erased", f"its key {error.key_id!r} was destroyed"
+    if isinstance(error, CheckpointKeyError):
+        return "sealed", f"its state needs the key {error.key_id!r}; --key-file names the keys"
+    return "damaged", str(error)
 
 
 def size_of(saver: BaseCheckpointSaver, thread_id: str | None) -> int | None:

@@ -154,7 +154,7 @@ def _run(context: CliContext, call: Callable[[], Any], arguments: Mapping[str, A
             message, *notes = exception.format_exception_only()
             frames = [*exception.format()][: -1 - len(notes)]
             context.warn("".join([*frames, message.partition(":")[0], "\n", *notes]).rstrip())
-        known = _to_storage_error(error) if isinstance(error, OSError) else error
+        known = error if isinstance(error, GraphKitError) else _to_storage_error(error)
         context.warn(f"graphkit: {_describe_error(known, arguments)}")
         return known.exit_code
     except KeyboardInterrupt:
@@ -212,8 +212,6 @@ class _LogHandler(logging.Handler):
 
 def _to_storage_error(error: OSError) -> GraphKitError:
     """Return the error that a saver would have raised, had it been opened already."""
-    if isinstance(error, GraphKitError):
-        return error
     if error.filename is None:  # only what opens a file names it
         return CheckpointStorageError("the output", "write", error)
     return CheckpointStorageError(error.filename, "read", error)
@@ -226,11 +224,8 @@ def _describe_error(error: GraphKitError, arguments: Mapping[str, Any]) -> str:
         if not error.has_keys:
             sentence = f"{error.path} is sealed with key {error.key_id!r}"
         return f"{sentence}; here --key-file names the keys"
-    if not isinstance(error, CheckpointSerializationError) or error.raw is None:
-        return sentence
-
-    # A type is not registered.
-    if "app" not in arguments:
+    is_unregistered = isinstance(error, CheckpointSerializationError) and error.raw is not None
+    if not is_unregistered or "app" not in arguments:
         return sentence
     app = arguments["app"]
     if app is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from graphkit._values.frozen import to_plain
@@ -250,17 +249,8 @@ class _FittedColumn:
 
     column: Column
     texts: Sequence[str]
+    natural_width: int
     width: int = 0
-
-    def widen(self, limit: int) -> None:
-        """Take the natural width; a payload at most the limit, so that one long row leaves room for the others."""
-        self.width = self.natural_width
-        if self.column.kind in _PAYLOAD_KINDS:
-            self.width = min(self.width, limit)
-
-    @cached_property
-    def natural_width(self) -> int:
-        return max(map(count_cells, (self.column.title, *self.texts)))
 
 
 def fit_table(
@@ -283,7 +273,7 @@ def fit_table(
     fitted: list[_FittedColumn] = []
     for column, texts in zip(columns, cells, strict=True):
         if any(texts):
-            fitted.append(_FittedColumn(column, texts))
+            fitted.append(_FittedColumn(column, texts, max(map(count_cells, (column.title, *texts)))))
     kinds_in_order = (_FIGURE_KINDS, _TEXT_KINDS, _PAYLOAD_KINDS)
     while (excess := _shrink_texts(fitted, width)) > 0:
         droppable = [fit for kinds in kinds_in_order for fit in reversed(fitted) if fit.column.kind in kinds]
@@ -294,12 +284,8 @@ def fit_table(
         if excess < 0 and fit.column.kind in _PAYLOAD_KINDS:
             fit.width = min(fit.natural_width, fit.width - excess)
 
-    fitted_columns: list[Column] = []
-    fitted_cells: list[list[str]] = []
-    for fit in fitted:
-        title = cut(fit.column.title, fit.width)
-        fitted_columns.append(replace(fit.column, title=title))
-        fitted_cells.append([cut(text, fit.width) for text in fit.texts])
+    fitted_columns = [replace(fit.column, title=cut(fit.column.title, fit.width)) for fit in fitted]
+    fitted_cells = [[cut(text, fit.width) for text in fit.texts] for fit in fitted]
     return fitted_columns, fitted_cells
 
 
@@ -311,7 +297,9 @@ def _shrink_texts(fitted: Sequence[_FittedColumn], width: int) -> int:
     """
     # From the natural widths again after each dropped column: the others may now need no cut.
     for fit in fitted:
-        fit.widen(width // 2)
+        fit.width = fit.natural_width
+        if fit.column.kind in _PAYLOAD_KINDS:  # one long row leaves room for the others
+            fit.width = min(fit.width, width // 2)
     gaps = len(GAP) * (len(fitted) - 1)
     excess = gaps + sum(fit.width for fit in fitted) - width
     kinds = {fit.column.kind for fit in fitted}

@@ -250,14 +250,20 @@ def names_store(name: str) -> bool:
         return False
 
 
+def _find_directory(name: str) -> str | None:
+    """Return the path of the directory that a store is; None if it is of another kind."""
+    store = parse_store_name(name, _list_kinds(name))
+    if store is None:
+        return name
+    return store.argument if store.kind in _FILE_KINDS else None
+
+
 def is_new_directory(name: str) -> bool:
     """Return whether a store is a directory that is missing or empty, so that opening it would create the store."""
-    path = Path(name)
-    store = parse_store_name(name, _list_kinds(name))
-    if store is not None:
-        if store.kind not in _FILE_KINDS:
-            return False
-        path = Path(store.argument)
+    directory = _find_directory(name)
+    if directory is None:
+        return False
+    path = Path(directory)
     if path.is_dir():
         return not any(path.iterdir())
     return not path.exists()
@@ -268,17 +274,11 @@ def open_target(name: str) -> tuple[str | BaseCheckpointSaver, dict[str, str]]:
 
     Creates no directory.
     """
-    path = name
-    store = parse_store_name(name, _list_kinds(name))
-    if store is not None:
-        if store.kind not in _FILE_KINDS:
-            return open_store(name, create=True), {}
-        path = store.argument
-    options = {}
+    directory = _find_directory(name)
+    if directory is None:
+        return open_store(name, create=True), {}
     key_file = KEY_FILE.get()
-    if key_file is not None:
-        options["cipher"] = key_file
-    return path, options
+    return directory, {} if key_file is None else {"cipher": key_file}
 
 
 @contextmanager

@@ -190,18 +190,13 @@ class _Conversation:
 
     def _read_message(self) -> Any:
         """Return the next line that is not empty; ABSENT at the end of the input."""
-        while True:
-            line = self._read_line("> ")
-            if line is None:
-                return ABSENT
+        while (line := self._read_line("> ")) is not None:
             if line.strip():
                 return line
+        return ABSENT
 
     def _read_line(self, prompt: str) -> str | None:
-        if self._is_interactive:
-            self._context.err.write(prompt)
-            self._context.err.flush()
-        line = self._context.input.readline()
+        line = self._context.ask(prompt if self._is_interactive else "")
         if line:
             return line.rstrip("\n")
         if self._is_interactive:
@@ -306,8 +301,6 @@ def _parse_approval(line: str) -> Any:
     if word.lower() in {"n", "no"}:
         return {"approved": False, "reason": rest.strip()} if rest.strip() else False
     if word.startswith("{"):
-        try:
+        with suppress(ValueError):
             return {"approved": True, "arguments": json.loads(line)}
-        except ValueError:
-            return None
     return None

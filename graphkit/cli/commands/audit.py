@@ -135,8 +135,7 @@ def audit_export(context: CliContext, log: str, output: str) -> Message | None:
     lines = (line + "\n" for line in _open_log(log, None).export())
     if output == "-":
         context.use_utf8()
-        for line in lines:
-            context.out.write(line)
+        context.out.writelines(lines)
         return None
     count = write_to_file(Path(output), lines)
     return Message(f"exported {_count_entries(count)} to {escape(output)}", {"entries": count, "file": output})

@@ -17,7 +17,7 @@ from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.status import RESUMED_AT
 from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, is_schedule, time_or_none
 from graphkit.cli import options
-from graphkit.cli.cells import Row, format_duration, size_of
+from graphkit.cli.cells import Row, describe_unreadable, format_duration, size_of
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS
@@ -25,12 +25,7 @@ from graphkit.cli.render import Card, Column, Table
 from graphkit.cli.resolve import find_config, find_threads
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import escape, parse_assignments, pluralize
-from graphkit.errors import (
-    CheckpointErasedError,
-    CheckpointerError,
-    CheckpointKeyError,
-    CheckpointSerializationError,
-)
+from graphkit.errors import CheckpointerError, CheckpointSerializationError
 
 _SOURCES_WITHOUT_NODE: Final = frozenset({"input", "update", "fork", "answer"})
 """Values of the metadata's `source` of checkpoints to which no node led."""
@@ -106,10 +101,7 @@ def history(
             continue
         if node is None or info.node_id == node:
             pairs.append((info, previous))
-    rows: list[Row] = []
-    for info, previous in pairs[:limit]:
-        row = _checkpoint_row(saver, info, previous)
-        rows.append(row | {"step": steps[info.id]})
+    rows = [_checkpoint_row(saver, info, previous) | {"step": steps[info.id]} for info, previous in pairs[:limit]]
 
     columns: Sequence[Column] = _HISTORY_COLUMNS
     if context.is_pretty:
@@ -336,12 +328,8 @@ def stats(context: CliContext, directory: str, thread: str | None) -> Card:
             histories.append(root)
             nested += others
             status = root[0].status if root else ""
-        except CheckpointErasedError:
-            status = "erased"
-        except CheckpointKeyError:
-            status = "sealed"
-        except CheckpointerError:
-            status = "damaged"
+        except CheckpointerError as error:
+            status, _ = describe_unreadable(error)
         if status and thread_id in live:
             statuses[status] += 1
 

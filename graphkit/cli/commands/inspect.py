@@ -106,12 +106,9 @@ def _load(saver: BaseCheckpointSaver, config: RunnableConfig) -> Checkpoint:
     checkpoint = saver.get(config)
     if checkpoint is not None:
         return checkpoint
-    if config.checkpoint_id is not None:
-        what = f"checkpoint {config.checkpoint_id}"
-    elif config.checkpoint_ns:
-        what = f"checkpoint in namespace {escape(config.checkpoint_ns)}"
-    else:
-        what = "checkpoint"
+    what = "checkpoint" if config.checkpoint_id is None else f"checkpoint {config.checkpoint_id}"
+    if config.checkpoint_ns:
+        what += f" in namespace {escape(config.checkpoint_ns)}"
     raise CheckpointNotFoundError(config.thread, what, "see graphkit history")
 
 

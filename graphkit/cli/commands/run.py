@@ -254,9 +254,7 @@ def _step_view(context: CliContext, output: NodeOutput, number: int, seconds: fl
     changed: dict[str, Any] = {}
     for update in (output.update or {}).values():
         changed.update(update or {})
-    parts = []
-    for key, value in changed.items():
-        parts.append(f"{escape(key)}={abbreviate(value, 40)}")
+    parts = [f"{escape(key)}={abbreviate(value, 40)}" for key, value in changed.items()]
     line = f"{number:4} {node} {'  '.join(parts)}"
     data = {
         "step": number,

@@ -16,19 +16,14 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import STATUSES, find_next_time
 from graphkit._saver.writes import Submission, is_schedule, time_or_none
 from graphkit.cli import options
-from graphkit.cli.cells import Row, describe_progress, describe_sleep, size_of
+from graphkit.cli.cells import Row, describe_progress, describe_sleep, describe_unreadable, size_of
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS
 from graphkit.cli.render import Column, Table
 from graphkit.cli.stores import open_store, with_placeholder_types
 from graphkit.cli.values import parse_age, parse_assignments, pluralize
-from graphkit.errors import (
-    CheckpointErasedError,
-    CheckpointerError,
-    CheckpointKeyError,
-    CheckpointSerializationError,
-)
+from graphkit.errors import CheckpointerError, CheckpointSerializationError
 
 _ABSENT: Final = object()
 _PAGE_SIZE: Final = 100
@@ -191,15 +186,8 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
             row |= _describe_stop(saver, summary)
     except CheckpointSerializationError:  # a type is not registered
         raise
-    except CheckpointErasedError as error:
-        row["status"] = "erased"
-        row["problem"] = f"its key {error.key_id!r} was destroyed"
-    except CheckpointKeyError as error:
-        row["status"] = "sealed"
-        row["problem"] = f"its state needs the key {error.key_id!r}; --key-file names the keys"
     except CheckpointerError as error:
-        row["status"] = "damaged"
-        row["problem"] = str(error)
+        row["status"], row["problem"] = describe_unreadable(error)
 
     return row
 
@@ -222,11 +210,8 @@ def _describe_stop(saver: BaseCheckpointSaver, summary: HistorySummary) -> Row:
     row: Row = {}
     if summary.failure is not None:
         row["failure"] = {key: summary.failure.get(key) for key in _FAILURE_KEYS}
-    payloads: list[Any] = []
-    for interrupt in summary.waiting:
-        # A declared stop has no payload, but a place.
-        place = f"{interrupt.when} {interrupt.node_id}"
-        payloads.append(place if interrupt.payload is None else interrupt.payload)
+    # A declared stop has no payload, but a place.
+    payloads = [f"{stop.when} {stop.node_id}" if stop.payload is None else stop.payload for stop in summary.waiting]
     if payloads:
         row["waiting"] = payloads[0] if len(payloads) == 1 else payloads
     return row

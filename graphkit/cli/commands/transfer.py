@@ -211,8 +211,7 @@ def export(
             return _describe_dry_run("export", chosen or saver.threads(released=versions), f" to {place}", file=output)
         if output == _STANDARD_STREAM:
             context.use_utf8()
-            for line in lines:
-                context.out.write(line)
+            context.out.writelines(lines)
             return None
         count = write_to_file(Path(output), lines, _END_KEY)
 

@@ -17,6 +17,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Final, final
 
+from graphkit._options import check_count
 from graphkit._plan.topology import Call
 from graphkit._records.context import GraphInterrupt, post_event
 from graphkit._to_thread import finish_in_thread
@@ -205,14 +206,13 @@ def process_conditional(
     Raises:
         TypeError: the predicate is asynchronous, or an action cannot be called or is a generator.
     """
-    then_call = _make_call(then)
-    is_async = then_call.is_async
-    otherwise_call = None
-    if otherwise is not None:
-        otherwise_call = _make_call(otherwise)
-        is_async = is_async or otherwise_call.is_async
-    choice = _AsyncChoice if is_async else _Choice
-    return choice(_as_predicate(predicate), then_call, otherwise_call)
+    calls = [_make_call(then), _make_call(_change_nothing if otherwise is None else otherwise)]
+    choice = _AsyncChoice if any(call.is_async for call in calls) else _Choice
+    return choice(_as_predicate(predicate), *calls)
+
+
+def _change_nothing(_state: Any) -> None:
+    pass
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -261,18 +261,15 @@ class _AsyncChain(_Chain):
 class _Choice:
     predicate: Predicate
     then: Call
-    otherwise: Call | None
+    otherwise: Call
 
     def __call__(self, state: Any, config: Any) -> Any:
-        call = self._choose(state)
-        if call is None:
-            return None
-        return _run_call(call, state, config)
+        return _run_call(self._choose(state), state, config)
 
-    def _choose(self, state: Any) -> Call | None:
+    def _choose(self, state: Any) -> Call:
         result = self.predicate(state)
         call = self.then if result else self.otherwise
-        route = None if call is None else _get_name(call.function)
+        route = None if call.function is _change_nothing else _get_name(call.function)
         data = {"predicate_name": self.predicate.name, "predicate_result": result, "route": route}
         post_event("route.select", data)
         return call
@@ -283,10 +280,7 @@ class _AsyncChoice(_Choice):
     __slots__ = ()
 
     async def __call__(self, state: Any, config: Any) -> Any:
-        call = self._choose(state)
-        if call is None:
-            return None
-        return await _arun_call(call, state, config)
+        return await _arun_call(self._choose(state), state, config)
 
 
 def process_parallel(
@@ -322,8 +316,8 @@ def process_parallel(
         TypeError: the function cannot be called, or is a generator.
         ValueError: workers is below one, or `errors` is given with `fail_fast`.
     """
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers must be at least 1, not {workers}")
+    if workers is not None:
+        check_count("workers", workers)
     if errors is not None and fail_fast:
         raise ValueError("errors= collects failures, which fail_fast=True does not; pass fail_fast=False")
     call = _make_call(function)
@@ -413,28 +407,20 @@ class _Parallel:
             futures: futures or tasks that are done or were cancelled, in the order of the items.
         """
         # The errors of those that failed, by index; cancelled ones did not fail.
-        failures: dict[int, BaseException] = {}
-        for index, future in enumerate(futures):
-            error = None if future.cancelled() else future.exception()
-            if error is not None:
-                failures[index] = error
+        raised = [None if future.cancelled() else future.exception() for future in futures]
+        failures: dict[int, BaseException] = {index: error for index, error in enumerate(raised) if error is not None}
         if failures and self.errors is None:
             errors = [*failures.values()]
             if self.fail_fast:
                 raise errors[0]
             raise BaseExceptionGroup(f"{len(errors)} of {len(futures)} items failed", errors)
 
-        results: list[Any] = []
-        for index, future in enumerate(futures):
-            if index not in failures:
-                results.append(future.result())
+        results = [future.result() for index, future in enumerate(futures) if index not in failures]
         update = {self.into: results} if isinstance(self.into, str) else self.into(results)
         if self.errors is None:
             return update
 
-        texts: dict[str, str] = {}
-        for index, error in failures.items():
-            texts[str(index)] = f"{type(error).__name__}: {error}"
+        texts = {str(index): f"{type(error).__name__}: {error}" for index, error in failures.items()}
         return {**update, self.errors: texts}
 
 

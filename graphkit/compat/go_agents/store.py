@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, final
 from uuid import uuid4
@@ -365,13 +366,10 @@ class CheckpointStore:
             is_thread = True
         if is_thread:
             return config
-        try:
-            infos = self.saver.search({"run_id": run_id})
-        except CheckpointerConfigurationError:  # the saver cannot list its threads
-            return None
-        for info in infos:
-            if not info.checkpoint_ns:
-                return RunnableConfig(info.thread_id, info.id)
+        with suppress(CheckpointerConfigurationError):  # the saver cannot list its threads
+            for info in self.saver.search({"run_id": run_id}):
+                if not info.checkpoint_ns:
+                    return RunnableConfig(info.thread_id, info.id)
         return None
 
 

@@ -45,7 +45,7 @@ from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit._records.output import Command, GraphResume, NodeOutput, StateSnapshot, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import is_cancelled, subgraph_interrupts, waiting_interrupts
-from graphkit._to_thread import finish_in_thread, run_in_thread, step_through
+from graphkit._to_thread import make_async, run_in_thread, step_through
 from graphkit._values.state import StateT
 from graphkit._wording import check_options, explain_name, name_type, suggest
 from graphkit.errors import CheckpointerConfigurationError, DefaultThreadWarning, GraphRunnerError, GraphStateError
@@ -79,8 +79,8 @@ class _History:
     """The graph to which it belongs."""
     saver: BaseCheckpointSaver
     """Stores it."""
-    outer: Program | None
-    """The graph that contains the nested graph; None for the graph itself."""
+    outer_channels: Collection[str]
+    """The channels of the graph that contains the nested graph; none for the graph itself."""
 
 
 @final
@@ -440,16 +440,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         config = await run_in_thread(self._resolve_config, thread, checkpoint_id)
         return await self.ainvoke(None, config)
 
-    async def asubmit(
-        self,
-        input: Mapping[str, Any] | StateT,
-        config: ConfigLike = None,
-        *,
-        at: datetime | None = None,
-        key: str | None = None,
-    ) -> RunnableConfig:
-        """As `submit`."""
-        return await finish_in_thread(self.submit, input, config, at=at, key=key)
+    asubmit = make_async(submit)
 
     async def astate_of(self, config: ConfigLike = None) -> StateSnapshot[StateT] | None:
         """As `state_of`; the interrupts are read before it returns."""
@@ -527,15 +518,12 @@ class CompiledGraph(JavaNames, Generic[StateT]):
     ) -> tuple[Driver, Update]:
         config = with_current_principal(config)
         history = self._find_history(config)
-        outer_channels: Collection[str] = ()
-        if history.outer is not None:
-            outer_channels = history.outer.topology.schema.channels
         update = Update(
             RunHistory(history.program, config, history.saver),
             values=values,
             as_node=as_node,
             goto=goto,
-            outer_channels=outer_channels,
+            outer_channels=history.outer_channels,
         )
         return Driver(update), update
 
@@ -557,7 +545,8 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         for program in programs[1:]:
             saver = program.options.checkpoint_saver or saver
         *outer, program = programs
-        return _History(program=program, saver=saver, outer=outer[-1] if outer else None)
+        outer_channels = outer[-1].topology.schema.channels if outer else ()
+        return _History(program=program, saver=saver, outer_channels=outer_channels)
 
     def _resolve_config(self, thread: str | ConfigLike, checkpoint_id: Any) -> RunnableConfig:
         """Return the config of a thread, from a config, a thread id or the id of a run on it.
@@ -567,16 +556,12 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         """
         if not isinstance(checkpoint_id, str | None):
             raise TypeError(f"checkpoint_id must be the id of a checkpoint, not {checkpoint_id!r}; {HOW_TO_ANSWER}")
-        if isinstance(thread, str):
-            config = RunnableConfig(thread)
-            saver = self.compile_config.saver
-            if saver is not None and saver.get(config) is None:
-                with suppress(CheckpointerConfigurationError):  # it cannot list its threads: this is a thread id
-                    found = saver.search({"run_id": thread}, limit=1)
-                    if found:
-                        config = RunnableConfig(found[0].thread_id)
-        else:
-            config = RunnableConfig.of(thread)
+        config = RunnableConfig.of(thread)
+        saver = self.compile_config.saver
+        if isinstance(thread, str) and saver is not None and saver.get(config) is None:
+            with suppress(CheckpointerConfigurationError):  # it cannot list its threads: this is a thread id
+                for found in saver.search({"run_id": thread}, limit=1):
+                    config = RunnableConfig(found.thread_id)
         if checkpoint_id is None:
             return config
         return config.with_check_point_id(checkpoint_id)

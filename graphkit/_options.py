@@ -279,9 +279,7 @@ class NamedRegistry(Generic[T]):
         Raises:
             CheckpointerConfigurationError: the name is not a string, or empty. Nothing was changed.
         """
-        checked: object = name
-        if not isinstance(checked, str) or not checked:
-            raise CheckpointerConfigurationError(f"the name of a {self._kind} must be a non-empty str, not {name!r}")
+        check_text(f"the name of a {self._kind}", name, CheckpointerConfigurationError)
         self._registered[name] = value
 
     def get(self, name: str) -> T:
@@ -293,11 +291,10 @@ class NamedRegistry(Generic[T]):
         if name in self._registered:
             return self._registered[name]
         known = self.known()
-        try:
-            return known[name]
-        except KeyError:
+        if name not in known:
             names = ", ".join(map(repr, sorted(known)))
-            raise CheckpointerConfigurationError(f"unknown {self._kind} {name!r}; known are {names}") from None
+            raise CheckpointerConfigurationError(f"unknown {self._kind} {name!r}; known are {names}")
+        return known[name]
 
     def known(self) -> Mapping[str, T]:
         """Return all objects that are known now, by name."""

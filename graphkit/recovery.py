@@ -8,6 +8,7 @@ A graph needs nothing else: each checkpoint names the next node, so finished nod
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from logging import getLogger
 from typing import Any, Final
 
@@ -95,7 +96,7 @@ def recover(
         CheckpointCorruptionError: no checkpoint of the thread can be read.
     """
     _restore_last_good(_saver_of(graph), thread)
-    return graph.invoke(_resume(modifications), _name_thread(thread))
+    return graph.invoke(GraphResume(update=modifications), _name_thread(thread))
 
 
 async def arecover(
@@ -103,7 +104,7 @@ async def arecover(
 ) -> StateT:
     """As `recover`."""
     await run_in_thread(_restore_last_good, _saver_of(graph), thread)
-    return await graph.ainvoke(_resume(modifications), _name_thread(thread))
+    return await graph.ainvoke(GraphResume(update=modifications), _name_thread(thread))
 
 
 def _saver_of(graph: CompiledGraph[StateT]) -> BaseCheckpointSaver:
@@ -118,22 +119,13 @@ def _name_thread(thread: ThreadLike) -> RunnableConfig:
     return RunnableConfig(config.thread, principal=config.principal)
 
 
-def _resume(modifications: Mapping[str, Any] | None) -> GraphResume:
-    if modifications is None:
-        return GraphResume()
-    return GraphResume(update=modifications)
-
-
 def _restore_last_good(saver: BaseCheckpointSaver, thread: ThreadLike) -> None:
     """Make the last good checkpoint the latest one, so that a resume loads it."""
     config = _name_thread(thread)
     checkpoint = last_good(saver, config)
-    try:
-        has_latest = saver.get(config) is not None
-    except CheckpointCorruptionError:
-        has_latest = False
-    if has_latest:
-        return
+    with suppress(CheckpointCorruptionError):
+        if saver.get(config) is not None:
+            return
     # A copy with the pending writes, appended after the damage. Nothing is removed.
     copy = Checkpoint(
         node_id=checkpoint.node_id,

@@ -279,7 +279,7 @@ def test_the_registry():
     with pytest.raises(CheckpointerConfigurationError, match="'logging', 'noop', 'slog'"):
         get_observer("unknown")
     for wrong in ("", None, 3):
-        with pytest.raises(CheckpointerConfigurationError, match="non-empty str"):
+        with pytest.raises(CheckpointerConfigurationError, match="must be a text that is not empty"):
             register_observer(wrong, print)
     with pytest.raises(CheckpointerConfigurationError, match="must be callable"):
         register_observer("test-mine", "print")

@@ -105,7 +105,7 @@ def test_what_is_no_saver_is_refused():
     with pytest.raises(CheckpointerConfigurationError, match="unknown"):
         get_checkpoint_store("test-wrong")
     for register in (register_saver, register_checkpoint_store):
-        with pytest.raises(CheckpointerConfigurationError, match="non-empty"):
+        with pytest.raises(CheckpointerConfigurationError, match="must be a text that is not empty"):
             register("", MemorySaver)
     register_saver("test-dict", dict)
     with pytest.raises(CheckpointerConfigurationError, match="not a dict"):

@@ -522,8 +522,8 @@ def remove_by_rewriting(
         removable = {info.id for info in select(saver.history(config))}
         if not removable or is_thread_incomplete(saver, config.thread):
             return 0
-        # All histories that `release` would end, each oldest first.
-        histories: dict[str, list[StoredCheckpoint]] = {}
+        # What stays of all histories that `release` would end, each oldest first.
+        kept: dict[str, list[StoredCheckpoint]] = {}
         for namespace in saver.namespaces(config.thread):
             history = [*read_history(saver, RunnableConfig(config.thread, checkpoint_ns=namespace))]
             if not saver.lists_namespaces and is_fork(history[-1].checkpoint.next_node_id):
@@ -534,16 +534,13 @@ def remove_by_rewriting(
                 )
             for stored in history:
                 _ = stored.checkpoint.state  # some savers decode a state on first use, and cannot after the release
-            histories[namespace] = history
-        saver.release(config)
-        kept: dict[str, list[StoredCheckpoint]] = {}
-        for namespace, history in histories.items():
-            if saver.get(config.replace(checkpoint_ns=namespace)) is not None:
-                continue  # the `release` of this saver ends one namespace only
             gone = removable if namespace == config.checkpoint_ns else ()
             left = [stored for stored in history if stored.checkpoint.id not in gone]
             if left:
                 kept[namespace] = left
+        saver.release(config)
+        # The `release` of some savers ends one namespace only.
+        kept = {ns: left for ns, left in kept.items() if saver.get(config.replace(checkpoint_ns=ns)) is None}
         if kept:
             oldest = kept[min(kept)][0].checkpoint
             incoming = IncomingThread(saver, config.thread, config.thread, extends=True)

@@ -202,10 +202,8 @@ def find_store(policy: RetentionPolicy, saver: object) -> BaseCheckpointSaver:
     Raises:
         CheckpointerConfigurationError: it is neither; or it cannot do what the policy needs.
     """
-    for store in (saver, getattr(saver, "store", None)):
-        if isinstance(store, BaseCheckpointSaver):
-            break
-    else:
+    store = saver if isinstance(saver, BaseCheckpointSaver) else getattr(saver, "store", None)
+    if not isinstance(store, BaseCheckpointSaver):
         raise CheckpointerConfigurationError(f"a retention policy needs a saver, not {saver!r}")
     name = type(store).__name__
     if not store.lists_threads:

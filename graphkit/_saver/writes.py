@@ -580,32 +580,18 @@ def progress_of(writes: Mapping[str, Any]) -> list[ForkProgress]:
     Args:
         writes: the pending writes of the checkpoint.
     """
-    tasks = _strip_prefix(TASK, writes)
-    found: dict[str, ForkProgress] = {}
-    for execution, items in _strip_prefix(ITEMS, writes).items():
-        finished: list[Any] = []
-        for name, task in tasks.items():
-            head, _, number = name.rpartition(".")
-            if head == execution and number.isdigit():
-                finished.append(task)
-        node_id = None
-        if finished:
-            node_id = finished[0].get("node")
-        found[execution] = ForkProgress(node_id, done=len(finished), total=len(items))
-    forks: dict[str, ForkProgress] = {}
-    for name, task in tasks.items():
-        if "branches" not in task:
-            continue
-        branch = name.rpartition(".")[0]
-        execution = branch.rpartition(".")[0]
-        done = 0
-        if execution in forks:
-            done = forks[execution].done
-        if task.get("ends"):
-            done += 1
-        forks[execution] = ForkProgress(None, done=done, total=task["branches"])
-    for execution, progress in forks.items():
-        found.setdefault(execution, progress)
+    maps = _strip_prefix(ITEMS, writes)
+    found = {execution: ForkProgress(None, done=0, total=len(items)) for execution, items in maps.items()}
+    for name, task in _strip_prefix(TASK, writes).items():
+        # The key of an item is `<map>.<number>`, that of a node in a branch `<fork>.<branch>.<position>`.
+        outer, _, number = name.rpartition(".")
+        if outer in maps and number.isdigit():
+            progress = found[outer]
+            found[outer] = progress._replace(node_id=progress.node_id or task.get("node"), done=progress.done + 1)
+        fork = outer.rpartition(".")[0]
+        if "branches" in task and fork not in maps:
+            done = found[fork].done if fork in found else 0
+            found[fork] = ForkProgress(None, done=done + bool(task.get("ends")), total=task["branches"])
     # The key of a nested execution has more parts than the keys around it.
     executions = sorted(found, key=lambda execution: execution.count("."))
     return [found[execution] for execution in executions]

@@ -103,20 +103,15 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> int:
         """Call the command, show what it returns, and print its errors; return the exit code."""
         arguments = dict(ctx.params)
-        as_json = arguments.pop("as_json")
-        debug = arguments.pop("debug")
         height = None if arguments.pop("no_pager") else ctx.obj.height
-        key_file = arguments.pop("key_file")
-        if not key_file:
-            key_file = ctx.obj.environment.get("GRAPHKIT_KEYS") or None
+        key_file = arguments.pop("key_file") or ctx.obj.environment.get("GRAPHKIT_KEYS") or None
         typed = [value for value in arguments.values() if isinstance(value, str)]
-        passwords = frozenset(find_passwords(typed))
         context = dataclasses.replace(
             ctx.obj,
-            as_json=as_json,
-            debug=debug,
+            as_json=arguments.pop("as_json"),
+            debug=arguments.pop("debug"),
             height=height,
-            passwords=passwords,
+            passwords=frozenset(find_passwords(typed)),
         )
         callback = self.callback
         assert callback is not None

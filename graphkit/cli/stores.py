@@ -66,9 +66,7 @@ def parse_store_name(name: str, kinds: Collection[str]) -> StoreName | None:
     if name.startswith(_URL_SCHEMES):
         return StoreName(POSTGRES, *_split_schema(name))
     kind, _, argument = name.partition(":")
-    if kind == name or kind not in kinds:
-        return None
-    if Path(name).exists():
+    if kind == name or kind not in kinds or Path(name).exists():
         return None
     if kind == POSTGRES:
         return StoreName(POSTGRES, *_split_schema(argument))
@@ -84,9 +82,7 @@ def strip_kind(name: str, kind: str) -> str:
         name: what the user typed.
         kind: the only kind that may stand there.
     """
-    if name.startswith(_URL_SCHEMES):
-        return name
-    if Path(name).exists():
+    if name.startswith(_URL_SCHEMES) or Path(name).exists():
         return name
     return name.removeprefix(f"{kind}:")
 
@@ -96,23 +92,19 @@ def _split_schema(connection_string: str) -> tuple[str, str | None]:
 
     A string that is not understood is returned as it is: the client explains what is wrong with it.
     """
-    schema = None
-    rest: list[str] = []
     if connection_string.startswith(_URL_SCHEMES):
         from urllib.parse import unquote
 
         address, _, query = connection_string.partition("?")
-        for option in query.split("&"):
-            if option.startswith(_SCHEMA):
-                schema = unquote(option.removeprefix(_SCHEMA))
-            else:
-                rest.append(option)
-        if schema is None:
+        options = query.split("&")
+        schemas = [unquote(option.removeprefix(_SCHEMA)) for option in options if option.startswith(_SCHEMA)]
+        if not schemas:
             return connection_string, None
-        if rest:
-            address = f"{address}?{'&'.join(rest)}"
-        return address, schema
+        others = "&".join(option for option in options if not option.startswith(_SCHEMA))
+        return f"{address}?{others}".removesuffix("?"), schemas[-1]
 
+    schema = None
+    rest: list[str] = []
     end = 0
     while end < len(connection_string):
         keyword = _KEYWORD.match(connection_string, end)

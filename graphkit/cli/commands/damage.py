@@ -207,9 +207,8 @@ def repair(context: CliContext, directory: str, thread: str | None, dry_run: boo
     has_lost_entries = any(
         log.refused or (log.before.state == "damaged" and not log.kept) for log in entry_logs.values()
     )
-    if report.ok and not report.total_losses and not has_lost_entries:
-        return Message("\n".join(lines), data)
-    return Message("\n".join(lines), data, CheckpointCorruptionError.exit_code)
+    is_ok = report.ok and not report.total_losses and not has_lost_entries
+    return Message("\n".join(lines), data, 0 if is_ok else CheckpointCorruptionError.exit_code)
 
 
 def _group_by_thread(files: Sequence[Any]) -> dict[str, list[Any]]:

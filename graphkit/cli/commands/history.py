@@ -260,9 +260,7 @@ def search(
                 raise
             context.warn(f"graphkit: {error}")
             continue
-        for info in found:
-            place = {"thread": info.thread_id, "ns": info.checkpoint_ns}
-            rows.append(place | _checkpoint_row(saver, info))
+        rows += [{"thread": info.thread_id, "ns": info.checkpoint_ns, **_checkpoint_row(saver, info)} for info in found]
     rows.sort(key=lambda row: row["created"], reverse=True)
     rows = rows[:limit]
     count = len({row["thread"] for row in rows})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import click
 
@@ -314,7 +314,7 @@ def _open_input(context: CliContext, file: str) -> Iterator[Iterator[str]]:
     """Open a file, or standard input, and yield its lines.
 
     Raises:
-        CheckpointStorageError: the file cannot be opened.
+        OSError: the file cannot be opened.
         CheckpointFormatError: it is not UTF-8.
     """
     try:
@@ -322,11 +322,7 @@ def _open_input(context: CliContext, file: str) -> Iterator[Iterator[str]]:
             context.use_utf8()
             yield iter(context.input)
             return
-        try:
-            opened: TextIO = Path(file).open(encoding="utf-8")  # noqa: SIM115 - closed below
-        except OSError as error:
-            raise CheckpointStorageError(file, "read", error) from error
-        with opened:
+        with Path(file).open(encoding="utf-8") as opened:
             yield iter(opened)
     except UnicodeDecodeError as error:
         raise CheckpointFormatError("the file", "not an export file of graphkit: it is not UTF-8") from error

@@ -583,9 +583,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         saver = self._find_history(config).saver
         writes = saver.get_writes(config)
         found = waiting_interrupts(config, writes, created_at)
-        if is_cancelled(writes):
-            return found
-        nested = subgraph_interrupts(writes)
+        nested = {} if is_cancelled(writes) else subgraph_interrupts(writes)
         for namespace in dict.fromkeys(nested.values()):
             if find_programs(self.program, namespace) is None:
                 continue  # the graph has changed since

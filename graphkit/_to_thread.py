@@ -59,7 +59,8 @@ def make_async(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
     async def call(*args: P.args, **kwargs: P.kwargs) -> T:
         return await finish_in_thread(function, *args, **kwargs)
 
-    call.__name__ = call.__qualname__ = f"a{function.__name__}"
+    call.__name__ = f"a{function.__name__}"
+    call.__qualname__ = function.__qualname__.removesuffix(function.__name__) + call.__name__
     call.__doc__ = f"As `{function.__name__}`."
     return call
 

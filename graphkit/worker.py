@@ -792,13 +792,10 @@ def _adopt_graphs(
     are_graphs = all(isinstance(graph, CompiledGraph) for graph in given.values())
     if not given or not are_graphs or not isinstance(saver, BaseCheckpointSaver):
         raise CheckpointerConfigurationError("a worker needs a saver and a graph: Worker(saver, graph)")
-    adopted: dict[str | None, CompiledGraph] = {}
-    for graph_id, graph in given.items():
-        options = graph.compile_config.replace(checkpoint_saver=saver)
-        if clock is not None:
-            options = options.replace(clock=clock)
-        adopted[graph_id] = CompiledGraph(graph.topology, options)
-    return adopted
+    own: dict[str, Any] = {"checkpoint_saver": saver}
+    if clock is not None:
+        own["clock"] = clock
+    return {name: CompiledGraph(graph.topology, graph.compile_config.replace(**own)) for name, graph in given.items()}
 
 
 def _check_policy(policy: object, saver: BaseCheckpointSaver) -> None:

@@ -546,9 +546,7 @@ class ThreadCopier:
             # order.
             writes = one.record.get("writes", {})
             stored_writes = other.record.get("writes", {})
-            for key, stored_key in zip_longest(writes, stored_writes):
-                if stored_key is None:
-                    break
+            for key, stored_key in zip_longest(islice(writes, len(stored_writes)), stored_writes):
                 is_equal = key == stored_key and _text(writes[key]) == _text(stored_writes[key])
                 if not is_equal:
                     raise self._conflict(

@@ -587,11 +587,14 @@ def progress_of(writes: Mapping[str, Any]) -> list[ForkProgress]:
         outer, _, number = name.rpartition(".")
         if outer in maps and number.isdigit():
             progress = found[outer]
-            found[outer] = progress._replace(node_id=progress.node_id or task.get("node"), done=progress.done + 1)
+            node_id = progress.node_id or task.get("node")
+            found[outer] = progress._replace(node_id=node_id, done=progress.done + 1)
         fork = outer.rpartition(".")[0]
         if "branches" in task and fork not in maps:
-            done = found[fork].done if fork in found else 0
-            found[fork] = ForkProgress(None, done=done + bool(task.get("ends")), total=task["branches"])
+            done = int(bool(task.get("ends")))
+            if fork in found:
+                done += found[fork].done
+            found[fork] = ForkProgress(None, done=done, total=task["branches"])
     # The key of a nested execution has more parts than the keys around it.
     executions = sorted(found, key=lambda execution: execution.count("."))
     return [found[execution] for execution in executions]

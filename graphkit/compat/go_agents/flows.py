@@ -407,8 +407,11 @@ class _Parallel:
             futures: futures or tasks that are done or were cancelled, in the order of the items.
         """
         # The errors of those that failed, by index; cancelled ones did not fail.
-        raised = [None if future.cancelled() else future.exception() for future in futures]
-        failures: dict[int, BaseException] = {index: error for index, error in enumerate(raised) if error is not None}
+        failures: dict[int, BaseException] = {}
+        for index, future in enumerate(futures):
+            error = None if future.cancelled() else future.exception()
+            if error is not None:
+                failures[index] = error
         if failures and self.errors is None:
             errors = [*failures.values()]
             if self.fail_fast:

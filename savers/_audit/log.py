@@ -53,8 +53,8 @@ from savers._filesystem.log_bytes import FileId, FileLogBytes
 from savers._filesystem.rewrite import renew
 from savers._filesystem.store import StorageErrors, make_room, make_root
 from savers._filesystem.sync import make_sync_mode
-from savers._log.frame import META, WRITE, IncompleteLog, digest_thread
-from savers._log.frame_log import FrameLog, Identity
+from savers._log.frame import META, WRITE, IncompleteLog
+from savers._log.frame_log import FrameLog, NamedIdentity
 from savers._log.log_bytes import Change
 from savers._threads import call_after_fork
 
@@ -74,19 +74,9 @@ _TRIES: Final = 4
 _PAUSE: Final = 0.005
 
 
-class _FileIdentity(Identity):
-    """The identity of a file: its number, so that files cannot change places."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.digest = digest_thread(f"{_PREFIX}{number}")
-
-    def make_meta(self) -> dict[str, Any]:
-        return {"audit": self.number}
-
-    def check_meta(self, path: str, meta: Any) -> None:
-        if not isinstance(meta, dict) or meta.get("audit") != self.number:
-            raise CheckpointFormatError(path, "it is not this file of an audit log; put it back where it came from")
+def identify(number: int) -> NamedIdentity:
+    """Return the identity of a file: its number, so that files cannot change places."""
+    return NamedIdentity("audit", number, f"{_PREFIX}{number}", "this file of an audit log")
 
 
 class _LogFiles:
@@ -162,7 +152,7 @@ class _LogFiles:
 
     def _read_file(self, number: int, checker: ChainChecker, *, is_last: bool) -> Iterator[Entry]:
         medium = FileLogBytes(self.io, self.path_of(number))
-        frames = FrameLog(medium, _FileIdentity(number))
+        frames = FrameLog(medium, identify(number))
         try:
             if not medium.open():
                 return
@@ -195,7 +185,7 @@ class _LogFiles:
             sleep(_PAUSE)
 
 
-def _read_payloads(frames: FrameLog[FileLogBytes, _FileIdentity], *, may_grow: bool) -> Iterator[bytes]:
+def _read_payloads(frames: FrameLog[FileLogBytes, NamedIdentity], *, may_grow: bool) -> Iterator[bytes]:
     """Yield the entries of an open file, in their canonical form.
 
     A writer may be at work on the beginning or the last record. So what seems cut is looked at again,
@@ -243,7 +233,7 @@ class _AuditFile:
         self.mutex = mutex
         self.number = number
         self._files = files
-        self.frames: FrameLog[FileLogBytes, _FileIdentity] = FrameLog(files.make_medium(number), _FileIdentity(number))
+        self.frames: FrameLog[FileLogBytes, NamedIdentity] = FrameLog(files.make_medium(number), identify(number))
         self._start = start
         self._start_sign_every = sign_every
         self._known = BEGINNING

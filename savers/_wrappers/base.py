@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 _Class = TypeVar("_Class")
-_Result = TypeVar("_Result")
 OnPut = Callable[[Checkpoint, str | None], Checkpoint]
 """Takes a new checkpoint, and the id of the one that it replaces; returns what is put, perhaps with other metadata."""
 
@@ -261,40 +260,23 @@ class SupportsLogs(Protocol):
     for what they do.
     """
 
-    def read_log(
-        self, config: RunnableConfig, read: Callable[[AnyLog], _Result], default: _Result, *, operation: str = "get"
-    ) -> _Result:
+    def read_log(self, config: RunnableConfig, *arguments: Any, **options: Any) -> Any:
         """Call a function with the log of a history, for an operation of the contract."""
-        ...
 
-    def append_to_log(self, config: RunnableConfig, append: Callable[[AnyLog], None]) -> None:
+    def append_to_log(self, config: RunnableConfig, *arguments: Any, **options: Any) -> None:
         """Append records of checkpoints to a history."""
-        ...
 
-    def put_packed_writes(
-        self,
-        config: RunnableConfig,
-        id: str | None,
-        packed: Mapping[str, bytes],
-        keep: Collection[str] = (),
-        **options: Any,
-    ) -> None:
+    def put_packed_writes(self, config: RunnableConfig, *arguments: Any, **options: Any) -> None:
         """Store pending writes that are packed."""
-        ...
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
         """Return the histories that may have a checkpoint with such metadata."""
-        ...
 
-    def call_without_waiting(
-        self, config: RunnableConfig, call: Callable[[], _Result], *, appends: bool
-    ) -> tuple[_Result] | None:
+    def call_without_waiting(self, config: RunnableConfig, *arguments: Any, **options: Any) -> Any:
         """Call a function now if it takes only some microseconds."""
-        ...
 
     def describe(self) -> str:
         """Return the name of the store, for messages."""
-        ...
 
 
 class LogsOfDelegate:

@@ -5,7 +5,7 @@ A writer holds the write lock of the directory, reads what other processes have 
 entry with the digest of the last one. A file that is full ends in an entry of the kind `end`, which is on
 the disk before the next file begins. Only intents wait for the disk: their outcomes follow from the store.
 
-`_LogFiles` reads all files. `_Writer` appends to the last one, an `_AuditFile`. AuditLog has one of each.
+`_LogFiles` reads all files. An `_AuditFile` is one of them, to append to; AuditLog has the last one.
 
 A process remembers the last head that it has brought to the disk. If that is no longer in the log, the log
 was cut or exchanged under it, and the process writes nothing more.
@@ -53,8 +53,8 @@ from savers._filesystem.log_bytes import FileId, FileLogBytes
 from savers._filesystem.rewrite import renew
 from savers._filesystem.store import StorageErrors, make_room, make_root
 from savers._filesystem.sync import make_sync_mode
-from savers._log.frame import META, WRITE, IncompleteLog, digest_thread
-from savers._log.frame_log import FrameLog, Identity
+from savers._log.frame import META, WRITE, IncompleteLog
+from savers._log.frame_log import FrameLog, NamedIdentity
 from savers._log.log_bytes import Change
 from savers._threads import call_after_fork
 
@@ -74,19 +74,9 @@ _TRIES: Final = 4
 _PAUSE: Final = 0.005
 
 
-class _FileIdentity(Identity):
-    """The identity of a file: its number, so that files cannot change places."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.digest = digest_thread(f"{_PREFIX}{number}")
-
-    def make_meta(self) -> dict[str, Any]:
-        return {"audit": self.number}
-
-    def check_meta(self, path: str, meta: Any) -> None:
-        if not isinstance(meta, dict) or meta.get("audit") != self.number:
-            raise CheckpointFormatError(path, "it is not this file of an audit log; put it back where it came from")
+def identify(number: int) -> NamedIdentity:
+    """Return the identity of a file: its number, so that files cannot change places."""
+    return NamedIdentity("audit", number, f"{_PREFIX}{number}", "this file of an audit log")
 
 
 class _LogFiles:
@@ -162,7 +152,7 @@ class _LogFiles:
 
     def _read_file(self, number: int, checker: ChainChecker, *, is_last: bool) -> Iterator[Entry]:
         medium = FileLogBytes(self.io, self.path_of(number))
-        frames = FrameLog(medium, _FileIdentity(number))
+        frames = FrameLog(medium, identify(number))
         try:
             if not medium.open():
                 return
@@ -195,7 +185,7 @@ class _LogFiles:
             sleep(_PAUSE)
 
 
-def _read_payloads(frames: FrameLog[FileLogBytes, _FileIdentity], *, may_grow: bool) -> Iterator[bytes]:
+def _read_payloads(frames: FrameLog[FileLogBytes, NamedIdentity], *, may_grow: bool) -> Iterator[bytes]:
     """Yield the entries of an open file, in their canonical form.
 
     A writer may be at work on the beginning or the last record. So what seems cut is looked at again,
@@ -243,7 +233,7 @@ class _AuditFile:
         self.mutex = mutex
         self.number = number
         self._files = files
-        self.frames: FrameLog[FileLogBytes, _FileIdentity] = FrameLog(files.make_medium(number), _FileIdentity(number))
+        self.frames: FrameLog[FileLogBytes, NamedIdentity] = FrameLog(files.make_medium(number), identify(number))
         self._start = start
         self._start_sign_every = sign_every
         self._known = BEGINNING
@@ -359,159 +349,6 @@ class _AuditFile:
             self._known = head
 
 
-@final
-class _Writer:
-    """Appends entries to the last file of a log.
-
-    Attributes:
-        mutex: held by the thread that appends. It comes before the write lock, as everywhere: a thread that waits
-            for another process holds back only the threads that use the same log.
-    """
-
-    def __init__(
-        self, files: _LogFiles, digester: Digester, signer: Signer | None, *, sign_every: int, max_bytes: int
-    ) -> None:
-        self._files = files
-        self._digester = digester
-        self._signer = signer
-        self._sign_every = sign_every
-        self._max_bytes = max_bytes
-        self._sync_mode = make_sync_mode("always")
-        self._reset()
-        _WRITERS.add(self)
-
-    def _reset(self) -> None:
-        self.mutex = threading.RLock()
-        self._file: _AuditFile | None = None
-        self._gaps = 0
-        """How many entries could not be written, and are in no entry of the kind `gap` yet."""
-        self._gap_time = ""
-        """When the first of them could not be written."""
-
-    def append(self, entry: Entry, *, is_lasting: bool) -> int:
-        """Append an entry and return its number; see `AuditLog.append`."""
-        with self.mutex, self._files.write_lock:
-            file = self._make_ready()
-            start = file.frames.end
-            file.append(entry)
-            seq = file.head.seq
-            # Until the next head, the last one holds: a writer with another number may have signed it.
-            if self._signer is not None and file.unsigned >= min(file.sign_every, self._sign_every):
-                self._sign(file)
-                is_lasting = True
-            if not is_lasting:
-                return seq
-            head = file.head
-            ticket = self._sync_mode.take_ticket(file, start, expects_put=False)
-        # Without the locks: others append meanwhile, and one sync serves all of them.
-        self._sync_mode.settle(ticket, expects_put=False)
-        with self.mutex:
-            file.note_synced(head)
-        return seq
-
-    def note_gap(self) -> None:
-        """Note that an entry could not be written; see `AuditLog.note_gap`."""
-        with self.mutex:
-            if not self._gaps:
-                self._gap_time = now()
-            self._gaps += 1
-
-    def _make_ready(self) -> _AuditFile:
-        """Return the file for the next entry; begin the log, or its next file."""
-        file = self._find_end()
-        if file.head.seq and file.frames.end >= self._max_bytes:
-            file.append({"kind": "end"}, self._signer)
-            file = self._go_on(file)
-        if not file.head.seq:
-            file.append({
-                "kind": "begin",
-                "format": FORMAT,
-                "log": os.urandom(16).hex(),
-                "key_check": self._digester.check,
-                "sign_every": 0 if self._signer is None else self._sign_every,
-            })  # fmt: skip
-            if self._signer is not None:
-                self._sign(file)
-        if self._gaps:
-            # It is on the disk before it is forgotten here.
-            file.append({"kind": "gap", "count": self._gaps, "since": self._gap_time})
-            file.sync()
-            self._gaps = 0
-        return file
-
-    def _find_end(self) -> _AuditFile:
-        """Return the last file, up to date; what a dead writer left at its end is set aside."""
-        if self._file is None:
-            preload_modules()
-            self._file = self._find_last()
-        file = self._file
-        torn = file.prepare()
-        if file.frames.bytes.durability.is_suspect:
-            renew(file)
-            torn = file.prepare() or torn
-        while file.has_ended:
-            file = self._go_on(file)
-        if torn and file.head.seq:
-            file.append({"kind": "torn", "file": torn})
-        return file
-
-    def _sign(self, file: _AuditFile) -> None:
-        file.append({"kind": "head", "sign_every": self._sign_every}, self._signer)
-
-    def _go_on(self, file: _AuditFile) -> _AuditFile:
-        """Return the file after one that has ended; what is in that is on the disk before the next one begins."""
-        file.sync()
-        following = _AuditFile(self._files, self.mutex, file.number + 1, file.head, file.sign_every)
-        following.note_synced(file.head)
-        following.prepare()
-        file.close()
-        self._file = following
-        return following
-
-    def _find_last(self) -> _AuditFile:
-        """Return the last file of the log that has an entry, or the first file."""
-        if not self._digester.has_made(next(self._files.read(ChainChecker()), None)):
-            raise CheckpointerConfigurationError(
-                f"{self._files.root}: the log was begun with another digest_key, or none"
-            )
-        for number in reversed(self._files.list_numbers()):
-            file = _AuditFile(self._files, self.mutex, number)
-            file.prepare()
-            if file.head.seq:
-                return file
-            file.close()
-        return _AuditFile(self._files, self.mutex, 1)
-
-    def close(self) -> None:
-        """Note the gaps, sign the head, and close the files; see `AuditLog.close`."""
-        with self.mutex:
-            if self._file is not None or self._gaps:
-                with self._files.write_lock:
-                    try:
-                        file = self._make_ready() if self._gaps else self._find_end()
-                        if self._signer is not None and file.unsigned:
-                            self._sign(file)
-                        if file.frames.bytes.is_open:
-                            file.sync()
-                    finally:
-                        if self._file is not None:
-                            self._file.close()
-                        self._file = None
-            self._files.write_lock.close()
-
-    def close_after_fork(self) -> None:
-        """Begin anew in the child of a fork: it shares locks and positions with the parent."""
-        if self._file is not None:
-            self._file.frames.bytes.close_after_fork()
-            self._file.close()
-        self._files.close_after_fork()
-        self._reset()
-
-
-_WRITERS: Final[weakref.WeakSet[_Writer]] = weakref.WeakSet()
-call_after_fork(_WRITERS, _Writer.close_after_fork)
-
-
 class AuditLog:
     """What was done with savers: append-only, chained by digests, signed if there is a key.
 
@@ -557,11 +394,25 @@ class AuditLog:
             "max_bytes": max_bytes,
         }
         self.digester = Digester(digest_key)
-        signer = None if signing_key is None else Signer(signing_key)
+        self._signer = None if signing_key is None else Signer(signing_key)
         # Absolute: after a change of the working directory, this goes on with the same log.
         root = str(Path(directory).absolute())
         self._files = _LogFiles(root, FileIO() if io is None else io)
-        self._writer = _Writer(self._files, self.digester, signer, sign_every=sign_every, max_bytes=max_bytes)
+        self._sign_every = sign_every
+        self._max_bytes = max_bytes
+        self._sync_mode = make_sync_mode("always")
+        self._reset()
+        _LOGS.add(self)
+
+    def _reset(self) -> None:
+        self._mutex = threading.RLock()
+        """Held by the thread that appends. It comes before the write lock, as everywhere: a thread that waits for
+        another process holds back only the threads that use the same log."""
+        self._file: _AuditFile | None = None
+        self._gaps = 0
+        """How many entries could not be written, and are in no entry of the kind `gap` yet."""
+        self._gap_time = ""
+        """When the first of them could not be written."""
 
     def __repr__(self) -> str:
         """Return the class and the directory; no key."""
@@ -594,11 +445,97 @@ class AuditLog:
         """
         entry = self.digester.hide(fields)
         with StorageErrors("write", self._files.root):
-            return self._writer.append(entry, is_lasting=is_lasting)
+            with self._mutex, self._files.write_lock:
+                file = self._make_ready()
+                start = file.frames.end
+                file.append(entry)
+                seq = file.head.seq
+                # Until the next head, the last one holds: a writer with another number may have signed it.
+                if self._signer is not None and file.unsigned >= min(file.sign_every, self._sign_every):
+                    self._sign(file)
+                    is_lasting = True
+                if not is_lasting:
+                    return seq
+                head = file.head
+                ticket = self._sync_mode.take_ticket(file, start, expects_put=False)
+            # Without the locks: others append meanwhile, and one sync serves all of them.
+            self._sync_mode.settle(ticket, expects_put=False)
+            with self._mutex:
+                file.note_synced(head)
+            return seq
 
     def note_gap(self) -> None:
         """Note that an entry could not be written: the next one that can says so; for AuditedSaver."""
-        self._writer.note_gap()
+        with self._mutex:
+            if not self._gaps:
+                self._gap_time = now()
+            self._gaps += 1
+
+    def _make_ready(self) -> _AuditFile:
+        """Return the file for the next entry; begin the log, or its next file."""
+        file = self._find_end()
+        if file.head.seq and file.frames.end >= self._max_bytes:
+            file.append({"kind": "end"}, self._signer)
+            file = self._go_on(file)
+        if not file.head.seq:
+            file.append({
+                "kind": "begin",
+                "format": FORMAT,
+                "log": os.urandom(16).hex(),
+                "key_check": self.digester.check,
+                "sign_every": 0 if self._signer is None else self._sign_every,
+            })  # fmt: skip
+            if self._signer is not None:
+                self._sign(file)
+        if self._gaps:
+            # It is on the disk before it is forgotten here.
+            file.append({"kind": "gap", "count": self._gaps, "since": self._gap_time})
+            file.sync()
+            self._gaps = 0
+        return file
+
+    def _find_end(self) -> _AuditFile:
+        """Return the last file, up to date; what a dead writer left at its end is set aside."""
+        if self._file is None:
+            preload_modules()
+            self._file = self._find_last()
+        file = self._file
+        torn = file.prepare()
+        if file.frames.bytes.durability.is_suspect:
+            renew(file)
+            torn = file.prepare() or torn
+        while file.has_ended:
+            file = self._go_on(file)
+        if torn and file.head.seq:
+            file.append({"kind": "torn", "file": torn})
+        return file
+
+    def _sign(self, file: _AuditFile) -> None:
+        file.append({"kind": "head", "sign_every": self._sign_every}, self._signer)
+
+    def _go_on(self, file: _AuditFile) -> _AuditFile:
+        """Return the file after one that has ended; what is in that is on the disk before the next one begins."""
+        file.sync()
+        following = _AuditFile(self._files, self._mutex, file.number + 1, file.head, file.sign_every)
+        following.note_synced(file.head)
+        following.prepare()
+        file.close()
+        self._file = following
+        return following
+
+    def _find_last(self) -> _AuditFile:
+        """Return the last file of the log that has an entry, or the first file."""
+        if not self.digester.has_made(next(self._files.read(ChainChecker()), None)):
+            raise CheckpointerConfigurationError(
+                f"{self._files.root}: the log was begun with another digest_key, or none"
+            )
+        for number in reversed(self._files.list_numbers()):
+            file = _AuditFile(self._files, self._mutex, number)
+            file.prepare()
+            if file.head.seq:
+                return file
+            file.close()
+        return _AuditFile(self._files, self._mutex, 1)
 
     def close(self) -> None:
         """Sign the head if there is a key, bring all to the disk, and close the files. A later use opens them again.
@@ -610,8 +547,28 @@ class AuditLog:
             CheckpointStorageError: the file system refused. The files are closed.
             CheckpointCorruptionError: the log is damaged, or was cut. The files are closed.
         """
-        with StorageErrors("write", self._files.root):
-            self._writer.close()
+        with StorageErrors("write", self._files.root), self._mutex:
+            if self._file is not None or self._gaps:
+                with self._files.write_lock:
+                    try:
+                        file = self._make_ready() if self._gaps else self._find_end()
+                        if self._signer is not None and file.unsigned:
+                            self._sign(file)
+                        if file.frames.bytes.is_open:
+                            file.sync()
+                    finally:
+                        if self._file is not None:
+                            self._file.close()
+                        self._file = None
+            self._files.write_lock.close()
+
+    def _close_after_fork(self) -> None:
+        """Begin anew in the child of a fork: it shares locks and positions with the parent."""
+        if self._file is not None:
+            self._file.frames.bytes.close_after_fork()
+            self._file.close()
+        self._files.close_after_fork()
+        self._reset()
 
     # Reading
 
@@ -708,3 +665,7 @@ class AuditLog:
 
             checked = StoreChecker(lambda: self._files.read(ChainChecker()), store, digester)
             return replace(report, problems=(*report.problems, *checked.find_problems()))
+
+
+_LOGS: Final[weakref.WeakSet[AuditLog]] = weakref.WeakSet()
+call_after_fork(_LOGS, AuditLog._close_after_fork)  # noqa: SLF001

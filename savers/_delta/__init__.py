@@ -24,11 +24,7 @@ from savers._delta.bodies import (
     read_pieces as read_pieces,
 )
 from savers._delta.operations import (
-    APPEND as APPEND,
-    DEL as DEL,
     DELETE as DELETE,
-    SET as SET,
-    SPLICE as SPLICE,
     SPLICE_COST as SPLICE_COST,
     Append as Append,
     Draft as Draft,

@@ -152,9 +152,7 @@ def _find_extent(value: Value) -> _Extent | None:
     if steps is None or min(steps) < 0:
         return None
     extent = _Extent(steps[0], value.end, sum(steps[1::2]), steps)
-    if not _is_dense(extent):
-        return None
-    return extent
+    return extent if _is_dense(extent) else None
 
 
 def _read_steps(extent: _Extent, read: ReadRanges, window: int) -> bytes:

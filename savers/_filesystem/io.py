@@ -196,24 +196,15 @@ class FileIO:
 
     def truncate(self, fd: int, size: int) -> None:
         """Cut a file to a size."""
-        try:
-            os.ftruncate(fd, size)
-        except OSError as error:
-            raise self._with_path(error, fd) from None
+        self._call(os.ftruncate, fd, size)
 
     def fsync(self, fd: int) -> None:
         """Make the bytes and all attributes of a file durable."""
-        try:
-            os.fsync(fd)
-        except OSError as error:
-            raise self._with_path(error, fd) from None
+        self._call(os.fsync, fd)
 
     def fdatasync(self, fd: int) -> None:
         """Make the bytes and the size of a file durable."""
-        try:
-            _DATASYNC(fd)
-        except OSError as error:
-            raise self._with_path(error, fd) from None
+        self._call(_DATASYNC, fd)
 
     def start_writing(self, fd: int) -> None:
         """Start to write the changed bytes of a file to the disk, where the system can; do not wait.
@@ -225,10 +216,7 @@ class FileIO:
         """
         if self._start_writing is None:
             self._start_writing = find_start_writing()
-        try:
-            self._start_writing(fd)
-        except OSError as error:
-            raise self._with_path(error, fd) from None
+        self._call(self._start_writing, fd)
 
     def fsync_dir(self, path: str) -> None:
         """Make the names in a directory durable, where the platform and file system support it."""
@@ -302,6 +290,12 @@ class FileIO:
         """Release the lock."""
         if self._unlock is not None:
             self._unlock(fd)
+
+    def _call(self, call: Callable[..., object], fd: int, *arguments: int) -> None:
+        try:
+            call(fd, *arguments)
+        except OSError as error:
+            raise self._with_path(error, fd) from None
 
     def _with_path(self, error: OSError, fd: int) -> OSError:
         error.filename = self._paths.get(fd, error.filename)

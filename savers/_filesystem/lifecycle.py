@@ -370,20 +370,6 @@ def is_idle(store: Store, thread: ThreadDirectory, since_ns: int) -> bool:
     return 0 < written_ns < since_ns
 
 
-def delete_if_idle(store: Store, thread: ThreadDirectory, since_ns: int) -> bool:
-    """Delete a thread if it is still idle; return whether it was deleted.
-
-    The caller holds the run lock of the thread, and not the write lock. Writers append under the
-    write lock, so none can write between this check and the deletion.
-    """
-    with store.write_lock(thread):
-        if not is_idle(store, thread, since_ns):
-            return False
-        delete(store, thread, keep_lock=False)
-    store.logs.close_thread(thread.thread_id)
-    return True
-
-
 # Keys
 #
 # Each log that has a record of another key, and each plain log, is rewritten: the live ones and the

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, final
 from graphkit import Checkpoint, RunnableConfig, Tag
 from graphkit.abc import StateSerializer
 from graphkit.errors import (
-    CheckpointErasedError,
     CheckpointerConfigurationError,
     CheckpointFormatError,
-    ThreadBusyError,
 )
 from graphkit.saver_kit import Codec, ConfigLike, FrozenDict, IncomingThread, ThreadLike, check_copy, resolve_thread_id
 from savers._cipher import Cipher, check_cipher, parse_cipher
@@ -26,7 +24,7 @@ from savers._filesystem.lock import is_run_locked
 from savers._filesystem.log_bytes import FileLogBytes
 from savers._filesystem.store import StorageErrors, Store, wrap_os_errors
 from savers._filesystem.sync import SyncNever, make_sync_mode
-from savers._log.log_saver import LogSaver
+from savers._log.log_saver import LogSaver, resolve_optional
 from savers._options import Fsync, parse_fsync, parse_lock_timeout
 from savers._threads import hold_if_free
 
@@ -213,9 +211,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         log = store.shared_log(config.thread, config.checkpoint_ns)
         with log.mutex, store.write_lock(store.locate(log.thread_id)):
             lifecycle.make_ready(store, log)
-            if not log.is_open:
-                return 0
-            kept = select(log)
+            kept = select(log) if log.is_open else None
             if kept is None:
                 return 0
             size = log.frames.end
@@ -255,18 +251,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
     @wrap_os_errors("read")
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
         thread_id = resolve_thread_id(thread)
-        return [
-            namespace
-            for namespace in self.catalogue.list_namespaces(thread_id)
-            if self._has_checkpoints(RunnableConfig(thread_id, checkpoint_ns=namespace))
-        ]
-
-    def _has_checkpoints(self, config: RunnableConfig) -> bool:
-        try:
-            return self.read_log(config, lambda log: log.history.find_latest() is not None, default=False)
-        except CheckpointErasedError:
-            # Nobody can tell any more, and a thread must not seem to be empty.
-            return True
+        return [name for name in self.catalogue.list_namespaces(thread_id) if self._has_checkpoints(thread_id, name)]
 
     @wrap_os_errors("release")
     def release(self, config: ConfigLike = None) -> Tag:
@@ -297,17 +282,22 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
 
     @wrap_os_errors("delete")
     def delete(self, thread: ThreadLike = None) -> bool:
+        # To take the run lock would create the directory.
+        directory = self._store.locate(resolve_thread_id(thread))
+        return self._store.io.stat(directory.path) is not None and super().delete(thread)
+
+    @wrap_os_errors("delete")
+    def _delete_thread(self, thread_id: str, idle_since: datetime | None, *, is_in_run: bool) -> bool:
         store = self._store
-        thread_id = resolve_thread_id(thread)
         directory = store.locate(thread_id)
-        if store.io.stat(directory.path) is None:
-            return False
-        with self._exclude_runs(thread_id) as is_in_run:
-            with store.write_lock(directory):
-                had_content = lifecycle.delete(store, directory, keep_lock=is_in_run)
-            # The disk space is free when the last descriptor is closed.
-            store.logs.close_thread(thread_id)
-            return had_content
+        with store.write_lock(directory):
+            # Writers append under the write lock, so none can write between this check and the deletion.
+            if idle_since is not None and not self._is_idle(thread_id, idle_since):
+                return False
+            had_content = lifecycle.delete(store, directory, keep_lock=is_in_run)
+        # The disk space is free when the last descriptor is closed.
+        store.logs.close_thread(thread_id)
+        return had_content or idle_since is not None
 
     @wrap_os_errors("erase what was deleted from")
     def erase_deleted(self, *, full: bool = False) -> Sequence[str]:  # noqa: ARG002 - nothing keeps others out
@@ -319,9 +309,6 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         return lifecycle.erase_deleted(self._store)
 
     @wrap_os_errors("copy")
-    def copy(self, source: ThreadLike, target: ThreadLike) -> None:
-        super().copy(source, target)
-
     def _copy_thread(self, source_id: str, target_id: str) -> None:
         namespaces = check_copy(self, source_id, target_id)
         if len(namespaces) > 1:
@@ -378,19 +365,9 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         return super().own_key(config, version=version)
 
     @wrap_os_errors("delete")
-    def _delete_if_idle(self, thread_id: str, idle_since: datetime, *, dry_run: bool) -> bool:
+    def _is_idle(self, thread_id: str, idle_since: datetime) -> bool:
         since_ns = round(idle_since.timestamp() * 1_000_000_000)
-        thread = self._store.locate(thread_id)
-        # Nearly all threads are not idle, and these need no lock.
-        if not lifecycle.is_idle(self._store, thread, since_ns):
-            return False
-        if dry_run:
-            return True
-        try:
-            with self._run_lock(RunnableConfig(thread_id), 0.0):
-                return lifecycle.delete_if_idle(self._store, thread, since_ns)
-        except ThreadBusyError:
-            return False
+        return lifecycle.is_idle(self._store, self._store.locate(thread_id), since_ns)
 
     @wrap_os_errors("read")
     def size(self, thread: ThreadLike = None) -> int:
@@ -416,7 +393,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         """
         from savers._filesystem.verify import verify
 
-        return verify(self._store, _resolve_if_given(thread), progress)
+        return verify(self._store, resolve_optional(thread), progress)
 
     @wrap_os_errors("repair")
     def repair(
@@ -445,7 +422,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         from savers._filesystem.repair import Repairer
 
         repairer = Repairer(self._store, hold_run_lock=self._exclude_runs, dry_run=dry_run)
-        return repairer.repair(_resolve_if_given(thread), progress)
+        return repairer.repair(resolve_optional(thread), progress)
 
     @wrap_os_errors("rotate the keys of")
     def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
@@ -538,13 +515,6 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
     eraseDeleted = erase_deleted
     isStore = is_store
     threadDirectory = thread_directory
-
-
-def _resolve_if_given(thread: ThreadLike) -> str | None:
-    """Return the id of a thread; None stands for all threads."""
-    if thread is None:
-        return None
-    return resolve_thread_id(thread)
 
 
 def _check_arguments(base_directory: Any, state_serializer: Any) -> None:

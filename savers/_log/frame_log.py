@@ -27,6 +27,7 @@ from savers._log.frame import (
     Frame,
     Header,
     IncompleteLog,
+    digest_thread,
     is_headless,
     pack_frame,
     parse_frame,
@@ -94,6 +95,23 @@ class Identity(ABC):
     def seals_new_logs(self) -> bool:
         """Whether the records of a new log are sealed."""
         return False
+
+
+class NamedIdentity(Identity):
+    """The identity of a log that is no history: a value under a key, so that logs cannot change places."""
+
+    def __init__(self, key: str, value: object, name: str, what: str) -> None:
+        """Take the key and the value in META records, the text whose digest is in the header, and what the log is."""
+        self.meta = {key: value}
+        self.digest = digest_thread(name)
+        self._what = what
+
+    def make_meta(self) -> dict[str, Any]:
+        return dict(self.meta)
+
+    def check_meta(self, path: str, meta: Any) -> None:
+        if not isinstance(meta, dict) or not meta.items() >= self.meta.items():
+            raise CheckpointFormatError(path, f"it is not {self._what}; put the file back where it came from")
 
 
 class FrameLog(Generic[Medium, Owner]):

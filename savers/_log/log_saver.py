@@ -382,7 +382,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             ]
             return [make_info(log, stored) for stored in matching], bool(matching) and matching[0] is checkpoints[-1]
 
-        wanted = None if thread_id is None else resolve_thread_id(thread_id)
+        wanted = resolve_optional(thread_id)
         nothing: tuple[list[CheckpointInfo], bool] = ([], False)
         infos: list[CheckpointInfo] = []
         for owner, namespace in self._find_histories(wanted, metadata):
@@ -431,11 +431,9 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
         config = RunnableConfig.of(config)
         number = self._find_version(config.thread, version)
-        return Tag(config.thread, self._list_version(config, number), number)
-
-    def _list_version(self, config: RunnableConfig, version: int) -> Sequence[Checkpoint]:
-        log = self.catalogue.shared_log(config.thread, config.checkpoint_ns, version)
-        return self._use(log, partial(self._list_checkpoints, version=version), [])
+        log = self.catalogue.shared_log(config.thread, config.checkpoint_ns, number)
+        checkpoints: Sequence[Checkpoint] = self._use(log, lambda log: self._list_checkpoints(log, number), [])
+        return Tag(config.thread, checkpoints, number)
 
     def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
         thread_id = resolve_thread_id(thread)
@@ -443,14 +441,15 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         return [
             namespace
             for namespace in self.catalogue.list_version_namespaces(thread_id, number)
-            if self._has_released(RunnableConfig(thread_id, checkpoint_ns=namespace), number)
+            if self._has_checkpoints(thread_id, namespace, number)
         ]
 
-    def _has_released(self, config: RunnableConfig, version: int) -> bool:
+    def _has_checkpoints(self, thread_id: str, namespace: str, version: int = 0) -> bool:
+        log = self.catalogue.shared_log(thread_id, namespace, version)
         try:
-            return bool(self._list_version(config, version))
+            return self._use(log, lambda log: log.history.find_latest() is not None, default=False)
         except CheckpointErasedError:
-            # Nobody can tell any more, and it must not hide the other namespaces.
+            # Nobody can tell any more, and the thread must not seem to be empty, nor its other namespaces be hidden.
             return True
 
     def _find_version(self, thread_id: str, version: int | None) -> int:
@@ -720,15 +719,16 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
     def delete(self, thread: ThreadLike = None) -> bool:
         thread_id = resolve_thread_id(thread)
-        with self._exclude_runs(thread_id):
-            return self._delete_thread(thread_id, None)
+        with self._exclude_runs(thread_id) as is_in_run:
+            return self._delete_thread(thread_id, None, is_in_run=is_in_run)
 
-    def _delete_thread(self, thread_id: str, idle_since: datetime | None) -> bool:  # noqa: ARG002 - for media that exclude writers
+    def _delete_thread(self, thread_id: str, idle_since: datetime | None, *, is_in_run: bool) -> bool:  # noqa: ARG002 - for media that exclude writers, or have lock files
         """Delete a thread that no other run holds; return whether it had content, and was deleted.
 
         Args:
             thread_id: the thread.
             idle_since: a medium that excludes other writers checks again whether one has written since.
+            is_in_run: whether a run that continues holds the run lock, or may hold it.
         """
         keys = sorted(self.catalogue.list_logs(thread_id), reverse=True)
         # The root last: without it, nothing names the namespaces of the thread as its.
@@ -943,7 +943,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         """
         if idle_since.tzinfo is None:
             raise ValueError(f"idle_since must have a time zone, such as UTC: {idle_since!r}")
-        thread_id = None if thread is None else resolve_thread_id(thread)
+        thread_id = resolve_optional(thread)
         thread_ids = self._list_possibly_idle(thread_id, idle_since)
         if thread_id is None:
             thread_ids = [each for each in thread_ids if not is_schedule(each)]
@@ -968,7 +968,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             return True
         try:
             with self._run_lock(RunnableConfig(thread_id), 0.0):
-                return self._delete_thread(thread_id, idle_since)
+                return self._delete_thread(thread_id, idle_since, is_in_run=False)
         except ThreadBusyError:
             return False
 
@@ -1093,6 +1093,11 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     def close(self) -> None:
         """Bring everything that was put to the disk, and close what is open. A later use opens it again."""
         self.catalogue.logs.close()
+
+
+def resolve_optional(thread: ThreadLike) -> str | None:
+    """Return the id of a thread; None stands for all threads."""
+    return None if thread is None else resolve_thread_id(thread)
 
 
 def select_all(log: Log[Any]) -> Sequence[StoredCheckpoint]:

@@ -459,9 +459,7 @@ def decode_tags(path: str, frame: Frame) -> tuple[str, Sequence[str], Sequence[s
 def _decode_about(path: str, frame: Frame, *kinds: type) -> Any:
     """Return the elements of a record about a checkpoint: its id, and elements of these classes."""
     parts = unpack_payload(path, frame)
-    if parts.__class__ is not list:
-        raise malformed_error(path, frame, "it has other parts")
-    if tuple(part.__class__ for part in parts[1:]) != kinds:
+    if parts.__class__ is not list or tuple(part.__class__ for part in parts[1:]) != kinds:
         raise malformed_error(path, frame, "it has other parts")
     try:
         parts[0] = id_text(parts[0])

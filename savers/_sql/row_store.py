@@ -57,12 +57,10 @@ class RowStore(LogCatalogue[RowLogBytes]):
     def __init__(
         self, database: Database, codec: Codec, compression: Compression | None, key_ring: KeyRing | None
     ) -> None:
-        super().__init__()
+        super().__init__(codec, compression)
         self.database = database
         self.statements = Statements(database)
         self.mark = SealMark(database, self.statements, key_ring)
-        self._codec = codec
-        self._compression = compression
 
     # Logs
 

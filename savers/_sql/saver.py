@@ -19,13 +19,13 @@ from graphkit.errors import (
     CheckpointStorageError,
     ThreadBusyError,
 )
-from graphkit.saver_kit import Codec, ConfigLike, ThreadLike, check_copy, get_held_run_locks, resolve_thread_id
+from graphkit.saver_kit import Codec, ConfigLike, ThreadLike, check_copy, get_held_run_locks
 from savers._cipher import Cipher, check_cipher, parse_cipher
 from savers._compression import Compression, parse_compression
 from savers._log.frame import MARK
 from savers._log.log import make_info
 from savers._log.log_bytes import StaleLogError
-from savers._log.log_saver import LogSaver, select_all
+from savers._log.log_saver import LogSaver, resolve_optional, select_all
 from savers._log.rewriter import write_all
 from savers._options import Fsync, parse_fsync, parse_lease, parse_lock_timeout
 from savers._sql.columns import decode_row, encode_text
@@ -87,6 +87,12 @@ class SqlSaver(LogSaver[RowLogBytes]):
         self._database = database
         self._store = RowStore(database, codec, self._compression, key_ring)
         super().__init__(self._store, codec)
+
+    @classmethod
+    def check_options(cls, *arguments: Any, **options: Any) -> None:
+        """Check arguments of the constructor; its errors. Nothing is opened or created."""
+        check_cipher(options.pop("cipher", None))
+        cls(*arguments, **options)
 
     def _describe_place(self) -> str:
         return f"{self._database.path}, "
@@ -296,7 +302,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
                 root.close()
         return Tag(thread_id, checkpoints, version)
 
-    def _delete_thread(self, thread_id: str, idle_since: datetime | None) -> bool:
+    def _delete_thread(self, thread_id: str, idle_since: datetime | None, *, is_in_run: bool) -> bool:  # noqa: ARG002 - as in LogSaver
         statements = self._store.statements
         encoded = encode_text(thread_id)
         with self._database.transaction() as transaction:
@@ -365,7 +371,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
 
         The database needs more: a row and its indexes take 60 to 150 bytes.
         """
-        return self._store.measure(_resolve_optional(thread))
+        return self._store.measure(resolve_optional(thread))
 
     def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> VerifyReport:
         """Check every byte of one thread, or of all threads (None), and the columns beside them.
@@ -384,7 +390,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         """
         from savers._sql.verify import verify
 
-        return verify(self._store, _resolve_optional(thread), progress)
+        return verify(self._store, resolve_optional(thread), progress)
 
     def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
         """Seal everything with the current key: one thread, or all threads (None).
@@ -411,7 +417,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         from savers._log.rewriter import require_keys
 
         key_ring = require_keys(self._store.mark.key_ring)
-        thread_id = _resolve_optional(thread)
+        thread_id = resolve_optional(thread)
         thread_ids = dict.fromkeys(history.thread_id for history in self._list_histories(thread_id))
         try:
             return self._rotate_threads(
@@ -497,6 +503,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         self._store.logs.close()
         self._database.close()
 
+    checkOptions = check_options
     eraseDeleted = erase_deleted
 
 
@@ -556,14 +563,6 @@ class SqliteSaver(SqlSaver):
     def db_file(self) -> str:
         """The path of the file, absolute."""
         return self._database.path
-
-    @classmethod
-    def check_options(cls, *arguments: Any, **options: Any) -> None:
-        """Check arguments of the constructor; its errors. Nothing is opened or created."""
-        check_cipher(options.pop("cipher", None))
-        cls(*arguments, **options)
-
-    checkOptions = check_options
 
     def opener(self) -> Callable[[], SqliteSaver]:
         """Return a function that opens the same file with the same types, in any process.
@@ -640,14 +639,6 @@ class PostgresSaver(SqlSaver):
             cipher=cipher,
         )
 
-    @classmethod
-    def check_options(cls, *arguments: Any, **options: Any) -> None:
-        """Check arguments of the constructor; its errors. Nothing is opened or created."""
-        check_cipher(options.pop("cipher", None))
-        cls(*arguments, **options)
-
-    checkOptions = check_options
-
     def opener(self) -> Callable[[], PostgresSaver] | None:
         """Return a function that opens the same schema with the same types, in any process.
 
@@ -716,10 +707,6 @@ def _rewrite(
         if sum(len(row.frame) for row in inserter.pending) >= _PART_SIZE:
             target.commit()
     target.commit()
-
-
-def _resolve_optional(thread: ThreadLike) -> str | None:
-    return None if thread is None else resolve_thread_id(thread)
 
 
 def _in_microseconds(moment: datetime) -> int:

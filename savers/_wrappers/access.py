@@ -12,29 +12,21 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from datetime import datetime
 from functools import partial, wraps
 from itertools import chain
 from logging import getLogger
 from types import FunctionType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, final
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
+import graphkit.abc
 from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, WaitingInterrupt
 from graphkit.abc import (
     BaseCheckpointSaver,
     HasVersions,
     SupportsCheckAccess,
-    SupportsCompact,
-    SupportsDeleteIdle,
     SupportsErase,
     SupportsExists,
     SupportsFlush,
-    SupportsOwnKeys,
-    SupportsRemove,
-    SupportsRepair,
-    SupportsReplay,
-    SupportsRotate,
-    SupportsVerify,
     Watch,
 )
 from graphkit.errors import AccessDeniedError, CheckpointerConfigurationError, CheckpointerError
@@ -42,8 +34,6 @@ from graphkit.saver_kit import (
     Change,
     ConfigLike,
     FailedThreads,
-    Progress,
-    RetentionOptions,
     ThreadLike,
     WatchEnd,
     check_function,
@@ -52,12 +42,12 @@ from graphkit.saver_kit import (
     get_principal,
 )
 from savers._wrappers.base import (
+    CAPABILITIES,
     OF_NO_THREAD,
+    HookedLog,
     LogsOfDelegate,
-    LogWithWriter,
     SaverWrapper,
     SupportsLogs,
-    WriterWrapper,
     is_async,
     iter_wrappers,
     make_capability,
@@ -66,10 +56,8 @@ from savers._wrappers.base import (
 )
 
 if TYPE_CHECKING:
-    from graphkit.abc import RepairReport, RotationReport, VerifyReport
     from savers._log.catalogue import Head
     from savers._log.log import AnyLog
-    from savers._log.stored_checkpoint import StoredCheckpoint
 
 Policy = Callable[[Any, str, str, str], object]
 """Decides as policy(principal, operation, thread_id, checkpoint_ns); only True allows."""
@@ -82,6 +70,8 @@ _WHOLE_THREAD: Final = frozenset({
 """Operations on all namespaces of a thread: they need the right in each of them."""
 _OF_A_HISTORY: Final = frozenset({"config", "thread", "thread_id"})
 """The names of the first parameter of methods of one history."""
+_OF_EACH_THREAD: Final = frozenset({"compact", "delete_idle", "prune", "repair", "rotate", "verify"})
+"""Methods that take None for all threads: they are called for each that the principal may use."""
 _GROWTH: Final = 4
 """Each time that too few results of a search are allowed, this many times more are read."""
 _LOGGER: Final = getLogger("graphkit")
@@ -201,20 +191,11 @@ class _Guard:
         except CheckpointerError:
             return [each for thread_id in self.list_allowed(operation) for each in read(thread_id)]
 
-    def change(
-        self, operation: str, join: Callable[[Sequence[Any]], _Result], thread: ThreadLike, **options: Any
-    ) -> _Result:
-        """Call a method of the delegate for one thread, or for each that is allowed (None), also if some fail.
-
-        Args:
-            operation: the method.
-            join: makes one result of those of several threads.
-            thread: the thread.
-            options: those of the method.
-        """
+    def change(self, operation: str, thread: ThreadLike, **options: Any) -> Any:
+        """Call a method of the delegate for one thread, or for each that is allowed (None), also if some fail."""
         change = getattr(self._saver, operation)
         if thread is not None:
-            return change(self.require(operation, thread).thread, **options)  # type: ignore[no-any-return]
+            return change(self.require(operation, thread).thread, **options)
         progress = options.pop("progress", None)
         failed = FailedThreads(operation)
         results: list[Any] = []
@@ -225,7 +206,7 @@ class _Guard:
             if progress is not None:
                 progress(done, len(thread_ids), thread_id)
         failed.raise_if_any()
-        return join(results)
+        return _join(operation, results, is_dry_run=options.get("dry_run", False))
 
     # Putting
 
@@ -280,6 +261,32 @@ def _make_error(principal: Any, operation: str, config: RunnableConfig) -> Acces
     )
 
 
+def _join(operation: str, results: Sequence[Any], *, is_dry_run: bool) -> Any:
+    """Return one result of an operation on several threads."""
+
+    def collect(name: str) -> tuple[Any, ...]:
+        return tuple(chain.from_iterable(getattr(report, name) for report in results))
+
+    match operation:
+        case "compact" | "prune":
+            return sum(results)
+        case "delete_idle":
+            return sorted(chain.from_iterable(results))
+        case "verify":
+            return graphkit.abc.VerifyReport(threads=collect("threads"), size=sum(report.size for report in results))
+        case "repair":
+            return graphkit.abc.RepairReport(
+                files=collect("files"),
+                finished=collect("finished"),
+                removed=collect("removed"),
+                dry_run=is_dry_run,
+            )
+        case _:
+            return graphkit.abc.RotationReport(
+                rewritten=collect("rewritten"), set_aside=collect("set_aside"), erased=collect("erased")
+            )
+
+
 def _make_guard(member: FunctionType) -> Callable[..., Any]:
     """Return a method that asks the policy about one history before it calls the delegate."""
     if is_async(member):
@@ -288,6 +295,10 @@ def _make_guard(member: FunctionType) -> Callable[..., Any]:
     _, first, *_others = [*inspect.signature(member).parameters, ""]
     if first not in _OF_A_HISTORY:
         raise TypeError(f"AccessControlledSaver needs a method {operation!r}: it is not one of a single history")
+
+    @wraps(member)
+    def change(saver: AccessControlledSaver, thread: ThreadLike = None, **options: Any) -> Any:
+        return saver._guard.change(operation, thread, **options)  # noqa: SLF001 - it is a method
 
     @wraps(member)
     def guard(saver: AccessControlledSaver, *arguments: Any, **options: Any) -> Any:
@@ -299,7 +310,7 @@ def _make_guard(member: FunctionType) -> Callable[..., Any]:
         config = saver._guard.require(operation, subject)  # noqa: SLF001 - it is a method
         return getattr(saver.delegate, operation)(config, *others, **options)
 
-    return guard
+    return change if operation in _OF_EACH_THREAD else guard
 
 
 def _guards(contract: type) -> Callable[[type[_Class]], type[_Class]]:
@@ -485,9 +496,6 @@ class AccessControlledSaver(SaverWrapper):
             watch.end_at(end)
         return watch
 
-    def prune(self, thread: ThreadLike = None, **retention: Unpack[RetentionOptions]) -> int:
-        return self._guard.change("prune", sum, thread, **retention)
-
     # Other processes
 
     def opener(self) -> Callable[[], BaseCheckpointSaver] | None:
@@ -528,68 +536,6 @@ class _GuardedVersions(_Guarded, HasVersions):
         return self._guard.filter("version_namespaces", config, found, lambda name: (config.thread, name))
 
 
-def _join(kind: type[_Result], reports: Sequence[Any], *names: str, **fields: Any) -> _Result:
-    """Return one report of several: the fields that are named have what those of all reports have."""
-    joined = {name: tuple(chain.from_iterable(getattr(report, name) for report in reports)) for name in names}
-    return kind(**joined, **fields)
-
-
-@_guards(SupportsVerify)
-class _GuardedVerify(_Guarded):
-    def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> VerifyReport:
-        from graphkit.abc import VerifyReport
-
-        def join(reports: Sequence[VerifyReport]) -> VerifyReport:
-            return _join(VerifyReport, reports, "threads", size=sum(report.size for report in reports))
-
-        return self._guard.change("verify", join, thread, progress=progress)
-
-
-@_guards(SupportsRepair)
-class _GuardedRepair(_Guarded):
-    def repair(
-        self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None
-    ) -> RepairReport:
-        from graphkit.abc import RepairReport
-
-        def join(reports: Sequence[RepairReport]) -> RepairReport:
-            return _join(RepairReport, reports, "files", "finished", "removed", dry_run=dry_run)
-
-        return self._guard.change("repair", join, thread, dry_run=dry_run, progress=progress)
-
-
-@_guards(SupportsCompact)
-class _GuardedCompact(_Guarded):
-    def compact(self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None) -> int:
-        return self._guard.change("compact", sum, thread, dry_run=dry_run, progress=progress)
-
-
-@_guards(SupportsRotate)
-class _GuardedRotate(_Guarded):
-    def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
-        from graphkit.abc import RotationReport
-
-        def join(reports: Sequence[RotationReport]) -> RotationReport:
-            return _join(RotationReport, reports, "rewritten", "set_aside", "erased")
-
-        return self._guard.change("rotate", join, thread, progress=progress)
-
-
-@_guards(SupportsDeleteIdle)
-class _GuardedDeleteIdle(_Guarded):
-    def delete_idle(
-        self,
-        thread: ThreadLike = None,
-        *,
-        idle_since: datetime,
-        dry_run: bool = False,
-        progress: Progress | None = None,
-    ) -> Sequence[str]:
-        options = {"idle_since": idle_since, "dry_run": dry_run, "progress": progress}
-        deleted = self._guard.change("delete_idle", chain.from_iterable, thread, **options)
-        return sorted(deleted)
-
-
 class _GuardedLogs(LogsOfDelegate, _Guarded):
     """What LangGraph's checkpointer uses; see SupportsLogs."""
 
@@ -598,67 +544,27 @@ class _GuardedLogs(LogsOfDelegate, _Guarded):
     ) -> _Result:
         return self.delegate.read_log(self._guard.require(operation, config), read, default)  # type: ignore[no-any-return]
 
-    def append_to_log(self, config: RunnableConfig, append: Callable[[AnyLog], None]) -> None:
+    def append_to_log(self, config: RunnableConfig, append: Callable[[Any], None]) -> None:
         if self._guard.metadata_of is None:
             self.delegate.append_to_log(self._guard.require("put", config), append)
             return
         with self._guard.claim(config) as mark:
+            self.delegate.append_to_log(
+                config, lambda log: append(HookedLog(log, lambda checkpoint, _: _mark(checkpoint, mark)))
+            )
 
-            def append_marked(log: AnyLog) -> None:
-                marking = LogWithWriter(log, _MarkingWriter(log.writer, mark))
-                append(marking)  # type: ignore[arg-type]
-
-            self.delegate.append_to_log(config, append_marked)
-
-    def put_packed_writes(
-        self,
-        config: RunnableConfig,
-        id: str | None,
-        packed: Mapping[str, bytes],
-        keep: Collection[str] = (),
-        *,
-        early: bool = False,
-        expects_put: bool = False,
-        find_metadata: Callable[[], Mapping[str, Any]] = dict,
-    ) -> None:
-        config = self._guard.require("put_writes", config)
-        self.delegate.put_packed_writes(
-            config, id, packed, keep, early=early, expects_put=expects_put, find_metadata=find_metadata
-        )
+    def put_packed_writes(self, config: RunnableConfig, *arguments: Any, **options: Any) -> None:
+        self.delegate.put_packed_writes(self._guard.require("put_writes", config), *arguments, **options)
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
         heads = self.delegate.list_heads(metadata, with_newest=with_newest)
         return self._guard.filter("list", None, heads, lambda head: (head.thread_id, head.namespace))
 
 
-class _MarkingWriter(WriterWrapper):
-    """Adds what the policy says to the metadata of new checkpoints."""
-
-    def __init__(self, writer: Any, mark: Mapping[str, Any]) -> None:
-        super().__init__(writer)
-        self._mark = mark
-
-    def put(self, checkpoint: Checkpoint, target: str | None) -> None:
-        self._writer.put(_mark(checkpoint, self._mark), target)
-
-    def put_packed(self, stored: StoredCheckpoint, state: Any, changes: Mapping[str, bytes | None]) -> None:
-        stored.metadata = freeze({**stored.metadata, **self._mark})
-        self._writer.put_packed(stored, state, changes)
-
-
 _GUARDED: Final[Mapping[type, type]] = {
+    **{each: make_capability(each, _guards) for each in CAPABILITIES},
+    **{each: make_capability(each) for each in (SupportsErase, SupportsExists, SupportsFlush)},
     HasVersions: _GuardedVersions,
-    SupportsVerify: _GuardedVerify,
-    SupportsRepair: _GuardedRepair,
-    SupportsCompact: _GuardedCompact,
-    SupportsRotate: _GuardedRotate,
-    SupportsDeleteIdle: _GuardedDeleteIdle,
-    SupportsRemove: make_capability(SupportsRemove, _guards),
-    SupportsReplay: make_capability(SupportsReplay, _guards),
-    SupportsOwnKeys: make_capability(SupportsOwnKeys, _guards),
     SupportsLogs: _GuardedLogs,
-    SupportsFlush: make_capability(SupportsFlush),
-    SupportsExists: make_capability(SupportsExists),
-    SupportsErase: make_capability(SupportsErase),
 }
 """The class that guards the methods of each capability."""

@@ -34,11 +34,10 @@ from savers._audit.log import AuditLog
 from savers._wrappers.base import (
     CAPABILITIES,
     OF_NO_THREAD,
+    HookedLog,
     LogsOfDelegate,
-    LogWithWriter,
     SaverWrapper,
     SupportsLogs,
-    WriterWrapper,
     is_async,
     iter_wrappers,
     make_capability,
@@ -48,10 +47,8 @@ from savers._wrappers.base import (
 from savers.policies import READING
 
 if TYPE_CHECKING:
-    from graphkit.saver_kit import FrozenDict
     from savers._log.catalogue import Head
     from savers._log.log import AnyLog
-    from savers._log.stored_checkpoint import StoredCheckpoint
 
 OnError = Literal["refuse", "warn"]
 _READING: Final = (READING - {"copy"}) | {"run_lock", "check_access"}
@@ -128,22 +125,16 @@ class _Recorder:
         self,
         fields: Entry,
         call: Callable[[], _Result],
-        describe_end: Callable[[_Result | None], Entry] | None = None,
+        describe_end: Callable[[_Result | None], Entry] = lambda _: {},
     ) -> _Result:
         """Record the intent, call, and record the outcome."""
         intent = self.append({"kind": "intent", **fields})
         try:
             result = call()
         except BaseException as error:
-            outcome = _describe_error(error)
-            if describe_end is not None:
-                outcome |= describe_end(None)
-            self.end(intent, outcome)
+            self.end(intent, _describe_error(error) | describe_end(None))
             raise
-        outcome = {"result": "ok"}
-        if describe_end is not None:
-            outcome |= describe_end(result)
-        self.end(intent, outcome)
+        self.end(intent, {"result": "ok"} | describe_end(result))
         return result
 
     def end(self, intent: int, outcome: Entry) -> None:
@@ -518,22 +509,19 @@ class _RecordedLogs(LogsOfDelegate):
             lambda: self.delegate.read_log(config, read, default, operation=operation),
         )
 
-    def append_to_log(self, config: RunnableConfig, append: Callable[[AnyLog], None]) -> None:
+    def append_to_log(self, config: RunnableConfig, append: Callable[[Any], None]) -> None:
         # What is stored is known only inside, where the log is locked; so that is where the intent is recorded.
         # If another writer was faster, the checkpoint is made again, and may differ.
         recorder = self._recorder
         intents: list[int] = []
 
-        def intend(checkpoint: Checkpoint, replaced: str | None) -> None:
+        def intend(checkpoint: Checkpoint, replaced: str | None) -> Checkpoint:
             fields = recorder.describe_put(config, checkpoint, replaced)
             intents.append(recorder.append({"kind": "intent", **fields}))
-
-        def append_recorded(log: AnyLog) -> None:
-            recording = LogWithWriter(log, _RecordingWriter(log.writer, intend))
-            append(recording)  # type: ignore[arg-type]
+            return checkpoint
 
         try:
-            self.delegate.append_to_log(config, append_recorded)
+            self.delegate.append_to_log(config, lambda log: append(HookedLog(log, intend)))
         except BaseException as error:
             outcome = _describe_error(error)
             if not intents:
@@ -552,43 +540,20 @@ class _RecordedLogs(LogsOfDelegate):
         id: str | None,
         packed: Mapping[str, bytes],
         keep: Collection[str] = (),
-        *,
-        early: bool = False,
-        expects_put: bool = False,
-        find_metadata: Callable[[], Mapping[str, Any]] = dict,
+        **options: Any,
     ) -> None:
         recorder = self._recorder
         fields = {**recorder.describe("put_writes", config), "checkpoint_id": id}
         fields["writes"] = recorder.content.digest_packed_writes(packed)
         if keep:
             fields["keep"] = recorder.content.digest_keys(keep)
-        put = partial(self.delegate.put_packed_writes, config, id, packed, keep)
-        recorder.record_writing(fields, partial(put, early=early, expects_put=expects_put, find_metadata=find_metadata))
+        recorder.record_writing(fields, partial(self.delegate.put_packed_writes, config, id, packed, keep, **options))
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
         return self._recorder.record_reading(
             lambda: self._recorder.describe("list", RunnableConfig(), is_about_all=True),
             lambda: self.delegate.list_heads(metadata, with_newest=with_newest),
         )
-
-
-Intend = Callable[[Checkpoint, str | None], None]
-
-
-class _RecordingWriter(WriterWrapper):
-    """Records an intent before each put."""
-
-    def __init__(self, writer: Any, intend: Intend) -> None:
-        super().__init__(writer)
-        self._intend = intend
-
-    def put(self, checkpoint: Checkpoint, target: str | None) -> None:
-        self._intend(checkpoint, target)
-        self._writer.put(checkpoint, target)
-
-    def put_packed(self, stored: StoredCheckpoint, state: FrozenDict, changes: Mapping[str, bytes | None]) -> None:
-        self._intend(stored.make_checkpoint(state), None)
-        self._writer.put_packed(stored, state, changes)
 
 
 _RECORDED: Final[Mapping[type, type]] = {

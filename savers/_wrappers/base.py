@@ -22,11 +22,14 @@ from graphkit.errors import CheckpointerConfigurationError
 from graphkit.saver_kit import ConfigLike, has_status_mark
 
 if TYPE_CHECKING:
+    from graphkit.saver_kit import FrozenDict
     from savers._log.catalogue import Head
     from savers._log.log import AnyLog
+    from savers._log.stored_checkpoint import StoredCheckpoint
 
 _Class = TypeVar("_Class")
-_Result = TypeVar("_Result")
+OnPut = Callable[[Checkpoint, str | None], Checkpoint]
+"""Takes a new checkpoint, and the id of the one that it replaces; returns what is put, perhaps with other metadata."""
 
 OF_NO_THREAD: Final = frozenset({
     "close", "exists", "flush", "opener", "register_types", "run_lock_key", "threadId",
@@ -257,43 +260,23 @@ class SupportsLogs(Protocol):
     for what they do.
     """
 
-    def read_log(
-        self, config: RunnableConfig, read: Callable[[AnyLog], _Result], default: _Result, *, operation: str = "get"
-    ) -> _Result:
+    def read_log(self, config: RunnableConfig, *arguments: Any, **options: Any) -> Any:
         """Call a function with the log of a history, for an operation of the contract."""
-        ...
 
-    def append_to_log(self, config: RunnableConfig, append: Callable[[AnyLog], None]) -> None:
+    def append_to_log(self, config: RunnableConfig, *arguments: Any, **options: Any) -> None:
         """Append records of checkpoints to a history."""
-        ...
 
-    def put_packed_writes(
-        self,
-        config: RunnableConfig,
-        id: str | None,
-        packed: Mapping[str, bytes],
-        keep: Collection[str] = (),
-        *,
-        early: bool = False,
-        expects_put: bool = False,
-        find_metadata: Callable[[], Mapping[str, Any]] = dict,
-    ) -> None:
+    def put_packed_writes(self, config: RunnableConfig, *arguments: Any, **options: Any) -> None:
         """Store pending writes that are packed."""
-        ...
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
         """Return the histories that may have a checkpoint with such metadata."""
-        ...
 
-    def call_without_waiting(
-        self, config: RunnableConfig, call: Callable[[], _Result], *, appends: bool
-    ) -> tuple[_Result] | None:
+    def call_without_waiting(self, config: RunnableConfig, *arguments: Any, **options: Any) -> Any:
         """Call a function now if it takes only some microseconds."""
-        ...
 
     def describe(self) -> str:
         """Return the name of the store, for messages."""
-        ...
 
 
 class LogsOfDelegate:
@@ -301,35 +284,35 @@ class LogsOfDelegate:
 
     delegate: Any
 
-    def call_without_waiting(
-        self,
-        config: RunnableConfig,  # noqa: ARG002
-        call: Callable[[], _Result],  # noqa: ARG002
-        *,
-        appends: bool,  # noqa: ARG002
-    ) -> tuple[_Result] | None:
-        return None  # a policy may take its time, and an audit log waits for the disk
+    def call_without_waiting(self, *_: object, **_options: object) -> None:
+        """Call nothing: a policy may take its time, and an audit log waits for the disk."""
 
     def describe(self) -> str:
         return self.delegate.describe()  # type: ignore[no-any-return]
 
 
-class LogWithWriter:
-    """A log whose checkpoints are put by another writer."""
+class HookedLog:
+    """A log whose new checkpoints pass a function first; what it returns is put."""
 
-    def __init__(self, log: AnyLog, writer: WriterWrapper) -> None:
+    def __init__(self, log: AnyLog, on_put: OnPut) -> None:
         self._log = log
-        self.writer = writer
+        self.writer = _HookedWriter(log.writer, on_put)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
 
-class WriterWrapper:
-    """Forwards everything to the writer of a log. Subclass it, and override `put` and `put_packed`."""
-
-    def __init__(self, writer: Any) -> None:
+class _HookedWriter:
+    def __init__(self, writer: Any, on_put: OnPut) -> None:
         self._writer = writer
+        self._on_put = on_put
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._writer, name)
+
+    def put(self, checkpoint: Checkpoint, target: str | None) -> None:
+        self._writer.put(self._on_put(checkpoint, target), target)
+
+    def put_packed(self, stored: StoredCheckpoint, state: FrozenDict, changes: Mapping[str, bytes | None]) -> None:
+        stored.metadata = self._on_put(stored.make_checkpoint(state), None).metadata
+        self._writer.put_packed(stored, state, changes)

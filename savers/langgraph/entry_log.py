@@ -40,8 +40,8 @@ from savers._filesystem.log_bytes import FileId, FileLogBytes
 from savers._filesystem.rewrite import new_generation, renew
 from savers._filesystem.store import StorageErrors, make_room, make_root
 from savers._filesystem.sync import make_sync_mode
-from savers._log.frame import ANCILLARY, HEADER_SIZE, META, WRITE, IncompleteLog, digest_thread, is_newer
-from savers._log.frame_log import FrameLog, Identity, new_header
+from savers._log.frame import ANCILLARY, HEADER_SIZE, META, WRITE, IncompleteLog, is_newer
+from savers._log.frame_log import FrameLog, NamedIdentity, new_header
 from savers._log.log_bytes import Change
 from savers._log.records import Records
 from savers._threads import call_after_fork
@@ -56,7 +56,6 @@ CACHE: Final = "langgraph-cache"
 _NOUNS: Final[dict[str, Noun]] = {STORE: "item", CACHE: "cached value"}
 """What the entries of each log are called."""
 
-_META_KEY: Final = "entries"
 _MAX_ATTEMPTS: Final = 3
 """How often a log that a writer changes meanwhile is examined."""
 _LOCK: Final = "lock"
@@ -68,22 +67,12 @@ _WAS_REMOVED: Final = "its file was removed while it was in use, and its entries
 _LOGGER: Final = getLogger("graphkit")
 
 
-class EntriesIdentity(Identity):
-    """The identity of a log of entries: its kind, which is also the name of its directory."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.digest = digest_thread(kind)
-
-    def make_meta(self) -> dict[str, Any]:
-        return {_META_KEY: self.kind}
-
-    def check_meta(self, path: str, meta: Any) -> None:
-        if not isinstance(meta, dict) or meta.get(_META_KEY) != self.kind:
-            raise CheckpointFormatError(path, f"it is not a log of {self.kind}; put the file back where it came from")
+def _identify(kind: str) -> NamedIdentity:
+    """Return the identity of a log of entries: its kind, which is also the name of its directory."""
+    return NamedIdentity("entries", kind, kind, f"a log of {kind}")
 
 
-EntryFrames = FrameLog[FileLogBytes, EntriesIdentity]
+EntryFrames = FrameLog[FileLogBytes, NamedIdentity]
 
 
 def read_on(frames: EntryFrames, table: EntryTable) -> None:
@@ -195,13 +184,13 @@ def examine(io: FileIO, path: str, kind: str) -> EntriesReport:
         OSError: the file system refused.
     """
     medium = FileLogBytes(io, path)
-    frames = EntryFrames(medium, EntriesIdentity(kind))
-    report = EntriesReport(path=layout.join(kind, layout.LOG))
+    frames = EntryFrames(medium, _identify(kind))
+    report = nothing = EntriesReport(path=layout.join(kind, layout.LOG))
     for _ in range(_MAX_ATTEMPTS):
         try:
             if not medium.open():
                 break
-            report = _examine(frames)
+            report = _examine(frames, nothing)
             is_unchanged = medium.refresh(report.size) is Change.NONE
         finally:
             frames.close()
@@ -210,10 +199,10 @@ def examine(io: FileIO, path: str, kind: str) -> EntriesReport:
     return report
 
 
-def _examine(frames: EntryFrames) -> EntriesReport:
-    """Return the report of a log that is open."""
+def _examine(frames: EntryFrames, nothing: EntriesReport) -> EntriesReport:
+    """Return the report of a log that is open, given that of none."""
     size = frames.bytes.size
-    empty = EntriesReport(path=layout.join(frames.identity.kind, layout.LOG), size=size)
+    empty = replace(nothing, size=size)
     table = EntryTable()
     try:
         frames.read_beginning(size)
@@ -294,7 +283,7 @@ class EntryLog:
             make_directories=self._prepare_to_create,
             sync_names=self._sync_names,
         )
-        self.frames: EntryFrames = EntryFrames(medium, EntriesIdentity(self._kind))
+        self.frames: EntryFrames = EntryFrames(medium, _identify(self._kind))
         self._table = EntryTable()
         self._next_look = _LEAST_REWRITTEN
         """How long the log must be before a writer looks whether to rewrite it."""

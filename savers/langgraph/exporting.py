@@ -42,7 +42,7 @@ from savers.langgraph.importing import (
     read_stored,
 )
 from savers.langgraph.metadata import make_langgraph_config
-from savers.langgraph.saver import CheckpointSaver
+from savers.langgraph.saver import CheckpointSaver, check_ids
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.sqlite import SqliteSaver
@@ -118,8 +118,7 @@ def export_langgraph_sqlite(
         CheckpointStorageError: the store cannot be read, or the database cannot be written. The
             same.
     """
-    if isinstance(threads, (str, bytes)):
-        raise TypeError(f"threads must be a list of ids, not one id; pass [{threads!r}]")
+    check_ids("threads", threads)
     passthrough = make_passthrough_serializer(serde)
     try:
         from langgraph.checkpoint.sqlite import SqliteSaver
@@ -158,16 +157,15 @@ def _list_checkpoints(
     """Return the ids of the checkpoints of each history, oldest first, and the threads to leave out."""
     plan: dict[HistoryKey, Sequence[str]] = {}
     left_out: list[str] = []
-    is_named = threads is not None
     for thread_id in saver.store.threads() if threads is None else threads:
         histories = _list_histories(saver, thread_id)
-        if histories is None and is_named:
-            reason = "it holds a run of graphkit's own, which LangGraph cannot read"
-            raise CheckpointConflictError(thread_id, reason)
-        if is_named and not histories:
-            raise CheckpointNotFoundError(thread_id)
         if histories is None:
+            if threads is not None:
+                reason = "it holds a run of graphkit's own, which LangGraph cannot read"
+                raise CheckpointConflictError(thread_id, reason)
             left_out.append(thread_id)
+        elif threads is not None and not histories:
+            raise CheckpointNotFoundError(thread_id)
         else:
             plan.update(histories)
     return plan, left_out

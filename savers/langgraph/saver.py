@@ -452,7 +452,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
         Raises:
             TypeError: `run_ids` is one id. Nothing was changed.
         """
-        _check_ids("run_ids", run_ids)
+        check_ids("run_ids", run_ids)
         runs = set(run_ids)
         if not runs:
             return
@@ -501,7 +501,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
             TypeError: `thread_ids` is one id. Nothing was changed.
             ValueError: the strategy is unknown. Nothing was changed.
         """
-        _check_ids("thread_ids", thread_ids)
+        check_ids("thread_ids", thread_ids)
         if strategy not in {"keep_latest", *_DELETE}:
             raise ValueError(f"strategy must be 'keep_latest' or 'delete', not {strategy!r}")
         for thread in map(str, thread_ids):
@@ -707,7 +707,7 @@ def _parse_created_us(checkpoint: Mapping[str, Any]) -> int:
         return time_ns() // 1000
 
 
-def _check_ids(name: str, ids: object) -> None:
+def check_ids(name: str, ids: object) -> None:
     """Raise a TypeError for one id, whose characters would otherwise be taken as ids."""
     if isinstance(ids, (str, bytes)):
         raise TypeError(f"{name} must be a list of ids, not one id; pass [{ids!r}]")

@@ -350,7 +350,7 @@ def test_a_process_that_has_the_log_open_notices_that_it_was_cut_and_grew_again(
     sizes = []
     for _ in range(3):
         log.append(CALL, is_lasting=is_on_the_disk)
-        sizes.append(log._writer._file.frames.end)
+        sizes.append(log._file.frames.end)
     (file,) = list_files(tmp_path / "log")
     with file.open("r+b") as opened:
         opened.truncate(sizes[0])

@@ -32,7 +32,7 @@ def write_entries(path, payloads):
     path.unlink()
     io = FileIO()
     lock = WriteLock(io, str(path.parent / "lock"), lambda: None, 1)
-    frames = FrameLog(FileLogBytes(io, str(path), lock), _log._FileIdentity(_number_of(path)))
+    frames = FrameLog(FileLogBytes(io, str(path), lock), _log.identify(_number_of(path)))
     for payload in payloads:
         frames.append(WRITE, payload)
     frames.close()
@@ -58,7 +58,7 @@ def copy_directory(source, target):
 
 def _open(path):
     medium = FileLogBytes(FileIO(), str(path))
-    frames = FrameLog(medium, _log._FileIdentity(_number_of(path)))
+    frames = FrameLog(medium, _log.identify(_number_of(path)))
     assert medium.open()
     frames.read_beginning(medium.size)
     return frames

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from savers import _delta as delta
+from savers._delta import operations
 from savers._delta.values import cut
 
 
@@ -108,21 +109,21 @@ def test_the_header_of_a_value_is_left_out_and_put_back(value):
 def table_of(**values):
     table = delta.Table(opaque=False)
     data = b"".join(values.values())
-    table.apply([part for name, value in values.items() for part in (delta.SET, name, len(value))], data, 100)
+    table.apply([part for name, value in values.items() for part in (operations.SET, name, len(value))], data, 100)
     return table
 
 
 NONSENSE = [
     ([9, 0, 1], b"x"),
     ([9, "a", 1], b"x"),
-    ([delta.SET, 7, 1], b"x"),
-    ([delta.SET, 0, 2], b"x"),
-    ([delta.SET, 0, 1], b"xx"),
-    ([delta.SET, "a", 1.0], b"x"),
-    ([delta.APPEND, "new", 1, 1], b"x"),
-    ([delta.DEL, "new"], b""),
-    ([delta.SET, 0], b""),
-    ([delta.APPEND, 0, None, 1], b"x"),
+    ([operations.SET, 7, 1], b"x"),
+    ([operations.SET, 0, 2], b"x"),
+    ([operations.SET, 0, 1], b"xx"),
+    ([operations.SET, "a", 1.0], b"x"),
+    ([operations.APPEND, "new", 1, 1], b"x"),
+    ([operations.DEL, "new"], b""),
+    ([operations.SET, 0], b""),
+    ([operations.APPEND, 0, None, 1], b"x"),
     (5, b""),
 ]
 
@@ -170,16 +171,16 @@ def test_cutting_pieces_is_cutting_bytes(lengths, first, last):
 
 def test_bytes_that_are_added_at_the_end_keep_the_base():
     table = delta.Table(opaque=False)
-    table.apply([delta.SET, "k", 103], b"\xc4\x65" + bytes(101), 1000)
+    table.apply([operations.SET, "k", 103], b"\xc4\x65" + bytes(101), 1000)
     value = table.values["k"]
     value.set_base(500, 1)
     before = deepcopy(table)
     changed = deepcopy(table)
-    changed.apply([delta.SPLICE, 0, 104, 101, 0, crc32(bytes(101) + b"abc"), 3], b"abc", 2000)
+    changed.apply([operations.SPLICE, 0, 104, 101, 0, crc32(bytes(101) + b"abc"), 3], b"abc", 2000)
 
     assert before.values["k"].pieces == value.pieces == [1002, 101]
 
-    table.apply([delta.SPLICE, 0, 104, 101, 0, crc32(bytes(101) + b"abc"), 3], b"abc", 2000)
+    table.apply([operations.SPLICE, 0, 104, 101, 0, crc32(bytes(101) + b"abc"), 3], b"abc", 2000)
 
     for after in (table.values["k"], changed.values["k"]):
         assert after.pieces == [1002, 101, 2000, 3]

@@ -110,8 +110,8 @@ class JsonValueCodec:
             return pack(value, path)
 
 
-def format_line(data: Mapping[str, Any]) -> str:
-    """Format one line of the file."""
+def format_line(data: Any) -> str:
+    """Format data, such as those of one line of a file, with the end of the line."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False)
     try:
         text.encode()

@@ -175,8 +175,7 @@ class ModelSettings(_Endpoint):
     @property
     def options(self) -> dict[str, Any]:
         """What is sent with each request, such as `temperature`."""
-        found = {name: getattr(self, name) for name in REQUEST_OPTIONS}
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in self if name in REQUEST_OPTIONS and value is not None}
 
     @property
     def seconds(self) -> float:

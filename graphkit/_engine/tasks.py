@@ -188,10 +188,11 @@ class TaskFutures:
         if not isinstance(outcome, RemoteOutcome):
             return outcome  # type: ignore[no-any-return]
         context = task.context
-        context.attempt = outcome.attempt
-        context.interrupt_calls = outcome.interrupt_calls
-        context.answers = outcome.answers
-        for output in outcome.outputs:
+        remote = outcome.context
+        context.attempt = remote.attempt
+        context.interrupt_calls = remote.interrupt_calls
+        context.answers = remote.answers
+        for output in remote.outputs:
             context.dispatch(output)
         for event in outcome.events:
             context.post_event(event.type, event.data)
@@ -493,15 +494,13 @@ class RemoteEvent(NamedTuple):
 
 
 class RemoteOutcome(NamedTuple):
-    """The result or error of a remote call, and what its node context holds."""
+    """The result or error of a remote call."""
 
     result: Any
     error: BaseException | None
-    outputs: list[Any]
+    context: NodeContext
+    """As the call has left it, without its journal."""
     events: list[RemoteEvent]
-    attempt: int
-    interrupt_calls: int
-    answers: tuple[Any, ...]
 
 
 @final
@@ -605,12 +604,5 @@ def perform(remote_call: RemoteCall) -> RemoteOutcome:
         except Exception:  # noqa: BLE001 - pickling may raise anything
             error = RuntimeError(describe_error(raised))
             error.__notes__ = raised.__notes__
-    return RemoteOutcome(
-        result=result,
-        error=error,
-        outputs=context.outputs,
-        events=journal.events,
-        attempt=context.attempt,
-        interrupt_calls=context.interrupt_calls,
-        answers=context.answers,
-    )
+    context.journal = None
+    return RemoteOutcome(result=result, error=error, context=context, events=journal.events)

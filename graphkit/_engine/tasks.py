@@ -455,10 +455,8 @@ def make_remote_call(history: RunHistory, task: RunNode) -> RemoteCall:
     # Requests to the run are where the outermost run is stored.
     control = history.control
     control_opener = None if control.saver is None else control.saver.opener()
-    mailboxes: list[RunnableConfig] = []
-    if control_opener is not None:
-        control_config = control.config.replace(executor=None)
-        mailboxes = [control_config.with_check_point_id(mailbox) for mailbox in control.mailboxes]
+    control_config = control.config.replace(executor=None)
+    mailboxes = [control_config.with_check_point_id(mailbox) for mailbox in control.mailboxes]
     journal = RemoteJournal(
         key=history.name_execution(context),
         results=results,

@@ -113,11 +113,8 @@ class ToolSignature:
                 message = simplify_message(problem["msg"])
                 problems.append(f"{where}: {message}" if where else message)
             raise ToolArgumentsError("; ".join(problems)) from error
-        checked: dict[str, Any] = {}
-        for field_name, name in self._names.items():
-            if field_name in model.model_fields_set:
-                checked[name] = getattr(model, field_name)
-        return checked
+        given = model.model_fields_set
+        return {name: getattr(model, field_name) for field_name, name in self._names.items() if field_name in given}
 
 
 def _parameters_of(name: str, function: Callable[..., Any]) -> list[inspect.Parameter]:

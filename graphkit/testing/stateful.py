@@ -650,12 +650,8 @@ def assert_infos(infos: Sequence[CheckpointInfo], rows: Sequence[Row]) -> None:
         return
 
     # Only the latest checkpoint has a status; the machine has neither active nor failed runs.
-    latest, *older = infos
-    expected_status = rows[-1].stopped or "stalled"
-    check.equal(latest.status, expected_status, "the status of the latest checkpoint")
-
-    for info in older:
-        check.equal(info.status, "", "the status of an older checkpoint")
+    older = [""] * (len(infos) - 1)
+    check.equal(check.get_statuses(infos), [rows[-1].stopped or "stalled", *older], "statuses")
 
 
 __all__: Sequence[str] = ["SaverMachine"]

@@ -294,7 +294,6 @@ class ConcurrencyTests(ContractTests):
             order = check.get_ids(reversed(listed))
 
             check.count(order, 60)
-            check.count(set(order), 60)
 
             for writer, ids in enumerate(ids_by_writer):
                 own_order = [checkpoint_id for checkpoint_id in order if checkpoint_id in ids]

@@ -261,19 +261,10 @@ def _rename_edge(edge: Targets, names: Mapping[str, str]) -> Targets:
     END has another name, `names` therefore becomes its mappings.
     """
     if isinstance(edge, list):
-        is_fork = len(edge) > 1
-        targets: list[str] = []
-        for target in edge:
-            if target == END and is_fork:
-                targets.append(END)
-            else:
-                targets.append(names.get(target, target))
-        return targets
-
+        kept = END if len(edge) > 1 else None
+        return [target if target == kept else names.get(target, target) for target in edge]
     if edge.mappings is not None:
-        mappings: dict[Any, str] = {}
-        for key, target in edge.mappings.items():
-            mappings[key] = names.get(target, target)
+        mappings = {key: names.get(target, target) for key, target in edge.mappings.items()}
         return dataclasses.replace(edge, mappings=mappings)
     if END in names:
         return dataclasses.replace(edge, mappings=dict(names))
@@ -314,7 +305,7 @@ def find_reachability_problems(
     nodes: Mapping[str, Node],
     edges: Mapping[str, Targets],
     forks: Iterable[Fork],
-    written_names: Mapping[str, str] | None = None,
+    names: Mapping[str, str],
 ) -> list[str]:
     """Find the nodes without a way out or a way in, and whether END can be reached.
 
@@ -325,13 +316,12 @@ def find_reachability_problems(
         nodes: by id.
         edges: by source.
         forks: those that have a join. A branch may end with a node that has no outgoing edge.
-        written_names: node id -> what the user calls the node, where that is another name: the id
+        names: node id -> what the user calls the node, where that is another name: the id
             of an inlined subgraph.
 
     Returns:
         One sentence per problem, without repetitions.
     """
-    names = written_names or {}
     problems: list[str] = []
     # A branch may just end, because the join is known from the other branches.
     in_branches: set[str] = set()

@@ -73,8 +73,7 @@ def draw(
     model = DiagramModel(graph, names=NameAllocator(), path=path, current=current)
     if syntax is GraphRepresentation.Type.TEXT:
         lines = TextWriter().iter_lines(model, title)
-    elif syntax is GraphRepresentation.Type.MERMAID:
-        lines = MermaidWriter().iter_lines(model, title, conditions=print_conditional_edges)
     else:
-        lines = PlantUmlWriter().iter_lines(model, title, conditions=print_conditional_edges)
+        writer = MermaidWriter() if syntax is GraphRepresentation.Type.MERMAID else PlantUmlWriter()
+        lines = writer.iter_lines(model, title, conditions=print_conditional_edges)
     return GraphRepresentation(syntax, "\n".join(lines) + "\n")

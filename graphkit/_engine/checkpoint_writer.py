@@ -186,10 +186,10 @@ class CheckpointWriter:
             request.saver.delete(request.config)
         except (CheckpointerError, OSError) as error:
             # The run has succeeded; a thread that is left over must not cost its result.
-            self._post_event("checkpoint.delete", {"error": describe_error(error)})
+            self.reporter.post_event("checkpoint.delete", None, {"error": describe_error(error)})
             _LOG.warning("thread %r could not be deleted after its run: %s", request.config.thread, error)
         else:
-            self._post_event("checkpoint.delete", {})
+            self.reporter.post_event("checkpoint.delete", None)
 
     def flush(self) -> None:
         """Wait until everything is stored.
@@ -219,13 +219,10 @@ class CheckpointWriter:
         what = "the pending writes of a checkpoint"
         if isinstance(request, Save):
             what = f"the checkpoint of {request.checkpoint.node_id!r}"
-        self._post_event("checkpoint.fail", {"error": describe_error(error), "what": what})
+        self.reporter.post_event("checkpoint.fail", None, {"error": describe_error(error), "what": what})
         if self.raises:
             raise error
         _LOG.warning("%s was not stored, and the run goes on: %s", what, error)
-
-    def _post_event(self, type: str, data: Mapping[str, Any]) -> None:
-        self.reporter.post_event(type, None, data)
 
 
 @final

@@ -188,10 +188,11 @@ class TaskFutures:
         if not isinstance(outcome, RemoteOutcome):
             return outcome  # type: ignore[no-any-return]
         context = task.context
-        context.attempt = outcome.attempt
-        context.interrupt_calls = outcome.interrupt_calls
-        context.answers = outcome.answers
-        for output in outcome.outputs:
+        remote = outcome.context
+        context.attempt = remote.attempt
+        context.interrupt_calls = remote.interrupt_calls
+        context.answers = remote.answers
+        for output in remote.outputs:
             context.dispatch(output)
         for event in outcome.events:
             context.post_event(event.type, event.data)
@@ -454,10 +455,8 @@ def make_remote_call(history: RunHistory, task: RunNode) -> RemoteCall:
     # Requests to the run are where the outermost run is stored.
     control = history.control
     control_opener = None if control.saver is None else control.saver.opener()
-    mailboxes: list[RunnableConfig] = []
-    if control_opener is not None:
-        control_config = control.config.replace(executor=None)
-        mailboxes = [control_config.with_check_point_id(mailbox) for mailbox in control.mailboxes]
+    control_config = control.config.replace(executor=None)
+    mailboxes = [control_config.with_check_point_id(mailbox) for mailbox in control.mailboxes]
     journal = RemoteJournal(
         key=history.name_execution(context),
         results=results,
@@ -493,15 +492,13 @@ class RemoteEvent(NamedTuple):
 
 
 class RemoteOutcome(NamedTuple):
-    """The result or error of a remote call, and what its node context holds."""
+    """The result or error of a remote call."""
 
     result: Any
     error: BaseException | None
-    outputs: list[Any]
+    context: NodeContext
+    """As the call has left it, without its journal."""
     events: list[RemoteEvent]
-    attempt: int
-    interrupt_calls: int
-    answers: tuple[Any, ...]
 
 
 @final
@@ -605,12 +602,5 @@ def perform(remote_call: RemoteCall) -> RemoteOutcome:
         except Exception:  # noqa: BLE001 - pickling may raise anything
             error = RuntimeError(describe_error(raised))
             error.__notes__ = raised.__notes__
-    return RemoteOutcome(
-        result=result,
-        error=error,
-        outputs=context.outputs,
-        events=journal.events,
-        attempt=context.attempt,
-        interrupt_calls=context.interrupt_calls,
-        answers=context.answers,
-    )
+    context.journal = None
+    return RemoteOutcome(result=result, error=error, context=context, events=journal.events)

@@ -25,33 +25,21 @@ Predicate = Callable[..., bool]
 
 
 @final
+@dataclasses.dataclass(slots=True, eq=False)
 class Step:
-    """A step that has ended; the third argument of a predicate that takes three.
+    """A step that has ended; the third argument of a predicate that takes three."""
 
-    Attributes:
-        next: the node or fork that is next; None if an answer decides it.
-        seconds: how long the node or the fork took.
-        changed: the keys that the step changed.
-        branches: the nodes in the branches, if the step was a fork.
-        next_branches: the nodes in the branches of the next fork, if a fork is next.
-    """
-
-    __slots__ = ("branches", "changed", "next", "next_branches", "seconds")
-
-    def __init__(
-        self,
-        next: str | None,
-        seconds: float,
-        changed: Collection[str],
-        *,
-        branches: Collection[str] = (),
-        next_branches: Collection[str] = (),
-    ) -> None:
-        self.next = next
-        self.seconds = seconds
-        self.changed = changed
-        self.branches = branches
-        self.next_branches = next_branches
+    next: str | None
+    """The node or fork that is next; None if an answer decides it."""
+    seconds: float
+    """How long the node or the fork took."""
+    changed: Collection[str]
+    """The keys that the step changed."""
+    _: dataclasses.KW_ONLY
+    branches: Collection[str] = ()
+    """The nodes in the branches, if the step was a fork."""
+    next_branches: Collection[str] = ()
+    """The nodes in the branches of the next fork, if a fork is next."""
 
 
 @final

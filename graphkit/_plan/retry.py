@@ -186,7 +186,7 @@ class _RetriedAttempts(Attempts):
             "error_type": type(error).__name__,
             "error": message_of(error),
         }
-        if not self.policy.retries(error, self.number):
+        if self.number >= self.policy.max_attempts:
             post_event("retry.exhausted", data)
             return False
         self.delay = self.policy.delay_after(self.number)

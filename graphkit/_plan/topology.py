@@ -214,9 +214,9 @@ class Topology:
         forks: Mapping[str, Fork],
         edges: Mapping[str, Edge],
         schema: StateSchema,
-        aliases: Mapping[str, str] | None = None,
+        aliases: Mapping[str, str],
         *,
-        choose: Callable[[str, Sequence[str]], Fork] | None = None,
+        choose: Callable[[str, Sequence[str]], Fork],
     ) -> None:
         self._choose = choose
         self._chosen: dict[str, Fork] = {}
@@ -225,7 +225,7 @@ class Topology:
         self.forks = dict(forks)
         self.edges = dict(edges)
         self.schema = schema
-        self.aliases = dict(aliases or {})
+        self.aliases = dict(aliases)
         self.fingerprint = _fingerprint(self)
         self.asynchronous = _find_asynchronous(self)
 
@@ -279,12 +279,10 @@ class Topology:
             heads: several different targets, END not among them, in the order of the edge's mappings.
 
         Raises:
-            GraphStateError: the branches do not meet, or the graph was built without this ability.
+            GraphStateError: the branches do not meet.
         """
         name = fork_id(f"{source}{_CHOSEN}{', '.join(heads)}")
         if name not in self._chosen:
-            if self._choose is None:
-                raise GraphStateError(f"{source!r} cannot choose several targets")
             self._chosen[name] = dataclasses.replace(self._choose(source, heads), id=name)
         return self._chosen[name]
 
@@ -364,7 +362,7 @@ def parse_node_id(node_id: Any, role: str) -> str:
 
 
 def find_problems(
-    nodes: Mapping[str, Node], edges: Mapping[str, Targets], stops: Iterable[tuple[str, str]] = ()
+    nodes: Mapping[str, Node], edges: Mapping[str, Targets], stops: Iterable[tuple[str, str]]
 ) -> list[str]:
     """Return what is wrong with the nodes and edges of a graph, one sentence each.
 
@@ -547,10 +545,7 @@ class GraphDefinition:
         copy.metadata = dict(metadata)
         copy.nodes = dict(self.nodes)
         for source, edge in self.edges.items():
-            if isinstance(edge, Condition):
-                copy.edges[source] = edge
-            else:
-                copy.edges[source] = [*edge]
+            copy.edges[source] = edge if isinstance(edge, Condition) else [*edge]
         copy.node_hooks = [*self.node_hooks]
         copy.edge_hooks = [*self.edge_hooks]
         return copy

@@ -59,18 +59,10 @@ class JsonValueCodec:
         if is_exact:
             return value
         if levels and isinstance(value, list):
-            items: list[Any] = []
-            for index, item in enumerate(value):
-                item_path = f"{path}[{index}]"
-                items.append(self.encode(item, item_path, levels - 1))
-            return items
+            return [self.encode(item, f"{path}[{index}]", levels - 1) for index, item in enumerate(value)]
         is_object = isinstance(value, dict) and _PACKED not in value and all(type(key) is str for key in value)
         if levels and is_object:
-            fields: dict[str, Any] = {}
-            for key, item in value.items():
-                item_path = f"{path}.{key}"
-                fields[key] = self.encode(item, item_path, levels - 1)
-            return fields
+            return {key: self.encode(item, f"{path}.{key}", levels - 1) for key, item in value.items()}
         data = self._pack(value, path)
         packed = {_PACKED: base64.b64encode(data).decode()}
         if isinstance(value, _WITH_TEXT):
@@ -110,8 +102,8 @@ class JsonValueCodec:
             return pack(value, path)
 
 
-def format_line(data: Mapping[str, Any]) -> str:
-    """Format one line of the file."""
+def format_line(data: Any) -> str:
+    """Format data, such as those of one line of a file, with the end of the line."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False)
     try:
         text.encode()

@@ -256,8 +256,16 @@ class Agent:
                 f"agent {self.name!r} has asynchronous models, functions or tools (in {names}): "
                 f"call {_ASYNC_METHODS[method]}() instead"
             )
-        config = self._make_config(graph, thread_id, checkpoint_id)
-        return graph, self._parse_input(graph, state), config
+        if thread_id:
+            check_thread_id(thread_id)
+        elif checkpoint_id is not None:
+            raise ValueError(f"checkpoint_id {checkpoint_id!r} needs the thread_id of its thread")
+        elif graph.compile_config.saver is not None:
+            raise ValueError(
+                f"agent {self.name!r} has a checkpointer, so a run needs a thread_id: "
+                f"agent.new_thread_id() makes one for a new conversation"
+            )
+        return graph, self._parse_input(graph, state), RunnableConfig(thread_id, checkpoint_id)
 
     def _parse_input(self, graph: CompiledGraph[AgentState], state: AgentInput) -> Input[AgentState]:
         """Return the input of the graph; a text becomes a message of the user.
@@ -282,21 +290,6 @@ class Agent:
         if self._has_chat:
             check_messages(given.get(MESSAGES, ()))
         return state
-
-    def _make_config(
-        self, graph: CompiledGraph[AgentState], thread_id: str | None, checkpoint_id: str | None
-    ) -> RunnableConfig:
-        if thread_id:
-            check_thread_id(thread_id)
-        else:
-            if checkpoint_id is not None:
-                raise ValueError(f"checkpoint_id {checkpoint_id!r} needs the thread_id of its thread")
-            if graph.compile_config.saver is not None:
-                raise ValueError(
-                    f"agent {self.name!r} has a checkpointer, so a run needs a thread_id: "
-                    f"agent.new_thread_id() makes one for a new conversation"
-                )
-        return RunnableConfig(thread_id, checkpoint_id)
 
 
 def close_all(resources: Sequence[Any]) -> None:

@@ -175,8 +175,7 @@ class ModelSettings(_Endpoint):
     @property
     def options(self) -> dict[str, Any]:
         """What is sent with each request, such as `temperature`."""
-        found = {name: getattr(self, name) for name in REQUEST_OPTIONS}
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in self if name in REQUEST_OPTIONS and value is not None}
 
     @property
     def seconds(self) -> float:
@@ -687,8 +686,7 @@ class ToolSettings(Settings):
 
     def make_tool(self) -> Tool:
         """Return the function as a tool, or a tool with other options; a tool without options stays itself."""
-        names = self.model_fields_set - {"function"}
-        options = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        options = {name: value for name, value in self.set_fields() if name != "function" and value is not None}
         made = self.function if isinstance(self.function, Tool) else tool(self.function, name=self.name)
         if "retry" in options:
             options["retry"] = make_policy(self.retry)

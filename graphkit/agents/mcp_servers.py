@@ -122,9 +122,7 @@ class McpServers:
     async def _list_tools(self, server: McpServer) -> list[Tool]:
         settings = server.settings
         found = await self._call(server, "list its tools", _list_all_tools, may_repeat=True, within=settings.timeout)
-        by_name = {}
-        for described in found:
-            by_name[described.name] = described
+        by_name = {described.name: described for described in found}
         # A misspelt name in requires_approval would let calls pass that a human has to see.
         for key in ("tools", "requires_approval"):
             names = getattr(settings, key)

@@ -350,10 +350,9 @@ _RETRIED_STATUSES: Final = frozenset({408, 409, 425, 429})
 
 
 class AttemptError(Exception):
-    """An attempt failed. Replaces the error of the client, which may quote the key.
+    """An attempt failed; the message says why. Replaces the error of the client, which may quote the key.
 
     Attributes:
-        reason: why, without the key.
         is_temporary: whether the same request may be answered later.
         status: the status of the answer, if there was one.
         retry_after: how long the server asked to wait, in seconds.
@@ -363,7 +362,6 @@ class AttemptError(Exception):
         self, reason: str, *, is_temporary: bool, status: int | None = None, retry_after: float | None = None
     ) -> None:
         super().__init__(reason)
-        self.reason = reason
         self.is_temporary = is_temporary
         self.status = status
         self.retry_after = retry_after
@@ -408,9 +406,7 @@ def _explain(error: Exception, client: OpenAI | AsyncOpenAI) -> AttemptError:
             retry_after=_parse_retry_after(retry_after),
         )
     no_answer = _explain_answer(error, client)
-    if no_answer is None:
-        return AttemptError(hide(describe_error(error)), is_temporary=False)
-    return AttemptError(hide(no_answer), is_temporary=True)
+    return AttemptError(hide(no_answer or describe_error(error)), is_temporary=no_answer is not None)
 
 
 def _explain_answer(error: Exception, client: OpenAI | AsyncOpenAI) -> str | None:
@@ -689,7 +685,7 @@ class _Attempts:
         # error comes at once, and says how long the server asks to wait.
         wait = failure.retry_after or 0.0
         delay = max(policy.delay_after(self._number), wait)
-        reason = failure.reason
+        reason = str(failure)
         is_too_long = wait > policy.max_delay
         if is_too_long:
             reason = f"{reason}; the server asks to wait {wait:g} s, more than max_delay"

@@ -22,7 +22,7 @@ from graphkit._plan.schema import StateSchema
 from graphkit._values.channels import MessagesChannel
 from graphkit._values.codec import Codec, MalformedDataError, find_value_types
 from graphkit._values.frozen import freeze
-from graphkit._values.json_values import JsonValueCodec
+from graphkit._values.json_values import JsonValueCodec, format_line
 from graphkit._values.state import MessagesState
 from graphkit.agents.messages import newest_user_text
 from graphkit.errors import (
@@ -63,14 +63,11 @@ def parse_state_type(state_type: object, *, with_messages: bool) -> StateSchema:
             f"the state type of an agent with a chat step needs messages: add "
             f"`{MESSAGES}: Annotated[list, MessagesState.SCHEMA['{MESSAGES}']]` to {state_type!r}"
         )
-    return StateSchema(
-        {**schema.channels, MESSAGES: MessagesChannel()},
-        schema.state_factory,
-        keys=schema.keys,
-        types=schema.types,
-        serializer=schema.serializer,
-        closed_as=schema.closed_as,
-    )
+    extended = copy.copy(schema)
+    extended.channels = {**schema.channels, MESSAGES: MessagesChannel()}
+    extended.keys = tuple(dict.fromkeys((*schema.keys, MESSAGES)))
+    extended.known_keys |= {MESSAGES}
+    return extended
 
 
 _CONVERSIONS: Final = (None, "a", "r", "s")
@@ -221,12 +218,7 @@ class StateSerializer:
         """
         plain = _plain(state)
         encoded = JsonValueCodec(learns_types=True).encode(plain, "")
-        try:
-            text = json.dumps(encoded, ensure_ascii=False, allow_nan=False)
-            text.encode()
-        except UnicodeEncodeError:  # a lone surrogate, which only an escape can hold
-            text = json.dumps(encoded, allow_nan=False)
-        return text
+        return format_line(encoded).removesuffix("\n")
 
     @staticmethod
     def from_json(text: str, *, types: Sequence[type] = ()) -> Any:

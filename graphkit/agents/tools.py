@@ -113,11 +113,8 @@ class ToolSignature:
                 message = simplify_message(problem["msg"])
                 problems.append(f"{where}: {message}" if where else message)
             raise ToolArgumentsError("; ".join(problems)) from error
-        checked: dict[str, Any] = {}
-        for field_name, name in self._names.items():
-            if field_name in model.model_fields_set:
-                checked[name] = getattr(model, field_name)
-        return checked
+        given = model.model_fields_set
+        return {name: getattr(model, field_name) for field_name, name in self._names.items() if field_name in given}
 
 
 def _parameters_of(name: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -376,17 +373,6 @@ class _ToolCall:
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Approval:
-    """What a human answered."""
-
-    is_approved: bool
-    reason: str
-    arguments: Mapping[str, Any] | None
-    """None: those of the model."""
-
-
-@final
 class ToolCalls:
     """Executes tool calls; its methods are the functions of a map node.
 
@@ -474,19 +460,14 @@ def _as_call(tool: Tool) -> Call:
     function = tool.function
     config_parameter = tool.signature and tool.signature.config_parameter
 
-    def with_config(arguments: Mapping[str, Any], config: RunnableConfig) -> Mapping[str, Any]:
-        if config_parameter is None:
-            return arguments
-        return {**arguments, config_parameter: config}
-
     def run(arguments: Mapping[str, Any], config: RunnableConfig) -> Any:
-        return function(**with_config(arguments, config))
+        if config_parameter is not None:
+            arguments = {**arguments, config_parameter: config}
+        return function(**arguments)
 
-    async def arun(arguments: Mapping[str, Any], config: RunnableConfig) -> Any:
-        return await function(**with_config(arguments, config))
-
-    call = arun if tool.is_async else run
-    return Call(call, takes_config=True)
+    call = Call(run, takes_config=True)
+    call.is_async = tool.is_async
+    return call
 
 
 # Approval
@@ -497,56 +478,39 @@ def _approve(call: _ToolCall) -> _ToolCall | str:
     payload: dict[str, Any] = {"tool": call.tool.name, "arguments": dict(call.arguments), "id": call.call_id}
     # Each `interrupt` matches the next recorded answer of this item. After a resume, the first calls return the
     # answers that could not be used, and the last one stops again, or returns the answer that can be.
-    approval = None
     answer = interrupt(payload)
-    while approval is None:
+    while True:
         try:
-            approval = _parse_approval(call.tool, answer)
+            return _apply_answer(call, answer)
         except ValueError as error:  # the answer is recorded, so an exception would be final
             answer = interrupt({**payload, "error": str(error)})
-    if not approval.is_approved:
-        reason = f": {approval.reason}" if approval.reason else ""
-        return f"The call was not executed: a human refused it{reason}"
-    if approval.arguments is None:
-        return call
-    arguments = dict(approval.arguments)
-    return dataclasses.replace(
-        call,
-        arguments=arguments,
-        checked=call.tool.check_arguments(arguments),
-        is_changed=approval.arguments != call.arguments,
-    )
 
 
-def _parse_approval(tool: Tool, answer: object) -> _Approval:
-    """Read the answer of a human.
+def _apply_answer(call: _ToolCall, answer: object) -> _ToolCall | str:
+    """Return a call as an answer approves it; or, if it was refused, the result for the model.
 
     Raises:
         ValueError: it is neither an approval nor a refusal, or the arguments do not fit the tool.
     """
-    if isinstance(answer, bool):
-        return _Approval(is_approved=answer, reason="", arguments=None)
-    if not isinstance(answer, Mapping) or not _ANSWER_KEYS.issuperset(answer):
-        raise _wrong_answer(answer)
-    approved = answer.get("approved")
-    if not isinstance(approved, bool):
-        raise _wrong_answer(answer)
-    reason = answer.get("reason")
+    given: Any = {"approved": answer} if isinstance(answer, bool) else answer
+    is_answer = isinstance(given, Mapping) and _ANSWER_KEYS.issuperset(given)
+    if not is_answer or not isinstance(given.get("approved"), bool):
+        forms = "{'approved': ..., 'reason': ..., 'arguments': ...}"
+        raise ValueError(f"answer True, False or {forms}, not {answer!r}")
+    reason = given.get("reason")
     if reason is not None and not isinstance(reason, str):
         raise ValueError(f"the reason must be text, not {reason!r}")
-    arguments = answer.get("arguments")
+    arguments = given.get("arguments")
     if arguments is not None and not isinstance(arguments, Mapping):
         raise ValueError(f"the arguments must be a mapping, not {arguments!r}")
-    if approved and arguments is not None:
-        # The form in which a model sends arguments: an answer made in code may hold dates and other objects.
-        arguments = to_jsonable_python(to_plain(arguments))
-        tool.check_arguments(arguments)
-    return _Approval(is_approved=approved, reason=reason or "", arguments=arguments)
-
-
-def _wrong_answer(answer: object) -> ValueError:
-    forms = "{'approved': ..., 'reason': ..., 'arguments': ...}"
-    return ValueError(f"answer True, False or {forms}, not {answer!r}")
+    if not given["approved"]:
+        return "The call was not executed: a human refused it" + (f": {reason}" if reason else "")
+    if arguments is None:
+        return call
+    # The form in which a model sends arguments: an answer made in code may hold dates and other objects.
+    sent = to_jsonable_python(to_plain(arguments))
+    checked = call.tool.check_arguments(sent)
+    return dataclasses.replace(call, arguments=sent, checked=checked, is_changed=sent != call.arguments)
 
 
 # Results

@@ -192,11 +192,6 @@ def get_ids(records: Iterable[Checkpoint | CheckpointInfo | WaitingInterrupt]) -
     return [record.id for record in records]
 
 
-def ids(got: Iterable[Checkpoint | CheckpointInfo], expected: Iterable[Checkpoint]) -> None:
-    """Assert that checkpoints or infos have the ids of the expected checkpoints, in this order."""
-    equal(get_ids(got), get_ids(expected), "ids")
-
-
 def count(got: Sized, expected: int, what: str = "count") -> None:
     """Assert how many items a collection has."""
     equal(len(got), expected, what)

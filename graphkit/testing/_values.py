@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.checkpoint import Checkpoint, replace_fields
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._values.channels import Channel
@@ -190,17 +190,7 @@ def derive(
     The checkpoint knows what changed.
     """
     state, ops = merge(parent.state, update, channels or {})
-    template = made(parent_id=parent.id, **fields)
-    return Checkpoint.from_stored(
-        id=template.id,
-        node_id=template.node_id,
-        next_node_id=template.next_node_id,
-        parent_id=parent.id,
-        created_us=template.created_us,
-        metadata=template.metadata,
-        state=state,
-        changes=Changes(parent.state, ops),
-    )
+    return replace_fields(made(state, parent_id=parent.id, **fields), changes=Changes(parent.state, ops))
 
 
 def make_config(thread: str | None = "t", checkpoint_id: str | None = None, namespace: str = "") -> RunnableConfig:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any, Final, NamedTuple
+from unittest import TestCase
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -30,18 +31,12 @@ from graphkit._saver.status import public_metadata
 from graphkit._values.channels import REMOVE
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
 from graphkit.testing import _check as check
-from graphkit.testing._values import GROWING, derive, made
+from graphkit.testing._values import GROWING, derive, made, make_interrupt
 
 THREADS: Final = ("t", "T", "../t")
 NAMESPACES: Final = ("", "n")
 TAGS: Final = ("keep", "other")
-INTERRUPT: Final = {
-    "node_id": "a",
-    "when": "inside",
-    "payload": (1,),
-    "metadata": {},
-    "created_at": datetime(2026, 1, 2, tzinfo=UTC),
-}
+INTERRUPT: Final = make_interrupt(payload=(1,))
 
 
 class HistoryKey(NamedTuple):
@@ -356,12 +351,8 @@ class SaverMachine(RuleBasedStateMachine):
         """Try to replace a checkpoint that does not exist."""
         config = RunnableConfig(key.thread, "unknown", key.namespace)
 
-        try:
+        with TestCase().assertRaises(CheckpointNotFoundError):
             self.saver.put(config, made(state))
-        except CheckpointNotFoundError:
-            return
-
-        raise AssertionError("a checkpoint that does not exist was replaced")
 
     # Rules of pending writes and tags
 
@@ -437,23 +428,12 @@ class SaverMachine(RuleBasedStateMachine):
             expected = CheckpointNotFoundError
         elif self.has_rows(destination):
             expected = CheckpointConflictError
+        if expected is not None:
+            with TestCase().assertRaises(expected):
+                self.saver.copy(source, destination)
+            return
 
-        error: type[Exception] | None = None
-        try:
-            self.saver.copy(source, destination)
-        except (CheckpointNotFoundError, CheckpointConflictError) as caught:
-            error = type(caught)
-
-        check.equal(error, expected, "the error of copy")
-        if error is None:
-            self.copy_rows(source, destination)
-
-    def has_rows(self, thread: str) -> bool:
-        """Return whether a thread has checkpoints in the model."""
-        return any(rows for key, rows in self.rows.items() if key.thread == thread)
-
-    def copy_rows(self, source: str, destination: str) -> None:
-        """Copy a thread in the model."""
+        self.saver.copy(source, destination)
         for namespace in NAMESPACES:
             source_key = HistoryKey(source, namespace)
             destination_key = HistoryKey(destination, namespace)
@@ -464,6 +444,10 @@ class SaverMachine(RuleBasedStateMachine):
             for row in rows:
                 checkpoint = self.checkpoints[source_key, row.id]
                 self.checkpoints[destination_key, row.id] = checkpoint
+
+    def has_rows(self, thread: str) -> bool:
+        """Return whether a thread has checkpoints in the model."""
+        return any(rows for key, rows in self.rows.items() if key.thread == thread)
 
     @rule(
         thread=st.none() | threads,
@@ -666,12 +650,8 @@ def assert_infos(infos: Sequence[CheckpointInfo], rows: Sequence[Row]) -> None:
         return
 
     # Only the latest checkpoint has a status; the machine has neither active nor failed runs.
-    latest, *older = infos
-    expected_status = rows[-1].stopped or "stalled"
-    check.equal(latest.status, expected_status, "the status of the latest checkpoint")
-
-    for info in older:
-        check.equal(info.status, "", "the status of an older checkpoint")
+    older = [""] * (len(infos) - 1)
+    check.equal(check.get_statuses(infos), [rows[-1].stopped or "stalled", *older], "statuses")
 
 
 __all__: Sequence[str] = ["SaverMachine"]

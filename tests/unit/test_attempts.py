@@ -393,6 +393,14 @@ def test_a_failing_predicate_is_an_error_of_its_own():
     assert isinstance(raised.value.__cause__.__context__, KeyError)
 
 
+def test_a_predicate_is_asked_once_about_each_failure():
+    asked = []
+    retry = AT_ONCE.replace(max_attempts=2, retry_on=lambda error: asked.append(error) is None)
+    with pytest.raises(NodeExecutionError):
+        make_graph(lambda state: {}["missing"], retry=retry).compile().invoke({})
+    assert len(asked) == 2
+
+
 def test_a_failed_attempt_takes_back_what_it_dispatched():
     attempts = itertools.count(1)
 

@@ -382,11 +382,6 @@ def is_renamed(name: str, cls: type) -> bool:
     return module in _MAIN or (cls.__module__ in _MAIN and _is_main(module))
 
 
-def is_of_main(name: str) -> bool:
-    """Return whether a stored name is of a program whose module has no other name."""
-    return name.partition(".")[0] in _MAIN
-
-
 def describe_type(cls: object) -> str:
     """Return how an error names what should be a class."""
     if isinstance(cls, type):
@@ -438,9 +433,9 @@ def explain_refusal(cls: type) -> str:
 
 def explain_unknown(name: str) -> str:
     """Return why a stored type cannot be read, and what to do: no class of that name is registered."""
-    if not is_of_main(name):
+    module, _, class_name = name.partition(".")
+    if module not in _MAIN:
         return _HOW_TO_REGISTER.format(name="...")
-    class_name = name.partition(".")[2]
     return (
         f"a script stored it (python FILE), so its module is not known: import that file as a module, take its class "
         f"{class_name}, and {_HOW_TO_GIVE.format(name=class_name)}"

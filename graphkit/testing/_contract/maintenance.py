@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -117,53 +117,30 @@ class MaintenanceTests(ContractTests):
             _assert_found(reader, {"missing": None}, [])
             check.items(reader.search({"user": "u"}, thread_id="u"), [])
 
-    def test_search_stops_at_the_limit(self) -> None:
+    def test_search_and_recent_stop_at_the_limit(self) -> None:
         saver = self.open()
-        self._put_numbered(saver, 4)
-
-        infos = saver.search({"user": "u"}, thread_id="t", limit=2)
-        check.equal(_get_numbers(infos), [3, 2])
-
-        infos = saver.search({"user": "u"}, thread_id="t", limit=0)
-        check.items(infos, [])
-
+        for number in range(4):
+            put_state(saver, {}, metadata={"n": number})
         # A config names its thread.
-        infos = saver.search({}, thread_id=CONFIG, limit=9)
-        check.count(infos, 4)
-
-    def test_a_limit_may_exceed_the_history(self) -> None:
-        saver = self.open()
-        self._put_numbered(saver, 2)
+        threads: list[ThreadLike] = [CONFIG, "t"]
+        if saver.lists_threads:
+            threads.append(None)
 
         # Limits that do not fit into a C integer or a column of a database are valid too.
-        for limit in (sys.maxsize, sys.maxsize + 1, 1 << 80):
-            for thread_id in self._list_searched(saver):
-                infos = saver.search({"user": "u"}, thread_id=thread_id, limit=limit)
-                check.equal(_get_numbers(infos), [1, 0])
+        for limit in (0, 2, 4, sys.maxsize, sys.maxsize + 1, 1 << 80):
+            expected = [3, 2, 1, 0][:limit]
+            for thread in threads:
+                check.equal(_get_numbers(saver.search({}, thread_id=thread, limit=limit)), expected)
+            if limit:
+                check.equal(_get_numbers(saver.recent(CONFIG, limit=limit)), expected)
 
-            recent = saver.recent(CONFIG, limit=limit)
-            check.equal(_get_numbers(recent), [1, 0])
-
-    def test_an_invalid_limit_raises(self) -> None:
-        saver = self.open()
         invalid_limits: tuple[Any, ...] = (-1, -sys.maxsize - 2, 1.5, float("inf"), "2")
-
-        for limit in invalid_limits:
-            for thread_id in self._list_searched(saver):
+        for invalid in invalid_limits:
+            for thread in threads:
                 with self.raises(ValueError):
-                    saver.search({"user": "u"}, thread_id=thread_id, limit=limit)
-
+                    saver.search({}, thread_id=thread, limit=invalid)
             with self.raises(ValueError):
-                saver.recent(CONFIG, limit=limit)
-
-    def _put_numbered(self, saver: BaseCheckpointSaver, count: int) -> None:
-        """Put checkpoints whose metadata has the user "u" and a number from 0 on."""
-        for number in range(count):
-            put_state(saver, {}, metadata={"user": "u", "n": number})
-
-    def _list_searched(self, saver: BaseCheckpointSaver) -> Sequence[str | None]:
-        """Return the values of `thread_id` that a search of this saver accepts."""
-        return [None, "t"] if saver.lists_threads else ["t"]
+                saver.recent(CONFIG, limit=invalid)
 
     def test_search_in_all_threads(self) -> None:
         saver = self.open("lists_threads")
@@ -262,17 +239,15 @@ class MaintenanceTests(ContractTests):
         self.assert_history(saver, OTHER, second[2:])
 
     def test_prune_requires_a_criterion(self) -> None:
+        saver = self.open()
+        grow_list(saver, CONFIG, 2)
+        wrong: list[dict[str, Any]] = [{}, {"keep_last": 0}, {"keep_tags": ["tag"]}]
         # Also for a thread without checkpoints.
         for thread in ("t", "u"):
-            saver = self.open()
-            grow_list(saver, CONFIG, 2)
-            with self.raises(ValueError):
-                saver.prune(thread)
-            with self.raises(ValueError):
-                saver.prune(thread, keep_last=0)
-            with self.raises(ValueError):
-                saver.prune(thread, keep_tags=["tag"])
-            check.count(saver.list(CONFIG), 2)
+            for options in wrong:
+                with self.raises(ValueError):
+                    saver.prune(thread, **options)
+        check.count(saver.list(CONFIG), 2)
 
     # Remove
 

@@ -67,7 +67,7 @@ class ThreadTests(ContractTests):
 
         tag = saver.release(inner_config)
 
-        check.ids(tag.checkpoints, [root])
+        check.checkpoints(tag.checkpoints, [root])
         self.assert_history(saver, CONFIG, [])
         self.assert_history(saver, inner_config, [])
         check.items(saver.namespaces("t"), [])
@@ -89,9 +89,6 @@ class ThreadTests(ContractTests):
                 checkpoint = put_state(saver, state, config, id=shared_id)
                 histories[number].append(checkpoint)
                 saver.put_writes(config, {"w": n})
-
-        for config, history in zip(configs, histories, strict=True):
-            self.assert_history(saver, config, history)
 
         replaced_config = configs[1].replace(checkpoint_id="id 0")
         replacement = put_state(saver, {"where": "replaced"}, replaced_config, id="id 0")
@@ -269,6 +266,8 @@ class VersionTests(ContractTests):
         second = put_state(saver, {"n": "second"})
         put_state(saver, {"n": "inner"}, NESTED)
         check.equal(saver.release(CONFIG).version, 2)
+        # The thread is empty now, so that there is nothing to keep.
+        check.same(saver.release(CONFIG).version, None)
 
         readers: list[Any] = [saver, self.open_again(saver)]
 
@@ -309,19 +308,6 @@ class VersionTests(ContractTests):
             check.checkpoints(reader.tag(CONFIG, 1).checkpoints, [first])
             check.checkpoints(reader.tag(CONFIG, 2).checkpoints, [corrected])
             check.checkpoints(reader.list(CONFIG), [latest])
-
-    def test_an_empty_release_creates_no_version(self) -> None:
-        saver = self.open_versioned()
-        tag = saver.release(CONFIG)
-        check.same(tag.version, None)
-
-        put_state(saver, {"n": 1})
-        saver.release(CONFIG)
-        tag = saver.release(CONFIG)
-        check.same(tag.version, None)
-
-        reader = self.open_again(saver)
-        assert_versions(reader, "t", [1])
 
     def test_an_unknown_version_raises(self) -> None:
         saver = self.open_versioned()

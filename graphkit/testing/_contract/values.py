@@ -39,14 +39,15 @@ class ValueTests(ContractTests):
     # States
 
     def test_unrelated_states_are_stored_exactly(self) -> None:
-        # Each state differs from the one before in another way: a saver that stores changes must
-        # find every one, also those of order and of type only.
+        # Each state but one differs from the one before in another way: a saver that stores changes must
+        # find every one, also those of order and of type only. The two that are equal are two checkpoints.
         states: list[dict[str, Any]] = [
             {},
             {"list": [1], "dict": {"a": {"b": [1, 2]}}, "text": "x" * 1000},
             {"list": [1, 2], "dict": {"a": {"b": [1, 2, 3]}}, "text": "x" * 1001},
             {"list": [2], "dict": {"a": {"b": []}}, "text": "y"},
             {"text": "y", "dict": {"a": {"b": []}}, "list": [2]},
+            {"text": "y"},
             {"text": "y"},
             {"text": None},
             {"text": "y", "list": [], "dict": {}},
@@ -262,19 +263,22 @@ class IsolationTests(ContractTests):
     def test_returned_checkpoints_are_snapshots(self) -> None:
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 6)
-        listed = saver.list(CONFIG)
+        first, second, third, *_, latest = checkpoints
+        listings = [reader.list(CONFIG) for reader in self.readers_of(saver)]
         history = saver.history(CONFIG)
         newest = saver.get(CONFIG)
 
-        put_state(saver, {"list": "replaced"}, config_of(checkpoints[2]))
-        put_state(saver, {"list": "later"})
+        put_state(saver, {"list": "corrected"}, config_of(first), id=first.id)
+        put_state(saver, {"list": "replaced"}, config_of(third))
+        put_state(saver, {"list": "later"}, id=latest.id)
         tag = saver.release(CONFIG)
-        put_state(saver, {"list": "fresh"})
+        put_state(saver, {"list": "fresh"}, id=second.id)
 
-        check.equal(check.get_ids(listed), check.get_ids(history))
-        check.checkpoints(listed, checkpoints)
-        check.same_checkpoint(newest, checkpoints[-1])
-        check.same_checkpoint(tag.checkpoints[1], checkpoints[-1])
+        for listed in listings:
+            check.equal(check.get_ids(listed), check.get_ids(history))
+            check.checkpoints(listed, checkpoints)
+        check.same_checkpoint(newest, latest)
+        check.same_checkpoint(tag.checkpoints[1], latest)
 
     def test_an_open_iterator_does_not_block_writers(self) -> None:
         saver = self.open()

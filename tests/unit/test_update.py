@@ -21,8 +21,8 @@ from tests.support.graphs import (
     make_graph,
     nodes_of,
     pending_ids,
-    status_of,
 )
+from tests.support.workers import status
 
 
 def graph():
@@ -163,7 +163,7 @@ def grant_cancel(saver, compiled):
         pytest.skip("a worker needs a list of the threads")
     saver.put_writes(CONFIG, {"cancel_request": {"reason": None, "at": datetime.now(UTC)}})
     Worker(saver, compiled).run(once=True)
-    assert status_of(saver) == "cancelled"
+    assert status(saver) == "cancelled"
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_after_an_earlier_checkpoint_all_of_its_next_node_runs_with_the_new_valu
     compiled.update_state(config, {"n": 1})
 
     assert list(saver.list(CONFIG))[earlier + 1 :] == before
-    assert status_of(saver) == "stalled"
+    assert status(saver) == "stalled"
     assert compiled.invoke(None, CONFIG)["log"] == ["a", *(word.format(n=2) for word in log)]
 
 
@@ -323,7 +323,7 @@ def test_a_death_while_going_back_to_a_declared_stop_does_not_pass_it(updates, r
     if rollbacks:
         die_in(rollback, saver, saver, config)
 
-    assert status_of(saver) == "stalled"
+    assert status(saver) == "stalled"
     Worker(saver, compiled).run(once=True)
     assert pending_ids(saver) == [stop.id]
     assert compiled.invoke(None, CONFIG)["log"] == ["a", "b"]

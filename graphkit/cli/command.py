@@ -139,8 +139,7 @@ def _run(context: CliContext, call: Callable[[], Any], arguments: Mapping[str, A
                 if view is not None:
                     show(context, view)
         return code
-    except BrokenPipeError:  # `graphkit threads | head`
-        context.discard_output()
+    except BrokenPipeError:  # `graphkit threads | head`; `main` discards what is left
         return 0
     except (GraphKitError, OSError) as error:
         if context.debug:

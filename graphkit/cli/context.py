@@ -181,13 +181,6 @@ class CliContext:
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(encoding="utf-8", errors="strict", newline="\n")
 
-    def discard_output(self) -> None:
-        """Discard further output.
-
-        The reader has closed the pipe, and the interpreter will try to flush at exit.
-        """
-        os.dup2(os.open(os.devnull, os.O_WRONLY), self.out.fileno())
-
     @contextmanager
     def progress(self, title: str, *, is_wanted: bool = True) -> Iterator[Progress]:
         """Show a progress bar on standard error, at a terminal; elsewhere nothing.

@@ -163,6 +163,9 @@ def test_ci_and_the_workflow_run_all_tests_on_every_python_that_is_claimed():
     assert re.findall(r'"(3\.\d+)"', re.search(r"python: \[(.*)\]", workflow())[1]) == claimed
     assert "run: .ci/run" in workflow()
     assert "OPTIONS: --full" in workflow()
+    command = "python -m pip install -e '.[dev]' && python -m pytest"
+    assert command in script
+    assert command in (ROOT / "README.md").read_text(encoding="utf-8")
     assert re.search(r"^full:\n\t.* -m pytest --full$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 
 

@@ -131,6 +131,7 @@ def test_an_update_that_makes_no_sense_changes_nothing(waiting):
         (["--goto", "ship"], 2, "require the graph"),
         (["--set", "city"], 2, "--set must be key=value"),
         (["--goto", "nowhere", "--app", "shop:app"], 4, "goto='nowhere' is not a node"),
+        (["--goto", "ship", "--as-node", "approve", "--app", "shop:app"], 4, "not both"),
     ):
         before = read_json("history", waiting, "order-17")
         done = graphkit("update", waiting, "order-17", *options)

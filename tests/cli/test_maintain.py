@@ -261,12 +261,16 @@ def test_an_idle_thread_that_waits_for_a_human_stays_unless_it_is_asked_for(idle
     size = size_of(idle, "t-order-18-*")
     left_out = "(1 more waits for a human; --interrupted deletes those, too)"
     what = f"1 thread idle for 30min {left_out}"
+    assert graphkit(*prune, "--dry-run").lines == [f"would delete {what}, {size}", "    order-18"]
     done = graphkit(*prune, terminal=True, stdin="y\n")
     assert done.err.startswith(f"delete {what}, {size}, for good? [y/N] ")
     assert done.out == f"deleted {what}\n"
     again = graphkit(*prune, "--yes")
     assert again.out == f"no thread is idle for 30min {left_out}\n"
     assert threads(idle) == ["import-a", "order-17"]
+    graphkit("answer", idle, "order-17", "--value", "1")
+    age(idle, "order-17", 60)
+    assert graphkit(*prune, "--yes").out == "deleted 1 thread idle for 30min\n"
 
 
 def test_idle_threads_in_a_script(idle, saver):

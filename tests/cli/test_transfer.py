@@ -275,6 +275,7 @@ NO_EXPORTS = [
     (lambda lines: [*lines[:3], "nonsense", *lines[3:]], "line 4: not JSON"),
     (lambda lines: [*lines[:3], "[" * 100_000, *lines[3:]], "line 4: not JSON"),
     (lambda lines: [*lines[:3], '{"next": NaN}', *lines[3:]], "line 4: not JSON: NaN"),
+    (lambda lines: [*lines[:3], '{"next": -Infinity}', *lines[3:]], "line 4: not JSON: -Infinity"),
     (lambda lines: [*lines[:3], "[1]", *lines[3:]], "line 4: not an object"),
     (lambda lines: [*lines[:2], '{"ns": ""}\n', end_of('{"ns": ""}\n')], "line 3: malformed"),
     (lambda lines: [*lines[:3], *lines[4:]], "were changed"),

@@ -255,10 +255,6 @@ def is_node(node_id):
     return lambda output: output.node == node_id
 
 
-def status_of(saver, config=CONFIG):
-    return saver.history(config)[0].status
-
-
 def stored_nodes(saver, config=CONFIG):
     """Return the nodes of the stored checkpoints, the newest first."""
     return [checkpoint.node_id for checkpoint in saver.list(config)]

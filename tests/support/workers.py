@@ -23,8 +23,8 @@ def serving(*workers):
                 served.result(PATIENCE)
 
 
-def status(saver, thread="t"):
-    return saver.recent(RunnableConfig(thread), limit=1)[0].status
+def status(saver, config="t"):
+    return saver.recent(config, limit=1)[0].status
 
 
 def status_everywhere(saver, thread="t"):

@@ -18,10 +18,11 @@ from graphkit.errors import (
 )
 from graphkit.testing import ManualClock
 from savers import FileSystemSaver
-from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph, status_of
+from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph
 from tests.support.savers import contents, saver_fixture
 from tests.support.sweeps import ALL
 from tests.support.times import HOUR, MOMENT, NOON
+from tests.support.workers import status
 
 saver = saver_fixture(lock_timeout=0)
 
@@ -57,7 +58,7 @@ def test_the_default_answers_when_the_deadline_has_passed(saver, clock, deadline
     assert again.deadline == NOON + HOUR  # asks again, with the deadline that it had
 
     clock.advance(MOMENT)
-    assert status_of(saver) == "interrupted"
+    assert status(saver) == "interrupted"
     assert app.invoke(None, CONFIG)["log"] == ["no", "b"]
 
 
@@ -110,11 +111,11 @@ def test_a_run_without_a_default_fails(saver, clock):
         assert caught.value.node_id == "ask"
         assert caught.value.deadline == NOON + HOUR
         assert caught.value.thread_id == "t"
-        assert status_of(saver) == "failed"
+        assert status(saver) == "failed"
         assert saver.summary(CONFIG).failure["type"] == "InterruptExpiredError"
     # Asks again, for an hour from then on.
     operations.rollback(saver, config, created_at=clock())
-    assert status_of(saver) == "interrupted"
+    assert status(saver) == "interrupted"
     assert saver.interrupts("t")[0].deadline is None
     app.invoke(None, CONFIG)
     assert saver.interrupts("t")[0].deadline == NOON + HOUR * 2
@@ -147,7 +148,7 @@ def test_a_default_that_cannot_be_stored(tmp_path, clock):
     with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
         with pytest.raises((CheckpointSerializationError, NodeExecutionError)):
             ask(saver, clock, default=object())
-        assert status_of(saver) == "failed"
+        assert status(saver) == "failed"
 
 
 def find_resumed(saver, stop):

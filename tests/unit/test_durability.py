@@ -28,9 +28,9 @@ from tests.support.graphs import (
     logged,
     make_graph,
     outputs as run,
-    status_of,
     stored,
 )
+from tests.support.workers import status
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
@@ -117,7 +117,7 @@ def test_the_failure_of_a_node_is_raised_and_the_rest_is_stored(saver, how):
     with pytest.raises(NodeExecutionError):
         run(in_background(saver, "a", b=lambda state: 1 / 0), {}, how=how)
     assert stored(saver) == WHOLE[:2]
-    assert status_of(saver) == "failed"
+    assert status(saver) == "failed"
 
 
 def test_a_node_that_catches_the_failure_does_not_hide_it():
@@ -179,7 +179,7 @@ def test_at_exit_a_stop_and_a_failure_are_stored(saver, how):
     with pytest.raises(NodeExecutionError):
         run(graph, {}, how=how)
     assert stored(saver) == [("b", "c")]
-    assert status_of(saver) == "failed"
+    assert status(saver) == "failed"
 
     stop = run(graph, None, how=how)[-1]
     assert stop.payload == "?"
@@ -320,7 +320,7 @@ def test_a_delete_that_fails_is_an_event_and_costs_no_result(saver, how, caplog)
     (failure,) = [event for event in events if event.type == "checkpoint.delete"]
     assert failure.level == "warning"
     assert "full" in failure.data["error"]
-    assert status_of(saver) == "finished"
+    assert status(saver) == "finished"
 
 
 def test_at_a_stop_it_is_kept_and_at_the_end_no_version_is():
@@ -401,13 +401,13 @@ def test_a_value_that_the_store_refuses_is_a_failure_of_its_node(tmp_path, durab
     with pytest.raises(CheckpointSerializationError):
         run(graph, {}, how=how)
     if durability == "sync":
-        assert status_of(saver) == "failed"
+        assert status(saver) == "failed"
         assert saver.get_writes(CONFIG)["failure"]["node_id"] == "b"
     good.append(1)
     run(graph, None if saver.list(CONFIG) else {}, how=how)
     if how_it_is_refused == "question":
         run(graph, GraphResume(2), how=how)
-    assert status_of(saver) == "finished"
+    assert status(saver) == "finished"
 
 
 # --- resume -----------------------------------------------------------------------------------------------------------

@@ -36,11 +36,10 @@ from tests.support.graphs import (
     make_graph,
     nodes_of,
     payloads_of,
-    status_of,
     stored,
     stored_nodes,
 )
-from tests.support.workers import PATIENCE
+from tests.support.workers import PATIENCE, status
 
 SCHEMA = {**LOG, "sum": Channels.base(operator.add, lambda: 10)}
 
@@ -266,12 +265,12 @@ def test_a_failing_branch_lets_the_others_finish_and_a_resume_repeats_only_it(sa
     assert error.value.thread_id == "t"
     assert type(error.value.__cause__) is Boom
     assert list(error.value.path) in (["a"], ["a", "b"])
-    assert status_of(saver) == "failed"
+    assert status(saver) == "failed"
     c.fails = False
     outputs = go(graph, None)
     assert logged(outputs) == ["a", "b", "c", "d"]
     assert sorted(runs) == ["a", "b", "c", "c"]
-    assert status_of(saver) == "finished"
+    assert status(saver) == "finished"
 
 
 def test_the_first_failure_in_the_order_of_the_edges_is_raised_with_a_note_of_the_others(go):
@@ -607,7 +606,7 @@ def test_a_stream_that_is_left_in_the_middle_of_chunks(saver, go, error):
 
     assert logged(go(graph, None)) == ["a", "b", "c", "e", "f", "d"]
     assert [runs.count("e"), runs.count("f")] == [1, 1]
-    assert status_of(saver) == "finished"
+    assert status(saver) == "finished"
 
 
 def test_closing_where_something_was_dispatched_loses_nothing(saver, go):

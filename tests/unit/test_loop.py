@@ -40,9 +40,9 @@ from tests.support.graphs import (
     make_chain,
     make_graph,
     nodes_of,
-    status_of,
     stored,
 )
+from tests.support.workers import status
 
 
 def chain(*names, schema=LOG, fails=None):
@@ -148,7 +148,7 @@ def test_a_step_that_fails_stores_nothing_and_a_resume_runs_it_again(saver, fail
     assert failed.value.path[:1] == ("a",)
     assert isinstance(failed.value.__cause__, Boom) == (failing in {"node", "edge"})
     assert stored(saver) == [(START, "a"), ("a", "b")]
-    assert status_of(saver) == "failed"
+    assert status(saver) == "failed"
     before = saver.list(CONFIG)
     broken.clear()
     assert compiled.invoke(None, CONFIG)["log"] == ["b"]
@@ -495,9 +495,9 @@ def test_a_run_stops_once_and_goes_on_there(saver, has_saver, options, first, st
     assert stops(compiled, {}) == (first, stop)
 
     if has_saver:
-        assert status_of(saver) == "interrupted"
+        assert status(saver) == "interrupted"
         assert stops(compiled) == (rest, None)
-        assert status_of(saver) == "finished"
+        assert status(saver) == "finished"
         assert saver.interrupts("t") == []
         assert stops(compiled) == ([END], None)
 

@@ -18,8 +18,8 @@ from tests.support.graphs import (
     make_chain,
     make_graph,
     pending_ids,
-    status_of,
 )
+from tests.support.workers import status
 
 
 class Pauser:
@@ -50,7 +50,7 @@ def test_it_stops_before_the_next_node_and_goes_on_there(saver, options, how):
     assert last.metadata == {"reason": "pause"}
     assert last.state["log"] == ["a"]
     assert a.asked == [1]
-    assert status_of(saver) == "interrupted"
+    assert status(saver) == "interrupted"
     assert pending_ids(saver) == [last.id]
     assert run(graph, None, how=how).state["log"] == ["a", "b"]
 
@@ -122,7 +122,7 @@ def test_ctrl_c_in_a_node_keeps_what_was_finished(saver, how):
     with pytest.raises(KeyboardInterrupt):
         run(graph, {}, how=how)
     assert saver.get(CONFIG).node_id == "a"
-    assert status_of(saver) == "stalled"
+    assert status(saver) == "stalled"
     presses.append(0)
     assert run(graph, None, how=how).state["log"] == ["a", "b"]
 
@@ -147,7 +147,7 @@ def test_a_signal_stops_a_run_with_everything_saved(tmp_path, durability):
     assert (last.node_id, last.reason()) == ("a", "pause")
     saver = FileSystemSaver(tmp_path)
     assert saver.get(CONFIG).state["log"] == [0, 1, 2, 3]
-    assert status_of(saver) == "interrupted"
+    assert status(saver) == "interrupted"
     assert compiled.resume("t")["log"] == [0, 1, 2, 3, 4, 5]
 
 

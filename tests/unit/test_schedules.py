@@ -24,7 +24,7 @@ from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.graphs import LOG, log_node, make_chain
 from tests.support.savers import saver_fixture
-from tests.support.workers import PATIENCE, serving, status as status_of
+from tests.support.workers import PATIENCE, serving, status
 
 MONDAY = datetime(2026, 11, 30, 8, 30, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -117,7 +117,7 @@ def test_each_due_time_gets_a_thread_of_its_own(saver, app, clock):
     threads = [thread for thread in saver.threads() if not thread.startswith("graphkit:")]
     assert sorted(threads) == ["report-2026-12-01T08:00Z", "report-2026-12-02T08:00Z"]
     for thread in threads:
-        assert status_of(saver, thread) == "finished"
+        assert status(saver, thread) == "finished"
     (schedule,) = schedules.find_all(saver)
     assert schedule.last_due == datetime(2026, 12, 2, 8, tzinfo=UTC)
 
@@ -225,7 +225,7 @@ def test_a_run_that_was_submitted_but_not_recorded_is_not_submitted_again(saver,
         for _ in range(2):  # the second time it runs what it has submitted, if it has not yet
             serve(saver, app, clock)
     thread = "x-2026-11-30T09:00Z"
-    assert status_of(saver, thread) == "finished"
+    assert status(saver, thread) == "finished"
     if after == "release":
         saver.release(thread)
     else:

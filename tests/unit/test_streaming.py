@@ -38,9 +38,9 @@ from tests.support.graphs import (
     make_graph,
     nodes_of,
     outputs as run,
-    status_of,
     stored_nodes,
 )
+from tests.support.workers import status
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
@@ -163,7 +163,7 @@ def test_closing_the_stream_in_the_middle(saver, how, kind):
     close_at(graph, is_chunk, how=how, act=close if how == "sync" else aclose)
     assert (talker.began, talker.closed) == (1, 1)
     assert saver.get(CONFIG).node_id == "a"
-    assert status_of(saver) == "stalled"
+    assert status(saver) == "stalled"
     assert items(run(graph, None, how=how)) == ["x", "y", "g", END]
 
 

@@ -48,9 +48,9 @@ from tests.support.graphs import (
     make_graph,
     outputs as run,
     pending_ids,
-    status_of,
     stored,
 )
+from tests.support.workers import status
 
 pytestmark = pytest.mark.sweep(1, of=("saver", "how"), in_turn=True)
 
@@ -276,7 +276,7 @@ def go_on(graph, how, answer="yes"):
 
 
 def statuses(saver):
-    return [status_of(saver, config) for config in (CONFIG, INSIDE, DEEP)]
+    return [status(saver, config) for config in (CONFIG, INSIDE, DEEP)]
 
 
 def histories(saver):
@@ -501,7 +501,7 @@ def test_a_stop_inside_stops_the_run_and_is_answered_through_it(saver, kind, dee
     assert last.node_id == "p"
     assert last.when == ("after" if kind == "before_edge" else kind)
     assert [stop.id for stop in last.interrupts] == [last.id]
-    assert status_of(saver) == "interrupted"
+    assert status(saver) == "interrupted"
 
     (pending,) = graph.get_state(CONFIG).interrupts
     assert pending.id == last.id
@@ -514,7 +514,7 @@ def test_a_stop_inside_stops_the_run_and_is_answered_through_it(saver, kind, dee
     given = GraphResume({last.id: answer} if deep else answer)
     at = graph.get_state(CONFIG).config if deep else CONFIG
     assert logged(run(graph, given, at, how=how)) == log
-    assert status_of(saver) == "finished"
+    assert status(saver) == "finished"
     assert saver.interrupts("t") == []
     for snapshot in graph.get_state_history(CONFIG):
         assert snapshot.interrupts == ()

@@ -7,8 +7,9 @@ from graphkit.errors import CheckpointStorageError
 from graphkit.testing import ManualClock, ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver
-from tests.support.graphs import CONFIG, LOG, Killed, log_node, make_graph, status_of
+from tests.support.graphs import CONFIG, LOG, Killed, log_node, make_graph
 from tests.support.times import HOUR, NOON
+from tests.support.workers import status
 
 ERROR = CheckpointStorageError("store", "write", "as scripted")
 
@@ -46,7 +47,7 @@ def go_on(saver, clock):
     for _ in range(8):
         for _ in range(3):  # a failure is repeated at once, and a death is noticed
             Worker(saver, make_app(saver, clock), failed=True).run(once=True)
-            if status_of(saver) == "finished":
+            if status(saver) == "finished":
                 return
         clock.advance(HOUR)
 
@@ -63,14 +64,14 @@ def run(store, script):
                 Worker(scripted, make_app(scripted, clock), failed=True).run(once=True)
             except Killed:
                 break
-            if status_of(saver) == "finished":
+            if status(saver) == "finished":
                 break
             clock.advance(HOUR)
         writes = [call for call in scripted.calls if call.method in {"put", "put_writes"}]
     with FileSystemSaver(store, fsync="never") as saver:  # as another process
         go_on(saver, clock)
         latest = saver.get(CONFIG)
-        assert status_of(saver) == "finished"
+        assert status(saver) == "finished"
         return [*latest.state["log"]], len(writes)
 
 

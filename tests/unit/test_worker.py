@@ -209,6 +209,21 @@ def test_a_thread_with_another_run_is_left_alone(saver):
     assert log_of(saver) == ["a"]
 
 
+def test_a_thread_that_another_run_ended_before_its_lock_was_taken_is_left_alone(saver, monkeypatch):
+    app = chain("a", "b").compile(checkpoint_saver=saver)
+    crash(app, "t", after="a")
+    run_lock = saver.run_lock
+
+    def lock_late(config, timeout):
+        monkeypatch.undo()
+        app.invoke(None, config)
+        return run_lock(config, timeout)
+
+    monkeypatch.setattr(saver, "run_lock", lock_late)
+    assert Worker(saver, app).run(once=True) == 0
+    assert log_of(saver) == ["a", "b"]
+
+
 def test_runs_that_share_a_write_lock_do_not_refuse_each_other(tmp_path):
     """No run waits for another one on its thread, but a write takes a moment."""
     threads = [thread for thread in map(str, range(1000)) if locate_thread(thread).stripe == 0][:2]

@@ -139,18 +139,18 @@ def test_a_record_of_a_newer_format_is_refused_or_passed_over():
 
 
 NO_RUNS = {
-    "before the records": lambda frames: (0, frames[4].offset),
-    "none": lambda frames: (frames[4].offset, frames[4].offset),
-    "beyond the end": lambda frames: (frames[2].offset, frames[-1].end + 50),
-    "inside a record": lambda frames: (frames[2].offset, frames[4].end - 1),
+    "before the records": ("names no keyframe", lambda frames: (0, frames[4].offset)),
+    "none": ("names no keyframe", lambda frames: (frames[4].offset, frames[4].offset)),
+    "beyond the end": ("cut short", lambda frames: (frames[2].offset, frames[-1].end + 50)),
+    "inside a record": ("cut short", lambda frames: (frames[2].offset, frames[4].end - 1)),
 }
 
 
-@pytest.mark.parametrize("kind", NO_RUNS)
-def test_a_run_that_is_not_there_is_refused(kind):
+@pytest.mark.parametrize(("reason", "choose"), NO_RUNS.values(), ids=NO_RUNS)
+def test_a_run_that_is_not_there_is_refused(reason, choose):
     data = make_data(12)
-    with pytest.raises(CheckpointCorruptionError):
-        records_of(data).read_run(*NO_RUNS[kind](scan(data)))
+    with pytest.raises(CheckpointCorruptionError, match=reason):
+        records_of(data).read_run(*choose(scan(data)))
 
 
 class Racing(MemoryLogBytes):

@@ -113,6 +113,22 @@ def test_every_kind_of_change_is_refused_as_a_whole(tmp_path, change, count):
     saver.close()
 
 
+def test_a_log_whose_torn_end_is_cut_off_by_a_sync_that_fails_is_rewritten(tmp_path):
+    io, saver = begun(tmp_path)
+    path = locate_log(tmp_path)
+    path.write_bytes(path.read_bytes().rstrip(b"\0") + b"torn")
+    number = path.stat().st_ino
+    io.hook = Fault(("fsync",), where="/log")
+    with pytest.raises(CheckpointStorageError):
+        saver.put(CONFIG, cp(2))
+    assert path.stat().st_ino == number
+    io.hook = None
+    saver.put(CONFIG, cp(2))
+    assert path.stat().st_ino != number
+    expect_everywhere(tmp_path, saver, ["c0", "c1", "c2"])
+    saver.close()
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_with_seconds_a_flush_that_fails_raises_and_loses_nothing(tmp_path, count):
     """What was acknowledged before stays in the history, and the next flush brings it to the disk."""

@@ -109,10 +109,11 @@ def test_a_key_of_the_state_named_input_wins():
     assert prompts({"input": 3, "messages": [{"role": "user", "content": "hello"}]}, "{input}") == ["3"]
 
 
-def test_without_a_message_of_the_user_input_is_missing():
-    message = "prompt template of step 'llm_step_0' needs 'input', which the state does not have"
+@pytest.mark.parametrize("key", ["input", "street"])
+def test_a_key_that_the_state_lacks_is_named_and_so_is_input_without_a_message_of_the_user(key):
+    message = f"prompt template of step 'llm_step_0' needs '{key}', which the state does not have"
     with pytest.raises(NodeExecutionError, match=message):
-        prompts({"city": "Graz"}, "{input}")
+        prompts({"city": "Graz"}, f"{{{key}}}")
 
 
 # State types

@@ -474,6 +474,16 @@ def test_copies_that_are_not_looked_at_come_before_a_later_thread(opener):
 
 
 @parametrize(*DATABASES)
+def test_a_checkpoint_that_is_put_again_is_not_taken_for_the_newest(opener):
+    saver = opener.new()
+    first = put_one(saver, "a")
+    put_one(saver, "b")
+    put_one(saver, "a", parent=first, n=1)
+    put_one(saver, "a", id=first)
+    check_limits(saver)
+
+
+@parametrize(*DATABASES)
 def test_a_history_that_another_process_changes_behind_the_first_statement(opener, monkeypatch):
     saver = opener.new()
     for number in range(30):

@@ -189,7 +189,7 @@ def describe(value):
         beside = (value.__pydantic_fields_set__, value.__pydantic_extra__, value.__pydantic_private__)
         parts = [describe(part) for part in (value.__dict__, *beside)]
     elif is_dataclass(value):
-        parts = {field.name: describe(getattr(value, field.name, None)) for field in fields(value)}
+        parts = {field.name: describe(getattr(value, field.name, ...)) for field in fields(value)}
     # A tuple in an object is stored as a list.
     return list if type(value) is tuple else type(value), parts
 

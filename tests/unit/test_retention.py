@@ -338,7 +338,7 @@ def test_a_worker_stops_in_the_middle_of_a_pass(held):
     with serving(worker):
         assert saver.pruning.wait(PATIENCE)
         worker.stop()
-        saver.may_prune.set()
+        threading.Timer(0.05, saver.may_prune.set).start()  # `run` waits for it
     assert [len(ids(saver, f"old {number}")) for number in range(3)] == [2, 5, 5]
     assert "graphkit-retention" not in {thread.name for thread in threading.enumerate()}
 

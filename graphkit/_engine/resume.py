@@ -68,9 +68,10 @@ from graphkit._wording import message_of
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError, NodeExecutionError
 
 HOW_TO_ANSWER: Final = "an answer is an input: invoke(GraphResume(answer), thread)"
-_SOURCES_OF_LOOP: Final = frozenset({"input", "loop"})
-"""Values of `source` in the metadata of checkpoints at which a resume still makes the declared
-stops; it does not after an update, a fork or an answer."""
+_SOURCES_THAT_STOP: Final = frozenset({"input", "loop", "fork"})
+"""Values of `source` in the metadata of checkpoints at which a resume makes the declared stops if none is
+recorded; it does not after an update or an answer. A thread that was forked has no stops at its earlier
+checkpoints, to which a rollback may return."""
 
 
 def prepare_resume(history: RunHistory, resume: GraphResume) -> Generator[Request, Any, ResumePlan]:
@@ -156,7 +157,7 @@ def plan_resume(history: RunHistory, base: Checkpoint, writes: Mapping[str, Any]
     # Answers may have been recorded by `graphkit.operations.answer`, long before this resume. From
     # here on, readers see that a run has taken them.
     added.update(taken_answers({**recorded, **added}))
-    is_from_loop = base.metadata.get("source") in _SOURCES_OF_LOOP
+    stops_here = base.metadata.get("source") in _SOURCES_THAT_STOP
     # A request to stop stays: it may have come since this run has its lock.
     for key in (FAILURE, CANCELLED):
         if recorded.get(key) is not None:
@@ -169,7 +170,7 @@ def plan_resume(history: RunHistory, base: Checkpoint, writes: Mapping[str, Any]
         submission=submission,
         # A stop for a human starts a new count: the human has seen that the run goes on.
         step=0 if was_interrupted else base.metadata.get("step", 0),
-        may_stop=submission is not None or bool(kept_stops) or (is_from_loop and not was_interrupted),
+        may_stop=submission is not None or bool(kept_stops) or (stops_here and not was_interrupted),
         inherited=inherited_metadata(base),
         recorded=recorded,
         added=added,

@@ -185,6 +185,18 @@ def test_a_rollback_appends_a_copy_to_resume_from(app, waiting):
     assert log_of(app.get_state(T)) == ["first", "answer no", "last"]
 
 
+def test_a_rollback_in_a_forked_thread_passes_no_declared_stop(stopped):
+    app = make_chain(LOG, first=log_node("first"), last=log_node("last")).compile(
+        checkpoint_saver=stopped, interrupt_before=["last"]
+    )
+    stop = app.get_state(T).checkpoint_id
+    app.invoke(None, T)
+    fork(stopped, T, NEW)
+    rollback(stopped, NEW.with_check_point_id(stop))
+    assert app.invoke_final(None, NEW).when == "before"
+    assert app.invoke(None, NEW)["log"] == ["first", "last"]
+
+
 def test_a_copy_does_not_continue_the_old_node_execution(app, waiting):
     """Neither copy has the metadata that would give it the answers and results of the run it comes from."""
     updated = app.update_state(T, {"log": "x"})

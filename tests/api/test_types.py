@@ -18,6 +18,8 @@ TYPED = Path(__file__).with_name("typed")
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 STRICT = [TYPED / "usage.py", ROOT / "examples" / "01_document_review.py", ROOT / "examples" / "06_data_pipeline.py"]
 """The files that are checked at strict settings."""
+MISTAKES = TYPED / "mistakes.py"
+"""The only file with errors: each line ends with the checkers that find one there."""
 
 
 @pytest.fixture
@@ -45,10 +47,10 @@ def find_mypy_errors(cache, directory, *files, options):
     return [line for line in done.stdout.splitlines() if ": error: " in line]
 
 
-def pyright(directory, *files, mode):
-    """Return the errors of pyright as "file:line: message"."""
-    included = [str(file) for file in files]
-    settings = {"typeCheckingMode": mode, "include": included, "pythonVersion": "3.11"}
+def pyright(directory, *files):
+    """Return the errors of pyright as "file:line: message"; the other files are at its standard settings."""
+    strict, included = ([str(file) for file in each] for each in (STRICT, (*STRICT, *files)))
+    settings = {"typeCheckingMode": "standard", "strict": strict, "include": included, "pythonVersion": "3.11"}
     configuration = directory / "pyrightconfig.json"
     configuration.write_text(json.dumps(settings), encoding="utf-8")
     python = sys.executable
@@ -56,7 +58,7 @@ def pyright(directory, *files, mode):
     command = [python, "-m", "basedpyright", *options]
     done = subprocess.run(command, cwd=directory, capture_output=True, encoding="utf-8", check=False)
     found = json.loads(done.stdout)
-    assert found["summary"]["filesAnalyzed"] == len(files), done.stdout + done.stderr
+    assert found["summary"]["filesAnalyzed"] == len(included), done.stdout + done.stderr
     errors = []
     for diagnostic in found["generalDiagnostics"]:
         if diagnostic["severity"] == "error":
@@ -83,32 +85,26 @@ def names_in(directory):
     return sorted(path.name for path in directory.glob("*.py"))
 
 
+def mistakes_for(checker):
+    """Return the lines at which a checker has to find a mistake, as "file:line"."""
+    lines = enumerate(MISTAKES.read_text(encoding="utf-8").splitlines(), 1)
+    return {f"{MISTAKES.name}:{number}" for number, line in lines if checker in line.rpartition("  # ")[2]}
+
+
+def lines_of(errors):
+    return {re.search(r"[^/]+\.py:\d+", error)[0] for error in errors}
+
+
 def test_the_api_has_these_types_and_two_examples_are_strict_for_mypy(mypy, tmp_path):
     assert mypy(tmp_path, *STRICT, options=["--strict"]) == []
 
 
-def test_the_api_has_these_types_and_two_examples_are_strict_for_pyright(tmp_path):
-    assert pyright(tmp_path, *STRICT, mode="strict") == []
-
-
-def test_examples_and_pages_have_no_errors_for_mypy(mypy, programs):
+def test_mypy_finds_the_mistakes_and_no_others_in_examples_and_pages(mypy, programs):
     options = ["--check-untyped-defs", "--ignore-missing-imports"]
-    assert mypy(programs, *names_in(programs), options=options) == []
+    errors = mypy(programs, *names_in(programs), MISTAKES, options=options)
+    assert lines_of(errors) == mistakes_for("mypy"), errors
 
 
-def test_examples_and_pages_have_no_errors_for_pyright(programs):
-    assert pyright(programs, *names_in(programs), mode="standard") == []
-
-
-@pytest.mark.parametrize("checker", ["mypy", "pyright"])
-def test_mistakes_are_found(mypy, tmp_path, checker):
-    source = TYPED / "mistakes.py"
-    lines = source.read_text(encoding="utf-8").splitlines()
-    expected = {number for number, line in enumerate(lines, 1) if checker in line.rpartition("  # ")[2]}
-    if checker == "mypy":
-        errors = mypy(tmp_path, source, options=["--check-untyped-defs"])
-    else:
-        errors = pyright(tmp_path, source, mode="standard")
-
-    found = {int(re.search(r"\.py:(\d+)", error)[1]) for error in errors}
-    assert found == expected
+def test_pyright_finds_the_mistakes_and_no_others_in_examples_and_pages_some_of_them_strict(programs):
+    errors = pyright(programs, *names_in(programs), MISTAKES)
+    assert lines_of(errors) == mistakes_for("pyright"), errors

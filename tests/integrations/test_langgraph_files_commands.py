@@ -158,6 +158,14 @@ def test_a_torn_end_is_no_error_and_is_set_aside(runs, kind):
     assert graphkit("verify", runs).out.endswith("no problems\n")
 
 
+def test_a_log_whose_creation_did_not_finish_is_torn(runs):
+    path = runs / "langgraph-store" / "log"
+    path.write_bytes(path.read_bytes()[:20])
+    with FileSystemStore(runs) as store:
+        report = store.verify()
+    assert (report.state, report.reason) == ("torn", "its creation did not finish")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_log_that_is_damaged_altogether_is_no_success(runs, kind):
     path = runs / kind / "log"

@@ -21,4 +21,5 @@ def fresh_process(code):
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
+    assert "Exception ignored" not in done.stderr, done.stderr  # what a warning is in a finalizer
     return done.stdout

@@ -480,6 +480,11 @@ def _is_shareable(checkpoint: Checkpoint) -> bool:
 class VersionedMemorySaver(MemorySaver, HasVersions):
     """Keeps every released history as version 1, 2, ... of its thread. Releasing an empty thread makes none."""
 
+    @classmethod
+    def check_options(cls, *arguments: Any, **options: Any) -> None:
+        """Check arguments of the constructor; its errors."""
+        cls(*arguments, **options)
+
     def _end_history(self, thread: str) -> int:
         kept = self._threads[thread]
         versions = (*kept.versions, kept.live)

@@ -88,12 +88,6 @@ class SqlSaver(LogSaver[RowLogBytes]):
         self._store = RowStore(database, codec, self._compression, key_ring)
         super().__init__(self._store, codec)
 
-    @classmethod
-    def check_options(cls, *arguments: Any, **options: Any) -> None:
-        """Check arguments of the constructor; its errors. Nothing is opened or created."""
-        check_cipher(options.pop("cipher", None))
-        cls(*arguments, **options)
-
     def _describe_place(self) -> str:
         return f"{self._database.path}, "
 
@@ -503,7 +497,6 @@ class SqlSaver(LogSaver[RowLogBytes]):
         self._store.logs.close()
         self._database.close()
 
-    checkOptions = check_options
     eraseDeleted = erase_deleted
 
 
@@ -563,6 +556,14 @@ class SqliteSaver(SqlSaver):
     def db_file(self) -> str:
         """The path of the file, absolute."""
         return self._database.path
+
+    @classmethod
+    def check_options(cls, *arguments: Any, **options: Any) -> None:
+        """Check arguments of the constructor; its errors. Nothing is opened or created."""
+        check_cipher(options.pop("cipher", None))
+        cls(*arguments, **options)
+
+    checkOptions = check_options
 
     def opener(self) -> Callable[[], SqliteSaver]:
         """Return a function that opens the same file with the same types, in any process.
@@ -638,6 +639,14 @@ class PostgresSaver(SqlSaver):
             lock_timeout=lock_timeout,
             cipher=cipher,
         )
+
+    @classmethod
+    def check_options(cls, *arguments: Any, **options: Any) -> None:
+        """Check arguments of the constructor; its errors. Nothing is opened or created."""
+        check_cipher(options.pop("cipher", None))
+        cls(*arguments, **options)
+
+    checkOptions = check_options
 
     def opener(self) -> Callable[[], PostgresSaver] | None:
         """Return a function that opens the same schema with the same types, in any process.

@@ -33,8 +33,8 @@ def hostile(opener):
 
 
 @pytest.mark.requirement("promise 5", "behaviour 19", "L8", "H8")
-def test_any_string_is_a_thread_with_a_directory_of_its_own_below_the_root_and_a_node(hostile, tmp_path):
-    """The contract has that each comes back as a thread and a namespace, and is released."""
+def test_any_string_is_a_thread_with_a_directory_of_its_own_below_the_root_and_a_node(hostile, opener, tmp_path):
+    """The contract has that each comes back as a thread and a namespace."""
     for name in HOSTILE:
         found = hostile.get(RunnableConfig(name, checkpoint_ns=name))
         assert (found.node_id, found.next_node_id) == (name, name)
@@ -45,6 +45,10 @@ def test_any_string_is_a_thread_with_a_directory_of_its_own_below_the_root_and_a
     assert max(map(len, names)) <= 67
     assert all(name.isascii() and name.islower() for name in names)
     for name in HOSTILE:
+        assert hostile.release(RunnableConfig(name)).checkpoints[0].node_id == name
+    assert sorted(opener().threads(released=True)) == sorted(HOSTILE)
+    for name in HOSTILE:
+        assert opener().version_namespaces(name, 1) == sorted({"", name})
         assert hostile.delete(name)
     assert [*hostile.threads(released=True)] == []
 

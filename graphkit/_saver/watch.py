@@ -317,6 +317,10 @@ class Watch(abc.ABC):
     def _read_changes(self) -> Generator[Change, None, None]:
         """Yield what has changed since the last call."""
 
+    def _read_all_next(self) -> None:
+        """Make the next `_read_changes` report all that is stored by then, signalled or not."""
+        self._next_read = monotonic()
+
     def _close_resources(self) -> None:  # noqa: B027 - a watch that polls has none
         """Close files and observers. Nothing is read afterwards."""
 
@@ -345,8 +349,8 @@ class Watch(abc.ABC):
                     if has_read_all:
                         self.close()
                         return None
-                    # The statuses are of now. What led to them is perhaps not reported yet: read all, signalled or not.
-                    self._next_read = monotonic()
+                    # The statuses are of now. What led to them is perhaps not reported yet.
+                    self._read_all_next()
                     self._unread = self._read_changes()
                     has_read = has_read_all = True
                     continue

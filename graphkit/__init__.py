@@ -9,19 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from graphkit._public_names import import_when_used, set_public_module
 from graphkit._records.checkpoint import Checkpoint, Tag
-from graphkit._records.config import (
-    END,
-    START,
-    RunnableConfig,
-    StreamMode,
-)
-from graphkit._records.context import (
-    GraphInterrupt,
-    GraphInterruptException,
-    interrupt,
-    sleep,
-    wait_until,
-)
+from graphkit._records.config import END, START, RunnableConfig, StreamMode
+from graphkit._records.context import GraphInterrupt, GraphInterruptException, interrupt, sleep, wait_until
 from graphkit._records.output import (
     CheckpointInfo,
     Command,
@@ -49,12 +38,7 @@ from graphkit._values.channels import (
     RemoveIdentifier,
     ReplaceAllWith,
 )
-from graphkit._values.state import (
-    AgentState,
-    MapFailure,
-    MessagesState,
-    StateSerializer,
-)
+from graphkit._values.state import AgentState, MapFailure, MessagesState, StateSerializer
 from graphkit.errors import (
     AccessDeniedError,
     AgentConfigurationError,

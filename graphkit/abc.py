@@ -30,11 +30,7 @@ from graphkit._values.state import StateSerializer
 
 if TYPE_CHECKING:
     from graphkit._plan.events import Observer
-    from graphkit._saver.reports import (
-        RepairReport,
-        RotationReport,
-        VerifyReport,
-    )
+    from graphkit._saver.reports import RepairReport, RotationReport, VerifyReport
 
 __all__ = [
     "BaseCheckpointSaver",

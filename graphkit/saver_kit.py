@@ -31,12 +31,7 @@ from graphkit._saver.incomplete import (
 )
 from graphkit._saver.langgraph_writes import EARLY_WRITES, LANGGRAPH, MADE_BY, WRITE as LANGGRAPH_WRITE
 from graphkit._saver.retention import Retention, RetentionOptions
-from graphkit._saver.run_lock import (
-    get_held_run_locks,
-    hold_process_lock,
-    is_process_lock_held,
-    is_process_lock_mine,
-)
+from graphkit._saver.run_lock import get_held_run_locks, hold_process_lock, is_process_lock_held, is_process_lock_mine
 from graphkit._saver.status import make_checkpoint_info, with_status, with_status_when_stored
 from graphkit._saver.watch import Change, ChangeKind, WatchEnd, is_namespace_inside, iter_changes
 from graphkit._saver.writes import (

@@ -7,16 +7,7 @@ stores a checkpoint if it returns True. START, stops, failures and the end are a
 without a checkpoint runs again after a crash.
 """
 
-from graphkit._plan.checkpoint_when import (
-    Predicate,
-    Step,
-    When,
-    after,
-    any_of,
-    before,
-    changed_more_than,
-    slower_than,
-)
+from graphkit._plan.checkpoint_when import Predicate, Step, When, after, any_of, before, changed_more_than, slower_than
 from graphkit._public_names import set_public_module
 
 __all__ = [

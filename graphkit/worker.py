@@ -37,15 +37,7 @@ from graphkit._saver.retention_policy import RetentionThread, find_store
 from graphkit._saver.run_lock import get_held_run_locks
 from graphkit._saver.status import find_next_time, grant_cancel_request
 from graphkit._saver.watch import Change, Watch
-from graphkit._saver.writes import (
-    ANSWER,
-    GRAPH_ID,
-    INTERRUPT,
-    REMINDED,
-    UPDATE,
-    Submission,
-    time_or_none,
-)
+from graphkit._saver.writes import ANSWER, GRAPH_ID, INTERRUPT, REMINDED, UPDATE, Submission, time_or_none
 from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError
 from graphkit.retention import RetentionPolicy
 from graphkit.schedules import Schedule

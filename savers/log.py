@@ -11,13 +11,7 @@ from savers._log.catalogue import Head, LogCatalogue
 from savers._log.frame import digest_thread
 from savers._log.frame_log import ThreadIdentity, read_owner
 from savers._log.log import Log
-from savers._log.log_bytes import (
-    BufferedLogBytes,
-    Change,
-    LogBytes,
-    MemoryLogBytes,
-    StaleLogError,
-)
+from savers._log.log_bytes import BufferedLogBytes, Change, LogBytes, MemoryLogBytes, StaleLogError
 from savers._log.log_saver import LogSaver
 from savers._log.rewriter import Rewriter, replay_states
 from savers._log.stored_checkpoint import StoredCheckpoint

@@ -10,19 +10,7 @@ import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Generic,
-    Literal,
-    NoReturn,
-    Protocol,
-    Self,
-    TypeAlias,
-    TypeVar,
-    Unpack,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, Self, TypeAlias, TypeVar, Unpack, overload
 
 from graphkit._build.compile import build_topology, check_subgraph
 from graphkit._compiled import CompiledGraph
@@ -30,13 +18,7 @@ from graphkit._diagram import GraphRepresentation, draw
 from graphkit._options import check_count, check_executor, check_seconds
 from graphkit._plan.compile_config import CompileConfig, CompileOptions, parse_options
 from graphkit._plan.retry import RetryPolicy
-from graphkit._plan.schema import (
-    DataclassSchema,
-    StateSchema,
-    find_application_types,
-    is_pydantic_model,
-    read_channels,
-)
+from graphkit._plan.schema import DataclassSchema, StateSchema, find_application_types, is_pydantic_model, read_channels
 from graphkit._plan.topology import Call, Condition, GraphDefinition, Hook, HookKind, Node, StateItems, parse_node_id
 from graphkit._public_names import JavaNames
 from graphkit._records.config import END, START, RunnableConfig

@@ -52,13 +52,7 @@ from graphkit._plan.checkpoint_when import Step
 from graphkit._plan.compile_config import iter_savers
 from graphkit._plan.topology import Node
 from graphkit._records.config import END, START, StreamMode
-from graphkit._records.output import (
-    GraphResume,
-    InterruptionMetadata,
-    NodeOutput,
-    StateSnapshot,
-    When,
-)
+from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, When
 from graphkit._saver.status import PAUSE_REQUEST, WRITES_TAKEN_FROM
 from graphkit._saver.writes import (
     ASLEEP,

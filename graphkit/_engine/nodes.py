@@ -32,13 +32,7 @@ from graphkit._engine.state import RunState, keys_of, pack, unpack
 from graphkit._plan.calls import Ended
 from graphkit._plan.topology import Call, Fork, Node, StateItems
 from graphkit._records.context import GraphInterrupt, NodeContext
-from graphkit._records.output import (
-    Command,
-    InterruptionMetadata,
-    MapProgress,
-    NodeOutput,
-    StreamingOutput,
-)
+from graphkit._records.output import Command, InterruptionMetadata, MapProgress, NodeOutput, StreamingOutput
 from graphkit._saver.writes import ANSWER, ITEMS, RETRIED, TASK, stops_in
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import PLAIN, FrozenDict, freeze, kind_of

@@ -25,18 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from graphkit._engine.checkpoint_writer import CheckpointWriter
 from graphkit._engine.history import ONCE, RunHistory
-from graphkit._engine.requests import (
-    Close,
-    Collected,
-    DoneTask,
-    Next,
-    RunNode,
-    Start,
-    Stop,
-    Task,
-    Wait,
-    Withdraw,
-)
+from graphkit._engine.requests import Close, Collected, DoneTask, Next, RunNode, Start, Stop, Task, Wait, Withdraw
 from graphkit._plan.calls import Ended, next_chunk
 from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig

@@ -20,14 +20,8 @@ from graphkit.agents.state import (
     DefaultState as DefaultState,
     StateSerializer as StateSerializer,
 )
-from graphkit.agents.thread_ids import (
-    ThreadIDGenerator as ThreadIDGenerator,
-    ThreadIDManager as ThreadIDManager,
-)
-from graphkit.agents.tools import (
-    Tool as Tool,
-    tool as tool,
-)
+from graphkit.agents.thread_ids import ThreadIDGenerator as ThreadIDGenerator, ThreadIDManager as ThreadIDManager
+from graphkit.agents.tools import Tool as Tool, tool as tool
 from graphkit.agents.yaml_loader import load_agent as load_agent, load_agent_config as load_agent_config
 from graphkit.errors import (
     AgentConfigurationError as AgentConfigurationError,

@@ -15,12 +15,7 @@ from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
 from graphkit.cli.stores import hide_passwords
 from graphkit.cli.values import abbreviate, describe_payload, escape, format_value
-from graphkit.errors import (
-    CheckpointErasedError,
-    CheckpointerConfigurationError,
-    CheckpointerError,
-    CheckpointKeyError,
-)
+from graphkit.errors import CheckpointErasedError, CheckpointerConfigurationError, CheckpointerError, CheckpointKeyError
 
 Kind = Literal[
     "text",

@@ -24,11 +24,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
-from graphkit.errors import (
-    CheckpointCorruptionError,
-    CheckpointerConfigurationError,
-    CheckpointFormatError,
-)
+from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointFormatError
 from graphkit.saver_kit import check_count
 from savers._audit.chain import AuditReport, ChainChecker, KeySource, SignatureChecker, Signer
 from savers._audit.digests import Digester

@@ -18,11 +18,7 @@ of every list and text.
 The package does not know files: callers pass positions, and functions that read them.
 """
 
-from savers._delta.bodies import (
-    check_pieces as check_pieces,
-    read_bodies as read_bodies,
-    read_pieces as read_pieces,
-)
+from savers._delta.bodies import check_pieces as check_pieces, read_bodies as read_bodies, read_pieces as read_pieces
 from savers._delta.operations import (
     DELETE as DELETE,
     SPLICE_COST as SPLICE_COST,

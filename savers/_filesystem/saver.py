@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, final
 
 from graphkit import Checkpoint, RunnableConfig, Tag
 from graphkit.abc import StateSerializer
-from graphkit.errors import (
-    CheckpointerConfigurationError,
-    CheckpointFormatError,
-)
+from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError
 from graphkit.saver_kit import Codec, ConfigLike, FrozenDict, IncomingThread, ThreadLike, check_copy, resolve_thread_id
 from savers._cipher import Cipher, check_cipher, parse_cipher
 from savers._compression import Compression, parse_compression

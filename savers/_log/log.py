@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 
 from graphkit import CheckpointInfo
 from graphkit.errors import CheckpointCorruptionError
-from graphkit.saver_kit import (
-    PLAIN,
-    PRIVATE,
-    Changes,
-    MalformedDataError,
-    derive_stop,
-    has_status_mark,
-    private_copy,
-)
+from graphkit.saver_kit import PLAIN, PRIVATE, Changes, MalformedDataError, derive_stop, has_status_mark, private_copy
 from savers import _delta as delta
 from savers._log import payloads
 from savers._log.frame import REPLACED

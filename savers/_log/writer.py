@@ -15,18 +15,7 @@ from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationErro
 from graphkit.saver_kit import PRIVATE, FrozenDict, FrozenList, kind_of, private_copy
 from savers import _delta as delta
 from savers._log import payloads
-from savers._log.frame import (
-    CHECKPOINT,
-    COMPRESSED,
-    DATA,
-    EARLY,
-    KEY,
-    MARK,
-    REPLACE,
-    SCATTERED,
-    TRAILER_SIZE,
-    WRITE,
-)
+from savers._log.frame import CHECKPOINT, COMPRESSED, DATA, EARLY, KEY, MARK, REPLACE, SCATTERED, TRAILER_SIZE, WRITE
 from savers._log.payloads import DecodedRecord
 from savers._log.stored_checkpoint import StoredCheckpoint
 

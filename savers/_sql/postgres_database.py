@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
-from savers._sql.database import (
-    POSTGRES,
-    Database,
-    OutcomeUnknownError,
-    Parameters,
-    Row,
-    Transaction,
-)
+from savers._sql.database import POSTGRES, Database, OutcomeUnknownError, Parameters, Row, Transaction
 from savers._sql.postgres_changes import PostgresChanges
 from savers._sql.postgres_run_locks import PostgresRunLocks
 from savers._sql.postgres_server import BEGIN, RETRIED, PostgresServer, PostgresTables, check_schema

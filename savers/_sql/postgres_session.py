@@ -11,10 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from graphkit.errors import CheckpointerConfigurationError, MissingDependencyError
-from savers._sql.database import (
-    Parameters,
-    Row,
-)
+from savers._sql.database import Parameters, Row
 
 try:
     import psycopg

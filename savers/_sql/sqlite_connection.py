@@ -22,13 +22,7 @@ from weakref import WeakSet
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
 from savers._log.log_bytes import StaleLogError
-from savers._sql.database import (
-    DatabaseDamagedError,
-    ForeignDatabaseError,
-    Parameters,
-    Row,
-    make_table_error,
-)
+from savers._sql.database import DatabaseDamagedError, ForeignDatabaseError, Parameters, Row, make_table_error
 from savers._threads import Backoff, check_may_wait
 
 OLDEST_VERSION: Final = (3, 40)

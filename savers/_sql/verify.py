@@ -10,10 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from graphkit.abc import VerifyReport
-from graphkit.errors import (
-    CheckpointCorruptionError,
-    CheckpointSerializationError,
-)
+from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from graphkit.saver_kit import FileReport, FileState, ThreadReport, derive_status
 from savers._log.frame import CHECKPOINT, KEY, META, Frame, IncompleteLog
 from savers._log.log_checker import FINDINGS, LogChecker

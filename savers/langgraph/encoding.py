@@ -29,16 +29,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, ChannelVersions, writes_so
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graphkit.errors import CheckpointSerializationError
-from graphkit.saver_kit import (
-    LANGGRAPH_WRITE as WRITE,
-    PLAIN,
-    REMOVED,
-    SET,
-    Codec,
-    FrozenDict,
-    FrozenList,
-    freeze,
-)
+from graphkit.saver_kit import LANGGRAPH_WRITE as WRITE, PLAIN, REMOVED, SET, Codec, FrozenDict, FrozenList, freeze
 from savers import _delta as delta
 from savers.langgraph.serializer import make_refusal
 

@@ -22,15 +22,7 @@ from graphkit import (
     RunnableConfig,
     StateGraph,
 )
-from graphkit.agents import (
-    Agent,
-    AgentBuilder,
-    AgentBuilderDirector,
-    AgentConfig,
-    AgentFactory,
-    DefaultState,
-    tool,
-)
+from graphkit.agents import Agent, AgentBuilder, AgentBuilderDirector, AgentConfig, AgentFactory, DefaultState, tool
 from savers import FileSystemSaver, MemorySaver
 from tests.support.agents import AsyncScript, Script, call, calling, contents, transcript
 from tests.support.sweeps import ALL

@@ -8,13 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from graphkit import AgentState, MessagesState, NodeExecutionError
-from graphkit.agents import (
-    AgentBuilder,
-    AgentConfig,
-    AgentConfigurationError,
-    DefaultState,
-    load_agent,
-)
+from graphkit.agents import AgentBuilder, AgentConfig, AgentConfigurationError, DefaultState, load_agent
 from graphkit.agents.yaml_loader import load_agent_config
 from tests.agents import chat_server
 from tests.agents.chat_server import Reply

@@ -16,15 +16,7 @@ import pytest
 
 pytest.importorskip("pydantic_ai")
 from pydantic import BaseModel
-from pydantic_ai import (
-    Agent,
-    CallDeferred,
-    DeferredToolRequests,
-    PromptedOutput,
-    RunContext,
-    TextOutput,
-    ToolOutput,
-)
+from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, PromptedOutput, RunContext, TextOutput, ToolOutput
 from pydantic_ai.messages import (
     ImageUrl,
     ModelResponse,

@@ -5,10 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from graphkit import (
-    CheckpointStorageError,
-    RunnableConfig,
-)
+from graphkit import CheckpointStorageError, RunnableConfig
 from graphkit.agents.testing import FailingSaver, ManualClock, ScriptedModel
 from graphkit.testing import made
 from savers import MemorySaver

@@ -6,14 +6,7 @@ from datetime import date
 
 import pytest
 
-from graphkit import (
-    CheckpointStorageError,
-    GraphResume,
-    NodeExecutionError,
-    RetryPolicy,
-    RunnableConfig,
-    interrupt,
-)
+from graphkit import CheckpointStorageError, GraphResume, NodeExecutionError, RetryPolicy, RunnableConfig, interrupt
 from graphkit.agents import AgentBuilder, ToolError, tool
 from savers import MemorySaver
 from tests.support.agents import AsyncScript, Script, call, calling, contents

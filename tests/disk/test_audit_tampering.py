@@ -9,13 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from graphkit import (
-    Checkpoint,
-    CheckpointConflictError,
-    CheckpointCorruptionError,
-    RunnableConfig,
-    ThreadBusyError,
-)
+from graphkit import Checkpoint, CheckpointConflictError, CheckpointCorruptionError, RunnableConfig, ThreadBusyError
 from graphkit.saver_kit import freeze
 from savers import AuditedSaver, AuditLog, FileSystemSaver, SaverWrapper, SqliteSaver, acting_as
 from tests.support.audit_logs import (

@@ -13,15 +13,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import FileSystemSaver
 from tests.support.checkpoints import list_states
-from tests.support.logs import (
-    CHECKPOINT,
-    COMPRESSED,
-    KEY,
-    TRAILER_SIZE,
-    append_record,
-    locate_log,
-    read_records,
-)
+from tests.support.logs import CHECKPOINT, COMPRESSED, KEY, TRAILER_SIZE, append_record, locate_log, read_records
 
 CONFIG = RunnableConfig("t")
 MORE = 1 << 20

@@ -36,19 +36,7 @@ from tests.support.logs import (
     replace_bytes,
     replace_payload,
 )
-from tests.support.sealed import (
-    BOTH,
-    CONFIG,
-    INNER,
-    MARKERS,
-    NEW,
-    OLD,
-    fill,
-    fill_rotatable,
-    made,
-    view,
-    write,
-)
+from tests.support.sealed import BOTH, CONFIG, INNER, MARKERS, NEW, OLD, fill, fill_rotatable, made, view, write
 
 SEALED_TYPES = {CHECKPOINT, WRITE, MARK, DATA}
 

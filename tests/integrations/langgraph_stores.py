@@ -5,12 +5,7 @@ import uuid
 import pytest
 
 import savers
-from savers.langgraph import (
-    CheckpointSaver,
-    FileSystemCheckpointSaver,
-    PostgresCheckpointSaver,
-    SqliteCheckpointSaver,
-)
+from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver, PostgresCheckpointSaver, SqliteCheckpointSaver
 from tests.support.savers import ListingSaver
 
 DATABASES = ["sqlite", "postgres"]

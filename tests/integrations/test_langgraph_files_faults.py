@@ -9,11 +9,7 @@ from unittest import mock
 import pytest
 from langgraph.store.base import PutOp
 
-from graphkit.errors import (
-    CheckpointCorruptionError,
-    CheckpointFormatError,
-    CheckpointStorageError,
-)
+from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointStorageError
 from savers.langgraph import FileSystemCache, FileSystemStore
 from tests.disk.simfs import Disk, SimFS
 from tests.support.disks import CHANGES, Died, Fault, HookedIO, failing, noting_calls

@@ -9,13 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from langgraph.types import Command
 
-from graphkit import (
-    Checkpoint,
-    CheckpointerConfigurationError,
-    CheckpointInfo,
-    CheckpointStorageError,
-    RunnableConfig,
-)
+from graphkit import Checkpoint, CheckpointerConfigurationError, CheckpointInfo, CheckpointStorageError, RunnableConfig
 from graphkit.retention import RetentionPolicy
 from graphkit.saver_kit import Retention
 from graphkit.worker import Worker

@@ -9,12 +9,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
-from graphkit import (
-    CheckpointConflictError,
-    GraphRunnerError,
-    RunnableConfig,
-    StateGraph,
-)
+from graphkit import CheckpointConflictError, GraphRunnerError, RunnableConfig, StateGraph
 from savers import MemorySaver, SaverWrapper
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.integrations import langgraph_graphs as graphs

@@ -10,12 +10,7 @@ from savers._sql.columns import MOST_BYTES, decode_id, decode_text, encode_id, i
 from savers._sql.statements import SCHEMA_VERSION
 from savers.log import StaleLogError
 from tests.sql.rows import add_history, positions, put
-from tests.support.databases import (
-    PostgresDatabase,
-    PostgresSession,
-    SqliteConnection,
-    encode_text,
-)
+from tests.support.databases import PostgresDatabase, PostgresSession, SqliteConnection, encode_text
 
 
 class Stopped(Exception):

@@ -6,9 +6,7 @@ from functools import partial
 import pytest
 
 from graphkit import Channels, RunnableConfig
-from graphkit.errors import (
-    CheckpointStorageError,
-)
+from graphkit.errors import CheckpointStorageError
 from savers import PostgresSaver
 from tests.sql.savers import fill, put
 from tests.support.checkpoints import list_ids

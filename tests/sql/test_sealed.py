@@ -8,12 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from graphkit import (
-    CheckpointCorruptionError,
-    CheckpointerConfigurationError,
-    CheckpointKeyError,
-    RunnableConfig,
-)
+from graphkit import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointKeyError, RunnableConfig
 from savers import Compression, FileSystemSaver, PostgresSaver, SqliteSaver
 from tests.sql.savers import run_sql
 from tests.support.disks import quiet

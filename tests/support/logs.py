@@ -11,10 +11,7 @@ from zlib import crc32
 import msgpack
 
 from savers._filesystem import log_bytes
-from savers._filesystem.layout import (
-    locate_thread as locate_thread,
-    namespace_name as namespace_name,
-)
+from savers._filesystem.layout import locate_thread as locate_thread, namespace_name as namespace_name
 from savers._log import catalogue, frame, history, records, stored_checkpoint, writer
 from savers._log.frame import (
     CHECKPOINT as CHECKPOINT,
@@ -40,10 +37,7 @@ from savers._log.frame import (
 )
 from savers._log.sealing import read_key_id as read_key_id
 from savers._log.stored_checkpoint import KEPT_SUCCESSORS as KEPT_SUCCESSORS
-from savers._log.writer import (
-    SMALL_LOG as SMALL_LOG,
-    USUAL_DEPTH as USUAL_DEPTH,
-)
+from savers._log.writer import SMALL_LOG as SMALL_LOG, USUAL_DEPTH as USUAL_DEPTH
 
 SECTOR = 512
 VERSION_OFFSET = 8

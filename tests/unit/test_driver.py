@@ -7,16 +7,7 @@ import pytest
 from graphkit import END, START, InterruptionMetadata, NodeOutput, RunnableConfig, StateSnapshot, StreamMode
 from graphkit.errors import GraphRunnerError, NodeExecutionError, ThreadBusyError
 from savers import MemorySaver, VersionedMemorySaver
-from tests.support.graphs import (
-    CONFIG,
-    both,
-    invoke,
-    log_node,
-    make_chain,
-    nodes_of,
-    outputs,
-    pending_ids,
-)
+from tests.support.graphs import CONFIG, both, invoke, log_node, make_chain, nodes_of, outputs, pending_ids
 
 
 @pytest.fixture

@@ -7,16 +7,7 @@ from typing import TypedDict
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    Command,
-    InterruptableAction,
-    RetryPolicy,
-    RunnableConfig,
-    StateGraph,
-    when,
-)
+from graphkit import END, START, Command, InterruptableAction, RetryPolicy, RunnableConfig, StateGraph, when
 from graphkit.errors import GraphRunnerError, GraphStateError, NodeExecutionError
 from tests.support.graphs import connect, make_chain, make_graph, nodes_of
 

@@ -427,11 +427,13 @@ class ExpectedStore:
             slot = checkpoints.store(new, digest, is_certain=is_certain, must_exist=must_exist)
             slot.is_ordered = is_certain and not operation.is_unordered
             return
+        if replaced != new:
+            # Also of what was certain: an operation on an earlier one may be at work still.
+            history.heirs.setdefault(replaced, set()).add(new)
         if not is_certain:
             checkpoints.store(new, digest, is_certain=False, must_exist=must_exist)
             if replaced != new:
                 checkpoints.remove([replaced], is_certain=is_removed)
-                history.heirs.setdefault(replaced, set()).add(new)
                 # The new one may have taken over the pending writes and tags of the old one.
                 old = history.recorded.get(replaced, Slots())
                 old.remove(old, is_certain=False)

@@ -304,6 +304,8 @@ def test_a_process_that_forks_with_an_open_log_shares_it_with_its_child(tmp_path
 FIRST = made(0)
 LATEST = CONFIG.with_check_point_id(FIRST.id)
 CHANGED = FIRST.with_metadata(freeze({"k": 1}))
+SECOND = made(2)
+SECOND_LATEST = CONFIG.with_check_point_id(SECOND.id)
 OVERLAPS = {
     "a put is deleted": ("put", (RunnableConfig("u"), made(1)), lambda saver: saver.delete("u")),
     "a put is pruned": (
@@ -322,6 +324,11 @@ OVERLAPS = {
     "a write is overwritten": ("put_writes", (CONFIG, {"a": 1}), lambda saver: saver.put_writes(CONFIG, {"a": 2})),
     "what is copied is replaced": ("copy", ("t", "u"), lambda saver: saver.put(LATEST, CHANGED)),
     "what has writes is replaced": ("put_writes", (LATEST, {"a": 1}), lambda saver: saver.put(LATEST, made(2))),
+    "what has writes is replaced twice": (
+        "put_writes",
+        (LATEST, {"a": 1}),
+        lambda saver: (saver.put(LATEST, SECOND), saver.put(SECOND_LATEST, made(3))),
+    ),
 }
 """An operation with its arguments, and what another caller does when the store has done it and it is not recorded."""
 

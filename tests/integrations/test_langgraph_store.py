@@ -9,11 +9,9 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
-from graphkit import CheckpointConflictError, GraphRunnerError, RunnableConfig, StateGraph
-from savers import MemorySaver, SaverWrapper
+from graphkit import CheckpointConflictError, GraphRunnerError, StateGraph
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
-from tests.support.checkpoints import with_lazy_state
 from tests.support.langgraph_checkpoints import again, put, thread, values_of
 from tests.support.savers import ListingSaver
 
@@ -184,25 +182,6 @@ def test_hostile_ids_of_threads_and_namespaces_come_back(saver, name, tmp_path):
 
 
 # Removing
-
-
-class LoadsLater(SaverWrapper):
-    """Loads the states of a listing at their first use, from what the thread has then; has no `remove`."""
-
-    def list(self, config=None):
-        return [self._load_later(RunnableConfig.of(config), found) for found in self.delegate.list(config)]
-
-    def _load_later(self, config, found):
-        return with_lazy_state(found, lambda: self.delegate.get(config.replace(checkpoint_id=found.id)).state)
-
-
-def test_a_saver_that_cannot_remove_gets_back_the_states_that_it_would_load_later():
-    saver = CheckpointSaver(LoadsLater(MemorySaver()))
-    first = put(saver, thread(), {"run_id": "r"}, a=1)
-    last = put(saver, first, {"run_id": "s"}, a=2)
-    saver.delete_for_runs(["r"])
-    assert [saved.config for saved in saver.list(thread())] == [last]
-    assert values_of(saver.get_tuple(last)) == {"a": 2}
 
 
 def test_a_death_while_checkpoints_are_removed_leaves_a_thread_that_is_incomplete():

@@ -420,7 +420,7 @@ def test_killed_at_random_times_each_call_has_its_effect_once_but_for_the_interr
     began = time.monotonic()
     go_on(processes, tmp_path / "measured", None)
     whole = time.monotonic() - began
-    wanted = sweep.count(30, 10)
+    wanted = sweep.count(30, 6)
     kills = 0
     for number in range(10 * wanted):
         directory = tmp_path / f"{number}"

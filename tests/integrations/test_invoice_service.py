@@ -126,9 +126,9 @@ def test_random_kills_lose_and_repeat_nothing(service, tmp_path, sweep):
     """Three batches: one is approved, one waits until its deadline, one is cancelled; and a report each minute."""
     dice = random.Random(26)
     saver = FileSystemSaver(tmp_path / "checkpoints")
-    kills = sweep.count(30, 8)
+    kills = sweep.count(30, 5)
     paid = begin(service, "paid", 3600)
-    late = begin(service, "late", 5)
+    late = begin(service, "late", 2)
     cancelled = begin(service, "cancelled", 3600)
     service.post(f"batches/{cancelled}/cancel", {"reason": "sent twice"})
     seen = []

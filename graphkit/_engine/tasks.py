@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -591,5 +592,6 @@ def perform(remote_call: RemoteCall) -> RemoteOutcome:
         except Exception:  # noqa: BLE001 - pickling may raise anything
             error = RuntimeError(describe_error(raised))
             error.__notes__ = raised.__notes__
-    context.journal = None
-    return RemoteOutcome(result=result, error=error, context=context, events=journal.events)
+    left = copy(context)  # threads that the node has left behind keep the journal
+    left.journal = None
+    return RemoteOutcome(result=result, error=error, context=left, events=journal.events)

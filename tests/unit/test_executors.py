@@ -8,7 +8,7 @@ import signal
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from pathlib import Path
 
 import pytest
@@ -256,6 +256,33 @@ def test_state_and_config_arrive(go, processes, store):
     state, thread, node, who, key = logged(go(graph, {"log": "in"}, config))[1:]
     assert (state, thread, node, who) == (["in"], "t", "n", "me")
     assert (key[:2], key[-2:]) == ("t/", "/n")
+
+
+background = ThreadPoolExecutor(1)
+node_is_done = threading.Event()
+late_keys = []
+
+
+def leaves_work(state, config):
+    def find_key():
+        node_is_done.wait(10)
+        return config.idempotency_key
+
+    late_keys.append(background.submit(copy_context().run, find_key))
+    return {"log": config.idempotency_key}
+
+
+def late_key(state):
+    node_is_done.set()
+    return {"log": late_keys.pop().result(10)}
+
+
+def test_work_that_a_node_leaves_behind_stays_part_of_it(go, store):
+    with new_pool(1) as pool:
+        graph = StateGraph(SCHEMA).add_node("n", leaves_work, executor=pool).add_node("late", late_key, executor=pool)
+        connect(graph, "START>n n>late late>END")
+        key, found_later = logged(go(graph.compile(checkpoint_saver=store), {}, CONFIG))
+    assert found_later == key
 
 
 def fails(state):

@@ -241,6 +241,13 @@ class DeclaresNamespaces(Declares):
     lists_namespaces = True
 
 
+@breaks("test_search_and_recent_stop_at_the_limit")
+class LimitsBeforeItCompares(MemorySaver):
+    def search(self, metadata, *, thread_id=None, limit=None):
+        infos = super().search({}, thread_id=thread_id, limit=limit)
+        return [info for info in infos if metadata.items() <= info.metadata.items()]
+
+
 @breaks("test_prune_covers_every_thread", "test_search_in_all_threads", "test_threads_lists_those_with_checkpoints")
 class DeclaresThreads(Declares):
     lists_threads = True

@@ -30,7 +30,7 @@ from typing import Any, Final, Protocol, final
 from graphkit._engine.submit import freeze_update, freeze_value, refuse_other_engine, require_root, submit
 from graphkit._erasure import ErasureLedger, ErasureReport, erase, erase_where
 from graphkit._records.checkpoint import Checkpoint, generate_id
-from graphkit._records.config import ConfigLike, RunnableConfig, ThreadLike, acts_for, resolve_thread_id
+from graphkit._records.config import END, ConfigLike, RunnableConfig, ThreadLike, acts_for, resolve_thread_id
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import check_rights
@@ -158,7 +158,7 @@ def cancel(saver: BaseCheckpointSaver, thread: ThreadLike, *, reason: str | None
     def cancel_idle(latest: CheckpointInfo, *, was_asked: bool) -> bool:
         if latest.stopped == "cancelled":
             return was_asked
-        if latest.status == "finished":
+        if not latest.stopped and latest.next_node_id == END:
             return False
         stopped = config.with_check_point_id(latest.id)
         left = read_left_writes(saver, stopped, latest)
@@ -485,7 +485,7 @@ def _stop_run(
             # it ends does not look any more, and is about to release its lock. But a branch may wait for a
             # human while others go on, and a run may have begun without storing anything.
             mailboxes = find_mailboxes(saver, config)
-            is_ending = latest.stopped or latest.status == "finished"
+            is_ending = latest.stopped or latest.next_node_id == END
             if mailboxes == asked:
                 waits += 1
                 if not is_ending or waits == _WAITS_FOR_ENDING:

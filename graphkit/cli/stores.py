@@ -100,8 +100,10 @@ def _split_schema(connection_string: str) -> tuple[str, str | None]:
         schemas = [unquote(option.removeprefix(_SCHEMA)) for option in options if option.startswith(_SCHEMA)]
         if not schemas:
             return connection_string, None
-        others = "&".join(option for option in options if not option.startswith(_SCHEMA))
-        return f"{address}?{others}".removesuffix("?"), schemas[-1]
+        others = [option for option in options if not option.startswith(_SCHEMA)]
+        if others:
+            address = f"{address}?{'&'.join(others)}"
+        return address, schemas[-1]
 
     schema = None
     rest: list[str] = []

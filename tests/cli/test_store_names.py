@@ -62,6 +62,7 @@ def test_what_a_name_stands_for():
         ("postgresql://u@h/d?schema=x", StoreName("postgres", "postgresql://u@h/d", "x")),
         ("postgres:postgres://h/d?a=b&schema=my%20x&c=d", StoreName("postgres", "postgres://h/d?a=b&c=d", "my x")),
         ("postgresql://h/d?schema=x&schema=y", StoreName("postgres", "postgresql://h/d", "y")),
+        ("postgresql://h/d?schema=x&password=a?", StoreName("postgres", "postgresql://h/d?password=a?", "x")),
         ("postgresql://h/d?myschema=x", StoreName("postgres", "postgresql://h/d?myschema=x")),
         ("postgres:host=h schema=x dbname=d", StoreName("postgres", "host=h dbname=d", "x")),
         ("postgres:schema = 'it\\'s' host=h", StoreName("postgres", "host=h", "it's")),

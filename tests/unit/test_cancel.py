@@ -50,7 +50,7 @@ from tests.support.graphs import (
     make_map,
     payloads_of,
 )
-from tests.support.savers import contents, saver_fixture
+from tests.support.savers import ListSaver, contents, saver_fixture
 from tests.support.sweeps import ALL
 from tests.support.workers import PATIENCE, status_everywhere as status
 
@@ -352,6 +352,17 @@ def test_a_finished_thread_stays_finished(saver):
     assert not cancel(saver, "t")
     assert not pause(saver, "t")
     assert contents(saver) == before
+    assert dict(saver.get_writes(CONFIG)) == {}
+
+
+def test_a_finished_thread_stays_finished_in_a_saver_whose_history_has_no_status():
+    class NoStatus(ListSaver):
+        def history(self, config=None):
+            return [info._replace(status="") for info in super().history(config)]
+
+    saver = NoStatus()
+    make_app(saver, a="a").invoke({}, CONFIG)
+    assert not cancel(saver, "t")
     assert dict(saver.get_writes(CONFIG)) == {}
 
 

@@ -159,7 +159,7 @@ def check_function(name: str, value: object, error: type[Exception] = TypeError)
         error: it cannot be called, or is asynchronous.
     """
     if not callable(value):
-        raise error(f"{name} must be callable, not {value!r}")
+        raise error(f"{name} must be callable, not a {type(value).__name__}")
     method = getattr(value, "__call__", None)  # noqa: B004 - a method that may be asynchronous
     is_async = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
     if any(check(function) for check in is_async for function in (value, method)):

@@ -292,12 +292,14 @@ def _make_guard(member: FunctionType) -> Callable[..., Any]:
     if is_async(member):
         return member
     operation = member.__name__
-    _, first, *_others = [*inspect.signature(member).parameters, ""]
+    signature = inspect.signature(member)
+    _, first, *_others = [*signature.parameters, ""]
     if first not in _OF_A_HISTORY:
         raise TypeError(f"AccessControlledSaver needs a method {operation!r}: it is not one of a single history")
 
     @wraps(member)
     def change(saver: AccessControlledSaver, thread: ThreadLike = None, **options: Any) -> Any:
+        signature.bind(saver, thread, **options)  # wrong options are refused also if no thread is allowed
         return saver._guard.change(operation, thread, **options)  # noqa: SLF001 - it is a method
 
     @wraps(member)

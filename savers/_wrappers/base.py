@@ -142,7 +142,7 @@ class SaverWrapper(BaseCheckpointSaver):
         """
         given: object = delegate
         if not isinstance(given, BaseCheckpointSaver):
-            raise CheckpointerConfigurationError(f"{type(self).__name__} wraps a saver, not {given!r}")
+            raise CheckpointerConfigurationError(f"{type(self).__name__} wraps a saver, not a {type(given).__name__}")
         if isinstance(self, _MIXINS[HasVersions]) and not isinstance(delegate, HasVersions):
             raise CheckpointerConfigurationError(f"{type(delegate).__name__} keeps no versions; use a SaverWrapper")
         self.delegate = delegate

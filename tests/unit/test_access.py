@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
@@ -375,6 +376,13 @@ def test_operations_on_all_threads_touch_the_allowed_ones(two):
     assert seen == [(1, 2, "ann/1"), (2, 2, "ann/2")]
     for thread in ("bob/1", "b2/1"):
         assert len(two.delegate.list(thread)) == 2
+
+
+def test_a_wrong_option_is_refused_also_if_no_thread_is_allowed(two):
+    with acting_as("eve"):
+        for call in (two.delete_idle, partial(two.compact, dry=True), partial(two.verify, thread_id="ann/1")):
+            with pytest.raises(TypeError):
+                call()
 
 
 def test_reports_are_about_what_may_be_read(two):

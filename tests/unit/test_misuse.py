@@ -119,6 +119,21 @@ def test_a_wrapper_takes_only_a_saver(wrap, given):
         wrap(given)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SubjectKeys({}, key_for={"k": b"secret" * 6}),
+        lambda: AuditedSaver("postgresql://me:secret@host/runs", print),
+        lambda: AccessControlledSaver("postgresql://me:secret@host/runs", lambda *_: True),
+    ],
+)
+def test_an_error_about_a_wrong_object_does_not_show_what_is_in_it(make):
+    with pytest.raises(CheckpointerConfigurationError) as caught:
+        make()
+
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["sign_every", "max_bytes"])
 @pytest.mark.parametrize("value", [0, 1.5, float("nan"), True, "1"])
 def test_the_limits_of_an_audit_log_are_whole_numbers(tmp_path, name, value):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
@@ -133,13 +133,11 @@ def list_others(store: Store, path: str, prefixes: tuple[str, ...]) -> list[str]
     return sorted(os.path.relpath(file, store.root) for file in found)
 
 
-def list_namespaces(store: Store, thread: ThreadDirectory, log_name: str = layout.LOG) -> list[str]:
-    """Return the namespaces of a thread that have a live log, or one with another name, the root first."""
-    io = store.io
+def list_namespaces(store: Store, thread: ThreadDirectory, log_names: Collection[str] = (layout.LOG,)) -> list[str]:
+    """Return the namespaces of a thread that have a live log, or one with other names, the root first."""
     namespaces: list[str] = []
     for path in list_directories(store, thread.path):
-        log = layout.join(path, log_name)
-        if io.stat(log) is None:
+        if all(store.io.stat(layout.join(path, name)) is None for name in log_names):
             continue
         namespace = find_namespace(store, path)
         if namespace is not None:
@@ -350,7 +348,8 @@ class FileCatalogue(LogCatalogue[FileLogBytes]):
     @wrap_os_errors("read")
     def list_version_namespaces(self, thread_id: str, version: int) -> Sequence[str]:
         store = self._store
-        log_name = layout.version_name(version)
+        log_names = [layout.version_name(version)]
         if version == find_begun_end(store, thread_id):
-            log_name = layout.LOG
-        return list_namespaces(store, store.locate(thread_id), log_name)
+            # Some have their new name already. In this order: one may be renamed in between.
+            log_names.insert(0, layout.LOG)
+        return list_namespaces(store, store.locate(thread_id), log_names)

@@ -30,6 +30,7 @@ def expect_version(reader, configs, before):
     assert reader.threads(released=True) == ["t"]
     assert reader.namespaces("t") == []
     assert reader.get_version(ROOT) == "1"
+    assert sorted(reader.version_namespaces("t", 1)) == [*before]
     for config in configs:
         assert reader.list(config) == []
         assert reader.get(config) is None

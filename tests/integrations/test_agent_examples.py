@@ -48,7 +48,7 @@ def kill_after(launcher):
         with launcher.start(EXAMPLES / name, "--runs", folder, *options) as process:
             assert any(printed == line for printed in process.stdout)
             process.kill()
-        assert process.returncode == -signal.SIGKILL
+        assert process.returncode in {-signal.SIGKILL, 0}  # it may have ended just before
 
     return kill_after
 

@@ -89,7 +89,14 @@ class Rewriter:
         except delta.MALFORMED as error:
             reason = f"the state makes no sense: {error}"
             raise CheckpointCorruptionError(source.path, stored.offset, reason) from error
-        new = stored.copy_fields()
+        new = StoredCheckpoint(
+            id=stored.id,
+            node=stored.node,
+            next=stored.next,
+            created=stored.created,
+            parent=stored.parent,
+            metadata=stored.metadata,
+        )
         # `append` may complete the draft.
         changed = list(draft)
         target.writer.append(new, draft, list(values), pack)

@@ -97,10 +97,6 @@ class StoredCheckpoint:
         """Return whether a rewrite may have made this one of the other; the states are not compared."""
         return _get_fields(self) == _get_fields(other)
 
-    def copy_fields(self) -> StoredCheckpoint:
-        """Return the same checkpoint for another log: without its place, pending writes and tags."""
-        return StoredCheckpoint(self.id, self.node, self.next, self.created, self.parent, self.metadata)
-
     def add_writes(self, values: Mapping[str, bytes], offset: int) -> None:
         """Note the packed values that the WRITE record at an offset adds to the pending writes."""
         self.writes = {**self.writes, **dict.fromkeys(values, offset)}

@@ -98,7 +98,6 @@ class RunControl:
         next_look: when the run looks into the store again, in seconds of its clock; 0 before `begin`.
         pause_requested: stop at the next node boundary. Only ever set to True, from any thread or
             signal handler.
-        has_left_work: whether a pause has kept a node from running that waits for nothing else.
         granted: the pending writes that withdraw the requests that the run has found.
         cancellation: why the run is cancelled, {reason, at}; None if it is not.
         mailboxes: the checkpoints at which requests may have been recorded since the last look.
@@ -106,7 +105,7 @@ class RunControl:
     """
 
     __slots__ = (
-        "_measure", "_settled_at", "cancellation", "config", "granted", "has_left_work", "mailboxes",
+        "_has_left_work", "_measure", "_settled_at", "cancellation", "config", "granted", "mailboxes",
         "must_check", "next_look", "noted_error", "pause_requested", "saver",
     )  # fmt: skip
 
@@ -121,7 +120,7 @@ class RunControl:
         """When the first look is due. A run that ends before that looks for nothing: who asks it to stop
         waits for longer, and finds that it has ended."""
         self.pause_requested = False
-        self.has_left_work = False
+        self._has_left_work = False
         self.granted: dict[str, None] = {}
         self.cancellation: Mapping[str, Any] | None = None
         self.mailboxes: list[str] = []
@@ -150,8 +149,14 @@ class RunControl:
             # Requests may still be recorded at the newest one.
             del self.mailboxes[: max(0, count - 1)]
         if self.pause_requested:
-            self.has_left_work = True
+            self._has_left_work = True
             raise Halt
+
+    def take_left_work(self) -> bool:
+        """Return whether a pause has kept a node from running that waits for nothing else; True only once."""
+        has_left_work = self._has_left_work
+        self._has_left_work = False  # else an outer run would record the pause again
+        return has_left_work
 
     def look(self) -> Steps:
         """Look for requests, if that is due; may be called by the thread of any node."""

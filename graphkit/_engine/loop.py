@@ -526,10 +526,9 @@ class Run:
         history = self.history
         yield from history.record_deferred(is_stopping=True)
         # Beside a question of another branch, too: its deadline must not end the pause, and its answer neither.
-        if self.control.has_left_work and not history.is_in_branch:
+        if not history.is_in_branch and self.control.take_left_work():
             node_id = self.next_node_id or history.position.node_id
             yield from history.record_interrupt(node_id, "before", "", metadata={"reason": "pause"})
-            self.control.has_left_work = False  # else an outer run would record it again
         waiting = {**unanswered_interrupts(history.writes), **unanswered_timers(history.writes)}
         state = self.state.schema.state_factory(self.state.data)
         interrupts = [

@@ -601,7 +601,7 @@ class PollingWatch(Watch):
         reported = bookmark.writes
         # From the bookmark on, oldest first; all of them if the checkpoint of the bookmark is gone.
         history = self._saver.history(_make_config(key))
-        if any(is_incomplete(latest.metadata) for latest in history[:1]):
+        if history and is_incomplete(history[0].metadata):
             return  # More comes, and this checkpoint will be replaced: by another one, or by itself without the mark.
         ids = [info.id for info in history]
         if bookmark.checkpoint_id in ids:
@@ -612,7 +612,8 @@ class PollingWatch(Watch):
                 reported = frozenset()
                 yield Change("checkpoint", thread, namespace, checkpoint=info, at=info.created_at)
             writes = self._set_bookmark(key, info.id, version)
-            if any(name == CANCELLED and not is_none for name, is_none, _ in reported) and not is_cancelled(writes):
+            was_cancelled = any(name == CANCELLED and not is_none for name, is_none, _ in reported)
+            if was_cancelled and not is_cancelled(writes):
                 waiting = unanswered_interrupts(writes)  # again, because the run goes on
                 reported = frozenset(record for record in reported if record[0].removeprefix(INTERRUPT) not in waiting)
             new = _make_write_keys(writes) - reported

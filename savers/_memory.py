@@ -68,6 +68,7 @@ class MemorySaver(BaseCheckpointSaver):
         """
         self.lock_timeout = parse_lock_timeout(lock_timeout)
         self._renew_lock()
+        _SAVERS.add(self)
         self._codec = Codec()
         self._threads: dict[str, _Thread] = {}
         """The threads that have a history or a version. Each operation changes one of them by one
@@ -75,7 +76,6 @@ class MemorySaver(BaseCheckpointSaver):
 
     def _renew_lock(self) -> None:
         self._lock = threading.RLock()
-        _SAVERS.add(self)
 
     @classmethod
     def check_options(cls, *arguments: Any, **options: Any) -> None:

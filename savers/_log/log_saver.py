@@ -705,7 +705,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
                 is_readable = False
                 log.frames.bytes.open()
             # In this order: what was there while the version was not made belongs to it. Another process may have
-            # made it meanwhile, and the log may have begun anew.
+            # made it meanwhile, and the log may have begun again.
             made = self.catalogue.new_medium(root.thread_id, namespace, version)
             if not log.is_open or made.open() or root.frames.bytes.is_gone():
                 return

@@ -18,7 +18,7 @@ from logging import getLogger
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
-import graphkit.abc
+import graphkit.abc  # whose reports are loaded when they are first used
 from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, WaitingInterrupt
 from graphkit.abc import (
     BaseCheckpointSaver,

@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn, Self, final
 from graphkit._build.state_graph import parse_schema
 from graphkit._plan.schema import StateSchema
 from graphkit._values.channels import MessagesChannel
-from graphkit._values.codec import Codec, MalformedDataError, find_value_types
+from graphkit._values.codec import Codec, MalformedDataError, find_value_types, thaw
 from graphkit._values.frozen import freeze
 from graphkit._values.json_values import JsonValueCodec, format_line
 from graphkit._values.state import MessagesState
@@ -204,7 +204,7 @@ class StateSerializer:
             state = Codec(types).unpack(body)
         except MalformedDataError as error:
             raise CheckpointCorruptionError(_BYTES, _HEADER.size, str(error), "use another copy") from error
-        return copy.deepcopy(state)
+        return thaw(state)
 
     @staticmethod
     def to_json(state: Any) -> str:
@@ -234,7 +234,7 @@ class StateSerializer:
         """
         try:
             encoded = json.loads(text, parse_constant=_refuse_constant)
-            return copy.deepcopy(JsonValueCodec(types).decode(encoded))
+            return thaw(JsonValueCodec(types).decode(encoded))
         except CheckpointSerializationError:
             raise
         except (ValueError, TypeError, RecursionError) as error:

@@ -40,7 +40,6 @@ from graphkit.agents.settings import (
     Path,
     Retry,
     Seconds,
-    Secret,
     Settings,
     YamlFile,
     as_list,
@@ -113,7 +112,7 @@ class _Endpoint(Settings):
     """The name of the model at the provider."""
     base_url: Annotated[str, AfterValidator(_check_base_url)] | None = None
     """The address of the API. Without it, OPENAI_BASE_URL or OpenAI's."""
-    api_key: Annotated[Secret, AfterValidator(_check_key)] | None = None
+    api_key: Annotated[SecretStr, AfterValidator(_check_key)] | None = None
     """The key. Write `${NAME}`, never the key itself; or use `api_key_env`."""
     api_key_env: Variable | None = "OPENAI_API_KEY"
     """The environment variable that has the key; `null` if the server needs none."""
@@ -346,8 +345,7 @@ class CheckpointerConfig(Settings):
 
     def dump(self, path: Path = ()) -> dict[str, Any]:
         """As `to_dict`, with names for objects."""
-        plain = self.to_dict()
-        plain["config"] = dump_value(plain["config"], (*path, "config"))
+        plain: dict[str, Any] = dump_value(self.to_dict(), path)
         return plain
 
     @classmethod
@@ -454,7 +452,7 @@ class McpServerSettings(Settings):
     """The program to start; it speaks the protocol on its standard streams."""
     args: _Texts = Field(default_factory=list)
     """Its arguments."""
-    env: dict[str, Secret | None] = Field(default_factory=dict)
+    env: dict[str, SecretStr | None] = Field(default_factory=dict)
     """Environment variables for it; `null` passes the variable of this process on."""
     cwd: str | None = None
     """Its working directory."""
@@ -462,7 +460,7 @@ class McpServerSettings(Settings):
     """The address of a server that runs already and speaks streamable HTTP."""
     token_env: Variable | None = None
     """The environment variable that has the bearer token for that server."""
-    headers: dict[str, Secret] = Field(default_factory=dict)
+    headers: dict[str, SecretStr] = Field(default_factory=dict)
     """Headers of each request to that server, such as a key. Write `${NAME}`, never the key itself."""
     tools: _McpTools | None = None
     """The names of the tools that are offered, as a list; or as a mapping of each to how its calls are
@@ -496,12 +494,11 @@ class McpServerSettings(Settings):
 
     def call_options(self, tool: str) -> dict[str, Any]:
         """Return how calls of a tool are executed: its own settings, those of all tools, and the defaults."""
-        options: dict[str, Any] = {"timeout": _CALL_TIMEOUT, **dict(self.calls.set_fields())}
+        options = dict(self.calls)
         own = self.tools.get(tool) if isinstance(self.tools, dict) else None
         if own is not None:
             options.update(own.set_fields())
-        if "retry" in options:
-            options["retry"] = make_policy(options["retry"])
+        options["retry"] = make_policy(options["retry"])
         return options
 
 

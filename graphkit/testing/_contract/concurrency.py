@@ -16,7 +16,6 @@ from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.context import NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
-from graphkit._saver.writes import INTERRUPT
 from graphkit.errors import CheckpointNotFoundError, ThreadBusyError
 from graphkit.operations import cancel
 from graphkit.testing import _check as check
@@ -407,7 +406,7 @@ class ConcurrencyTests(ContractTests):
         check.same_checkpoint(await saver.aget(stored), first)
         check.same_checkpoint(await saver.aget(CONFIG), second)
 
-        writes = {INTERRUPT + "i": make_interrupt()}
+        writes = {"interrupt:i": make_interrupt()}
         await saver.aput_writes(CONFIG, writes)
         check.same(await saver.aget_writes(CONFIG), writes)
 

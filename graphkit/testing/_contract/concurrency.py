@@ -85,16 +85,13 @@ class LockTests(ContractTests):
         saver, other = self.open_two()
         put_state(saver, {"n": 1})
 
-        _assert_reported(saver, is_locked=False)
-        _assert_reported(other, is_locked=False)
-
-        with saver.run_lock(CONFIG):
-            _assert_reported(saver, is_locked=True)
-            _assert_reported(other, is_locked=True)
-            # Asking did not release the lock.
-            self.assert_locked(other, CONFIG)
-
         for reader in (saver, other):
+            _assert_reported(reader, is_locked=False)
+            with saver.run_lock(CONFIG):
+                _assert_reported(reader, is_locked=True)
+                # Asking did not release the lock.
+                self.assert_locked(other, CONFIG)
+
             _assert_reported(reader, is_locked=False)
             self.assert_unlocked(reader, CONFIG)
 

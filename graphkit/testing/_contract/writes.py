@@ -477,45 +477,32 @@ class WriteTests(ContractTests):
 
 def make_malformed_writes() -> Iterator[tuple[Any, Any]]:
     """Yield keys and values that no reader could use."""
-    # Keys that are not strings.
-    for key in (5, None, b"key"):
-        yield key, 1
-
-    interrupt = "interrupt:bad"
     good = make_interrupt("x", "why?")
+    no_mappings = ["text", 5, [1], True]
+    malformed: dict[Any, list[Any]] = {
+        # Keys that are not strings.
+        5: [1],
+        None: [1],
+        b"key": [1],
+        "interrupt:bad": [
+            *no_mappings,
+            None,
+            {**good, "node_id": None},
+            {**good, "when": "never"},
+            {**good, "when": ["inside"]},
+            {**good, "metadata": []},
+            {**good, "deadline": "soon"},
+        ],
+        "interrupt:": no_mappings,
+        "timer:bad": [good],  # it has no time
+        "update:0": [*no_mappings, None],
+        "task:t": [*no_mappings, None, {"node": "a", "branches": "two"}],
+        "items:m": ["text", 5, {"a": 1}, None],
+        "inner:q": [5, ["sub"], {}],
+    }
+    for required in ("node_id", "when", "payload", "created_at"):
+        malformed["interrupt:bad"].append({name: value for name, value in good.items() if name != required})
 
-    # A required field is missing.
-    for field in ("node_id", "when", "payload", "created_at"):
-        incomplete = dict(good)
-        del incomplete[field]
-        yield interrupt, incomplete
-
-    # A field has an invalid value.
-    yield interrupt, {**good, "node_id": None}
-    yield interrupt, {**good, "when": "never"}
-    yield interrupt, {**good, "when": ["inside"]}
-    yield interrupt, {**good, "metadata": []}
-    yield interrupt, {**good, "deadline": "soon"}
-    yield "timer:bad", good  # it has no time
-
-    # Values that are not mappings.
-    invalid_values: tuple[Any, ...] = ("text", 5, [1], True)
-
-    for value in invalid_values:
-        yield "interrupt:bad", value
-        yield "interrupt:", value
-        yield "update:0", value
-        yield "task:t", value
-
-    yield "interrupt:bad", None
-    yield "update:0", None
-    yield "task:t", None
-    yield "task:t", {"node": "a", "branches": "two"}
-
-    # Items that are not a list, and namespaces that are not a string.
-    invalid_items: tuple[Any, ...] = ("text", 5, {"a": 1}, None)
-    for value in invalid_items:
-        yield "items:m", value
-    invalid_namespaces: tuple[Any, ...] = (5, ["sub"], {})
-    for value in invalid_namespaces:
-        yield "inner:q", value
+    for key, values in malformed.items():
+        for value in values:
+            yield key, value

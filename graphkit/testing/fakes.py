@@ -142,10 +142,10 @@ class ScriptedSaver(BaseCheckpointSaver):
                 acknowledged.
 
         Raises:
-            ValueError: savers have no such method.
+            ValueError: the saver has no such method.
         """
-        if method not in _CONTRACT:
-            raise ValueError(f"savers have no method {method!r}")
+        if not callable(getattr(type(self), method, None)):
+            raise ValueError(f"the saver has no method {method!r}")
         with self._lock:
             self._actions.setdefault(method, []).append(_Action(run=act, skip=skip, times=times, late=late))
         return self
@@ -192,9 +192,6 @@ _EXTRAS: Final[tuple[type[Any], ...]] = (
 def _add_bases(cls: type[Any], extras: tuple[type, ...]) -> type[Any]:
     """Make a subclass that also forwards the methods of these protocols."""
     return _add_forwarding(type(cls.__name__, (cls, *extras), {"__module__": cls.__module__, "__doc__": cls.__doc__}))
-
-
-_CONTRACT = frozenset(dir(BaseCheckpointSaver)) | frozenset(dir(HasVersions))
 
 
 def _raise_error(error: BaseException) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -82,11 +83,12 @@ def test_a_method_that_does_not_exist_cannot_be_scripted():
         ScriptedSaver(MemorySaver()).fail("putt", FULL)
 
 
-def test_methods_of_versions_are_scripted_too():
-    saver = ScriptedSaver(VersionedMemorySaver()).fail("tag", FULL)
-    with pytest.raises(CheckpointStorageError):
-        saver.tag(None)
-    assert saver.count("tag") == 1
+def test_methods_of_capabilities_are_scripted_too():
+    saver = ScriptedSaver(VersionedMemorySaver()).fail("tag", FULL).fail("remove", FULL)
+    for method, call in (("tag", saver.tag), ("remove", partial(saver.remove, ids=["a"]))):
+        with pytest.raises(CheckpointStorageError):
+            call(None)
+        assert saver.count(method) == 1
 
 
 # --- what the contract compares with ----------------------------------------------------------------------------------

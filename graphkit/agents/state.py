@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from functools import partial
 from string import Formatter
 from typing import Any, Final, NoReturn, Self, final
 
@@ -264,10 +265,6 @@ _FORM: Final = re.compile(r"(\d{1,6})\.(\d{1,6})")
 _WHERE: Final = "checkpoint data"
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 @final
 @dataclass(frozen=True)
 class CheckpointData:
@@ -284,7 +281,7 @@ class CheckpointData:
     """The state."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """What is stored about the checkpoint beside its state."""
-    timestamp: datetime = field(default_factory=_now)
+    timestamp: datetime = field(default_factory=partial(datetime.now, UTC))
     """When the checkpoint was made."""
     version: str = VERSION
     """The version of the form of this record."""

@@ -91,10 +91,9 @@ class ContractTests:
         other.register_types(*application_types())
         return other
 
-    def open_two(self, *needed: Quality) -> tuple[BaseCheckpointSaver, BaseCheckpointSaver]:
+    def open_two(self) -> tuple[BaseCheckpointSaver, BaseCheckpointSaver]:
         """Return two savers on one new store; see `open`."""
-        saver = self.open(*needed)
-        return saver, self.open_again(saver)
+        return self.readers_of(self.open())
 
     def readers_of(self, saver: BaseCheckpointSaver) -> tuple[BaseCheckpointSaver, BaseCheckpointSaver]:
         """Return the saver that wrote and another one on its store; both must read the same."""

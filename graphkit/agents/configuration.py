@@ -529,16 +529,18 @@ class McpServer:
             variables[name] = SecretStr(self._require_variable(name)) if value is None else value
         return variables
 
-    def token(self) -> SecretStr | None:
-        """Return the bearer token, or None if the server needs none.
+    def headers(self) -> dict[str, SecretStr]:
+        """Return the headers of each request, with that of the bearer token.
 
         Raises:
-            AgentConfigurationError: its environment variable is not set.
+            AgentConfigurationError: the environment variable of the token is not set, or has no usable token.
         """
+        headers = dict(self.settings.headers)
         variable = self.settings.token_env
-        if variable is None:
-            return None
-        return check_key(self._require_variable(variable), f"the environment variable {variable}")
+        if variable is not None:
+            token = check_key(self._require_variable(variable), f"the environment variable {variable}")
+            headers["authorization"] = SecretStr(f"Bearer {token.get_secret_value()}")
+        return headers
 
     def _require_variable(self, variable: str) -> str:
         value = os.environ.get(variable)

@@ -144,7 +144,7 @@ class ScriptedSaver(BaseCheckpointSaver):
         Raises:
             ValueError: the saver has no such method.
         """
-        if not callable(getattr(type(self), method, None)):
+        if not hasattr(type(self), method):
             raise ValueError(f"the saver has no method {method!r}")
         with self._lock:
             self._actions.setdefault(method, []).append(_Action(run=act, skip=skip, times=times, late=late))

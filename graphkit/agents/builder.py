@@ -20,7 +20,6 @@ from graphkit.agents.configuration import (
     parse_checkpointer,
 )
 from graphkit.agents.models import make_model
-from graphkit.agents.settings import Path
 from graphkit.agents.state import DefaultState, parse_state_type
 from graphkit.agents.steps import ChatStep, NodeStep, Step
 from graphkit.agents.thread_ids import ThreadIDManager
@@ -187,14 +186,12 @@ class InvalidStepError(ValueError):
     Attributes:
         reason: why.
         numbers: the number of the step, after those of the steps whose agents contain it.
-        key: the path from the step to the key that is wrong.
     """
 
-    def __init__(self, reason: str, *numbers: int, key: Path = ()) -> None:
+    def __init__(self, reason: str, *numbers: int) -> None:
         super().__init__(reason, *numbers)
         self.reason = reason
         self.numbers = numbers
-        self.key = key
 
     def __str__(self) -> str:
         """Return the reason, after the number of each step."""

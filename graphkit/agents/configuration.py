@@ -217,7 +217,8 @@ REQUEST_OPTIONS: Final = tuple(name for name in ModelSettings.model_fields if na
 
 # Checkpointers
 
-_SECRET_OPTIONS: Final = frozenset({"connection_string"})
+_HIDDEN_OPTION: Final = "connection_string"
+"""May have a password, so that no error and no `repr` shows it."""
 _EXAMPLES: Final = ["memory", "versioned_memory", "file", "sqlite", "postgres"]
 
 
@@ -275,14 +276,10 @@ class CheckpointerConfig(Settings):
 
     @field_validator("config")
     @classmethod
-    def _hide_secrets(cls, config: dict[str, Any] | None) -> dict[str, Any] | None:
-        if config is None:
-            return None
-        hidden = dict(config)
-        for name in _SECRET_OPTIONS & config.keys():
-            if isinstance(config[name], str):
-                hidden[name] = SecretStr(config[name])
-        return hidden
+    def _hide_secret(cls, config: dict[str, Any] | None) -> dict[str, Any] | None:
+        if config is not None and isinstance(config.get(_HIDDEN_OPTION), str):
+            return {**config, _HIDDEN_OPTION: SecretStr(config[_HIDDEN_OPTION])}
+        return config
 
     def build(self) -> BaseCheckpointSaver | None:
         """Make the saver; return None if checkpoints are not enabled.

@@ -182,7 +182,7 @@ def _build(config: AgentConfig) -> Agent:
         inner: Any = config
         for outer_number in outer:
             inner = inner.steps[outer_number].agent
-        raise inner.make_error(error.reason, ("steps", number, *error.key)) from error
+        raise inner.make_error(error.reason, ("steps", number)) from error
     except (TypeError, ValueError) as error:
         if isinstance(error, AgentConfigurationError) and error.file is not None:
             raise

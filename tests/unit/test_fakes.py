@@ -91,6 +91,18 @@ def test_methods_of_capabilities_are_scripted_too():
         assert saver.count(method) == 1
 
 
+def test_a_subclass_keeps_its_own_methods():
+    class Full(ScriptedSaver):
+        def put(self, config, checkpoint):
+            raise FULL
+
+    saver = Full(VersionedMemorySaver())
+    with pytest.raises(CheckpointStorageError):
+        saver.put(None, made({"n": 1}))
+    assert [*saver.versions_by_thread_id("t")] == []
+    assert saver.count("versions_by_thread_id") == 1
+
+
 # --- what the contract compares with ----------------------------------------------------------------------------------
 
 

@@ -20,7 +20,6 @@ from graphkit.agents.configuration import (
     parse_checkpointer,
 )
 from graphkit.agents.models import make_model
-from graphkit.agents.settings import Path
 from graphkit.agents.state import DefaultState, parse_state_type
 from graphkit.agents.steps import ChatStep, NodeStep, Step
 from graphkit.agents.thread_ids import ThreadIDManager
@@ -38,10 +37,13 @@ class AgentBuilder:
                 the type does not define it.
             name: the name of the agent, for people.
         """
-        self._settings: dict[str, Any] = {"name": name, "state_type": state_type}
-        self._steps: list[dict[str, Any]] = []
-        self._tools: list[Tool] = []
-        self._mcp_servers: dict[str, Any] = {}
+        self._settings: dict[str, Any] = {
+            "name": name,
+            "state_type": state_type,
+            "steps": [],
+            "tools": [],
+            "mcp_servers": {},
+        }
 
     # Steps, in the order in which they run
 
@@ -104,7 +106,8 @@ class AgentBuilder:
             TypeError: a function cannot be a tool.
             ValueError: two tools have the same name.
         """
-        self._tools = list(collect_tools([*self._tools, *tools]).values())
+        collected = collect_tools([*self._settings["tools"], *tools])
+        self._settings["tools"] = list(collected.values())
         return self
 
     def with_mcp_servers(self, servers: Mapping[str, Any]) -> Self:
@@ -117,7 +120,7 @@ class AgentBuilder:
         Raises:
             AgentConfigurationError: not a mapping, or a key is unknown, missing or wrong. The message names it.
         """
-        self._mcp_servers.update(AgentConfig.from_dict({"mcp_servers": servers}).mcp_servers)
+        self._settings["mcp_servers"].update(AgentConfig.from_dict({"mcp_servers": servers}).mcp_servers)
         return self
 
     def with_max_iterations(self, max_iterations: int) -> Self:
@@ -161,19 +164,15 @@ class AgentBuilder:
 
     def build(self) -> Agent:
         """Build the agent; as `AgentBuilderDirector.build`."""
-        return AgentBuilderDirector(self._make_config()).build()
+        return AgentBuilderDirector(AgentConfig.from_dict(self._settings)).build()
 
     async def abuild(self) -> Agent:
         """As `build`, for code on an event loop."""
-        return await AgentBuilderDirector(self._make_config()).abuild()
+        return await AgentBuilderDirector(AgentConfig.from_dict(self._settings)).abuild()
 
     def _add(self, type_name: str, name: str | None, settings: Mapping[str, Any]) -> Self:
-        self._steps.append({"type": type_name, "name": name, **settings})
+        self._settings["steps"].append({"type": type_name, "name": name, **settings})
         return self
-
-    def _make_config(self) -> AgentConfig:
-        collected = {"steps": list(self._steps), "tools": self._tools, "mcp_servers": dict(self._mcp_servers)}
-        return AgentConfig.from_dict({**self._settings, **collected})
 
 
 class AgentFactory(AgentBuilder):
@@ -187,14 +186,12 @@ class InvalidStepError(ValueError):
     Attributes:
         reason: why.
         numbers: the number of the step, after those of the steps whose agents contain it.
-        key: the path from the step to the key that is wrong.
     """
 
-    def __init__(self, reason: str, *numbers: int, key: Path = ()) -> None:
+    def __init__(self, reason: str, *numbers: int) -> None:
         super().__init__(reason, *numbers)
         self.reason = reason
         self.numbers = numbers
-        self.key = key
 
     def __str__(self) -> str:
         """Return the reason, after the number of each step."""

@@ -40,7 +40,6 @@ from graphkit.agents.settings import (
     Path,
     Retry,
     Seconds,
-    Secret,
     Settings,
     YamlFile,
     as_list,
@@ -113,7 +112,7 @@ class _Endpoint(Settings):
     """The name of the model at the provider."""
     base_url: Annotated[str, AfterValidator(_check_base_url)] | None = None
     """The address of the API. Without it, OPENAI_BASE_URL or OpenAI's."""
-    api_key: Annotated[Secret, AfterValidator(_check_key)] | None = None
+    api_key: Annotated[SecretStr, AfterValidator(_check_key)] | None = None
     """The key. Write `${NAME}`, never the key itself; or use `api_key_env`."""
     api_key_env: Variable | None = "OPENAI_API_KEY"
     """The environment variable that has the key; `null` if the server needs none."""
@@ -218,7 +217,8 @@ REQUEST_OPTIONS: Final = tuple(name for name in ModelSettings.model_fields if na
 
 # Checkpointers
 
-_SECRET_OPTIONS: Final = frozenset({"connection_string"})
+_HIDDEN_OPTION: Final = "connection_string"
+"""May have a password, so that no error and no `repr` shows it."""
 _EXAMPLES: Final = ["memory", "versioned_memory", "file", "sqlite", "postgres"]
 
 
@@ -276,14 +276,10 @@ class CheckpointerConfig(Settings):
 
     @field_validator("config")
     @classmethod
-    def _hide_secrets(cls, config: dict[str, Any] | None) -> dict[str, Any] | None:
-        if config is None:
-            return None
-        hidden = dict(config)
-        for name in _SECRET_OPTIONS & config.keys():
-            if isinstance(config[name], str):
-                hidden[name] = SecretStr(config[name])
-        return hidden
+    def _hide_secret(cls, config: dict[str, Any] | None) -> dict[str, Any] | None:
+        if config is not None and isinstance(config.get(_HIDDEN_OPTION), str):
+            return {**config, _HIDDEN_OPTION: SecretStr(config[_HIDDEN_OPTION])}
+        return config
 
     def build(self) -> BaseCheckpointSaver | None:
         """Make the saver; return None if checkpoints are not enabled.
@@ -346,8 +342,7 @@ class CheckpointerConfig(Settings):
 
     def dump(self, path: Path = ()) -> dict[str, Any]:
         """As `to_dict`, with names for objects."""
-        plain = self.to_dict()
-        plain["config"] = dump_value(plain["config"], (*path, "config"))
+        plain: dict[str, Any] = dump_value(self.to_dict(), path)
         return plain
 
     @classmethod
@@ -454,7 +449,7 @@ class McpServerSettings(Settings):
     """The program to start; it speaks the protocol on its standard streams."""
     args: _Texts = Field(default_factory=list)
     """Its arguments."""
-    env: dict[str, Secret | None] = Field(default_factory=dict)
+    env: dict[str, SecretStr | None] = Field(default_factory=dict)
     """Environment variables for it; `null` passes the variable of this process on."""
     cwd: str | None = None
     """Its working directory."""
@@ -462,7 +457,7 @@ class McpServerSettings(Settings):
     """The address of a server that runs already and speaks streamable HTTP."""
     token_env: Variable | None = None
     """The environment variable that has the bearer token for that server."""
-    headers: dict[str, Secret] = Field(default_factory=dict)
+    headers: dict[str, SecretStr] = Field(default_factory=dict)
     """Headers of each request to that server, such as a key. Write `${NAME}`, never the key itself."""
     tools: _McpTools | None = None
     """The names of the tools that are offered, as a list; or as a mapping of each to how its calls are
@@ -496,12 +491,11 @@ class McpServerSettings(Settings):
 
     def call_options(self, tool: str) -> dict[str, Any]:
         """Return how calls of a tool are executed: its own settings, those of all tools, and the defaults."""
-        options: dict[str, Any] = {"timeout": _CALL_TIMEOUT, **dict(self.calls.set_fields())}
+        options = dict(self.calls)
         own = self.tools.get(tool) if isinstance(self.tools, dict) else None
         if own is not None:
             options.update(own.set_fields())
-        if "retry" in options:
-            options["retry"] = make_policy(options["retry"])
+        options["retry"] = make_policy(options["retry"])
         return options
 
 
@@ -532,16 +526,18 @@ class McpServer:
             variables[name] = SecretStr(self._require_variable(name)) if value is None else value
         return variables
 
-    def token(self) -> SecretStr | None:
-        """Return the bearer token, or None if the server needs none.
+    def headers(self) -> dict[str, SecretStr]:
+        """Return the headers of each request, with that of the bearer token.
 
         Raises:
-            AgentConfigurationError: its environment variable is not set.
+            AgentConfigurationError: the environment variable of the token is not set, or has no usable token.
         """
+        headers = dict(self.settings.headers)
         variable = self.settings.token_env
-        if variable is None:
-            return None
-        return check_key(self._require_variable(variable), f"the environment variable {variable}")
+        if variable is not None:
+            token = check_key(self._require_variable(variable), f"the environment variable {variable}")
+            headers["authorization"] = SecretStr(f"Bearer {token.get_secret_value()}")
+        return headers
 
     def _require_variable(self, variable: str) -> str:
         value = os.environ.get(variable)

@@ -72,7 +72,7 @@ class McpConnection:
         self._server = server
         self._settings = server.settings
         self._environment = server.environment()
-        self._token = server.token()
+        self._headers = server.headers()
         self._stop = asyncio.Event()
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._has_ended = False
@@ -100,9 +100,7 @@ class McpConnection:
 
     @asynccontextmanager
     async def _connect_over_http(self, url: str) -> AsyncIterator[Any]:
-        headers = {name: value.get_secret_value() for name, value in self._settings.headers.items()}
-        if self._token is not None:
-            headers["authorization"] = f"Bearer {self._token.get_secret_value()}"
+        headers = {name: value.get_secret_value() for name, value in self._headers.items()}
         timeout = httpx2.Timeout(_CONNECT_TIMEOUT, read=None)  # each call has a limit of its own
         hooks = {"response": [self._note_response]}
         async with (
@@ -212,10 +210,7 @@ class McpConnection:
         return self._hide(str(error) if isinstance(error, MCPError) else describe_error(error))
 
     def _hide(self, text: str) -> str:
-        secrets = [*self._environment.values(), *self._settings.headers.values()]
-        if self._token is not None:
-            secrets.append(self._token)
-        return hide_secrets(text, secrets)
+        return hide_secrets(text, [*self._environment.values(), *self._headers.values()])
 
     async def retire(self) -> None:
         """Close the connection after the calls on it: each learns for itself what became of it."""

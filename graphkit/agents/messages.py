@@ -8,10 +8,8 @@ call that it answers. States keep messages in this form; what only graphkit uses
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from logging import getLogger
 from typing import Any, Final
 
@@ -33,20 +31,6 @@ _LOGGER: Final = getLogger("graphkit.agents")
 _NOT_SENT: Final = frozenset({"id", "usage", "finish_reason"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToolCall:
-    """A call that a model asks for."""
-
-    id: str
-    """The id of the call, which the tool's message repeats."""
-    name: str
-    """The name of the tool."""
-    arguments: Mapping[str, Any] | None
-    """The arguments by name; None if they cannot be read."""
-    problem: str | None = None
-    """Why the arguments cannot be read, in words for the model; None if they can."""
-
-
 def new_message_id() -> str:
     """Return a new id for a message: 32 hexadecimal digits."""
     return uuid.uuid4().hex
@@ -62,11 +46,8 @@ def tool_message(tool_call_id: str, content: str) -> Message:
     }
 
 
-def parse_tool_call(call: Any, number: int = 0) -> ToolCall:
-    """Return one call of the list `tool_calls` of a message.
-
-    A call whose arguments are not a JSON object has `arguments=None` and a `problem`, so that the caller can send
-    the problem back to the model.
+def check_tool_call(call: Any, number: int = 0) -> None:
+    """Check one call of the list `tool_calls` of a message.
 
     Args:
         call: the call.
@@ -78,40 +59,14 @@ def parse_tool_call(call: Any, number: int = 0) -> ToolCall:
     where = f"tool_calls[{number}]"
     if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
         raise ValueError(f"{where} has no function")  # noqa: TRY004 - one error for a malformed message
-    function = call["function"]
-    call_id = _require_text(call, "id", where)
-    name = _require_text(function, "name", where)
-
-    text = function.get("arguments")
-    arguments: Mapping[str, Any] | None = None
-    problem = None
-    if text is None or text == "":  # models send this for a tool without parameters
-        arguments = {}
-    elif isinstance(text, Mapping):  # some compatible servers send the object itself
-        arguments = text
-    else:
-        try:
-            parsed = json.loads(text)
-        except (TypeError, ValueError, RecursionError) as error:
-            problem = f"the arguments are not valid JSON: {error}"
-        else:
-            if isinstance(parsed, dict):
-                arguments = parsed
-            else:
-                problem = f"the arguments must be a JSON object, not {type(parsed).__name__}"
-    return ToolCall(
-        id=call_id,
-        name=name,
-        arguments=arguments,
-        problem=problem,
-    )
+    _require_text(call, "id", where)
+    _require_text(call["function"], "name", where)
 
 
-def _require_text(mapping: Mapping[str, Any], key: str, where: str) -> str:
+def _require_text(mapping: Mapping[str, Any], key: str, where: str) -> None:
     text = mapping.get(key)
-    if isinstance(text, str) and text:
-        return text
-    raise ValueError(f"{where} has no {key}")
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"{where} has no {key}")
 
 
 def check_messages(messages: Any) -> None:
@@ -164,7 +119,7 @@ def as_reply(reply: Any) -> Message:
     if isinstance(calls, str) or not isinstance(calls, Sequence):
         raise ValueError(f"tool_calls must be a list, not {type(calls).__name__}")  # noqa: TRY004 - one error for a malformed message
     for number, call in enumerate(calls):
-        parse_tool_call(call, number)
+        check_tool_call(call, number)
     return message
 
 

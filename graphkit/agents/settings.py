@@ -18,7 +18,6 @@ from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -225,18 +224,6 @@ def shown_url(url: str) -> str:
 def as_list(value: Any) -> Any:
     """Return a tuple, which code may give, as a list."""
     return list(value) if isinstance(value, tuple) else value
-
-
-def _as_secret(value: Any) -> SecretStr:
-    if isinstance(value, SecretStr):
-        return value
-    if not isinstance(value, str):
-        raise ValueError("must be a valid string")  # noqa: TRY004 - pydantic collects it
-    return SecretStr(value)
-
-
-Secret = Annotated[SecretStr, BeforeValidator(_as_secret)]
-"""A text that no message and no `repr` shows."""
 
 
 class RetrySettings(Settings):
@@ -506,7 +493,7 @@ class YamlFile:
         except RecursionError as error:
             raise AgentFileSyntaxError("is nested too deeply", file=self.path) from error
 
-    def find_line(self, path: Path) -> int | None:
+    def find_line(self, path: Path) -> int:
         """Return the line of a key, or of the closest key around it, from 1."""
         for length in range(len(path), 0, -1):
             if path[:length] in self._lines:

@@ -14,13 +14,14 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from functools import partial
 from string import Formatter
 from typing import Any, Final, NoReturn, Self, final
 
 from graphkit._build.state_graph import parse_schema
 from graphkit._plan.schema import StateSchema
 from graphkit._values.channels import MessagesChannel
-from graphkit._values.codec import Codec, MalformedDataError, find_value_types
+from graphkit._values.codec import Codec, MalformedDataError, find_value_types, thaw
 from graphkit._values.frozen import freeze
 from graphkit._values.json_values import JsonValueCodec, format_line
 from graphkit._values.state import MessagesState
@@ -204,7 +205,7 @@ class StateSerializer:
             state = Codec(types).unpack(body)
         except MalformedDataError as error:
             raise CheckpointCorruptionError(_BYTES, _HEADER.size, str(error), "use another copy") from error
-        return copy.deepcopy(state)
+        return thaw(state)
 
     @staticmethod
     def to_json(state: Any) -> str:
@@ -234,7 +235,7 @@ class StateSerializer:
         """
         try:
             encoded = json.loads(text, parse_constant=_refuse_constant)
-            return copy.deepcopy(JsonValueCodec(types).decode(encoded))
+            return thaw(JsonValueCodec(types).decode(encoded))
         except CheckpointSerializationError:
             raise
         except (ValueError, TypeError, RecursionError) as error:
@@ -264,10 +265,6 @@ _FORM: Final = re.compile(r"(\d{1,6})\.(\d{1,6})")
 _WHERE: Final = "checkpoint data"
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 @final
 @dataclass(frozen=True)
 class CheckpointData:
@@ -284,7 +281,7 @@ class CheckpointData:
     """The state."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """What is stored about the checkpoint beside its state."""
-    timestamp: datetime = field(default_factory=_now)
+    timestamp: datetime = field(default_factory=partial(datetime.now, UTC))
     """When the checkpoint was made."""
     version: str = VERSION
     """The version of the form of this record."""

@@ -124,7 +124,7 @@ class FailingSaver(ScriptedSaver):
             method: the name of the method.
 
         Raises:
-            ValueError: `nth` is not a positive int, or savers have no such method.
+            ValueError: `nth` is not a positive int, or the saver has no such method.
         """
         super().__init__(saver)
         check_count("nth", nth)

@@ -28,7 +28,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.context import interrupt
 from graphkit._to_thread import HeldCancellation
 from graphkit._wording import describe_error, simplify_message
-from graphkit.agents.messages import parse_tool_call, to_plain, tool_message
+from graphkit.agents.messages import check_tool_call, to_plain, tool_message
 from graphkit.agents.state import MESSAGES
 from graphkit.errors import CheckpointerError, ToolError
 
@@ -42,6 +42,25 @@ _REFUSED_KINDS: Final[Mapping[Any, str]] = {
 
 class ToolArgumentsError(ValueError):
     """The arguments of a tool call do not fit the tool; the message is for the model."""
+
+
+def parse_arguments(sent: Any) -> Mapping[str, Any]:
+    """Return the arguments of a tool call, as the model sent them.
+
+    Raises:
+        ToolArgumentsError: they are not a JSON object.
+    """
+    if sent is None or sent == "":  # models send this for a tool without parameters
+        return {}
+    if isinstance(sent, Mapping):  # some compatible servers send the object itself
+        return sent
+    try:
+        parsed = json.loads(sent)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ToolArgumentsError(f"the arguments are not valid JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise ToolArgumentsError(f"the arguments must be a JSON object, not {type(parsed).__name__}")
+    return parsed
 
 
 @final
@@ -432,21 +451,21 @@ class ToolCalls:
         """
         # What the model can correct is a result that says so. An exception would end the run, and with it the
         # other calls of the message.
-        parsed = parse_tool_call(call)
-        tool = self._tools.get(parsed.name)
+        check_tool_call(call)
+        function = call["function"]
+        tool = self._tools.get(function["name"])
         if tool is None:
             names = ", ".join(self._tools)
-            return f"Error: there is no tool {parsed.name!r}; the tools are: {names}"
-        if parsed.arguments is None:
-            return f"Error: the call was not executed: {parsed.problem}"
+            return f"Error: there is no tool {function['name']!r}; the tools are: {names}"
         try:
-            checked = tool.check_arguments(parsed.arguments)
+            arguments = parse_arguments(function.get("arguments"))
+            checked = tool.check_arguments(arguments)
         except ToolArgumentsError as error:
             return f"Error: the call was not executed: {error}"
         prepared = _ToolCall(
             tool=tool,
-            call_id=parsed.id,
-            arguments=parsed.arguments,
+            call_id=call["id"],
+            arguments=arguments,
             checked=checked,
             is_changed=False,
         )

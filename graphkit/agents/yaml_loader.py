@@ -161,7 +161,7 @@ def _describe_problems(file: YamlFile, error: AgentConfigurationError) -> AgentC
     """Return one error for all problems of a file; it stands at the first, and lists the others."""
     if not isinstance(error.__cause__, ValidationError):
         return file.make_error(error.reason)
-    problems = sorted(find_problems(error.__cause__), key=lambda problem: file.find_line(problem.path) or 0)
+    problems = sorted(find_problems(error.__cause__), key=lambda problem: file.find_line(problem.path))
     first, *others = problems
     reasons = [first.reason]
     for problem in others[: _MOST_PROBLEMS - 1]:
@@ -182,7 +182,7 @@ def _build(config: AgentConfig) -> Agent:
         inner: Any = config
         for outer_number in outer:
             inner = inner.steps[outer_number].agent
-        raise inner.make_error(error.reason, ("steps", number, *error.key)) from error
+        raise inner.make_error(error.reason, ("steps", number)) from error
     except (TypeError, ValueError) as error:
         if isinstance(error, AgentConfigurationError) and error.file is not None:
             raise

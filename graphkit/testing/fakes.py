@@ -54,20 +54,12 @@ class _Action:
         return self.times >= 0
 
 
-def _add_forwarding(cls: type[_Saver]) -> type[_Saver]:
-    """Add methods that record each call and forward it, for all public methods of the bases.
-
-    The qualities that savers declare are forwarded too.
-    """
-    for quality in (*QUALITIES, "is_durable"):
-        get_quality = attrgetter(f"delegate.{quality}")
-        setattr(cls, quality, property(get_quality))
-
-    for name, method in inspect.getmembers(cls, inspect.isfunction):
-        if name.startswith("_") or name in vars(cls) or name in _OWN_METHODS:
-            continue
-
-        setattr(cls, name, _make_method(method))
+def _add_forwarding(cls: type[_Saver], *, contracts: Sequence[type]) -> type[_Saver]:
+    """Add methods that record each call and forward it, for all public methods of some contracts."""
+    for contract in contracts:
+        for name, method in inspect.getmembers(contract, inspect.isfunction):
+            if not name.startswith("_") and name not in vars(cls):
+                setattr(cls, name, _make_method(method))
 
     return abc.update_abstractmethods(cls)
 
@@ -90,10 +82,7 @@ def _make_method(method: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-_OWN_METHODS = frozenset({"on", "fail", "slow", "count"})
-
-
-@_add_forwarding
+@partial(_add_forwarding, contracts=[BaseCheckpointSaver])
 class ScriptedSaver(BaseCheckpointSaver):
     """Forwards every call to a saver, records it, and fails or waits where the test scripted that.
 
@@ -142,10 +131,10 @@ class ScriptedSaver(BaseCheckpointSaver):
                 acknowledged.
 
         Raises:
-            ValueError: savers have no such method.
+            ValueError: the saver has no such method.
         """
-        if method not in _CONTRACT:
-            raise ValueError(f"savers have no method {method!r}")
+        if not hasattr(type(self), method):
+            raise ValueError(f"the saver has no method {method!r}")
         with self._lock:
             self._actions.setdefault(method, []).append(_Action(run=act, skip=skip, times=times, late=late))
         return self
@@ -188,13 +177,16 @@ _EXTRAS: Final[tuple[type[Any], ...]] = (
 """The protocols that only some delegates implement."""
 
 
+# The qualities that savers declare are those of the delegate.
+for _quality in (*QUALITIES, "is_durable"):
+    setattr(ScriptedSaver, _quality, property(attrgetter(f"delegate.{_quality}")))
+
+
 @cache
 def _add_bases(cls: type[Any], extras: tuple[type, ...]) -> type[Any]:
     """Make a subclass that also forwards the methods of these protocols."""
-    return _add_forwarding(type(cls.__name__, (cls, *extras), {"__module__": cls.__module__, "__doc__": cls.__doc__}))
-
-
-_CONTRACT = frozenset(dir(BaseCheckpointSaver)) | frozenset(dir(HasVersions))
+    made = type(cls.__name__, (cls, *extras), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+    return _add_forwarding(made, contracts=extras)
 
 
 def _raise_error(error: BaseException) -> None:

@@ -116,6 +116,8 @@ _NEWEST = 0.9
 class Row:
     """A checkpoint in the model."""
 
+    checkpoint: Checkpoint
+    """What was put; a derived checkpoint has it as its parent, as in the engine."""
     fields: dict[str, Any]
     """The values that the checkpoint must have, by the names of its attributes."""
     writes: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -172,9 +174,6 @@ class SaverMachine(RuleBasedStateMachine):
         # The model: the live histories, oldest row first, and the released ones of each thread.
         self.rows: dict[HistoryKey, list[Row]] = {}
         self.versions: dict[str, list[dict[str, list[Row]]]] = {}
-
-        # The checkpoints that were put: parents for derived ones, as the engine has them.
-        self.checkpoints: dict[tuple[HistoryKey, str], Checkpoint] = {}
         self.number = 0
 
     @property
@@ -223,19 +222,17 @@ class SaverMachine(RuleBasedStateMachine):
             "metadata": {"n": (number,)},
         }
 
-    def append(self, key: HistoryKey, checkpoint: Checkpoint, row: Row) -> None:
+    def append(self, key: HistoryKey, row: Row) -> None:
         """Put a checkpoint, and add it to the model."""
-        stored = self.saver.put(self.config(key), checkpoint)
+        stored = self.saver.put(self.config(key), row.checkpoint)
         check.equal(stored, self.config(key, row))
-
         self.rows.setdefault(key, []).append(row)
-        self.checkpoints[key, row.id] = checkpoint
 
     def put_state(self, key: HistoryKey, state: State) -> None:
         """Put a checkpoint with this state."""
         fields = {**self.next_fields(), "parent_id": None, "state": copy.deepcopy(state)}
         checkpoint = made(**copy.deepcopy(fields))
-        self.append(key, checkpoint, Row(fields))
+        self.append(key, Row(checkpoint, fields))
 
     def newest_state(self, key: HistoryKey) -> State:
         """Return a copy of the newest state of a history; an empty one if there is none."""
@@ -311,7 +308,7 @@ class SaverMachine(RuleBasedStateMachine):
         if new is not None:
             update = {**update, "list": new}
 
-        parent = self.checkpoints[key, parent_row.id]
+        parent = parent_row.checkpoint
         if is_loaded:
             loaded = self.saver.get(self.config(key, parent_row))
             parent = check.not_none(loaded)
@@ -321,7 +318,7 @@ class SaverMachine(RuleBasedStateMachine):
 
         fields["parent_id"] = parent_row.id
         fields["state"] = merge_in_model(parent_row.fields["state"], update)
-        self.append(key, checkpoint, Row(fields))
+        self.append(key, Row(checkpoint, fields))
 
     # Rules of replacing
 
@@ -344,7 +341,7 @@ class SaverMachine(RuleBasedStateMachine):
         check.equal(stored, config)
 
         row.fields = fields
-        self.checkpoints[key, row.id] = checkpoint
+        row.checkpoint = checkpoint
 
     @rule(key=histories, state=states)
     def replace_unknown(self, key: HistoryKey, state: State) -> None:
@@ -435,15 +432,10 @@ class SaverMachine(RuleBasedStateMachine):
 
         self.saver.copy(source, destination)
         for namespace in NAMESPACES:
-            source_key = HistoryKey(source, namespace)
-            destination_key = HistoryKey(destination, namespace)
-            rows = self.history(source_key)
-
+            rows = self.history(HistoryKey(source, namespace))
             if rows:
-                self.rows[destination_key] = copy.deepcopy(rows)
-            for row in rows:
-                checkpoint = self.checkpoints[source_key, row.id]
-                self.checkpoints[destination_key, row.id] = checkpoint
+                copies = [dataclasses.replace(row, writes=dict(row.writes), tags=[*row.tags]) for row in rows]
+                self.rows[HistoryKey(destination, namespace)] = copies
 
     def has_rows(self, thread: str) -> bool:
         """Return whether a thread has checkpoints in the model."""

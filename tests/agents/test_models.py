@@ -11,8 +11,8 @@ from pydantic import SecretStr
 from graphkit import RetryPolicy
 from graphkit.agents import Model, make_model
 from graphkit.agents.configuration import ModelSettings
-from graphkit.agents.messages import parse_tool_call
 from graphkit.agents.settings import RetrySettings, hide_secrets
+from graphkit.agents.tools import ToolArgumentsError, parse_arguments
 from graphkit.errors import AgentConfigurationError, MissingDependencyError
 from tests.support.fresh_process import fresh_process
 
@@ -193,15 +193,13 @@ def test_a_message_without_an_id_gets_one_of_its_own():
 
 
 def test_the_arguments_of_a_call():
-    for arguments, expected, problem in (
-        ('{"a": 1}', {"a": 1}, None),
-        ("", {}, None),
-        (None, {}, None),
-        ({"a": 1}, {"a": 1}, None),
-        ('{"a": ', None, "not valid JSON"),
-        ("[1]", None, "must be a JSON object, not list"),
-        (3, None, "not valid JSON"),
+    for sent, expected in (('{"a": 1}', {"a": 1}), ("", {}), (None, {}), ({"a": 1}, {"a": 1})):
+        assert parse_arguments(sent) == expected
+    for sent, problem in (
+        ('{"a": ', "not valid JSON"),
+        ("[1]", "must be a JSON object, not list"),
+        (3, "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
     ):
-        call = parse_tool_call({"id": "call_1", "function": {"name": "add", "arguments": arguments}})
-        assert (call.id, call.name, call.arguments) == ("call_1", "add", expected)
-        assert (problem is None and call.problem is None) or problem in call.problem
+        with pytest.raises(ToolArgumentsError, match=problem):
+            parse_arguments(sent)

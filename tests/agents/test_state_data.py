@@ -43,6 +43,15 @@ def test_what_json_can_hold_is_plain_json():
     assert "é" in StateSerializer.to_json(state)
 
 
+def test_a_deep_state_comes_back():
+    state = {}
+    for _ in range(300):
+        state = {"value": [state]}
+    data = StateSerializer.serialize(state)
+    assert StateSerializer.serialize(StateSerializer.deserialize(data)) == data
+    assert StateSerializer.serialize(StateSerializer.from_json(StateSerializer.to_json(state))) == data
+
+
 def test_a_state_of_a_run_is_accepted():
     assert StateSerializer.deserialize(StateSerializer.serialize(AgentState({"n": [1]}))) == {"n": [1]}
     assert StateSerializer.from_json(StateSerializer.to_json(AgentState({"n": [1]}))) == {"n": [1]}

@@ -390,7 +390,7 @@ def test_the_calls_of_an_mcp_server_have_the_options_of_tools(write):
     decoded = json.loads(json.dumps(config.to_dict()))
     assert AgentConfig.from_dict(decoded).mcp_servers == config.mcp_servers
     settings = config.mcp_servers["files"]
-    assert settings.call_options("write") == {"timeout": 20, "on_error": "raise"}
+    assert settings.call_options("write") == {"timeout": 20, "on_error": "raise", "retry": None}
     assert settings.call_options("read") == {"timeout": 20, "on_error": "raise", "retry": RetryPolicy(max_attempts=2)}
 
     wrong = write(f"mcp_servers:\n  files:\n    {server.replace('attempts: 2', 'attempts: 0')}\n{STEPS}")

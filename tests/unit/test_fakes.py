@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -82,11 +83,24 @@ def test_a_method_that_does_not_exist_cannot_be_scripted():
         ScriptedSaver(MemorySaver()).fail("putt", FULL)
 
 
-def test_methods_of_versions_are_scripted_too():
-    saver = ScriptedSaver(VersionedMemorySaver()).fail("tag", FULL)
+def test_methods_of_capabilities_are_scripted_too():
+    saver = ScriptedSaver(VersionedMemorySaver()).fail("tag", FULL).fail("remove", FULL)
+    for method, call in (("tag", saver.tag), ("remove", partial(saver.remove, ids=["a"]))):
+        with pytest.raises(CheckpointStorageError):
+            call(None)
+        assert saver.count(method) == 1
+
+
+def test_a_subclass_keeps_its_own_methods():
+    class Full(ScriptedSaver):
+        def put(self, config, checkpoint):
+            raise FULL
+
+    saver = Full(VersionedMemorySaver())
     with pytest.raises(CheckpointStorageError):
-        saver.tag(None)
-    assert saver.count("tag") == 1
+        saver.put(None, made({"n": 1}))
+    assert [*saver.versions_by_thread_id("t")] == []
+    assert saver.count("versions_by_thread_id") == 1
 
 
 # --- what the contract compares with ----------------------------------------------------------------------------------

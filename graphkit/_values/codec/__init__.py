@@ -284,15 +284,15 @@ class Reader:
         try:
             if number == NAMEDTUPLE:
                 return entry.make(dict(value))
-            fields = {field: _thaw(item) for field, item in value.items()}
+            fields = {field: thaw(item) for field, item in value.items()}
             if number == DATACLASS:
                 return entry.make(fields)
             fields_set, extra, private = more
             return entry.make_model(
                 fields,
                 fields_set,
-                extra=_thaw(extra),
-                private=_thaw(private),
+                extra=thaw(extra),
+                private=thaw(private),
             )
         except FieldsError as error:
             raise CheckpointSerializationError("", name, str(error), raw) from error
@@ -305,17 +305,18 @@ def read_dict(mapping: dict[Any, Any]) -> FrozenDict:
     return new
 
 
-def _thaw(value: Any) -> Any:
-    """Return a value with mutable lists, dicts and sets, as the application object had it."""
+def thaw(value: Any) -> Any:
+    """Return a value with mutable lists, dicts and sets, as the application had it."""
+    # One frame for each level, as in `freeze`: what could be frozen can be thawed.
     cls = type(value)
-    if cls is FrozenList:
-        return [_thaw(item) for item in value]
-    if cls is FrozenDict:
-        return {key: _thaw(item) for key, item in value.items()}
+    if cls is FrozenList or cls is list:
+        return [*map(thaw, value)]
+    if cls is FrozenDict or cls is dict:
+        return dict(zip(value, map(thaw, value.values()), strict=True))
     if cls is FrozenSet:
         return set(value)
     if isinstance(value, tuple):
-        return tuple.__new__(cls, [_thaw(item) for item in value])
+        return tuple.__new__(cls, map(thaw, value))
     return value
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from unittest import SkipTest, TestCase
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
-from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions, Quality
 from graphkit.testing import _check as check
@@ -26,16 +25,8 @@ TIMEOUT: Final = 30.0
 """Seconds to wait for an expected event; only a failing saver makes a test wait this long."""
 
 
-class HistoryContent(NamedTuple):
-    """Everything that a reader sees of a history; equal contents prove that nothing changed."""
-
-    checkpoints: Sequence[Checkpoint]
-    history: Sequence[CheckpointInfo]
-    writes: list[Mapping[str, Any]]
-
-
-def read_everything(saver: BaseCheckpointSaver, config: RunnableConfig) -> HistoryContent:
-    """Read everything of a history."""
+def read_everything(saver: BaseCheckpointSaver, config: RunnableConfig) -> dict[str, object]:
+    """Read everything of a history; equal results prove that nothing changed."""
     checkpoints = [*saver.list(config)]
     writes = []
     for checkpoint in checkpoints:
@@ -44,7 +35,7 @@ def read_everything(saver: BaseCheckpointSaver, config: RunnableConfig) -> Histo
 
     # The size of a checkpoint may depend on where it is stored, which is not part of its content.
     history = [info._replace(size=0) for info in saver.history(config)]
-    return HistoryContent(checkpoints=checkpoints, history=history, writes=writes)
+    return {"checkpoints": checkpoints, "history": history, "writes": writes}
 
 
 class ContractTests:
@@ -100,10 +91,9 @@ class ContractTests:
         other.register_types(*application_types())
         return other
 
-    def open_two(self, *needed: Quality) -> tuple[BaseCheckpointSaver, BaseCheckpointSaver]:
+    def open_two(self) -> tuple[BaseCheckpointSaver, BaseCheckpointSaver]:
         """Return two savers on one new store; see `open`."""
-        saver = self.open(*needed)
-        return saver, self.open_again(saver)
+        return self.readers_of(self.open())
 
     def readers_of(self, saver: BaseCheckpointSaver) -> tuple[BaseCheckpointSaver, BaseCheckpointSaver]:
         """Return the saver that wrote and another one on its store; both must read the same."""

@@ -16,7 +16,6 @@ from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.context import NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
-from graphkit._saver.writes import INTERRUPT
 from graphkit.errors import CheckpointNotFoundError, ThreadBusyError
 from graphkit.operations import cancel
 from graphkit.testing import _check as check
@@ -86,16 +85,13 @@ class LockTests(ContractTests):
         saver, other = self.open_two()
         put_state(saver, {"n": 1})
 
-        _assert_reported(saver, is_locked=False)
-        _assert_reported(other, is_locked=False)
-
-        with saver.run_lock(CONFIG):
-            _assert_reported(saver, is_locked=True)
-            _assert_reported(other, is_locked=True)
-            # Asking did not release the lock.
-            self.assert_locked(other, CONFIG)
-
         for reader in (saver, other):
+            _assert_reported(reader, is_locked=False)
+            with saver.run_lock(CONFIG):
+                _assert_reported(reader, is_locked=True)
+                # Asking did not release the lock.
+                self.assert_locked(other, CONFIG)
+
             _assert_reported(reader, is_locked=False)
             self.assert_unlocked(reader, CONFIG)
 
@@ -407,7 +403,7 @@ class ConcurrencyTests(ContractTests):
         check.same_checkpoint(await saver.aget(stored), first)
         check.same_checkpoint(await saver.aget(CONFIG), second)
 
-        writes = {INTERRUPT + "i": make_interrupt()}
+        writes = {"interrupt:i": make_interrupt()}
         await saver.aput_writes(CONFIG, writes)
         check.same(await saver.aget_writes(CONFIG), writes)
 

@@ -11,7 +11,6 @@ from graphkit._records.config import ThreadLike
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions, SupportsDeleteIdle, SupportsErase, SupportsRemove
-from graphkit._saver.writes import ANSWER, INTERRUPT
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests
@@ -202,8 +201,8 @@ class MaintenanceTests(ContractTests):
         tagged, other, interrupted, answered, _, latest = checkpoints
         saver.add_tags(config_of(tagged), "keep")
         saver.add_tags(config_of(other), "other")
-        interrupt = {INTERRUPT + "i": make_interrupt()}
-        answer = {ANSWER + "i": 1}
+        interrupt = {"interrupt:i": make_interrupt()}
+        answer = {"answer:i": 1}
         saver.put_writes(config_of(interrupted), interrupt)
         saver.put_writes(config_of(answered), interrupt | answer)
 

@@ -5,7 +5,7 @@ A caller that changes what it put or read changes nothing of what is stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from graphkit._records.checkpoint import Checkpoint
@@ -216,10 +216,8 @@ class IsolationTests(ContractTests):
         checkpoint = put_state(saver, state, metadata=metadata)
         saver.put_writes(CONFIG, writes)
 
-        _mutate_all(items, note)
-        _mutate_all(*metadata.values())
-        _mutate_all(*writes.values())
-        _mutate_all(*_list_mutables(checkpoint))
+        for given in (state, metadata, writes, checkpoint):
+            _mutate(given)
 
         loaded = check.get_checkpoint(saver)
         expected_state = {
@@ -251,14 +249,14 @@ class IsolationTests(ContractTests):
             _mutate_after_check(saver, saver.list(CONFIG)[0])
 
         released = saver.release(CONFIG).checkpoints[0]
-        _mutate_all(*_list_mutables(released))
+        _mutate(released)
 
         if isinstance(saver, HasVersions):
             for _ in range(2):
                 (loaded,) = saver.tag(CONFIG).checkpoints
                 check.same(loaded.state["note"], Note("n"))
 
-                _mutate_all(*_list_mutables(loaded))
+                _mutate(loaded)
 
     def test_returned_checkpoints_are_snapshots(self) -> None:
         saver = self.open()
@@ -325,43 +323,31 @@ def _mutate_after_check(saver: BaseCheckpointSaver, loaded: Checkpoint) -> None:
     check.same(writes, {"note": Note("w")})
     check.same(metadata, {"note": Note("m")})
 
-    _mutate_all(*_list_mutables(loaded))
-    _mutate_all(writes["note"])
-    _mutate_all(metadata["note"])
+    _mutate(loaded)
+    _mutate(writes["note"])
+    _mutate(metadata["note"])
 
 
-def _list_mutables(checkpoint: Checkpoint) -> list[Any]:
-    return _list_nested(checkpoint.state) + _list_nested(checkpoint.metadata)
-
-
-def _list_nested(value: Any) -> list[Any]:
-    """Return every list, dict and Note within a value, including the value itself."""
-    nested: list[Any] = []
-    if isinstance(value, (list, dict, Note)):
-        nested.append(value)
-    parts: Iterable[Any] = ()
-
-    if isinstance(value, dict):
-        parts = value.values()
+def _mutate(value: Any) -> None:
+    """Mutate a value and the values in it; a read-only one must raise a TypeError with that word in its message."""
+    parts: list[Any] = []
+    if isinstance(value, Checkpoint):
+        parts = [value.state, value.metadata]
+    elif isinstance(value, dict):
+        parts = [*value.values()]
     elif isinstance(value, (list, tuple)):
-        parts = value
-
+        parts = [*value]
     for part in parts:
-        nested += _list_nested(part)
-    return nested
+        _mutate(part)
 
-
-def _mutate_all(*values: Any) -> None:
-    """Mutate each value; a read-only one must raise a TypeError with that word in its message."""
-    for value in values:
-        try:
-            if isinstance(value, Note):
-                value.text = "modified"
-                value.lines.append("modified")
-            elif isinstance(value, list):
-                value.append("modified")
-            else:
-                value["modified"] = True
-        except TypeError as error:
-            is_explained = "read-only" in str(error)
-            check.true(is_explained, f"the error of a read-only value does not contain 'read-only': {error}")
+    try:
+        if isinstance(value, Note):
+            value.text = "modified"
+            value.lines.append("modified")
+        elif isinstance(value, list):
+            value.append("modified")
+        elif isinstance(value, dict):
+            value["modified"] = True
+    except TypeError as error:
+        is_explained = "read-only" in str(error)
+        check.true(is_explained, f"the error of a read-only value does not contain 'read-only': {error}")

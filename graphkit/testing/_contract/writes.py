@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -10,21 +10,6 @@ from graphkit._records.config import END, RunnableConfig
 from graphkit._records.output import HistorySummary, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import find_next_time
-from graphkit._saver.writes import (
-    ANSWER,
-    ASLEEP,
-    CANCELLED,
-    FAILURE,
-    INTERRUPT,
-    ITEMS,
-    OUTER_EXECUTION,
-    RESUMED,
-    SUBGRAPH_INTERRUPT,
-    SUBGRAPH_TIMER,
-    TASK,
-    TIMER,
-    UPDATE,
-)
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
 from graphkit.operations import cancel, submit
 from graphkit.testing import _check as check
@@ -124,7 +109,7 @@ class WriteTests(ContractTests):
         saver = self.open()
         interrupt = make_interrupt("x", "why?")
         put_state(saver, {"n": 1})
-        saver.put_writes(CONFIG, {INTERRUPT + "i": interrupt, "w": 1})
+        saver.put_writes(CONFIG, {"interrupt:i": interrupt, "w": 1})
 
         for key, value in make_malformed_writes():
             writes = {"fine": 1, key: value}
@@ -145,7 +130,7 @@ class WriteTests(ContractTests):
         put_state(saver, {"n": 1})
         # Keys that resemble those with a meaning, and an answer without an interrupt.
         writes = {
-            ANSWER + "i": "yes",
+            "answer:i": "yes",
             "once:x": 1,
             "interrupt": 5,
             "failures:": [1],
@@ -161,8 +146,7 @@ class WriteTests(ContractTests):
 
         for reader in self.readers_of(saver):
             check.writes(reader, CONFIG, writes)
-            check.interrupts(reader)
-            check.statuses(reader, CONFIG, "stalled")
+        self.assert_status(saver, "stalled")
 
     # Interrupts
 
@@ -175,8 +159,8 @@ class WriteTests(ContractTests):
         if namespace:
             put_state(saver, {"n": 2})
         interrupts = {
-            INTERRUPT + "i1": make_interrupt("x", {"q": (1,)}),
-            INTERRUPT + "i2": make_interrupt("y"),
+            "interrupt:i1": make_interrupt("x", {"q": (1,)}),
+            "interrupt:i2": make_interrupt("y"),
         }
         saver.put_writes(config, interrupts)
 
@@ -197,11 +181,11 @@ class WriteTests(ContractTests):
 
         # None is an answer too.
         checkpoint_config = make_config("t", checkpoint.id, namespace)
-        saver.put_writes(checkpoint_config, {ANSWER + "i1": None})
+        saver.put_writes(checkpoint_config, {"answer:i1": None})
         reader = self.open_again(saver)
         check.interrupts(reader, "i2")
 
-        saver.put_writes(checkpoint_config, {ANSWER + "i2": "yes"})
+        saver.put_writes(checkpoint_config, {"answer:i2": "yes"})
         reader = self.open_again(saver)
 
         check.interrupts(reader)
@@ -210,7 +194,7 @@ class WriteTests(ContractTests):
     def test_only_the_latest_checkpoint_is_interrupted(self) -> None:
         saver = self.open()
         put_state(saver, {"n": 1})
-        saver.put_writes(CONFIG, {INTERRUPT + "i": make_interrupt()})
+        saver.put_writes(CONFIG, {"interrupt:i": make_interrupt()})
         check.count(saver.interrupts("t"), 1)
 
         put_state(saver, {"n": 2})
@@ -224,101 +208,104 @@ class WriteTests(ContractTests):
     def test_a_submitted_run_is_queued_until_it_begins(self) -> None:
         saver = self.open()
         submit(saver, {"n": (1,)}, CONFIG)
-        for reader in self.readers_of(saver):
-            check.statuses(reader, CONFIG, "queued")
-            check.equal([info.stopped for info in reader.history(CONFIG)], ["queued"])
-            check.interrupts(reader)
+        self.assert_status(saver, "queued", stopped=["queued"])
 
-        saver.put_writes(CONFIG, {UPDATE + "0": {"n": 2}})
-        check.statuses(saver, CONFIG, "queued")
-        saver.put_writes(CONFIG, {FAILURE: make_failure()})
+        saver.put_writes(CONFIG, {"update:0": {"n": 2}})
+        self.assert_status(saver, "queued", stopped=["queued"])
+        saver.put_writes(CONFIG, {"failure": make_failure()})
         check.statuses(saver, CONFIG, "failed")
-        saver.put_writes(CONFIG, {FAILURE: None})
-        check.statuses(saver, CONFIG, "queued")
+        saver.put_writes(CONFIG, {"failure": None})
+        self.assert_status(saver, "queued", stopped=["queued"])
 
         put_state(saver, {"n": 2})
-        for reader in self.readers_of(saver):
-            check.statuses(reader, CONFIG, "stalled", "")
-            check.equal([info.stopped for info in reader.history(CONFIG)], ["", "queued"])
+        self.assert_status(saver, "stalled", "", stopped=["", "queued"])
 
     def test_a_run_that_waits_for_a_timer_sleeps(self) -> None:
         saver = self.open()
         first = put_state(saver, {"n": 1})
-        timer = {**make_interrupt(), "due": DUE}
-        saver.put_writes(CONFIG, {TIMER + "t": timer})
+        saver.put_writes(CONFIG, {"timer:t": {**make_interrupt(), "due": DUE}})
         check.statuses(saver, CONFIG, "stalled")  # another branch was at work
-        saver.put_writes(CONFIG, {ASLEEP: True})
-        for reader in self.readers_of(saver):
-            check.statuses(reader, CONFIG, "sleeping")
-            check.interrupts(reader)
-            check.equal(check.not_none(reader.summary(CONFIG)).waiting, ())
-            check.equal(find_next_time(reader, CONFIG), DUE)
+        saver.put_writes(CONFIG, {"asleep": True})
+        self.assert_status(saver, "sleeping", next_time=DUE)
 
-        saver.put_writes(CONFIG, {INTERRUPT + "i": make_interrupt()})
-        for reader in self.readers_of(saver):
-            check.statuses(reader, CONFIG, "interrupted")
-            check.interrupts(reader, "i")
-        saver.put_writes(CONFIG, {ANSWER + "i": "yes"})
+        saver.put_writes(CONFIG, {"interrupt:i": make_interrupt()})
+        self.assert_status(saver, "interrupted", interrupts=["i"], next_time=DUE)
+        saver.put_writes(CONFIG, {"answer:i": "yes"})
         check.statuses(saver, CONFIG, "answered")
-        saver.put_writes(CONFIG, {RESUMED + "i": True})
-        check.statuses(saver, CONFIG, "sleeping")
-        saver.put_writes(CONFIG, {FAILURE: make_failure()})
+        saver.put_writes(CONFIG, {"resumed:i": True})
+        self.assert_status(saver, "sleeping", next_time=DUE)
+        saver.put_writes(CONFIG, {"failure": make_failure()})
         check.statuses(saver, CONFIG, "failed")
-        saver.put_writes(CONFIG, {FAILURE: None, ANSWER + "t": None, RESUMED + "t": True, ASLEEP: None})
-        for reader in self.readers_of(saver):
-            check.statuses(reader, CONFIG, "stalled")
-            check.equal(find_next_time(reader, CONFIG), None)
-        check.equal([info.id for info in saver.history(CONFIG)], [first.id])
+        saver.put_writes(CONFIG, {"failure": None, "answer:t": None, "resumed:t": True, "asleep": None})
+        self.assert_status(saver, "stalled")
+        self.assert_history(saver, CONFIG, [first])
 
     def test_a_timer_in_a_nested_graph(self) -> None:
         saver = self.open()
         put_state(saver, {"n": 1})
-        put_state(saver, {"n": 1}, NESTED, metadata={OUTER_EXECUTION: "c/"})
-        saver.put_writes(NESTED, {TIMER + "t": {**make_interrupt(), "due": DUE}})
-        saver.put_writes(CONFIG, {SUBGRAPH_TIMER + "t": NESTED.checkpoint_ns, ASLEEP: True})
-        for reader in self.readers_of(saver):
-            check.statuses(reader, CONFIG, "sleeping")
-            check.interrupts(reader)
-            check.equal(find_next_time(reader, CONFIG), DUE)
-        saver.put_writes(CONFIG, {SUBGRAPH_TIMER + "t": None, ASLEEP: None})
-        check.statuses(saver, CONFIG, "stalled")
+        put_state(saver, {"n": 1}, NESTED, metadata={"within": "c/"})
+        saver.put_writes(NESTED, {"timer:t": {**make_interrupt(), "due": DUE}})
+        saver.put_writes(CONFIG, {"inner-timer:t": NESTED.checkpoint_ns, "asleep": True})
+        self.assert_status(saver, "sleeping", next_time=DUE)
+        saver.put_writes(CONFIG, {"inner-timer:t": None, "asleep": None})
+        self.assert_status(saver, "stalled")
 
     def test_an_interrupt_has_its_deadline(self) -> None:
         saver = self.open()
         put_state(saver, {"n": 1})
         question = {**make_interrupt(), "deadline": DUE, "default": [None]}
-        saver.put_writes(CONFIG, {INTERRUPT + "i": question, INTERRUPT + "j": make_interrupt()})
-        for reader in self.readers_of(saver):
-            check.equal([each.deadline for each in reader.interrupts("t")], [DUE, None])
-            check.equal(find_next_time(reader, CONFIG), DUE)
+        saver.put_writes(CONFIG, {"interrupt:i": question, "interrupt:j": make_interrupt()})
+        self.assert_status(saver, "interrupted", interrupts=["i", "j"], next_time=DUE)
+        check.equal([each.deadline for each in saver.interrupts("t")], [DUE, None])
 
     def test_a_cancelled_thread_waits_for_nothing(self) -> None:
         saver = self.open()
         put_state(saver, {"n": 1})
-        saver.put_writes(CONFIG, {INTERRUPT + "i": make_interrupt()})
+        saver.put_writes(CONFIG, {"interrupt:i": make_interrupt()})
         check.equal(cancel(saver, CONFIG, reason="no more"), True, "the first cancel")
         check.equal(cancel(saver, CONFIG, reason="again"), False, "the second cancel")
-        for reader in self.readers_of(saver):
-            check.statuses(reader, CONFIG, "cancelled")
-            check.equal([info.stopped for info in reader.history(CONFIG)], ["cancelled"])
-            check.interrupts(reader)
-            if reader.lists_threads:
-                check.equal(list(reader.interrupts()), [], "the interrupts of all threads")
-            summary = reader.summary(CONFIG)
-            check.equal(None if summary is None else (summary.cancellation or {}).get("reason"), "no more", "reason")
+        self.assert_status(saver, "cancelled", stopped=["cancelled"])
+        if saver.lists_threads:
+            check.items(saver.interrupts(), [], "the interrupts of all threads")
+        cancellation = check.not_none(check.not_none(saver.summary(CONFIG)).cancellation)
+        check.equal(cancellation["reason"], "no more")
 
         # As a resume does.
-        saver.put_writes(CONFIG, {CANCELLED: None})
+        saver.put_writes(CONFIG, {"cancelled": None})
+        self.assert_status(saver, "interrupted", interrupts=["i"])
+
+    def assert_status(
+        self,
+        saver: BaseCheckpointSaver,
+        *statuses: str,
+        stopped: Sequence[str] = (),
+        interrupts: Sequence[str] = (),
+        next_time: datetime | None = None,
+    ) -> None:
+        """Assert where the thread "t" stands, through this object and another one.
+
+        Args:
+            saver: the saver.
+            statuses: the status of each checkpoint, newest first.
+            stopped: why each checkpoint stopped, if the test is about that.
+            interrupts: the ids of the interrupts that wait.
+            next_time: when the thread goes on by itself.
+        """
         for reader in self.readers_of(saver):
-            check.statuses(reader, CONFIG, "interrupted")
-            check.interrupts(reader, "i")
+            check.statuses(reader, CONFIG, *statuses)
+            if stopped:
+                check.items([info.stopped for info in reader.history(CONFIG)], stopped, "stopped")
+            check.interrupts(reader, *interrupts)
+            waiting = check.not_none(reader.summary(CONFIG)).waiting
+            check.equal(check.get_ids(waiting), [*interrupts], "the interrupts of the summary")
+            check.equal(find_next_time(reader, CONFIG), next_time, "the next time")
 
     def test_interrupts_covers_all_threads(self) -> None:
         saver = self.open("lists_threads")
         for thread in ("t", "u", "v"):
             put_state(saver, {"n": 1}, make_config(thread))
         for thread in ("t", "v"):
-            writes = {INTERRUPT + thread: make_interrupt()}
+            writes = {f"interrupt:{thread}": make_interrupt()}
             saver.put_writes(make_config(thread), writes)
 
         reader = self.open_again(saver)
@@ -403,12 +390,12 @@ class WriteTests(ContractTests):
 
         put_state(saver, {"n": 3}, NESTED)
         writes = {
-            INTERRUPT + "q1": make_interrupt("a", "really?"),
-            INTERRUPT + "q2": make_interrupt("b"),
+            "interrupt:q1": make_interrupt("a", "really?"),
+            "interrupt:q2": make_interrupt("b"),
             "result": [1],
         }
         saver.put_writes(CONFIG, writes)
-        saver.put_writes(CONFIG, {ANSWER + "q2": "yes"})
+        saver.put_writes(CONFIG, {"answer:q2": "yes"})
 
         (waiting,) = self.assert_summary(saver, CONFIG).waiting
         check.equal(waiting.payload, "really?")
@@ -419,11 +406,11 @@ class WriteTests(ContractTests):
     def test_summary_includes_nested_interrupts_and_the_failure(self) -> None:
         saver = self.open()
         subgraph = make_config("t", namespace="sub")
-        put_state(saver, {"n": 1}, subgraph, metadata={OUTER_EXECUTION: "1"})
+        put_state(saver, {"n": 1}, subgraph, metadata={"within": "1"})
         interrupt = make_interrupt("inner", "go?")
-        saver.put_writes(subgraph, {INTERRUPT + "q": interrupt})
+        saver.put_writes(subgraph, {"interrupt:q": interrupt})
         put_state(saver, {"n": 0})
-        saver.put_writes(CONFIG, {SUBGRAPH_INTERRUPT + "q": "sub"})
+        saver.put_writes(CONFIG, {"inner:q": "sub"})
 
         # The write of the root names the namespace, so this holds also for a saver that does not
         # list namespaces.
@@ -433,14 +420,14 @@ class WriteTests(ContractTests):
         check.equal(summary.latest.status, "interrupted")
 
         failure = make_failure(at=datetime(2026, 1, 1, tzinfo=UTC))
-        saver.put_writes(CONFIG, {SUBGRAPH_INTERRUPT + "q": None, FAILURE: failure})
+        saver.put_writes(CONFIG, {"inner:q": None, "failure": failure})
         summary = self.assert_summary(saver, CONFIG)
 
         check.equal(summary.latest.status, "failed")
         check.same(summary.failure, failure)
 
         # None removes the failure.
-        saver.put_writes(CONFIG, {FAILURE: None})
+        saver.put_writes(CONFIG, {"failure": None})
         summary = self.assert_summary(saver, CONFIG)
         check.same(summary.failure, None)
 
@@ -490,45 +477,32 @@ class WriteTests(ContractTests):
 
 def make_malformed_writes() -> Iterator[tuple[Any, Any]]:
     """Yield keys and values that no reader could use."""
-    # Keys that are not strings.
-    for key in (5, None, b"key"):
-        yield key, 1
-
-    interrupt = INTERRUPT + "bad"
     good = make_interrupt("x", "why?")
+    no_mappings = ["text", 5, [1], True]
+    malformed: dict[Any, list[Any]] = {
+        # Keys that are not strings.
+        5: [1],
+        None: [1],
+        b"key": [1],
+        "interrupt:bad": [
+            *no_mappings,
+            None,
+            {**good, "node_id": None},
+            {**good, "when": "never"},
+            {**good, "when": ["inside"]},
+            {**good, "metadata": []},
+            {**good, "deadline": "soon"},
+        ],
+        "interrupt:": no_mappings,
+        "timer:bad": [good],  # it has no time
+        "update:0": [*no_mappings, None],
+        "task:t": [*no_mappings, None, {"node": "a", "branches": "two"}],
+        "items:m": ["text", 5, {"a": 1}, None],
+        "inner:q": [5, ["sub"], {}],
+    }
+    for required in ("node_id", "when", "payload", "created_at"):
+        malformed["interrupt:bad"].append({name: value for name, value in good.items() if name != required})
 
-    # A required field is missing.
-    for field in ("node_id", "when", "payload", "created_at"):
-        incomplete = dict(good)
-        del incomplete[field]
-        yield interrupt, incomplete
-
-    # A field has an invalid value.
-    yield interrupt, {**good, "node_id": None}
-    yield interrupt, {**good, "when": "never"}
-    yield interrupt, {**good, "when": ["inside"]}
-    yield interrupt, {**good, "metadata": []}
-    yield interrupt, {**good, "deadline": "soon"}
-    yield TIMER + "bad", good  # it has no time
-
-    # Values that are not mappings.
-    invalid_values: tuple[Any, ...] = ("text", 5, [1], True)
-
-    for value in invalid_values:
-        yield INTERRUPT + "bad", value
-        yield INTERRUPT, value
-        yield UPDATE + "0", value
-        yield TASK + "t", value
-
-    yield INTERRUPT + "bad", None
-    yield UPDATE + "0", None
-    yield TASK + "t", None
-    yield TASK + "t", {"node": "a", "branches": "two"}
-
-    # Items that are not a list, and namespaces that are not a string.
-    invalid_items: tuple[Any, ...] = ("text", 5, {"a": 1}, None)
-    for value in invalid_items:
-        yield ITEMS + "m", value
-    invalid_namespaces: tuple[Any, ...] = (5, ["sub"], {})
-    for value in invalid_namespaces:
-        yield SUBGRAPH_INTERRUPT + "q", value
+    for key, values in malformed.items():
+        for value in values:
+            yield key, value

@@ -523,7 +523,7 @@ class Repairer:
             salvaged = self._set_aside(tail, torn.path, name)
         else:
             # The next writer would do this, so it is done by the same code.
-            with closing(store.new_log(store.locate(torn.thread_id, torn.namespace))) as log:
+            with closing(store.new_log(torn.thread_id, torn.namespace)) as log:
                 log.refresh()
                 salvaged = self._locate_salvaged(torn.path, log.frames.prepare_end())
         return FileRepair(before=report, thread_id=torn.thread_id, kept=report.checkpoints, set_aside=salvaged)

@@ -117,7 +117,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         )
         self._sync_mode = make_sync_mode(fsync)
         self._append_errors = StorageErrors("write to", self._store.root)  # once: part of every put
-        super().__init__(catalog.FileCatalogue(self._store), codec)
+        super().__init__(self._store, codec)
         self._open()
 
     @staticmethod

@@ -106,7 +106,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
 
     @property
     def seals_records(self) -> bool:
-        return self._store.mark.key_ring is not None
+        return self._store.key_ring is not None
 
     def exists(self) -> bool:
         """Return whether the database has the tables of the saver. Creates nothing."""
@@ -410,7 +410,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         """
         from savers._log.rewriter import require_keys
 
-        key_ring = require_keys(self._store.mark.key_ring)
+        key_ring = require_keys(self._store.key_ring)
         thread_id = resolve_optional(thread)
         thread_ids = dict.fromkeys(history.thread_id for history in self._list_histories(thread_id))
         try:

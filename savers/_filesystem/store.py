@@ -324,6 +324,11 @@ class Store(LogCatalogue[FileLogBytes]):
             lock = self._write_locks.setdefault(stripe, made)
         return lock
 
+    def free_write_locks(self) -> None:
+        """Free what the calling thread of execution has of the write locks, wherever it was interrupted."""
+        for lock in list(self._write_locks.values()):
+            lock.free()
+
     def run_lock(self, thread_id: str, timeout: float | None) -> RunLock:
         """Return the run lock of a thread, not yet taken."""
         preload_modules()
@@ -478,7 +483,7 @@ def make_room() -> bool:
 
 
 def wrap_os_errors(operation: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a method so that an OSError becomes a CheckpointStorageError.
+    """Decorate a method so that an OSError becomes a CheckpointStorageError, and Ctrl-C leaves no write lock taken.
 
     The object of the method has a `_store`.
 
@@ -489,8 +494,14 @@ def wrap_os_errors(operation: str) -> Callable[[Callable[P, T]], Callable[P, T]]
     def decorate(method: Callable[P, T]) -> Callable[P, T]:
         @wraps(method)
         def call_method(*args: P.args, **kwargs: P.kwargs) -> T:
-            with StorageErrors(operation, args[0]._store.root):  # type: ignore[attr-defined]  # noqa: SLF001
-                return method(*args, **kwargs)
+            store: Store = args[0]._store  # type: ignore[attr-defined]  # noqa: SLF001
+            try:
+                with StorageErrors(operation, store.root):
+                    return method(*args, **kwargs)
+            except (KeyboardInterrupt, SystemExit):
+                # It may have come on the way into the `__exit__` of a lock, before its first line.
+                store.free_write_locks()
+                raise
 
         return call_method
 

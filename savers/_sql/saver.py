@@ -79,13 +79,9 @@ class SqlSaver(LogSaver[RowLogBytes]):
         cipher: Cipher | None,
     ) -> None:
         self.lock_timeout = lock_timeout
-        key_ring = parse_cipher(cipher)
-        # As `opener` passes them on.
-        self._compression = parse_compression(compression)
-        self._cipher: Cipher | None = None if key_ring is None else key_ring.cipher
         codec = Codec(types)
         self._database = database
-        self._store = RowStore(database, codec, self._compression, key_ring)
+        self._store = RowStore(database, codec, parse_compression(compression), parse_cipher(cipher))
         super().__init__(self._store, codec)
 
     def _describe_place(self) -> str:
@@ -97,11 +93,12 @@ class SqlSaver(LogSaver[RowLogBytes]):
 
     def _list_options(self) -> dict[str, Any]:
         """Return the options that all savers of this kind have, for `opener`."""
+        key_ring = self._store.key_ring
         return {
             "lock_timeout": self.lock_timeout,
             "types": tuple(self._codec.types.values()),
-            "compression": self._compression,
-            "cipher": self._cipher,
+            "compression": self._store.compression,
+            "cipher": None if key_ring is None else key_ring.cipher,
         }
 
     @property

@@ -50,11 +50,10 @@ def refresh_to_read(store: Store, log: FileLog) -> bool:
         root's decides for the namespaces.
     """
     is_found = log.refresh()
-    if log.expects_release:
-        medium = log.frames.bytes
-        if isinstance(medium, ReleasedFileBytes):
-            has_ended = log.history.scan.closed_by is not None
-            medium.check_release(log.frames.end, is_found=is_found, has_ended=has_ended)
+    medium = log.frames.bytes
+    if isinstance(medium, ReleasedFileBytes):
+        has_ended = log.history.scan.closed_by is not None
+        medium.check_release(log.frames.end, is_found=is_found, has_ended=has_ended)
         return is_found
     if not is_found or not log.namespace:
         return is_found

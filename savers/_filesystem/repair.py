@@ -36,7 +36,7 @@ from savers._cipher import get_key_name
 from savers._filesystem import layout, lifecycle, rewrite
 from savers._filesystem.catalog import find_id, find_namespace, list_others, read_meta
 from savers._filesystem.correction import CorrectedIO, find_corrections
-from savers._filesystem.io import FileRange
+from savers._filesystem.io import FileRange, opened
 from savers._filesystem.verify import (
     ProgressMeter,
     ThreadFiles,
@@ -465,14 +465,11 @@ class Repairer:
             return FileRepair(before=report, thread_id=thread_id, refused=reason)
         io = self._store.io
         salvaged = ""
-        fd = io.open(path)
-        try:
+        with opened(io, path) as fd:
             size = io.fstat(fd).st_size
             content = FileRange(io=io, fd=fd, start=0, end=size)
             if size > HEAD_SIZE or not content.is_zero():
                 salvaged = self._set_aside(content, path, f"{layout.TORN}0-0")
-        finally:
-            io.close(fd)
         if not self._dry_run:
             io.unlink(path)
             io.fsync_dir(os.path.dirname(path))

@@ -333,7 +333,8 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             FileSystemSaver,
             self._store.root,
             self._serializer,
-            fsync=self._sync_mode.worker_fsync,
+            # A worker process has no thread that flushes.
+            fsync="never" if isinstance(self._sync_mode, SyncNever) else "always",
             types=tuple(self._codec.types.values()),
             compression=self._store.compression,
             cipher=cipher,

@@ -369,8 +369,7 @@ class Store(LogCatalogue[FileLogBytes]):
             self.write_lock(directory),
             make_directories=partial(self.make_directories, directory),
             sync_names=partial(self.sync_names, directory),
-            is_extended_ahead=self._fsync != "never",
-            is_synced_at_once=self._fsync == "always",
+            fsync=self._fsync,
         )
 
     def new_reader(self, thread_id: str, namespace: str, path: str) -> FileLog:

@@ -388,13 +388,12 @@ class GuestConnections(Connections):
             if session is None:
                 session = self._sessions[connection] = PostgresSession(connection)
             if session.is_usable():
-                break
+                session.begin_autocommit()
+                return session
             # The server has ended this connection, and so probably all of them.
             session.close()
             pool.putconn(connection)
             pool.check()
-        session.begin_autocommit()
-        return session
 
     def _explain(self, error: Exception) -> CheckpointStorageError:
         # A connection outside the pool tells why the pool has none.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from time import time_ns
@@ -430,26 +430,20 @@ class SqlSaver(LogSaver[RowLogBytes]):
 
         rewritten: list[str] = []
         erased: list[str] = []
-
-        def rotate(namespace: str, version: int) -> None:
-            log = self._store.new_log(thread_id, namespace, version)
-            try:
-                # Not in a transaction, which would exclude other writers for as long as the log is read.
-                if self._use(log, lambda log: needs_rotation(log, key_ring), default=False):
-                    self._rewrite_version(thread_id, namespace, version, select_all)
-                    rewritten.append(describe_history((thread_id, namespace), version))
-            except CheckpointErasedError:
-                erased.append(describe_history((thread_id, namespace), version))
-            finally:
-                log.close()
-
-        for history in self._list_histories(thread_id):
-            if not history.version:
-                rotate(history.namespace, 0)
-        # Listed only now: a live history may have become a version meanwhile.
-        for history in self._list_histories(thread_id):
-            if history.version:
-                rotate(history.namespace, history.version)
+        # The released ones are listed when the live ones are done: one of these may have become a version meanwhile.
+        for is_released in (False, True):
+            for _, _, namespace, version in self._list_histories(thread_id):
+                if bool(version) is not is_released:
+                    continue
+                name = describe_history((thread_id, namespace), version)
+                with closing(self._store.new_log(thread_id, namespace, version)) as log:
+                    try:
+                        # Not in a transaction, which would exclude other writers for as long as the log is read.
+                        if self._use(log, lambda log: needs_rotation(log, key_ring), default=False):
+                            self._rewrite_version(thread_id, namespace, version, select_all)
+                            rewritten.append(name)
+                    except CheckpointErasedError:
+                        erased.append(name)
         return RotationReport(rewritten=tuple(rewritten), erased=tuple(erased))
 
     def _watch(self, config: RunnableConfig | None, *, latest: bool, interval: float) -> Watch:

@@ -59,7 +59,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
 
     @property
     def refuses_unstorable_values(self) -> bool:
-        return self._serializer is None
+        return self._store.serializer is None
 
     def __init__(
         self,
@@ -103,7 +103,6 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         fsync = parse_fsync(fsync)
         lock_timeout = parse_lock_timeout(lock_timeout)
         codec = Codec(types)
-        self._serializer = state_serializer
         root = os.path.abspath(os.fspath(base_directory))
         self._store = Store(
             root,
@@ -332,7 +331,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         return partial(
             FileSystemSaver,
             self._store.root,
-            self._serializer,
+            self._store.serializer,
             # A worker process has no thread that flushes.
             fsync="never" if isinstance(self._sync_mode, SyncNever) else "always",
             types=tuple(self._codec.types.values()),

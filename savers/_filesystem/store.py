@@ -182,7 +182,9 @@ class Store(LogCatalogue[FileLogBytes]):
         compression: Compression | None,
         key_ring: KeyRing | None,
     ) -> None:
-        super().__init__(codec, compression, serializer=serializer, key_ring=key_ring)
+        super().__init__(codec, compression)
+        self.serializer = serializer
+        self.key_ring = key_ring
         self.root = root
         self.io = DirectoryGuard(io, root, make_room)
         self.marker = MarkerFile(self.io, root, key_ring)

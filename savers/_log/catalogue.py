@@ -247,29 +247,22 @@ class LogCatalogue(Generic[Medium]):
     """
 
     codec: Codec
+    key_ring: KeyRing | None = None
+    """The keys that seal new records; None stores them in plain."""
+    serializer: StateSerializer | None = None
+    """Converts whole states to bytes; None: the codec does."""
 
-    def __init__(
-        self,
-        codec: Codec | None = None,
-        compression: Compression | None = None,
-        *,
-        serializer: StateSerializer | None = None,
-        key_ring: KeyRing | None = None,
-    ) -> None:
+    def __init__(self, codec: Codec | None = None, compression: Compression | None = None) -> None:
         """Begin without open logs.
 
         Args:
             codec: that of the saver; only `new_log` needs it.
             compression: how large values are compressed.
-            serializer: converts whole states to bytes; None: the codec does.
-            key_ring: the keys that seal new records; None stores them in plain.
         """
         self.logs: OpenLogs[Log[Medium]] = OpenLogs()
         if codec is not None:
             self.codec = codec
         self.compression = compression
-        self._serializer = serializer
-        self.key_ring = key_ring
 
     def shared_log(self, thread_id: str, namespace: str, version: int = 0) -> Log[Medium]:
         """Return the log of a history, whether it exists or not. Other callers may use it too: hold its mutex.
@@ -292,12 +285,12 @@ class LogCatalogue(Generic[Medium]):
 
     def make_log(self, medium: Medium, thread_id: str, namespace: str, *, expects_release: bool = False) -> Log[Medium]:
         """Return a log of a history over some bytes."""
-        is_opaque = self._serializer is not None
+        is_opaque = self.serializer is not None
         digest = digest_thread(thread_id)
         identity = ThreadIdentity(
             (thread_id, namespace), digest, self.key_ring, is_opaque=is_opaque, find_thread_key=self._find_thread_key
         )
-        return Log(medium, identity, self.codec, self._serializer, self.compression, expects_release=expects_release)
+        return Log(medium, identity, self.codec, self.serializer, self.compression, expects_release=expects_release)
 
     def _find_thread_key(self, thread_id: str) -> str:
         with closing(self.new_log(thread_id, "")) as log:

@@ -49,7 +49,7 @@ class NewRow(NamedTuple):
     """The terms of its metadata that the history did not have before, as far as is known."""
 
 
-class Head(NamedTuple):
+class RowHead(NamedTuple):
     """What the row of a history says, as far as is known."""
 
     status: str | None = None
@@ -69,9 +69,9 @@ class Commit:
     """The number of the history; NEW if it is inserted, too."""
     rows: Sequence[NewRow]
     """The records; at least one."""
-    before: Head
+    before: RowHead
     """The row of the history before them: its last record must be the last one;"""
-    after: Head
+    after: RowHead
     """and with them."""
     absent: bytes | None
     """The encoded id of a checkpoint that the history must not have; None if any may be there."""
@@ -187,7 +187,7 @@ class RowInserter:
     def forget(self) -> None:
         """Forget the records that wait, and what is known of the history."""
         self.pending: list[NewRow] = []
-        self.head = Head()
+        self.head = RowHead()
         self._terms = KnownTerms()
         """Terms that the history has, those of pending records included."""
         self._absent: str | None = None
@@ -247,7 +247,7 @@ class RowInserter:
         token = None
         if self.transaction is None:
             token = self._database.run_locks.token_of(self._owner[0])
-        after = Head(status, keyframe, rows[-1].position, rows[-1].checkpoint)
+        after = RowHead(status, keyframe, rows[-1].position, rows[-1].checkpoint)
         commit = Commit(history=history, rows=rows, before=self.head, after=after, absent=absent, token=token)
         try:
             if self.transaction is None:

@@ -54,7 +54,8 @@ class RowStore(LogCatalogue[RowLogBytes]):
     def __init__(
         self, database: Database, codec: Codec, compression: Compression | None, key_ring: KeyRing | None
     ) -> None:
-        super().__init__(codec, compression, key_ring=key_ring)
+        super().__init__(codec, compression)
+        self.key_ring = key_ring
         self.database = database
         self.statements = Statements(database)
         self.mark = SealMark(database, self.statements, key_ring)

@@ -16,6 +16,7 @@ from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
@@ -71,10 +72,7 @@ class KeyFile:
             LookupError: the file has no such key.
             CheckpointerConfigurationError: the file cannot be read, or is malformed.
         """
-        keys = self.read()
-        if key_id is None:
-            return next(iter(keys.items()))
-        return keys[key_id]
+        return _find_key(self.read(), key_id)
 
     def read(self) -> Mapping[str, bytes]:
         """Return all keys, the current one first; DESTROYED in the place of those that were destroyed.
@@ -221,6 +219,13 @@ class KeyFile:
         return KeyFile, (self.path,)
 
 
+def _find_key(keys: Mapping[str, bytes], key_id: str | None) -> bytes | tuple[str, bytes]:
+    """Return a key by its id; for None the id of the current key, and the key. As a `cipher` that is a function."""
+    if key_id is None:
+        return next(iter(keys.items()))
+    return keys[key_id]
+
+
 def _copy_access(old: os.stat_result, fd: int) -> None:
     """Give a new file the user, the group and the mode of an old one.
 
@@ -358,7 +363,9 @@ class KeyRing:
                 if key != DESTROYED:
                     _check_key(key_id, key)
         _import_aesgcm()
-        self._keys: Mapping[str, bytes] | Callable[[str | None], Any] = keys
+        self._find_key: Callable[[str | None], Any] = keys
+        if isinstance(keys, Mapping):
+            self._find_key = partial(_find_key, keys)
         self._key_for = key_for
         self.cipher: Cipher = keys
         """What opens another saver with the same keys."""
@@ -381,14 +388,10 @@ class KeyRing:
                 (CheckpointErasedError).
             CheckpointerConfigurationError: it returned something else than an id and a key.
         """
-        keys = self._keys
-        if isinstance(keys, Mapping):
-            current: Any = next(iter(keys.items()))
-        else:
-            try:
-                current = keys(None)
-            except Exception as error:
-                raise CheckpointKeyError(path, "(current)", _describe_failure(error)) from error
+        try:
+            current = self._find_key(None)
+        except Exception as error:
+            raise CheckpointKeyError(path, "(current)", _describe_failure(error)) from error
         if not isinstance(current, tuple) or len(current) != len(("id", "key")):
             raise CheckpointerConfigurationError(
                 f"cipher(None) must return the id and the key of the current key, not {type(current).__name__}",
@@ -409,9 +412,8 @@ class KeyRing:
             CheckpointerConfigurationError: the function that provides the keys returned no key.
         """
         key_id = get_key_name(stored_id)
-        keys = self._keys
         try:
-            key = keys[key_id] if isinstance(keys, Mapping) else keys(key_id)
+            key = self._find_key(key_id)
         except LookupError as error:
             raise CheckpointKeyError(path, key_id, "no such key was given; add it") from error
         except Exception as error:

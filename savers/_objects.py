@@ -27,9 +27,10 @@ import re
 import threading
 from base64 import b32encode
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from hashlib import blake2b
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 from urllib.parse import quote, unquote
@@ -56,8 +57,11 @@ if TYPE_CHECKING:
 _IN_MEMORY: Final = threading.RLock()
 """Held by each call for objects in memory: that file system of fsspec is not made for several threads of execution."""
 
-_SEGMENT: Final = re.compile(r"v?\d{8,}\.\d{20}")
-_UNFINISHED: Final = re.compile(r"\.[0-9a-f]{32}\Z")
+_SEGMENT: Final = re.compile(r"(v?\d{8,})\.(\d{20})")
+_UNFINISHED: Final = re.compile(r"\.[0-9a-f]{32}")
+
+Logs = dict[str, list[tuple[int, int]]]
+"""The logs of a history by name, each with the offsets and lengths of its segments, in order."""
 
 
 class Bucket:
@@ -97,16 +101,36 @@ class Bucket:
         except OSError as error:
             raise CheckpointStorageError(f"{self.url}/{name}", operation, error) from error
 
-    def scan(self, directory: str) -> list[tuple[str, int]]:
-        """Return the names of the segments and directories in a directory, with the sizes of the segments, sorted."""
-        found: list[tuple[str, int]] = []
+    def scan(self, directory: str) -> list[tuple[str, int | None]]:
+        """Return the names in a directory, sorted, each with the length of the object; None: it is a directory."""
+        entries: list[dict[str, Any]] = []
         with suppress(FileNotFoundError), self._explain(directory, "list"):
-            for entry in self._fs.ls(self._path(directory), detail=True):
-                name = entry["name"].rstrip("/").rpartition("/")[2]
-                # Others are not of a saver, or are local files that `create` has not linked yet.
-                if entry["type"] == "directory" or _SEGMENT.fullmatch(name):
-                    found.append((name, entry["size"] or 0))
-        return sorted(found)
+            entries = self._fs.ls(self._path(directory), detail=True)
+        found: list[tuple[str, int | None]] = []
+        for entry in entries:
+            length = None if entry["type"] == "directory" else entry["size"] or 0
+            found.append((entry["name"].rstrip("/").rpartition("/")[2], length))
+        # By the names alone: an object and a directory may have the same one.
+        return sorted(found, key=itemgetter(0))
+
+    def list_directories(self, directory: str = "") -> list[str]:
+        """Return the names of the directories in a directory."""
+        return [name for name, length in self.scan(directory) if length is None]
+
+    def list_histories(self, threads: Iterable[str]) -> Iterator[str]:
+        """Yield the directories of the histories of threads, which are named by their directories."""
+        for thread in threads:
+            yield from [f"{thread}/{namespace}" for namespace in self.list_directories(thread)]
+
+    def list_logs(self, directory: str) -> Logs:
+        """Return the logs of a history."""
+        logs: Logs = {}
+        for name, length in self.scan(directory):
+            segment = _SEGMENT.fullmatch(name)
+            # Others are not of a saver.
+            if segment is not None and length is not None:
+                logs.setdefault(segment[1], []).append((int(segment[2]), length))
+        return logs
 
     def create(self, name: str, data: bytes) -> None:
         """Create an object, all of it at once.
@@ -169,10 +193,7 @@ class Bucket:
         """Return the local files that `create` has not linked yet, or whose process has died before."""
         if not self._is_local:
             return []
-        with suppress(FileNotFoundError), self._explain("", "list"):
-            names = [path.rpartition("/")[2] for path in self._fs.ls(self._path(""), detail=False)]
-            return [name for name in names if _UNFINISHED.match(name)]
-        return []
+        return [name for name, _ in self.scan("") if _UNFINISHED.fullmatch(name)]
 
     def measure(self, directory: str) -> int:
         """Return the bytes of all objects below a directory."""
@@ -187,19 +208,6 @@ class Bucket:
                 with suppress(FileNotFoundError):  # a rewrite has removed it since
                     last_write = max(last_write, self._fs.modified(path).timestamp())
         return last_write
-
-
-Logs = dict[str, list[tuple[int, int]]]
-"""The logs of a history by name, each with the offsets and lengths of its segments, in order."""
-
-
-def list_logs(bucket: Bucket, directory: str) -> Logs:
-    """Return the logs of a history."""
-    logs: Logs = {}
-    for name, length in bucket.scan(directory):
-        log, _, offset = name.partition(".")
-        logs.setdefault(log, []).append((int(offset), length))
-    return logs
 
 
 def find_last_log(logs: Logs) -> str:
@@ -218,7 +226,7 @@ def _name_next(log: str) -> str:
 
 def remove_replaced(bucket: Bucket, directory: str) -> None:
     """Remove the segments of the logs of a history that do not count any more."""
-    logs = list_logs(bucket, directory)
+    logs = bucket.list_logs(directory)
     logs.pop(find_last_log(logs), None)
     for log in filter(str.isdecimal, logs):
         # The first one last: as long as it has bytes, `ObjectCatalogue` finds that the others may be there.
@@ -231,15 +239,16 @@ def remove_replaced(bucket: Bucket, directory: str) -> None:
 
 def is_ended(bucket: Bucket, directory: str) -> bool:
     """Return whether a history has no bytes any more: only empty objects keep the names of its logs."""
-    segments = [segment for log in list_logs(bucket, directory).values() for segment in log]
+    segments = [segment for log in bucket.list_logs(directory).values() for segment in log]
     return bool(segments) and not any(length for _, length in segments)
 
 
 def remove_names(bucket: Bucket, directory: str) -> None:
     """Remove the empty objects of a history that has ended; no process may have it open."""
     # The last one last: until then, the history has ended.
-    for name, _ in bucket.scan(directory):
-        bucket.remove(f"{directory}/{name}")
+    for log, segments in bucket.list_logs(directory).items():
+        for start, _ in segments:
+            bucket.remove(name_segment(directory, log, start))
 
 
 @final
@@ -267,7 +276,7 @@ class SegmentBytes(BufferedLogBytes):
         if self._version:
             self._log = f"v{self._version:08d}"
             self._identity = self._identify_version()  # First: what is read then is not older.
-        logs = list_logs(self._bucket, self._directory)
+        logs = self._bucket.list_logs(self._directory)
         if not self._version:
             self._log = find_last_log(logs)
         self.size = 0
@@ -284,8 +293,11 @@ class SegmentBytes(BufferedLogBytes):
                 self._starts.append(start)
         return self.size > 0
 
+    def _name(self, log: str, offset: int = 0) -> str:
+        return name_segment(self._directory, log, offset)
+
     def _identify_version(self) -> str | None:
-        return self._bucket.identify(name_segment(self._directory, self._log))
+        return self._bucket.identify(self._name(self._log))
 
     def refresh(self, end: int) -> Change:
         if self._version:
@@ -299,12 +311,12 @@ class SegmentBytes(BufferedLogBytes):
         return Change.GREW if self.size > end else Change.NONE
 
     def _exists(self, log: str, offset: int) -> bool:
-        return self._bucket.exists(name_segment(self._directory, log, offset))
+        return self._bucket.exists(self._name(log, offset))
 
     def is_gone(self) -> bool:
         if self._version:
             return self._identify_version() != self._identity
-        return find_last_log(list_logs(self._bucket, self._directory)) != self._log
+        return find_last_log(self._bucket.list_logs(self._directory)) != self._log
 
     def close(self) -> None:
         super().close()
@@ -320,7 +332,7 @@ class SegmentBytes(BufferedLogBytes):
         starts = self._starts[low:high]
         missing = [start for start in starts if start not in self._kept]
         if missing:
-            names = [name_segment(self._directory, self._log, start) for start in missing]
+            names = [self._name(self._log, start) for start in missing]
             try:
                 self._kept.update(zip(missing, self._bucket.read(names), strict=True))
             except FileNotFoundError as error:
@@ -356,7 +368,7 @@ class SegmentBytes(BufferedLogBytes):
         # proves nothing, until it is seen that no next log was there at that time. If one came later, its writer has
         # found this object in the way, or a release has taken it along.
         if self._exists(_name_next(log), 0) and not self._is_released(offset, data):
-            self._bucket.remove(name_segment(self._directory, log, offset))
+            self._bucket.remove(self._name(log, offset))
             raise StaleLogError
         self._log = log
         self._is_sealed = False
@@ -365,7 +377,7 @@ class SegmentBytes(BufferedLogBytes):
 
     def _create(self, log: str, start: int, data: bytes) -> None:
         """Create a segment; raise StaleLogError if another writer was faster."""
-        name = name_segment(self._directory, log, start)
+        name = self._name(log, start)
         try:
             self._bucket.create(name, data)
         except FileExistsError:
@@ -381,16 +393,16 @@ class SegmentBytes(BufferedLogBytes):
 
     def _is_released(self, start: int, data: bytes) -> bool:
         """Return whether the log was released with a segment, right after it was created."""
-        versions = [log for log in list_logs(self._bucket, self._directory) if not log.isdecimal()]
+        versions = [log for log in self._bucket.list_logs(self._directory) if not log.isdecimal()]
         # The newest one as a rule; another release may have followed.
-        released = (self._find(name_segment(self._directory, log)) or b"" for log in reversed(versions))
+        released = (self._find(self._name(log)) or b"" for log in reversed(versions))
         return any(data == each[start : start + len(data)] for each in released)
 
     # Replacing the log
 
     def replace(self, data: bytes, version: int = 0) -> None:
         if self._version:
-            self._bucket.remove(name_segment(self._directory, self._log))
+            self._bucket.remove(self._name(self._log))
             return
         # Each step is refused to the slower of two writers, and the next one goes on where a dead one has stopped.
         if not self._is_sealed:
@@ -436,17 +448,15 @@ class ObjectCatalogue(LogCatalogue[SegmentBytes]):
         return SegmentBytes(self._bucket, f"{encode(thread_id)}/{encode(namespace)}", version)
 
     def list_logs(self, thread_id: str | None) -> Iterator[LogKey]:
-        threads = self._bucket.scan("") if thread_id is None else [(encode(thread_id), 0)]
-        for thread, _ in threads:
-            for namespace, _ in self._bucket.scan(thread):
-                directory = f"{thread}/{namespace}"
-                segments = list_logs(self._bucket, directory)
-                # An empty object in the place of the first segment only keeps the name of a log that is gone.
-                logs = [log for log in segments if segments[log][0][1]]
-                if logs:
-                    owner = self._identify(directory, logs[0])
-                    versions = {0 if log.isdecimal() else int(log[1:]) for log in logs}
-                    yield from [(*owner, version) for version in versions]
+        threads = self._bucket.list_directories() if thread_id is None else [encode(thread_id)]
+        for directory in self._bucket.list_histories(threads):
+            segments = self._bucket.list_logs(directory)
+            # An empty object in the place of the first segment only keeps the name of a log that is gone.
+            logs = [log for log in segments if segments[log][0][1]]
+            if logs:
+                owner = self._identify(directory, logs[0])
+                versions = {0 if log.isdecimal() else int(log[1:]) for log in logs}
+                yield from [(*owner, version) for version in versions]
 
     def _identify(self, directory: str, log: str) -> tuple[str, str]:
         """Return the thread and the namespace of a history: for a digest, a log says what it stands for."""
@@ -517,20 +527,19 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
         """
         bucket = self._bucket
         has_ended = False
-        for thread, _ in bucket.scan(""):
-            for namespace, _ in bucket.scan(thread):
-                directory = f"{thread}/{namespace}"
-                remove_replaced(bucket, directory)
-                if is_ended(bucket, directory):
-                    has_ended = True
-                    if full:
-                        remove_names(bucket, directory)
+        threads = bucket.list_directories()
+        for directory in bucket.list_histories(threads):
+            remove_replaced(bucket, directory)
+            if is_ended(bucket, directory):
+                has_ended = True
                 if full:
-                    bucket.remove_directory(directory)
+                    remove_names(bucket, directory)
             if full:
-                bucket.remove_directory(thread)
+                bucket.remove_directory(directory)
         unfinished = bucket.list_unfinished()
         if full:
+            for thread in threads:
+                bucket.remove_directory(thread)
             for name in unfinished:
                 bucket.remove(name)
             return ()

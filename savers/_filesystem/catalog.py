@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, suppress
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers._filesystem import layout
 from savers._filesystem.log_bytes import FileLogBytes
-from savers._filesystem.store import wrap_os_errors
 from savers._log import payloads
-from savers._log.catalogue import Head, LogCatalogue
 from savers._log.frame import HEADER_SIZE, META, OVERHEAD, TOMBSTONE
-from savers._log.history import read_newest_id
 from savers._log.records import Records
 
 if TYPE_CHECKING:
     from savers._filesystem.layout import ThreadDirectory
-    from savers._filesystem.store import FileLog, Store
+    from savers._filesystem.store import Store
     from savers._log.frame import Frame
 
 _LOGGER: Final = getLogger("graphkit")
@@ -288,68 +285,3 @@ def _find_thread(store: Store, name: str, *, released: bool) -> str | None:
     if not logs:
         return None
     return find_id(store, directory, logs, "thread")
-
-
-@final
-class FileCatalogue(LogCatalogue[FileLogBytes]):
-    """Opens the logs of a store, and lists what there is."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.logs = store.logs
-
-    def new_log(self, thread_id: str, namespace: str, version: int = 0) -> FileLog:
-        store = self._store
-        directory = store.locate(thread_id, namespace)
-        if not version:
-            return store.new_log(directory)
-        return store.new_version(directory, version, lambda: find_begun_end(store, thread_id) == version)
-
-    @wrap_os_errors("read")
-    def list_threads(self, *, released: bool) -> Sequence[str]:
-        return sorted(thread_id for _, thread_id in iter_threads(self._store, released=released))
-
-    def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterator[Head]:  # noqa: ARG002 - files have no index
-        store = self._store
-        for name, thread_id in iter_threads(store, released=False):
-            path = layout.join(store.root, name)
-            namespaces = [""]
-            # Nearly all threads have no namespace but the root.
-            if any(map(layout.is_namespace, store.io.listdir(path))):
-                namespaces = list_namespaces(store, store.locate(thread_id))
-            for namespace in namespaces:
-                newest_id = None
-                if with_newest:
-                    log = layout.join(path, layout.namespace_name(namespace), layout.LOG)
-                    newest_id = self._read_newest_id(log)
-                yield Head(thread_id, namespace, newest_id)
-
-    @wrap_os_errors("read")
-    def _read_newest_id(self, path: str) -> str | None:
-        with closing(FileLogBytes(self._store.io, path)) as medium:
-            return read_newest_id(medium) if medium.open() else None
-
-    @wrap_os_errors("read")
-    def list_namespaces(self, thread_id: str) -> Sequence[str]:
-        return list_namespaces(self._store, self._store.locate(thread_id))
-
-    @wrap_os_errors("read")
-    def list_versions(self, thread_id: str) -> Sequence[int]:
-        store = self._store
-        # In this order: if the release is finished in between, its version is found as a file.
-        ending = find_begun_end(store, thread_id)
-        if ending == DELETED:
-            return []
-        versions = find_finished_versions(store, store.locate(thread_id))
-        if ending is not None:
-            versions.add(ending)
-        return sorted(versions)
-
-    @wrap_os_errors("read")
-    def list_version_namespaces(self, thread_id: str, version: int) -> Sequence[str]:
-        store = self._store
-        log_names = [layout.version_name(version)]
-        if version == find_begun_end(store, thread_id):
-            # Some have their new name already. In this order: one may be renamed in between.
-            log_names.insert(0, layout.LOG)
-        return list_namespaces(store, store.locate(thread_id), log_names)

@@ -20,8 +20,9 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import BuiltinFunctionType
 from typing import Final, NamedTuple, TypeVar, final
@@ -323,6 +324,16 @@ _REFUSED: Final = frozenset({errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXI
 """How a system refuses to open a link (with O_NOFOLLOW), a directory, a socket or a device."""
 
 
+@contextmanager
+def opened(io: FileIO, path: str, *, write: bool = False, create: bool = False) -> Iterator[int]:
+    """Open a regular file for the block, which gets the descriptor; see `FileIO.open`."""
+    fd = io.open(path, write=write, create=create)
+    try:
+        yield fd
+    finally:
+        io.close(fd)
+
+
 def write_whole(io: FileIO, fd: int, offset: int, data: bytes) -> None:
     """Write all of the data at an offset.
 
@@ -432,29 +443,20 @@ def find_start_writing() -> StartWriting:
 _IMPORT_LOCK: Final = threading.Lock()
 """Held while modules are imported, and during a fork. Otherwise, if another thread were importing a
 module at the fork, the import lock of that module would stay locked in the child for ever."""
-_MODULES: Final[dict[str, object]] = {}
 
 
+@cache
 def preload_modules() -> None:
     """Import what a put, a run lock and a fork need; called before the first of them.
 
     Takes 25 ms, once per process. A process that only reads needs none of it.
     """
-    if _MODULES:
-        return
     with _IMPORT_LOCK:
-        import ctypes
-        import platform
-
-        import filelock
-
-        # Windows has no such module, and does not need it.
-        with suppress(ImportError):
-            import resource
-
-            _MODULES["resource"] = resource
-        platform.node()
-        _MODULES.update(ctypes=ctypes, platform=platform, filelock=filelock)
+        with suppress(ImportError):  # Windows has no such module, and does not need it.
+            import_module("resource")
+        import_module("ctypes")
+        import_module("filelock")
+        import_module("platform").node()
 
 
 if hasattr(os, "register_at_fork"):
@@ -644,25 +646,19 @@ class FileRange(NamedTuple):
             return True
         if status.st_size > self.end - self.start:
             return False
-        other_fd = self.io.open(path)
-        try:
+        with opened(self.io, path) as other_fd:
             beginning = self._replace(end=self.start + status.st_size)
             other = FileRange(io=self.io, fd=other_fd, start=0, end=status.st_size)
             pairs = zip(beginning.read_parts(), other.read_parts(), strict=True)
             return all(one == two for one, two in pairs)
-        finally:
-            self.io.close(other_fd)
 
 
 def write_file(io: FileIO, path: str, parts: Iterable[bytes]) -> None:
     """Write a whole file, replacing what it holds, and bring it to the disk."""
-    fd = io.open(path, write=True, create=True)
-    try:
+    with opened(io, path, write=True, create=True) as fd:
         io.truncate(fd, 0)
         offset = 0
         for data in parts:
             write_whole(io, fd, offset, data)
             offset += len(data)
         io.fsync(fd)
-    finally:
-        io.close(fd)

@@ -50,11 +50,10 @@ def refresh_to_read(store: Store, log: FileLog) -> bool:
         root's decides for the namespaces.
     """
     is_found = log.refresh()
-    if log.expects_release:
-        medium = log.frames.bytes
-        if isinstance(medium, ReleasedFileBytes):
-            has_ended = log.history.scan.closed_by is not None
-            medium.check_release(log.frames.end, is_found=is_found, has_ended=has_ended)
+    medium = log.frames.bytes
+    if isinstance(medium, ReleasedFileBytes):
+        has_ended = log.history.scan.closed_by is not None
+        medium.check_release(log.frames.end, is_found=is_found, has_ended=has_ended)
         return is_found
     if not is_found or not log.namespace:
         return is_found
@@ -121,7 +120,7 @@ def finish_begun(store: Store, log: FileLog) -> int | None:
 def finish_begun_in_thread(store: Store, thread: ThreadDirectory) -> None:
     """Finish a release or a delete of a thread that a process began."""
     for namespace in catalog.list_namespaces(store, thread):
-        with closing(store.new_log(thread.in_namespace(namespace))) as log:
+        with closing(store.new_log(thread.thread_id, namespace)) as log:
             finish_begun(store, log)
 
 
@@ -138,7 +137,7 @@ def release(store: Store, thread: ThreadDirectory) -> int | None:
     namespaces = catalog.list_namespaces(store, thread)
     has_checkpoints = False
     for namespace in namespaces:
-        with closing(store.new_log(thread.in_namespace(namespace))) as log:
+        with closing(store.new_log(thread.thread_id, namespace)) as log:
             is_live = log.refresh_to_write()
             has_checkpoints = has_checkpoints or (is_live and log.history.find_latest() is not None)
             if is_live and namespace:
@@ -193,7 +192,7 @@ def _end_log(store: Store, directory: ThreadDirectory, version: int) -> bool:
 
     Creates the root's log if there is none, because its end decides for the namespaces.
     """
-    with closing(store.new_log(directory)) as log:
+    with closing(store.new_log(directory.thread_id, directory.namespace)) as log:
         is_live = log.refresh_to_write()
         if not is_live and log.history.closed_by is not None:
             # A release that was interrupted, perhaps by a failed sync: no later sync of that file
@@ -249,7 +248,7 @@ def delete(store: Store, thread: ThreadDirectory, *, keep_lock: bool) -> bool:
     # So the processes that have the other logs open see that the thread was deleted, not lost; as far as possible.
     for namespace in open_namespaces:
         path = layout.join(removed, layout.namespace_name(namespace), layout.LOG)
-        log = store.new_log(thread.in_namespace(namespace), path)
+        log = store.new_log_at(path, thread.in_namespace(namespace))
         with closing(log), suppress(OSError, CheckpointerError):
             if log.refresh_to_write():
                 log.end(TOMBSTONE, 0)
@@ -278,7 +277,7 @@ def _append_tombstones(store: Store, thread: ThreadDirectory) -> set[str]:
     if "" not in namespaces:
         return open_namespaces
     for namespace in namespaces:
-        with closing(store.new_log(thread.in_namespace(namespace))) as log:
+        with closing(store.new_log(thread.thread_id, namespace)) as log:
             medium = log.frames.bytes
             try:
                 if log.refresh_to_write():
@@ -430,7 +429,7 @@ def _rotate_version(store: Store, key_ring: KeyRing, thread: ThreadDirectory, pa
     namespace = catalog.find_namespace(store, directory)
     if namespace is None:
         raise CheckpointFormatError(path, "its namespace cannot be read: repair it")
-    log = store.new_log(thread.in_namespace(namespace), path, expects_release=True)
+    log = store.new_log_at(path, thread.in_namespace(namespace), expects_release=True)
     with store.write_lock(thread), closing(log):
         remove_temporary_logs(store.io, directory)
         log.refresh()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import ThreadBusyError
 from graphkit.saver_kit import hold_process_lock, is_process_lock_mine
+from savers._filesystem.io import opened
 from savers._threads import Backoff, hold_if_free, is_mine
 
 if TYPE_CHECKING:
@@ -290,13 +291,10 @@ class RunLock:
 
     def _read_file(self) -> str:
         try:
-            fd = self._io.open(self._path)
+            with opened(self._io, self._path) as fd:
+                return self._read_holder(fd)
         except FileNotFoundError:
             return ""
-        try:
-            return self._read_holder(fd)
-        finally:
-            self._io.close(fd)
 
     def _read_holder(self, fd: int) -> str:
         return self._io.read_at(fd, 0, _HOLDER_LENGTH).decode("utf-8", "replace").strip()

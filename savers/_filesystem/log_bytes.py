@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from savers._filesystem.lock import WriteLock
     from savers._log.frame import Frame
     from savers._log.stored_checkpoint import StoredCheckpoint
+    from savers._options import Fsync
 
 
 _CHECKED_END: Final = 8 << 10
@@ -193,7 +194,7 @@ class LogFile:
             path: the path of the file.
             fd: the descriptor.
             durability: what is known to be on the disk.
-            is_extended_ahead: see `FileLogBytes`.
+            is_extended_ahead: whether zeros are written behind a record; see `fsync` of `FileLogBytes`.
             read_only_error: why the descriptor is for reading only, if it is.
         """
         self._io = io
@@ -455,8 +456,7 @@ class FileLogBytes(LogBytes):
         *,
         make_directories: Callable[[], None] = _do_nothing,
         sync_names: Callable[[FileId | None], None] = _do_nothing,
-        is_extended_ahead: bool = False,
-        is_synced_at_once: bool = False,
+        fsync: Fsync = "never",
         is_synced_before_use: bool = False,
     ) -> None:
         """Prepare to open a file.
@@ -468,10 +468,9 @@ class FileLogBytes(LogBytes):
             make_directories: makes the directories of the log, where they are missing.
             sync_names: brings the names that lead to the log to the disk. Given a file, it may do
                 nothing if it has done so for that file before.
-            is_extended_ahead: whether the file is extended with zeros for the records to come: a sync of
-                bytes within the file's size needs no journal of the file system (1.5 times faster on
-                ext4).
-            is_synced_at_once: whether a sync of each put follows as soon as the put has appended it.
+            fsync: when what is appended is synced. Unless that is never, the file is extended with zeros for
+                the records to come: a sync of bytes within the file's size needs no journal of the file
+                system (1.5 times faster on ext4).
             is_synced_before_use: whether the whole file is brought to the disk before it takes its place,
                 so that each record vouches for it.
         """
@@ -479,8 +478,8 @@ class FileLogBytes(LogBytes):
         self.io = io
         self._make_directories = make_directories
         self.sync_names = sync_names
-        self._is_extended_ahead = is_extended_ahead
-        self._is_synced_at_once = is_synced_at_once
+        self._is_extended_ahead = fsync != "never"
+        self._is_synced_at_once = fsync == "always"
         self.write_lock = write_lock
         self.file: LogFile | None = None
         self.durability: FileDurability = FileDurability(is_synced_before_use=is_synced_before_use)

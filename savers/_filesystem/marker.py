@@ -9,7 +9,7 @@ from zlib import crc32
 from graphkit.errors import CheckpointFormatError, CheckpointKeyError
 from graphkit.saver_kit import generate_id
 from savers._filesystem import layout
-from savers._filesystem.io import write_file
+from savers._filesystem.io import opened, write_file
 from savers._log.frame import MAJOR, explain_format
 
 if TYPE_CHECKING:
@@ -105,11 +105,8 @@ class MarkerFile:
         io = self._io
         if io.stat(self.path) is None:
             return None
-        fd = io.open(self.path)
-        try:
+        with opened(io, self.path) as fd:
             text = io.read_at(fd, 0, _MAX_LENGTH)
-        finally:
-            io.close(fd)
         marker = read_marker(self.path, text)
         if marker.problem:
             # A store may have lost its marker to damage. The names of its directories show it.

@@ -36,7 +36,7 @@ from savers._cipher import get_key_name
 from savers._filesystem import layout, lifecycle, rewrite
 from savers._filesystem.catalog import find_id, find_namespace, list_others, read_meta
 from savers._filesystem.correction import CorrectedIO, find_corrections
-from savers._filesystem.io import FileRange
+from savers._filesystem.io import FileRange, opened
 from savers._filesystem.verify import (
     ProgressMeter,
     ThreadFiles,
@@ -465,14 +465,11 @@ class Repairer:
             return FileRepair(before=report, thread_id=thread_id, refused=reason)
         io = self._store.io
         salvaged = ""
-        fd = io.open(path)
-        try:
+        with opened(io, path) as fd:
             size = io.fstat(fd).st_size
             content = FileRange(io=io, fd=fd, start=0, end=size)
             if size > HEAD_SIZE or not content.is_zero():
                 salvaged = self._set_aside(content, path, f"{layout.TORN}0-0")
-        finally:
-            io.close(fd)
         if not self._dry_run:
             io.unlink(path)
             io.fsync_dir(os.path.dirname(path))
@@ -523,7 +520,7 @@ class Repairer:
             salvaged = self._set_aside(tail, torn.path, name)
         else:
             # The next writer would do this, so it is done by the same code.
-            with closing(store.new_log(store.locate(torn.thread_id, torn.namespace))) as log:
+            with closing(store.new_log(torn.thread_id, torn.namespace)) as log:
                 log.refresh()
                 salvaged = self._locate_salvaged(torn.path, log.frames.prepare_end())
         return FileRepair(before=report, thread_id=torn.thread_id, kept=report.checkpoints, set_aside=salvaged)

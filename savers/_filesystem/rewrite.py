@@ -222,14 +222,14 @@ def copy_thread(store: Store, source: ThreadDirectory, target: ThreadDirectory) 
     The root's log is last, and takes the place of that one.
     """
     for namespace in sorted(list_namespaces(store, source), reverse=True):
-        with closing(store.new_log(source.in_namespace(namespace))) as log:
+        with closing(store.new_log(source.thread_id, namespace)) as log:
             if not log.refresh() or log.history.find_latest() is None:
                 continue
             frames = log.frames
             directory = target.in_namespace(namespace)
             store.make_directories(directory)
             header = new_header(directory.digest, 1)
-            with closing(store.new_log(directory)) as replaced:
+            with closing(store.new_log(directory.thread_id, directory.namespace)) as replaced:
                 replaced.refresh()
                 new_log = NewLog(store.io, directory.live_log, replaced.frames.identity, header, frames.seal)
                 with new_log.writing():

@@ -59,7 +59,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
 
     @property
     def refuses_unstorable_values(self) -> bool:
-        return self._serializer is None
+        return self._store.serializer is None
 
     def __init__(
         self,
@@ -103,7 +103,6 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         fsync = parse_fsync(fsync)
         lock_timeout = parse_lock_timeout(lock_timeout)
         codec = Codec(types)
-        self._serializer = state_serializer
         root = os.path.abspath(os.fspath(base_directory))
         self._store = Store(
             root,
@@ -117,7 +116,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         )
         self._sync_mode = make_sync_mode(fsync)
         self._append_errors = StorageErrors("write to", self._store.root)  # once: part of every put
-        super().__init__(catalog.FileCatalogue(self._store), codec)
+        super().__init__(self._store, codec)
         self._open()
 
     @staticmethod
@@ -332,8 +331,9 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         return partial(
             FileSystemSaver,
             self._store.root,
-            self._serializer,
-            fsync=self._sync_mode.worker_fsync,
+            self._store.serializer,
+            # A worker process has no thread that flushes.
+            fsync="never" if isinstance(self._sync_mode, SyncNever) else "always",
             types=tuple(self._codec.types.values()),
             compression=self._store.compression,
             cipher=cipher,

@@ -8,7 +8,7 @@ import weakref
 from contextlib import closing, suppress
 from functools import partial, wraps
 from logging import getLogger
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, final
 
 from graphkit.errors import (
     CheckpointConflictError,
@@ -17,18 +17,19 @@ from graphkit.errors import (
     CheckpointFormatError,
     CheckpointStorageError,
 )
-from savers._filesystem import layout
+from savers._filesystem import catalog, layout
 from savers._filesystem.io import DirectoryGuard, describe_file_type, preload_modules
 from savers._filesystem.lock import RunLock, WriteLock
 from savers._filesystem.log_bytes import FileId, FileLogBytes, ReleasedFileBytes
 from savers._filesystem.marker import MarkerFile
-from savers._log.catalogue import OpenLogs
-from savers._log.frame_log import ThreadIdentity
+from savers._log.catalogue import Head, LogCatalogue
+from savers._log.history import read_newest_id
 from savers._log.log import Log
 from savers._threads import call_after_fork
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any
 
     from graphkit.abc import StateSerializer
     from graphkit.saver_kit import Codec
@@ -165,7 +166,8 @@ WAS_REMOVED: Final = (
 )
 
 
-class Store:
+@final
+class Store(LogCatalogue[FileLogBytes]):
     """One directory of threads. Several threads of execution and processes may use it at once."""
 
     def __init__(
@@ -180,11 +182,12 @@ class Store:
         compression: Compression | None,
         key_ring: KeyRing | None,
     ) -> None:
+        super().__init__(codec, compression)
+        self.serializer = serializer
+        self.key_ring = key_ring
         self.root = root
         self.io = DirectoryGuard(io, root, make_room)
         self.marker = MarkerFile(self.io, root, key_ring)
-        self.compression = compression
-        """How writers compress large values."""
         self._fsync = fsync
         self.leftovers = Leftovers(self.io, root)
         self.begun_releases: dict[str, int] = {}
@@ -196,12 +199,7 @@ class Store:
         """The file and the directories of each log whose names this process has brought to the
         disk, by the directory of the log. It outlives the descriptors: a log that is opened again
         needs no further sync."""
-        self.codec = codec
-        self._serializer = serializer
-        self.key_ring = key_ring
-        """The keys that seal new records; None stores them in plain."""
         self._lock_timeout = lock_timeout
-        self.logs: OpenLogs[FileLog] = OpenLogs()
         self._write_locks: dict[int, WriteLock] = {}
         """The write locks that were needed until now, by stripe."""
         _STORES.add(self)
@@ -328,6 +326,11 @@ class Store:
             lock = self._write_locks.setdefault(stripe, made)
         return lock
 
+    def free_write_locks(self) -> None:
+        """Free what the calling thread of execution has of the write locks, wherever it was interrupted."""
+        for lock in list(self._write_locks.values()):
+            lock.free()
+
     def run_lock(self, thread_id: str, timeout: float | None) -> RunLock:
         """Return the run lock of a thread, not yet taken."""
         preload_modules()
@@ -346,35 +349,34 @@ class Store:
 
     # Logs
 
-    def shared_log(self, thread_id: str, namespace: str) -> FileLog:
-        """Return the live log of a namespace, whether it exists or not.
+    def new_medium(self, thread_id: str, namespace: str, version: int = 0) -> FileLogBytes:
+        directory = self.locate(thread_id, namespace)
+        if not version:
+            return self._new_bytes(directory, directory.live_log)
 
-        Other callers may use it too: hold its mutex.
-        """
-        key = (thread_id, namespace, 0)
-        return self.logs.find(key) or self.logs.add(key, self.new_log(self.locate(thread_id, namespace)))
+        def is_ending() -> bool:
+            return catalog.find_begun_end(self, thread_id) == version
 
-    def new_log(self, directory: ThreadDirectory, path: str | None = None, *, expects_release: bool = False) -> FileLog:
-        """Return the live log of a namespace, or the log at a path, for one caller, who closes it."""
-        medium = FileLogBytes(
+        return ReleasedFileBytes(self.io, directory.released_log(version), directory.live_log, is_ending)
+
+    def new_log_at(self, path: str, directory: ThreadDirectory, *, expects_release: bool = False) -> FileLog:
+        """Return the log at a path, for one caller, who may append to it, and closes it."""
+        medium = self._new_bytes(directory, path)
+        return self.make_log(medium, directory.thread_id, directory.namespace, expects_release=expects_release)
+
+    def _new_bytes(self, directory: ThreadDirectory, path: str) -> FileLogBytes:
+        return FileLogBytes(
             self.io,
-            path or directory.live_log,
+            path,
             self.write_lock(directory),
             make_directories=partial(self.make_directories, directory),
             sync_names=partial(self.sync_names, directory),
-            is_extended_ahead=self._fsync != "never",
-            is_synced_at_once=self._fsync == "always",
+            fsync=self._fsync,
         )
-        return self._make_log(medium, directory, expects_release=expects_release)
-
-    def new_version(self, directory: ThreadDirectory, version: int, is_ending: Callable[[], bool]) -> FileLog:
-        """Return a released log, or one whose release is unfinished (`is_ending`); the caller closes it."""
-        medium = ReleasedFileBytes(self.io, directory.released_log(version), directory.live_log, is_ending)
-        return self._make_log(medium, directory, expects_release=True)
 
     def new_reader(self, thread_id: str, namespace: str, path: str) -> FileLog:
         """Return the log at a path, for one caller, who only reads it and closes it."""
-        return self._make_log(FileLogBytes(self.io, path), self.locate(thread_id, namespace))
+        return self.make_log(FileLogBytes(self.io, path), thread_id, namespace)
 
     def new_copy(self, log: FileLog, path: str) -> FileLog:
         """Return a log at a path that is written to take the place of another one; closed by the caller."""
@@ -382,17 +384,52 @@ class Store:
         medium = FileLogBytes(self.io, path, write_lock, is_synced_before_use=True)
         return log.make_copy(medium)
 
-    def _make_log(self, medium: FileLogBytes, directory: ThreadDirectory, *, expects_release: bool = False) -> FileLog:
-        owner = (directory.thread_id, directory.namespace)
-        is_opaque = self._serializer is not None
-        identity = ThreadIdentity(
-            owner, directory.digest, self.key_ring, is_opaque=is_opaque, find_thread_key=self._find_thread_key
-        )
-        return Log(medium, identity, self.codec, self._serializer, self.compression, expects_release=expects_release)
+    # What there is
 
-    def _find_thread_key(self, thread_id: str) -> str:
-        with closing(self.new_log(self.locate(thread_id))) as log:
-            return log.frames.read_own_key()
+    def list_threads(self, *, released: bool) -> Sequence[str]:
+        with StorageErrors("read", self.root):
+            return sorted(thread_id for _, thread_id in catalog.iter_threads(self, released=released))
+
+    def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterator[Head]:  # noqa: ARG002 - files have no index
+        for name, thread_id in catalog.iter_threads(self, released=False):
+            path = layout.join(self.root, name)
+            namespaces = [""]
+            # Nearly all threads have no namespace but the root.
+            if any(map(layout.is_namespace, self.io.listdir(path))):
+                namespaces = catalog.list_namespaces(self, self.locate(thread_id))
+            for namespace in namespaces:
+                newest_id = None
+                if with_newest:
+                    log = layout.join(path, layout.namespace_name(namespace), layout.LOG)
+                    newest_id = self._read_newest_id(log)
+                yield Head(thread_id, namespace, newest_id)
+
+    def _read_newest_id(self, path: str) -> str | None:
+        with StorageErrors("read", self.root), closing(FileLogBytes(self.io, path)) as medium:
+            return read_newest_id(medium) if medium.open() else None
+
+    def list_namespaces(self, thread_id: str) -> Sequence[str]:
+        with StorageErrors("read", self.root):
+            return catalog.list_namespaces(self, self.locate(thread_id))
+
+    def list_versions(self, thread_id: str) -> Sequence[int]:
+        with StorageErrors("read", self.root):
+            # In this order: if the release is finished in between, its version is found as a file.
+            ending = catalog.find_begun_end(self, thread_id)
+            if ending == catalog.DELETED:
+                return []
+            versions = catalog.find_finished_versions(self, self.locate(thread_id))
+            if ending is not None:
+                versions.add(ending)
+            return sorted(versions)
+
+    def list_version_namespaces(self, thread_id: str, version: int) -> Sequence[str]:
+        with StorageErrors("read", self.root):
+            log_names = [layout.version_name(version)]
+            if version == catalog.find_begun_end(self, thread_id):
+                # Some have their new name already. In this order: one may be renamed in between.
+                log_names.insert(0, layout.LOG)
+            return catalog.list_namespaces(self, self.locate(thread_id), log_names)
 
     # Closing
 
@@ -447,7 +484,7 @@ def make_room() -> bool:
 
 
 def wrap_os_errors(operation: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a method so that an OSError becomes a CheckpointStorageError.
+    """Decorate a method so that an OSError becomes a CheckpointStorageError, and Ctrl-C leaves no write lock taken.
 
     The object of the method has a `_store`.
 
@@ -458,8 +495,14 @@ def wrap_os_errors(operation: str) -> Callable[[Callable[P, T]], Callable[P, T]]
     def decorate(method: Callable[P, T]) -> Callable[P, T]:
         @wraps(method)
         def call_method(*args: P.args, **kwargs: P.kwargs) -> T:
-            with StorageErrors(operation, args[0]._store.root):  # type: ignore[attr-defined]  # noqa: SLF001
-                return method(*args, **kwargs)
+            store: Store = args[0]._store  # type: ignore[attr-defined]  # noqa: SLF001
+            try:
+                with StorageErrors(operation, store.root):
+                    return method(*args, **kwargs)
+            except (KeyboardInterrupt, SystemExit):
+                # It may have come on the way into the `__exit__` of a lock, before its first line.
+                store.free_write_locks()
+                raise
 
         return call_method
 

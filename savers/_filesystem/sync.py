@@ -156,9 +156,6 @@ def _take_back(medium: FileLogBytes, end: int) -> None:
 class SyncMode(ABC):
     """When a saver waits for the disk."""
 
-    worker_fsync: Fsync = "always"
-    """The option of a saver for the same store in a worker process, which has no flush thread."""
-
     def take_ticket(self, log: SyncedLog, start: int, *, expects_put: bool) -> Ticket | None:  # noqa: ARG002 - for a mode that waits
         """Take a ticket for the bytes appended from `start` on; the caller holds the mutex.
 
@@ -191,8 +188,6 @@ class SyncMode(ABC):
 
 class SyncNever(SyncMode):
     """`fsync="never"`: the operating system decides when to write."""
-
-    worker_fsync: Fsync = "never"
 
     def take_ticket(self, log: SyncedLog, start: int, *, expects_put: bool) -> Ticket | None:  # noqa: ARG002
         return None

@@ -20,6 +20,7 @@ from warnings import filterwarnings
 from graphkit.errors import CheckpointerError, CheckpointFormatError
 from graphkit.saver_kit import Change, is_namespace_inside
 from savers._filesystem import catalog, layout, log_bytes
+from savers._filesystem.io import opened
 from savers._log.log_watch import Bookmark, ChangeReader, FoundLog, LogSource, Place, Signals
 
 if TYPE_CHECKING:
@@ -310,13 +311,10 @@ class FileSource(LogSource):
             return found.mark.end
         io = self._store.io
         try:
-            fd = io.open(self._path_of(found.place, found.version))
+            with opened(io, self._path_of(found.place, found.version)) as fd:
+                tail = io.read_at(fd, max(0, found.mark.end - _TAIL_SIZE), _TAIL_SIZE)
         except FileNotFoundError:
             return found.mark.end
-        try:
-            tail = io.read_at(fd, max(0, found.mark.end - _TAIL_SIZE), _TAIL_SIZE)
-        finally:
-            io.close(fd)
         reader = None if tail.strip(b"\0") else self.new_reader(found)
         if reader is None:
             return found.mark.end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
@@ -18,7 +18,9 @@ from savers._threads import call_after_fork, hold_if_free
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from graphkit.abc import StateSerializer
     from graphkit.saver_kit import Codec
+    from savers._cipher import KeyRing
     from savers._compression import Compression
 
 
@@ -244,7 +246,11 @@ class LogCatalogue(Generic[Medium]):
         logs: those that are kept open.
     """
 
-    _codec: Codec
+    codec: Codec
+    key_ring: KeyRing | None = None
+    """The keys that seal new records; None stores them in plain."""
+    serializer: StateSerializer | None = None
+    """Converts whole states to bytes; None: the codec does."""
 
     def __init__(self, codec: Codec | None = None, compression: Compression | None = None) -> None:
         """Begin without open logs.
@@ -255,8 +261,8 @@ class LogCatalogue(Generic[Medium]):
         """
         self.logs: OpenLogs[Log[Medium]] = OpenLogs()
         if codec is not None:
-            self._codec = codec
-        self._compression = compression
+            self.codec = codec
+        self.compression = compression
 
     def shared_log(self, thread_id: str, namespace: str, version: int = 0) -> Log[Medium]:
         """Return the log of a history, whether it exists or not. Other callers may use it too: hold its mutex.
@@ -274,9 +280,21 @@ class LogCatalogue(Generic[Medium]):
 
         By default a plain log over what `new_medium` returns.
         """
-        identity = ThreadIdentity((thread_id, namespace), digest_thread(thread_id), None, is_opaque=False)
         medium = self.new_medium(thread_id, namespace, version)
-        return Log(medium, identity, self._codec, None, self._compression, expects_release=version > 0)
+        return self.make_log(medium, thread_id, namespace, expects_release=version > 0)
+
+    def make_log(self, medium: Medium, thread_id: str, namespace: str, *, expects_release: bool = False) -> Log[Medium]:
+        """Return a log of a history over some bytes."""
+        is_opaque = self.serializer is not None
+        digest = digest_thread(thread_id)
+        identity = ThreadIdentity(
+            (thread_id, namespace), digest, self.key_ring, is_opaque=is_opaque, find_thread_key=self._find_thread_key
+        )
+        return Log(medium, identity, self.codec, self.serializer, self.compression, expects_release=expects_release)
+
+    def _find_thread_key(self, thread_id: str) -> str:
+        with closing(self.new_log(thread_id, "")) as log:
+            return log.frames.read_own_key()
 
     def new_medium(self, thread_id: str, namespace: str, version: int = 0) -> Medium:
         """Return the bytes of the log of a history, not opened; the arguments are those of `shared_log`.

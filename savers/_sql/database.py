@@ -27,10 +27,6 @@ Row = tuple[Any, ...]
 # handles StaleLogError. Whatever else leaves a saver is an error of `graphkit.errors`.
 
 
-class ConnectionLostError(CheckpointStorageError):
-    """The connection was lost before the commit was sent: nothing was changed; try again."""
-
-
 class OutcomeUnknownError(CheckpointStorageError):
     """The connection was lost during a commit: read whether it has happened."""
 
@@ -551,7 +547,6 @@ class Database(ABC):
         writers from its beginning on.
 
         Raises:
-            ConnectionLostError: the connection was lost before the commit. Nothing was changed.
             OutcomeUnknownError: the connection was lost during the commit.
             CheckpointerError: another error. Nothing was changed.
         """

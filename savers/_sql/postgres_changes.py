@@ -137,10 +137,8 @@ class PostgresChanges(ChangeSource):
     def _open_session(self) -> PostgresSession:
         session = self._server.connect()
         try:
-            session.run(f"LISTEN {self.channel}")
-        except (LostError, PostgresError) as error:
-            session.close()
-            raise self._server.translate(error, "watch") from error
+            with self._server.explained("watch"):
+                session.run(f"LISTEN {self.channel}")
         except BaseException:
             session.close()
             raise

@@ -103,7 +103,7 @@ class PostgresDatabase(Database):
         """The connection of each thread of execution that has an open transaction."""
 
     def has_tables(self) -> bool:
-        return self._tables.exist()
+        return self._tables.find(creates=False)
 
     # Statements
 
@@ -218,7 +218,7 @@ class PostgresDatabase(Database):
     def _open_connections(self) -> Connections:
         with self._mutex:
             if self._connections is None:
-                self._tables.create()
+                self._tables.find(creates=True)
                 if self._guest is None:
                     self._connections = OwnConnections(self._server)
                 elif is_connection(self._guest):
@@ -262,8 +262,7 @@ class _PostgresTransaction(Transaction):
         expression, parameters = self._changes.make_notification(thread_id)
         self.execute(f"SELECT {expression}", parameters)
 
-    def notify_status(self, thread_id: str) -> None:
-        self.notify(thread_id)
+    notify_status = notify
 
 
 _INHERITED: Final[list[Any]] = []
@@ -389,13 +388,12 @@ class GuestConnections(Connections):
             if session is None:
                 session = self._sessions[connection] = PostgresSession(connection)
             if session.is_usable():
-                break
+                session.begin_autocommit()
+                return session
             # The server has ended this connection, and so probably all of them.
             session.close()
             pool.putconn(connection)
             pool.check()
-        session.begin_autocommit()
-        return session
 
     def _explain(self, error: Exception) -> CheckpointStorageError:
         # A connection outside the pool tells why the pool has none.

@@ -14,14 +14,7 @@ from typing import Any, Final
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from savers._log.log_bytes import StaleLogError
-from savers._sql.database import (
-    POSTGRES,
-    ConnectionLostError,
-    DatabaseDamagedError,
-    TableNames,
-    make_table_error,
-    quote_name,
-)
+from savers._sql.database import POSTGRES, DatabaseDamagedError, TableNames, make_table_error, quote_name
 from savers._sql.postgres_session import (
     LostError,
     PostgresError,
@@ -110,21 +103,20 @@ class PostgresServer:
         """
         session = self._open_session()
         try:
-            # Before the settings, which would stay on a session that the pooler lends to others.
-            if not self._keeps_sessions:
-                # Run locks and prepared statements need a session of their own.
-                if lends_transactions(session, self._open_session):
-                    raise CheckpointerConfigurationError(  # noqa: TRY301 - it is closed below
-                        f"{self.path}: a pooler lends the sessions of the server for single transactions, as PgBouncer "
-                        "does with pool_mode=transaction; run locks need a session of their own: use "
-                        "pool_mode=session, or connect to the server directly"
-                    )
-                self._keeps_sessions = True
-            session.run(self._settings)
-        except BaseException as error:
+            with self.explained("connect to"):
+                # Before the settings, which would stay on a session that the pooler lends to others.
+                if not self._keeps_sessions:
+                    # Run locks and prepared statements need a session of their own.
+                    if lends_transactions(session, self._open_session):
+                        raise CheckpointerConfigurationError(  # noqa: TRY301 - it is closed below
+                            f"{self.path}: a pooler lends the sessions of the server for single transactions, as "
+                            "PgBouncer does with pool_mode=transaction; run locks need a session of their own: use "
+                            "pool_mode=session, or connect to the server directly"
+                        )
+                    self._keeps_sessions = True
+                session.run(self._settings)
+        except BaseException:
             session.close()
-            if isinstance(error, (LostError, PostgresError)):
-                raise self.translate(error, "connect to") from error
             raise
         return session
 
@@ -142,7 +134,7 @@ class PostgresServer:
             yield
         except LostError as error:
             reason = f"the connection was lost ({error}); nothing was changed, try again"
-            raise ConnectionLostError(self.path, operation, reason) from error
+            raise CheckpointStorageError(self.path, operation, reason) from error
         except PostgresError as error:
             raise self.translate(error, operation) from error
 
@@ -150,11 +142,9 @@ class PostgresServer:
         """Return the error that callers of the saver see for one of a session; told apart by SQLSTATE.
 
         Args:
-            error: an error of psycopg, with which the connection still works, or LostError.
+            error: an error of psycopg, with which the connection still works.
             operation: what the saver was doing, as a verb.
         """
-        if isinstance(error, LostError):
-            return CheckpointStorageError(self.path, operation, str(error))
         state = get_state(error)
         message = describe_error(error)
         if state in _STALE:
@@ -188,25 +178,16 @@ class PostgresTables:
         self.are_known = False
         self._mutex = threading.Lock()
 
-    def exist(self) -> bool:
-        """Return whether there are tables; nothing is created."""
+    def find(self, *, creates: bool) -> bool:
+        """Return whether there are tables; create them before, if that is wanted."""
         with self._mutex:
-            if self.are_known:
-                return True
-            with self._connect() as session:
-                version = self._read_version(session)
-            self.are_known = is_current(version, self._server.path)
+            if not self.are_known:
+                with self._connect() as session:
+                    is_there = is_current(self._read_version(session), self._server.path)
+                    if creates and not is_there:
+                        self._create(session)
+                self.are_known = is_there or creates
             return self.are_known
-
-    def create(self) -> None:
-        """Create the tables, unless that was done."""
-        with self._mutex:
-            if self.are_known:
-                return
-            with self._connect() as session:
-                if not is_current(self._read_version(session), self._server.path):
-                    self._create(session)
-            self.are_known = True
 
     @contextmanager
     def _connect(self) -> Iterator[PostgresSession]:

@@ -24,7 +24,7 @@ from savers._sql.statements import SEAL_MARK
 if TYPE_CHECKING:
     from savers._cipher import KeyRing
     from savers._log.stored_checkpoint import StoredCheckpoint
-    from savers._sql.database import Database, Parameters, Transaction
+    from savers._sql.database import Database, Transaction
     from savers._sql.statements import Statements
 
 NEW: Final = 0
@@ -49,7 +49,7 @@ class NewRow(NamedTuple):
     """The terms of its metadata that the history did not have before, as far as is known."""
 
 
-class Head(NamedTuple):
+class RowHead(NamedTuple):
     """What the row of a history says, as far as is known."""
 
     status: str | None = None
@@ -69,9 +69,9 @@ class Commit:
     """The number of the history; NEW if it is inserted, too."""
     rows: Sequence[NewRow]
     """The records; at least one."""
-    before: Head
+    before: RowHead
     """The row of the history before them: its last record must be the last one;"""
-    after: Head
+    after: RowHead
     """and with them."""
     absent: bytes | None
     """The encoded id of a checkpoint that the history must not have; None if any may be there."""
@@ -187,7 +187,7 @@ class RowInserter:
     def forget(self) -> None:
         """Forget the records that wait, and what is known of the history."""
         self.pending: list[NewRow] = []
-        self.head = Head()
+        self.head = RowHead()
         self._terms = KnownTerms()
         """Terms that the history has, those of pending records included."""
         self._absent: str | None = None
@@ -247,7 +247,7 @@ class RowInserter:
         token = None
         if self.transaction is None:
             token = self._database.run_locks.token_of(self._owner[0])
-        after = Head(status, keyframe, rows[-1].position, rows[-1].checkpoint)
+        after = RowHead(status, keyframe, rows[-1].position, rows[-1].checkpoint)
         commit = Commit(history=history, rows=rows, before=self.head, after=after, absent=absent, token=token)
         try:
             if self.transaction is None:
@@ -313,34 +313,23 @@ class RowInserter:
     def _insert(self, commit: Commit) -> int:
         combines_writes = self._database.dialect.combines_writes
         if commit.is_usual and (combines_writes or not commit.rows[0].terms):
-            # Nearly every put: one record behind the last one, with all conditions in its statement.
-            if not self._database.write(*self._make_insert(commit)):
-                raise StaleLogError
+            self._insert_usual(commit)
             return commit.history
         if combines_writes and commit.is_short:
             return self._insert_combined(commit)
         with self._database.transaction() as transaction:
-            if not commit.is_usual:
-                return self._insert_in(transaction, commit)
-            # Each page that a statement changes is written: that of the history need not be.
-            transaction.execute(*self._make_insert(commit))
-            if not transaction.row_count:
-                raise StaleLogError
-            self._insert_terms(transaction, commit, commit.history)
-            return commit.history
+            return self._insert_in(transaction, commit)
 
-    def _make_insert(self, commit: Commit) -> tuple[str, Parameters]:
-        """Return the statement that inserts the only record if all conditions hold, and its parameters.
-
-        The row of its history stays as it is. The terms must be empty unless the dialect `combines_writes`.
-        """
-        values = self._list_values(commit.rows[0])
-        conditions: tuple[Any, ...] = (*commit.last_row, commit.history, commit.absent)
+    def _insert_usual(self, commit: Commit) -> None:
+        """Insert one record behind the last one, as nearly every put does; the row of its history stays as it is."""
+        # The statement has all conditions.
         sql = self._statements.insert_record
+        parameters = (*self._list_values(commit.rows[0]), *commit.last_row, commit.history, commit.absent)
         if commit.token is not None:
             sql = self._statements.insert_record_of_holder
-            conditions += (commit.token,)
-        return sql, (*values, *conditions, *self._notify)
+            parameters += (commit.token,)
+        if not self._database.write(sql, (*parameters, *self._notify)):
+            raise StaleLogError
 
     def _list_values(self, row: NewRow) -> tuple[Any, ...]:
         """Return the values of the columns of a record, without the history."""
@@ -410,15 +399,10 @@ class RowInserter:
             # One at a time: the client would keep all of them in memory until the last one is sent.
             for values in rows:
                 transaction.execute(statements.insert_records, values)
-        self._insert_terms(transaction, commit, history)
+        if not self._database.dialect.combines_writes:  # otherwise the record has its terms
+            terms = [(term, history) for row in commit.rows for term in row.terms]
+            if terms:
+                transaction.execute_many(statements.insert_terms, terms)
         if commit.after.status != commit.before.status:
             transaction.notify_status(self._owner[0])
         return int(history)
-
-    def _insert_terms(self, transaction: Transaction, commit: Commit, history: int) -> None:
-        if self._database.dialect.combines_writes:
-            # The record has them.
-            return
-        terms = [(term, history) for row in commit.rows for term in row.terms]
-        if terms:
-            transaction.execute_many(self._statements.insert_terms, terms)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 from graphkit.errors import CheckpointCorruptionError
 from savers._log.log_bytes import Change, LogBytes
 from savers._sql.columns import encode_id
-from savers._sql.row_inserts import NEW, Head, RowInserter, SealMark
+from savers._sql.row_inserts import NEW, RowHead, RowInserter, SealMark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -277,7 +277,7 @@ class RowLogBytes(LogBytes):
         if not row.frame:
             # It ends where it begins, so that a last row without bytes would look as if there were none.
             raise CheckpointCorruptionError(self.path, row.position, "its row has no bytes")
-        self.inserter.head = Head(row.status, row.keyframe, row.position)
+        self.inserter.head = RowHead(row.status, row.keyframe, row.position)
         self._rows.append(row.position, row.frame)
         self.size = row.position + len(row.frame)
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from savers._log.catalogue import Head, LogCatalogue
-from savers._log.frame import digest_thread
-from savers._log.frame_log import ThreadIdentity
 from savers._log.log import Log
 from savers._sql.columns import SEALED_TERM, decode_id, decode_row, encode_text, list_search_terms
 from savers._sql.row_inserts import SealMark
@@ -58,28 +55,16 @@ class RowStore(LogCatalogue[RowLogBytes]):
         self, database: Database, codec: Codec, compression: Compression | None, key_ring: KeyRing | None
     ) -> None:
         super().__init__(codec, compression)
+        self.key_ring = key_ring
         self.database = database
         self.statements = Statements(database)
         self.mark = SealMark(database, self.statements, key_ring)
 
     # Logs
 
-    def new_log(self, thread_id: str, namespace: str, version: int = 0, *, number: int | None = None) -> RowLog:
+    def new_medium(self, thread_id: str, namespace: str, version: int = 0, *, number: int | None = None) -> RowLogBytes:
         """As in LogCatalogue. With a number, of the history that has it, whatever has become of that."""
-        owner = thread_id, namespace
-        medium = RowLogBytes(self.database, self.statements, owner, version, number, mark=self.mark)
-        identity = ThreadIdentity(
-            owner,
-            digest_thread(owner[0]),
-            self.mark.key_ring,
-            is_opaque=False,
-            find_thread_key=self._find_thread_key,
-        )
-        return Log(medium, identity, self._codec, None, self._compression)
-
-    def _find_thread_key(self, thread_id: str) -> str:
-        with closing(self.new_log(thread_id, "")) as log:
-            return log.frames.read_own_key()
+        return RowLogBytes(self.database, self.statements, (thread_id, namespace), version, number, mark=self.mark)
 
     def measure(self, thread_id: str | None) -> int:
         """Return the bytes of the records of one thread, or of all threads (None)."""

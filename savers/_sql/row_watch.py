@@ -112,7 +112,8 @@ class RowSource(LogSource):
 
     def new_reader(self, found: FoundLog) -> ChangeReader | None:
         assert found.mark.owner is not None
-        return ChangeReader(self._store.new_log(*found.mark.owner, number=found.mark.id), lambda: None)
+        medium = self._store.new_medium(*found.mark.owner, number=found.mark.id)
+        return ChangeReader(self._store.make_log(medium, *found.mark.owner), lambda: None)
 
     def identify(self, log: RowLog) -> int:
         return log.frames.bytes.history

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from time import time_ns
@@ -79,13 +79,9 @@ class SqlSaver(LogSaver[RowLogBytes]):
         cipher: Cipher | None,
     ) -> None:
         self.lock_timeout = lock_timeout
-        key_ring = parse_cipher(cipher)
-        # As `opener` passes them on.
-        self._compression = parse_compression(compression)
-        self._cipher: Cipher | None = None if key_ring is None else key_ring.cipher
         codec = Codec(types)
         self._database = database
-        self._store = RowStore(database, codec, self._compression, key_ring)
+        self._store = RowStore(database, codec, parse_compression(compression), parse_cipher(cipher))
         super().__init__(self._store, codec)
 
     def _describe_place(self) -> str:
@@ -97,16 +93,17 @@ class SqlSaver(LogSaver[RowLogBytes]):
 
     def _list_options(self) -> dict[str, Any]:
         """Return the options that all savers of this kind have, for `opener`."""
+        key_ring = self._store.key_ring
         return {
             "lock_timeout": self.lock_timeout,
             "types": tuple(self._codec.types.values()),
-            "compression": self._compression,
-            "cipher": self._cipher,
+            "compression": self._store.compression,
+            "cipher": None if key_ring is None else key_ring.cipher,
         }
 
     @property
     def seals_records(self) -> bool:
-        return self._store.mark.key_ring is not None
+        return self._store.key_ring is not None
 
     def exists(self) -> bool:
         """Return whether the database has the tables of the saver. Creates nothing."""
@@ -410,7 +407,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         """
         from savers._log.rewriter import require_keys
 
-        key_ring = require_keys(self._store.mark.key_ring)
+        key_ring = require_keys(self._store.key_ring)
         thread_id = resolve_optional(thread)
         thread_ids = dict.fromkeys(history.thread_id for history in self._list_histories(thread_id))
         try:
@@ -433,26 +430,20 @@ class SqlSaver(LogSaver[RowLogBytes]):
 
         rewritten: list[str] = []
         erased: list[str] = []
-
-        def rotate(namespace: str, version: int) -> None:
-            log = self._store.new_log(thread_id, namespace, version)
-            try:
-                # Not in a transaction, which would exclude other writers for as long as the log is read.
-                if self._use(log, lambda log: needs_rotation(log, key_ring), default=False):
-                    self._rewrite_version(thread_id, namespace, version, select_all)
-                    rewritten.append(describe_history((thread_id, namespace), version))
-            except CheckpointErasedError:
-                erased.append(describe_history((thread_id, namespace), version))
-            finally:
-                log.close()
-
-        for history in self._list_histories(thread_id):
-            if not history.version:
-                rotate(history.namespace, 0)
-        # Listed only now: a live history may have become a version meanwhile.
-        for history in self._list_histories(thread_id):
-            if history.version:
-                rotate(history.namespace, history.version)
+        # The released ones are listed when the live ones are done: one of these may have become a version meanwhile.
+        for is_released in (False, True):
+            for _, _, namespace, version in self._list_histories(thread_id):
+                if bool(version) is not is_released:
+                    continue
+                name = describe_history((thread_id, namespace), version)
+                with closing(self._store.new_log(thread_id, namespace, version)) as log:
+                    try:
+                        # Not in a transaction, which would exclude other writers for as long as the log is read.
+                        if self._use(log, lambda log: needs_rotation(log, key_ring), default=False):
+                            self._rewrite_version(thread_id, namespace, version, select_all)
+                            rewritten.append(name)
+                    except CheckpointErasedError:
+                        erased.append(name)
         return RotationReport(rewritten=tuple(rewritten), erased=tuple(erased))
 
     def _watch(self, config: RunnableConfig | None, *, latest: bool, interval: float) -> Watch:

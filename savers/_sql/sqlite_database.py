@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -359,11 +360,7 @@ class SqliteConnections:
         try:
             # Another process may have created them while this one waited for the lock.
             if not is_current(self._read_version(connection), self._path):
-
-                def execute(sql: str, parameters: Parameters) -> None:
-                    connection.run(sql, parameters, "create tables in")
-
-                create_tables(execute, self._names, SQLITE)
+                create_tables(partial(connection.run, operation="create tables in"), self._names, SQLITE)
             connection.run("COMMIT", (), "create tables in")
         finally:
             connection.roll_back_if_open()

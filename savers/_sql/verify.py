@@ -102,7 +102,8 @@ def _check(store: RowStore, history: HistoryRow) -> FileReport | None:
     """Check a history; None if it was deleted, or rewritten under another number, meanwhile."""
     # A log of its own, so that nothing comes from a cache. It is opened to the end that the columns name and no
     # further: writers go on meanwhile, and what they add is checked the next time.
-    examined = store.new_log(history.thread_id, history.namespace, history.version, number=history.number)
+    owner = (history.thread_id, history.namespace)
+    examined = store.make_log(store.new_medium(*owner, history.version, number=history.number), *owner)
     checker = _RowChecker(store, history.number, examined)
     state: FileState = "damaged"
     offset = size = 0

@@ -1,7 +1,7 @@
 """An exception at any line of a writing operation costs nothing that was acknowledged, and leaves no lock behind."""
 
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import pytest
@@ -160,21 +160,33 @@ def test_an_interrupted_operation_is_done_or_not_done(tmp_path_factory, sweep, k
             raise
 
 
-def test_a_signal_when_the_lock_of_a_put_is_left_does_not_keep_it(tmp_path):
-    """Python runs the handler of a signal also when a function is entered, before its first line."""
-    saver, other = (FileSystemSaver(tmp_path, fsync="never", lock_timeout=0) for _ in range(2))
+@contextmanager
+def interrupting_exit(code, count):
+    """Raise KeyboardInterrupt when a function has been entered so often, and let the block end with it."""
     before = sys.gettrace()
+    left = iter(range(count))
 
     def interrupt_exit(frame, event, argument):
-        if frame.f_code is WriteLock.__exit__.__code__:
+        if frame.f_code is code and next(left, None) is None:
             sys.settrace(before)
             raise KeyboardInterrupt
 
     sys.settrace(interrupt_exit)
     try:
         with suppress(KeyboardInterrupt):
-            saver.put(ROOT, make_following(0, {}))
+            yield
     finally:
         sys.settrace(before)
-    other.put(ROOT, make_following(1, {}))
-    assert list_ids(saver, ROOT) == ["c1", "c0"]
+
+
+@pytest.mark.parametrize("name", ["put", "release", "delete", "copy", "prune", "replace"])
+@pytest.mark.parametrize("count", range(3))
+def test_a_signal_when_a_write_lock_is_left_does_not_keep_it(tmp_path, name, count):
+    """Python runs the handler of a signal also when a function is entered, before its first line."""
+    saver, other = (FileSystemSaver(tmp_path, fsync="never", lock_timeout=0) for _ in range(2))
+    thread = Thread(saver)
+    with interrupting_exit(WriteLock.__exit__.__code__, count):
+        OPERATIONS[name](saver, thread)
+    for number, writer in ((8, other), (9, saver)):
+        writer.put(ROOT, make_following(number, {}))
+    assert list_ids(saver, ROOT)[:2] == ["c9", "c8"]

@@ -298,7 +298,16 @@ def test_storage_that_refuses_is_named(tmp_path):
         ObjectStoreSaver(f"file://{tmp_path}/bucket").put(CONFIG, make(1))
 
 
-@pytest.mark.parametrize("name", ["README", "t/README", "t/~/notes.txt", "t/~/00000001.old", "other/file"])
+SEGMENT = "00000001.00000000000000000000"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("README", "t/README", "t/~/notes.txt", "t/~/00000001.old", "other/file"),
+        *(SEGMENT, f"t/{SEGMENT}", f"t/~/{SEGMENT}.old/file", "t/~/directory/file"),
+    ],
+)
 def test_objects_of_others_are_passed_over(url, name):
     saver = ObjectStoreSaver(url)
     saver.put(CONFIG, make(1))

@@ -5,7 +5,7 @@ This module may import the private code of the databases. Test files take it fro
 
 from savers._sql import postgres_changes, postgres_server, row_inserts, row_log_bytes, saver
 from savers._sql.columns import MOST_NUMBERS as MOST_NUMBERS, encode_text as encode_text
-from savers._sql.database import ConnectionLostError as ConnectionLostError, OutcomeUnknownError as OutcomeUnknownError
+from savers._sql.database import OutcomeUnknownError as OutcomeUnknownError
 from savers._sql.postgres_database import PostgresDatabase as PostgresDatabase
 from savers._sql.postgres_session import LostError as LostError, PostgresSession as PostgresSession
 from savers._sql.row_log_bytes import RowLogBytes as RowLogBytes

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from datetime import date, time, timedelta
 from typing import Any, Final, NamedTuple, final
 
-from graphkit._values.codec import Codec, find_value_types
+from graphkit._values.codec import Codec
 from graphkit._values.frozen import FrozenDict, extend_frozen, freeze
 from graphkit._values.state import SET, Changes
-from graphkit.errors import CheckpointSerializationError
 
 _PACKED: Final = "$packed"
 _INT_BITS: Final = 10_000
@@ -32,11 +31,9 @@ class JsonValueCodec:
 
         Args:
             types: the types that values hold.
-            learns_types: register the type of a value when the value is packed. For values that are
-                compared and not stored.
+            learns_types: as for a Codec.
         """
-        self._codec = Codec(types)
-        self._learns_types = learns_types
+        self._codec = Codec(types, learns_types=learns_types)
 
     def encode(self, value: Any, path: str, levels: int = _LEVELS) -> Any:
         """Convert a value to JSON types; pack what JSON cannot hold exactly.
@@ -63,7 +60,7 @@ class JsonValueCodec:
         is_object = isinstance(value, dict) and _PACKED not in value and all(type(key) is str for key in value)
         if levels and is_object:
             return {key: self.encode(item, f"{path}.{key}", levels - 1) for key, item in value.items()}
-        data = self._pack(value, path)
+        data = self._codec.pack(value, path)
         packed = {_PACKED: base64.b64encode(data).decode()}
         if isinstance(value, _WITH_TEXT):
             packed["text"] = str(value)
@@ -87,19 +84,8 @@ class JsonValueCodec:
             CheckpointSerializationError: a value has a type that is not registered.
         """
         if isinstance(value, list):
-            data = self._pack(value, path, are_items=True)
-            return PackedValue(data, length=len(value))
-        return PackedValue(self._pack(value, path))
-
-    def _pack(self, value: Any, path: str, *, are_items: bool = False) -> bytes:
-        pack = self._codec.pack_items if are_items else self._codec.pack
-        try:
-            return pack(value, path)
-        except CheckpointSerializationError:
-            if not self._learns_types:
-                raise
-            self._codec.register(*find_value_types(value))
-            return pack(value, path)
+            return PackedValue(self._codec.pack_items(value, path), length=len(value))
+        return PackedValue(self._codec.pack(value, path))
 
 
 def format_line(data: Any) -> str:

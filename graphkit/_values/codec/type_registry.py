@@ -223,6 +223,19 @@ class TypeRegistry:
                 if nested not in self.by_type and flavour_of(nested) is not None:
                     self.register_as(type_name(nested), nested)
 
+    def learn(self, cls: type) -> ApplicationType | None:
+        """Return the type of a class, which is registered first if it is an application type.
+
+        Raises:
+            UnstorableError: another class has its name.
+        """
+        if cls not in self.by_type and flavour_of(cls) is not None:
+            try:
+                self.register_as(type_name(cls), cls)
+            except CheckpointerConfigurationError as error:
+                raise UnstorableError(cls, str(error)) from error
+        return self.by_type.get(cls)
+
     def get(self, name: str) -> ApplicationType | None:
         """Return the type that is registered under a stored name, or was found under it by `find_renamed`."""
         return self._by_name.get(name) or self._renamed.get(name)
@@ -410,9 +423,9 @@ class UnstorableError(Exception):
         steps: the path to the value, innermost step first; the writer adds a step per container.
     """
 
-    def __init__(self, value: object, reason: str) -> None:
+    def __init__(self, cls: type, reason: str) -> None:
         super().__init__(reason)
-        self.type_name = type_name(type(value))
+        self.type_name = type_name(cls)
         self.reason = reason
         self.steps: list[str] = []
 

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, final
 
 from graphkit._plan.schema import StateSchema
 from graphkit._records.config import END, START
@@ -16,6 +16,7 @@ from graphkit.errors import GraphStateError
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from graphkit._compiled import CompiledGraph
     from graphkit._plan.retry import RetryPolicy
 
 
@@ -101,15 +102,6 @@ class Call:
         return self.function(argument)
 
 
-class NestedGraph(Protocol):
-    """A compiled graph, as the node that runs it sees it."""
-
-    @property
-    def topology(self) -> Topology:
-        """Its topology."""
-        ...
-
-
 @final
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Node:
@@ -118,7 +110,7 @@ class Node:
     id: str
     action: Call | None = None
     """The function to run; in a Topology, wrapped in the wrap hooks, retries and timeout."""
-    graph: NestedGraph | None = None
+    graph: CompiledGraph[Any] | None = None
     """The compiled graph to run instead of an action."""
     interrupt_call: Call | None = None
     """The `interrupt` method of an InterruptableAction, called before the action."""

@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from graphkit._plan.schema import StateSchema, find_application_types, make_state_class, read_channel, with_default
+from graphkit._plan.schema import StateSchema, make_state_class, read_channel, with_default
 from graphkit._values.channels import REMOVE, RESET, AppenderChannel, Channel, Marker
+from graphkit._values.codec.type_registry import find_application_types
 from graphkit._values.frozen import FrozenDict, private_copy
 from graphkit._values.state import SET, merge
 from graphkit.errors import GraphStateError

@@ -36,7 +36,10 @@ from datetime import date, time
 from enum import Enum
 from operator import attrgetter, is_
 from types import NoneType
-from typing import Any, ClassVar, Final, Never, final, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Never, TypeGuard, final, overload
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 PLAIN: Final = 0
 VALUE: Final = 1
@@ -409,14 +412,19 @@ def _is_mutable(value: Any) -> bool:
         from dataclasses import fields
 
         return any(kind_of(getattr(value, field.name, None)) == PRIVATE for field in fields(value))
-    pydantic = sys.modules.get("pydantic")  # imported by the application if it has a model
-    if pydantic is not None and isinstance(value, pydantic.BaseModel):
+    if is_pydantic_model(cls):
         return True
     for module_name, class_names in _MUTABLE_MODULES.items():
         module = sys.modules.get(module_name)
         if module is not None and isinstance(value, tuple(getattr(module, name) for name in class_names)):
             return True
     return False
+
+
+def is_pydantic_model(cls: type) -> TypeGuard[type[BaseModel]]:
+    """Return whether a class is a pydantic model, without importing pydantic."""
+    pydantic = sys.modules.get("pydantic")  # imported by the application if it has a model
+    return pydantic is not None and issubclass(cls, pydantic.BaseModel)
 
 
 # Values as JSON for people and scripts, without their types. `export` keeps every type.

@@ -185,7 +185,8 @@ class StateGraph(JavaNames, Generic[StateT]):
                 )
             node_id = self._parse_new_id(name)
             if isinstance(action, CompiledGraph):
-                return self._add(Node(id=node_id, graph=action, metadata=dict(metadata or {})))
+                self._definition.nodes[node_id] = Node(id=node_id, graph=action, metadata=dict(metadata or {}))
+                return self
             self._inlined_schemas += (action._schema, *action._inlined_schemas)  # noqa: SLF001 - the same class
             child = action._definition.copy(metadata or {})  # noqa: SLF001 - the same class
             self._definition.nodes[node_id] = check_subgraph(node_id, child)
@@ -501,10 +502,6 @@ class StateGraph(JavaNames, Generic[StateT]):
             raise GraphStateError(f"a node with id {node_id!r} already exists")
         return node_id
 
-    def _add(self, node: Node) -> Self:
-        self._definition.nodes[node.id] = node
-        return self
-
     def _add_action(
         self,
         node_id: str,
@@ -527,19 +524,18 @@ class StateGraph(JavaNames, Generic[StateT]):
             check_seconds(f"the timeout of node {node_id!r}", timeout, GraphStateError)
         check_executor(f"the executor of node {node_id!r}", executor, GraphStateError)
         interrupt = getattr(action, "interrupt", None)
-        return self._add(
-            Node(
-                id=node_id,
-                action=call,
-                interrupt_call=Call(interrupt) if callable(interrupt) else None,
-                retry=retry,
-                timeout=timeout,
-                executor=executor,
-                metadata=dict(metadata or {}),
-                destinations=destinations,
-                **of_map,
-            )
+        self._definition.nodes[node_id] = Node(
+            id=node_id,
+            action=call,
+            interrupt_call=Call(interrupt) if callable(interrupt) else None,
+            retry=retry,
+            timeout=timeout,
+            executor=executor,
+            metadata=dict(metadata or {}),
+            destinations=destinations,
+            **of_map,
         )
+        return self
 
     def _add_hook(
         self, hooks: list[Hook], kind: HookKind, node_id: str | Function | None, hook: Function | None

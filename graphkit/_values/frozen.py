@@ -195,10 +195,9 @@ class FrozenSet(set[Any]):
     __ior__ = __iand__ = __isub__ = __ixor__ = _no_set
 
 
-_FROZEN: Final = frozenset({FrozenList, FrozenDict, FrozenSet})
-CONTAINERS: Final = _FROZEN
-"""The classes whose length `check_size` can check."""
-_ALREADY_FROZEN: Final = NATIVE_SCALARS | _FROZEN
+CONTAINERS: Final = frozenset({FrozenList, FrozenDict, FrozenSet})
+"""The frozen classes, whose length `check_size` can check."""
+_ALREADY_FROZEN: Final = NATIVE_SCALARS | CONTAINERS
 _KEYED: Final = frozenset({FrozenList, FrozenDict})
 _kind_slot: Final[Callable[[Any], int]] = attrgetter("kind")
 
@@ -293,7 +292,7 @@ def kind_of(value: object) -> int:
     cls = type(value)
     if cls in NATIVE_SCALARS:
         return PLAIN
-    if cls in _FROZEN:
+    if cls in CONTAINERS:
         return value.kind  # type: ignore[attr-defined, no-any-return]
     if isinstance(value, tuple):
         return max(VALUE, _kind_of_all(value))

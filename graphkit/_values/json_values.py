@@ -151,49 +151,42 @@ class StateDiffer:
         ops: Mapping[str, int] = dict.fromkeys(state, SET)
         if changes is not None and changes.base is before:
             ops = changes.ops
-        change: dict[str, Any] = {}
+        # In a fixed order: equal changes must be equal lines.
+        change: dict[str, Any] = {"set": {}, "extend": {}}
         for key, value in state.items():
             if key in ops:
                 self._compare(change, key, value, ops[key])
-        dropped = [key for key in before if key not in state]
-        if dropped:
-            change["drop"] = dropped
+        change["drop"] = [key for key in before if key not in state]
+        for key in change["drop"]:
+            self._packed.pop(key, None)
         kept = [key for key in before if key in state]
         added = [key for key in state if key not in before]
         if [*kept, *added] != list(state):
             change["order"] = list(state)
-        for key in dropped:
-            self._packed.pop(key, None)
         self._state = state
-        # In a fixed order: equal changes must be equal lines.
-        names = ("set", "extend", "drop", "order")
-        return {name: change[name] for name in names if name in change}
+        return {name: part for name, part in change.items() if part}
 
     def _compare(self, change: dict[str, Any], key: str, value: Any, op: int) -> None:
         """Add to a change what happened to one key."""
         old = self._state.get(key)
-        is_extended = op >= 0 and isinstance(old, list) and len(old) == op
-        if is_extended:
+        if op >= 0 and isinstance(old, list) and len(old) == op:
             self._packed.pop(key, None)
-            self._extend(change, key, value, op)
-            return
-        new_packed = self._values.pack(value, key)
-        old_packed = self._packed.get(key)
-        if old_packed is None and key in self._state:
-            old_packed = self._values.pack(old, key)
-        self._packed[key] = new_packed
-        if new_packed == old_packed:
-            return
-        prefix = new_packed.length_of_prefix(old_packed)
-        if prefix is None:
-            change.setdefault("set", {})[key] = self._values.encode(value, key)
+            prefix: int | None = op
         else:
-            self._extend(change, key, value, prefix)
-
-    def _extend(self, change: dict[str, Any], key: str, value: Sequence[Any], start: int) -> None:
-        appended = [self._values.encode(item, key) for item in value[start:]]
+            new_packed = self._values.pack(value, key)
+            old_packed = self._packed.get(key)
+            if old_packed is None and key in self._state:
+                old_packed = self._values.pack(old, key)
+            self._packed[key] = new_packed
+            if new_packed == old_packed:
+                return
+            prefix = new_packed.length_of_prefix(old_packed)
+        if prefix is None:
+            change["set"][key] = self._values.encode(value, key)
+            return
+        appended = [self._values.encode(item, key) for item in value[prefix:]]
         if appended:
-            change.setdefault("extend", {})[key] = appended
+            change["extend"][key] = appended
 
 
 def apply_change(values: JsonValueCodec, before: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Flag
-from types import MappingProxyType, NoneType
+from types import NoneType
 from typing import Any, Final, NoReturn, final
 
 from msgpack import Packer, packb, unpackb
@@ -130,16 +130,16 @@ class Writer:
                 refused.steps.append(_key_step(key))
                 raise
             return pairs
-        return self._build_values(mapping, levels, _key_step)
+        return self._build_values(mapping, levels)
 
-    def _build_values(self, mapping: Mapping[Any, Any], levels: int, step: Callable[[Any], str]) -> dict[Any, Any]:
+    def _build_values(self, mapping: Mapping[Any, Any], levels: int) -> dict[Any, Any]:
         values: dict[Any, Any] = {}
         key: Any = None
         try:
             for key, value in mapping.items():
                 values[key] = self.build_tree(value, levels)
         except UnstorableError as refused:
-            refused.steps.append(step(key))
+            refused.steps.append(_key_step(key))
             raise
         return values
 
@@ -163,9 +163,9 @@ class Writer:
         except FieldsError as error:
             raise UnstorableError(entry.cls, str(error)) from None
         if entry.flavour == "namedtuple":
-            return [MARKS[NAMEDTUPLE], entry.name, self._build_values(fields, levels, _field_step)]
+            return [MARKS[NAMEDTUPLE], entry.name, self._build_values(fields, levels)]
         self._open_records += 1
-        tree = [MARKS[DATACLASS], entry.name, self._build_values(fields, levels, _field_step)]
+        tree = [MARKS[DATACLASS], entry.name, self._build_values(fields, levels)]
         if entry.flavour == "pydantic":
             tree[0] = MARKS[PYDANTIC]
             tree.append(sorted(value.__pydantic_fields_set__))
@@ -173,7 +173,7 @@ class Writer:
                 if part is None:
                     tree.append(None)
                 else:
-                    tree.append(self._build_values(part, levels, _field_step))
+                    tree.append(self._build_values(part, levels))
         self._open_records -= 1
         return tree
 
@@ -185,10 +185,6 @@ def _key_step(key: object) -> str:
     if len(text) > 60:  # noqa: PLR2004 - enough to find it
         text = f"{text[:57]}..."
     return f"[{text}]"
-
-
-def _field_step(name: str) -> str:
-    return f".{name}"
 
 
 @final
@@ -417,7 +413,7 @@ class Codec:
     @property
     def types(self) -> Mapping[str, type]:
         """The registered types, by the names in stored data; a snapshot."""
-        return MappingProxyType(self._registry.list_types())
+        return self._registry.list_types()
 
     def register(self, *types: type) -> None:
         """Make application types storable, and those that their fields name. May be repeated.
@@ -529,12 +525,12 @@ class Codec:
             # The path of a value that is too deep has hundreds of steps.
             if len(location) > 200:  # noqa: PLR2004 - fits a few lines
                 location = location[:197] + "..."
-            raise CheckpointSerializationError(_without_dot(location), error.type_name, error.reason) from None
+            raise CheckpointSerializationError(location.removeprefix("."), error.type_name, error.reason) from None
         except (RecursionError, ValueError) as error:
             reason = str(error)
             if "recursion" in reason:
                 reason = "it is nested too deeply"
-            raise CheckpointSerializationError(_without_dot(path), type_name(type(value)), reason) from error
+            raise CheckpointSerializationError(path.removeprefix("."), type_name(type(value)), reason) from error
 
     # --- unpacking ----------------------------------------------------------------------------------------------------
 
@@ -591,7 +587,3 @@ def _packed(tree: object) -> bytes:
 
 def _not_plain(_code: int, _data: bytes) -> NoReturn:
     raise _NotPlain
-
-
-def _without_dot(path: str) -> str:
-    return path.removeprefix(".")

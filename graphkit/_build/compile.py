@@ -337,6 +337,7 @@ def find_reachability_problems(
     successors = find_successors(edges, nodes)
     reached = find_reachable(START, lambda node_id: successors.get(node_id, ()))
     targets = {target for node_id in reached for target in successors.get(node_id, ())}
+    # Where a condition without mappings leads is not known; `find_problems` reports a name that is not a node.
     if START not in edges or not targets.issubset({*nodes, END}):
         return list(dict.fromkeys(problems))
     for node_id in nodes:

@@ -112,33 +112,10 @@ class StateGraph(JavaNames, Generic[StateT]):
 
     # Nodes
 
-    @overload
     def add_node(
         self,
-        id: str,
-        action: NodeAction[StateT] | StateGraph[Any] | CompiledGraph[Any],
-        *,
-        retry: RetryPolicy | None = None,
-        executor: Executor | None = None,
-        timeout: float | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        destinations: Iterable[str] = (),
-    ) -> Self: ...
-    @overload
-    def add_node(
-        self,
-        id: NodeAction[StateT],
-        *,
-        retry: RetryPolicy | None = None,
-        executor: Executor | None = None,
-        timeout: float | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        destinations: Iterable[str] = (),
-    ) -> Self: ...
-    def add_node(
-        self,
-        id: Any,
-        action: Any = None,
+        id: str | NodeAction[StateT],
+        action: NodeAction[StateT] | StateGraph[Any] | CompiledGraph[Any] | None = None,
         *,
         retry: RetryPolicy | None = None,
         executor: Executor | None = None,
@@ -168,9 +145,9 @@ class StateGraph(JavaNames, Generic[StateT]):
                 is not above zero; a StateGraph has problems of its own; or the action is a graph
                 and a retry, executor, timeout or destinations are given, which belong on its nodes.
         """
-        name = id
-        if action is None and callable(id):
-            action = id
+        name: Any = id
+        if action is None and callable(name):
+            action = name
             name = _name_of(id)
         if isinstance(destinations, str) or not isinstance(destinations, Iterable):
             raise GraphStateError(f"the destinations of node {name!r} must be a list of node ids, not {destinations!r}")
